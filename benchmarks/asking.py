@@ -66,7 +66,7 @@ class Asked:
         """Milliseconds, of one kind or of all; what was never answered counts as endless."""
         chosen = slice(None) if kind is None else self.kinds == KINDS.index(kind)
         found = np.nan_to_num(self.latency[chosen], nan=np.inf) * 1e3
-        return {f"p{each:g} ms": _percentile(found, each) for each in PERCENTILES}
+        return {f"p{each:g} ms": percentile_of(found, each) for each in PERCENTILES}
 
     @property
     def unanswered(self) -> int:
@@ -75,10 +75,11 @@ class Asked:
     @property
     def late_ms(self) -> float:
         """The 99th percentile of how late requests were sent."""
-        return _percentile(self.late * 1e3, 99)
+        return percentile_of(self.late * 1e3, 99)
 
 
-def _percentile(values: np.ndarray, percentile: float) -> float:
+def percentile_of(values: np.ndarray, percentile: float) -> float:
+    """The least of the values that so many per cent are not above; NaN where there are none."""
     return float(np.percentile(values, percentile, method="higher")) if values.size else float("nan")
 
 
@@ -341,13 +342,15 @@ def _newest(data: bytes) -> int | None:
 
 
 def published(pid: int, until: Any, out: Any, pause_s: float = 0.0001) -> None:
-    """Watch a daemon's published results, in its own memory, until told; sends {number of an epoch: when}.
+    """Watch a daemon's published results, in its own memory, until told.
 
+    It sends a word once it watches, and {number of an epoch: when} in the end.
     It looks every tenth of a millisecond, so that a moment is late by about as much.
     """
     with open(_results_of(pid), "rb") as file:
         data = mmap.mmap(file.fileno(), 64 + 2 * META_BYTES_MIN, prot=mmap.PROT_READ)
     words = np.frombuffer(data, np.int64, 8)
+    out.send("ready")
     seen: dict[int, float] = {}
     last = None
     while not until.is_set():

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from asking import CHOSEN, KINDS, PERCENTILES, Load, asked, fork, published, told
+from asking import CHOSEN, KINDS, PERCENTILES, Load, asked, fork, percentile_of, published, told
 from beside import encoded, running
 from connections import cpu_seconds
 from end_to_end import Cpu
@@ -110,6 +110,17 @@ class Fed:
         """Processor time of the query server so far: of the daemon's children."""
         return sum(cpu_seconds(child.pid) for child in psutil.Process(self.pid).children(recursive=True))
 
+    def paced(self, seconds: float) -> Callable[[], None]:
+        """Something to do for so long, and until some updates were taken."""
+
+        def wait() -> None:
+            before = self.updates()
+            time.sleep(seconds)
+            while self.updates() == before:
+                time.sleep(0.01)
+
+        return wait
+
     def during(self, rate: float | None, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
         """What ``work`` returns, and what was taken meanwhile: fed at a rate, or (None) as fast as it is taken."""
         self._stages += 1
@@ -171,11 +182,6 @@ def fed(churn: Churn, records: list[bytes], arguments: argparse.Namespace, more:
             yield Fed(folder, client, process, records, min(SETTLE_S_MAX, arguments.seconds))
 
 
-def paced(seconds: float) -> Callable[[], None]:
-    """Something to do for so long."""
-    return lambda: time.sleep(seconds)
-
-
 # -- what is measured -----------------------------------------------------------------------------------------
 
 
@@ -216,7 +222,8 @@ def subscribers(daemon: Fed, ids: np.ndarray, arguments: argparse.Namespace) -> 
         watching = fork.Process(target=published, args=(daemon.pid, until, send), daemon=True)
         watching.start()
         send.close()
-        _, taken = daemon.during(arguments.subscriber_rate, paced(arguments.seconds))
+        receive.recv()
+        _, taken = daemon.during(arguments.subscriber_rate, daemon.paced(arguments.seconds))
         until.set()
         moments: dict[int, float] = receive.recv()
         watching.join()
@@ -229,7 +236,7 @@ def subscribers(daemon: Fed, ids: np.ndarray, arguments: argparse.Namespace) -> 
                 **taken,
                 "epochs": len(moments),
                 "heard": delays.size,
-                **{f"delay p{each:g} ms": _percentile(delays * 1e3, each) for each in PERCENTILES},
+                **{f"delay p{each:g} ms": percentile_of(delays * 1e3, each) for each in PERCENTILES},
             }
         )
     return rows
@@ -250,10 +257,6 @@ def delays_of(moments: dict[int, float], heard: np.ndarray) -> np.ndarray:
     at = np.searchsorted(numbers, heard[:, 0])
     known = (at < numbers.size) & (numbers[np.minimum(at, numbers.size - 1)] == heard[:, 0])
     return np.maximum(heard[known, 1] - when[at[known]], 0.0)
-
-
-def _percentile(values: np.ndarray, percentile: float) -> float:
-    return float(np.percentile(values, percentile, method="higher")) if values.size else float("nan")
 
 
 def scrapes(daemon: Fed, arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -288,7 +291,7 @@ def scrapes(daemon: Fed, arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 "ingest": name,
                 "updates/s": fed_with["updates/s"],
                 "scrapes": ms.size,
-                **{f"p{each:g} ms": _percentile(ms, each) for each in (50, 99)},
+                **{f"p{each:g} ms": percentile_of(ms, each) for each in (50, 99)},
                 "processor ms": spent / ms.size * 1e3,
                 "kilobytes": size / 1e3,
             }
@@ -320,7 +323,7 @@ def results(churn: Churn, records: list[bytes], arguments: argparse.Namespace) -
                     broker.create_topic(f"results-{turn}", 1)
                     more += f'topic = "results-{turn}"\n'
                 with fed(churn, records, arguments, more) as daemon:
-                    taken = daemon.during(None, paced(arguments.seconds / arguments.turns))[1]
+                    taken = daemon.during(None, daemon.paced(arguments.seconds / arguments.turns))[1]
                     last[name] = daemon.client.call("stats").get("results") or _NOTHING
                 rates[name].append(taken["updates/s"])
     without = float(np.median(rates["none"]))
@@ -357,7 +360,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         with fed(churn, records, arguments) as daemon:
             about = daemon.client.stats()
             result["vertices"], result["edges"] = about["vertices"], about["edges"]
-            taken = daemon.during(None, paced(arguments.seconds))[1]
+            taken = daemon.during(None, daemon.paced(arguments.seconds))[1]
             peak = taken["updates/s"]
             add("peak", f"{about['vertices']:,} vertices, {about['edges']:,} edges; fed without end", [taken])
             if "requests" in arguments.only:

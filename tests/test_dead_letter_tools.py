@@ -14,7 +14,8 @@ from typing import Any, cast
 
 import pytest
 from brokers import client
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.errors import GroupAuthorizationFailedError
 from running import Daemon
 from typer.testing import CliRunner
 from waiting import until
@@ -30,7 +31,7 @@ from graphtide.daemon.records.stream import BadRecord, Partition, RawRecord, Who
 from graphtide.daemon.tools import dead_letters
 from graphtide.daemon.tools.dead_letters import Choice, replay_to_spool, replay_to_topic
 from graphtide.daemon.tools.destinations import KafkaDestination
-from graphtide.daemon.tools.replayed import MARKS
+from graphtide.daemon.tools.replayed import MARKS, FolderMarks
 from graphtide.ops.kafka import DevKafka
 
 
@@ -155,6 +156,17 @@ def test_nothing_is_sent_that_cannot_be_remembered(tmp_path: Path) -> None:
     assert MARKS in message and not (tmp_path / "spool").exists()
 
 
+def test_replays_that_go_on_at_once_keep_each_others_marks(tmp_path: Path) -> None:
+    letters = [letter(k, b"%d" % k) for k in range(4)]
+    first, second = FolderMarks(tmp_path), FolderMarks(tmp_path)
+    for marks, its in ((first, letters[:3]), (second, letters[3:])):
+        for one in its:
+            marks.note(one)
+        marks.save()
+    known = FolderMarks(tmp_path)
+    assert all(one in known for one in letters)
+
+
 def test_bytes_that_are_no_text_are_shown_as_numbers(tmp_path: Path) -> None:
     with FileDeadLetters(tmp_path) as files:
         files.write([letter(1, b"\x93\x00"), letter(2, "ä\tb\n".encode()), letter(3, b"a\x00b")])
@@ -260,7 +272,9 @@ def test_a_cluster_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.kafka
-def test_letters_of_a_topic_go_to_the_partitions_that_they_came_from(kafka: DevKafka, tmp_path: Path) -> None:
+def test_letters_of_a_topic_go_to_the_partitions_that_they_came_from(
+    kafka: DevKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dead, edges = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("dead", "edges"))
     kafka.create_topic(dead, 1)
     kafka.create_topic(edges, 2)
@@ -286,6 +300,10 @@ def test_letters_of_a_topic_go_to_the_partitions_that_they_came_from(kafka: DevK
     assert run("show", f"{edges}/1/3", *there)["value"] == "v3"
     to = ("--to-kafka", kafka.bootstrap, "--to-topic", edges)
     replay = ("replay", *there, *to, "--encoding", "json")
+    with monkeypatch.context() as patched:  # one who may read and write, but not mark
+        refusal = {TopicPartition(dead, 0): GroupAuthorizationFailedError}
+        patched.setattr(KafkaAdminClient, "alter_group_offsets", lambda *_: refusal)
+        assert "GroupAuthorizationFailedError" in refused(*replay, code=3)
     assert run(*replay, "--source", edges, "--reason", "bad-message")["replayed"] == 4
     with KafkaDeadLetters(kafka.bootstrap, dead, tmp_path / "more") as more:
         more.write([letter(10, b"later", partition=Partition(edges, 0))])

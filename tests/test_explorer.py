@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -195,6 +195,34 @@ def test_reading_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(errors.LimitExceeded, match="more than 20 entries"):
                 asyncio.run(explorer(engine, 20).ego(7, "both", N, 1))
             assert len(engine.asked) < 40 and not len(engine.held)
+
+
+def test_nothing_is_held_for_a_client_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exploring, "SLICE_READS", 6)
+    every = np.arange(N, dtype=np.uint32)
+
+    class Slow(Engine):
+        """Never answers the fourth question."""
+
+        async def call(self, *given: Any) -> dict[str, Any]:
+            if len(self.asked) == 3:
+                is_waiting.set()
+                await asyncio.Event().wait()
+            return await super().call(*given)
+
+    async def leave(engine: Engine, request: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(request)
+        await is_waiting.wait()
+        assert len(engine.held) == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not len(engine.held)
+
+    with random_graph(directed=True, seed=3) as (graph, _):
+        for ask in (lambda asked: asked.reach(7, "out", 3, N), lambda asked: asked.edges(every, every, 1000)):
+            is_waiting, engine = asyncio.Event(), Slow(graph)
+            asyncio.run(leave(engine, ask(explorer(engine))))
 
 
 # -- a real server over a real graph ------------------------------------------------------------------------

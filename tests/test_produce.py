@@ -326,6 +326,19 @@ def test_few_places_are_kept_of_many(tmp_path: Path) -> None:
     assert places == [f"/a.el:{n}: dst holds 'x'; ids are 64-bit integers" for n in (1, 2, 3)]
 
 
+def test_every_bad_row_of_documents_counts(tmp_path: Path) -> None:
+    """However many of them stand together in the end."""
+    bad = '{"src":1,"dst":2,"weight":-1}'
+    edges = f'{{"v":1,"edges":[{",".join([bad] * 10_000)},{{"src":1,"dst":2}}]}}\n'
+    columns = '{"v":1,"src":[1,2,3],"dst":[1,2,3],"weight":[1,-1,-1]}\n'
+    (tmp_path / "a.json").write_text(edges + 2_000 * columns)
+    left_out = LeftOut()
+    accepts = Accepts(weights="non-negative")
+    assert sum(map(len, read_columns(tmp_path / "a.json", accepts, left_out))) == 2_001
+    assert left_out.refused == {"bad-weight": 14_000}
+    assert left_out.places["bad-weight"][0].startswith(f"{tmp_path}/a.json:1, row 0: weight is -1")
+
+
 def test_a_file_that_names_no_columns_is_bad_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("from,to\n1,2\n")
     with pytest.raises(BadInput, match=r"a\.csv:1: the header line must name src and dst"):

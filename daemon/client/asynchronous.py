@@ -249,7 +249,8 @@ class _Link:
             self._open.pop(msgid, None)
 
     def abort(self) -> None:
-        """Break off, with what is not sent yet."""
+        """Break off, with what is not sent yet: nothing came for too long."""
+        self._failure = ConnectionError("it said nothing for too long")
         self._writer.transport.abort()
 
     async def close(self) -> None:
@@ -271,7 +272,7 @@ class _Link:
         except (OSError, GraphtideError) as error:
             failure = error
         finally:
-            self._failure = failure
+            self._failure = self._failure or failure
             for future in self._open.values():
                 if not future.done():
-                    future.set_exception(failure)
+                    future.set_exception(self._failure)

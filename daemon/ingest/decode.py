@@ -172,9 +172,7 @@ class Decoder:
     def _lines(self, record: RawRecord, value: bytes, lines: Lines) -> Decoded:
         bad: list[BadRecord] = []
         if lines.bad or lines.parts:
-            room = _room(record)
-            bad = _bad_lines(record, value, lines.bad, room)
-            bad += [_bad_row(record, start, part) for start, some in lines.parts for part in bad_parts(some, room)]
+            bad = _bad_lines(record, value, lines, _room(record))
         if not lines.blocks:
             return Decoded(record, None, bad)
         block, dropped = finish(concatenate(lines.blocks), self._rules)
@@ -295,28 +293,30 @@ def _room(record: RawRecord) -> Room:
     return Room(len(record.value or b"") + own, own + _LETTER_BYTES)
 
 
-def _bad_lines(
-    record: RawRecord, value: bytes, bad: Sequence[tuple[int, int, Bad]], room: Room
-) -> list[BadRecord]:
-    """The bad lines. In a file each is a record of its own; those of one record are so as long as there is room,
-    and the others stand together by reason."""
+def _bad_lines(record: RawRecord, value: bytes, lines: Lines, room: Room) -> list[BadRecord]:
+    """The bad lines, and the bad rows of documents. In a file each line is a record of its own; those of one
+    record are so as long as there is room, and the others stand together by reason."""
     letters: list[BadRecord] = []
+    together: dict[Reason, list[tuple[int, bytes, Bad]]] = {}
     in_file = record.partition.number is None
-    for start, end, why in bad:
-        if not (in_file or room.is_left):
-            break
-        letters.append(_bad_record(record, value, start, end, why))
-        room.take(letters[-1].value, why)
-    by_reason: dict[Reason, list[tuple[int, int, Bad]]] = {}
-    for line in bad[len(letters) :]:
-        by_reason.setdefault(line[2].reason, []).append(line)
-    for reason, lines in by_reason.items():
-        for at in range(0, len(lines), ROWS_APART_MAX):
-            some = lines[at : at + ROWS_APART_MAX]
+    for start, end, why in lines.bad:
+        if in_file or room.is_left:
+            letters.append(_bad_record(record, value, start, end, why))
+            room.take(letters[-1].value, why)
+        else:
+            together.setdefault(why.reason, []).append((start, value[start:end], why))
+    for start, refused in lines.parts:
+        if in_file or room.is_left:
+            letters += [_bad_row(record, start, part) for part in bad_parts(refused, room)]
+        else:
+            for part in bad_parts(refused, room):
+                together.setdefault(part.why.reason, []).append((start, part.value, part.why))
+    for reason, rest in together.items():
+        for at in range(0, len(rest), ROWS_APART_MAX):
+            some = rest[at : at + ROWS_APART_MAX]
             first, _, why = some[0]
             detail = f"{len(some)} lines, of the first: {why.detail}"
-            joined = b"\n".join(value[start:end] for start, end, _ in some)
-            letters.append(_bad_bytes(record, first, joined, Bad(reason, detail)))
+            letters.append(_bad_bytes(record, first, b"\n".join(line for _, line, _ in some), Bad(reason, detail)))
     return letters
 
 

@@ -109,23 +109,25 @@ def numbered_lines(value: bytes, begin: int = 0) -> Iterator[tuple[int, int]]:
 
 
 def salvage(
-    items: Sequence[Item], convert: Callable[[Sequence[Item]], UpdateBlock], first: int = 0
+    items: Sequence[Item], convert: Callable[[Sequence[Item]], UpdateBlock]
 ) -> Iterator[tuple[int, UpdateBlock | Bad]]:
     """(position, block) for runs of good items in order, and (position, why) for each bad one.
 
     Tries all at once, and halves what fails, so that a bad line costs its neighbours little.
     """
-    if not items:
-        return
-    try:
-        yield first, convert(items)
-    except Bad as bad:
-        if len(items) == 1:
-            yield first, bad
-        else:
-            half = len(items) // 2
-            yield from salvage(items[:half], convert, first)
-            yield from salvage(items[half:], convert, first + half)
+    left = [(0, len(items))] if items else []
+    while left:
+        start, stop = left.pop()
+        outcome: UpdateBlock | Bad
+        try:
+            outcome = convert(items[start:stop])
+        except Bad as bad:
+            if stop - start > 1:
+                half = (start + stop) // 2
+                left += [(half, stop), (start, half)]
+                continue
+            outcome = bad
+        yield start, outcome
 
 
 def parse_lines(value: bytes, begin: int, layout: LineLayout, rules: Rules, timestamp_ms: int) -> Lines:

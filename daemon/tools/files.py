@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
+import orjson
 import zstandard
 
 from ...gpma.index.ids import concatenate_ids
@@ -74,9 +75,9 @@ class LeftOut:
     places: dict[str, list[str]] = field(default_factory=dict)
     self_loops: int = 0
 
-    def refuse(self, reason: str, place: Callable[[], str]) -> None:
-        """Count one; ``place`` says where it stood and what was wrong."""
-        self.refused[reason] += 1
+    def refuse(self, reason: str, place: Callable[[], str], updates: int = 1) -> None:
+        """Count so many; ``place`` says where they stood and what was wrong."""
+        self.refused[reason] += updates
         kept = self.places.setdefault(reason, [])
         if len(kept) < PLACES_KEPT:
             kept.append(place())
@@ -121,7 +122,7 @@ def read_columns(
         decoded = decoder.decode(RawRecord(Partition(str(path)), offset, stop, value, encoding, time_ms))
         for bad in decoded.bad:
             place = partial(_place, path, lines, value, bad.offset - offset, bad)
-            left_out.refuse(bad.reason, place)
+            left_out.refuse(bad.reason, place, _updates_in(bad))
         left_out.self_loops += decoded.self_loops_dropped
         updates = decoded.block
         if updates is not None and events:
@@ -160,6 +161,14 @@ def _place(path: Path, lines: int, value: bytes, at: int, bad: BadRecord) -> str
     part = "" if row is None else f", row {row.decode()}"
     line = lines + value.count(b"\n", 0, at) + 1
     return f"{path}:{line}{part}: {bad.detail}"
+
+
+def _updates_in(bad: BadRecord) -> int:
+    """Bad rows of a JSON document stand in one of their own, many together where they are many."""
+    if ROW not in dict(bad.headers):
+        return 1
+    rows = orjson.loads(bad.value)
+    return len(rows["edges"] if "edges" in rows else rows["src"])
 
 
 def _check_header(path: Path, block: bytes) -> None:

@@ -6,6 +6,7 @@ group for each choice of letters, whose name says which it was.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -102,7 +103,6 @@ class FolderMarks:
         marks = self._path.read_bytes()
         starts = range(0, len(marks) - MARK_BYTES + 1, MARK_BYTES)
         self._sent = {marks[start : start + MARK_BYTES] for start in starts}
-        self._size = len(starts) * MARK_BYTES
         self._new: dict[bytes, None] = {}
 
     def __contains__(self, letter: BadRecord) -> bool:
@@ -115,7 +115,9 @@ class FolderMarks:
 
     def save(self) -> None:
         with open(self._path, "ab") as file:
-            file.truncate(self._size)  # what a crash may have left of a mark
+            fcntl.flock(file, fcntl.LOCK_EX)  # another replay may have added some since, and may be about to
+            size = os.fstat(file.fileno()).st_size
+            file.truncate(size - size % MARK_BYTES)  # what a crash may have left of a mark
             file.write(b"".join(self._new))
             file.flush()
             os.fsync(file.fileno())
@@ -131,16 +133,17 @@ class TopicMarks:
         """``reason``, ``source``: which letters are to be sent.
 
         Raises:
-            SourceUnavailable: the cluster cannot be reached.
+            SourceUnavailable: the cluster cannot be reached, or does not take the marks.
             ConfigError: it refuses the client, or the client its settings.
         """
         self._servers = servers
         self._topic = topic
         self._client = client
         self._begin = f"graphtide-replayed/{quote(topic, safe='')}/"
-        self._group = self._begin + "/".join(quote(part or "", safe="") for part in (reason, source))
+        self._choice = reason or "", source or ""
+        self._group = self._begin + "/".join(quote(part, safe="") for part in self._choice)
         self._new: dict[int, int] = {}
-        self._ends = self._ask(self._committed)
+        self._ends = self._ask(self._opened)
 
     def __contains__(self, letter: BadRecord) -> bool:
         if not isinstance(letter, TopicLetter):
@@ -159,8 +162,13 @@ class TopicMarks:
             self._new[partition] = max(self._new.get(partition, 0), offset + 1)
 
     def save(self) -> None:
-        if self._new:
-            self._ask(self._commit)
+        self._ask(self._commit)
+
+    def _opened(self, admin: Any) -> dict[tuple[str, str], dict[int, int]]:
+        ends = self._committed(admin)
+        self._new = dict(ends.get(self._choice, {0: 0}))
+        self._commit(admin)  # what cannot be remembered had better not be sent
+        return ends
 
     def _committed(self, admin: Any) -> dict[tuple[str, str], dict[int, int]]:
         """Up to where letters were sent, by reason and source."""
