@@ -138,9 +138,9 @@ def solved(graph: Graph, damping: float) -> np.ndarray:
 
 
 def set_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    from graphtide.compute.device import walk_runs
+    from graphtide.compute.device import kernels
 
-    monkeypatch.setattr(walk_runs, "BLOCK_THREADS", threads)
+    monkeypatch.setattr(kernels, "BLOCK_THREADS", threads)
 
 
 def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RanksRun]]:

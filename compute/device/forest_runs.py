@@ -13,15 +13,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.device.constants import BLOCK_THREADS, LONG_ROW
-from ...gpma.device.module import import_cupy
-from ...gpma.device.state import DeviceArray, address, allocate, zeros
-from ...gpma.device.structures import STATE
-from ...gpma.device.update import Launcher
-from ...gpma.device.waiting import Told
+from ...gpma.device.constants import LONG_ROW
+from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...partition.device_side import DeviceSide
-from .kernels import Kernel, Source, compiled
+from .kernels import Calls, Kernel, Source, compiled
 
 Words = npt.NDArray[np.uint32]
 
@@ -137,7 +133,6 @@ class _Vertices(NamedTuple):
     joined: DeviceArray
     short_rows: DeviceArray
     seen: tuple[DeviceArray, DeviceArray]
-    pinned: Any
     changes: Words
 
 
@@ -151,14 +146,8 @@ class ForestRuns:
             MemoryError, RuntimeError: the device, as CuPy says it.
         """
         self._stream: Any = device.stream
-        self._out, self._in, self._job = (
-            np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, FOREST_JOB)
-        )
-        self._launcher = Launcher(self._stream, (self._out, self._in, self._job))
-        self._run_bytes = memoryview(self._job.view(np.uint8))
-        self._told = Told(len(ForestRun._fields), self._stream)
+        self._calls = Calls(FOREST_JOB, len(ForestRun._fields), self._stream)
         self._kernels: dict[str, Kernel] = {}
-        self._sequence = 0
         self._stamp = 0
         self._n = 0
         self._rounds_max = ROUNDS_LEAST
@@ -167,9 +156,8 @@ class ForestRuns:
             self._counters = zeros(FOREST_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
         self._vertices: _Vertices | None = None
-        job = self._job.view(FOREST_JOB)
-        job["counters"], job["status"] = address(self._counters), self._told.address
-        job["is_directed"] = device.directed
+        job = self._calls.job
+        job["counters"], job["is_directed"] = address(self._counters), device.directed
 
     # -- arrays -----------------------------------------------------------------------------------------------
 
@@ -200,12 +188,12 @@ class ForestRuns:
             if long_bytes > long_rows.size:
                 long_rows = allocate(int(_ROOM * long_bytes) // 16 * 16, np.uint8)
         self._vertices, self._long_rows = vertices, long_rows
-        job = self._job.view(FOREST_JOB)
+        job = self._calls.job
         for name in (*_BY_VERTEX, *_BY_QUEUE, "short_rows"):
             job[name] = address(getattr(vertices, name))
         job["seen"] = [address(bits) for bits in vertices.seen]
         job["long_rows"], job["long_room"] = address(long_rows), long_rows.size // (_QUEUES * _ENTRY_BYTES)
-        job["changes"], job["changes_room"] = vertices.pinned.ptr, vertices.changes_room
+        job["changes"], job["changes_room"] = vertices.changes.ctypes.data, vertices.changes_room
         job["room"] = vertices.queue_room
 
     def _grown(self, n_vertices: int) -> _Vertices:
@@ -214,8 +202,6 @@ class ForestRuns:
         queue_room = max(32, min(room, max(QUEUE_LEAST, room // QUEUE_SHARE)))
         changes_room = min(room, max(CHANGES_LEAST, room // CHANGES_SHARE))
         n_bits = -(-room // 32)
-        pinned = import_cupy().cuda.alloc_pinned_memory(changes_room * _CHANGE_WORDS * 4)
-        changes = np.frombuffer(pinned, np.uint32, _CHANGE_WORDS * changes_room)
         made = _Vertices(
             room,
             queue_room,
@@ -232,8 +218,7 @@ class ForestRuns:
             joined=allocate(2 * queue_room, np.uint32),
             short_rows=allocate(queue_room * _QUEUES * _ENTRY_BYTES, np.uint8),
             seen=(allocate(n_bits, np.uint32), allocate(n_bits, np.uint32)),
-            pinned=pinned,
-            changes=changes.reshape(-1, _CHANGE_WORDS),
+            changes=pinned(_CHANGE_WORDS * changes_room, np.uint32).reshape(-1, _CHANGE_WORDS),
         )
         if before is not None:
             for name in ("nodes", "trees", "free"):
@@ -278,13 +263,10 @@ class ForestRuns:
                 vertices.tree_stamps.fill(0)
             self._stamp = 0
         self._stamp += 1
-        device.out.write_state(self._out)
-        device.in_rows.write_state(self._in)
-        self._sequence = self._sequence % 0xFFFF_FFFF + 1
         keys, outcomes, n_updates = batch
         n = device.n_vertices
         _RUN.pack_into(
-            self._run_bytes,
+            self._calls.packed,
             _RUN_BEGINS,
             keys,
             outcomes,
@@ -297,12 +279,11 @@ class ForestRuns:
             self._n,
             n,
             self._stamp,
-            self._sequence,
+            self._calls.next_number(),
         )
         self._n = n
-        self._launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
-        self._told.wait(self._sequence)
-        return ForestRun(*(self._told.word(place) for place in range(len(ForestRun._fields))))
+        self._calls.launch(kernel, device)
+        return ForestRun(*self._calls.wait())
 
     # -- results ----------------------------------------------------------------------------------------------
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from ...gpma.device.constants import BLOCK_THREADS
 from ...gpma.device.module import import_cupy, load_cooperative_text, source
+from ...gpma.device.structures import STATE
+from ...gpma.device.update import Launcher
+from ...gpma.device.waiting import Told
+from ...partition.device_side import DeviceSide
 
 _FOLDER = Path(__file__).parent
 
@@ -42,3 +49,52 @@ def compiled(origin: Source, *, head: str = "", weighted: bool) -> Kernel:
     fit = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, 0)
     multiprocessors = int(cuda.Device().attributes["MultiProcessorCount"])
     return Kernel(function, handle, multiprocessors * min(fit, origin.blocks))
+
+
+class Calls:
+    """Calls of kernels that take out-rows, in-rows and a job, and say in words how they ended; one at a time.
+
+    ``job``: its fields; ``packed``: its bytes, into which goes what differs from call to call.
+    """
+
+    def __init__(self, job: np.dtype[np.void], n_words: int, stream: Any) -> None:
+        """``job`` has the field ``status``, where kernels find the words."""
+        self._stream = stream
+        self._structures = tuple(np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, job))
+        self._out, self._in, own = self._structures
+        self.job: Any = own.view(job)
+        self.packed = memoryview(own.view(np.uint8))
+        self._launcher = self.launcher()
+        self._told = Told(n_words, stream)
+        self._places = range(n_words)
+        self._number = 0
+        self.job["status"] = self._told.address
+
+    def launcher(self, *further: npt.NDArray[np.void]) -> Launcher:
+        """Of kernels that take these structures, too, behind the job."""
+        return Launcher(self._stream, (*self._structures, *further))
+
+    def next_number(self) -> int:
+        """The number of the next call: it goes into the job, and comes back with the words."""
+        self._number = self._number % 0xFFFF_FFFF + 1
+        return self._number
+
+    def launch(self, kernel: Kernel, device: DeviceSide, launcher: Launcher | None = None) -> None:
+        """Launch a kernel with the job as it is; waits for nothing. ``launcher``: another one than the job's own.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        device.out.write_state(self._out)
+        device.in_rows.write_state(self._in)
+        (launcher or self._launcher).start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
+
+    def wait(self) -> list[int]:
+        """Wait for the call that has the last number; its words.
+
+        Raises:
+            RuntimeError: the kernel failed (as CuPy says it), or ended without a word.
+        """
+        told = self._told
+        told.wait(self._number)
+        return [told.word(place) for place in self._places]

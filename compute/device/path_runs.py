@@ -13,18 +13,15 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ...gpma.device.constants import BLOCK_THREADS, LONG_ROW
+from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.module import import_cupy
 from ...gpma.device.report import DeviceReport
-from ...gpma.device.state import DeviceArray, address, allocate, zeros
-from ...gpma.device.structures import STATE
-from ...gpma.device.update import Launcher
-from ...gpma.device.waiting import Told
+from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Keys, Vertices
 from ...partition.device_side import DeviceSide
 from ..paths.form import Form
 from .functor import cuda_text
-from .kernels import Kernel, Source, compiled
+from .kernels import Calls, Kernel, Source, compiled
 
 PATH_JOB: Final = np.dtype(
     [
@@ -131,7 +128,6 @@ class _Vertices(NamedTuple):
     lost: DeviceArray
     short_rows: DeviceArray
     seen: tuple[DeviceArray, DeviceArray]
-    pinned: Any
     changes: Keys
 
 
@@ -149,14 +145,8 @@ class PathRuns:
         self._text = cuda_text(form)
         self._weighted = form.weighted
         self._stream: Any = device.stream
-        self._out, self._in, self._job = (
-            np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, PATH_JOB)
-        )
-        self._launcher = Launcher(self._stream, (self._out, self._in, self._job))
-        self._run_bytes = memoryview(self._job.view(np.uint8))
-        self._told = Told(len(PathRun._fields), self._stream)
+        self._calls = Calls(PATH_JOB, len(PathRun._fields), self._stream)
         self._kernels: dict[str, Kernel] = {}
-        self._sequence = 0
         self._stamp = 1
         # Whether to settle; None where it must be found out.
         self._settles: bool | None = None
@@ -166,9 +156,8 @@ class PathRuns:
             self._sources = allocate(0, np.uint32)
         self._sources_there: Vertices = np.empty(0, np.uint32)
         self._vertices: _Vertices | None = None
-        job = self._job.view(PATH_JOB)
-        job["counters"], job["status"] = address(self._counters), self._told.address
-        job["source_word"] = source_word
+        job = self._calls.job
+        job["counters"], job["source_word"] = address(self._counters), source_word
 
     # -- arrays -----------------------------------------------------------------------------------------------
 
@@ -199,12 +188,12 @@ class PathRuns:
             if long_bytes > long_rows.size:
                 long_rows = allocate(int(_ROOM * long_bytes) // 16 * 16, np.uint8)
         self._vertices, self._long_rows = vertices, long_rows
-        job = self._job.view(PATH_JOB)
+        job = self._calls.job
         for name in ("words", "stamps", "log", "lost", "short_rows"):
             job[name] = address(getattr(vertices, name))
         job["seen"] = [address(bits) for bits in vertices.seen]
         job["long_rows"], job["long_room"] = address(long_rows), long_rows.size // (_QUEUES * _ENTRY_BYTES)
-        job["changes"], job["changes_room"] = vertices.pinned.ptr, vertices.changes_room
+        job["changes"], job["changes_room"] = vertices.changes.ctypes.data, vertices.changes_room
         job["room"] = vertices.queue_room
 
     def _grown(self, n_vertices: int) -> _Vertices:
@@ -213,7 +202,6 @@ class PathRuns:
         queue_room = min(room, max(QUEUE_LEAST, room // QUEUE_SHARE))
         changes_room = min(room, max(CHANGES_LEAST, room // CHANGES_SHARE))
         n_bits = -(-room // 32)
-        pinned = self._cupy.cuda.alloc_pinned_memory(changes_room * _PAIR_BYTES)
         made = _Vertices(
             room,
             queue_room,
@@ -224,8 +212,7 @@ class PathRuns:
             lost=allocate(queue_room, np.uint32),
             short_rows=allocate(queue_room * _QUEUES * _ENTRY_BYTES, np.uint8),
             seen=(allocate(n_bits, np.uint32), allocate(n_bits, np.uint32)),
-            pinned=pinned,
-            changes=np.frombuffer(pinned, np.uint64, 2 * changes_room).reshape(-1, 2),
+            changes=pinned(2 * changes_room, np.uint64).reshape(-1, 2),
         )
         made.words.data.memset_async(0xFF, made.words.nbytes, self._stream)
         if before is not None:
@@ -272,12 +259,9 @@ class PathRuns:
                 vertices.stamps.fill(0)
             self._stamp = 1
         self._bring(sources)
-        device.out.write_state(self._out)
-        device.in_rows.write_state(self._in)
-        self._sequence = self._sequence % 0xFFFF_FFFF + 1
         columns = (None, None, None) if report is None else (report.keys, report.weights, report.all_outcomes)
         _RUN.pack_into(
-            self._run_bytes,
+            self._calls.packed,
             _RUN_BEGINS,
             *map(address, columns),
             address(self._sources),
@@ -288,11 +272,10 @@ class PathRuns:
             sources.size,
             device.n_vertices,
             self._stamp,
-            self._sequence,
+            self._calls.next_number(),
         )
-        self._launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
-        self._told.wait(self._sequence)
-        run = PathRun(*(self._told.word(place) for place in range(len(PathRun._fields))))
+        self._calls.launch(kernel, device)
+        run = PathRun(*self._calls.wait())
         self._stamp = run.next_stamp
         return run
 

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...gpma.device.constants import LONG_ROW
-from ...gpma.device.state import DeviceArray, address, allocate, zeros
+from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..walks.passes import Limits
 from .kernels import Kernel, Source, compiled
-from .walk_runs import SAID, Call, WalkRuns, pinned
+from .walk_runs import SAID, Call, WalkRuns
 
 _LISTS = ("candidates", "others", "stamps", "moved", "moved_stamps", "differences")
 
@@ -109,7 +109,6 @@ class _ByVertex(NamedTuple):
     majorant: _Lists
     degree_changes: DeviceArray
     short_rows: DeviceArray
-    pinned: Any
     changes: Vertices
 
 
@@ -166,7 +165,7 @@ class PushRuns:
     def _made(self, room: int) -> _ByVertex:
         queue_room = min(room, max(QUEUE_LEAST, room // QUEUE_SHARE))
         changes_room = min(room, max(CHANGES_LEAST, room // CHANGES_SHARE))
-        memory, changes = pinned(changes_room, np.uint32)
+        changes: Vertices = pinned(changes_room, np.uint32)
         ranks, majorant = (
             _Lists(
                 allocate(room, np.uint32),
@@ -179,7 +178,7 @@ class PushRuns:
             for _ in range(2)
         )
         short_rows = allocate(queue_room * _ENTRY_BYTES, np.uint8)
-        return _ByVertex(room, queue_room, ranks, majorant, zeros(room, np.int32), short_rows, memory, changes)
+        return _ByVertex(room, queue_room, ranks, majorant, zeros(room, np.int32), short_rows, changes)
 
     def push(self, device: DeviceSide, limits: Limits, slack: Limits, size: int, *, looks: bool) -> PushRun:
         """Push until both systems keep to their limits.
@@ -217,7 +216,7 @@ class PushRuns:
             looks,
             0,
         )
-        said = self._walks.run(self._launcher, kernel, device, Call(limits, slack))
+        said = self._walks.run(kernel, device, Call(limits, slack), self._launcher)
         run = PushRun(*_WORDS.unpack(_BITS.pack(*said)))
         self._stamp += run.rounds + 2
         return run

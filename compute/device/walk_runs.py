@@ -19,17 +19,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.device.constants import BLOCK_THREADS
-from ...gpma.device.module import import_cupy
-from ...gpma.device.state import DeviceArray, address, zeros
-from ...gpma.device.structures import STATE
+from ...gpma.device.state import DeviceArray, address, pinned, zeros
 from ...gpma.device.update import Launcher
-from ...gpma.device.waiting import Told
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
 from ..walks.passes import Limits
-from .kernels import Kernel, Source, compiled
+from .kernels import Calls, Kernel, Source, compiled
 from .program import Unfit
 
 F64 = npt.NDArray[np.float64]
@@ -133,7 +129,6 @@ class _Columns(NamedTuple):
     majorant: _System
     shares: DeviceArray
     weights: DeviceArray
-    pinned: Any
     estimates: F64
 
 
@@ -158,28 +153,21 @@ class WalkRuns:
         """
         self._damping = damping
         self._stream: Any = device.stream
-        self._out, self._in, self._bytes = (
-            np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, WALK_JOB)
-        )
-        self._call_bytes = memoryview(self._bytes.view(np.uint8))
-        self._job: Any = self._bytes.view(WALK_JOB)
-        self._launcher = self.launcher()
-        self._told = Told(2 * SAID, self._stream)
-        self._sequence = 0
+        self._calls = Calls(WALK_JOB, 2 * SAID, self._stream)
         self._kernels: dict[str, Kernel] = {}
         with self._stream:
             self._counters = zeros(WALK_COUNTERS.itemsize, np.uint8)
         self._columns: _Columns | None = None
         self._shifts = (0, 0)
-        self._arrivals_pinned, self._arrivals = pinned(0, np.uint64)
+        self._arrivals = pinned(0, np.uint64)
         self._passes_max = _PASSES_LEAST + math.ceil(_BITS_SHRUNK * math.log(0.5) / math.log(damping))
-        job = self._job
-        job["counters"], job["status"] = address(self._counters), self._told.address
+        job = self._calls.job
+        job["counters"] = address(self._counters)
         job["damping"], job["hub"], job["hysteresis"] = damping, HUB, WEIGHT_HYSTERESIS
 
     def launcher(self, *further: npt.NDArray[np.void]) -> Launcher:
         """Of kernels that take out-rows, in-rows, the job of ``walks.cuh``, and these structures."""
-        return Launcher(self._stream, (self._out, self._in, self._bytes, *further))
+        return self._calls.launcher(*further)
 
     # -- arrays -----------------------------------------------------------------------------------------------
 
@@ -222,12 +210,12 @@ class WalkRuns:
         room = max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room))
         bits = point(room, self._damping)
         with self._stream:
-            memory, estimates = pinned(room, np.float64)
+            estimates: F64 = pinned(room, np.float64)
             shares = zeros(2 * room, np.float32)
             ranks, majorant = (
                 _System(zeros(room, np.int64), zeros(room, np.int64), shares[system::2]) for system in range(2)
             )
-            made = _Columns(room, bits, ranks, majorant, shares, zeros(room, np.float32), memory, estimates)
+            made = _Columns(room, bits, ranks, majorant, shares, zeros(room, np.float32), estimates)
             if before is not None:
                 made.weights[: before.room] = before.weights
                 shares[: 2 * before.room] = before.shares
@@ -241,7 +229,7 @@ class WalkRuns:
                     self._shifts[1] + before.bits[1] - bits[1],
                 )
         self._columns = made
-        job = self._job
+        job = self._calls.job
         for name, system in (("ranks", ranks), ("majorant", majorant)):
             job[name] = [address(column) for column in system]
         job["weights"], job["estimates"] = address(made.weights), estimates.ctypes.data
@@ -271,18 +259,15 @@ class WalkRuns:
         if n == 0 and self._shifts == (0, 0):
             return
         if n > self._arrivals.size:
-            self._arrivals_pinned, self._arrivals = pinned(int(_ROOM * n), np.uint64)
+            self._arrivals = pinned(int(_ROOM * n), np.uint64)
         self._arrivals[: appeared.size] = appeared.astype(np.uint64) | np.uint64(1 << 32)
         self._arrivals[appeared.size : n] = gone
-        job = self._job
+        job = self._calls.job
         job["shift"], job["majorant_shift"] = self._shifts
         job["arrivals"], job["n_arrivals"] = self._arrivals.ctypes.data, n
         job["n_vertices"] = device.n_vertices
         self._shifts = (0, 0)
-        device.out.write_state(self._out)
-        device.in_rows.write_state(self._in)
-        kernel = self._kernel("arrive")
-        self._launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
+        self._calls.launch(self._kernel("arrive"), device)
 
     def solve(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int) -> WalkRun:
         """Passes until the ranks and the majorant keep to these limits, or until the vertices that do not have so
@@ -294,18 +279,16 @@ class WalkRuns:
         """
         return self._passes(device, limits, slack, due_max, _KEPT)
 
-    def run(self, launcher: Launcher, kernel: Kernel, device: DeviceSide, call: Call) -> list[int]:
-        """Launch a kernel on these systems, and wait for its words, 64 bits each.
+    def run(self, kernel: Kernel, device: DeviceSide, call: Call, launcher: Launcher | None = None) -> list[int]:
+        """Launch a kernel on these systems, and wait for its words, 64 bits each. ``launcher``: where it takes
+        more than they have.
 
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
-        self._sequence = sequence = self._sequence % 0xFFFF_FFFF + 1
-        device.out.write_state(self._out)
-        device.in_rows.write_state(self._in)
         limits, slack, due_max, begins = call
         _CALL.pack_into(
-            self._call_bytes,
+            self._calls.packed,
             _CALL_BEGINS,
             *limits,
             *slack,
@@ -316,16 +299,15 @@ class WalkRuns:
             0,
             0,
             device.n_vertices,
-            sequence,
+            self._calls.next_number(),
             0,
         )
-        launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
-        told = self._told
-        told.wait(sequence)
-        return [told.word(2 * k) | told.word(2 * k + 1) << 32 for k in range(SAID)]
+        self._calls.launch(kernel, device, launcher)
+        halves = self._calls.wait()
+        return [low | high << 32 for low, high in zip(halves[::2], halves[1::2], strict=True)]
 
     def _passes(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int) -> WalkRun:
-        said = self.run(self._launcher, self._kernel("passes"), device, Call(limits, slack, due_max, begins))
+        said = self.run(self._kernel("passes"), device, Call(limits, slack, due_max, begins))
         run = WalkRun(*_WORDS.unpack(_BITS.pack(*said)))
         if run.passes == self._passes_max and max(run.over, run.over_edges) > due_max:
             raise Unfit("its residuals get no smaller in the numbers of the device")
@@ -373,12 +355,6 @@ class WalkRuns:
         """Have the kernels compiled, or loaded from CuPy's cache, now."""
         for name, origin in SOURCES.items():
             self._kernels[name] = compiled(origin, weighted=False)
-
-
-def pinned(n: int, dtype: npt.DTypeLike) -> tuple[Any, Any]:
-    """(what keeps it, an array of so many, and of one at least) in memory that host and device share."""
-    memory = import_cupy().cuda.alloc_pinned_memory(max(1, n) * np.dtype(dtype).itemsize)
-    return memory, np.frombuffer(memory, dtype, max(1, n))
 
 
 def point(room: int, damping: float) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..edges import EdgeBatch
 from .module import import_cupy
-from .state import DeviceArray, allocate
+from .state import DeviceArray, allocate, pinned
 
 # Buffers grow by this factor.
 ROOM = 1.5
@@ -34,7 +34,6 @@ class Staging:
         self._stream = stream
         self._event: Any = None
         self._room = 0
-        self._pinned: Any = None
         self._host = np.empty(0, np.uint8)
         self._address = 0
         self._device: Any = None
@@ -113,9 +112,8 @@ class Staging:
             return
         room = max(n, int(self._room * ROOM))
         device = allocate(room * UPDATE_BYTES, np.uint8)
-        self._pinned = self._cupy.cuda.alloc_pinned_memory(room * UPDATE_BYTES)
-        self._host = np.frombuffer(self._pinned, np.uint8, room * UPDATE_BYTES)
-        self._address = int(self._pinned.ptr)
+        self._host = pinned(room * UPDATE_BYTES, np.uint8)
+        self._address = self._host.ctypes.data
         self._device, self._room = device, room
 
     def memory_bytes(self) -> int:

@@ -165,6 +165,16 @@ def zeros(n: int, dtype: npt.DTypeLike) -> DeviceArray:
     return array
 
 
+def pinned(n: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """So many entries, one at least, of host memory that kernels reach at the same address; the array keeps it.
+
+    Raises:
+        MemoryError, RuntimeError: there is not enough, or the device fails (as CuPy says it).
+    """
+    room = max(1, n)
+    return np.frombuffer(import_cupy().cuda.alloc_pinned_memory(room * np.dtype(dtype).itemsize), dtype, room)
+
+
 def _uploaded(values: npt.NDArray[Any]) -> DeviceArray:
     array = allocate(values.size, values.dtype)
     array.set(values)

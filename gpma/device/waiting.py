@@ -14,7 +14,7 @@ import numpy as np
 
 from ..edges import HALF, Int, Keys
 from ..intrinsics import load_acquire, uncounted
-from .module import import_cupy
+from .state import pinned
 
 # How often the words are looked at before the driver waits: about a millisecond.
 LOOKS_MAX = 200_000
@@ -25,8 +25,7 @@ class Told:
     in the upper half of each, what is said in the lower."""
 
     def __init__(self, n_words: int, stream: Any) -> None:
-        self._pinned = import_cupy().cuda.alloc_pinned_memory(n_words * 8)
-        words: Keys = np.frombuffer(self._pinned, np.uint64, n_words)
+        words: Keys = pinned(n_words, np.uint64)
         words[:] = 0
         self._words = words
         self._read = memoryview(words)
@@ -36,7 +35,7 @@ class Told:
     @property
     def address(self) -> int:
         """Where kernels find the words."""
-        return int(self._pinned.ptr)
+        return self._words.ctypes.data
 
     def wait(self, number: int) -> None:
         """Wait until every word carries this number, which no wait before had (1 to 2^32 - 1).
