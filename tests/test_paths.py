@@ -30,6 +30,7 @@ from naive import best_values
 from own_programs import Fading, Reached, Within
 from path_runs import Invalidated, PathRun, epochs_of
 
+from graphtide.compute import pieces
 from graphtide.compute.paths import form as path_form
 from graphtide.compute.paths import loss as path_loss
 from graphtide.compute.paths import mend as path_mend
@@ -448,7 +449,7 @@ def always_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All work that can be shared is, in small pieces, and steps of a push are small."""
     for constant, value in (("_PARALLEL_MIN", 0), ("_PIECE", 2), ("_GATHERED", 3), ("_INNER", 5)):
         monkeypatch.setattr(path_loss, constant, value)
-    for where in (path_mend, module):  # of the templates, and of who says how many pieces there are
+    for where in (path_mend, pieces):  # of the templates, and of who says how many pieces there are
         monkeypatch.setattr(where, "PIECE", 3)
     for constant, value in (
         ("_PARALLEL_MIN", 0),

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from ...gpma.edges import NO_VERTEX, Keys, Vertices, transpose
 from ...gpma.rows import RowView
 from ...partition.graph import Graph, GraphChange
+from ..pieces import pieces_of
 from ..program import (
     EVIDENCE,
     Answer,
@@ -52,7 +53,6 @@ _WORK_FLOOR = 1 << 14
 # much more, since the graph may be another by then.
 _HOPELESS_SHARE = 0.75
 _HOPE = 1.05
-_AT_ONCE = np.zeros(1, np.int64)
 # Trees larger than this are named without sorting their members.
 _SORTED_MAX = 4096
 # Passes over all vertices, in search of one large tree's label, that take as long as sorting all vertices.
@@ -133,8 +133,7 @@ class Components(Program):
             kernels.add_vertices(self._forest, self._changes, before, self._n)
         forest, inserted, deleted = self._forest, change.arcs.inserted.keys, change.arcs.deleted.keys
         joining, links = np.empty(inserted.size, np.uint64), np.empty(deleted.size, np.uint64)
-        most = max(inserted.size, deleted.size)
-        pieces = _AT_ONCE if most <= kernels.PIECE else np.zeros(1 - (-most // kernels.PIECE), np.int64)
+        pieces = pieces_of(max(inserted.size, deleted.size))
         n_joining, n_links = kernels.classify(
             forest.handle, forest.parent, inserted, deleted, joining, links, pieces, graph.crew
         )

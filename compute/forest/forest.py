@@ -28,6 +28,7 @@ from ...gpma.intrinsics import prefetch_to_read, uncounted, uncounted_inner
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from ...gpma.team import share
+from ..pieces import PIECE
 
 Ints = npt.NDArray[np.int64]
 
@@ -36,8 +37,7 @@ Ints = npt.NDArray[np.int64]
 LEVEL_STEP = 1 << 16
 # By how much a vertex goes below what is to be below it.
 _LEVEL_GAP = 1 << 4
-# Updates of either kind that a thread takes at a time in ``classify``; how long before its turn one is asked for.
-PIECE = 8192
+# How long before its turn an update's vertices are asked for in ``classify``.
 _AHEAD = 16
 
 # Indices into Forest.counts.
@@ -141,18 +141,23 @@ def _free_handle(forest, h):  # type: ignore[no-untyped-def]
     forest.counts[N_FREE] += 1
 
 
+@_inline
+def plant(forest, v, h):  # type: ignore[no-untyped-def]
+    """A new vertex is a tree of its own, of this handle."""
+    forest.parent[v] = NO_VERTEX
+    forest.level[v] = 0
+    forest.handle[v] = h
+    forest.next[v] = v
+    forest.prev[v] = v
+    forest.size[h] = 1
+    forest.representative[h] = v
+
+
 @_jit
 def add_vertices(forest, changes, begin, end):  # type: ignore[no-untyped-def]
     """New vertices begin .. end - 1, each a tree of its own."""
     for v in range(begin, end):
-        h = take_handle(forest, changes)
-        forest.parent[v] = NO_VERTEX
-        forest.level[v] = 0
-        forest.handle[v] = h
-        forest.next[v] = v
-        forest.prev[v] = v
-        forest.size[h] = 1
-        forest.representative[h] = v
+        plant(forest, v, take_handle(forest, changes))
 
 
 # -- joining ---------------------------------------------------------------------------------------------
@@ -316,8 +321,7 @@ def classify(handle, parent, inserted, deleted, joining, links, pieces, crew):  
 
     ``joining`` (uint64[inserted]): inserted edges between trees; ``links`` (uint64[deleted]): deleted edges of the
     forest. Joining trees first does not change the latter: it turns links round, and hangs trees only on edges
-    that are new. ``pieces``: zeros, int64[1 + pieces of PIECE updates of either kind], by which threads share the
-    work; of none it is done at once. What they leave is put together in their order.
+    that are new. ``pieces``: see ``pieces_of``; threads share the work by them.
     """
     n_pieces = np.int64(pieces.size) - np.int64(1)
     if n_pieces <= 0:

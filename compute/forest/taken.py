@@ -21,6 +21,7 @@ from .forest import (
     Changes,
     Forest,
     note_handle,
+    plant,
     relevel,
     relink,
     rename,
@@ -70,13 +71,7 @@ def add_own(forest, changes, place, begin, end):  # type: ignore[no-untyped-def]
     """New vertices begin .. end - 1, each the tree of its own number."""
     for v in range(begin, end):
         note_handle(forest, changes, v)
-        forest.parent[v] = NO_VERTEX
-        forest.level[v] = 0
-        forest.handle[v] = v
-        forest.next[v] = v
-        forest.prev[v] = v
-        forest.size[v] = 1
-        forest.representative[v] = v
+        plant(forest, v, v)
         place[v] = NO_VERTEX
     forest.counts[N_USED] = max(forest.counts[N_USED], end)
 

@@ -24,6 +24,7 @@ from ...gpma.intrinsics import prefetch, prefetch_to_read
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from ...gpma.team import share
+from ..pieces import PIECE
 from .templates import template
 
 NOTHING = np.uint64(0xFFFF_FFFF)
@@ -38,9 +39,6 @@ PARENT = np.uint8(1)
 
 AHEAD = 16
 """How many vertices before its turn a row is asked for."""
-
-PIECE = 8192
-"""Updates of each kind that a thread takes at a time in ``classify``."""
 
 _DISORDER = "a vertex was queued twice: a better value makes a worse offer in this program"
 
@@ -365,8 +363,7 @@ def classify(  # type: ignore[no-untyped-def]
     that offer their head something better as things stand, with ``improving_weights``. An edge that does not
     improve its head now will be looked at again only if its tail gets a better value or its head loses its own.
 
-    ``pieces``: zeros, int64[1 + pieces of PIECE updates of each kind], by which threads share the work; of none
-    it is done at once. What they leave is put together in their order.
+    ``pieces``: see ``pieces_of``; threads share the work by them.
     """
     n_pieces = np.int64(pieces.size) - np.int64(1)
     if n_pieces <= 0:

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices
 from ...partition.graph import Graph, GraphChange
 from ..moved import former
+from ..pieces import pieces_of
 from ..program import (
     Answer,
     Column,
@@ -46,12 +47,11 @@ from . import audit as path_audit
 from . import loss as path_loss
 from . import search as path_search
 from .form import Form, Functors, check, kernels_of, source_value
-from .mend import PARENT, PIECE, UNREACHED, new_log
+from .mend import PARENT, UNREACHED, new_log
 from .templates import digest
 
 _PACKAGE = __name__.partition(".")[0]
 
-_AT_ONCE = np.zeros(1, np.int64)
 _NONE, _NO_EDGES, _NO_WEIGHTS = np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.float32)
 
 # Settling is given up, in favour of a fresh start, when it has read this share of all arcs, with weights and
@@ -194,7 +194,6 @@ class PathProgram(Program):
         lost = np.empty(deleted.size + n_overwritten, np.uint64)
         improving = np.empty(inserted.keys.size + n_overwritten, np.uint64)
         weights = np.empty(improving.size if self.needs_weights else 0, np.float32)
-        most = max(inserted.keys.size, n_overwritten, deleted.size)
         n_lost, n_improving = self._kernels.classify(
             self._word,
             deleted,
@@ -205,7 +204,7 @@ class PathProgram(Program):
             lost,
             improving,
             weights,
-            _AT_ONCE if most <= PIECE else np.zeros(1 - (-most // PIECE), np.int64),
+            pieces_of(max(inserted.keys.size, n_overwritten, deleted.size)),
             graph.crew,
         )
         return lost[:n_lost], improving[:n_improving], weights
