@@ -164,7 +164,15 @@ def test_sides_and_their_memory_are_shown(emulated_cupy: ModuleType, graphs: lis
     sides = Sides(alone, metrics)
     sides.look()
     alone.apply(EdgeBatch.of([0], [1]), 2)
-    assert sides.stats(77) == {"sides": ["host"], "vertices": [2], "bytes": [77], "device": None}
+    assert sides.stats() == {
+        "sides": ["host"],
+        "host_rows": "all",
+        "vertices": [2],
+        "edges": [1],
+        "bytes": [sum(alone.memory_bytes().values())],
+        "device": None,
+    }
+    assert sides.headroom is None
     assert (value(metrics, "present"), value(metrics, "lost_total")) == (0, 0)
 
     found = card_of(DeviceConfig(enabled="auto", memory="1073741824"))
@@ -172,13 +180,15 @@ def test_sides_and_their_memory_are_shown(emulated_cupy: ModuleType, graphs: lis
     sides = Sides(graph, metrics, found)
     graph.apply(EdgeBatch.of([0], [1]), 2)
     sides.look()
-    stats = sides.stats(77)
-    assert (stats["sides"], stats["vertices"]) == (["host", "device"], [2, 2])
+    stats = sides.stats()
+    assert (stats["sides"], stats["vertices"], stats["edges"]) == (["host", "device"], [2, 2], [1, 1])
     assert stats["bytes"][1] == sum(graph.device.memory_bytes().values()) > 0
     held = stats["device"]["memory"]["held"]
     memory = {"limit": 1 << 30, "held": held}
     assert stats["device"] == {"name": "emulated", "programs": [], "lost": None, "memory": memory}
     assert held >= stats["bytes"][1]
+    assert sides.headroom == value(metrics, "headroom_ratio") == 1 - held / (1 << 30)
+    assert metrics.registry.get_sample_value("graphtide_side_edges", {"side": "device"}) == 1
     assert (value(metrics, "present"), value(metrics, "memory_limit_bytes")) == (1, 1 << 30)
     assert value(metrics, "memory_held_bytes") == held
 
@@ -200,8 +210,9 @@ def test_a_lost_device_is_told_once(
     ]
     assert "cudaErrorIllegalAddress" in told[0].getMessage()
     assert (value(metrics, "present"), value(metrics, "lost_total")) == (0, 1)
-    stats = sides.stats(77)
+    stats = sides.stats()
     assert stats["sides"] == ["host"]
+    assert metrics.registry.get_sample_value("graphtide_side_vertices", {"side": "device"}) == 0
     assert "cudaErrorIllegalAddress" in stats["device"]["lost"]
 
 

@@ -1,0 +1,203 @@
+"""Rows move between the sides, a few after each epoch: measured, decided, done, and told.
+
+Decisions are ``partition.rebalancing``'s. All of it is for the engine's thread, between two epochs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...compute.engine import ProgramRun
+from ...gpma.edges import EdgeBatch, Vertices, destinations, sources
+from ...gpma.vertex_columns import grown, new_column
+from ...ops.metrics import MOVE_REASONS, Metrics
+from ...partition.classes import DEVICE, Stock
+from ...partition.graph import Graph, NoMemory
+from ...partition.measures import Measures
+from ...partition.moves import Move
+from ...partition.placement import HOST
+from ...partition.rebalancing import Rebalancer
+from ..config.settings import PartitionConfig
+from .storage import StorageGate
+
+log = logging.getLogger(__name__)
+
+REASONS = ("placed", *MOVE_REASONS)
+"""Why a row is where it is: it was placed there when it came, or a move's reason."""
+
+
+class Room(NamedTuple):
+    """Bytes of a device's memory: what rows hold, and what they could hold now."""
+
+    held: int
+    limit: int
+
+
+class Epoch(NamedTuple):
+    """What an epoch was: what it applied, what programs did, and how long all of it took."""
+
+    batch: EdgeBatch
+    runs: Sequence[ProgramRun]
+    seconds: float
+
+
+class Rebalancing:
+    """Of a graph whose rows are on one side each, of two."""
+
+    def __init__(
+        self, graph: Graph, gate: StorageGate, room: Callable[[], Room], metrics: Metrics, config: PartitionConfig
+    ) -> None:
+        """``room``: of the second side's memory, as it is."""
+        self.config = config
+        self._graph = graph
+        self._gate = gate
+        self._room = room
+        self._metrics = metrics
+        self._rebalancer = Rebalancer(self._stock, config.policy)
+        if not config.rebalance:
+            self._rebalancer.freeze()
+        self._why: npt.NDArray[np.uint8] = new_column(0, np.uint8)
+        self._epochs = 0
+        self._moved_edges, self._moved_s = 0, 0.0
+        self._totals = {"vertices": 0, "edges": 0, "seconds": 0.0, "failures": 0}
+        self._failure: str | None = None
+
+    # -- after each epoch -----------------------------------------------------------------------------------------
+
+    def after(self, epoch: Epoch) -> None:
+        """Take an epoch's measures, and move what is to move before the next one."""
+        keys = epoch.batch.keys
+        self._rebalancer.ages.changed(sources(keys))
+        self._rebalancer.ages.changed(destinations(keys))
+        measures = self._measures(epoch)
+        self._moved_edges, self._moved_s = 0, 0.0
+        moves = self._rebalancer.observe(measures)
+        self._epochs += 1
+        self._metrics.imbalance(_apart(measures))
+        if moves:
+            self._carry_out(moves)
+        self._graph.placement.newcomers = self._rebalancer.newcomers
+
+    def make_room(self, bytes_needed: int) -> bool:
+        """Have rows leave the device, which had no memory for a batch. False: none are there, or the host has no
+        memory for them."""
+        move = self._rebalancer.evict(bytes_needed)
+        return move is not None and self._carry_out([move])
+
+    def _carry_out(self, moves: Sequence[Move]) -> bool:
+        """False: there was no memory, and what is left of the moves is dropped."""
+        for move in moves:
+            begun = time.perf_counter()
+            try:
+                with self._gate.apply():
+                    moved = self._graph.migrate(move.vertices, move.to)
+            except NoMemory as error:
+                self._refused(move, error)
+                return False
+            finally:
+                self._gate.settle()  # contents are the same
+            seconds = time.perf_counter() - begun
+            self._note(move, moved.vertices, moved.edges, seconds)
+        return True
+
+    def _refused(self, move: Move, error: NoMemory) -> None:
+        self._rebalancer.refused()
+        self._totals["failures"] += 1
+        self._failure = f"{move.reason}: {error}"
+        self._metrics.move_failed()
+        side = self._graph.sides[move.to].name
+        log.warning(
+            "%d rows stay where they are: the %s has no memory for them: %s", move.vertices.size, side, error
+        )
+
+    def _note(self, move: Move, vertices: int, edges: int, seconds: float) -> None:
+        self._moved_edges += edges
+        self._moved_s += seconds
+        for name, amount in (("vertices", vertices), ("edges", edges), ("seconds", seconds)):
+            self._totals[name] += amount
+        if self._why.size < self._graph.n_vertices:
+            self._why = grown(self._why, self._graph.n_vertices, 0)
+        self._why[move.vertices] = REASONS.index(move.reason)
+        side = self._graph.sides[move.to].name
+        self._metrics.moved(move.reason, side, vertices=vertices, edges=edges, seconds=seconds)
+        log.debug("%d rows with %d edges moved to the %s: %s", vertices, edges, side, move.reason)
+
+    def _measures(self, epoch: Epoch) -> Measures:
+        applied = {side.side: side for side in self._graph.applied}
+        host, device = self._graph.sides[HOST], self._graph.sides[DEVICE]
+        room = self._room()
+        return Measures(
+            seconds=epoch.seconds,
+            device_bytes=room.held,
+            device_limit=room.limit,
+            host_edges=sum(array.n_edges for array in host.arrays),
+            device_edges=sum(array.n_edges for array in device.arrays),
+            host_apply_s=applied[host.name].seconds if host.name in applied else 0.0,
+            device_apply_s=applied[device.name].seconds if device.name in applied else 0.0,
+            host_programs_s=sum(run.seconds for run in epoch.runs if not run.on_device),
+            device_programs_s=sum(run.seconds for run in epoch.runs if run.on_device),
+            updates=len(epoch.batch),
+            moved_edges=self._moved_edges,
+            moved_s=self._moved_s,
+        )
+
+    def _stock(self) -> Stock:
+        graph = self._graph
+        no_in_rows = np.empty(0, np.uint32)
+        has_in_rows = graph.directed and graph.host.in_ is not None
+        in_degrees = graph.degrees("in") if has_in_rows else no_in_rows
+        return Stock(graph.placement.owner, graph.degrees("out"), in_degrees)
+
+    # -- what is asked --------------------------------------------------------------------------------------------
+
+    def request(self) -> None:
+        """Rebalance after the next epoch, without thresholds."""
+        self._rebalancer.request()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether nothing moves, unless the device has no memory for a batch."""
+        return self._rebalancer.frozen
+
+    def freeze(self, *, thaw: bool) -> None:
+        """Let nothing move any more; or, with ``thaw``, let rows move again."""
+        if thaw:
+            self._rebalancer.thaw()
+        else:
+            self._rebalancer.freeze()
+
+    def why(self, vertices: Vertices) -> list[str]:
+        """Of each vertex, why its rows are where they are, in a word of ``REASONS``."""
+        known = vertices < self._why.size
+        codes = np.zeros(vertices.size, np.uint8)
+        codes[known] = self._why[vertices[known]]
+        return [REASONS[code] for code in codes.tolist()]
+
+    def stats(self) -> dict[str, Any]:
+        """What the ``placement`` request shows; the newest decision last."""
+        rebalancer = self._rebalancer
+        decisions = []
+        for decision in rebalancer.decisions:
+            shown = asdict(decision)
+            epochs_ago = self._epochs - shown.pop("epoch")
+            decisions.append({"epochs_ago": epochs_ago, **shown})
+        return {
+            "frozen": rebalancer.frozen,
+            "newcomers": self._graph.sides[rebalancer.newcomers].name,
+            "budget_edges": rebalancer.budget(),
+            "moved": {**self._totals, "last_failure": self._failure},
+            "decisions": decisions,
+        }
+
+
+def _apart(measures: Measures) -> float:
+    """How much longer the slower side took than the other, as a share of its own time."""
+    times = sorted((measures.host_apply_s, measures.device_apply_s))
+    return (times[1] - times[0]) / times[1] if times[1] > 0 else 0.0
