@@ -402,7 +402,7 @@ class Service:
                 the host, which is not to keep them.
         """
         config = self.config
-        kept = {
+        kept: dict[str, Any] = {
             "directed": config.graph.directed,
             "weighted": self.weighted,
             "in_edges": any(program.needs_in_edges for program in programs),
