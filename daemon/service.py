@@ -25,6 +25,7 @@ from ..compute.engine import Engine
 from ..compute.homes import Homes
 from ..compute.program import ExternalId, Program, ProgramError, require_publishable
 from ..gpma import runtime
+from ..gpma.device.card import Card
 from ..gpma.edges import EdgeList, Vertices
 from ..gpma.index.ids import IdColumn, StringColumn
 from ..gpma.index.vertex_index import VertexIndex
@@ -34,6 +35,7 @@ from . import kernels, systemd, terminal
 from .again import LostDevice, StartAgain, lost_before
 from .client.wire import LATENCY_BUCKETS_SECONDS
 from .config.settings import Config, TlsConfig
+from .engine import rebalancing
 from .engine.ad_hoc import AdHoc
 from .engine.asked import EngineAsked
 from .engine.auditing import BackgroundAudit
@@ -170,6 +172,7 @@ class Service:
         self._asked_to_stop = False
         self._wants_device = threading.Event()
         self._lost = lost_before()
+        self.card: Card | None = None
         self._renewals: list[Callable[[], None]] = [
             lambda: self.link.renew_access(
                 self.config.server.read_tokens(), self.config.server.read_admin_tokens()
@@ -448,7 +451,12 @@ class Service:
         edges = checkpoint.part("graph")
         self.index.restore(checkpoint.part("index"), edges.get("dead"))
         edge_list = EdgeList(edges["keys"], edges.get("weights"))
-        self.graph.load(edge_list, checkpoint.facts["n_vertices"], edges.get("dead"))
+        n_vertices = checkpoint.facts["n_vertices"]
+        if (room := self._room()) is None:
+            self.graph.load(edge_list, n_vertices, edges.get("dead"))
+        else:
+            policy = self.config.partition.policy
+            rebalancing.load(self.graph, edge_list, n_vertices, edges.get("dead"), room, policy)
         restored = set()
         for program in [] if self._numbering["renumbered"] else programs:
             saved, present = checkpoint.programs.get(program.id), self.specs[program.id]
@@ -593,15 +601,17 @@ class Service:
 
     def _make_rebalancing(self, storage: Storage) -> Rebalancing | None:
         """Who moves rows between the host and the device, where each row is on one side."""
+        if self._room() is None:
+            return None
+        return Rebalancing(self.graph, storage.gate, self._room, self.metrics, self.config.partition)
+
+    def _room(self) -> Room | None:
+        """What rows hold of the device's memory, and could hold; None: there is none, or the host has all rows."""
         card, device = self.card, self.graph.device
         if card is None or device is None or not self.graph.owned:
             return None
-
-        def room() -> Room:
-            held = sum(device.memory_bytes().values())
-            return Room(held, card.available_bytes - card.held_bytes + held)
-
-        return Rebalancing(self.graph, storage.gate, room, self.metrics, self.config.partition)
+        held = sum(device.memory_bytes().values())
+        return Room(held, card.available_bytes - card.held_bytes + held)
 
     def _make_asked(self) -> EngineAsked:
         """Who answers for programs at run time, and for the placement of rows."""

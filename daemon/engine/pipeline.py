@@ -47,9 +47,6 @@ log = logging.getLogger(__name__)
 MEMORY_PAUSE_S = 1.0
 """So often the graph is asked again to take what it found no memory for."""
 
-BYTES_OF_UPDATE = 64
-"""What an update takes of a device's memory, at most, in all arrays."""
-
 STATISTICS_INTERVAL_S = 5.0
 """Without epochs, what the audit has found, and what was written of results, is published so often at most."""
 
@@ -280,13 +277,15 @@ class Pipeline:
         runs: list[ProgramRun] = []
         waited = 0.0
         change: GraphChange | None = None
+        tries = 0
         while True:
             try:
                 with self.gate.apply():
                     if len(batch) or vertex_ops is not None or taken[-1].n_vertices > self.graph.n_vertices:
+                        begun = time.perf_counter()
                         change = self.graph.apply(batch, taken[-1].n_vertices, vertex_ops)
                         applied = time.perf_counter()
-                        self.sides.applied()
+                        self.sides.applied(len(batch), applied - begun)
                         point("epoch.applied")
                     waited = self.recording.finish()
                     self.position.number += 1
@@ -294,7 +293,8 @@ class Pipeline:
                 break
             except NoMemory as error:
                 self.gate.settle()
-                if self.rebalancing is not None and self.rebalancing.make_room(BYTES_OF_UPDATE * updates):
+                if self.rebalancing is not None and self.rebalancing.make_room(updates, tries):
+                    tries += 1
                     continue
                 self.memory.refused(str(error))
                 self._publish_wait()
@@ -401,7 +401,7 @@ class Pipeline:
         Raises:
             RowsLost: the device is lost, and the host has not its rows.
         """
-        if self.graph.owned and self.graph.device_lost is not None:
+        if self.graph.rows_lost:
             raise RowsLost(self.graph.device_lost)
 
     def _audit(self) -> None:

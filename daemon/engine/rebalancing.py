@@ -15,14 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ...compute.engine import ProgramRun
-from ...gpma.edges import EdgeBatch, Vertices, destinations, sources
+from ...gpma.edges import EdgeBatch, EdgeList, Vertices, destinations, sources
 from ...gpma.vertex_columns import grown, new_column
 from ...ops.metrics import MOVE_REASONS, Metrics
 from ...partition.classes import DEVICE, Stock
+from ...partition.division import divide
 from ...partition.graph import Graph, NoMemory
 from ...partition.measures import Measures
 from ...partition.moves import Move
 from ...partition.placement import HOST
+from ...partition.policies import POLICIES
 from ...partition.rebalancing import Rebalancer
 from ..config.settings import PartitionConfig
 from .storage import StorageGate
@@ -31,6 +33,16 @@ log = logging.getLogger(__name__)
 
 REASONS = ("placed", *MOVE_REASONS)
 """Why a row is where it is: it was placed there when it came, or a move's reason."""
+
+
+BYTES_OF_UPDATE = 64
+"""What an update takes of a device's memory, at most, in all arrays."""
+ALL_LEAVE = 2
+"""After so many tries that found no memory for a batch, the host gets all rows."""
+EVERYTHING = 1 << 60
+
+BYTES_OF_EDGE, BYTES_OF_WEIGHT, DENSITY = 8, 4, 0.7
+"""What is thought that an edge takes of each array."""
 
 
 class Room(NamedTuple):
@@ -48,13 +60,38 @@ class Epoch(NamedTuple):
     seconds: float
 
 
+def load(graph: Graph, edges: EdgeList, n_vertices: int, dead: Vertices | None, room: Room, policy: str) -> None:
+    """``Graph.load`` of a graph whose rows are on one side each: on the device, as far as there is room.
+
+    Raises:
+        NoMemory: there is not enough, on the host neither.
+    """
+    out = np.bincount(sources(edges.keys), minlength=n_vertices).astype(np.uint32)
+    in_ = np.empty(0, np.uint32)
+    if graph.directed and graph.host.in_ is not None:
+        in_ = np.bincount(destinations(edges.keys), minlength=n_vertices).astype(np.uint32)
+    each = (BYTES_OF_EDGE + (BYTES_OF_WEIGHT if graph.weighted else 0)) / DENSITY
+    graph.placement.place(divide(out, in_, each, room.limit, POLICIES[policy]))
+    try:
+        graph.load(edges, n_vertices, dead)
+    except NoMemory as error:
+        log.warning("the host gets all rows at first: the device has no memory for its share: %s", error)
+        graph.placement.place(np.full(n_vertices, HOST, np.uint8))
+        graph.load(edges, n_vertices, dead)
+
+
 class Rebalancing:
     """Of a graph whose rows are on one side each, of two."""
 
     def __init__(
-        self, graph: Graph, gate: StorageGate, room: Callable[[], Room], metrics: Metrics, config: PartitionConfig
+        self,
+        graph: Graph,
+        gate: StorageGate,
+        room: Callable[[], Room | None],
+        metrics: Metrics,
+        config: PartitionConfig,
     ) -> None:
-        """``room``: of the second side's memory, as it is."""
+        """``room``: of the second side's memory, as it is; None: that is gone, and had no rows."""
         self.config = config
         self._graph = graph
         self._gate = gate
@@ -69,6 +106,8 @@ class Rebalancing:
         self._totals = {"vertices": 0, "edges": 0, "seconds": 0.0, "failures": 0}
         self._failure: str | None = None
 
+        metrics.frozen(self.frozen)
+
     # -- after each epoch -----------------------------------------------------------------------------------------
 
     def after(self, epoch: Epoch) -> None:
@@ -76,7 +115,10 @@ class Rebalancing:
         keys = epoch.batch.keys
         self._rebalancer.ages.changed(sources(keys))
         self._rebalancer.ages.changed(destinations(keys))
-        measures = self._measures(epoch)
+        room = self._room()
+        if room is None:
+            return
+        measures = self._measures(epoch, room)
         self._moved_edges, self._moved_s = 0, 0.0
         moves = self._rebalancer.observe(measures)
         self._epochs += 1
@@ -85,9 +127,13 @@ class Rebalancing:
             self._carry_out(moves)
         self._graph.placement.newcomers = self._rebalancer.newcomers
 
-    def make_room(self, bytes_needed: int) -> bool:
-        """Have rows leave the device, which had no memory for a batch. False: none are there, or the host has no
-        memory for them."""
+    def make_room(self, updates: int, tries: int) -> bool:
+        """Have rows leave the device, for there was no memory for a batch of so many updates: more of them with
+        each of the ``tries`` for this batch, at last all. False: there are none, or the host has no memory for
+        them, or all of that has not helped."""
+        if tries > ALL_LEAVE or self._room() is None:
+            return False
+        bytes_needed = EVERYTHING if tries == ALL_LEAVE else BYTES_OF_UPDATE * updates * 16**tries
         move = self._rebalancer.evict(bytes_needed)
         return move is not None and self._carry_out([move])
 
@@ -129,10 +175,9 @@ class Rebalancing:
         self._metrics.moved(move.reason, side, vertices=vertices, edges=edges, seconds=seconds)
         log.debug("%d rows with %d edges moved to the %s: %s", vertices, edges, side, move.reason)
 
-    def _measures(self, epoch: Epoch) -> Measures:
+    def _measures(self, epoch: Epoch, room: Room) -> Measures:
         applied = {side.side: side for side in self._graph.applied}
         host, device = self._graph.sides[HOST], self._graph.sides[DEVICE]
-        room = self._room()
         return Measures(
             seconds=epoch.seconds,
             device_bytes=room.held,
@@ -150,10 +195,10 @@ class Rebalancing:
 
     def _stock(self) -> Stock:
         graph = self._graph
-        no_in_rows = np.empty(0, np.uint32)
-        has_in_rows = graph.directed and graph.host.in_ is not None
-        in_degrees = graph.degrees("in") if has_in_rows else no_in_rows
-        return Stock(graph.placement.owner, graph.degrees("out"), in_degrees)
+        in_degrees = np.empty(0, np.uint32)
+        if graph.directed and graph.host.in_ is not None:
+            in_degrees = graph.degrees("in")[: graph.n_vertices]
+        return Stock(graph.placement.owner, graph.degrees("out")[: graph.n_vertices], in_degrees)
 
     # -- what is asked --------------------------------------------------------------------------------------------
 
@@ -172,6 +217,7 @@ class Rebalancing:
             self._rebalancer.thaw()
         else:
             self._rebalancer.freeze()
+        self._metrics.frozen(self.frozen)
 
     def why(self, vertices: Vertices) -> list[str]:
         """Of each vertex, why its rows are where they are, in a word of ``REASONS``."""

@@ -15,6 +15,7 @@ from ...gpma.device import card
 from ...gpma.device.card import Card, NoDevice
 from ...ops.metrics import Metrics
 from ...partition.graph import Graph
+from ...partition.owned import SideApply
 from ..again import LostDevice
 from ..config.settings import Config, DeviceConfig
 from ..errors import ConfigError
@@ -97,9 +98,11 @@ class Sides:
         self._applied: dict[str, dict[str, float]] = {}
         self._lost = False
 
-    def applied(self) -> None:
-        """To be called when a batch was applied."""
-        for part in self._graph.applied:
+    def applied(self, updates: int, seconds: float) -> None:
+        """To be called when a batch of so many updates of edges was applied, which took so long."""
+        # Where the host has all rows it has all of the work, and a device does the same beside it.
+        parts = self._graph.applied if self._graph.owned else (SideApply("host", updates, seconds),)
+        for part in parts:
             total = self._applied.setdefault(part.side, {"updates": 0, "seconds": 0.0})
             total["updates"] += part.updates
             total["seconds"] += part.seconds
@@ -152,11 +155,9 @@ class Sides:
     def _by_side(self) -> tuple[list[str], list[int], list[int], list[int]]:
         """Names, vertices whose rows are there, entries of out-rows, and bytes."""
         graph = self._graph
-        sides = graph.sides
+        sides = [side for side in graph.sides if side is graph.device or side in graph.hosts]
         stored = [sum(side.memory_bytes().values()) for side in sides]
-        stored[0] = sum(graph.memory_bytes().values()) - sum(
-            size for side, size in zip(sides[1:], stored[1:], strict=True) if side is not graph.device
-        )
+        stored[0] = sum(graph.memory_bytes().values())  # with what belongs to no side
         owned = list(graph.placement.owned) if graph.owned else [graph.n_alive] * len(sides)
         return [side.name for side in sides], owned, [side.out.n_edges for side in sides], stored
 

@@ -85,11 +85,9 @@ class Steering:
         Raises:
             NotSupported: nothing moves.
         """
-        rebalancing = self._pipeline.rebalancing
-        if rebalancing is None:
-            why = (
-                "there is no device" if self._pipeline.graph.device is None else "the host keeps all of them, too"
-            )
+        rebalancing, alone = self._pipeline.rebalancing, self._pipeline.graph.device is None
+        if rebalancing is None or alone:
+            why = "there is no device" if alone else "the host keeps all of them, too"
             raise NotSupported(f"no rows can move: {why} (partition.host_rows)")
         return rebalancing
 
