@@ -306,7 +306,8 @@ class Metrics:
         )
         self._imbalance = self._gauge(
             "placement_imbalance_ratio",
-            "How much longer the slower side took to apply the last epoch, as a share of its time; 0: one side.",
+            "Share of the slower side's time to apply the last epoch in which the other side and programs were done "
+            "already; 0: one side has all rows.",
         )
         self._frozen = self._gauge("placement_frozen", "1 while rows stay where they are (admin.freeze).")
         help = "Vertices whose rows moved to another side, by the move's reason and where to."
@@ -678,7 +679,7 @@ class Metrics:
         self._headroom.set(share)
 
     def imbalance(self, share: float) -> None:
-        """How much longer the slower side took for the last epoch, as a share of its time."""
+        """The share of the slower side's time for the last epoch in which all else was done."""
         self._imbalance.set(share)
 
     def frozen(self, frozen: bool) -> None:

@@ -393,11 +393,11 @@ def test_placement_of_all_rows_and_of_chosen_vertices(client):
 def test_the_placement_of_vertices_is_asked_for_a_few_at_a_time(tmp_path):
     chain = Chain()
     chain.grow(20)
-    with serving(chain, tmp_path, LimitsConfig(ad_hoc_vertices_max=10)) as link:
-        with Client(link.addresses[0], timeout=20) as client:
-            assert client.placement(list(range(100, 110)))["owner"] == ["host"] * 10
-            with pytest.raises(errors.LimitExceeded, match="the engine answers for 10 at most"):
-                client.placement(list(range(100, 111)))
+    limits = LimitsConfig(ad_hoc_vertices_max=10)
+    with serving(chain, tmp_path, limits) as link, Client(link.addresses[0], timeout=20) as client:
+        assert client.placement(list(range(100, 110)))["owner"] == ["host"] * 10
+        with pytest.raises(errors.LimitExceeded, match="the engine answers for 10 at most"):
+            client.placement(list(range(100, 111)))
 
 
 def test_requests_that_steer_where_rows_are(client):

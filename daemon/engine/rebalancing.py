@@ -122,7 +122,7 @@ class Rebalancing:
         self._moved_edges, self._moved_s = 0, 0.0
         moves = self._rebalancer.observe(measures)
         self._epochs += 1
-        self._metrics.imbalance(_apart(measures))
+        self._metrics.imbalance(_waiting(measures))
         if moves:
             self._carry_out(moves)
         self._graph.placement.newcomers = self._rebalancer.newcomers
@@ -243,7 +243,9 @@ class Rebalancing:
         }
 
 
-def _apart(measures: Measures) -> float:
-    """How much longer the slower side took than the other, as a share of its own time."""
-    times = sorted((measures.host_apply_s, measures.device_apply_s))
-    return (times[1] - times[0]) / times[1] if times[1] > 0 else 0.0
+def _waiting(measures: Measures) -> float:
+    """The share of the slower side's time to apply the batch in which the other side and programs were done."""
+    fast_s, slow_s = sorted((measures.host_apply_s, measures.device_apply_s))
+    if slow_s <= 0 or 0 in (measures.host_edges, measures.device_edges):
+        return 0.0
+    return max(0.0, 1 - (fast_s + measures.programs_s) / slow_s)
