@@ -306,8 +306,8 @@ class Metrics:
         )
         self._imbalance = self._gauge(
             "placement_imbalance_ratio",
-            "Share of the slower side's time to apply the last epoch in which the other side and programs were done "
-            "already; 0: one side has all rows.",
+            "Share of the slower side's time to apply the last epoch in which the other side and programs were "
+            "done already; 0: one side has all rows.",
         )
         self._frozen = self._gauge("placement_frozen", "1 while rows stay where they are (admin.freeze).")
         help = "Vertices whose rows moved to another side, by the move's reason and where to."

@@ -62,7 +62,6 @@ def test_alerts_about_devices_and_placement(
         "tests": [{"interval": "1m", "input_series": given, "promql_expr_test": checks}],
     }
     (tmp_path / "played.yml").write_text(json.dumps(played))  # which is YAML, too
-    done = subprocess.run(
-        [tool("promtool"), "test", "rules", str(tmp_path / "played.yml")], capture_output=True, text=True, timeout=60
-    )
+    command = [tool("promtool"), "test", "rules", str(tmp_path / "played.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

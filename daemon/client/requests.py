@@ -514,8 +514,12 @@ class Requests:
     ) -> Call[Info]:
         """Which side, host or device, has which rows; what moved lately, and why. Of ``vertices``: the ``owner``
         of their rows, the ``degree`` (out), and ``why`` they are there; None where one is ``unknown``."""
+
+        def decode(result: Mapping[str, Any]) -> Info:
+            return _decode_info({**result, "unknown": ids_of(result.get("unknown", []))})
+
         params = {"vertices": _wire_vertices_or_all(vertices)}
-        return _call("placement", params, _decode_info, min_offsets, timeout_ms)
+        return _call("placement", params, decode, min_offsets, timeout_ms)
 
     @ClientMethod
     def admin_rebalance(
