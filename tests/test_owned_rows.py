@@ -13,7 +13,7 @@ from histories import Epoch, random_history
 
 from graphtide.gpma.edges import EdgeList, SubCSR
 from graphtide.partition.changes import GraphChange
-from graphtide.partition.graph import Graph
+from graphtide.partition.graph import Graph, NoMemory, RowsLost
 
 SHAPES = {
     "directed": {},
