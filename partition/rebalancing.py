@@ -176,6 +176,8 @@ class Rebalancer:
     def refused(self) -> None:
         """The last moves found no memory: what was decided is dropped, and rows stay on the host for a while."""
         self._drop()
+        if self._moving is not None:
+            self._moving.state = "dropped"
         self._turns.took(HOST, self._epoch)
         self.newcomers = HOST
 

@@ -135,6 +135,9 @@ class Rebalancing:
             return False
         bytes_needed = EVERYTHING if tries == ALL_LEAVE else BYTES_OF_UPDATE * updates * 16**tries
         move = self._rebalancer.evict(bytes_needed)
+        if move is not None and tries == ALL_LEAVE:  # those of no edges, too
+            owned = np.flatnonzero(self._graph.placement.owner == DEVICE).astype(np.uint32)
+            move = move._replace(vertices=owned)
         return move is not None and self._carry_out([move])
 
     def _carry_out(self, moves: Sequence[Move]) -> bool:
