@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..gpma.device.array import DevicePackedArray, DevicePlan
 from ..gpma.device.module import import_cupy
-from ..gpma.device.report import DeviceReport, joined
+from ..gpma.device.report import DeviceReport, ReportRoom
 from ..gpma.device.staging import DeviceBatch, Staging
 from ..gpma.device.turning import Turning
 from ..gpma.edges import HALF, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
@@ -57,6 +57,7 @@ class DeviceSide(Side[DevicePackedArray]):
         """What the last batch did to the out-rows, update by update, both directions in an undirected graph; empty
         after a load. Good until the next ``prepare``. Where others own rows, it tells of those, too (``hear``)."""
         self._own: DeviceReport = self.report
+        self._whole = ReportRoom(weighted=weighted)
 
     @property
     def in_rows(self) -> DevicePackedArray:
@@ -138,12 +139,16 @@ class DeviceSide(Side[DevicePackedArray]):
         """Add to ``report`` what the last batch did to out-rows that others own.
 
         Raises:
-            MemoryError, RuntimeError: the device, as CuPy says it.
+            RuntimeError: the device, as CuPy says it.
         """
         with self.stream:
-            self.report = joined(self._own, changes)
+            self.report = self._whole.joined(self._own, changes)
 
     # -- rows that the device owns ------------------------------------------------------------------------------
+
+    def expect(self, n_updates: int) -> None:
+        with self.stream:
+            self._whole.reserve(n_updates)
 
     def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> DeviceSidePlan:
         with self.stream:
@@ -215,6 +220,7 @@ class DeviceSide(Side[DevicePackedArray]):
     def memory_bytes(self) -> dict[str, int]:
         total = super().memory_bytes()
         total["scratch"] += self._staging.memory_bytes() + self._turning.memory_bytes()
+        total["scratch"] += self._whole.memory_bytes()
         return total
 
     def check(self, out: EdgeList, in_: EdgeList | None) -> list[str]:
