@@ -8,7 +8,8 @@ After each epoch its measures come in, and what is to move before the next one g
   fifth. Rows go to the other side, so many that by the measured rates both end together, if that saves a
   twentieth.
 - **room**: over ``ROOM_MIN`` is free. Rows come until ``ROOM`` is, but no more than the device can apply in time.
-- **gain**: to exchange rows would save more within 256 epochs than 1.2 of what it costs.
+- **gain**: to exchange rows would save more within 256 epochs than 1.2 of what it costs, for all that is sure of
+  how often they are read.
 
 All but the first look at whole windows of measures, which begin anew when rows have moved. What one epoch moves
 takes a twentieth of its time at most, by what moves took so far. Rows that moved stay for 64 epochs. A turn,
@@ -25,15 +26,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from .classes import DEVICE, NO_LIMIT, RowAges, Stock, Survey
 from .division import SPARE, SPARE_MIN
-from .gains import Exchange, best_exchange, saved_seconds
-from .measures import SHARE, Mean, Measures, Rate, Window
+from .gains import Exchange, Worth, best_exchange, bus_seconds
+from .measures import Mean, Measures, Rate, Reads, Window
 from .moves import EDGES_MAX, Decision, Move, Moves, Plan, Reason, plan
 from .placement import HOST
-from .policies import DEFAULT, POLICIES, Floats
+from .policies import DEFAULT, KEY_BYTES, POLICIES, Floats, cost
 
 ROOM_MIN, ROOM = 0.3, 0.25
 """The share of the device's memory that is free before rows come, and after."""
@@ -122,7 +121,7 @@ class Rebalancer:
         self._last: Measures | None = None
         self._window = Window(WINDOW)
         self._epoch_s, self._remote_s = Mean(), Mean()
-        self._reads: Floats | None = None
+        self._reads = Reads()
         self._move_s = Rate(_MOVE_S * 10_000, 10_000)
         self._turns, self._exchanges = _Turns(), _Exchanges()
         self._plan: Plan | None = None
@@ -191,7 +190,7 @@ class Rebalancer:
             edges = max(edges, self._edges_until(self._last, SPARE))
         for rested in (True, False):
             survey = self.ages.survey(self._stock(), NO_LIMIT, rested=rested)
-            price = self._policy(survey.classes(self._reads))
+            price = self._policy(survey.classes(self._reads.mean))
             leaving = survey.listed(DEVICE, price, edges)
             if leaving.edges.sum() >= edges:
                 break
@@ -219,9 +218,7 @@ class Rebalancer:
         self._exchanges.see(measures)
         self._move_s.see(measures.moved_s, measures.moved_edges)
         if measures.reads is not None:
-            if self._reads is None:
-                self._reads = measures.reads.astype(np.float64)
-            self._reads += SHARE * (measures.reads - self._reads)
+            self._reads.see(measures.reads)
         if self._moving is not None:
             self._moving.moved_edges += measures.moved_edges
             self._moving.moved_s += measures.moved_s
@@ -259,7 +256,7 @@ class Rebalancer:
         if self._plan is None and self._exchanges_pay(measures):
             survey = self._survey()
             least_s = PAYS * 2 * self._move_s.value / HORIZON
-            exchange = self._best_exchange(survey, measures, least_s)
+            exchange = self._best_exchange(survey, least_s)
             self._exchanges.looked()
             if exchange.gain_s >= _EXCHANGE_MIN * self._epoch_s.value:
                 self._exchange("gain", survey, exchange)
@@ -272,7 +269,7 @@ class Rebalancer:
         elif coming > 0 and measures.host_edges > 0:
             self._begin("request", f"{measures.headroom:.1%} is free", survey, coming=coming)
         else:
-            self._exchange("request", survey, self._best_exchange(survey, measures, 0.0))
+            self._exchange("request", survey, self._best_exchange(survey, 0.0))
 
     def _balance(self, measures: Measures) -> None:
         window, edges = self._window, (measures.host_edges, measures.device_edges)
@@ -312,10 +309,14 @@ class Rebalancer:
         # Owners are a view: no pass is made for them.
         return self._exchanges.is_due(self._stock().owner.size)
 
-    def _best_exchange(self, survey: Survey, measures: Measures, least_s: float) -> Exchange:
-        classes = survey.classes(self._reads)
-        saved_s = saved_seconds(classes, survey.edges[HOST], self._remote_s.value)
-        return best_exchange(survey.movable, self._policy(classes), saved_s, least_s)
+    def _best_exchange(self, survey: Survey, least_s: float) -> Exchange:
+        bus_s = bus_seconds(survey.classes(self._reads.mean), survey.edges[HOST], self._remote_s.value)
+        host, device = (self._worth(survey, reads, bus_s) for reads in self._reads.bounds())
+        return best_exchange(survey.movable, host, device, least_s)
+
+    def _worth(self, survey: Survey, reads: Floats | None, bus_s: float) -> Worth:
+        classes = survey.classes(reads)
+        return Worth(self._policy(classes), KEY_BYTES * bus_s * cost(classes))
 
     def _exchange(self, reason: Reason, survey: Survey, exchange: Exchange) -> None:
         if exchange.edges:
@@ -361,9 +362,9 @@ class Rebalancer:
         gain_s: float = 0.0,
     ) -> None:
         """Decide that so many edges leave the device or come to it, as far as there are some that may."""
-        price = self._policy(survey.classes(self._reads))
-        out = survey.listed(DEVICE, price, leaving)
-        back = survey.listed(HOST, -price, coming)
+        least, most = (self._policy(survey.classes(reads)) for reads in self._reads.bounds())
+        out = survey.listed(DEVICE, most, leaving)
+        back = survey.listed(HOST, -least, coming)
         to_host, to_device = int(out.edges.sum()), int(back.edges.sum())
         if to_host + to_device == 0:
             return
@@ -409,4 +410,4 @@ def _is_overtaken(decision: Decision, headroom: float) -> bool:
     """Whether the device's memory has become as free, or as short, as rows were to make it, or worse."""
     if decision.reason == "headroom":
         return headroom > ROOM
-    return decision.to_device > decision.to_host and headroom < SPARE
+    return decision.to_host == 0 and headroom < SPARE
