@@ -1,4 +1,7 @@
-"""The rows that a CUDA device keeps: the same as the host's, changed by the same batches.
+"""The rows that a CUDA device keeps, changed by the same batches as the host's.
+
+These are all rows, or those that do not live on the host. Where some do, programs on the device read them there: see
+``read_remote``.
 
 All of it runs on one stream. What is launched for a batch waits for nothing, so that what programs launch on the
 stream after it follows at once.
@@ -9,13 +12,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ..gpma.device.array import DevicePackedArray, DevicePlan
 from ..gpma.device.module import import_cupy
+from ..gpma.device.remote import RemoteRows
 from ..gpma.device.report import DeviceReport
 from ..gpma.device.staging import DeviceBatch, Staging
 from ..gpma.device.turning import Turning
-from ..gpma.edges import HALF, EdgeBatch, EdgeList
+from ..gpma.edges import HALF, EdgeBatch, EdgeList, Vertices
+from ..gpma.host import PackedMemoryArray
 from .side import Side
 
 # Vertices of the graph on which ``warm_up`` tries the kernels.
@@ -49,6 +55,7 @@ class DeviceSide(Side[DevicePackedArray]):
             self.in_ = DevicePackedArray(weighted=weighted and in_weights, stream=self.stream)
         self._staging = Staging(self.stream)
         self._turning = Turning(self.stream)
+        self._remote: RemoteRows | None = None
         self.report: DeviceReport = self.out.empty_report()
         """What the last batch did to the out-rows, update by update, both directions in an undirected graph; empty
         after a load. Good until the next ``prepare``."""
@@ -69,6 +76,63 @@ class DeviceSide(Side[DevicePackedArray]):
     @property
     def n_vertices(self) -> int:
         return self.out.n_vertices
+
+    @property
+    def remote(self) -> RemoteRows | None:
+        """The rows that live on the host, for kernels to read there; None: every row that has edges is here."""
+        remote = self._remote
+        return remote if remote is not None and remote.n_rows and remote.n_edges else None
+
+    @property
+    def reads_remote(self) -> bool:
+        """Whether rows may be remote, now or later: ``read_remote``."""
+        return self._remote is not None
+
+    @property
+    def n_arcs(self) -> int:
+        """Of all out-rows, here and on the host."""
+        remote = self.remote
+        return self.out.n_edges + (0 if remote is None else remote.out.n_edges)
+
+    def read_remote(self, host: Side[PackedMemoryArray] | None) -> None:
+        """Let programs read in these arrays, where they lie, the rows that ``set_remote`` says of; None: no more.
+
+        The arrays must hold those rows and no others, and there must be none of them here, whenever a program runs.
+
+        Raises:
+            MemoryError: the device has not enough.
+            RuntimeError: it fails (as CuPy says it).
+        """
+        self._remote = None if host is None else RemoteRows(host.out, host.in_, self.stream)
+        if self._remote is not None:
+            self._remote.ensure_vertices(self.n_vertices)
+
+    def set_remote(self, vertices: Vertices, is_remote: bool) -> None:
+        """The rows of these vertices, each named once, live on the host from now on, or here. New ones live here.
+
+        Raises:
+            IndexError: a vertex does not exist; nothing was changed.
+            MemoryError, RuntimeError: the device, as CuPy says it.
+        """
+        assert self._remote is not None, "read_remote comes first"
+        self._remote.mark(vertices, remote=is_remote)
+
+    def ensure_vertices(self, n_vertices: int) -> None:
+        super().ensure_vertices(n_vertices)
+        if self._remote is not None:
+            self._remote.ensure_vertices(n_vertices)
+
+    def write_states(self, out: npt.NDArray[np.void], in_: npt.NDArray[np.void]) -> None:
+        """Write what kernels read out-rows and in-rows by, as ``DevicePackedArray.write_state`` does.
+
+        Raises:
+            LookupError: no in-rows are kept.
+            RuntimeError: kernels cannot read what is remote (``RemoteRows.write``).
+        """
+        self.out.write_state(out)
+        self.in_rows.write_state(in_)
+        if (remote := self.remote) is not None:
+            remote.write(out, in_)
 
     def load(self, edges: EdgeList) -> None:
         """Replace everything by these out-arcs (ascending; of an undirected graph both directions)."""
