@@ -1,7 +1,7 @@
 """The rows that a CUDA device keeps, changed by the same batches as the host's.
 
-These are all rows, or those that do not live on the host. Where some do, programs on the device read them there: see
-``read_remote``.
+These are all rows, or those that do not live on the host. Where some do, programs on the device read them there:
+see ``read_remote``.
 
 All of it runs on one stream. What is launched for a batch waits for nothing, so that what programs launch on the
 stream after it follows at once.
@@ -97,14 +97,17 @@ class DeviceSide(Side[DevicePackedArray]):
     def read_remote(self, host: Side[PackedMemoryArray] | None) -> None:
         """Let programs read in these arrays, where they lie, the rows that ``set_remote`` says of; None: no more.
 
-        The arrays must hold those rows and no others, and there must be none of them here, whenever a program runs.
+        Whenever a program runs, the arrays must hold those rows and no others, and none of them must be here.
 
         Raises:
             MemoryError: the device has not enough.
             RuntimeError: it fails (as CuPy says it).
         """
-        self._remote = None if host is None else RemoteRows(host.out, host.in_, self.stream)
         if self._remote is not None:
+            self._remote.close()
+            self._remote = None
+        if host is not None:
+            self._remote = RemoteRows(host.out, host.in_, self.stream)
             self._remote.ensure_vertices(self.n_vertices)
 
     def set_remote(self, vertices: Vertices, is_remote: bool) -> None:
@@ -188,6 +191,10 @@ class DeviceSide(Side[DevicePackedArray]):
         if self.in_ is not None and plan.in_ is not None:
             self.in_.finish(plan.in_)
         self._staging.arrived()
+
+    def close(self) -> None:
+        """Read nothing on the host any more; harmless to repeat."""
+        self.read_remote(None)
 
     def memory_bytes(self) -> dict[str, int]:
         total = super().memory_bytes()

@@ -380,6 +380,7 @@ class Graph:
         Whoever still holds them must not read them.
         """
         if self.device is not None:
+            self.device.close()
             self.device, self.device_lost = None, reason
 
     def by_heads(self, arcs: EdgeList) -> EdgeList:
@@ -448,6 +449,8 @@ class Graph:
         """
         if os.getpid() != self._process:
             return
+        if self.device is not None:
+            self.device.close()
         self.host.close()
         self.team.close()
 

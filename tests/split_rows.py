@@ -1,8 +1,8 @@
 """A device of a graph some of whose rows live on the host: for tests of programs that read both.
 
 ``SplitSide`` stands in for the device of a graph that has all rows on the host, too, for the host's programs to be
-compared with. It keeps rows apart by itself: in arrays of its own on the device, and in a host's side of its own for
-what is remote, neither of which has the other's. Only what became of the updates is asked of a third copy.
+compared with. It keeps rows apart by itself: in arrays of its own on the device, and in a host's side of its own
+for what is remote, neither of which has the other's. Only what became of the updates is asked of a third copy.
 """
 
 from __future__ import annotations
@@ -83,9 +83,7 @@ def split(graph: Graph) -> Any:
             turned = replace(batch, keys=transpose(batch.keys))
             in_ = (None, None) if self.in_ is None else self._parts(turned)
             self._remote_plan = whole, self.host.prepare(out[1], in_[1])
-            return DeviceSidePlan(
-                self.out.prepare(out[0]), None if self.in_ is None else self.in_.prepare(in_[0])
-            )
+            return DeviceSidePlan(self.out.prepare(out[0]), None if self.in_ is None else self.in_.prepare(in_[0]))
 
         def launch(self, plan: DeviceSidePlan) -> None:
             whole, remote = self._remote_plan
@@ -111,6 +109,7 @@ def split(graph: Graph) -> Any:
             return problems
 
         def close(self) -> None:
+            super().close()
             self.host.close()
             self.team.close()
 
@@ -124,7 +123,7 @@ def split(graph: Graph) -> Any:
 
 
 def subset(k: int, degrees: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rows to be remote, bool by vertex, others for each ``k``: half, the longest alone, all others, none, all, few."""
+    """Rows to be remote, bool by vertex, by ``k``: half, the longest alone, all others, none, all, few."""
     n = degrees.size
     hub = np.arange(n) == np.argmax(degrees)
     return (rng.random(n) < 0.5, hub, ~hub, hub & ~hub, hub | ~hub, rng.random(n) < 0.1)[k % 6]
@@ -143,7 +142,9 @@ def rows_of(edges: EdgeList, vertices: Vertices) -> EdgeList:
 
 
 def inserts(edges: EdgeList, weighted: bool) -> EdgeBatch:
-    return EdgeBatch(edges.keys, np.full(edges.keys.size, Op.INSERT, np.uint8), edges.weights if weighted else None)
+    return EdgeBatch(
+        edges.keys, np.full(edges.keys.size, Op.INSERT, np.uint8), edges.weights if weighted else None
+    )
 
 
 def zeros_of(edges: EdgeList) -> Weights | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import cuda_emulator
@@ -11,10 +12,15 @@ import pytest
 import test_device_components as components
 import test_device_pagerank as pagerank
 import test_device_paths as paths
-from histories import Epoch, random_history, rmat_history
+from histories import Epoch, deletes, inserts, random_history
 from split_rows import split, subset
+from test_cuda_compiles import AS_CUPY, compiled
+from test_cuda_compiles import nvrtc as nvrtc
 
 from graphtide.compute.program import Refresh
+from graphtide.gpma.host import slot_memory
+from graphtide.gpma.host.slot_memory import SlotMemory
+from graphtide.gpma.rows import RowView
 from graphtide.partition.graph import Graph
 
 
@@ -123,3 +129,131 @@ def test_ranks_of_any_history(
         for epoch in history.epochs:
             step(run, epoch, own_seed)
         assert run.graph.check() == []
+
+
+# -- arrays that grow and shrink ----------------------------------------------------------------------------------
+
+
+class Pages:
+    """Watches that kernels read what is registered alone, and that no page goes while it is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from graphtide.compute.device.kernels import Calls
+
+        self.gone = self.launched = 0
+        launch: Any = Calls.launch
+        release, give_back = SlotMemory.release, SlotMemory.give_back
+
+        def launch_registered(calls: Any, kernel: Any, device: Any, launcher: Any = None) -> None:
+            launch(calls, kernel, device, launcher)
+            if device.remote is not None:
+                for array in device.host.arrays:
+                    assert not any(map(self.is_outside, live(array.view())))
+                self.launched += 1
+
+        def go(memory: SlotMemory, first: int, last: int) -> None:
+            for begin, end in memory.pages(first, last):
+                for piece, piece_end in cuda_emulator.registered():
+                    assert begin >= end or begin >= piece_end or piece >= end, "pages go that are registered"
+                self.gone += begin < end
+
+        def watched_release(memory: SlotMemory, n_leaves: int, before: int) -> None:
+            go(memory, n_leaves, before)
+            release(memory, n_leaves, before)
+
+        def watched_give_back(memory: SlotMemory, first: int, last: int) -> bool:
+            go(memory, first, last)
+            return give_back(memory, first, last)
+
+        monkeypatch.setattr(Calls, "launch", launch_registered)
+        monkeypatch.setattr(SlotMemory, "release", watched_release)
+        monkeypatch.setattr(SlotMemory, "give_back", watched_give_back)
+        monkeypatch.setattr(slot_memory, "_PIECE_LEAVES", 1)
+
+    @staticmethod
+    def is_outside(part: np.ndarray) -> bool:
+        """Whether kernels may not read all of this."""
+        begin, end = part.ctypes.data, part.ctypes.data + part.nbytes
+        for piece, piece_end in cuda_emulator.registered():
+            if piece <= begin < piece_end:
+                begin = piece_end
+        return begin < end
+
+
+def live(rows: RowView) -> list[np.ndarray]:
+    """The parts of columns that may be read."""
+    leaves = slice(0, rows.stretch_begin), slice(rows.stretch_end, rows.counts.size)
+    slots = [slice(part.start << rows.leaf_shift, part.stop << rows.leaf_shift) for part in leaves]
+    by_leaf = [(rows.counts, leaves), (rows.keys, slots), (rows.weights, slots)]
+    return [rows.row_leaf, rows.degrees, *(column[part] for column, parts in by_leaf for part in parts)]
+
+
+def is_amid(side: Any) -> bool:
+    """Whether a stretch lies between leaves of the host's out-rows."""
+    rows = side.host.out.view()
+    return bool(0 < rows.stretch_begin < rows.stretch_end < rows.counts.size)
+
+
+@pytest.mark.parametrize("family", ["sssp", "components", "pagerank"])
+def test_while_the_host_s_array_grows_and_shrinks(
+    run_of: Make, family: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda_emulator.seed(seed)
+    pagerank.set_threads(monkeypatch, pagerank.FEW_THREADS)
+    pages = Pages(monkeypatch)
+    run = {
+        "sssp": lambda: run_of(PathRun, "sssp"),
+        "components": lambda: run_of(ComponentsRun),
+        "pagerank": lambda: run_of(RanksRun, tolerance=1e-2),
+    }[family]()
+    side, array, n = run.side, run.side.host.out, 300
+    rng = np.random.default_rng(seed)
+    edges = rng.permutation(np.unique(rng.integers(0, n, (9000, 2)), axis=0))
+    at = 4500
+    run.step(inserts(edges[:at].tolist(), n))
+    side.move(rng.random(n) < 0.7)
+    n_amid = 0
+    while not n_amid or array.migrating:
+        more = 15 if array.migrating else 250
+        run.step(inserts(edges[at : at + more].tolist(), n))
+        n_amid += is_amid(side)
+        at += more
+    n_amid = 0
+    while not n_amid or array.migrating:
+        fewer = 250 if array.n_edges > 0.52 * array.view().keys.size else 15
+        run.step(deletes(edges[at - fewer : at].tolist(), n))
+        n_amid += is_amid(side)
+        at -= fewer
+    assert pages.gone > 0
+    run.step(inserts(edges[at : at + 30].tolist(), n))
+    assert pages.launched > 10
+    assert run.graph.check() == []
+
+
+# -- kernels ------------------------------------------------------------------------------------------------------
+
+
+def texts() -> Iterator[tuple[str, str, bool, Sequence[str]]]:
+    """(file, its text, weighted, macros) of every kernel of programs."""
+    from graphtide.compute.device import forest_runs, path_runs, push_runs, walk_runs
+    from graphtide.compute.device.functor import cuda_text
+    from graphtide.gpma.device import module
+
+    folder = Path(module.__file__).parents[2] / "compute" / "device"
+    for kind in ("bfs", "sssp"):
+        form = paths.KINDS[kind]("x", (0,)).form
+        for name in path_runs.kernels_of(weighted=form.weighted):
+            file, macros, _ = path_runs.SOURCES[name]
+            yield file, cuda_text(form) + module.source(folder / file), form.weighted, macros
+    for origin in (*forest_runs.SOURCES.values(), *walk_runs.SOURCES.values(), push_runs.SOURCE):
+        yield origin.file, module.source(folder / origin.file), False, origin.macros
+
+
+def test_kernels_compile_without_warnings(nvrtc: object) -> None:
+    from graphtide.compute.device.kernels import REMOTE
+    from graphtide.gpma.device import module
+
+    for file, text, weighted, macros in texts():
+        options = [*module.options(weighted=weighted), *macros, *REMOTE, *AS_CUPY, "-arch=sm_90"]
+        done, log, _ = compiled(nvrtc, text, file, options)
+        assert done and not log, log

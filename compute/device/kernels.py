@@ -39,7 +39,7 @@ class Variant(NamedTuple):
 
 
 class Kernel:
-    """A kernel in two variants: one for rows that are all on the device, and one that also reads those on the host."""
+    """A kernel in two variants: for rows that are all on the device, and for those on the host, too."""
 
     def __init__(self, origin: Source, head: str, *, weighted: bool) -> None:
         self._origin, self._weighted = origin, weighted
@@ -67,8 +67,9 @@ class Kernel:
 
 
 def compiled(origin: Source, device: DeviceSide, *, head: str = "", weighted: bool) -> Kernel:
-    """The kernel, compiled or loaded from CuPy's cache in all variants that the device may need; ``head`` stands before
-    its text.
+    """The kernel, compiled or loaded from CuPy's cache in every variant that the device may need.
+
+    ``head`` stands before its text.
 
     Raises:
         RuntimeError: it does not compile, or the device fails (as CuPy says it).

@@ -1,13 +1,14 @@
 """Rows of a graph that live in arrays on the host, and that kernels on the device read there (``leaves.cuh``).
 
-A row is in one of both places. Which rows are remote, a bit says of each, on the device. Nothing is copied: kernels get
-the addresses of the host's columns, which the driver knows (``registered.py``), and read them over the bus. The host
-must not write while kernels run.
+A row is in one of both places. Which rows are remote, a bit says of each, on the device. Nothing is copied:
+kernels get the addresses of the host's columns, which the driver knows (``registered.py``), and read them over the
+bus. The host must not write while kernels run.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from ..edges import Vertices
 from ..rows import RowView
 from .module import import_cupy
+from .registered import Extent, Range, Registered
 from .state import DeviceArray, address, zeros
 from .structures import STATE
 
@@ -29,7 +31,9 @@ _LEAVES_MAX = (1 << 32) - 2
 
 
 class HostArray(Protocol):
-    """A packed array of the host."""
+    """A packed array of the host; ``before_pages_go`` is called with the addresses of pages that will go."""
+
+    before_pages_go: Callable[[Iterable[Range]], None]
 
     @property
     def n_edges(self) -> int: ...
@@ -40,10 +44,18 @@ class RemoteRows:
     """Rows in arrays of the host: ``out``, and ``in_`` where in-rows are kept by themselves. All on ``stream``."""
 
     def __init__(self, out: HostArray, in_: HostArray | None, stream: Any) -> None:
+        """No row is remote yet.
+
+        Raises:
+            RuntimeError: the device does not read the host's memory in place, or fails.
+        """
         self.out, self.in_ = out, in_
         self.n_rows = 0
         """How many rows are remote."""
         self._stream = stream
+        self._registered = Registered()
+        for array in self._arrays:
+            array.before_pages_go = self._registered.let_go
         self._words: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
         with stream:
             self._bits: DeviceArray = zeros(0, np.uint32)
@@ -51,7 +63,16 @@ class RemoteRows:
     @property
     def n_edges(self) -> int:
         """Of all arrays."""
-        return self.out.n_edges + (0 if self.in_ is None else self.in_.n_edges)
+        return sum(array.n_edges for array in self._arrays)
+
+    @property
+    def registered_bytes(self) -> int:
+        """How much of the host's memory is pinned, for kernels to read."""
+        return self._registered.n_bytes
+
+    @property
+    def _arrays(self) -> list[HostArray]:
+        return [self.out] if self.in_ is None else [self.out, self.in_]
 
     def ensure_vertices(self, n_vertices: int) -> None:
         """Make room for the bits of so many; the rows of new ones are not remote.
@@ -99,8 +120,16 @@ class RemoteRows:
         Raises:
             RuntimeError: the driver does not let kernels read the columns, or there are too many leaves.
         """
-        self._write(self.out.view(), out)
-        self._write((self.in_ or self.out).view(), in_)
+        views = [array.view() for array in self._arrays]
+        self._registered.cover([extent for view in views for extent in _extents(view)])
+        self._write(views[0], out)
+        self._write(views[-1], in_)
+
+    def close(self) -> None:
+        """Read nothing any more."""
+        for array in self._arrays:
+            array.before_pages_go = nobody_reads
+        self._registered.close()
 
     def _write(self, rows: RowView, to: npt.NDArray[np.void]) -> None:
         n_leaves, n_empty = rows.counts.size, rows.stretch_end - rows.stretch_begin
@@ -111,6 +140,19 @@ class RemoteRows:
         addresses = (column.ctypes.data if column.size else 0 for column in columns)
         _COLUMNS.pack_into(packed, _place(_FIRST_COLUMN), *addresses, address(self._bits))
         _NUMBERS.pack_into(packed, _place(_FIRST_NUMBER), n_leaves - n_empty, rows.stretch_begin, n_empty)
+
+
+def nobody_reads(pages: Iterable[Range]) -> None:
+    """They may go."""
+
+
+def _extents(rows: RowView) -> list[Extent]:
+    """What kernels read of the columns: all but the stretch."""
+    leaves = (0, rows.stretch_begin), (rows.stretch_end, rows.counts.size)
+    slots = [(begin << rows.leaf_shift, end << rows.leaf_shift) for begin, end in leaves]
+    by_leaf = [Extent(rows.keys, slots), Extent(rows.weights, slots), Extent(rows.counts, leaves)]
+    by_vertex = [Extent(column, [(0, column.size)]) for column in (rows.row_leaf, rows.degrees)]
+    return [extent for extent in (*by_leaf, *by_vertex) if extent.column.size]
 
 
 def _place(field: str) -> int:
