@@ -86,8 +86,8 @@ __device__ __forceinline__ u32 next_remote_row(const State& state, u32 row)
 }
 
 // No key of this remote row, which is not empty, stands behind this leaf. As last_leaf_of_row of locate.cuh, but here each
-// look crosses the bus, and so does each leaf that is read in vain.
-__device__ __forceinline__ u32 last_leaf_of_remote_row(const State& state, u32 row, const Row& own)
+// look crosses the bus, and so does each leaf that is read in vain. Called, since it is seldom used, and in many places.
+__device__ __noinline__ u32 last_leaf_of_remote_row(const State& state, u32 row, Row own)
 {
     u32 low = own.leaf;
     u32 high = u32(min(u64(low) + own.degree / REMOTE_LEAST + 2, u64(all_leaves(state) - 1)));
