@@ -77,6 +77,7 @@ __device__ __forceinline__ u32 next_remote_row(const State& state, u32 row)
 {
     constexpr u32 WORDS = 8;
     const u32 n_words = u32((u64(state.n_vertices) + 31) / 32), first = row >> 5;
+#pragma unroll 1
     for (u32 word = first; word < n_words && word - first < WORDS; word++) {
         u32 bits = load_constant(state.remote_bits + word);
         if (word == first) bits &= ~1u << (row & 31);
@@ -86,12 +87,14 @@ __device__ __forceinline__ u32 next_remote_row(const State& state, u32 row)
 }
 
 // No key of this remote row, which is not empty, stands behind this leaf. As last_leaf_of_row of locate.cuh, but here each
-// look crosses the bus, and so does each leaf that is read in vain. Called, since it is seldom used, and in many places.
-__device__ __noinline__ u32 last_leaf_of_remote_row(const State& state, u32 row, Row own)
+// look crosses the bus, and so does each leaf that is read in vain. Its loops are not unrolled: it stands in many places,
+// and runs seldom.
+__device__ __forceinline__ u32 last_leaf_of_remote_row(const State& state, u32 row, const Row& own)
 {
     u32 low = own.leaf;
     u32 high = u32(min(u64(low) + own.degree / REMOTE_LEAST + 2, u64(all_leaves(state) - 1)));
     u32 next = row;
+#pragma unroll 1
     for (u32 ahead = 0; ahead < ROWS_BEYOND; ahead++) {
         next = next_remote_row(state, next);
         if (next == NO_ROW) break;
@@ -99,6 +102,7 @@ __device__ __noinline__ u32 last_leaf_of_remote_row(const State& state, u32 row,
         if (behind.degree) return min(high, behind.leaf);
     }
     // The last leaf whose first key is of this row, or of one before it: no leaf is empty where there are several.
+#pragma unroll 1
     while (low < high) {
         const u32 middle = low + (high - low + 1) / 2;
         if (u32(load_constant(keys_of(state, middle)) >> 32) <= row) low = middle;
