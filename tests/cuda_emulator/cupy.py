@@ -734,9 +734,9 @@ def _host_register(pointer: int, size: int, flags: int) -> None:
 
 
 def _host_unregister(pointer: int) -> None:
-    _fails(waits=False)
     if _registered.pop(pointer, None) is None:
         raise EmulatorError(f"cudaErrorHostMemoryNotRegistered: {pointer:#x}")
+    _fails(waits=False)
 
 
 # -- the module ------------------------------------------------------------------------------------------------
