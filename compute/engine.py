@@ -192,10 +192,7 @@ class Engine:
         runs = self._run_all(programs, lambda program: program.refresh(self._graph, change), threads)
         if self._graph.device is None:
             return runs
-        updates = sum(
-            edges.keys.size for edges in (change.arcs.inserted, change.arcs.overwritten, change.arcs.deleted)
-        )
-        return [self._rehoused(run, updates) for run in runs]
+        return [self._rehoused(run, change.n_arcs) for run in runs]
 
     def audit(self) -> dict[str, list[Violation]]:
         """Check every program that is not quarantined, and the storage, against the graph."""

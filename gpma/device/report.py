@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, EdgeList
+from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, EdgeList, Op
 from .module import import_cupy
 
 
@@ -74,3 +75,56 @@ class DeviceReport:
             absent=keys[part(ABSENT)],
             slots_moved=self.slots_moved,
         )
+
+
+def joined(own: DeviceReport, changes: Sequence[ChangeReport]) -> DeviceReport:
+    """A report, and behind it what became of updates elsewhere, as others report it (columns of NumPy).
+
+    Raises:
+        MemoryError: there is not enough.
+    """
+    changes = [change for change in changes if sum(_totals(change))]
+    if not changes:
+        return own
+    asarray, concatenate = import_cupy().asarray, import_cupy().concatenate
+    totals = [own.totals, *map(_totals, changes)]
+
+    def column(of_own: Any, dtype: npt.DTypeLike, parts: Callable[[ChangeReport], list[Any]]) -> Any:
+        others = np.concatenate([part for change in changes for part in parts(change)]).astype(dtype)
+        return asarray(others) if len(own) == 0 else concatenate([of_own, asarray(others)])
+
+    def zeros(keys: Any) -> npt.NDArray[np.float32]:
+        return np.zeros(keys.size, np.float32)
+
+    weights = old = None
+    if own.all_old_weights is not None:
+        of_own = own.weights if own.weights is not None else import_cupy().ones(len(own), np.float32)
+        weights = column(
+            of_own,
+            np.float32,
+            lambda c: [c.inserted.weights, c.overwritten.weights, zeros(c.deleted.keys), zeros(c.absent)],
+        )
+        old = column(
+            own.old_weights,
+            np.float32,
+            lambda c: [zeros(c.inserted.keys), c.overwritten_old, c.deleted.weights, zeros(c.absent)],
+        )
+    outcomes = (INSERTED, OVERWRITTEN, DELETED, ABSENT)
+    return DeviceReport(
+        column(own.keys, np.uint64, lambda c: [c.inserted.keys, c.overwritten.keys, c.deleted.keys, c.absent]),
+        column(own.ops, np.uint8, lambda c: [np.repeat([Op.INSERT, Op.INSERT, Op.DELETE, Op.DELETE], _totals(c))]),
+        weights,
+        (
+            sum(t[0] for t in totals),
+            sum(t[1] for t in totals),
+            sum(t[2] for t in totals),
+            sum(t[3] for t in totals),
+        ),
+        own.slots_moved + sum(change.slots_moved for change in changes),
+        column(own.outcome, np.uint8, lambda c: [np.repeat(outcomes, _totals(c))]),
+        old,
+    )
+
+
+def _totals(change: ChangeReport) -> tuple[int, int, int, int]:
+    return len(change.inserted), len(change.overwritten), len(change.deleted), int(change.absent.size)
