@@ -149,8 +149,8 @@ class DevicePageRank(DeviceProgram):
     def compile(self, graph: Graph) -> None:
         assert graph.device is not None
         runs, pushes = self._there(graph, graph.device)
-        runs.compile()
-        pushes.compile()
+        runs.compile(graph.device)
+        pushes.compile(graph.device)
 
     def warm_up(self, graph: Graph) -> None:
         self.host.warm_up(graph)  # for when the device is lost
@@ -184,7 +184,8 @@ class DevicePageRank(DeviceProgram):
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
         appeared, gone = born(graph, change, self._n), change.deleted_vertices
-        if not (len(change.arcs.inserted) or len(change.arcs.deleted) or appeared.size or gone.size):
+        inserted, _, deleted, _ = change.report.totals
+        if not (inserted or deleted or appeared.size or gone.size):
             return Refresh({}, error_bound=self.host.error_bound)
         runs, _ = self._there(graph, device)
         runs.arrive(device, appeared, gone)
@@ -272,7 +273,7 @@ class DevicePageRank(DeviceProgram):
         self._runs.make_room(graph.n_vertices)
         if self._pushes is None:
             self._pushes = PushRuns(self._runs, device)
-        self._pushes.make_room(graph.n_vertices, device.out.n_edges)
+        self._pushes.make_room(graph.n_vertices, device.n_arcs)
         return self._runs, self._pushes
 
     # -- the copy on the host ---------------------------------------------------------------------------------
