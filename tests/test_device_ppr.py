@@ -300,14 +300,14 @@ def test_work_stays_where_the_sources_reach(
     run_of: Callable[..., PprRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many islands, of which the source reaches one: no pass over all of them, and nothing for the others'."""
-    solving = Solving(monkeypatch)
     run = run_of(at=(5,))
     cycles = [(10 * k + v, 10 * k + (v + 1) % 10) for k in range(300) for v in range(10)]
     chords = [(10 * k + v, 10 * k + (v + 3) % 10) for k in range(300) for v in range(10)]
     run.step(inserts([*cycles, *chords], 3000))
+    solving = Solving(monkeypatch)
     run.begin()
     run.check()
-    assert run.report.edges_read < 20 * 40
+    assert 0 < run.report.edges_read < 20 * 40
     assert solving.passes == 0
     report = run.step(deletes([(10 * k, 10 * k + 1) for k in range(1, 300)], 3000))
     assert (report.edges_read, report.changed) == (0, {})
@@ -560,11 +560,7 @@ def test_which_have_a_twin(cupy: ModuleType, graphs: list[Graph]) -> None:
     for name in ("kind", "summary", "value", "family", "parameters", "value_scalars", "positional_scalars"):
         assert getattr(made, name) == getattr(host, name)
     own = type("Own", (PersonalisedPageRank,), {})
-    for program in (
-        PersonalisedPageRank("id", (0,), tolerance=1e-7),
-        own("id", (0,)),
-        PageRank("id", tolerance=1e-5),
-    ):
+    for program in (PersonalisedPageRank("id", (0,), tolerance=1e-7), own("id", (0,))):
         with pytest.raises(NoTwin):
             twin(program, graphs[0])
 

@@ -75,7 +75,7 @@ class DevicePersonalisedPageRank(DeviceWalk):
         has_edges = bool(len(change.arcs.inserted) or len(change.arcs.deleted))
         if not (has_edges or gone.size or graph.n_vertices > self._n or _differ(sources, self._sources)):
             return Refresh({}, error_bound=self.host.error_bound)
-        return self._settled(graph, device, len(device.report), sources, gone, whole=not self._is_ahead)
+        return self._settled(graph, device, len(device.report), sources, gone, whole=False)
 
     def _settled(
         self, graph: Graph, device: DeviceSide, n_updates: int, sources: Vertices, gone: Vertices, *, whole: bool

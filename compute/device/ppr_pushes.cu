@@ -219,6 +219,7 @@ struct PprPushes {
                 if (!push(n)) return false;
                 if (is_within(job.goal)) return true;
             }
+            barrier();  // all have seen that nobody is left
         }
         return is_within(job.limit);
     }
