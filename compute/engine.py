@@ -190,12 +190,9 @@ class Engine:
         seconds = sorted(self._states[program.id].seconds for program in programs)
         threads = self._threads if sum(seconds[:-1]) >= HANDED_OVER_S_MIN else 1
         runs = self._run_all(programs, lambda program: program.refresh(self._graph, change), threads)
-        if self._graph.device is None:
+        if self._graph.device is None or self._graph.owned:  # the home is where the rows are
             return runs
-        updates = sum(
-            edges.keys.size for edges in (change.arcs.inserted, change.arcs.overwritten, change.arcs.deleted)
-        )
-        return [self._rehoused(run, updates) for run in runs]
+        return [self._rehoused(run, change.n_arcs) for run in runs]
 
     def audit(self) -> dict[str, list[Violation]]:
         """Check every program that is not quarantined, and the storage, against the graph."""

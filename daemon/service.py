@@ -383,7 +383,7 @@ class Service:
             ConfigError: there is none that works, and the settings insist on it.
         """
         config = self.config
-        kept = {
+        kept: dict[str, Any] = {
             "directed": config.graph.directed,
             "weighted": self.weighted,
             "in_edges": any(program.needs_in_edges for program in programs),

@@ -1,4 +1,4 @@
-"""The rows that a CUDA device keeps: the same as the host's, changed by the same batches.
+"""The rows that a CUDA device keeps: the same as the host's, changed by the same batches, or those it owns.
 
 All of it runs on one stream. What is launched for a batch waits for nothing, so that what programs launch on the
 stream after it follows at once.
@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ..gpma.device.array import DevicePackedArray, DevicePlan
 from ..gpma.device.module import import_cupy
-from ..gpma.device.report import DeviceReport
+from ..gpma.device.report import DeviceReport, ReportRoom
 from ..gpma.device.staging import DeviceBatch, Staging
 from ..gpma.device.turning import Turning
-from ..gpma.edges import HALF, EdgeBatch, EdgeList
-from .side import Side
+from ..gpma.edges import HALF, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
+from .changes import Report
+from .side import Direction, Side
 
 # Vertices of the graph on which ``warm_up`` tries the kernels.
 _TRIED = 3600
@@ -32,6 +34,8 @@ class DeviceSidePlan(NamedTuple):
 class DeviceSide(Side[DevicePackedArray]):
     """Arrays on a device. Any exception of a method but ``prepare`` and ``ensure_vertices`` may leave them at odds
     with each other, and with the host: they are of no use then."""
+
+    name = "device"
 
     def __init__(self, *, directed: bool, weighted: bool, in_edges: bool, in_weights: bool) -> None:
         """``in_edges``: whether a directed graph keeps in-rows; ``in_weights``: with weights, where there are any.
@@ -51,7 +55,9 @@ class DeviceSide(Side[DevicePackedArray]):
         self._turning = Turning(self.stream)
         self.report: DeviceReport = self.out.empty_report()
         """What the last batch did to the out-rows, update by update, both directions in an undirected graph; empty
-        after a load. Good until the next ``prepare``."""
+        after a load. Good until the next ``prepare``. Where others own rows, it tells of those, too (``hear``)."""
+        self._own: DeviceReport = self.report
+        self._whole = ReportRoom(weighted=weighted)
 
     @property
     def in_rows(self) -> DevicePackedArray:
@@ -79,7 +85,7 @@ class DeviceSide(Side[DevicePackedArray]):
             self.out.load(EdgeList(keys, weights))
             if self.in_ is not None:
                 self.in_.load_unsorted(keys << HALF | keys >> HALF, weights if self.in_.weighted else None)
-            self.report = self.out.empty_report()
+            self.forget_report()
         self.stream.synchronize()
 
     def columns(self, n: int, *, weighted: bool) -> EdgeBatch:
@@ -120,14 +126,101 @@ class DeviceSide(Side[DevicePackedArray]):
 
     def finish(self, plan: DeviceSidePlan) -> None:
         """Wait for the end of what ``launch`` began, and apply what its kernels gave up; fills ``report``."""
-        self.report = self.out.finish(plan.out)
+        self.report = self._own = self.out.finish(plan.out)
         if self.in_ is not None and plan.in_ is not None:
             self.in_.finish(plan.in_)
         self._staging.arrived()
 
+    def forget_report(self) -> None:
+        """Nothing was changed that programs must hear of."""
+        self.report = self._own = self.out.empty_report()
+
+    def hear(self, changes: list[ChangeReport]) -> None:
+        """Add to ``report`` what the last batch did to out-rows that others own.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        with self.stream:
+            self.report = self._whole.joined(self._own, changes)
+
+    # -- rows that the device owns ------------------------------------------------------------------------------
+
+    def expect(self, n_updates: int) -> None:
+        with self.stream:
+            self._whole.reserve(n_updates)
+
+    def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> DeviceSidePlan:
+        with self.stream:
+            in_plan = None if self.in_ is None or in_ is None else self.in_.prepare(in_)
+            return DeviceSidePlan(self.out.prepare(out), in_plan)
+
+    def begin_rows(self, plan: DeviceSidePlan) -> None:
+        self.launch(plan)
+
+    def end_rows(self, plan: DeviceSidePlan) -> None:
+        self.finish(plan)
+
+    def rows_report(self) -> Report:
+        own = self._own
+
+        def read() -> ChangeReport:
+            with self.stream:
+                return own.sorted()
+
+        return Report(own.totals, own.slots_moved, read)
+
+    def load_rows(self, out: EdgeList, in_: EdgeList | None) -> None:
+        try:
+            self.out.load(out)
+            if self.in_ is not None and in_ is not None:
+                self.in_.load(in_)
+        except MemoryError:
+            for array in self.arrays:
+                array.load(_nothing(array.weighted))
+            raise
+        self.forget_report()
+        self.stream.synchronize()
+
+    def has_edge(self, direction: Direction, keys: Keys) -> npt.NDArray[np.bool_]:
+        with self.stream:
+            found: npt.NDArray[np.bool_] = import_cupy().asnumpy(self.array(direction).has_edge(keys))
+            return found
+
+    def weights_of(self, direction: Direction, keys: Keys) -> Weights:
+        with self.stream:
+            found: Weights = import_cupy().asnumpy(self.array(direction).weights_of(keys))
+            return found
+
+    def rows(self, direction: Direction, vertices: Vertices) -> SubCSR:
+        with self.stream:
+            found = self.array(direction).rows(vertices)
+            asnumpy = import_cupy().asnumpy
+            weights = None if found.weights is None else asnumpy(found.weights)
+            return SubCSR(vertices, asnumpy(found.offsets), asnumpy(found.neighbors), weights)
+
+    def degrees(self, direction: Direction, n_vertices: int) -> npt.NDArray[np.uint32]:
+        with self.stream:
+            degrees = self.array(direction).view().degrees[:n_vertices]
+            copied: npt.NDArray[np.uint32] = import_cupy().asnumpy(degrees)
+            return copied
+
+    def export_rows(self, direction: Direction) -> EdgeList:
+        with self.stream:
+            return _on_host(self.array(direction).export())
+
+    def export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
+        with self.stream:
+            edges = _on_host(self.out.export_from(first_key, keys.size))
+        keys[: len(edges)] = edges.keys
+        if edges.weights is not None:
+            weights[: len(edges)] = edges.weights
+        return len(edges)
+
     def memory_bytes(self) -> dict[str, int]:
         total = super().memory_bytes()
         total["scratch"] += self._staging.memory_bytes() + self._turning.memory_bytes()
+        total["scratch"] += self._whole.memory_bytes()
         return total
 
     def check(self, out: EdgeList, in_: EdgeList | None) -> list[str]:
@@ -139,17 +232,25 @@ class DeviceSide(Side[DevicePackedArray]):
         return problems
 
 
+def _nothing(weighted: bool) -> EdgeList:
+    return EdgeList(np.empty(0, np.uint64), np.empty(0, np.float32) if weighted else None)
+
+
+def _on_host(edges: EdgeList) -> EdgeList:
+    asnumpy = import_cupy().asnumpy
+    return EdgeList(asnumpy(edges.keys), None if edges.weights is None else asnumpy(edges.weights))
+
+
 def _batch(columns: DeviceBatch) -> EdgeBatch:
     return EdgeBatch(*columns)
 
 
 def _same(array: DevicePackedArray, wanted: EdgeList) -> bool:
-    asnumpy = import_cupy().asnumpy
-    edges = array.export()
-    same_keys = np.array_equal(asnumpy(edges.keys), wanted.keys)
+    edges = _on_host(array.export())
+    same_keys = np.array_equal(edges.keys, wanted.keys)
     if not same_keys or edges.weights is None or wanted.weights is None:
         return same_keys and (edges.weights is None) == (wanted.weights is None)
-    return np.array_equal(asnumpy(edges.weights), wanted.weights)
+    return np.array_equal(edges.weights, wanted.weights)
 
 
 def warm_up(*, directed: bool, weighted: bool, in_edges: bool, in_weights: bool) -> None:

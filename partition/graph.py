@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -26,69 +26,39 @@ from ..gpma.edges import (
     Op,
     Vertices,
     Weights,
-    destinations,
     pack,
-    sources,
     transpose,
 )
-from ..gpma.host import PackedMemoryArray
 from ..gpma.host.snapshot import EdgeCopy
 from ..gpma.host.transposing import transposed
 from ..gpma.rows import RowView, copy_row
 from ..gpma.team import Crew, Team
+from .changes import GraphChange as GraphChange
+from .changes import Report, count_loops, no_change, none
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .host_side import SMALL_UPDATES_MAX, HostSide
-from .placement import Placement, route
+from .owned import Migrated, MovePlan, OwnedPlan, OwnedRows, RowsReader, SideApply, SideFull
+from .placement import HOST, Placement
+from .side import Direction, Reader, Side
 from .weights import WeightDomain, in_domain
 
 if TYPE_CHECKING:
     from .device_side import DeviceSide, DeviceSidePlan
 
-_PIECE = 1 << 16
-
 T = TypeVar("T")
 
 
-def _none() -> Vertices:
-    return np.empty(0, np.uint32)
+# What leaves a device without memory, of its edges, in ever larger steps; and edges that leave it together.
+_LEAVING = (0.25, 0.5, 1.0)
+_PIECE_EDGES = 1 << 16
 
 
 class NoMemory(MemoryError):
     """A change found no memory, and the graph is as before: it may be tried again."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphChange:
-    """What a batch changed in the graph.
-
-    ``arcs``: the change of the out-rows; in an undirected graph both directions of each edge are listed.
-    The counts are of edges (an undirected edge counts once), after compaction: an update that a later one of
-    its pair overrides, or a later deletion of one of its ends, counts nowhere; ``deleted`` has the edges that
-    went with a vertex, and an edge that was inserted again after that is in ``overwritten``. Dense ids from
-    ``n_vertices_before`` up to ``n_vertices`` are new.
-
-    ``deleted_vertices``: ids (uint32, ascending) that ceased to exist, or are new and do not exist after all;
-    their edges are in ``arcs.deleted``. ``revived_vertices``: ids that existed before, were deleted in an
-    earlier change, and exist again, another vertex perhaps under the same dense id. A vertex that is deleted and
-    comes back in one batch is in neither. ``absent_vertices`` counts the vertices whose deletion found none
-    (after compaction, too).
-    """
-
-    arcs: ChangeReport
-    n_vertices_before: int
-    n_vertices: int
-    inserted: int
-    overwritten: int
-    deleted: int
-    absent: int
-    deleted_vertices: Vertices = field(default_factory=_none)
-    revived_vertices: Vertices = field(default_factory=_none)
-    absent_vertices: int = 0
-
-    @property
-    def updates(self) -> int:
-        """Distinct pairs that the batch named, or that went with a vertex."""
-        return self.inserted + self.overwritten + self.deleted + self.absent
+class RowsLost(RuntimeError):
+    """A device failed that alone had some of the rows: this graph is of no use any more, and must be made anew."""
 
 
 class Graph:
@@ -105,6 +75,8 @@ class Graph:
         threads: int | None = None,
         storage_threads: int | None = None,
         device: bool = False,
+        host_rows: Literal["all", "owned"] = "all",
+        host_sides: int = 1,
     ) -> None:
         """``negative_weights``: whether those of a weighted graph may be; see ``weight_domain``.
 
@@ -112,7 +84,10 @@ class Graph:
         Without ``in_weights`` those of a weighted graph carry no weights, which saves 4 bytes a slot.
         ``threads``: how many its team has; None: as many as this process may use cores. ``storage_threads``: how
         many of them storage may use; None: all.
-        ``device``: whether a CUDA device keeps the same rows; see ``device``, the attribute.
+        ``device``: whether a CUDA device keeps rows; see ``device``, the attribute.
+        ``host_rows``: "all": the host has every row, and a device the same ones. "owned": each row is on one side
+        only, at first the device, where there is one; see ``migrate``. ``host_sides``: of the host, which then own
+        rows as well; one but in tests.
 
         Raises:
             ImportError: ``device``, and CuPy is not installed.
@@ -126,18 +101,32 @@ class Graph:
         )
         self.n_vertices = 0
         self.self_loops = 0
-        self.placement = Placement()
         self.existence = Existence()
         kept = {"weighted": weighted, "in_edges": in_edges and directed, "in_weights": in_weights}
         self.device: DeviceSide | None = _device_side(directed=directed, **kept) if device else None
-        """The device's rows, equal to the host's after each change; None: there are none, or no more."""
+        """The device's rows, equal to the host's after each change, or those it owns; None: there are none, or no
+        more."""
         self.device_lost: str | None = None
         """Why ``device`` is no more: the first reason."""
+        self.rows_lost = False
+        """Whether it alone had some of the rows."""
         self.team = Team(usable_cores() if threads is None else threads)
         self._storage_crew = self.team.crew(storage_threads)
         self.host = HostSide(**kept, crew=self._storage_crew)
+        self._more_hosts = [HostSide(**kept, crew=self._storage_crew) for _ in range(1, host_sides)]
+        self.owned = host_rows == "owned"
+        """Whether each row is on one side only."""
+        self.sides: tuple[Side[Any], ...] = _present(self.host, *self._more_hosts, self.device)
+        """All that rows may be on; the host is the first, and a device the last."""
+        self.placement = Placement(len(self.sides) if self.owned else 1)
+        self._rows: OwnedRows | None = None
+        if self.owned:
+            self.placement.newcomers = len(self.sides) - 1 if self.device is not None else HOST
+            self._rows = OwnedRows(self.sides, self.placement, in_edges=kept["in_edges"], weighted=weighted)
         self._copies: list[EdgeCopy] = []
         self._process = os.getpid()
+        self.relieved = Migrated(0, 0)
+        """What the last batch moved to the host because a device had no memory for it."""
 
     @property
     def crew(self) -> Crew:
@@ -157,7 +146,7 @@ class Graph:
     @property
     def n_arcs(self) -> int:
         """Stored directed arcs: the edges of a directed graph; twice those of an undirected one, loops once."""
-        return self.host.out.n_edges
+        return self.host.out.n_edges if self._rows is None else self._rows.n_arcs
 
     @property
     def n_edges(self) -> int:
@@ -170,7 +159,14 @@ class Graph:
         return sum(array.n_edges for array in self.host.arrays) / slots if slots else 0.0
 
     def out_rows(self) -> RowView:
-        """The out-rows, in place; valid until the next change."""
+        """The out-rows, in place; valid until the next change.
+
+        Where others than the host own rows this is a copy of all of them, which takes as long as an export: see
+        ``degrees``, ``neighbors``, ``has_edge`` and ``weights_of``, which ask the owners.
+        """
+        owned = self._rows
+        if owned is not None:
+            return self._of_owners(lambda: owned.view("out", self.weighted))
         return self.host.out.view()
 
     def in_rows(self) -> RowView:
@@ -180,10 +176,43 @@ class Graph:
             LookupError: the graph keeps no in-rows.
         """
         if not self.directed:
-            return self.host.out.view()
+            return self.out_rows()
         if self.host.in_ is None:
             raise LookupError("this graph keeps no in-rows; create it with in_edges=True")
+        owned = self._rows
+        if owned is not None:
+            return self._of_owners(lambda: owned.view("in", self.in_weighted))
         return self.host.in_.view()
+
+    def degrees(self, direction: Direction) -> npt.NDArray[np.uint32]:
+        """uint32[>= n_vertices]: the length of every row, whoever owns it; valid until the next change.
+
+        Raises:
+            LookupError: of in-rows, and the graph keeps none.
+        """
+        owned, kept = self._rows, self._kept(direction)
+        if owned is not None:
+            return self._of_owners(lambda: owned.degrees(kept))
+        return (self.out_rows() if direction == "out" else self.in_rows()).degrees
+
+    @property
+    def hosts(self) -> tuple[HostSide, ...]:
+        """The sides in this machine's memory."""
+        return (self.host, *self._more_hosts)
+
+    @property
+    def mirror(self) -> Reader | None:
+        """Where every out-arc has its image; None: the graph keeps no in-rows."""
+        if self.directed and self.host.in_ is None:
+            return None
+        if self._rows is not None:
+            return RowsReader(self._rows, self._kept("in"), weighted=self.in_weighted)
+        return self.host.out if self.host.in_ is None else self.host.in_
+
+    def n_stored(self, direction: Direction) -> int:
+        """How many arcs the rows of a direction hold together, which must be the same for both."""
+        sides = self.sides if self.owned else self.sides[:1]
+        return sum(side.array(direction).n_edges for side in sides)
 
     @property
     def in_weighted(self) -> bool:
@@ -194,10 +223,16 @@ class Graph:
 
     def has_edge(self, keys: Keys) -> npt.NDArray[np.bool_]:
         """bool[n]: which of these arcs are there."""
+        owned = self._rows
+        if owned is not None:
+            return self._of_owners(lambda: owned.has_edge("out", keys))
         return self.host.out.has_edge(keys)
 
     def weights_of(self, keys: Keys) -> Weights:
         """float32[n] weights of these arcs, NaN where there is none; 1.0 throughout when unweighted."""
+        owned = self._rows
+        if self.weighted and owned is not None:
+            return self._of_owners(lambda: owned.weights_of("out", keys))
         if self.weighted:
             return self.host.out.weights_of(keys)
         return np.where(self.has_edge(keys), np.float32(1), np.float32(np.nan))
@@ -210,16 +245,31 @@ class Graph:
         Raises:
             LookupError: in-neighbours, and the graph keeps no in-rows.
         """
-        rows = self.out_rows() if direction == "out" else self.in_rows()
         weighted = self.weighted if direction == "out" else self.in_weighted
-        size = min(limit, int(rows.degrees[vertex]))
-        neighbors = np.empty(size, np.uint32)
-        weights = np.empty(size if weighted else 0, np.float32)
-        copied = copy_row(rows, vertex, first, neighbors, weights)
-        neighbors = neighbors[:copied]
+        owned, kept = self._rows, self._kept(direction)
+        if owned is not None:
+            neighbors, weights = self._of_owners(lambda: owned.neighbors(kept, vertex, first, limit))
+        else:
+            rows = self.out_rows() if direction == "out" else self.in_rows()
+            neighbors = np.empty(min(limit, int(rows.degrees[vertex])), np.uint32)
+            weights = np.empty(neighbors.size if weighted else 0, np.float32)
+            copied = copy_row(rows, vertex, first, neighbors, weights)
+            neighbors, weights = neighbors[:copied], weights[:copied]
         if self.weighted and not weighted:
-            return neighbors, self.weights_of(pack(neighbors, np.full(copied, vertex, np.uint32)))
-        return neighbors, weights[:copied] if weighted else None
+            return neighbors, self.weights_of(pack(neighbors, np.full(neighbors.size, vertex, np.uint32)))
+        return neighbors, weights if weighted else None
+
+    def _kept(self, direction: Direction) -> Direction:
+        """The direction whose rows are kept for this one.
+
+        Raises:
+            LookupError: the graph keeps no in-rows.
+        """
+        if direction == "out" or not self.directed:
+            return "out"
+        if self.host.in_ is None:
+            raise LookupError("this graph keeps no in-rows; create it with in_edges=True")
+        return "in"
 
     def columns(self, n: int, *, weighted: bool) -> EdgeBatch:
         """Columns for a batch of ``n`` updates, to be filled for ``apply``: as ``EdgeBatch.empty``, but in memory
@@ -241,18 +291,17 @@ class Graph:
             NoMemory: the graph is as before.
             ValueError: there are fewer vertices than before, an update names one that is not there, a weight lies
                 outside ``weight_domain``, or there are more than ``MAX_UPDATES`` updates, those of an undirected
-                graph counted twice, or vertices are placed on several sides; the graph is as before.
+                graph counted twice; the graph is as before.
+            RowsLost: a device failed that alone has rows.
             RuntimeError: ``require_own_process``.
         """
         self.require_own_process()
-        if self.placement.n_sides != 1:  # the reports of the others would be missing from the change
-            raise ValueError(f"vertices are placed on {self.placement.n_sides} sides; here the host owns them all")
         n_updates = len(batch) if self.directed else 2 * len(batch)
         if n_updates > MAX_UPDATES:
             raise ValueError(f"a batch comes to at most {MAX_UPDATES} updates of rows, not {n_updates}")
         before = self.n_vertices
         with self._room_for(n_vertices):
-            if vertex_ops is None and 0 < n_updates <= SMALL_UPDATES_MAX:
+            if vertex_ops is None and self._rows is None and 0 < n_updates <= SMALL_UPDATES_MAX:
                 change = self._apply_small(batch, n_updates, n_vertices)
                 if change is not None:
                     return change
@@ -262,31 +311,43 @@ class Graph:
             lives = self.existence.plan(batch, vertex_ops, before)
             if lives is not None:
                 batch = self._without(lives, batch)
-            arcs = self._apply_on_sides(batch)
+            if self._rows is None:
+                report = Report.of(self._apply_on_sides(batch))
+            else:
+                report = self._apply_by_owner(self._rows, batch)
         self.n_vertices = n_vertices
         if lives is not None:
             self.existence.commit(lives)
         for copy in self._copies:
-            copy.note(arcs)
-        loops = {name: 0 if self.directed else _loops(keys) for name, keys in _parts(arcs).items()}
-        self.self_loops += loops["inserted"] - loops["deleted"]
-        edges = {
-            name: keys.size if self.directed else (keys.size + loops[name]) // 2
-            for name, keys in _parts(arcs).items()
-        }
-        none = _none()
+            copy.note(report.read())
+        inserted, overwritten, deleted, absent = report.totals
+        if not self.directed:
+            # An edge is two arcs, and a loop is one.
+            loops = self._loops(report, batch)
+            self.self_loops += loops[0] - loops[2]
+            inserted, overwritten, deleted, absent = (
+                (arcs + loop) // 2 for arcs, loop in zip(report.totals, loops, strict=True)
+            )
         return GraphChange(
-            arcs,
+            report,
             before,
             self.n_vertices,
-            inserted=edges["inserted"],
-            overwritten=edges["overwritten"],
-            deleted=edges["deleted"],
-            absent=edges["absent"],
-            deleted_vertices=none if lives is None else lives.deleted,
-            revived_vertices=none if lives is None else lives.revived,
+            inserted=inserted,
+            overwritten=overwritten,
+            deleted=deleted,
+            absent=absent,
+            deleted_vertices=none() if lives is None else lives.deleted,
+            revived_vertices=none() if lives is None else lives.revived,
             absent_vertices=0 if lives is None else lives.absent,
         )
+
+    def _loops(self, report: Report, batch: EdgeBatch) -> tuple[int, ...]:
+        """How many loops were inserted, overwritten, deleted, absent."""
+        if self._rows is not None and count_loops(batch.keys) == 0:
+            return 0, 0, 0, 0
+        arcs = report.read()
+        parts = (arcs.inserted.keys, arcs.overwritten.keys, arcs.deleted.keys, arcs.absent)
+        return tuple(map(count_loops, parts))
 
     def _apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> GraphChange | None:
         """``apply`` for a few updates of rows, by one compiled call. None: nothing was written, and they go the
@@ -305,19 +366,146 @@ class Graph:
             copy.note(arcs)
         self.self_loops += totals.inserted_loops - totals.deleted_loops
         self._finish_on_device(on_device)
-        return GraphChange(arcs, before, n_vertices, *totals.edges(self.directed))
+        return GraphChange(Report.of(arcs), before, n_vertices, *totals.edges(self.directed))
 
     def _apply_on_sides(self, batch: EdgeBatch) -> ChangeReport:
         """A batch of updates of edges, on every side or on none: all that can fail on the host is behind it before
         anything is written anywhere. The device, which is asked what the host has found good, works while that
         writes."""
         rows = batch if self.directed else _both_directions(batch)
-        parts = route(rows, self.placement, in_edges=self.host.in_ is not None)
-        plans = [self.host.prepare(part.out, part.in_) for part in parts]
+        turned = None if self.host.in_ is None else EdgeBatch(transpose(rows.keys), rows.ops, rows.weights)
+        plan = self.host.prepare(rows, turned) if len(rows) else None
         on_device = self._begin_on_device(lambda: batch)
-        reports = [self.host.commit(plan) for plan in plans]
+        report = no_change(self.weighted) if plan is None else self.host.commit(plan)
         self._finish_on_device(on_device)
-        return reports[0] if reports else _no_change(self.weighted)
+        return report
+
+    def _apply_by_owner(self, owned: OwnedRows, batch: EdgeBatch) -> Report:
+        """A batch of updates of edges, each row's at its owner: on all sides or on none."""
+        rows = batch if self.directed else _both_directions(batch)
+        self.relieved = Migrated(0, 0)
+        plan = self._of_owners(lambda: self._with_relief(owned, lambda: owned.prepare(rows)))
+        reports = self._by_owners(lambda: self._commit(owned, plan))
+        return owned.whole(reports)
+
+    def _with_relief(self, owned: OwnedRows, work: Callable[[], T]) -> T:
+        """What the work gives; rows leave a device that is full, ever more of them, as far as the host has room.
+
+        Raises:
+            SideFull: the host has none, or a device has none for anything.
+        """
+        for share in _LEAVING:
+            try:
+                return work()
+            except SideFull as full:
+                if self.device is None or self.sides[full.side] is not self.device:
+                    raise
+            self._relieve(owned, share)
+        return work()
+
+    def _relieve(self, owned: OwnedRows, share: float) -> None:
+        """Move so large a share of the device's edges to the host, the longest rows first: they are few, and read
+        best over there. New vertices go there, too."""
+        self.placement.newcomers = HOST
+        device = len(self.sides) - 1
+        vertices = np.flatnonzero(self.placement.owner == device).astype(np.uint32)
+        lengths = owned.degrees("out")[vertices].astype(np.int64)
+        if self.host.in_ is not None:
+            lengths += owned.degrees("in")[vertices]
+        order = np.argsort(-lengths, kind="stable")
+        ends = np.cumsum(lengths[order])
+        n_leaving = int(np.searchsorted(ends, share * ends[-1])) + 1 if share < 1 else vertices.size
+        leaving, ends = vertices[order[:n_leaving]], ends[:n_leaving]
+        bounds = np.searchsorted(ends, np.arange(_PIECE_EDGES, ends[-1], _PIECE_EDGES)) + 1
+        for piece in np.split(leaving, np.unique(bounds)):
+            plan = owned.prepare_move(piece, HOST)
+            moved = self._by_owners(lambda plan=plan: owned.move(plan))  # type: ignore[misc]
+            self.relieved = Migrated(*map(sum, zip(self.relieved, moved, strict=True)))
+
+    def _commit(self, owned: OwnedRows, plan: OwnedPlan) -> list[Report]:
+        if self.device is not None:
+            self.device.forget_report()
+        reports = owned.commit(plan)
+        if self.device is not None:
+            own = len(self.sides) - 1
+            self.device.hear([report.read() for side, report in reports.items() if side != own])
+        return list(reports.values())
+
+    def migrate(self, vertices: Vertices, to: int) -> Migrated:
+        """Move the rows of these vertices, each named once, to a side (its number in ``sides``), between two
+        changes. What the graph holds, its counters and what is copied of it stay as they are.
+
+        Raises:
+            NoMemory: a side has not enough; nothing was moved.
+            ValueError: there is no such side or vertex, or the host has every row.
+            RowsLost: a device failed that alone has rows.
+        """
+        self.require_own_process()
+        owned = self._rows
+        if owned is None or not 0 <= to < len(self.sides):
+            raise ValueError(f"rows cannot move to side {to} of {len(self.sides) if self.owned else 1}")
+        if vertices.size and int(vertices.max()) >= self.n_vertices:
+            raise ValueError(f"vertex {int(vertices.max())} of {self.n_vertices}")
+        try:
+            plan = self._of_owners(lambda: owned.prepare_move(vertices, to))
+        except MemoryError as error:
+            raise NoMemory(str(error) or "there is not enough memory") from error
+        return self._by_owners(lambda: self._move(owned, plan))
+
+    def _move(self, owned: OwnedRows, plan: MovePlan) -> Migrated:
+        moved = owned.move(plan)
+        if self.device is not None:
+            self.device.forget_report()
+        return moved
+
+    def _of_owners(self, work: Callable[[], T]) -> T:
+        """What the sides say, who may want memory.
+
+        Raises:
+            ValueError, MemoryError: as they do.
+            RowsLost: the device failed, whatever it said.
+        """
+        self._require_rows()
+        try:
+            return work()
+        except (ValueError, MemoryError):
+            raise
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _by_owners(self, work: Callable[[], T]) -> T:
+        """What the sides do, who must not fail at it: one that does may be at odds with the others.
+
+        Raises:
+            RowsLost: the device failed, whatever it said.
+        """
+        self._require_rows()
+        try:
+            return work()
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: Exception) -> None:
+        self.drop_device(f"{type(error).__name__}: {error}")
+        self._require_rows()
+
+    def _require_rows(self) -> None:
+        if self.rows_lost:
+            raise RowsLost(f"the device had rows that nobody else has, and failed: {self.device_lost}")
+
+    @property
+    def applied(self) -> tuple[SideApply, ...]:
+        """What each side did for the last batch, where each row is on one side only; else nothing."""
+        return () if self._rows is None else self._rows.applied
+
+    @property
+    def split(self) -> bool:
+        """Whether some rows are on the device only, and others on the host only."""
+        return (
+            self._rows is not None and self.device is not None and 0 < self.placement.owned[-1] < self.n_vertices
+        )
 
     def _without(self, lives: VertexChange, batch: EdgeBatch) -> EdgeBatch:
         """The batch for the storage: first the deletion of every edge that deleted vertices have, then those
@@ -337,12 +525,20 @@ class Graph:
         """Every edge that begins or ends at one of these vertices; some twice, undirected ones in either order."""
         if vertices.size == 0:
             return np.empty(0, np.uint64)
-        out = _row_keys(self.host.out, vertices)
+        out = self._row_keys("out", vertices)
         if not self.directed:
             return out
         if self.host.in_ is not None:
-            return np.concatenate([out, transpose(_row_keys(self.host.in_, vertices))])
+            return np.concatenate([out, transpose(self._row_keys("in", vertices))])
         return np.concatenate([out, self.existence.arcs_into(self.out_rows(), vertices)])
+
+    def _row_keys(self, direction: Direction, vertices: Vertices) -> Keys:
+        """The keys of these rows."""
+        owned = self._rows
+        if owned is not None:
+            return self._of_owners(lambda: owned.rows(direction, vertices)).keys
+        rows = self.host.array(direction).rows(vertices)
+        return pack(np.repeat(vertices, np.diff(rows.offsets)), rows.neighbors)
 
     def load(self, edges: EdgeList, n_vertices: int, dead: Vertices | None = None) -> None:
         """Replace everything by these out-arcs (ascending; of an undirected graph both directions).
@@ -356,11 +552,14 @@ class Graph:
             RuntimeError: ``require_own_process``.
         """
         self.require_own_process()
-        dead = _none() if dead is None else dead
+        dead = none() if dead is None else dead
         if dead.size and int(dead.max()) >= n_vertices:
             raise ValueError(f"dead vertex {int(dead.max())} of {n_vertices}")
         edges = replace(edges, weights=self._kept_weights(edges.weights))
         out, in_ = self.host.out, self.host.in_
+        if self._rows is not None:
+            self._load_by_owner(self._rows, edges, n_vertices, dead)
+            return
         with self._room_for(n_vertices):
             out_plan = out.prepare_load(edges)
             if in_ is None:
@@ -370,17 +569,31 @@ class Graph:
             in_plan = None if in_ is None else in_.prepare_load(self._in_arcs(edges))
         self.existence.load(dead)
         self.n_vertices = n_vertices
-        self.self_loops = 0 if self.directed else _loops(edges.keys)
+        self.self_loops = 0 if self.directed else count_loops(edges.keys)
         self.host.commit_load(out_plan, in_plan)
         self._on_device(lambda device: device.load(edges))
+
+    def _load_by_owner(self, owned: OwnedRows, edges: EdgeList, n_vertices: int, dead: Vertices) -> None:
+        with self._room_for(n_vertices):
+            _require_heads(edges.keys, n_vertices)
+            in_ = None if self.host.in_ is None else self._in_arcs(edges)
+            self._of_owners(lambda: owned.load(edges, in_))
+        self.existence.load(dead)
+        self.n_vertices = n_vertices
+        self.self_loops = 0 if self.directed else count_loops(edges.keys)
 
     def drop_device(self, reason: str) -> None:
         """Go on without the device's rows, for good: it failed, or has no memory. ``reason``: in words.
 
-        Whoever still holds them must not read them.
+        Whoever still holds them must not read them. Where it alone had rows, ``rows_lost`` says so.
         """
-        if self.device is not None:
-            self.device, self.device_lost = None, reason
+        if self.device is None:
+            return
+        self.device, self.device_lost = None, reason
+        self.rows_lost = self.owned and self.placement.owned[-1] > 0
+        self.placement.newcomers = HOST
+        if self._rows is not None:
+            self._rows.drop(len(self.sides) - 1)
 
     def by_heads(self, arcs: EdgeList) -> EdgeList:
         """Arcs in any order, seen from their heads (dst << 32 | src): by head, those of one as they stood."""
@@ -388,11 +601,15 @@ class Graph:
 
     def export(self) -> EdgeList:
         """All out-arcs in ascending order, copied: what ``load`` takes."""
+        owned = self._rows
+        if owned is not None:
+            return self._of_owners(lambda: owned.export("out"))
         return self.host.out.export()
 
     def begin_copy(self) -> EdgeCopy:
         """Begin to copy all out-arcs while batches go on, any thread copying; there may be several such copies."""
-        copy = EdgeCopy(self.host.export_from, weighted=self.weighted, n_edges=self.n_arcs)
+        export_from = self.host.export_from if self._rows is None else self._rows.export_from
+        copy = EdgeCopy(export_from, weighted=self.weighted, n_edges=self.n_arcs)
         self._copies.append(copy)
         return copy
 
@@ -407,7 +624,7 @@ class Graph:
     def check(self) -> list[str]:
         """Violated storage invariants, in words: each array's own, the agreement of out- and in-rows, and that of
         the sides."""
-        problems = self.host.check()
+        problems = [problem for side in self.hosts for problem in side.check()]
         out = self.export()
         dead = np.flatnonzero(~self.alive)
         if dead.size != self.existence.n_dead:
@@ -415,7 +632,7 @@ class Graph:
         rows = [self.out_rows()] if self.host.in_ is None else [self.out_rows(), self.in_rows()]
         if any(view.degrees[dead].any() for view in rows):
             problems.append("a deleted vertex has edges")
-        mirror = out if not self.directed else self.host.in_.export() if self.host.in_ is not None else None
+        mirror = self._mirror(out)
         if mirror is not None:
             seen = self._in_arcs(out)
             if not np.array_equal(seen.keys, mirror.keys):
@@ -426,8 +643,18 @@ class Graph:
                 and not np.array_equal(seen.weights, mirror.weights)
             ):
                 problems.append("out-rows and in-rows disagree about weights")
+        if self._rows is not None:
+            return problems + self._rows.check()
         on_device = self._on_device(lambda device: device.check(out, mirror if self.directed else None))
         return problems + (on_device or [])
+
+    def _mirror(self, out: EdgeList) -> EdgeList | None:
+        """The in-rows as edges; in an undirected graph those are its out-rows, given here."""
+        if not self.directed:
+            return out
+        if self._rows is not None:
+            return None if self.host.in_ is None else self._rows.export("in")
+        return None if self.host.in_ is None else self.host.in_.export()
 
     def require_own_process(self) -> None:
         """Check that this is the process that made the graph, and none forked from it.
@@ -448,7 +675,8 @@ class Graph:
         """
         if os.getpid() != self._process:
             return
-        self.host.close()
+        for side in self.hosts:
+            side.close()
         self.team.close()
 
     def _kept_weights(self, weights: Weights | None) -> Weights | None:
@@ -466,17 +694,26 @@ class Graph:
             raise ValueError(f"vertices are never taken away: {n_vertices} < {self.n_vertices}")
         try:
             if n_vertices > self.n_vertices:
-                self.placement.ensure_vertices(n_vertices)
                 self.existence.ensure_vertices(n_vertices)
-                self.host.ensure_vertices(n_vertices)
-                self._on_device(lambda device: device.ensure_vertices(n_vertices))
+                self._ensure_vertices(n_vertices)
+                self.placement.ensure_vertices(n_vertices)
             yield
         except BaseException as error:
-            self.host.withdraw_vertices(self.n_vertices)
+            self.placement.withdraw_vertices(self.n_vertices)
+            for side in self.hosts:
+                side.withdraw_vertices(self.n_vertices)
             self._on_device(lambda device: device.withdraw_vertices(self.n_vertices))
             if isinstance(error, MemoryError):
                 raise NoMemory(str(error) or "there is not enough memory") from error
             raise
+
+    def _ensure_vertices(self, n_vertices: int) -> None:
+        owned = self._rows
+        if owned is not None:
+            self._of_owners(lambda: self._with_relief(owned, lambda: owned.ensure_vertices(n_vertices)))
+            return
+        self.host.ensure_vertices(n_vertices)
+        self._on_device(lambda device: device.ensure_vertices(n_vertices))
 
     def _begin_on_device(self, batch: Callable[[], EdgeBatch]) -> DeviceSidePlan | None:
         """Have a batch that the host has found good applied by the device; ``_finish_on_device`` waits for it."""
@@ -503,6 +740,10 @@ class Graph:
             return None
 
 
+def _present(*sides: Side[Any] | None) -> tuple[Side[Any], ...]:
+    return tuple(side for side in sides if side is not None)
+
+
 def _device_side(**kept: Any) -> DeviceSide:
     # Not on machines without a device: the module and what it imports take a while.
     from .device_side import DeviceSide
@@ -517,12 +758,6 @@ def _require_heads(keys: Keys, n_vertices: int) -> None:
         raise ValueError(f"an edge leads to vertex {largest} of {n_vertices}")
 
 
-def _row_keys(array: PackedMemoryArray, vertices: Vertices) -> Keys:
-    """The keys of these rows, as the array has them."""
-    rows = array.rows(vertices)
-    return pack(np.repeat(vertices, np.diff(rows.offsets)), rows.neighbors)
-
-
 def _both_directions(batch: EdgeBatch) -> EdgeBatch:
     """Each update followed by its mirror image; a self-loop's image says the same thing twice, harmlessly."""
     keys = np.empty(2 * len(batch), np.uint64)
@@ -530,28 +765,6 @@ def _both_directions(batch: EdgeBatch) -> EdgeBatch:
     keys[1::2] = transpose(batch.keys)
     weights: Weights | None = None if batch.weights is None else np.repeat(batch.weights, 2)
     return EdgeBatch(keys, np.repeat(batch.ops, 2), weights)
-
-
-def _parts(report: ChangeReport) -> dict[str, Keys]:
-    return {
-        "inserted": report.inserted.keys,
-        "overwritten": report.overwritten.keys,
-        "deleted": report.deleted.keys,
-        "absent": report.absent,
-    }
-
-
-def _loops(keys: Keys) -> int:
-    """How many of these arcs are loops. In pieces: after a commit no large allocation may be needed."""
-    pieces = (keys[begin : begin + _PIECE] for begin in range(0, keys.size, _PIECE))
-    return sum(int(np.count_nonzero(sources(piece) == destinations(piece))) for piece in pieces)
-
-
-def _no_change(weighted: bool) -> ChangeReport:
-    keys = np.empty(0, np.uint64)
-    weights = np.empty(0, np.float32) if weighted else None
-    nothing = EdgeList(keys, weights)
-    return ChangeReport(nothing, nothing, weights, nothing, keys)
 
 
 def warm_up() -> None:

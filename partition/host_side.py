@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from ..gpma.edges import ChangeReport, EdgeBatch, Keys, Weights
+from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
 from ..gpma.host import PackedMemoryArray
 from ..gpma.host.array import LoadPlan
 from ..gpma.host.small import Totals, apply_small
@@ -15,7 +16,8 @@ from ..gpma.host.work import Plan, arrivals_of
 from ..gpma.memory import Memory
 from ..gpma.team import Crew
 from ..gpma.threads import Pair, in_turn
-from .side import Side
+from .changes import Report, no_change
+from .side import Direction, Side
 
 SMALL_UPDATES_MAX = 1024
 """Up to so many updates of rows the caller's thread applies both orientations, by one call if it can: handing one
@@ -33,6 +35,8 @@ class HostPlan(NamedTuple):
 class HostSide(Side[PackedMemoryArray]):
     """Both orientations by threads side by side, and small batches by one compiled call."""
 
+    name = "host"
+
     def __init__(self, *, weighted: bool, in_edges: bool, in_weights: bool, crew: Crew) -> None:
         """``in_edges``: whether in-rows are kept, and ``in_weights``: with weights, where there are any.
         ``crew``: the threads of both orientations, which are applied side by side, or of a lone array."""
@@ -43,6 +47,7 @@ class HostSide(Side[PackedMemoryArray]):
         self.in_ = PackedMemoryArray(weighted=weighted and in_weights, crew=crew) if in_edges else None
         self.memory = Memory()
         self._turnstile = Turnstile()
+        self._change = no_change(weighted)
 
     def prepare(self, out: EdgeBatch, in_: EdgeBatch | None) -> HostPlan:
         """Everything of a batch that can fail; the rows are only read. ``in_``: None where no in-rows are kept.
@@ -104,6 +109,45 @@ class HostSide(Side[PackedMemoryArray]):
             out_rows.commit_load(out)
         else:
             self._pair.run(lambda: out_rows.commit_load(out), lambda: in_rows.commit_load(in_))
+
+    def load(self, out: EdgeList, in_: EdgeList | None) -> None:
+        """``load_rows``, both orientations prepared before either is written."""
+        out_plan = self.out.prepare_load(out)
+        in_plan = None if self.in_ is None or in_ is None else self.in_.prepare_load(in_)
+        self.commit_load(out_plan, in_plan)
+
+    # -- rows that the host owns --------------------------------------------------------------------------------
+
+    def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> HostPlan:
+        return self.prepare(out, in_)
+
+    def begin_rows(self, plan: HostPlan) -> None:
+        pass
+
+    def end_rows(self, plan: HostPlan) -> None:
+        self._change = self.commit(plan)
+
+    def rows_report(self) -> Report:
+        return Report.of(self._change)
+
+    def load_rows(self, out: EdgeList, in_: EdgeList | None) -> None:
+        self.load(out, in_)
+        self._change = no_change(self.out.weighted)
+
+    def has_edge(self, direction: Direction, keys: Keys) -> npt.NDArray[np.bool_]:
+        return self.array(direction).has_edge(keys)
+
+    def weights_of(self, direction: Direction, keys: Keys) -> Weights:
+        return self.array(direction).weights_of(keys)
+
+    def rows(self, direction: Direction, vertices: Vertices) -> SubCSR:
+        return self.array(direction).rows(vertices)
+
+    def degrees(self, direction: Direction, n_vertices: int) -> npt.NDArray[np.uint32]:
+        return self.array(direction).view().degrees[:n_vertices]
+
+    def export_rows(self, direction: Direction) -> EdgeList:
+        return self.array(direction).export()
 
     def export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
         """Copy out-arcs from this key on into the columns, between two commits; returns how many."""

@@ -1,7 +1,7 @@
 """Which side owns which vertex, and the splitting of a batch by owner.
 
-A side is a small integer: 0 is the host, devices follow. The row of a vertex lives on the side that owns
-the vertex, so an edge's out-row belongs to the owner of its src and its in-row to the owner of its dst.
+A side is a small integer: 0 is the host, others follow. The rows of a vertex live on the side that owns it, so an
+edge's out-row belongs to the owner of its src and its in-row to the owner of its dst.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import EdgeBatch, Keys, sources, transpose
+from ..gpma.edges import EdgeBatch, Keys, Vertices, sources, transpose
+from ..gpma.vertex_columns import grown
+
+Owners = npt.NDArray[np.uint8]
 
 HOST = 0
 
@@ -32,30 +35,78 @@ class Placement:
         if not 1 <= n_sides <= 255:
             raise ValueError(f"n_sides must be 1 to 255, not {n_sides}")
         self.n_sides = n_sides
-        self._owner = np.empty(0, np.uint8)
+        self.newcomers = HOST
+        """The side that gets new vertices."""
+        self._n = 0
+        self._owner: Owners = np.empty(0, np.uint8)
+        self._owned = np.zeros(n_sides, np.int64)
+
+    @property
+    def owner(self) -> Owners:
+        """uint8[n_vertices], read-only and in place: the side of each vertex."""
+        view = np.broadcast_to(np.uint8(HOST), self._n) if self.n_sides == 1 else self._owner[: self._n]
+        view.flags.writeable = False
+        return view
+
+    @property
+    def owned(self) -> tuple[int, ...]:
+        """How many vertices each side owns."""
+        return tuple(int(n) for n in self._owned)
+
+    @property
+    def sole(self) -> int | None:
+        """The side that owns all vertices there are, and gets the new ones; None: there are several."""
+        return self.newcomers if self._owned[self.newcomers] == self._n else None
 
     def ensure_vertices(self, n_vertices: int) -> None:
-        """Place the vertices up to n_vertices that have no owner yet (by hash of the dense id)."""
-        known = self._owner.size
-        if self.n_sides == 1 or n_vertices <= known:
+        """Place the vertices up to n_vertices that have no owner yet: ``newcomers`` gets them."""
+        new = n_vertices - self._n
+        if new <= 0:
             return
-        new = np.arange(known, n_vertices, dtype=np.uint64)
-        spread = (new * np.uint64(0x9E37_79B9_7F4A_7C15)) >> np.uint64(40)
-        owner = (spread % np.uint64(self.n_sides)).astype(np.uint8)
-        self._owner = np.concatenate([self._owner, owner])
+        if self.n_sides > 1:
+            self._owner = grown(self._owner, n_vertices)
+            self._owner[self._n : n_vertices] = self.newcomers
+        self._owned[self.newcomers] += new
+        self._n = n_vertices
 
-    def owners(self, vertices: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
+    def withdraw_vertices(self, n_vertices: int) -> None:
+        """Take ``ensure_vertices`` back."""
+        if n_vertices < self._n:
+            self._owned -= self._counted(self.owner[n_vertices:])
+            self._n = n_vertices
+
+    def move(self, vertices: Vertices, to: int) -> None:
+        """Give these vertices, each named once, to a side."""
+        self._owned -= self._counted(self.owners(vertices))
+        self._owned[to] += vertices.size
+        if self.n_sides > 1:
+            self._owner[vertices] = to
+
+    def place(self, owner: Owners) -> None:
+        """Give every vertex the owner of this column, uint8[n_vertices]."""
+        self._n = owner.size
+        self._owned = self._counted(owner)
+        if self.n_sides > 1:
+            self._owner = owner.copy()
+
+    def owners(self, vertices: Vertices) -> Owners:
         """The side of each vertex (uint8[n])."""
         if self.n_sides == 1:
             return np.zeros(vertices.size, np.uint8)
         return self._owner[vertices]
 
+    def _counted(self, owner: Owners) -> npt.NDArray[np.int64]:
+        return np.bincount(owner, minlength=self.n_sides).astype(np.int64)
+
 
 def route(batch: EdgeBatch, placement: Placement, *, in_edges: bool) -> list[RoutedBatch]:
-    """Split a batch by owner, keeping the order of updates within each part; idle sides are left out."""
+    """Split a batch by owner, keeping the order of updates within each part; idle sides are left out.
+
+    The weights of the batch go along; where one side owns all, its columns are passed on as they are.
+    """
     transposed = EdgeBatch(transpose(batch.keys), batch.ops, batch.weights) if in_edges else None
-    if placement.n_sides == 1:
-        return [RoutedBatch(HOST, batch, transposed)] if len(batch) else []
+    if placement.sole is not None:
+        return [RoutedBatch(placement.sole, batch, transposed)] if len(batch) else []
     out_owner = placement.owners(sources(batch.keys))
     in_owner = None if transposed is None else placement.owners(sources(transposed.keys))
     routed = []

@@ -1,13 +1,30 @@
-"""What rows have in common on every processor: an array of out-rows, and one of in-rows where those are kept."""
+"""What rows have in common on every processor: an array of out-rows, and one of in-rows where those are kept.
+
+Where each row is on one side only, everything is asked of the sides, and told to them, by this interface; columns
+are NumPy's.
+"""
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from abc import abstractmethod
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..gpma.edges import EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
+from .changes import Report
+
+Direction = Literal["out", "in"]
 
 
 class Rows(Protocol):
     """A packed array, whichever processor has it."""
 
+    @property
+    def n_edges(self) -> int: ...
+    @property
+    def weighted(self) -> bool: ...
     def ensure_vertices(self, n_vertices: int) -> None: ...
     def withdraw_vertices(self, n_vertices: int) -> None: ...
     def memory_bytes(self) -> dict[str, int]: ...
@@ -16,9 +33,19 @@ class Rows(Protocol):
 Array = TypeVar("Array", bound=Rows)
 
 
+class Reader(Protocol):
+    """Single edges of rows, wherever these are."""
+
+    @property
+    def weighted(self) -> bool: ...
+    def has_edge(self, keys: Keys) -> npt.NDArray[np.bool_]: ...
+    def weights_of(self, keys: Keys) -> Weights: ...
+
+
 class Side(Generic[Array]):
     """Two packed arrays, or one. A batch is on both or on neither: all that can fail is in ``prepare``."""
 
+    name: str
     out: Array
     in_: Array | None
 
@@ -47,3 +74,73 @@ class Side(Generic[Array]):
             for name, size in array.memory_bytes().items():
                 total[name] = total.get(name, 0) + size
         return total
+
+    def array(self, direction: Direction) -> Array:
+        """The out-rows or the in-rows; where only one is kept, that."""
+        return self.out if direction == "out" or self.in_ is None else self.in_
+
+    # -- changes of rows that this side owns --------------------------------------------------------------------
+
+    def expect(self, n_updates: int) -> None:
+        """The next batch has so many updates of out-rows, of which this side may get none: it may want to tell
+        programs of all of them.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+
+    @abstractmethod
+    def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> Any:
+        """A plan for these updates of out-rows and of in-rows (None where none are kept): all that can fail.
+
+        Raises:
+            ValueError: a row does not exist.
+            MemoryError: there is not enough.
+        """
+
+    @abstractmethod
+    def begin_rows(self, plan: Any) -> None:
+        """Begin to write what was planned, if another processor does it; ``end_rows`` comes next."""
+
+    @abstractmethod
+    def end_rows(self, plan: Any) -> None:
+        """Everything that was planned is written."""
+
+    @abstractmethod
+    def rows_report(self) -> Report:
+        """What the last plan did to the out-rows; to be read before the next."""
+
+    @abstractmethod
+    def load_rows(self, out: EdgeList, in_: EdgeList | None) -> None:
+        """Replace everything by these edges: out-rows, and in-rows as those have them; ascending.
+
+        Raises:
+            ValueError: a row does not exist, or keys are out of order.
+            MemoryError: there is not enough; nothing was changed, or the side is empty.
+        """
+
+    # -- reads --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def has_edge(self, direction: Direction, keys: Keys) -> npt.NDArray[np.bool_]:
+        """bool[n]: which of these keys an array holds."""
+
+    @abstractmethod
+    def weights_of(self, direction: Direction, keys: Keys) -> Weights:
+        """float32[n]: their weights, NaN where there is none; the array must keep weights."""
+
+    @abstractmethod
+    def rows(self, direction: Direction, vertices: Vertices) -> SubCSR:
+        """The rows of these vertices, copied."""
+
+    @abstractmethod
+    def degrees(self, direction: Direction, n_vertices: int) -> npt.NDArray[np.uint32]:
+        """uint32[n_vertices]: the lengths of the rows that are here, 0 for all others."""
+
+    @abstractmethod
+    def export_rows(self, direction: Direction) -> EdgeList:
+        """All keys of an array in ascending order, copied, and their weights where it keeps any."""
+
+    @abstractmethod
+    def export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
+        """Copy out-arcs from this key on into the columns, until these are full; returns how many."""

@@ -197,32 +197,28 @@ def test_one_side_owns_everything_and_stores_nothing() -> None:
     assert route(EdgeBatch.of([], []), placement, in_edges=True) == []
 
 
-def test_a_change_is_never_of_some_sides_only() -> None:
-    """Nobody but the host owns rows: were some placed elsewhere, they would be missing from the change."""
-    with opened() as graph:
-        graph.apply(EdgeBatch.of([0, 1, 2, 3], [1, 2, 3, 0]), 4)
-        graph.placement = Placement(2)
-        for n in (3, 3000):
-            with pytest.raises(ValueError, match="placed on 2 sides"):
-                graph.apply(EdgeBatch.of(np.arange(n), np.arange(n)), n)
-            assert (graph.n_vertices, graph.n_edges) == (4, 4)
-
-
 @pytest.mark.parametrize("n_sides", [0, 256])
 def test_the_number_of_sides_is_bounded(n_sides: int) -> None:
     with pytest.raises(ValueError, match="n_sides"):
         Placement(n_sides)
 
 
-def test_owners_stay_and_are_spread_evenly() -> None:
+def test_vertices_stay_where_they_are_until_they_are_moved() -> None:
     placement = Placement(3)
     placement.ensure_vertices(1000)
-    before = placement.owners(np.arange(1000, dtype=np.uint32)).copy()
+    assert (placement.sole, placement.owned) == (HOST, (1000, 0, 0))
+    placement.newcomers = 2
+    assert placement.sole is None
     placement.ensure_vertices(30_000)
     placement.ensure_vertices(10)
-    owners = placement.owners(np.arange(30_000, dtype=np.uint32))
-    assert np.array_equal(owners[:1000], before)
-    assert np.allclose(np.bincount(owners, minlength=3) / owners.size, 1 / 3, atol=0.02)
+    assert placement.owned == (1000, 0, 29_000)
+    placement.move(np.array([5, 1005], np.uint32), 1)
+    assert placement.owned == (999, 2, 28_999)
+    assert np.flatnonzero(placement.owner == 1).tolist() == [5, 1005]
+    placement.withdraw_vertices(1003)
+    assert placement.owned == (999, 1, 3)
+    with pytest.raises(ValueError, match="read-only"):
+        placement.owner[0] = 1
 
 
 @given(
@@ -236,7 +232,7 @@ def test_routing_keeps_every_update_in_order_at_its_owner(
     n_sides: int, in_edges: bool, weighted: bool, updates: list[tuple[int, int, int, int]]
 ) -> None:
     placement = Placement(n_sides)
-    placement.ensure_vertices(VERTICES)
+    placement.place((np.arange(VERTICES) * 7 % n_sides).astype(np.uint8))
     owner = placement.owners(np.arange(VERTICES, dtype=np.uint32))
     src, dst, ops, weights = np.array(updates, np.int64).reshape(-1, 4).T
     parts = route(EdgeBatch.of(src, dst, ops, weights if weighted else None), placement, in_edges=in_edges)

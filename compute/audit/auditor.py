@@ -27,6 +27,7 @@ import numpy as np
 from ...gpma.edges import Vertices
 from ...gpma.host import PackedMemoryArray
 from ...partition.graph import Graph
+from ...partition.side import Reader
 from ..engine import STORAGE, Engine
 from ..program import EVIDENCE, Column, Program, Published, Violation
 from .storage import audit_leaves, audit_totals, last_key_before, leaf_after
@@ -187,11 +188,10 @@ class Auditor:
 
     def _plan(self) -> Iterator[_Check]:
         graph = self._graph
-        arrays = graph.host.arrays
-        for array in arrays:
-            # Where all arcs of one have their image in the other, and both hold as many, that is all there is.
-            has_mirror = array is arrays[0] and (len(arrays) > 1 or not graph.directed)
-            yield _leaves(graph, array, arrays[-1] if has_mirror else None)
+        for host in graph.hosts:
+            for array in host.arrays:
+                # Where all out-arcs have their image in in-rows, and both hold as many, that is all there is.
+                yield _leaves(graph, array, graph.mirror if array is host.out else None)
         yield _Check(STORAGE, lambda: 1, lambda _begin, _end: audit_totals(graph))
         for program in self._engine.programs:
             yield from self._plan_program(program)
@@ -225,8 +225,8 @@ class Auditor:
 
     def _degrees(self, begin: int, end: int) -> Vertices:
         graph = self._graph
-        degrees = graph.out_rows().degrees[begin:end]
-        return degrees + graph.host.in_.view().degrees[begin:end] if graph.host.in_ is not None else degrees
+        degrees = graph.degrees("out")[begin:end]
+        return degrees + graph.degrees("in")[begin:end] if graph.host.in_ is not None else degrees
 
     def _run(self, check: _Check, seconds: float) -> tuple[list[Violation], int, bool]:
         """(violations, edges read, whether the check is through)."""
@@ -317,7 +317,7 @@ def _compare_scalars(own: Mapping[str, float], published: Mapping[str, float]) -
     return found, 0
 
 
-def _leaves(graph: Graph, array: PackedMemoryArray, mirror: PackedMemoryArray | None) -> _Check:
+def _leaves(graph: Graph, array: PackedMemoryArray, mirror: Reader | None) -> _Check:
     """The leaves of one array. Keys move between leaves: a slice goes on from the last key, not the last leaf."""
     last_key: np.uint64 | None = None
 

@@ -19,17 +19,18 @@ from ...gpma.layout import LEAF_LOWER
 from ...gpma.rows import RowView, live_runs, live_runs_before
 from ...gpma.splice import spliced
 from ...partition.graph import Graph
+from ...partition.side import Reader
 from ..program import EVIDENCE, Violation
 
 RULES = ("counts", "density", "order", "range", "look-up", "row", "mirror", "totals")
 
 
 def audit_leaves(
-    graph: Graph, array: PackedMemoryArray, mirror: PackedMemoryArray | None, begin: int, end: int
+    graph: Graph, array: PackedMemoryArray, mirror: Reader | None, begin: int, end: int
 ) -> tuple[list[Violation], int]:
     """Check leaves ``begin`` to ``end`` - 1 of one array: the violations, and the keys read.
 
-    ``mirror``: the array that holds the same arcs transposed, or None to leave that comparison out.
+    ``mirror``: the rows that hold the same arcs transposed, or None to leave that comparison out.
     """
     view = array.view()
     slots = 1 << view.leaf_shift
@@ -82,14 +83,14 @@ def _exist(graph: Graph, vertices: Vertices) -> npt.NDArray[np.bool_]:
 def audit_totals(graph: Graph) -> tuple[list[Violation], int]:
     """Check what adds up over whole arrays, in O(vertices + leaves)."""
     found = []
-    for array in graph.host.arrays:
+    for array in (array for host in graph.hosts for array in host.arrays):
         view = array.view()
         held = int(view.counts.sum(dtype=np.int64))
         degrees = int(view.degrees[: graph.n_vertices].sum(dtype=np.int64))
         if not held == degrees == array.n_edges:
             detail = f"leaves hold {held} keys, degrees add up to {degrees}, and there are {array.n_edges} arcs"
             found.append(Violation("totals", detail))
-    sizes = {array.n_edges for array in graph.host.arrays}
+    sizes = {graph.n_stored("out"), graph.n_stored("in")}
     if len(sizes) > 1:
         found.append(Violation("totals", f"out-rows and in-rows hold different numbers of arcs: {sizes}"))
     return found, 0

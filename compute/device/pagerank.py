@@ -152,7 +152,8 @@ class DevicePageRank(DeviceWalk):
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
         appeared, gone = born(graph, change, self._n), change.deleted_vertices
-        if not (len(change.arcs.inserted) or len(change.arcs.deleted) or appeared.size or gone.size):
+        inserted, _, deleted, _ = change.report.totals
+        if not (inserted or deleted or appeared.size or gone.size):
             return Refresh({}, error_bound=self.host.error_bound)
         runs, _ = self._there(graph, device)
         runs.arrive(device, appeared, gone)

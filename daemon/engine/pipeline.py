@@ -401,7 +401,7 @@ class Pipeline:
                 overwritten=change.overwritten,
                 deleted=change.deleted,
                 absent=change.absent + sum(batch.unknown for batch in batches),
-                slots_moved=change.arcs.slots_moved,
+                slots_moved=change.slots_moved,
             )
             # Ids that are new and dead came and went within the epoch.
             new = change.n_vertices - change.n_vertices_before

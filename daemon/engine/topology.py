@@ -67,9 +67,9 @@ class EngineTopology:
         with self._gate.read(settled=False, timeout_s=timeout_s):
             state = self.current_epoch()
             known = self._known(vertices)
-            out = _degrees(self._graph.out_rows(), vertices, known)
+            out = _degrees(self._graph.degrees("out"), vertices, known)
             try:
-                in_ = _degrees(self._graph.in_rows(), vertices, known)
+                in_ = _degrees(self._graph.degrees("in"), vertices, known)
             except LookupError:
                 return Degrees(state, known, out, None)
         return Degrees(state, known, out, in_)
@@ -82,8 +82,7 @@ class EngineTopology:
                     f"there are {self._graph.n_alive} vertices; the degrees of at most {vertices_max} are counted",
                     {"vertices_max": vertices_max},
                 )
-            rows = self._graph.out_rows() if direction == "out" else self._graph.in_rows()
-            own = rows.degrees[:n][self._graph.alive[:n]]
+            own = self._graph.degrees(direction)[:n][self._graph.alive[:n]]
         degrees, counts = np.unique(own, return_counts=True)
         return DegreeCounts(state, degrees.astype(np.int64), counts.astype(np.int64))
 
@@ -197,7 +196,9 @@ class EngineTopology:
         return known
 
 
-def _degrees(rows: RowView, vertices: Vertices, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def _degrees(
+    all_degrees: npt.NDArray[np.uint32], vertices: Vertices, known: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int64]:
     degrees = np.zeros(vertices.size, np.int64)
-    degrees[known] = rows.degrees[vertices[known]]
+    degrees[known] = all_degrees[vertices[known]]
     return degrees

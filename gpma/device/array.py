@@ -240,6 +240,11 @@ class DevicePackedArray:
         with self._ordered():
             return load_export.export(self._slots, self._n_edges)
 
+    def export_from(self, first_key: int, n: int) -> EdgeList:
+        """The first ``n`` edges from this key on, ascending, copied into CuPy columns; fewer only at the end."""
+        with self._ordered():
+            return load_export.export_from(self._slots, first_key, n)
+
     def export_csr(self) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
         """A copy as CSR: offsets uint64[n_vertices + 1], neighbours uint32[n_edges], weights float32 or None."""
         with self._ordered():

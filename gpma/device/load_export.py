@@ -12,6 +12,7 @@ import numpy as np
 
 from ..edges import EdgeList
 from .constants import LOAD_THREADS
+from .geometry import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
 from .module import import_cupy
 from .module import load as load_module
 from .state import DeviceArray, RowIndex, Slots, address, allocate, plain
@@ -65,6 +66,28 @@ def export(slots: Slots, n_edges: int) -> EdgeList:
     weights = None if slots.weights is None else allocate(n_edges, np.float32)
     _empty_into("export_columns", slots, keys, weights)
     return EdgeList(keys, weights)
+
+
+def export_from(slots: Slots, first_key: int, n: int) -> EdgeList:
+    """The first ``n`` edges from ``first_key`` on, ascending, as device columns; fewer only at the end."""
+    cupy = import_cupy()
+    n_leaves = int(slots.counts.size)
+    heads = slots.heads[:n_leaves]
+    leaf = max(0, int(cupy.searchsorted(heads, cupy.asarray([first_key], np.uint64), side="right")[0]) - 1)
+    keys, weights, found = [], [], 0
+    while found < n and leaf < n_leaves:
+        end = min(n_leaves, leaf + -(-(n - found) // LEAF_LEAST) + 1)
+        live = cupy.arange(LEAF_SLOTS, dtype=np.uint32)[None, :] < slots.counts[leaf:end, None]
+        block = slice(leaf << LEAF_SHIFT, end << LEAF_SHIFT)
+        live = live.reshape(-1) & (slots.keys[block] >= np.uint64(first_key))
+        keys.append(slots.keys[block][live])
+        if slots.weights is not None:
+            weights.append(slots.weights[block][live])
+        found += int(keys[-1].size)
+        leaf = end
+    if not keys:
+        return EdgeList(allocate(0, np.uint64), None if slots.weights is None else allocate(0, np.float32))
+    return EdgeList(cupy.concatenate(keys)[:n], cupy.concatenate(weights)[:n] if weights else None)
 
 
 def export_csr(

@@ -1,0 +1,153 @@
+"""What a batch changed in the graph; and changes of several sides made one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..gpma.edges import ChangeReport, EdgeList, Keys, Vertices, destinations, sources
+
+_PIECE = 1 << 16
+
+
+def none() -> Vertices:
+    """No vertices."""
+    return np.empty(0, np.uint32)
+
+
+class Report:
+    """The change of the out-rows of all sides, brought together when somebody first reads it.
+
+    Where all programs read what a device itself reports, nobody does.
+    """
+
+    __slots__ = ("__weakref__", "_made", "_make", "slots_moved", "totals")
+
+    def __init__(
+        self, totals: tuple[int, int, int, int], slots_moved: int, make: Callable[[], ChangeReport]
+    ) -> None:
+        """``totals``: how many arcs are inserted, overwritten, deleted, absent."""
+        self.totals = totals
+        self.slots_moved = slots_moved
+        self._make = make
+        self._made: ChangeReport | None = None
+
+    @classmethod
+    def of(cls, change: ChangeReport) -> Report:
+        """One that is there already."""
+        report = cls(totals_of(change), change.slots_moved, lambda: change)
+        report._made = change
+        return report
+
+    def read(self) -> ChangeReport:
+        """Good for ever: what sides keep until their next change is copied when this is first called."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+
+def totals_of(change: ChangeReport) -> tuple[int, int, int, int]:
+    """How many arcs were inserted, overwritten, deleted, absent."""
+    return len(change.inserted), len(change.overwritten), len(change.deleted), int(change.absent.size)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphChange:
+    """What a batch changed in the graph.
+
+    ``arcs``: the change of the out-rows; in an undirected graph both directions of each edge are listed. The
+    ``report`` brings it together when it is read.
+    The counts are of edges (an undirected edge counts once), after compaction: an update that a later one of
+    its pair overrides, or a later deletion of one of its ends, counts nowhere; ``deleted`` has the edges that
+    went with a vertex, and an edge that was inserted again after that is in ``overwritten``. Dense ids from
+    ``n_vertices_before`` up to ``n_vertices`` are new.
+
+    ``deleted_vertices``: ids (uint32, ascending) that ceased to exist, or are new and do not exist after all;
+    their edges are in ``arcs.deleted``. ``revived_vertices``: ids that existed before, were deleted in an
+    earlier change, and exist again, another vertex perhaps under the same dense id. A vertex that is deleted and
+    comes back in one batch is in neither. ``absent_vertices`` counts the vertices whose deletion found none
+    (after compaction, too).
+    """
+
+    report: Report
+    n_vertices_before: int
+    n_vertices: int
+    inserted: int
+    overwritten: int
+    deleted: int
+    absent: int
+    deleted_vertices: Vertices = field(default_factory=none)
+    revived_vertices: Vertices = field(default_factory=none)
+    absent_vertices: int = 0
+
+    @property
+    def arcs(self) -> ChangeReport:
+        return self.report.read()
+
+    @property
+    def slots_moved(self) -> int:
+        """As in ``ChangeReport``, of all sides."""
+        return self.report.slots_moved
+
+    @property
+    def n_arcs(self) -> int:
+        """Arcs that were inserted, overwritten or deleted."""
+        return sum(self.report.totals[:3])
+
+    @property
+    def updates(self) -> int:
+        """Distinct pairs that the batch named, or that went with a vertex."""
+        return self.inserted + self.overwritten + self.deleted + self.absent
+
+
+def no_change(weighted: bool) -> ChangeReport:
+    """The report of a batch without updates."""
+    keys = np.empty(0, np.uint64)
+    weights = np.empty(0, np.float32) if weighted else None
+    nothing = EdgeList(keys, weights)
+    return ChangeReport(nothing, nothing, weights, nothing, keys)
+
+
+def merged_changes(changes: Sequence[ChangeReport]) -> ChangeReport:
+    """What several sides changed, as one side that owned all their rows would have reported it."""
+    if len(changes) == 1:
+        return changes[0]
+    both = [(c.overwritten.keys, [c.overwritten.weights, c.overwritten_old]) for c in changes]
+    keys, (weights, old) = _merged(both)
+    return ChangeReport(
+        inserted=merged_edges([c.inserted for c in changes]),
+        overwritten=EdgeList(keys, weights),
+        overwritten_old=old,
+        deleted=merged_edges([c.deleted for c in changes]),
+        absent=_merged([(c.absent, []) for c in changes])[0],
+        slots_moved=sum(c.slots_moved for c in changes),
+    )
+
+
+def merged_edges(lists: Sequence[EdgeList]) -> EdgeList:
+    """Ascending edges of several sides in one ascending list."""
+    if len(lists) == 1:
+        return lists[0]
+    keys, (weights,) = _merged([(edges.keys, [edges.weights]) for edges in lists])
+    return EdgeList(keys, weights)
+
+
+def _merged(parts: Sequence[tuple[Keys, list[Any]]]) -> tuple[Keys, list[Any]]:
+    """Ascending keys with their columns (or None), put in one order."""
+    parts = [part for part in parts if part[0].size] or parts[:1]
+    if len(parts) == 1:
+        return parts[0]
+    keys = np.concatenate([part[0] for part in parts])
+    # Stable sorts of NumPy find the ascending runs, and merge these.
+    order = np.argsort(keys, kind="stable")
+    columns = zip(*(part[1] for part in parts), strict=True)
+    return keys[order], [None if column[0] is None else np.concatenate(column)[order] for column in columns]
+
+
+def count_loops(keys: Keys) -> int:
+    """How many of these arcs are loops. In pieces: after a commit no large allocation may be needed."""
+    pieces = (keys[begin : begin + _PIECE] for begin in range(0, keys.size, _PIECE))
+    return sum(int(np.count_nonzero(sources(piece) == destinations(piece))) for piece in pieces)

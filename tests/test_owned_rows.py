@@ -1,0 +1,276 @@
+"""Rows that are each on one side only: to all others the same graph, whoever owns what and wherever rows move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import cuda_emulator
+import numpy as np
+import pytest
+from histories import Epoch, random_history
+
+from graphtide.gpma.edges import EdgeBatch, EdgeList, SubCSR
+from graphtide.partition.changes import GraphChange
+from graphtide.partition.graph import Graph, NoMemory, RowsLost
+from graphtide.partition.placement import HOST
+
+SHAPES = {
+    "directed": {},
+    "undirected": {"directed": False},
+    "unweighted": {"weighted": False},
+    "unweighted in-rows": {"in_weights": False},
+    "no in-rows": {"in_edges": False},
+}
+
+
+@contextmanager
+def opened(**options: Any) -> Iterator[Graph]:
+    graph = Graph(threads=1, **options)
+    try:
+        yield graph
+    finally:
+        graph.close()
+
+
+def same_columns(a: EdgeList, b: EdgeList) -> bool:
+    if (a.weights is None) != (b.weights is None) or not np.array_equal(a.keys, b.keys):
+        return False
+    return a.weights is None or b.weights is None or np.array_equal(a.weights, b.weights)
+
+
+def assert_same_change(one: GraphChange, other: GraphChange) -> None:
+    for name in ("n_vertices_before", "n_vertices", "inserted", "overwritten", "deleted", "absent", "n_arcs"):
+        assert getattr(one, name) == getattr(other, name), name
+    assert one.absent_vertices == other.absent_vertices
+    assert np.array_equal(one.deleted_vertices, other.deleted_vertices)
+    assert np.array_equal(one.revived_vertices, other.revived_vertices)
+    for name in ("inserted", "overwritten", "deleted"):
+        assert same_columns(getattr(one.arcs, name), getattr(other.arcs, name)), name
+    assert np.array_equal(one.arcs.absent, other.arcs.absent)
+    old, other_old = one.arcs.overwritten_old, other.arcs.overwritten_old
+    assert (old is None) == (other_old is None)
+    assert old is None or other_old is None or np.array_equal(old, other_old)
+
+
+def assert_same_graph(one: Graph, other: Graph) -> None:
+    """``one``: the host has every row."""
+    n = one.n_vertices
+    assert (one.n_vertices, one.n_alive, one.n_arcs, one.n_edges, one.self_loops) == (
+        other.n_vertices,
+        other.n_alive,
+        other.n_arcs,
+        other.n_edges,
+        other.self_loops,
+    )
+    assert other.check() == []
+    edges = one.export()
+    assert same_columns(edges, other.export())
+    directions = ("out", "in") if one.mirror is not None else ("out",)
+    for direction in directions:
+        assert np.array_equal(one.degrees(direction)[:n], other.degrees(direction)[:n])
+        assert one.n_stored(direction) == other.n_stored(direction)
+        for vertex in range(0, n, max(1, n // 7)):
+            for first, limit in ((0, n), (n // 2, 3)):
+                found, wanted = (graph.neighbors(vertex, direction, first, limit) for graph in (other, one))
+                assert np.array_equal(found[0], wanted[0])
+                assert (found[1] is None) == (wanted[1] is None)
+                assert found[1] is None or np.array_equal(found[1], wanted[1])
+    asked = np.concatenate([edges.keys, edges.keys ^ np.uint64(1)])
+    assert np.array_equal(one.has_edge(asked), other.has_edge(asked))
+    assert np.array_equal(one.weights_of(asked), other.weights_of(asked), equal_nan=True)
+    whole = SubCSR(np.arange(n, dtype=np.uint32), *rows_of(other))
+    assert np.array_equal(whole.neighbors, edges.keys.astype(np.uint32))
+
+
+def rows_of(graph: Graph) -> tuple[Any, Any, None]:
+    """The out-rows as a walk on the host finds them."""
+    rows = graph.out_rows()
+    slots = 1 << rows.leaf_shift
+    live = np.arange(rows.keys.size) % slots < np.repeat(rows.counts, slots)
+    offsets = np.concatenate([[0], np.cumsum(rows.degrees[: graph.n_vertices], dtype=np.int64)])
+    return offsets, rows.keys[live].astype(np.uint32), None
+
+
+class Twins:
+    """A graph whose host has every row, and one where each row is on one side, through the same history."""
+
+    def __init__(self, whole: Graph, owned: Graph, seed: int) -> None:
+        self.whole, self.owned = whole, owned
+        self.rng = np.random.default_rng(seed)
+
+    def move_some(self) -> None:
+        """Move some rows to some side; new vertices may come to any."""
+        owned, rng = self.owned, self.rng
+        owned.placement.newcomers = int(rng.integers(len(owned.sides)))
+        for _ in range(int(rng.integers(0, 3))):
+            n = int(rng.integers(0, owned.n_vertices + 1))
+            vertices = rng.permutation(owned.n_vertices)[:n].astype(np.uint32)
+            to = int(rng.integers(len(owned.sides)))
+            degrees = owned.degrees("out").copy()
+            in_degrees = owned.degrees("in").copy() if owned.directed and owned.mirror is not None else 0 * degrees
+            leaving = vertices[owned.placement.owners(vertices) != to]
+            moved = owned.migrate(vertices, to)
+            assert moved.vertices == leaving.size
+            assert moved.edges == int(degrees[leaving].sum()) + int(in_degrees[leaving].sum())
+            assert (owned.placement.owners(vertices) == to).all()
+
+    def step(self, epoch: Epoch) -> None:
+        batch = epoch.batch(weighted=self.whole.weighted)
+        given = batch, epoch.n_vertices, epoch.vertex_ops()
+        wanted, found = self.whole.apply(*given), self.owned.apply(*given)
+        if self.rng.integers(2):  # else it is read when the next change is under way
+            assert_same_change(wanted, found)
+        self.last = wanted, found
+
+    def check_last(self) -> None:
+        assert_same_change(*self.last)
+
+
+def run_history(whole: Graph, owned: Graph, seed: int, *, epochs: int = 12) -> None:
+    """Updates and moves in turns; copies of the edges begin and end among them."""
+    twins = Twins(whole, owned, seed)
+    history = random_history(seed, directed=whole.directed, epochs=epochs, vertex_share=0.1)
+    copy = None
+    for number, epoch in enumerate(history.epochs):
+        twins.step(epoch)
+        twins.move_some()
+        if copy is None and twins.rng.integers(2):
+            copy = owned.begin_copy()
+        elif copy is not None:
+            copy.copy_piece()
+            twins.move_some()
+            if twins.rng.integers(3) == 0:
+                copy.finish()
+                keys = np.concatenate([piece.keys for piece in copy.edges()])
+                owned.end_copy(copy)
+                copy = None
+                assert np.array_equal(keys, whole.export().keys)
+        if number % 3 == 0:
+            assert_same_graph(whole, owned)
+        twins.check_last()
+    assert_same_graph(whole, owned)
+
+
+@pytest.mark.parametrize("n_sides", [2, 3])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", range(3))
+def test_hosts_that_share_the_rows_are_one_graph(shape: str, n_sides: int, seed: int) -> None:
+    options = SHAPES[shape]
+    with opened(**options) as whole, opened(**options, host_rows="owned", host_sides=n_sides) as owned:
+        run_history(whole, owned, seed)
+
+
+@pytest.mark.parametrize("n_hosts", [1, 2])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_device_and_hosts_that_share_the_rows_are_one_graph(
+    emulated_cupy: ModuleType, shape: str, n_hosts: int
+) -> None:
+    options = SHAPES[shape]
+    how = {"host_rows": "owned", "host_sides": n_hosts, "device": True}
+    with opened(**options) as whole, opened(**options, **how) as owned:
+        run_history(whole, owned, n_hosts, epochs=8)
+
+
+def of_rmat(graph: Graph, seed: int, n: int, *, n_vertices: int = 500) -> tuple[EdgeBatch, int]:
+    rng = np.random.default_rng(seed)
+    ends = (rng.random((2, n)) ** 2 * n_vertices).astype(np.uint32)
+    weights = rng.random(n).astype(np.float32) if graph.weighted else None
+    return EdgeBatch.of(*ends, rng.random(n) < 0.8, weights), n_vertices
+
+
+@pytest.mark.parametrize("shape", ["directed", "undirected"])
+def test_rows_leave_a_device_that_is_full(emulated_cupy: ModuleType, shape: str) -> None:
+    """The longest go first, and new vertices with them, before anything of the batch is written."""
+    options = SHAPES[shape]
+    pool = emulated_cupy.get_default_memory_pool()
+    with opened(**options) as whole, opened(**options, host_rows="owned", device=True) as owned:
+        changes = [graph.apply(*of_rmat(graph, 0, 2000)) for graph in (whole, owned)]
+        assert owned.placement.owned == (0, 500)
+        pool.set_limit(pool.used_bytes() + 250_000)
+        relieved = 0
+        for seed in range(1, 12):
+            changes = [
+                graph.apply(*of_rmat(graph, seed, 2000, n_vertices=500 + 20 * seed)) for graph in (whole, owned)
+            ]
+            assert_same_change(*changes)
+            if owned.relieved.edges:
+                relieved += 1
+                owner, degrees = owned.placement.owner, whole.degrees("out")[: whole.n_vertices]
+                assert owned.placement.newcomers == HOST
+                assert (owner[500 + 20 * seed :] == HOST).all()
+                if relieved == 1 and (owner != HOST).any():
+                    assert np.median(degrees[owner == HOST]) >= np.median(degrees[owner != HOST])
+        pool.set_limit()
+        assert relieved
+        assert owned.device is not None
+        assert_same_graph(whole, owned)
+
+
+def test_any_want_of_memory_changes_nothing_or_moves_rows(emulated_cupy: ModuleType) -> None:
+    """Whichever allocation fails, the batch is applied whole or not at all, and no row is lost."""
+    applied = refused = 0
+    for at in range(0, 60, 3):
+        with opened() as whole, opened(host_rows="owned", device=True) as owned:
+            for graph in (whole, owned):
+                graph.apply(*of_rmat(graph, 0, 300))
+            owned.migrate(np.arange(0, 500, 2, dtype=np.uint32), HOST)
+            with cuda_emulator.failing_allocation(at) as left:
+                try:
+                    owned.apply(*of_rmat(owned, 1, 3000, n_vertices=900))
+                    applied += not left
+                except NoMemory:
+                    refused += 1
+                except RowsLost:
+                    raise AssertionError(f"rows were lost as allocation {at} failed") from None
+                else:
+                    whole.apply(*of_rmat(whole, 1, 3000, n_vertices=900))
+            assert_same_graph(whole, owned)
+            if not left:
+                continue
+            break
+    assert applied
+
+
+def test_a_card_that_fails_takes_its_rows_with_it_and_says_so(emulated_cupy: ModuleType) -> None:
+    with opened(host_rows="owned", device=True) as graph:
+        graph.apply(*of_rmat(graph, 0, 300))
+        with cuda_emulator.failing_card(3, quiet=False), pytest.raises(RowsLost, match="made to fail"):
+            graph.apply(*of_rmat(graph, 1, 300))
+        assert graph.rows_lost
+        assert graph.device is None
+        for work in (
+            graph.export,
+            lambda: graph.neighbors(0, "out", 0, 9),
+            lambda: graph.apply(*of_rmat(graph, 2, 9)),
+        ):
+            with pytest.raises(RowsLost, match="made to fail"):
+                work()
+
+
+def test_a_card_that_fails_without_rows_is_left_behind(emulated_cupy: ModuleType) -> None:
+    with opened() as whole, opened(host_rows="owned", device=True) as owned:
+        for graph in (whole, owned):
+            graph.apply(*of_rmat(graph, 0, 300))
+        owned.migrate(np.arange(500, dtype=np.uint32), HOST)
+        owned.placement.newcomers = HOST
+        owned.drop_device("it was unplugged")
+        assert not owned.rows_lost
+        changes = [graph.apply(*of_rmat(graph, 1, 3000, n_vertices=900)) for graph in (whole, owned)]
+        assert_same_change(*changes)
+        assert_same_graph(whole, owned)
+
+
+def test_rows_move_only_where_each_is_on_one_side() -> None:
+    with opened() as graph:
+        graph.apply(*of_rmat(graph, 0, 300))
+        with pytest.raises(ValueError, match="side 1 of 1"):
+            graph.migrate(np.arange(5, dtype=np.uint32), 1)
+    with opened(host_rows="owned", host_sides=2) as graph:
+        graph.apply(*of_rmat(graph, 0, 300))
+        with pytest.raises(ValueError, match="side 2 of 2"):
+            graph.migrate(np.arange(5, dtype=np.uint32), 2)
+        with pytest.raises(ValueError, match="vertex 500 of 500"):
+            graph.migrate(np.array([500], np.uint32), 1)
