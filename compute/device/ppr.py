@@ -72,8 +72,8 @@ class DevicePersonalisedPageRank(DeviceWalk):
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
         sources, gone = self.host.existing_sources(graph), change.deleted_vertices
-        has_edges = bool(len(change.arcs.inserted) or len(change.arcs.deleted))
-        if not (has_edges or gone.size or graph.n_vertices > self._n or _differ(sources, self._sources)):
+        inserted, _, deleted, _ = change.report.totals
+        if not (inserted or deleted or gone.size or graph.n_vertices > self._n or _differ(sources, self._sources)):
             return Refresh({}, error_bound=self.host.error_bound)
         return self._settled(graph, device, len(device.report), sources, gone, whole=False)
 
