@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..gpma.device.array import DevicePackedArray, DevicePlan
 from ..gpma.device.module import import_cupy
 from ..gpma.device.remote import RemoteRows
-from ..gpma.device.report import DeviceReport, joined
+from ..gpma.device.report import DeviceReport, ReportRoom
 from ..gpma.device.staging import DeviceBatch, Staging
 from ..gpma.device.turning import Turning
 from ..gpma.edges import HALF, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
@@ -62,6 +62,7 @@ class DeviceSide(Side[DevicePackedArray]):
         """What the last batch did to the out-rows, update by update, both directions in an undirected graph; empty
         after a load. Good until the next ``prepare``. Where others own rows, it tells of those, too (``hear``)."""
         self._own: DeviceReport = self.report
+        self._whole = ReportRoom(weighted=weighted)
 
     @property
     def in_rows(self) -> DevicePackedArray:
@@ -118,7 +119,7 @@ class DeviceSide(Side[DevicePackedArray]):
 
         Raises:
             IndexError: a vertex does not exist; nothing was changed.
-            MemoryError, RuntimeError: the device, as CuPy says it.
+            RuntimeError: the device, as CuPy says it.
         """
         assert self._remote is not None, "read_remote comes first"
         self._remote.mark(vertices, remote=is_remote)
@@ -203,12 +204,16 @@ class DeviceSide(Side[DevicePackedArray]):
         """Add to ``report`` what the last batch did to out-rows that others own.
 
         Raises:
-            MemoryError, RuntimeError: the device, as CuPy says it.
+            RuntimeError: the device, as CuPy says it.
         """
         with self.stream:
-            self.report = joined(self._own, changes)
+            self.report = self._whole.joined(self._own, changes)
 
     # -- rows that the device owns ------------------------------------------------------------------------------
+
+    def expect(self, n_updates: int) -> None:
+        with self.stream:
+            self._whole.reserve(n_updates)
 
     def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> DeviceSidePlan:
         with self.stream:
@@ -284,6 +289,7 @@ class DeviceSide(Side[DevicePackedArray]):
     def memory_bytes(self) -> dict[str, int]:
         total = super().memory_bytes()
         total["scratch"] += self._staging.memory_bytes() + self._turning.memory_bytes()
+        total["scratch"] += self._whole.memory_bytes()
         return total
 
     def check(self, out: EdgeList, in_: EdgeList | None) -> list[str]:

@@ -37,7 +37,7 @@ from .changes import GraphChange as GraphChange
 from .changes import Report, count_loops, no_change, none
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .host_side import SMALL_UPDATES_MAX, HostSide
-from .owned import Migrated, MovePlan, OwnedPlan, OwnedRows, RowsReader, SideApply
+from .owned import Migrated, MovePlan, OwnedPlan, OwnedRows, RowsReader, SideApply, SideFull
 from .placement import HOST, Placement
 from .side import Direction, Reader, Side
 from .weights import WeightDomain, in_domain
@@ -46,6 +46,11 @@ if TYPE_CHECKING:
     from .device_side import DeviceSide, DeviceSidePlan
 
 T = TypeVar("T")
+
+
+# What leaves a device without memory, of its edges, in ever larger steps; and edges that leave it together.
+_LEAVING = (0.25, 0.5, 1.0)
+_PIECE_EDGES = 1 << 16
 
 
 class NoMemory(MemoryError):
@@ -120,6 +125,8 @@ class Graph:
             self._rows = OwnedRows(self.sides, self.placement, in_edges=kept["in_edges"], weighted=weighted)
         self._copies: list[EdgeCopy] = []
         self._process = os.getpid()
+        self.relieved = Migrated(0, 0)
+        """What the last batch moved to the host because a device had no memory for it."""
 
     @property
     def crew(self) -> Crew:
@@ -157,7 +164,10 @@ class Graph:
         Where others than the host own rows this is a copy of all of them, which takes as long as an export: see
         ``degrees``, ``neighbors``, ``has_edge`` and ``weights_of``, which ask the owners.
         """
-        return self.host.out.view() if self._rows is None else self._rows.view("out", self.weighted)
+        owned = self._rows
+        if owned is not None:
+            return self._of_owners(lambda: owned.view("out", self.weighted))
+        return self.host.out.view()
 
     def in_rows(self) -> RowView:
         """The in-rows, in place; in an undirected graph these are the out-rows. See ``in_weighted``.
@@ -169,7 +179,10 @@ class Graph:
             return self.out_rows()
         if self.host.in_ is None:
             raise LookupError("this graph keeps no in-rows; create it with in_edges=True")
-        return self.host.in_.view() if self._rows is None else self._rows.view("in", self.in_weighted)
+        owned = self._rows
+        if owned is not None:
+            return self._of_owners(lambda: owned.view("in", self.in_weighted))
+        return self.host.in_.view()
 
     def degrees(self, direction: Direction) -> npt.NDArray[np.uint32]:
         """uint32[>= n_vertices]: the length of every row, whoever owns it; valid until the next change.
@@ -177,8 +190,9 @@ class Graph:
         Raises:
             LookupError: of in-rows, and the graph keeps none.
         """
-        if self._rows is not None:
-            return self._rows.degrees(self._kept(direction))
+        owned, kept = self._rows, self._kept(direction)
+        if owned is not None:
+            return self._of_owners(lambda: owned.degrees(kept))
         return (self.out_rows() if direction == "out" else self.in_rows()).degrees
 
     @property
@@ -209,12 +223,18 @@ class Graph:
 
     def has_edge(self, keys: Keys) -> npt.NDArray[np.bool_]:
         """bool[n]: which of these arcs are there."""
-        return self.host.out.has_edge(keys) if self._rows is None else self._rows.has_edge("out", keys)
+        owned = self._rows
+        if owned is not None:
+            return self._of_owners(lambda: owned.has_edge("out", keys))
+        return self.host.out.has_edge(keys)
 
     def weights_of(self, keys: Keys) -> Weights:
         """float32[n] weights of these arcs, NaN where there is none; 1.0 throughout when unweighted."""
+        owned = self._rows
+        if self.weighted and owned is not None:
+            return self._of_owners(lambda: owned.weights_of("out", keys))
         if self.weighted:
-            return self.host.out.weights_of(keys) if self._rows is None else self._rows.weights_of("out", keys)
+            return self.host.out.weights_of(keys)
         return np.where(self.has_edge(keys), np.float32(1), np.float32(np.nan))
 
     def neighbors(
@@ -226,8 +246,9 @@ class Graph:
             LookupError: in-neighbours, and the graph keeps no in-rows.
         """
         weighted = self.weighted if direction == "out" else self.in_weighted
-        if self._rows is not None:
-            neighbors, weights = self._rows.neighbors(self._kept(direction), vertex, first, limit)
+        owned, kept = self._rows, self._kept(direction)
+        if owned is not None:
+            neighbors, weights = self._of_owners(lambda: owned.neighbors(kept, vertex, first, limit))
         else:
             rows = self.out_rows() if direction == "out" else self.in_rows()
             neighbors = np.empty(min(limit, int(rows.degrees[vertex])), np.uint32)
@@ -362,9 +383,44 @@ class Graph:
     def _apply_by_owner(self, owned: OwnedRows, batch: EdgeBatch) -> Report:
         """A batch of updates of edges, each row's at its owner: on all sides or on none."""
         rows = batch if self.directed else _both_directions(batch)
-        plan = self._of_owners(lambda: owned.prepare(rows))
+        self.relieved = Migrated(0, 0)
+        plan = self._of_owners(lambda: self._with_relief(owned, lambda: owned.prepare(rows)))
         reports = self._by_owners(lambda: self._commit(owned, plan))
         return owned.whole(reports)
+
+    def _with_relief(self, owned: OwnedRows, work: Callable[[], T]) -> T:
+        """What the work gives; rows leave a device that is full, ever more of them, as far as the host has room.
+
+        Raises:
+            SideFull: the host has none, or a device has none for anything.
+        """
+        for share in _LEAVING:
+            try:
+                return work()
+            except SideFull as full:
+                if self.device is None or self.sides[full.side] is not self.device:
+                    raise
+            self._relieve(owned, share)
+        return work()
+
+    def _relieve(self, owned: OwnedRows, share: float) -> None:
+        """Move so large a share of the device's edges to the host, the longest rows first: they are few, and read
+        best over there. New vertices go there, too."""
+        self.placement.newcomers = HOST
+        device = len(self.sides) - 1
+        vertices = np.flatnonzero(self.placement.owner == device).astype(np.uint32)
+        lengths = owned.degrees("out")[vertices].astype(np.int64)
+        if self.host.in_ is not None:
+            lengths += owned.degrees("in")[vertices]
+        order = np.argsort(-lengths, kind="stable")
+        ends = np.cumsum(lengths[order])
+        n_leaving = int(np.searchsorted(ends, share * ends[-1])) + 1 if share < 1 else vertices.size
+        leaving, ends = vertices[order[:n_leaving]], ends[:n_leaving]
+        bounds = np.searchsorted(ends, np.arange(_PIECE_EDGES, ends[-1], _PIECE_EDGES)) + 1
+        for piece in np.split(leaving, np.unique(bounds)):
+            plan = owned.prepare_move(piece, HOST)
+            moved = self._by_owners(lambda plan=plan: owned.move(plan))  # type: ignore[misc]
+            self.relieved = Migrated(*map(sum, zip(self.relieved, moved, strict=True)))
 
     def _commit(self, owned: OwnedRows, plan: OwnedPlan) -> list[Report]:
         if self.device is not None:
@@ -537,6 +593,8 @@ class Graph:
         self.device, self.device_lost = None, reason
         self.rows_lost = self.owned and self.placement.owned[-1] > 0
         self.placement.newcomers = HOST
+        if self._rows is not None:
+            self._rows.drop(len(self.sides) - 1)
 
     def by_heads(self, arcs: EdgeList) -> EdgeList:
         """Arcs in any order, seen from their heads (dst << 32 | src): by head, those of one as they stood."""
@@ -544,7 +602,10 @@ class Graph:
 
     def export(self) -> EdgeList:
         """All out-arcs in ascending order, copied: what ``load`` takes."""
-        return self.host.out.export() if self._rows is None else self._rows.export("out")
+        owned = self._rows
+        if owned is not None:
+            return self._of_owners(lambda: owned.export("out"))
+        return self.host.out.export()
 
     def begin_copy(self) -> EdgeCopy:
         """Begin to copy all out-arcs while batches go on, any thread copying; there may be several such copies."""
@@ -636,9 +697,9 @@ class Graph:
             raise ValueError(f"vertices are never taken away: {n_vertices} < {self.n_vertices}")
         try:
             if n_vertices > self.n_vertices:
-                self.placement.ensure_vertices(n_vertices)
                 self.existence.ensure_vertices(n_vertices)
                 self._ensure_vertices(n_vertices)
+                self.placement.ensure_vertices(n_vertices)
             yield
         except BaseException as error:
             self.placement.withdraw_vertices(self.n_vertices)
@@ -650,13 +711,12 @@ class Graph:
             raise
 
     def _ensure_vertices(self, n_vertices: int) -> None:
-        for side in self.hosts:
-            side.ensure_vertices(n_vertices)
-        device = self.device
-        if self.owned and device is not None:
-            self._of_owners(lambda: device.ensure_vertices(n_vertices))
-        else:
-            self._on_device(lambda device: device.ensure_vertices(n_vertices))
+        owned = self._rows
+        if owned is not None:
+            self._of_owners(lambda: self._with_relief(owned, lambda: owned.ensure_vertices(n_vertices)))
+            return
+        self.host.ensure_vertices(n_vertices)
+        self._on_device(lambda device: device.ensure_vertices(n_vertices))
 
     def _begin_on_device(self, batch: Callable[[], EdgeBatch]) -> DeviceSidePlan | None:
         """Have a batch that the host has found good applied by the device; ``_finish_on_device`` waits for it."""

@@ -81,6 +81,14 @@ class Side(Generic[Array]):
 
     # -- changes of rows that this side owns --------------------------------------------------------------------
 
+    def expect(self, n_updates: int) -> None:
+        """The next batch has so many updates of out-rows, of which this side may get none: it may want to tell
+        programs of all of them.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+
     @abstractmethod
     def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> Any:
         """A plan for these updates of out-rows and of in-rows (None where none are kept): all that can fail.

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from ..edges import Vertices
 from ..rows import RowView
-from .module import import_cupy
 from .registered import Extent, Range, Registered
 from .state import DeviceArray, address, zeros
 from .structures import STATE
@@ -24,9 +23,8 @@ from .structures import STATE
 # The fields of struct State, as ``_write`` packs them.
 _COLUMNS, _NUMBERS = struct.Struct("=6Q"), struct.Struct("=3I")
 _FIRST_COLUMN, _FIRST_NUMBER = "remote_keys", "remote_n_leaves"
-# Bits grow by this factor. From so large a share of words on, all of them are brought anew.
+# Bits grow by this factor.
 _ROOM = 1.5
-_UPLOAD_SHARE = 1 / 8
 _LEAVES_MAX = (1 << 32) - 2
 
 
@@ -92,11 +90,11 @@ class RemoteRows:
         self._words, self._bits = words, bits
 
     def mark(self, vertices: Vertices, *, remote: bool) -> None:
-        """Say of the rows of these vertices, each named once, whether they are remote.
+        """Say of the rows of these vertices, each named once, whether they are remote. Takes no memory.
 
         Raises:
             IndexError: a vertex does not exist; nothing was changed.
-            MemoryError, RuntimeError: the device, as CuPy says it.
+            RuntimeError: the device, as CuPy says it.
         """
         place, bit = vertices >> np.uint32(5), np.uint32(1) << (vertices & np.uint32(31))
         is_other = (self._words[place] & bit != 0) != remote
@@ -104,15 +102,9 @@ class RemoteRows:
             return
         self.n_rows += int(np.count_nonzero(is_other)) * (1 if remote else -1)
         np.bitwise_xor.at(self._words, place[is_other], bit[is_other])
-        changed = np.unique(place[is_other])
-        with self._stream:
-            if changed.size > _UPLOAD_SHARE * self._words.size:
-                self._bits.set(self._words, stream=self._stream)
-            else:
-                asarray = import_cupy().asarray
-                self._bits[asarray(changed)] = asarray(self._words[changed])
-            # What was brought may lie in memory that is free from here on.
-            self._stream.synchronize()
+        changed = slice(int(place[is_other].min()), int(place[is_other].max()) + 1)
+        self._bits[changed].set(self._words[changed], stream=self._stream)
+        self._stream.synchronize()  # what is copied may be changed from here on
 
     def write(self, out: npt.NDArray[np.void], in_: npt.NDArray[np.void]) -> None:
         """Fill these fields of two structures State, of the out-rows and of those to pull from.

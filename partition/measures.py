@@ -1,0 +1,137 @@
+"""What is measured of an epoch, and means of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from .policies import Counts, Floats
+
+SHARE = 1 / 16
+"""For so much of a mean a new epoch counts."""
+
+
+class Measures(NamedTuple):
+    """One epoch.
+
+    ``seconds``: how long it took. ``device_bytes``: what rows hold of the device's memory; ``device_limit``: what
+    they could hold now, which others change. ``host_edges``, ``device_edges``: stored by side, in all arrays.
+    ``*_apply_s``, ``*_programs_s``: how long each processor worked on the batch and on programs. ``updates``: of
+    the batch. ``remote_bytes``: what the device read of the host's rows, and ``remote_s`` how long that took;
+    ``reads`` int64[64]: edges that programs read on the device's behalf, wherever they lay, by class; None:
+    nobody counted. ``moved_edges``, ``moved_s``: what moved since the epoch before, and how long that took.
+    """
+
+    seconds: float
+    device_bytes: int
+    device_limit: int
+    host_edges: int
+    device_edges: int
+    host_apply_s: float = 0.0
+    device_apply_s: float = 0.0
+    host_programs_s: float = 0.0
+    device_programs_s: float = 0.0
+    updates: int = 0
+    remote_bytes: int = 0
+    remote_s: float = 0.0
+    reads: Counts | None = None
+    moved_edges: int = 0
+    moved_s: float = 0.0
+
+    @property
+    def headroom(self) -> float:
+        """The share of the device's memory that is free; below 0 where others took what rows hold."""
+        return 1 - self.device_bytes / max(1, self.device_limit)
+
+    @property
+    def programs_s(self) -> float:
+        """How long programs took, the processors working side by side."""
+        return max(self.host_programs_s, self.device_programs_s)
+
+
+@dataclass(slots=True)
+class Mean:
+    """An exponentially weighted mean; 0 before anything was seen."""
+
+    value: float = 0.0
+    _is_new: bool = True
+
+    def see(self, value: float) -> None:
+        self.value += (value - self.value) * (1.0 if self._is_new else SHARE)
+        self._is_new = False
+
+
+@dataclass(slots=True)
+class Reads:
+    """Edges that an epoch reads, by class: exponentially weighted means (float64[64]; None: nobody counted)."""
+
+    mean: Floats | None = None
+    _variance: Floats = field(default_factory=lambda: np.zeros(1))
+    _share: float = 1.0
+
+    def see(self, reads: Counts) -> None:
+        if self.mean is None:
+            self.mean, self._variance = reads.astype(np.float64), np.zeros(reads.size)
+            return
+        self._share = max(SHARE, self._share / (1 + self._share))  # plain means at first
+        off = reads - self.mean
+        self.mean = self.mean + self._share * off
+        self._variance = (1 - self._share) * (self._variance + self._share * off**2)
+
+    def bounds(self) -> tuple[Floats | None, Floats | None]:
+        """The least and the most that the means may be: two standard deviations off, epochs being independent."""
+        if self.mean is None:
+            return None, None
+        doubt = 2 * np.sqrt(self._variance * self._share / (2 - self._share))
+        return np.maximum(0, self.mean - doubt), self.mean + doubt
+
+
+@dataclass(slots=True)
+class Rate:
+    """Seconds per unit, of what was seen lately; ``units`` and ``seconds`` to begin with are what is supposed."""
+
+    seconds: float
+    units: float
+
+    def see(self, seconds: float, units: float) -> None:
+        if units > 0:
+            self.seconds += SHARE * (seconds - self.seconds)
+            self.units += SHARE * (units - self.units)
+
+    @property
+    def value(self) -> float:
+        return self.seconds / self.units
+
+
+@dataclass(slots=True)
+class Window:
+    """Sums over some epochs, one after the other."""
+
+    size: int
+    epochs: int = 0
+    updates: int = 0
+    seconds: float = 0.0
+    programs_s: float = 0.0
+    apply_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+    @property
+    def is_full(self) -> bool:
+        return self.epochs >= self.size
+
+    def see(self, measures: Measures) -> None:
+        """An epoch more; the first after a full window begins the next one."""
+        if self.is_full:
+            self.restart()
+        self.epochs += 1
+        self.updates += measures.updates
+        self.seconds += measures.seconds
+        self.programs_s += measures.programs_s
+        self.apply_s[0] += measures.host_apply_s
+        self.apply_s[1] += measures.device_apply_s
+
+    def restart(self) -> None:
+        self.epochs = self.updates = 0
+        self.seconds = self.programs_s = 0.0
+        self.apply_s = [0.0, 0.0]

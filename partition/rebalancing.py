@@ -1,0 +1,413 @@
+"""When rows move between host and device, which, and how many in an epoch.
+
+After each epoch its measures come in, and what is to move before the next one goes out. Reasons, by urgency:
+
+- **headroom**: under ``SPARE_MIN`` of the device's memory is free. Rows leave until ``SPARE`` is.
+- **request**: an operator wants it. Whatever one of the others would do is done without its threshold.
+- **balance**: over 64 epochs storage on one side took longer than that on the other, and programs after it, by a
+  fifth. Rows go to the other side, so many that by the measured rates both end together, if that saves a
+  twentieth.
+- **room**: over ``ROOM_MIN`` is free. Rows come until ``ROOM`` is, but no more than the device can apply in time.
+- **gain**: to exchange rows would save more within 256 epochs than 1.2 of what it costs, for all that is sure of
+  how often they are read.
+
+All but the first look at whole windows of measures, which begin anew when rows have moved. What one epoch moves
+takes a twentieth of its time at most, by what moves took so far. Rows that moved stay for 64 epochs. A turn,
+that is rows going the other way than those before (but for headroom), waits for as many epochs; each turn
+doubles that, until there has been none for long. Exchanges that have not paid when the next is looked for double
+the time to the one after. So a load that changes to and fro, whatever its period, moves ever less.
+
+Nothing here reads a clock, and all passes over vertices are the same every time: equal measures, equal decisions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from .classes import DEVICE, NO_LIMIT, RowAges, Stock, Survey
+from .division import SPARE, SPARE_MIN
+from .gains import Exchange, Worth, best_exchange, bus_seconds
+from .measures import Mean, Measures, Rate, Reads, Window
+from .moves import EDGES_MAX, Decision, Move, Moves, Plan, Reason, plan
+from .placement import HOST
+from .policies import DEFAULT, KEY_BYTES, POLICIES, Floats, cost
+
+ROOM_MIN, ROOM = 0.3, 0.25
+"""The share of the device's memory that is free before rows come, and after."""
+BUDGET = 0.05
+"""Of an epoch's time that moves may take."""
+WINDOW = 64
+APART = 1.2
+HORIZON = 256
+PAYS = 1.2
+
+# Fewer seconds of an epoch, or fewer of all edges, are not worth a move.
+_SAVED_MIN, _EDGES_MIN = 0.05, 0.01
+_EXCHANGE_MIN = 0.01
+# A plan may have rows for which so many epochs' budgets must be saved.
+_LONG_ROW = 64
+# What is thought at first: seconds to move an edge, bytes that one takes, and how many times longer the host
+# applies.
+_MOVE_S, _EDGE_BYTES, _HOST_SLOWER = 1e-7, 20.0, 30.0
+_EDGE_BYTES_MIN, _EDGE_BYTES_MAX = 8.0, 40.0
+# Seconds that a pass over the vertices takes for each, of which exchanges are looked for in BUDGET of all time.
+_LOOK_S = 2e-8
+_LOOK_MIN, _WAIT_MAX = 16, 4096
+# Headroom that is still short after rows have left is looked at again after a window, or when it has shrunk so
+# far.
+_SHRUNK = 0.01
+_DECISIONS = 64
+
+
+@dataclass(slots=True)
+class _Turns:
+    """Which way rows went last, and for how long none go the other way."""
+
+    to: int = -1
+    epoch: int = 0
+    wait: int = WINDOW
+
+    def allow(self, to: int, epoch: int) -> bool:
+        return to == self.to or self.to < 0 or epoch - self.epoch >= self.wait
+
+    def took(self, to: int, epoch: int) -> None:
+        if self.to >= 0 and to != self.to:
+            since = epoch - self.epoch
+            self.wait = WINDOW if since >= 8 * self.wait else min(2 * self.wait, _WAIT_MAX)
+        self.to, self.epoch = to, epoch
+
+
+@dataclass(slots=True)
+class _Exchanges:
+    """When exchanges are looked for, and whether the last one has paid."""
+
+    epochs: int = 0
+    seconds: float = 0.0
+    wait: int = _LOOK_MIN
+    before_s: float = 0.0
+    owed_s: float = 0.0
+
+    def see(self, measures: Measures) -> None:
+        self.epochs += 1
+        self.seconds += measures.seconds
+        if self.owed_s > 0:
+            self.owed_s -= self.before_s - measures.remote_s
+
+    def is_due(self, n_vertices: int) -> bool:
+        return self.epochs >= self.wait and BUDGET * self.seconds >= _LOOK_S * n_vertices
+
+    def looked(self) -> None:
+        self.wait = min(2 * self.wait, _WAIT_MAX) if self.owed_s > 0 else _LOOK_MIN
+        self.epochs, self.seconds, self.owed_s = 0, 0.0, 0.0
+
+    def begin(self, before_s: float, predicted_s: float) -> None:
+        self.before_s, self.owed_s = before_s, predicted_s
+
+
+class Rebalancer:
+    """Of a graph with one device."""
+
+    def __init__(self, stock: Callable[[], Stock], policy: str = DEFAULT) -> None:
+        """``stock``: whose the rows are now; asked when something is decided. ``policy``: of ``POLICIES``."""
+        self.ages = RowAges()
+        """To be told of the rows that an epoch changes; see ``RowAges``."""
+        self.newcomers = DEVICE
+        """The side that is to have new vertices: the host since headroom was short, until there is room."""
+        self._stock = stock
+        self._policy = POLICIES[policy]
+        self._epoch = 0
+        self._last: Measures | None = None
+        self._window = Window(WINDOW)
+        self._epoch_s, self._remote_s = Mean(), Mean()
+        self._reads = Reads()
+        self._move_s = Rate(_MOVE_S * 10_000, 10_000)
+        self._turns, self._exchanges = _Turns(), _Exchanges()
+        self._plan: Plan | None = None
+        self._moving: Decision | None = None
+        self._decisions: deque[Decision] = deque(maxlen=_DECISIONS)
+        self._short: tuple[int, float] | None = None
+        self._requested = self._frozen = False
+
+    # -- what is asked from outside -------------------------------------------------------------------------------
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """The newest 64, oldest first; copies."""
+        return [replace(decision) for decision in self._decisions]
+
+    @property
+    def frozen(self) -> bool:
+        return self._frozen
+
+    def freeze(self) -> None:
+        """Nothing moves any more but by ``evict``; what is under way stops where it is."""
+        self._frozen = True
+        self._drop()
+
+    def thaw(self) -> None:
+        """Rows move again, by what is measured from now on."""
+        self._frozen = False
+        self._restart()
+
+    def request(self) -> None:
+        """Rebalance after the next epoch that is not frozen, without thresholds and waits, within the budgets."""
+        self._requested = True
+
+    def budget(self) -> int:
+        """How many edges may move after this epoch."""
+        return int(min(EDGES_MAX, BUDGET * self._epoch_s.value / self._move_s.value))
+
+    def observe(self, measures: Measures) -> Moves | None:
+        """What is to move before the next epoch; the moves of one epoch must be over by its next ``observe``."""
+        self._see(measures)
+        if self._frozen:
+            return None
+        if self._plan is not None and _is_overtaken(self._plan.decision, measures.headroom):
+            self._drop()
+        if self._is_short(measures):
+            self._leave(measures)
+        elif self._plan is None:
+            self._decide(measures)
+        return self._hand_out()
+
+    def refused(self) -> None:
+        """The last moves found no memory: what was decided is dropped, and rows stay on the host for a while."""
+        self._drop()
+        self._turns.took(HOST, self._epoch)
+        self.newcomers = HOST
+
+    def evict(self, bytes_needed: int) -> Move | None:
+        """What leaves at once where the device has no memory for a batch; None: it has no rows.
+
+        So many rows that as many bytes are free, and ``SPARE`` of the device's memory by what was last measured,
+        beyond any budget; those that came lately last.
+        """
+        self._drop()
+        edges = bytes_needed / self._edge_bytes()
+        if self._last is not None:
+            edges = max(edges, self._edges_until(self._last, SPARE))
+        for rested in (True, False):
+            survey = self.ages.survey(self._stock(), NO_LIMIT, rested=rested)
+            price = self._policy(survey.classes(self._reads.mean))
+            leaving = survey.listed(DEVICE, price, edges)
+            if leaving.edges.sum() >= edges:
+                break
+        if leaving.vertices.size == 0:
+            return None
+        n = int(leaving.edges.sum())
+        why = f"no memory on the device for {bytes_needed:,} bytes"
+        self._moving = Decision(self._epoch, "evict", why, n, 0, n * self._move_s.value, state="done")
+        self._decisions.append(self._moving)
+        self._turns.took(HOST, self._epoch)
+        self._restart()
+        self.newcomers = HOST
+        self.ages.moved(leaving.vertices)
+        return Move(leaving.vertices, HOST, "evict", n)
+
+    # -- decisions ------------------------------------------------------------------------------------------------
+
+    def _see(self, measures: Measures) -> None:
+        self._epoch += 1
+        self._last = measures
+        self.ages.advance()
+        self._window.see(measures)
+        self._epoch_s.see(measures.seconds)
+        self._remote_s.see(measures.remote_s)
+        self._exchanges.see(measures)
+        self._move_s.see(measures.moved_s, measures.moved_edges)
+        if measures.reads is not None:
+            self._reads.see(measures.reads)
+        if self._moving is not None:
+            self._moving.moved_edges += measures.moved_edges
+            self._moving.moved_s += measures.moved_s
+        if measures.headroom >= SPARE_MIN:
+            self._short = None
+        else:
+            self.newcomers = HOST
+        if measures.headroom > ROOM_MIN:
+            self.newcomers = DEVICE
+
+    def _is_short(self, measures: Measures) -> bool:
+        if measures.headroom >= SPARE_MIN or measures.device_edges == 0:
+            return False
+        if self._plan is not None and self._plan.decision.reason == "headroom":
+            return False
+        if self._short is None:
+            return True
+        epoch, headroom = self._short
+        return self._epoch - epoch >= WINDOW or measures.headroom < headroom - _SHRUNK
+
+    def _leave(self, measures: Measures) -> None:
+        self._drop()
+        self._short = self._epoch, measures.headroom
+        why = f"{measures.headroom:.1%} of the device's memory is free"
+        self._begin("headroom", why, self._survey(), leaving=self._edges_until(measures, SPARE))
+
+    def _decide(self, measures: Measures) -> None:
+        if self._requested:
+            self._requested = False
+            self._fulfil(measures)
+        elif self._window.is_full:
+            self._balance(measures)
+            if self._plan is None:
+                self._fill(measures)
+        if self._plan is None and self._exchanges_pay(measures):
+            survey = self._survey()
+            least_s = PAYS * 2 * self._move_s.value / HORIZON
+            exchange = self._best_exchange(survey, least_s)
+            self._exchanges.looked()
+            if exchange.gain_s >= _EXCHANGE_MIN * self._epoch_s.value:
+                self._exchange("gain", survey, exchange)
+
+    def _fulfil(self, measures: Measures) -> None:
+        survey = self._survey()
+        leaving, coming = self._edges_until(measures, SPARE), -self._edges_until(measures, ROOM)
+        if leaving > 0:
+            self._begin("request", f"{measures.headroom:.1%} is free", survey, leaving=leaving)
+        elif coming > 0 and measures.host_edges > 0:
+            self._begin("request", f"{measures.headroom:.1%} is free", survey, coming=coming)
+        else:
+            self._exchange("request", survey, self._best_exchange(survey, 0.0))
+
+    def _balance(self, measures: Measures) -> None:
+        window, edges = self._window, (measures.host_edges, measures.device_edges)
+        slow = DEVICE if window.apply_s[DEVICE] > window.apply_s[HOST] else HOST
+        fast = 1 - slow
+        others_s = window.apply_s[fast] + window.programs_s
+        if window.updates == 0 or window.apply_s[slow] <= APART * others_s or edges[slow] == 0:
+            return
+        slow_rate, fast_rate = self._apply_rates(measures)[slow], self._apply_rates(measures)[fast]
+        moving = (window.apply_s[slow] - others_s) / (slow_rate + fast_rate)
+        if fast == DEVICE:
+            moving = min(moving, -self._edges_until(measures, SPARE))
+        if moving * slow_rate < _SAVED_MIN * window.seconds or not self._turns.allow(fast, self._epoch):
+            return
+        names = ("the host", "the device")
+        why = f"{names[slow]} applied for {window.apply_s[slow]:.3g} s, all else took {others_s:.3g} s"
+        amounts = {"coming" if fast == DEVICE else "leaving": moving}
+        self._begin("balance", why, self._survey(), **amounts)
+
+    def _fill(self, measures: Measures) -> None:
+        if measures.headroom <= ROOM_MIN or not self._turns.allow(DEVICE, self._epoch):
+            return
+        coming = min(-self._edges_until(measures, ROOM), measures.host_edges)
+        window, rates = self._window, self._apply_rates(measures)
+        if sum(rates) > 0:
+            spare_s = window.apply_s[HOST] + window.programs_s - window.apply_s[DEVICE]
+            coming = min(coming, spare_s / sum(rates))
+        edges = measures.host_edges + measures.device_edges
+        if coming > 0 and coming >= min(measures.host_edges, _EDGES_MIN * edges):
+            why = f"{measures.headroom:.1%} of the device's memory is free"
+            self._begin("room", why, self._survey(), coming=coming)
+
+    def _exchanges_pay(self, measures: Measures) -> bool:
+        """Whether they may: there is something to read over the bus, and time to look for them."""
+        if self._remote_s.value <= 0 or 0 in (measures.host_edges, measures.device_edges):
+            return False
+        # Owners are a view: no pass is made for them.
+        return self._exchanges.is_due(self._stock().owner.size)
+
+    def _best_exchange(self, survey: Survey, least_s: float) -> Exchange:
+        bus_s = bus_seconds(survey.classes(self._reads.mean), survey.edges[HOST], self._remote_s.value)
+        host, device = (self._worth(survey, reads, bus_s) for reads in self._reads.bounds())
+        return best_exchange(survey.movable, host, device, least_s)
+
+    def _worth(self, survey: Survey, reads: Floats | None, bus_s: float) -> Worth:
+        classes = survey.classes(reads)
+        return Worth(self._policy(classes), KEY_BYTES * bus_s * cost(classes))
+
+    def _exchange(self, reason: Reason, survey: Survey, exchange: Exchange) -> None:
+        if exchange.edges:
+            why = f"{exchange.edges:,} edges of each side are better on the other"
+            self._begin(reason, why, survey, leaving=exchange.edges, coming=exchange.edges, gain_s=exchange.gain_s)
+            if self._plan is not None:
+                self._exchanges.begin(self._remote_s.value, self._plan.decision.predicted_s)
+
+    def _apply_rates(self, measures: Measures) -> tuple[float, float]:
+        """Seconds of the window for an edge of the host, and of the device; of who had none, what is thought."""
+        host, device = (
+            seconds / edges if edges else 0.0
+            for seconds, edges in zip(
+                self._window.apply_s, (measures.host_edges, measures.device_edges), strict=True
+            )
+        )
+        return host or device * _HOST_SLOWER, device or host / _HOST_SLOWER
+
+    def _edge_bytes(self) -> float:
+        """Of the device's memory, for an edge."""
+        last = self._last
+        if last is None or last.device_edges == 0:
+            return _EDGE_BYTES
+        return min(max(last.device_bytes / last.device_edges, _EDGE_BYTES_MIN), _EDGE_BYTES_MAX)
+
+    def _edges_until(self, measures: Measures, free: float) -> float:
+        """How many edges must leave until that share of the device's memory is free; below 0: may come."""
+        return (free - measures.headroom) * measures.device_limit / self._edge_bytes()
+
+    def _survey(self) -> Survey:
+        return self.ages.survey(self._stock(), min(EDGES_MAX, _LONG_ROW * self.budget()))
+
+    # -- what was decided -----------------------------------------------------------------------------------------
+
+    def _begin(
+        self,
+        reason: Reason,
+        why: str,
+        survey: Survey,
+        *,
+        leaving: float = 0,
+        coming: float = 0,
+        gain_s: float = 0.0,
+    ) -> None:
+        """Decide that so many edges leave the device or come to it, as far as there are some that may."""
+        least, most = (self._policy(survey.classes(reads)) for reads in self._reads.bounds())
+        out = survey.listed(DEVICE, most, leaving)
+        back = survey.listed(HOST, -least, coming)
+        to_host, to_device = int(out.edges.sum()), int(back.edges.sum())
+        if to_host + to_device == 0:
+            return
+        predicted_s = (to_host + to_device) * self._move_s.value
+        decision = Decision(self._epoch, reason, why, to_host, to_device, predicted_s, gain_s)
+        self._decisions.append(decision)
+        self._plan = plan(decision, out if to_host else None, back if to_device else None)
+        if not (to_host and to_device):
+            self._turns.took(HOST if to_host else DEVICE, self._epoch)
+
+    def _hand_out(self) -> Moves | None:
+        if self._plan is None:
+            return None
+        moves = self._plan.take(self.budget())
+        if moves:
+            self._moving = self._plan.decision
+        for move in moves:
+            self.ages.moved(move.vertices)
+        if self._plan.is_over:
+            self._plan.decision.state = "done"
+            self._end()
+        return moves or None
+
+    def _drop(self) -> None:
+        if self._plan is not None:
+            self._plan.decision.state = "dropped"
+            self._end()
+
+    def _end(self) -> None:
+        assert self._plan is not None
+        if self._plan.decision.reason == "headroom" and self._last is not None:
+            self._short = self._epoch, self._last.headroom
+        self._plan = None
+        self._restart()
+
+    def _restart(self) -> None:
+        """Rows have moved: what was measured before says little."""
+        self._window.restart()
+        self._exchanges.epochs = 0
+
+
+def _is_overtaken(decision: Decision, headroom: float) -> bool:
+    """Whether the device's memory has become as free, or as short, as rows were to make it, or worse."""
+    if decision.reason == "headroom":
+        return headroom > ROOM
+    return decision.to_host == 0 and headroom < SPARE
