@@ -266,19 +266,21 @@ def test_while_the_host_s_array_grows_and_shrinks(
     rng = np.random.default_rng(seed)
     edges = rng.permutation(np.unique(rng.integers(0, n, (9000, 2)), axis=0))
     at = 4500
-    run.step(inserts(edges[:at].tolist(), n))
-    side.move(rng.random(n) < 0.7)
+    # The last row is long, and none comes behind it.
+    run.step(inserts([*edges[:at].tolist(), *((n, v) for v in range(150)), (0, n)], n + 1))
+    side.move(np.append(rng.random(n) < 0.7, True))
     n_amid = 0
     while not n_amid or array.migrating:
         more = 15 if array.migrating else 250
-        n_amid += step(inserts(edges[at : at + more].tolist(), n))
+        n_amid += step(inserts(edges[at : at + more].tolist(), n + 1))
         at += more
     n_amid = 0
     while not n_amid or array.migrating or not pages.gone:
         fewer = 250 if array.n_edges > 0.52 * array.view().keys.size else 15
-        n_amid += step(deletes(edges[at - fewer : at].tolist(), n))
+        n_amid += step(deletes(edges[at - fewer : at].tolist(), n + 1))
         at -= fewer
-    run.step(inserts(edges[at : at + 30].tolist(), n))
+    run.step(inserts(edges[at : at + 30].tolist(), n + 1))
+    run.step(deletes(edges[100:at].tolist(), n + 1))  # so few are left that they move to fewer leaves at once
     assert pages.launched > 10
     assert run.graph.check() == []
 
