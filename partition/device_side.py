@@ -242,7 +242,7 @@ class DeviceSide(Side[DevicePackedArray]):
                 self.in_.load(in_)
         except MemoryError:
             for array in self.arrays:
-                array.load(_nothing(array.weighted))
+                array.clear()
             raise
         self.forget_report()
         self.stream.synchronize()
@@ -299,10 +299,6 @@ class DeviceSide(Side[DevicePackedArray]):
             if array is not None and wanted is not None and not _same(array, wanted):
                 problems.append(f"the device's {name} are not the host's")
         return problems
-
-
-def _nothing(weighted: bool) -> EdgeList:
-    return EdgeList(np.empty(0, np.uint64), np.empty(0, np.float32) if weighted else None)
 
 
 def _on_host(edges: EdgeList) -> EdgeList:

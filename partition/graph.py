@@ -26,7 +26,9 @@ from ..gpma.edges import (
     Op,
     Vertices,
     Weights,
+    destinations,
     pack,
+    sources,
     transpose,
 )
 from ..gpma.host.snapshot import EdgeCopy
@@ -38,7 +40,7 @@ from .changes import Report, count_loops, no_change, none
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .host_side import SMALL_UPDATES_MAX, HostSide
 from .owned import Migrated, MovePlan, OwnedPlan, OwnedRows, RowsReader, SideApply, SideFull
-from .placement import HOST, Placement
+from .placement import HOST, Owners, Placement
 from .side import Direction, Reader, Side
 from .weights import WeightDomain, in_domain
 
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
     from .device_side import DeviceSide, DeviceSidePlan
 
 T = TypeVar("T")
+
+Divide = Callable[[Vertices, Vertices], Owners]
+"""(lengths of out-rows, and of the in-rows that are kept: uint32[n]) -> the owner of each vertex (uint8[n])."""
 
 
 # What leaves a device without memory, of its edges, in ever larger steps; and edges that leave it together.
@@ -123,8 +128,12 @@ class Graph:
         if self.owned:
             self.placement.newcomers = len(self.sides) - 1 if self.device is not None else HOST
             self._rows = OwnedRows(self.sides, self.placement, in_edges=kept["in_edges"], weighted=weighted)
+            if self.device is not None and host_sides == 1:
+                self.device.read_remote(self.host)
         self._copies: list[EdgeCopy] = []
         self._process = os.getpid()
+        self.divide: Divide | None = None
+        """Who owns what is loaded, where each row is on one side only; None: who gets new vertices."""
         self.relieved = Migrated(0, 0)
         """What the last batch moved to the host because a device had no memory for it."""
 
@@ -314,7 +323,7 @@ class Graph:
             if self._rows is None:
                 report = Report.of(self._apply_on_sides(batch))
             else:
-                report = self._apply_by_owner(self._rows, batch)
+                report = self._apply_by_owner(self._rows, batch, n_vertices)
         self.n_vertices = n_vertices
         if lives is not None:
             self.existence.commit(lives)
@@ -380,12 +389,12 @@ class Graph:
         self._finish_on_device(on_device)
         return report
 
-    def _apply_by_owner(self, owned: OwnedRows, batch: EdgeBatch) -> Report:
+    def _apply_by_owner(self, owned: OwnedRows, batch: EdgeBatch, n_vertices: int) -> Report:
         """A batch of updates of edges, each row's at its owner: on all sides or on none."""
         rows = batch if self.directed else _both_directions(batch)
         self.relieved = Migrated(0, 0)
         plan = self._of_owners(lambda: self._with_relief(owned, lambda: owned.prepare(rows)))
-        reports = self._by_owners(lambda: self._commit(owned, plan))
+        reports = self._by_owners(lambda: self._commit(owned, plan, n_vertices))
         return owned.whole(reports)
 
     def _with_relief(self, owned: OwnedRows, work: Callable[[], T]) -> T:
@@ -419,16 +428,17 @@ class Graph:
         bounds = np.searchsorted(ends, np.arange(_PIECE_EDGES, ends[-1], _PIECE_EDGES)) + 1
         for piece in np.split(leaving, np.unique(bounds)):
             plan = owned.prepare_move(piece, HOST)
-            moved = self._by_owners(lambda plan=plan: owned.move(plan))  # type: ignore[misc]
+            moved = self._by_owners(lambda plan=plan: self._move(owned, plan))  # type: ignore[misc]
             self.relieved = Migrated(*map(sum, zip(self.relieved, moved, strict=True)))
 
-    def _commit(self, owned: OwnedRows, plan: OwnedPlan) -> list[Report]:
+    def _commit(self, owned: OwnedRows, plan: OwnedPlan, n_vertices: int) -> list[Report]:
         if self.device is not None:
             self.device.forget_report()
         reports = owned.commit(plan)
         if self.device is not None:
             own = len(self.sides) - 1
             self.device.hear([report.read() for side, report in reports.items() if side != own])
+            self._mark(np.arange(self.n_vertices, n_vertices, dtype=np.uint32))
         return list(reports.values())
 
     def migrate(self, vertices: Vertices, to: int) -> Migrated:
@@ -456,7 +466,16 @@ class Graph:
         moved = owned.move(plan)
         if self.device is not None:
             self.device.forget_report()
+            self._mark(plan.vertices)
         return moved
+
+    def _mark(self, vertices: Vertices) -> None:
+        """Tell the device, as far as it reads rows of the host, which of these are there."""
+        if self.device is None or not self.device.reads_remote or vertices.size == 0:
+            return
+        here = self.placement.owners(vertices) == len(self.sides) - 1
+        self.device.set_remote(vertices[here], False)
+        self.device.set_remote(vertices[~here], True)
 
     def _of_owners(self, work: Callable[[], T]) -> T:
         """What the sides say, who may want memory.
@@ -546,7 +565,7 @@ class Graph:
         ``dead``: the dense ids, each once, that no longer are vertices; they have no edges.
 
         Raises:
-            NoMemory: the graph is as before.
+            NoMemory: the graph is as before; or without arcs, where each row is on one side only.
             ValueError: there are fewer vertices than before, an arc or ``dead`` names one that is not there, arcs
                 are out of order, or a weight is missing or lies outside ``weight_domain``; the graph is as before.
             RuntimeError: ``require_own_process``.
@@ -577,10 +596,30 @@ class Graph:
         with self._room_for(n_vertices):
             _require_heads(edges.keys, n_vertices)
             in_ = None if self.host.in_ is None else self._in_arcs(edges)
-            self._of_owners(lambda: owned.load(edges, in_))
+            for owner in self._divisions(edges, n_vertices):
+                self.placement.place(owner)
+                try:
+                    self._of_owners(lambda: owned.load(edges, in_))
+                    break
+                except SideFull as full:
+                    if full.side == HOST:
+                        raise
+            self._by_owners(lambda: self._mark(np.arange(n_vertices, dtype=np.uint32)))
         self.existence.load(dead)
         self.n_vertices = n_vertices
         self.self_loops = 0 if self.directed else count_loops(edges.keys)
+
+    def _divisions(self, edges: EdgeList, n_vertices: int) -> Iterator[Owners]:
+        """Owners to try: as ``divide`` says, or whom new vertices go to; then the host alone."""
+        if self.divide is None:
+            yield np.full(n_vertices, self.placement.newcomers, np.uint8)
+        else:
+            heads = destinations(edges.keys) if self.host.in_ is not None else edges.keys[:0].astype(np.uint32)
+            out, in_ = (
+                np.bincount(ends, minlength=n_vertices).astype(np.uint32) for ends in (sources(edges.keys), heads)
+            )
+            yield self.divide(out, in_)
+        yield np.full(n_vertices, HOST, np.uint8)
 
     def drop_device(self, reason: str) -> None:
         """Go on without the device's rows, for good: it failed, or has no memory. ``reason``: in words.

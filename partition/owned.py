@@ -228,13 +228,16 @@ class OwnedRows:
 
         Raises:
             ValueError: a row does not exist, or keys are out of order.
-            MemoryError: a side has not enough.
+            SideFull: one has not enough memory; what the others have is not all there is.
         """
         with self._turnstile.writing():
             for number, side in self._owners(loaded=True):
                 parts = [None if edges is None else self._of(number, edges) for edges in (out, in_)]
                 assert parts[0] is not None
-                side.load_rows(parts[0], parts[1])
+                try:
+                    side.load_rows(parts[0], parts[1])
+                except MemoryError as error:
+                    raise SideFull(number, str(error)) from error
         self._forget()
 
     def _of(self, side: int, edges: EdgeList) -> EdgeList:

@@ -274,3 +274,29 @@ def test_rows_move_only_where_each_is_on_one_side() -> None:
             graph.migrate(np.arange(5, dtype=np.uint32), 2)
         with pytest.raises(ValueError, match="vertex 500 of 500"):
             graph.migrate(np.array([500], np.uint32), 1)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_loaded_is_divided(emulated_cupy: ModuleType, shape: str) -> None:
+    options = SHAPES[shape]
+    asked = []
+
+    def halves(out: Any, in_: Any) -> Any:
+        asked.append((int(out.sum()), int(in_.sum())))
+        return (np.arange(out.size) % 2).astype(np.uint8)
+
+    with opened(**options) as whole, opened(**options, host_rows="owned", device=True) as owned:
+        whole.apply(*of_rmat(whole, 0, 2000))
+        owned.divide = halves
+        owned.load(whole.export(), 500)
+        assert owned.placement.owned == (250, 250)
+        kept = whole.directed and whole.mirror is not None
+        assert asked == [(whole.n_arcs, whole.n_arcs if kept else 0)]
+        assert_same_graph(whole, owned)
+        pool = emulated_cupy.get_default_memory_pool()
+        pool.set_limit(pool.used_bytes())
+        whole.apply(*of_rmat(whole, 1, 6000))
+        owned.load(whole.export(), 500)
+        pool.set_limit()
+        assert owned.placement.owned == (500, 0), "the device has no memory for its half"
+        assert_same_graph(whole, owned)

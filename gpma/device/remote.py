@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ..edges import Vertices
 from ..rows import RowView
+from .module import import_cupy
 from .registered import Extent, Range, Registered
 from .state import DeviceArray, address, zeros
 from .structures import STATE
@@ -23,8 +24,9 @@ from .structures import STATE
 # The fields of struct State, as ``_write`` packs them.
 _COLUMNS, _NUMBERS = struct.Struct("=6Q"), struct.Struct("=3I")
 _FIRST_COLUMN, _FIRST_NUMBER = "remote_keys", "remote_n_leaves"
-# Bits grow by this factor.
+# Bits grow by this factor. From so large a share of words on, all of them are brought anew.
 _ROOM = 1.5
+_UPLOAD_SHARE = 1 / 8
 _LEAVES_MAX = (1 << 32) - 2
 
 
@@ -90,7 +92,7 @@ class RemoteRows:
         self._words, self._bits = words, bits
 
     def mark(self, vertices: Vertices, *, remote: bool) -> None:
-        """Say of the rows of these vertices, each named once, whether they are remote. Takes no memory.
+        """Say of the rows of these vertices, each named once, whether they are remote.
 
         Raises:
             IndexError: a vertex does not exist; nothing was changed.
@@ -102,9 +104,21 @@ class RemoteRows:
             return
         self.n_rows += int(np.count_nonzero(is_other)) * (1 if remote else -1)
         np.bitwise_xor.at(self._words, place[is_other], bit[is_other])
-        changed = slice(int(place[is_other].min()), int(place[is_other].max()) + 1)
-        self._bits[changed].set(self._words[changed], stream=self._stream)
-        self._stream.synchronize()  # what is copied may be changed from here on
+        changed = np.unique(place[is_other])
+        with self._stream:
+            if changed.size > _UPLOAD_SHARE * self._words.size or not self._bring(changed):
+                self._bits.set(self._words, stream=self._stream)
+            # What was brought may lie in memory that is free from here on.
+            self._stream.synchronize()
+
+    def _bring(self, changed: npt.NDArray[np.uint32]) -> bool:
+        """Bring only these words to the device; False: there is no memory for it."""
+        asarray = import_cupy().asarray
+        try:
+            self._bits[asarray(changed)] = asarray(self._words[changed])
+        except MemoryError:
+            return False
+        return True
 
     def write(self, out: npt.NDArray[np.void], in_: npt.NDArray[np.void]) -> None:
         """Fill these fields of two structures State, of the out-rows and of those to pull from.
