@@ -200,7 +200,7 @@ class Engine:
         seconds = sorted(self._states[program.id].seconds for program in programs)
         threads = self._threads if sum(seconds[:-1]) >= HANDED_OVER_S_MIN else 1
         runs = self._run_all(programs, lambda program: program.refresh(self._graph, change), threads)
-        if self._graph.device is None:
+        if self._graph.device is None or self._graph.owned:  # the home is where the rows are
             return runs
         return [self._rehoused(run, change.n_arcs) for run in runs]
 

@@ -1,7 +1,7 @@
 """Classes of rows: kept by what an epoch changed, counted and listed by passes over all vertices.
 
 A vertex is in one of 64 classes, by the number of edges in its rows (out and in, powers of two) and by the epochs
-since they changed last (under 16, 256, 4,096, or more; in steps of 16). What is kept for each vertex is when
+since they changed last (up to 16, 256, 4,096, or more; in steps of 4). What is kept for each vertex is when
 that was, 2 bytes, and whether it moved within the last epochs, 1 byte; an epoch costs what it touched. A survey
 is one pass over all vertices, a list one more; they are made when something is decided.
 
@@ -35,8 +35,10 @@ REST = 64
 """Epochs for which a row stays where it moved to."""
 
 _AGES = 4
-_TICK = 16
-_AGE = np.array([0, _TICK, _TICK**2, _TICK**3], np.float64)
+# A tick has so many epochs, and the ages end with so many ticks.
+_TICK = 4
+_YOUNG, _RECENT, _KNOWN = 4, 64, 1024
+_AGE = _TICK * np.array([0, _YOUNG, _RECENT, _KNOWN], np.float64)
 _CELLS = 64
 _TICKS = 1 << 16
 
@@ -134,7 +136,7 @@ class RowAges:
 
     def __init__(self) -> None:
         self._epoch = 0
-        self._tick = _TICK**3
+        self._tick = _TICKS // 2
         self._changed: Ticks = new_column(0, np.uint16)
         self._moved: Bytes = new_column(0, np.uint8)
         self._moves: deque[tuple[int, Vertices]] = deque()
@@ -209,7 +211,7 @@ def _class_of(edges: Int, changed: Int, tick: Int) -> Int:
         edges >>= 1
         degree_class += 1
     age = np.int64(tick) - np.int64(changed)
-    age_class = np.int64(age > 0) + np.int64(age >= _TICK) + np.int64(age >= _TICK**2)
+    age_class = np.int64(age > _YOUNG) + np.int64(age > _RECENT) + np.int64(age > _KNOWN)
     return degree_class * _AGES + age_class
 
 

@@ -1,5 +1,7 @@
 """The rows that a CUDA device keeps: the same as the host's, changed by the same batches, or those it owns.
 
+Where others live on the host, programs on the device read them there: see ``read_remote``.
+
 All of it runs on one stream. What is launched for a batch waits for nothing, so that what programs launch on the
 stream after it follows at once.
 """
@@ -13,10 +15,12 @@ import numpy.typing as npt
 
 from ..gpma.device.array import DevicePackedArray, DevicePlan
 from ..gpma.device.module import import_cupy
-from ..gpma.device.report import DeviceReport, joined
+from ..gpma.device.remote import RemoteRows
+from ..gpma.device.report import DeviceReport, ReportRoom
 from ..gpma.device.staging import DeviceBatch, Staging
 from ..gpma.device.turning import Turning
 from ..gpma.edges import HALF, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
+from ..gpma.host import PackedMemoryArray
 from .changes import Report
 from .side import Direction, Side
 
@@ -36,6 +40,7 @@ class DeviceSide(Side[DevicePackedArray]):
     with each other, and with the host: they are of no use then."""
 
     name = "device"
+    takes_edges = True
 
     def __init__(self, *, directed: bool, weighted: bool, in_edges: bool, in_weights: bool) -> None:
         """``in_edges``: whether a directed graph keeps in-rows; ``in_weights``: with weights, where there are any.
@@ -53,10 +58,12 @@ class DeviceSide(Side[DevicePackedArray]):
             self.in_ = DevicePackedArray(weighted=weighted and in_weights, stream=self.stream)
         self._staging = Staging(self.stream)
         self._turning = Turning(self.stream)
+        self._remote: RemoteRows | None = None
         self.report: DeviceReport = self.out.empty_report()
         """What the last batch did to the out-rows, update by update, both directions in an undirected graph; empty
         after a load. Good until the next ``prepare``. Where others own rows, it tells of those, too (``hear``)."""
         self._own: DeviceReport = self.report
+        self._whole = ReportRoom(weighted=weighted)
 
     @property
     def in_rows(self) -> DevicePackedArray:
@@ -74,6 +81,66 @@ class DeviceSide(Side[DevicePackedArray]):
     @property
     def n_vertices(self) -> int:
         return self.out.n_vertices
+
+    @property
+    def remote(self) -> RemoteRows | None:
+        """The rows that live on the host, for kernels to read there; None: every row that has edges is here."""
+        remote = self._remote
+        return remote if remote is not None and remote.n_rows and remote.n_edges else None
+
+    @property
+    def reads_remote(self) -> bool:
+        """Whether rows may be remote, now or later: ``read_remote``."""
+        return self._remote is not None
+
+    @property
+    def n_arcs(self) -> int:
+        """Of all out-rows, here and on the host."""
+        remote = self.remote
+        return self.out.n_edges + (0 if remote is None else remote.out.n_edges)
+
+    def read_remote(self, host: Side[PackedMemoryArray] | None) -> None:
+        """Let programs read in these arrays, where they lie, the rows that ``set_remote`` says of; None: no more.
+
+        Whenever a program runs, the arrays must hold those rows and no others, and none of them must be here.
+
+        Raises:
+            MemoryError: the device has not enough.
+            RuntimeError: it fails (as CuPy says it).
+        """
+        if self._remote is not None:
+            self._remote.close()
+            self._remote = None
+        if host is not None:
+            self._remote = RemoteRows(host.out, host.in_, self.stream)
+            self._remote.ensure_vertices(self.n_vertices)
+
+    def set_remote(self, vertices: Vertices, is_remote: bool) -> None:
+        """The rows of these vertices, each named once, live on the host from now on, or here. New ones live here.
+
+        Raises:
+            IndexError: a vertex does not exist; nothing was changed.
+            RuntimeError: the device, as CuPy says it.
+        """
+        assert self._remote is not None, "read_remote comes first"
+        self._remote.mark(vertices, remote=is_remote)
+
+    def ensure_vertices(self, n_vertices: int) -> None:
+        super().ensure_vertices(n_vertices)
+        if self._remote is not None:
+            self._remote.ensure_vertices(n_vertices)
+
+    def write_states(self, out: npt.NDArray[np.void], in_: npt.NDArray[np.void]) -> None:
+        """Write what kernels read out-rows and in-rows by, as ``DevicePackedArray.write_state`` does.
+
+        Raises:
+            LookupError: no in-rows are kept.
+            RuntimeError: kernels cannot read what is remote (``RemoteRows.write``).
+        """
+        self.out.write_state(out)
+        self.in_rows.write_state(in_)
+        if (remote := self.remote) is not None:
+            remote.write(out, in_)
 
     def load(self, edges: EdgeList) -> None:
         """Replace everything by these out-arcs (ascending; of an undirected graph both directions)."""
@@ -138,12 +205,19 @@ class DeviceSide(Side[DevicePackedArray]):
         """Add to ``report`` what the last batch did to out-rows that others own.
 
         Raises:
-            MemoryError, RuntimeError: the device, as CuPy says it.
+            RuntimeError: the device, as CuPy says it.
         """
         with self.stream:
-            self.report = joined(self._own, changes)
+            self.report = self._whole.joined(self._own, changes)
 
     # -- rows that the device owns ------------------------------------------------------------------------------
+
+    def expect(self, n_updates: int) -> None:
+        with self.stream:
+            self._whole.reserve(n_updates)
+
+    def prepare_edges(self, batch: EdgeBatch) -> DeviceSidePlan:
+        return self.prepare(batch)
 
     def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> DeviceSidePlan:
         with self.stream:
@@ -172,7 +246,7 @@ class DeviceSide(Side[DevicePackedArray]):
                 self.in_.load(in_)
         except MemoryError:
             for array in self.arrays:
-                array.load(_nothing(array.weighted))
+                array.clear()
             raise
         self.forget_report()
         self.stream.synchronize()
@@ -212,9 +286,14 @@ class DeviceSide(Side[DevicePackedArray]):
             weights[: len(edges)] = edges.weights
         return len(edges)
 
+    def close(self) -> None:
+        """Read nothing on the host any more; harmless to repeat."""
+        self.read_remote(None)
+
     def memory_bytes(self) -> dict[str, int]:
         total = super().memory_bytes()
         total["scratch"] += self._staging.memory_bytes() + self._turning.memory_bytes()
+        total["scratch"] += self._whole.memory_bytes()
         return total
 
     def check(self, out: EdgeList, in_: EdgeList | None) -> list[str]:
@@ -224,10 +303,6 @@ class DeviceSide(Side[DevicePackedArray]):
             if array is not None and wanted is not None and not _same(array, wanted):
                 problems.append(f"the device's {name} are not the host's")
         return problems
-
-
-def _nothing(weighted: bool) -> EdgeList:
-    return EdgeList(np.empty(0, np.uint64), np.empty(0, np.float32) if weighted else None)
 
 
 def _on_host(edges: EdgeList) -> EdgeList:

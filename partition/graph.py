@@ -26,7 +26,9 @@ from ..gpma.edges import (
     Op,
     Vertices,
     Weights,
+    destinations,
     pack,
+    sources,
     transpose,
 )
 from ..gpma.host.snapshot import EdgeCopy
@@ -37,8 +39,8 @@ from .changes import GraphChange as GraphChange
 from .changes import Report, count_loops, no_change, none
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .host_side import SMALL_UPDATES_MAX, HostSide
-from .owned import Migrated, MovePlan, OwnedPlan, OwnedRows, RowsReader, SideApply
-from .placement import HOST, Placement
+from .owned import Migrated, MovePlan, OwnedPlan, OwnedRows, RowsReader, SideApply, SideFull
+from .placement import HOST, Owners, Placement, both_directions
 from .side import Direction, Reader, Side
 from .weights import WeightDomain, in_domain
 
@@ -46,6 +48,14 @@ if TYPE_CHECKING:
     from .device_side import DeviceSide, DeviceSidePlan
 
 T = TypeVar("T")
+
+Divide = Callable[[Vertices, Vertices], Owners]
+"""(lengths of out-rows, and of the in-rows that are kept: uint32[n]) -> the owner of each vertex (uint8[n])."""
+
+
+# What leaves a device without memory, of its edges, in ever larger steps; and edges that leave it together.
+_LEAVING = (0.25, 0.5, 1.0)
+_PIECE_EDGES = 1 << 16
 
 
 class NoMemory(MemoryError):
@@ -117,9 +127,17 @@ class Graph:
         self._rows: OwnedRows | None = None
         if self.owned:
             self.placement.newcomers = len(self.sides) - 1 if self.device is not None else HOST
-            self._rows = OwnedRows(self.sides, self.placement, in_edges=kept["in_edges"], weighted=weighted)
+            self._rows = OwnedRows(
+                self.sides, self.placement, directed=directed, in_edges=kept["in_edges"], weighted=weighted
+            )
+            if self.device is not None and host_sides == 1:
+                self.device.read_remote(self.host)
         self._copies: list[EdgeCopy] = []
         self._process = os.getpid()
+        self.divide: Divide | None = None
+        """Who owns what is loaded, where each row is on one side only; None: who gets new vertices."""
+        self.relieved = Migrated(0, 0)
+        """What the last batch moved to the host because a device had no memory for it."""
 
     @property
     def crew(self) -> Crew:
@@ -157,7 +175,10 @@ class Graph:
         Where others than the host own rows this is a copy of all of them, which takes as long as an export: see
         ``degrees``, ``neighbors``, ``has_edge`` and ``weights_of``, which ask the owners.
         """
-        return self.host.out.view() if self._rows is None else self._rows.view("out", self.weighted)
+        owned = self._rows
+        if owned is not None:
+            return self._of_owners(lambda: owned.view("out", self.weighted))
+        return self.host.out.view()
 
     def in_rows(self) -> RowView:
         """The in-rows, in place; in an undirected graph these are the out-rows. See ``in_weighted``.
@@ -169,7 +190,10 @@ class Graph:
             return self.out_rows()
         if self.host.in_ is None:
             raise LookupError("this graph keeps no in-rows; create it with in_edges=True")
-        return self.host.in_.view() if self._rows is None else self._rows.view("in", self.in_weighted)
+        owned = self._rows
+        if owned is not None:
+            return self._of_owners(lambda: owned.view("in", self.in_weighted))
+        return self.host.in_.view()
 
     def degrees(self, direction: Direction) -> npt.NDArray[np.uint32]:
         """uint32[>= n_vertices]: the length of every row, whoever owns it; valid until the next change.
@@ -177,8 +201,9 @@ class Graph:
         Raises:
             LookupError: of in-rows, and the graph keeps none.
         """
-        if self._rows is not None:
-            return self._rows.degrees(self._kept(direction))
+        owned, kept = self._rows, self._kept(direction)
+        if owned is not None:
+            return self._of_owners(lambda: owned.degrees(kept))
         return (self.out_rows() if direction == "out" else self.in_rows()).degrees
 
     @property
@@ -209,12 +234,18 @@ class Graph:
 
     def has_edge(self, keys: Keys) -> npt.NDArray[np.bool_]:
         """bool[n]: which of these arcs are there."""
-        return self.host.out.has_edge(keys) if self._rows is None else self._rows.has_edge("out", keys)
+        owned = self._rows
+        if owned is not None:
+            return self._of_owners(lambda: owned.has_edge("out", keys))
+        return self.host.out.has_edge(keys)
 
     def weights_of(self, keys: Keys) -> Weights:
         """float32[n] weights of these arcs, NaN where there is none; 1.0 throughout when unweighted."""
+        owned = self._rows
+        if self.weighted and owned is not None:
+            return self._of_owners(lambda: owned.weights_of("out", keys))
         if self.weighted:
-            return self.host.out.weights_of(keys) if self._rows is None else self._rows.weights_of("out", keys)
+            return self.host.out.weights_of(keys)
         return np.where(self.has_edge(keys), np.float32(1), np.float32(np.nan))
 
     def neighbors(
@@ -226,8 +257,9 @@ class Graph:
             LookupError: in-neighbours, and the graph keeps no in-rows.
         """
         weighted = self.weighted if direction == "out" else self.in_weighted
-        if self._rows is not None:
-            neighbors, weights = self._rows.neighbors(self._kept(direction), vertex, first, limit)
+        owned, kept = self._rows, self._kept(direction)
+        if owned is not None:
+            neighbors, weights = self._of_owners(lambda: owned.neighbors(kept, vertex, first, limit))
         else:
             rows = self.out_rows() if direction == "out" else self.in_rows()
             neighbors = np.empty(min(limit, int(rows.degrees[vertex])), np.uint32)
@@ -293,7 +325,7 @@ class Graph:
             if self._rows is None:
                 report = Report.of(self._apply_on_sides(batch))
             else:
-                report = self._apply_by_owner(self._rows, batch)
+                report = self._apply_by_owner(self._rows, batch, n_vertices)
         self.n_vertices = n_vertices
         if lives is not None:
             self.existence.commit(lives)
@@ -351,7 +383,7 @@ class Graph:
         """A batch of updates of edges, on every side or on none: all that can fail on the host is behind it before
         anything is written anywhere. The device, which is asked what the host has found good, works while that
         writes."""
-        rows = batch if self.directed else _both_directions(batch)
+        rows = batch if self.directed else both_directions(batch)
         turned = None if self.host.in_ is None else EdgeBatch(transpose(rows.keys), rows.ops, rows.weights)
         plan = self.host.prepare(rows, turned) if len(rows) else None
         on_device = self._begin_on_device(lambda: batch)
@@ -359,20 +391,55 @@ class Graph:
         self._finish_on_device(on_device)
         return report
 
-    def _apply_by_owner(self, owned: OwnedRows, batch: EdgeBatch) -> Report:
+    def _apply_by_owner(self, owned: OwnedRows, batch: EdgeBatch, n_vertices: int) -> Report:
         """A batch of updates of edges, each row's at its owner: on all sides or on none."""
-        rows = batch if self.directed else _both_directions(batch)
-        plan = self._of_owners(lambda: owned.prepare(rows))
-        reports = self._by_owners(lambda: self._commit(owned, plan))
+        self.relieved = Migrated(0, 0)
+        plan = self._of_owners(lambda: self._with_relief(owned, lambda: owned.prepare(batch)))
+        reports = self._by_owners(lambda: self._commit(owned, plan, n_vertices))
         return owned.whole(reports)
 
-    def _commit(self, owned: OwnedRows, plan: OwnedPlan) -> list[Report]:
+    def _with_relief(self, owned: OwnedRows, work: Callable[[], T]) -> T:
+        """What the work gives; rows leave a device that is full, ever more of them, as far as the host has room.
+
+        Raises:
+            SideFull: the host has none, or a device has none for anything.
+        """
+        for share in _LEAVING:
+            try:
+                return work()
+            except SideFull as full:
+                if self.device is None or self.sides[full.side] is not self.device:
+                    raise
+            self._relieve(owned, share)
+        return work()
+
+    def _relieve(self, owned: OwnedRows, share: float) -> None:
+        """Move so large a share of the device's edges to the host, the longest rows first: they are few, and read
+        best over there. New vertices go there, too."""
+        self.placement.newcomers = HOST
+        device = len(self.sides) - 1
+        vertices = np.flatnonzero(self.placement.owner == device).astype(np.uint32)
+        lengths = owned.degrees("out")[vertices].astype(np.int64)
+        if self.host.in_ is not None:
+            lengths += owned.degrees("in")[vertices]
+        order = np.argsort(-lengths, kind="stable")
+        ends = np.cumsum(lengths[order])
+        n_leaving = int(np.searchsorted(ends, share * ends[-1])) + 1 if share < 1 else vertices.size
+        leaving, ends = vertices[order[:n_leaving]], ends[:n_leaving]
+        bounds = np.searchsorted(ends, np.arange(_PIECE_EDGES, ends[-1], _PIECE_EDGES)) + 1
+        for piece in np.split(leaving, np.unique(bounds)):
+            plan = owned.prepare_move(piece, HOST)
+            moved = self._by_owners(lambda plan=plan: self._move(owned, plan))  # type: ignore[misc]
+            self.relieved = Migrated(*map(sum, zip(self.relieved, moved, strict=True)))
+
+    def _commit(self, owned: OwnedRows, plan: OwnedPlan, n_vertices: int) -> list[Report]:
         if self.device is not None:
             self.device.forget_report()
         reports = owned.commit(plan)
         if self.device is not None:
             own = len(self.sides) - 1
             self.device.hear([report.read() for side, report in reports.items() if side != own])
+            self._mark(np.arange(self.n_vertices, n_vertices, dtype=np.uint32))
         return list(reports.values())
 
     def migrate(self, vertices: Vertices, to: int) -> Migrated:
@@ -400,7 +467,16 @@ class Graph:
         moved = owned.move(plan)
         if self.device is not None:
             self.device.forget_report()
+            self._mark(plan.vertices)
         return moved
+
+    def _mark(self, vertices: Vertices) -> None:
+        """Tell the device, as far as it reads rows of the host, which of these are there."""
+        if self.device is None or not self.device.reads_remote or vertices.size == 0:
+            return
+        here = self.placement.owners(vertices) == len(self.sides) - 1
+        self.device.set_remote(vertices[here], False)
+        self.device.set_remote(vertices[~here], True)
 
     def _of_owners(self, work: Callable[[], T]) -> T:
         """What the sides say, who may want memory.
@@ -490,7 +566,7 @@ class Graph:
         ``dead``: the dense ids, each once, that no longer are vertices; they have no edges.
 
         Raises:
-            NoMemory: the graph is as before.
+            NoMemory: the graph is as before; or without arcs, where each row is on one side only.
             ValueError: there are fewer vertices than before, an arc or ``dead`` names one that is not there, arcs
                 are out of order, or a weight is missing or lies outside ``weight_domain``; the graph is as before.
             RuntimeError: ``require_own_process``.
@@ -521,10 +597,30 @@ class Graph:
         with self._room_for(n_vertices):
             _require_heads(edges.keys, n_vertices)
             in_ = None if self.host.in_ is None else self._in_arcs(edges)
-            self._of_owners(lambda: owned.load(edges, in_))
+            for owner in self._divisions(edges, n_vertices):
+                self.placement.place(owner)
+                try:
+                    self._of_owners(lambda: owned.load(edges, in_))
+                    break
+                except SideFull as full:
+                    if full.side == HOST:
+                        raise
+            self._by_owners(lambda: self._mark(np.arange(n_vertices, dtype=np.uint32)))
         self.existence.load(dead)
         self.n_vertices = n_vertices
         self.self_loops = 0 if self.directed else count_loops(edges.keys)
+
+    def _divisions(self, edges: EdgeList, n_vertices: int) -> Iterator[Owners]:
+        """Owners to try: as ``divide`` says, or whom new vertices go to; then the host alone."""
+        if self.divide is None:
+            yield np.full(n_vertices, self.placement.newcomers, np.uint8)
+        else:
+            heads = destinations(edges.keys) if self.host.in_ is not None else edges.keys[:0].astype(np.uint32)
+            out, in_ = (
+                np.bincount(ends, minlength=n_vertices).astype(np.uint32) for ends in (sources(edges.keys), heads)
+            )
+            yield self.divide(out, in_)
+        yield np.full(n_vertices, HOST, np.uint8)
 
     def drop_device(self, reason: str) -> None:
         """Go on without the device's rows, for good: it failed, or has no memory. ``reason``: in words.
@@ -533,9 +629,12 @@ class Graph:
         """
         if self.device is None:
             return
+        self.device.close()
         self.device, self.device_lost = None, reason
         self.rows_lost = self.owned and self.placement.owned[-1] > 0
         self.placement.newcomers = HOST
+        if self._rows is not None:
+            self._rows.drop(len(self.sides) - 1)
 
     def by_heads(self, arcs: EdgeList) -> EdgeList:
         """Arcs in any order, seen from their heads (dst << 32 | src): by head, those of one as they stood."""
@@ -543,7 +642,10 @@ class Graph:
 
     def export(self) -> EdgeList:
         """All out-arcs in ascending order, copied: what ``load`` takes."""
-        return self.host.out.export() if self._rows is None else self._rows.export("out")
+        owned = self._rows
+        if owned is not None:
+            return self._of_owners(lambda: owned.export("out"))
+        return self.host.out.export()
 
     def begin_copy(self) -> EdgeCopy:
         """Begin to copy all out-arcs while batches go on, any thread copying; there may be several such copies."""
@@ -614,6 +716,8 @@ class Graph:
         """
         if os.getpid() != self._process:
             return
+        if self.device is not None:
+            self.device.close()
         for side in self.hosts:
             side.close()
         self.team.close()
@@ -633,9 +737,9 @@ class Graph:
             raise ValueError(f"vertices are never taken away: {n_vertices} < {self.n_vertices}")
         try:
             if n_vertices > self.n_vertices:
-                self.placement.ensure_vertices(n_vertices)
                 self.existence.ensure_vertices(n_vertices)
                 self._ensure_vertices(n_vertices)
+                self.placement.ensure_vertices(n_vertices)
             yield
         except BaseException as error:
             self.placement.withdraw_vertices(self.n_vertices)
@@ -647,13 +751,12 @@ class Graph:
             raise
 
     def _ensure_vertices(self, n_vertices: int) -> None:
-        for side in self.hosts:
-            side.ensure_vertices(n_vertices)
-        device = self.device
-        if self.owned and device is not None:
-            self._of_owners(lambda: device.ensure_vertices(n_vertices))
-        else:
-            self._on_device(lambda device: device.ensure_vertices(n_vertices))
+        owned = self._rows
+        if owned is not None:
+            self._of_owners(lambda: self._with_relief(owned, lambda: owned.ensure_vertices(n_vertices)))
+            return
+        self.host.ensure_vertices(n_vertices)
+        self._on_device(lambda device: device.ensure_vertices(n_vertices))
 
     def _begin_on_device(self, batch: Callable[[], EdgeBatch]) -> DeviceSidePlan | None:
         """Have a batch that the host has found good applied by the device; ``_finish_on_device`` waits for it."""
@@ -696,15 +799,6 @@ def _require_heads(keys: Keys, n_vertices: int) -> None:
     largest = int((keys & LOW).max(initial=0))
     if keys.size and largest >= n_vertices:
         raise ValueError(f"an edge leads to vertex {largest} of {n_vertices}")
-
-
-def _both_directions(batch: EdgeBatch) -> EdgeBatch:
-    """Each update followed by its mirror image; a self-loop's image says the same thing twice, harmlessly."""
-    keys = np.empty(2 * len(batch), np.uint64)
-    keys[0::2] = batch.keys
-    keys[1::2] = transpose(batch.keys)
-    weights: Weights | None = None if batch.weights is None else np.repeat(batch.weights, 2)
-    return EdgeBatch(keys, np.repeat(batch.ops, 2), weights)
 
 
 def warm_up() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .policies import Counts
+import numpy as np
+
+from .policies import Counts, Floats
 
 SHARE = 1 / 16
 """For so much of a mean a new epoch counts."""
+_RATE_SHARE = 1 / 4
 
 
 class Measures(NamedTuple):
@@ -62,16 +65,41 @@ class Mean:
 
 
 @dataclass(slots=True)
+class Reads:
+    """Edges that an epoch reads, by class: exponentially weighted means (float64[64]; None: nobody counted)."""
+
+    mean: Floats | None = None
+    _variance: Floats = field(default_factory=lambda: np.zeros(1))
+    _share: float = 1.0
+
+    def see(self, reads: Counts) -> None:
+        if self.mean is None:
+            self.mean, self._variance = reads.astype(np.float64), np.zeros(reads.size)
+            return
+        self._share = max(SHARE, self._share / (1 + self._share))  # plain means at first
+        off = reads - self.mean
+        self.mean = self.mean + self._share * off
+        self._variance = (1 - self._share) * (self._variance + self._share * off**2)
+
+    def bounds(self) -> tuple[Floats | None, Floats | None]:
+        """The least and the most that the means may be: two standard deviations off, epochs being independent."""
+        if self.mean is None:
+            return None, None
+        doubt = 2 * np.sqrt(self._variance * self._share / (2 - self._share))
+        return np.maximum(0, self.mean - doubt), self.mean + doubt
+
+
+@dataclass(slots=True)
 class Rate:
-    """Seconds per unit, of what was seen lately; ``units`` and ``seconds`` to begin with are what is supposed."""
+    """Seconds per unit, of the last few times; ``units`` and ``seconds`` to begin with are what is supposed."""
 
     seconds: float
     units: float
 
     def see(self, seconds: float, units: float) -> None:
         if units > 0:
-            self.seconds += SHARE * (seconds - self.seconds)
-            self.units += SHARE * (units - self.units)
+            self.seconds += _RATE_SHARE * (seconds - self.seconds)
+            self.units += _RATE_SHARE * (units - self.units)
 
     @property
     def value(self) -> float:

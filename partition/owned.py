@@ -30,10 +30,18 @@ from ..gpma.host.snapshot import Turnstile
 from ..gpma.layout import LEAF_SHIFT, LEAF_SLOTS
 from ..gpma.rows import RowView
 from .changes import Report, merged_changes, merged_edges, no_change
-from .placement import Placement, route
+from .placement import Placement, both_directions, route
 from .side import Direction, Side
 
 _DIRECTIONS: tuple[Direction, ...] = ("out", "in")
+
+
+class SideFull(MemoryError):
+    """A side, by its number, has no memory for what it is to do."""
+
+    def __init__(self, side: int, reason: str) -> None:
+        super().__init__(reason or "there is not enough memory")
+        self.side = side
 
 
 class SideApply(NamedTuple):
@@ -79,37 +87,70 @@ class OwnedRows:
     """All sides behind one."""
 
     def __init__(
-        self, sides: Sequence[Side[Any]], placement: Placement, *, in_edges: bool, weighted: bool
+        self, sides: Sequence[Side[Any]], placement: Placement, *, directed: bool, in_edges: bool, weighted: bool
     ) -> None:
         """``in_edges``: whether sides keep in-rows of their own."""
         self.sides = tuple(sides)
         self.placement = placement
         self.applied: tuple[SideApply, ...] = ()
         """What each side did for the last batch; those without a part are left out."""
+        self._directed = directed
         self._in_edges = in_edges
         self._weighted = weighted
         self._turnstile = Turnstile()
         self._views: dict[Direction, RowView] = {}
         self._degrees: dict[Direction, npt.NDArray[np.uint32]] = {}
         self._report: weakref.ref[Report] | None = None
+        self._gone: set[int] = set()
+
+    def drop(self, side: int) -> None:
+        """A side, which owns nothing, is to be asked nothing any more."""
+        self._gone.add(side)
 
     # -- changes ------------------------------------------------------------------------------------------------
 
-    def prepare(self, rows: EdgeBatch) -> OwnedPlan:
-        """A plan for updates of rows, each at its owner: all that can fail.
+    def ensure_vertices(self, n_vertices: int) -> None:
+        """Make room for rows 0 .. n_vertices - 1 on all sides that are there.
+
+        Raises:
+            SideFull: one has not enough memory.
+        """
+        self._on_all(lambda side: side.ensure_vertices(n_vertices))
+
+    def _on_all(self, work: Callable[[Side[Any]], None]) -> None:
+        for number, side in enumerate(self.sides):
+            if number in self._gone:
+                continue
+            try:
+                work(side)
+            except MemoryError as error:
+                raise SideFull(number, str(error)) from error
+
+    def prepare(self, batch: EdgeBatch) -> OwnedPlan:
+        """A plan for updates of edges, one direction each, every row's at its owner: all that can fail.
 
         Raises:
             ValueError: a row does not exist.
-            MemoryError: there is not enough.
+            SideFull: one has not enough memory.
         """
         self._settle()
+        sole = self.placement.sole
+        if sole is not None and self.sides[sole].takes_edges and len(batch):
+            return OwnedPlan([self._planned(sole, 2 * len(batch), lambda: self.sides[sole].prepare_edges(batch))])
+        rows = batch if self._directed else both_directions(batch)
+        self._on_all(lambda side: side.expect(len(rows)))
         parts = route(rows, self.placement, in_edges=self._in_edges)
-        return OwnedPlan(
-            [
-                (part.side, self.sides[part.side].prepare_rows(part.out, part.in_), _size(part.out, part.in_))
-                for part in parts
-            ]
-        )
+        return OwnedPlan([self._prepared(part.side, part.out, part.in_) for part in parts])
+
+    def _prepared(self, side: int, out: EdgeBatch, in_: EdgeBatch | None) -> tuple[int, Any, int]:
+        updates = len(out) + (0 if in_ is None else len(in_))
+        return self._planned(side, updates, lambda: self.sides[side].prepare_rows(out, in_))
+
+    def _planned(self, side: int, updates: int, prepare: Callable[[], Any]) -> tuple[int, Any, int]:
+        try:
+            return side, prepare(), updates
+        except MemoryError as error:
+            raise SideFull(side, str(error)) from error
 
     def commit(self, plan: OwnedPlan) -> dict[int, Report]:
         """Write it, on all sides at once; what each side with a part did to its out-rows."""
@@ -161,7 +202,7 @@ class OwnedRows:
         insertions there.
 
         Raises:
-            MemoryError: a side has not enough.
+            SideFull: one has not enough memory.
         """
         self._settle()
         owners = self.placement.owners(vertices)
@@ -176,13 +217,12 @@ class OwnedRows:
             if self._in_edges:
                 ins.append(self._row_edges(side, "in", leaving))
                 gone.append(_batch(ins[-1], Op.DELETE))
-            parts.append((side, self.sides[side].prepare_rows(*_two(gone)), sum(map(len, gone))))
+            parts.append(self._prepared(side, *_two(gone)))
         if not parts:
             return MovePlan(vertices[:0], to, 0, OwnedPlan([]))
         come = [_batch(merged_edges(column), Op.INSERT) for column in (outs, ins) if column]
-        n_edges = sum(map(len, come))
-        parts.append((to, self.sides[to].prepare_rows(*_two(come)), n_edges))
-        return MovePlan(vertices[owners != to], to, n_edges, OwnedPlan(parts))
+        parts.append(self._prepared(to, *_two(come)))
+        return MovePlan(vertices[owners != to], to, parts[-1][2], OwnedPlan(parts))
 
     def move(self, plan: MovePlan) -> Migrated:
         """Do it. The graph stays the same, and nobody hears of it."""
@@ -195,13 +235,16 @@ class OwnedRows:
 
         Raises:
             ValueError: a row does not exist, or keys are out of order.
-            MemoryError: a side has not enough.
+            SideFull: one has not enough memory; what the others have is not all there is.
         """
         with self._turnstile.writing():
             for number, side in self._owners(loaded=True):
                 parts = [None if edges is None else self._of(number, edges) for edges in (out, in_)]
                 assert parts[0] is not None
-                side.load_rows(parts[0], parts[1])
+                try:
+                    side.load_rows(parts[0], parts[1])
+                except MemoryError as error:
+                    raise SideFull(number, str(error)) from error
         self._forget()
 
     def _of(self, side: int, edges: EdgeList) -> EdgeList:
@@ -307,6 +350,8 @@ class OwnedRows:
         problems = []
         owner = self.placement.owner
         for number, side in enumerate(self.sides):
+            if number in self._gone:
+                continue
             for direction in _DIRECTIONS[: len(side.arrays)]:
                 degrees = side.degrees(direction, owner.size)
                 if np.any(degrees[owner != number]):
@@ -330,10 +375,6 @@ class OwnedRows:
         """The rows of ascending vertices that a side owns."""
         rows: SubCSR = self.sides[side].rows(direction, vertices)
         return EdgeList(pack(np.repeat(vertices, np.diff(rows.offsets)), rows.neighbors), rows.weights)
-
-
-def _size(out: EdgeBatch, in_: EdgeBatch | None) -> int:
-    return len(out) + (0 if in_ is None else len(in_))
 
 
 def _two(batches: Sequence[EdgeBatch]) -> tuple[EdgeBatch, EdgeBatch | None]:

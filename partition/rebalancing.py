@@ -8,13 +8,15 @@ After each epoch its measures come in, and what is to move before the next one g
   fifth. Rows go to the other side, so many that by the measured rates both end together, if that saves a
   twentieth.
 - **room**: over ``ROOM_MIN`` is free. Rows come until ``ROOM`` is, but no more than the device can apply in time.
-- **gain**: to exchange rows would save more within 256 epochs than 1.2 of what it costs.
+- **gain**: to exchange rows would save more within 256 epochs than 1.2 of what it costs, for all that is sure of
+  how often they are read.
 
-All but the first look at whole windows of measures, which begin anew when rows have moved. What one epoch moves
-takes a twentieth of its time at most, by what moves took so far. Rows that moved stay for 64 epochs. A turn,
-that is rows going the other way than those before (but for headroom), waits for as many epochs; each turn
-doubles that, until there has been none for long. Exchanges that have not paid when the next is looked for double
-the time to the one after. So a load that changes to and fro, whatever its period, moves ever less.
+All but the first look at whole windows of measures, which begin anew when rows have moved. Moves
+take a twentieth of the time at most: what one epoch moves is that much by what moves took so far, and what they
+took longer is made up for by epochs that move nothing. Rows that moved stay for 64 epochs. A turn, that is rows
+going the other way than those before (but for headroom), waits for as many epochs; each turn doubles that, until
+there has been none for long. Exchanges that have not paid when the next is looked for double the time to the one
+after. So a load that changes to and fro, whatever its period, moves ever less.
 
 Nothing here reads a clock, and all passes over vertices are the same every time: equal measures, equal decisions.
 """
@@ -24,16 +26,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-
-import numpy as np
+from typing import NamedTuple
 
 from .classes import DEVICE, NO_LIMIT, RowAges, Stock, Survey
 from .division import SPARE, SPARE_MIN
-from .gains import Exchange, best_exchange, saved_seconds
-from .measures import SHARE, Mean, Measures, Rate, Window
-from .moves import EDGES_MAX, Decision, Move, Moves, Plan, Reason, plan
+from .gains import Exchange, Worth, best_exchange, bus_seconds
+from .measures import Mean, Measures, Rate, Reads, Window
+from .moves import EDGES_LEAST, EDGES_MAX, Decision, Move, Moves, Plan, Reason, plan
 from .placement import HOST
-from .policies import DEFAULT, POLICIES, Floats
+from .policies import DEFAULT, KEY_BYTES, POLICIES, Floats, cost
 
 ROOM_MIN, ROOM = 0.3, 0.25
 """The share of the device's memory that is free before rows come, and after."""
@@ -49,6 +50,8 @@ _SAVED_MIN, _EDGES_MIN = 0.05, 0.01
 _EXCHANGE_MIN = 0.01
 # A plan may have rows for which so many epochs' budgets must be saved.
 _LONG_ROW = 64
+# No longer is made up for what moves took too long.
+_DEBT = 1024
 # What is thought at first: seconds to move an edge, bytes that one takes, and how many times longer the host
 # applies.
 _MOVE_S, _EDGE_BYTES, _HOST_SLOWER = 1e-7, 20.0, 30.0
@@ -56,9 +59,6 @@ _EDGE_BYTES_MIN, _EDGE_BYTES_MAX = 8.0, 40.0
 # Seconds that a pass over the vertices takes for each, of which exchanges are looked for in BUDGET of all time.
 _LOOK_S = 2e-8
 _LOOK_MIN, _WAIT_MAX = 16, 4096
-# Headroom that is still short after rows have left is looked at again after a window, or when it has shrunk so
-# far.
-_SHRUNK = 0.01
 _DECISIONS = 64
 
 
@@ -78,6 +78,23 @@ class _Turns:
             since = epoch - self.epoch
             self.wait = WINDOW if since >= 8 * self.wait else min(2 * self.wait, _WAIT_MAX)
         self.to, self.epoch = to, epoch
+
+
+class _Relief(NamedTuple):
+    """What the device held when rows began to leave for want of memory, and the epoch in which they had left.
+
+    Arrays may shrink some time after: for a window what left is thought to be free.
+    """
+
+    epoch: int
+    held_bytes: int
+    edges: int
+    edge_bytes: float
+
+    def held(self, measures: Measures) -> int:
+        return min(
+            measures.device_bytes, int(self.held_bytes - self.edge_bytes * (self.edges - measures.device_edges))
+        )
 
 
 @dataclass(slots=True)
@@ -122,13 +139,16 @@ class Rebalancer:
         self._last: Measures | None = None
         self._window = Window(WINDOW)
         self._epoch_s, self._remote_s = Mean(), Mean()
-        self._reads: Floats | None = None
-        self._move_s = Rate(_MOVE_S * 10_000, 10_000)
+        self._reads = Reads()
+        self._move_s = Rate(_MOVE_S * EDGES_LEAST, EDGES_LEAST)
+        self._purse_s = 0.0
         self._turns, self._exchanges = _Turns(), _Exchanges()
         self._plan: Plan | None = None
         self._moving: Decision | None = None
         self._decisions: deque[Decision] = deque(maxlen=_DECISIONS)
-        self._short: tuple[int, float] | None = None
+        self._relief: _Relief | None = None
+        self._patient_until = 0
+        self._host_slower = _HOST_SLOWER
         self._requested = self._frozen = False
 
     # -- what is asked from outside -------------------------------------------------------------------------------
@@ -157,11 +177,13 @@ class Rebalancer:
         self._requested = True
 
     def budget(self) -> int:
-        """How many edges may move after this epoch."""
-        return int(min(EDGES_MAX, BUDGET * self._epoch_s.value / self._move_s.value))
+        """How many edges may move after this epoch; 0 while what moved before is to be made up for."""
+        return self._affordable(self._purse_s) if self._purse_s > 0 else 0
 
     def observe(self, measures: Measures) -> Moves | None:
         """What is to move before the next epoch; the moves of one epoch must be over by its next ``observe``."""
+        if self._relief is not None:
+            measures = measures._replace(device_bytes=self._relief.held(measures))
         self._see(measures)
         if self._frozen:
             return None
@@ -193,7 +215,7 @@ class Rebalancer:
             edges = max(edges, self._edges_until(self._last, SPARE))
         for rested in (True, False):
             survey = self.ages.survey(self._stock(), NO_LIMIT, rested=rested)
-            price = self._policy(survey.classes(self._reads))
+            price = self._policy(survey.classes(self._reads.mean))
             leaving = survey.listed(DEVICE, price, edges)
             if leaving.edges.sum() >= edges:
                 break
@@ -205,6 +227,8 @@ class Rebalancer:
         self._decisions.append(self._moving)
         self._turns.took(HOST, self._epoch)
         self._restart()
+        if self._last is not None:
+            self._relieve(self._last)
         self.newcomers = HOST
         self.ages.moved(leaving.vertices)
         return Move(leaving.vertices, HOST, "evict", n)
@@ -220,35 +244,38 @@ class Rebalancer:
         self._remote_s.see(measures.remote_s)
         self._exchanges.see(measures)
         self._move_s.see(measures.moved_s, measures.moved_edges)
+        self._earn(measures)
         if measures.reads is not None:
-            if self._reads is None:
-                self._reads = measures.reads.astype(np.float64)
-            self._reads += SHARE * (measures.reads - self._reads)
+            self._reads.see(measures.reads)
         if self._moving is not None:
             self._moving.moved_edges += measures.moved_edges
             self._moving.moved_s += measures.moved_s
-        if measures.headroom >= SPARE_MIN:
-            self._short = None
-        else:
+        if self._relief is not None and self._epoch - self._relief.epoch >= WINDOW:
+            self._relief = None
+        if self._window.is_full:
+            host_s, device_s = self._apply_rates(measures)
+            self._host_slower = host_s / device_s if device_s > 0 else self._host_slower
+        if measures.headroom < SPARE_MIN:
             self.newcomers = HOST
         if measures.headroom > ROOM_MIN:
             self.newcomers = DEVICE
 
     def _is_short(self, measures: Measures) -> bool:
-        if measures.headroom >= SPARE_MIN or measures.device_edges == 0:
+        if measures.headroom >= SPARE_MIN or measures.device_edges == 0 or self._epoch < self._patient_until:
             return False
-        if self._plan is not None and self._plan.decision.reason == "headroom":
-            return False
-        if self._short is None:
-            return True
-        epoch, headroom = self._short
-        return self._epoch - epoch >= WINDOW or measures.headroom < headroom - _SHRUNK
+        return self._plan is None or self._plan.decision.reason != "headroom"
 
     def _leave(self, measures: Measures) -> None:
         self._drop()
-        self._short = self._epoch, measures.headroom
         why = f"{measures.headroom:.1%} of the device's memory is free"
         self._begin("headroom", why, self._survey(), leaving=self._edges_until(measures, SPARE))
+        if self._plan is None:  # all that are there have just come
+            self._patient_until = self._epoch + _LOOK_MIN
+        else:
+            self._relieve(measures)
+
+    def _relieve(self, measures: Measures) -> None:
+        self._relief = _Relief(self._epoch, measures.device_bytes, measures.device_edges, self._edge_bytes())
 
     def _decide(self, measures: Measures) -> None:
         if self._requested:
@@ -261,7 +288,7 @@ class Rebalancer:
         if self._plan is None and self._exchanges_pay(measures):
             survey = self._survey()
             least_s = PAYS * 2 * self._move_s.value / HORIZON
-            exchange = self._best_exchange(survey, measures, least_s)
+            exchange = self._best_exchange(survey, least_s)
             self._exchanges.looked()
             if exchange.gain_s >= _EXCHANGE_MIN * self._epoch_s.value:
                 self._exchange("gain", survey, exchange)
@@ -274,7 +301,7 @@ class Rebalancer:
         elif coming > 0 and measures.host_edges > 0:
             self._begin("request", f"{measures.headroom:.1%} is free", survey, coming=coming)
         else:
-            self._exchange("request", survey, self._best_exchange(survey, measures, 0.0))
+            self._exchange("request", survey, self._best_exchange(survey, 0.0))
 
     def _balance(self, measures: Measures) -> None:
         window, edges = self._window, (measures.host_edges, measures.device_edges)
@@ -314,10 +341,14 @@ class Rebalancer:
         # Owners are a view: no pass is made for them.
         return self._exchanges.is_due(self._stock().owner.size)
 
-    def _best_exchange(self, survey: Survey, measures: Measures, least_s: float) -> Exchange:
-        classes = survey.classes(self._reads)
-        saved_s = saved_seconds(classes, survey.edges[HOST], self._remote_s.value)
-        return best_exchange(survey.movable, self._policy(classes), saved_s, least_s)
+    def _best_exchange(self, survey: Survey, least_s: float) -> Exchange:
+        bus_s = bus_seconds(survey.classes(self._reads.mean), survey.edges[HOST], self._remote_s.value)
+        host, device = (self._worth(survey, reads, bus_s) for reads in self._reads.bounds())
+        return best_exchange(survey.movable, host, device, least_s)
+
+    def _worth(self, survey: Survey, reads: Floats | None, bus_s: float) -> Worth:
+        classes = survey.classes(reads)
+        return Worth(self._policy(classes), KEY_BYTES * bus_s * cost(classes))
 
     def _exchange(self, reason: Reason, survey: Survey, exchange: Exchange) -> None:
         if exchange.edges:
@@ -334,7 +365,7 @@ class Rebalancer:
                 self._window.apply_s, (measures.host_edges, measures.device_edges), strict=True
             )
         )
-        return host or device * _HOST_SLOWER, device or host / _HOST_SLOWER
+        return host or device * self._host_slower, device or host / self._host_slower
 
     def _edge_bytes(self) -> float:
         """Of the device's memory, for an edge."""
@@ -348,7 +379,18 @@ class Rebalancer:
         return (free - measures.headroom) * measures.device_limit / self._edge_bytes()
 
     def _survey(self) -> Survey:
-        return self.ages.survey(self._stock(), min(EDGES_MAX, _LONG_ROW * self.budget()))
+        longest = _LONG_ROW * self._affordable(BUDGET * self._epoch_s.value)
+        return self.ages.survey(self._stock(), min(EDGES_MAX, longest))
+
+    def _affordable(self, seconds: float) -> int:
+        return min(EDGES_MAX, max(EDGES_LEAST, int(seconds / self._move_s.value)))
+
+    def _earn(self, measures: Measures) -> None:
+        """What may be spent on moves: a share of each epoch, saved for a long row only, less what was spent."""
+        share_s = BUDGET * self._epoch_s.value
+        next_edges = self._plan.next_edges if self._plan is not None else 0
+        most_s = max(share_s, (next_edges + 1) * self._move_s.value)
+        self._purse_s = max(-_DEBT * share_s, min(self._purse_s + share_s - measures.moved_s, most_s))
 
     # -- what was decided -----------------------------------------------------------------------------------------
 
@@ -363,9 +405,9 @@ class Rebalancer:
         gain_s: float = 0.0,
     ) -> None:
         """Decide that so many edges leave the device or come to it, as far as there are some that may."""
-        price = self._policy(survey.classes(self._reads))
-        out = survey.listed(DEVICE, price, leaving)
-        back = survey.listed(HOST, -price, coming)
+        least, most = (self._policy(survey.classes(reads)) for reads in self._reads.bounds())
+        out = survey.listed(DEVICE, most, leaving)
+        back = survey.listed(HOST, -least, coming)
         to_host, to_device = int(out.edges.sum()), int(back.edges.sum())
         if to_host + to_device == 0:
             return
@@ -396,8 +438,8 @@ class Rebalancer:
 
     def _end(self) -> None:
         assert self._plan is not None
-        if self._plan.decision.reason == "headroom" and self._last is not None:
-            self._short = self._epoch, self._last.headroom
+        if self._relief is not None:
+            self._relief = self._relief._replace(epoch=self._epoch)
         self._plan = None
         self._restart()
 
@@ -411,4 +453,4 @@ def _is_overtaken(decision: Decision, headroom: float) -> bool:
     """Whether the device's memory has become as free, or as short, as rows were to make it, or worse."""
     if decision.reason == "headroom":
         return headroom > ROOM
-    return decision.to_device > decision.to_host and headroom < SPARE
+    return decision.to_host == 0 and headroom < SPARE

@@ -46,6 +46,8 @@ class Side(Generic[Array]):
     """Two packed arrays, or one. A batch is on both or on neither: all that can fail is in ``prepare``."""
 
     name: str
+    takes_edges = False
+    """Whether ``prepare_edges`` turns updates round by itself."""
     out: Array
     in_: Array | None
 
@@ -80,6 +82,22 @@ class Side(Generic[Array]):
         return self.out if direction == "out" or self.in_ is None else self.in_
 
     # -- changes of rows that this side owns --------------------------------------------------------------------
+
+    def expect(self, n_updates: int) -> None:
+        """The next batch has so many updates of out-rows, of which this side may get none: it may want to tell
+        programs of all of them.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+
+    def prepare_edges(self, batch: EdgeBatch) -> Any:
+        """As ``prepare_rows``, for updates of edges, one direction each, all of whose rows are here.
+
+        Raises:
+            NotImplementedError: ``takes_edges`` is false.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> Any:

@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+import cuda_emulator
 import numpy as np
 import pytest
 from histories import Epoch, random_history
 
-from graphtide.gpma.edges import EdgeList, SubCSR
+from graphtide.gpma.edges import EdgeBatch, EdgeList, SubCSR
 from graphtide.partition.changes import GraphChange
 from graphtide.partition.graph import Graph, NoMemory, RowsLost
+from graphtide.partition.placement import HOST
 
 SHAPES = {
     "directed": {},
@@ -163,10 +165,136 @@ def test_hosts_that_share_the_rows_are_one_graph(shape: str, n_sides: int, seed:
 
 @pytest.mark.parametrize("n_hosts", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_device_and_hosts_that_share_the_rows_are_one_graph(
-    emulated_cupy: ModuleType, shape: str, n_hosts: int
-) -> None:
+def test_a_device_and_hosts_that_share_the_rows_are_one_graph(cupy: ModuleType, shape: str, n_hosts: int) -> None:
     options = SHAPES[shape]
     how = {"host_rows": "owned", "host_sides": n_hosts, "device": True}
     with opened(**options) as whole, opened(**options, **how) as owned:
         run_history(whole, owned, n_hosts, epochs=8)
+
+
+def of_rmat(graph: Graph, seed: int, n: int, *, n_vertices: int = 500) -> tuple[EdgeBatch, int]:
+    rng = np.random.default_rng(seed)
+    ends = (rng.random((2, n)) ** 2 * n_vertices).astype(np.uint32)
+    weights = rng.random(n).astype(np.float32) if graph.weighted else None
+    return EdgeBatch.of(*ends, rng.random(n) < 0.8, weights), n_vertices
+
+
+@pytest.mark.parametrize("shape", ["directed", "undirected"])
+def test_rows_leave_a_device_that_is_full(emulated_cupy: ModuleType, shape: str) -> None:
+    """The longest go first, and new vertices with them, before anything of the batch is written."""
+    options = SHAPES[shape]
+    pool = emulated_cupy.get_default_memory_pool()
+    with opened(**options) as whole, opened(**options, host_rows="owned", device=True) as owned:
+        changes = [graph.apply(*of_rmat(graph, 0, 2000)) for graph in (whole, owned)]
+        assert owned.placement.owned == (0, 500)
+        pool.set_limit(pool.used_bytes() + 250_000)
+        relieved = 0
+        for seed in range(1, 12):
+            changes = [
+                graph.apply(*of_rmat(graph, seed, 2000, n_vertices=500 + 20 * seed)) for graph in (whole, owned)
+            ]
+            assert_same_change(*changes)
+            if owned.relieved.edges:
+                relieved += 1
+                owner, degrees = owned.placement.owner, whole.degrees("out")[: whole.n_vertices]
+                assert owned.placement.newcomers == HOST
+                assert (owner[500 + 20 * seed :] == HOST).all()
+                if relieved == 1 and (owner != HOST).any():
+                    assert np.median(degrees[owner == HOST]) >= np.median(degrees[owner != HOST])
+        pool.set_limit()
+        assert relieved
+        assert owned.device is not None
+        assert_same_graph(whole, owned)
+
+
+def test_any_want_of_memory_changes_nothing_or_moves_rows(emulated_cupy: ModuleType) -> None:
+    """Whichever allocation fails, the batch is applied whole or not at all, and no row is lost."""
+    applied = refused = 0
+    for at in range(0, 60, 3):
+        with opened() as whole, opened(host_rows="owned", device=True) as owned:
+            for graph in (whole, owned):
+                graph.apply(*of_rmat(graph, 0, 300))
+            owned.migrate(np.arange(0, 500, 2, dtype=np.uint32), HOST)
+            with cuda_emulator.failing_allocation(at) as left:
+                try:
+                    owned.apply(*of_rmat(owned, 1, 3000, n_vertices=900))
+                    applied += not left
+                except NoMemory:
+                    refused += 1
+                except RowsLost:
+                    raise AssertionError(f"rows were lost as allocation {at} failed") from None
+                else:
+                    whole.apply(*of_rmat(whole, 1, 3000, n_vertices=900))
+            assert_same_graph(whole, owned)
+            if not left:
+                continue
+            break
+    assert applied
+
+
+def test_a_card_that_fails_takes_its_rows_with_it_and_says_so(emulated_cupy: ModuleType) -> None:
+    with opened(host_rows="owned", device=True) as graph:
+        graph.apply(*of_rmat(graph, 0, 300))
+        with cuda_emulator.failing_card(3, quiet=False), pytest.raises(RowsLost, match="made to fail"):
+            graph.apply(*of_rmat(graph, 1, 300))
+        assert graph.rows_lost
+        assert graph.device is None
+        for work in (
+            graph.export,
+            lambda: graph.neighbors(0, "out", 0, 9),
+            lambda: graph.apply(*of_rmat(graph, 2, 9)),
+        ):
+            with pytest.raises(RowsLost, match="made to fail"):
+                work()
+
+
+def test_a_card_that_fails_without_rows_is_left_behind(emulated_cupy: ModuleType) -> None:
+    with opened() as whole, opened(host_rows="owned", device=True) as owned:
+        for graph in (whole, owned):
+            graph.apply(*of_rmat(graph, 0, 300))
+        owned.migrate(np.arange(500, dtype=np.uint32), HOST)
+        owned.placement.newcomers = HOST
+        owned.drop_device("it was unplugged")
+        assert not owned.rows_lost
+        changes = [graph.apply(*of_rmat(graph, 1, 3000, n_vertices=900)) for graph in (whole, owned)]
+        assert_same_change(*changes)
+        assert_same_graph(whole, owned)
+
+
+def test_rows_move_only_where_each_is_on_one_side() -> None:
+    with opened() as graph:
+        graph.apply(*of_rmat(graph, 0, 300))
+        with pytest.raises(ValueError, match="side 1 of 1"):
+            graph.migrate(np.arange(5, dtype=np.uint32), 1)
+    with opened(host_rows="owned", host_sides=2) as graph:
+        graph.apply(*of_rmat(graph, 0, 300))
+        with pytest.raises(ValueError, match="side 2 of 2"):
+            graph.migrate(np.arange(5, dtype=np.uint32), 2)
+        with pytest.raises(ValueError, match="vertex 500 of 500"):
+            graph.migrate(np.array([500], np.uint32), 1)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_loaded_is_divided(emulated_cupy: ModuleType, shape: str) -> None:
+    options = SHAPES[shape]
+    asked = []
+
+    def halves(out: Any, in_: Any) -> Any:
+        asked.append((int(out.sum()), int(in_.sum())))
+        return (np.arange(out.size) % 2).astype(np.uint8)
+
+    with opened(**options) as whole, opened(**options, host_rows="owned", device=True) as owned:
+        whole.apply(*of_rmat(whole, 0, 2000))
+        owned.divide = halves
+        owned.load(whole.export(), 500)
+        assert owned.placement.owned == (250, 250)
+        kept = whole.directed and whole.mirror is not None
+        assert asked == [(whole.n_arcs, whole.n_arcs if kept else 0)]
+        assert_same_graph(whole, owned)
+        pool = emulated_cupy.get_default_memory_pool()
+        pool.set_limit(pool.used_bytes())
+        whole.apply(*of_rmat(whole, 1, 6000))
+        owned.load(whole.export(), 500)
+        pool.set_limit()
+        assert owned.placement.owned == (500, 0), "the device has no memory for its half"
+        assert_same_graph(whole, owned)

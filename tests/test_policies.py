@@ -78,7 +78,7 @@ def test_a_survey_counts_what_there_is(in_rows: bool) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("wanted", [1, 500, 10_000, 1 << 40])
 def test_the_cheapest_are_listed_until_it_is_enough(policy: str, wanted: int) -> None:
-    """Each vertex once, of the side that was asked for, no longer than it must be, and never a cheaper one left."""
+    """Each vertex once, of the side that was asked for, no more than it must be, and never a cheaper one left."""
     stock, ages = random_stock(2), RowAges()
     rng = np.random.default_rng(3)
     for _ in range(6):
@@ -118,7 +118,7 @@ def test_nothing_is_listed_where_nothing_is_wanted_or_there() -> None:
 
 def test_a_row_that_moved_rests() -> None:
     stock, ages = random_stock(5), RowAges()
-    vertices = np.array([7, 3], np.uint32)
+    vertices = np.flatnonzero(lengths(stock))[:2].astype(np.uint32)
     before = ages.survey(stock, NO_LIMIT).movable.sum()
     ages.moved(vertices)
     resting = lengths(stock)[vertices].sum()
@@ -134,7 +134,7 @@ def test_a_row_that_moved_rests() -> None:
 
 def test_a_row_that_moved_twice_rests_from_the_second_time_on() -> None:
     stock, ages = random_stock(5), RowAges()
-    vertices = np.array([7], np.uint32)
+    vertices = np.flatnonzero(lengths(stock))[:1].astype(np.uint32)
     before = ages.survey(stock, NO_LIMIT).movable.sum()
     ages.moved(vertices)
     for _ in range(REST // 2):
@@ -158,8 +158,7 @@ def test_classes_tell_ages_apart() -> None:
     ages, vertices = RowAges(), np.arange(4, dtype=np.uint32)
     one = np.ones(4, np.int64)
     assert np.unique(ages.classes(vertices, one)).tolist() == [3]
-    for _ in range(1_100_000 // 16):  # each step of an age is 16 epochs
-        ages._epoch += 15
+    for _ in range(150_000):
         ages.advance()
     for vertex, epochs in ((0, 5_000), (1, 1_000), (2, 100), (3, 0)):
         ages.changed(vertices[vertex : vertex + 1])

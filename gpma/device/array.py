@@ -71,10 +71,7 @@ class DevicePackedArray:
         self._leaf_least = LEAF_LEAST
         self._untried = 0
         with self.stream:
-            self._slots: Slots = new_slots(self._layout, weighted=weighted)
-            self._slots.counts.fill(0)
-            self._slots.heads[:1] = 0
-            self._slots.heads[1:] = EMPTY_KEY
+            self._slots: Slots = _empty_slots(weighted=weighted)
             self._rows: RowIndex = new_rows(1)
             self._kernels = UpdateKernels(self.stream, weighted=weighted)
             self._sorted = SortedUpdates(self._kernels)
@@ -131,6 +128,15 @@ class DevicePackedArray:
         """
         with self._ordered():
             self._load(*load_export.sorted_last_wins(*self._brought(keys, weights)))
+
+    def clear(self) -> None:
+        """Hold no edges any more. The memory of those there were is given back first."""
+        with self.stream:
+            del self._slots
+            self._slots = _empty_slots(weighted=self.weighted)
+            self._rows.pairs.fill(0)
+        self._n_edges, self._layout, self._leaf_least = 0, holding(0), LEAF_LEAST
+        self._point()
 
     def apply(self, batch: EdgeBatch) -> DeviceReport:
         """Apply a batch, of NumPy or CuPy columns: all of it, or nothing when an exception is raised (those of
@@ -389,3 +395,11 @@ class DevicePackedArray:
     def _no_such_row(self) -> ValueError:
         row = self._kernels.told(FIRST_BAD_ROW)
         return ValueError(f"the batch names row {row} of {self._n_vertices}")
+
+
+def _empty_slots(*, weighted: bool) -> Slots:
+    slots = new_slots(holding(0), weighted=weighted)
+    slots.counts.fill(0)
+    slots.heads[:1] = 0
+    slots.heads[1:] = EMPTY_KEY
+    return slots

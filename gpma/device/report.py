@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, EdgeList, Op
+from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, EdgeList, Keys
 from .module import import_cupy
+from .state import allocate
 
 
 @dataclass(slots=True)
@@ -77,54 +78,83 @@ class DeviceReport:
         )
 
 
-def joined(own: DeviceReport, changes: Sequence[ChangeReport]) -> DeviceReport:
-    """A report, and behind it what became of updates elsewhere, as others report it (columns of NumPy).
+class ReportRoom:
+    """Columns on the device for a report with what became of updates elsewhere behind the device's own."""
 
-    Raises:
-        MemoryError: there is not enough.
-    """
-    changes = [change for change in changes if sum(_totals(change))]
-    if not changes:
-        return own
-    asarray, concatenate = import_cupy().asarray, import_cupy().concatenate
-    totals = [own.totals, *map(_totals, changes)]
+    def __init__(self, *, weighted: bool) -> None:
+        self._weighted = weighted
+        self._room = 0
+        self._columns: tuple[Any, ...] = ()
 
-    def column(of_own: Any, dtype: npt.DTypeLike, parts: Callable[[ChangeReport], list[Any]]) -> Any:
-        others = np.concatenate([part for change in changes for part in parts(change)]).astype(dtype)
-        return asarray(others) if len(own) == 0 else concatenate([of_own, asarray(others)])
+    def reserve(self, n: int) -> None:
+        """Have room for so many updates in all.
 
-    def zeros(keys: Any) -> npt.NDArray[np.float32]:
-        return np.zeros(keys.size, np.float32)
+        Raises:
+            MemoryError: there is not enough; what there was is as before.
+        """
+        if n <= self._room:
+            return
+        room = max(n, int(self._room * ROOM))
+        types = (np.uint64, np.uint8, np.uint8, *((np.float32, np.float32) if self._weighted else ()))
+        self._columns = tuple(allocate(room, dtype) for dtype in types)
+        self._room = room
 
-    weights = old = None
-    if own.all_old_weights is not None:
-        of_own = own.weights if own.weights is not None else import_cupy().ones(len(own), np.float32)
-        weights = column(
-            of_own,
-            np.float32,
-            lambda c: [c.inserted.weights, c.overwritten.weights, zeros(c.deleted.keys), zeros(c.absent)],
+    def joined(self, own: DeviceReport, changes: Sequence[ChangeReport]) -> DeviceReport:
+        """A report, and behind it what others report, as far as there is room. Takes no memory on the device."""
+        changes = [change for change in changes if sum(_counts(change))]
+        if not changes:
+            return own
+        totals = [own.totals, *map(_counts, changes)]
+        kinds = np.concatenate([np.repeat(_OUTCOMES, _counts(change)) for change in changes])
+        others: list[npt.NDArray[Any]] = [
+            _behind_each_other([(c.inserted.keys, c.overwritten.keys, c.deleted.keys, c.absent) for c in changes]),
+            np.isin(kinds, (INSERTED, OVERWRITTEN)).astype(np.uint8),
+            kinds,
+        ]
+        owns = [own.keys, own.ops, own.outcome]
+        if self._weighted:
+            new = [
+                (c.inserted.weights, c.overwritten.weights, _zeros(c.deleted.keys), _zeros(c.absent))
+                for c in changes
+            ]
+            old = [
+                (_zeros(c.inserted.keys), c.overwritten_old, c.deleted.weights, _zeros(c.absent)) for c in changes
+            ]
+            others += [_behind_each_other(new), _behind_each_other(old)]
+            owns += [own.weights, own.old_weights]
+        n_own, n = len(own), len(own) + kinds.size
+        for column, mine, theirs in zip(self._columns, owns, others, strict=True):
+            if n_own:
+                column[:n_own] = 1 if mine is None else mine
+            column[n_own:n].set(theirs)
+        keys, ops, outcome, *weights = (column[:n] for column in self._columns)
+        inserted, overwritten, deleted, absent = (sum(counts) for counts in zip(*totals, strict=True))
+        return DeviceReport(
+            keys,
+            ops,
+            weights[0] if weights else None,
+            (inserted, overwritten, deleted, absent),
+            own.slots_moved + sum(change.slots_moved for change in changes),
+            outcome,
+            weights[1] if weights else None,
         )
-        old = column(
-            own.old_weights,
-            np.float32,
-            lambda c: [zeros(c.inserted.keys), c.overwritten_old, c.deleted.weights, zeros(c.absent)],
-        )
-    outcomes = (INSERTED, OVERWRITTEN, DELETED, ABSENT)
-    return DeviceReport(
-        column(own.keys, np.uint64, lambda c: [c.inserted.keys, c.overwritten.keys, c.deleted.keys, c.absent]),
-        column(own.ops, np.uint8, lambda c: [np.repeat([Op.INSERT, Op.INSERT, Op.DELETE, Op.DELETE], _totals(c))]),
-        weights,
-        (
-            sum(t[0] for t in totals),
-            sum(t[1] for t in totals),
-            sum(t[2] for t in totals),
-            sum(t[3] for t in totals),
-        ),
-        own.slots_moved + sum(change.slots_moved for change in changes),
-        column(own.outcome, np.uint8, lambda c: [np.repeat(outcomes, _totals(c))]),
-        old,
-    )
+
+    def memory_bytes(self) -> int:
+        return sum(int(column.nbytes) for column in self._columns)
 
 
-def _totals(change: ChangeReport) -> tuple[int, int, int, int]:
+_OUTCOMES = np.array([INSERTED, OVERWRITTEN, DELETED, ABSENT], np.uint8)
+# Columns grow by this factor.
+ROOM = 1.5
+
+
+def _counts(change: ChangeReport) -> tuple[int, int, int, int]:
     return len(change.inserted), len(change.overwritten), len(change.deleted), int(change.absent.size)
+
+
+def _zeros(keys: Keys) -> npt.NDArray[np.float32]:
+    return np.zeros(keys.size, np.float32)
+
+
+def _behind_each_other(columns: Sequence[tuple[Any, ...]]) -> npt.NDArray[Any]:
+    return np.concatenate([part for parts in columns for part in parts])
