@@ -217,24 +217,6 @@ def test_a_load_divides_rows_as_there_is_room(setting: Setting, fits: bool) -> N
     assert (host == 0) == fits
 
 
-def test_a_load_that_the_device_has_no_memory_for_goes_to_the_host(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load, owned = setting.graph.load, list[tuple[int, ...]]()
-
-    def refusing(*given: Any) -> None:
-        owned.append(setting.owned())
-        if len(owned) == 1:
-            raise NoMemory("the device is full")
-        load(*given)
-
-    monkeypatch.setattr(setting.graph, "load", refusing)
-    edges = EdgeList(np.array([1, 2], np.uint64), np.ones(2, np.float32))
-    module.load(setting.graph, edges, N, None, Room(0, 1 << 30), "cost")
-    assert owned == [(0, N), (N, 0)]
-    assert setting.graph.n_edges == 2
-
-
 # -- the setting ----------------------------------------------------------------------------------------------
 
 

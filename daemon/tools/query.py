@@ -227,8 +227,10 @@ def _placement(params: Mapping[str, Any], answer: Mapping[str, Any], console: Co
     if decisions := rebalancing.pop("decisions", []):
         rows = [[decision[name] for name in DECISIONS] for decision in decisions]
         console.print(table(tuple(DECISIONS.values()), rows))
-    of_vertices = {name: rest.pop(name) for name in ("owner", "degree", "why") if name in rest}
-    asked = {VERTEX: params["vertices"]} if of_vertices else {}
+    of_vertices: dict[str, list[Any]] = {
+        name: rest.pop(name) for name in ("owner", "degree", "why") if name in rest
+    }
+    asked: dict[str, list[Any]] = {VERTEX: params["vertices"]} if of_vertices else {}
     return {**asked, **of_vertices}, {**rest, **({"rebalancing": rebalancing} if rebalancing else {})}
 
 
