@@ -245,11 +245,17 @@ class DeviceSide(Side[DevicePackedArray]):
             if self.in_ is not None and in_ is not None:
                 self.in_.load(in_)
         except MemoryError:
-            for array in self.arrays:
-                array.clear()
+            self.clear_rows()
             raise
         self.forget_report()
         self.stream.synchronize()
+
+    def evacuate(self) -> tuple[EdgeList, EdgeList | None]:
+        return self.out.copied_out(), None if self.in_ is None else self.in_.copied_out()
+
+    def clear_rows(self) -> None:
+        for array in self.arrays:
+            array.clear()
 
     def has_edge(self, direction: Direction, keys: Keys) -> npt.NDArray[np.bool_]:
         with self.stream:
