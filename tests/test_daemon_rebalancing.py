@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
+from test_memory import System, edges, pipeline_of, prepared
 
 from graphtide.compute import registry
 from graphtide.daemon.config.load import from_tables
@@ -17,10 +19,12 @@ from graphtide.daemon.engine.rebalancing import Epoch, Rebalancing, Room
 from graphtide.daemon.engine.sides import Sides, host_rows_of
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.ingest.prepared import PreparedQueue
 from graphtide.gpma.edges import EdgeBatch, EdgeList
 from graphtide.ops.metrics import MOVE_REASONS, Metrics
 from graphtide.partition.graph import Graph, NoMemory
 from graphtide.partition.moves import Reason
+from graphtide.partition.owned import SideFull
 
 N = 2000
 EPOCHS_MAX = 3000
@@ -69,6 +73,13 @@ class Setting:
         found = self.metrics.registry.get_sample_value(f"graphtide_placement_{name}", labels)
         assert found is not None
         return found
+
+
+def no_memory(side: int) -> NoMemory:
+    """What a batch raises for which a side has no memory."""
+    error = NoMemory("it is full")
+    error.__cause__ = SideFull(side, "it is full")
+    return error
 
 
 @pytest.fixture
@@ -141,19 +152,46 @@ def test_a_move_that_finds_no_memory_is_counted_and_not_tried_again_at_once(
 
 
 def test_no_memory_for_a_batch_has_rows_leave_more_of_them_each_time_and_at_last_all(setting: Setting) -> None:
-    assert not setting.moves.make_room(10, 0), "there are none"
+    full = no_memory(1)
+    assert not setting.moves.make_room(full, 10, 0), "there are none"
     setting.epoch()
     setting.all_to_the_device()
     left = []
+    assert not setting.moves.make_room(no_memory(0), 1, 0), "it is the host that is full"
+    assert not setting.moves.make_room(NoMemory("somewhere"), 1, 0)
     for tries in range(3):
-        assert setting.moves.make_room(1, tries)
+        assert setting.moves.make_room(full, 1, tries)
         left.append(setting.owned()[1])
     assert N > left[0] > left[1] > left[2] == 0
-    assert not setting.moves.make_room(1, 3)
+    assert not setting.moves.make_room(full, 1, 3)
     assert setting.value("moved_vertices_total", reason="evict", to="host") == N
     setting.limit = None
-    assert not setting.moves.make_room(1, 0), "the device is gone"
+    assert not setting.moves.make_room(full, 1, 0), "the device is gone"
     setting.epoch()
+
+
+def test_an_epoch_that_the_device_has_no_memory_for_goes_on_when_rows_have_left(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    setting.epoch()
+    setting.all_to_the_device()
+    queue, waited, refusals = PreparedQueue(100), list[Any](), [no_memory(1), no_memory(1)]
+    pipeline = pipeline_of(setting.graph, queue, setting.metrics, System(tmp_path), waited)
+    pipeline.rebalancing = setting.moves
+    apply = setting.graph.apply
+
+    def refusing(*given: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return apply(*given)
+
+    monkeypatch.setattr(setting.graph, "apply", refusing)
+    before = setting.graph.n_edges
+    queue.put(prepared(edges(8), N))
+    assert pipeline._epoch(queue.take(100, timeout_s=60))
+    assert not refusals and setting.graph.n_edges > before
+    assert 0 < setting.owned()[1] < N and set(waited) <= {None}
+    assert [one["reason"] for one in setting.moves.stats()["decisions"]][-2:] == ["evict", "evict"]
 
 
 def test_what_is_frozen_stays(seed: int) -> None:
