@@ -1,17 +1,17 @@
 """Programs on a CUDA device that read rows on the host in place, by how many of the edges are there.
 
-Half of an R-MAT graph is loaded into a graph whose rows have owners, as ``benchmarks/device.py`` has it, with a share
-of the edges on the host: of vertices chosen by hash, or the longest rows first. Programs start from scratch, and after
+Half of an R-MAT graph, as in ``device.py``, is loaded into a graph whose rows have owners, with a share of the
+edges on the host: of vertices chosen by hash, or the longest rows first. Programs start from scratch, and after
 batches (four fifths insertions, a fifth deletions), which go on from each other and are the same for every share;
-medians after a warm-up, results in the host's memory included. First the host's own programs do the same on a graph
-of its own, on all cores. The table is written as it comes, and to ``--json`` after each row.
+medians after a warm-up, results in the host's memory included. First the host's own programs do the same on a
+graph of its own, on all cores. The table is written as it comes, and to ``--json`` after each row.
 
-    python benchmarks/device_remote.py --scale 22 [--shares 0 0.25 0.5 0.75 1] [--orders hash longest] [--json out.json]
+    python benchmarks/device_remote.py --scale 22 [--shares 0 0.25 0.5 0.75 1] [--orders hash longest] [--json FILE]
 
-``share``: of the arcs in both orientations. ``batch`` 0: from scratch. ``x device``, ``x host``: times of that with all
-rows on the device, and of the host's program. ``GB/s``: over the bus, if what a program says to have read is divided
-as the edges are, in whole slots: so for PageRank's passes, and about so for others; levels that BFS pulls are not
-counted. ``wrong``: results that are not the host's, counted once, at the end of the largest batch.
+``share``: of the arcs in both orientations. ``batch`` 0: from scratch. ``x device``, ``x host``: times of that with
+all rows on the device, and of the host's program. ``GB/s``: over the bus, if what a program says to have read is
+divided as the edges are, in whole slots: so for PageRank's passes, and about so for others; levels that BFS pulls
+are not counted. ``wrong``: results that are not the host's, after the last batch.
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ class Measured:
         refresh = runs[-1][1]
         if isinstance(refresh, Refresh):
             row |= {"rounds": refresh.iterations, "edges": refresh.edges_read, "over": int(refresh.started_over)}
-            row["GB/s"] = refresh.edges_read * self.place["share"] * self.slot_bytes() / seconds / 1e9
+            if self.graph.device is not None:
+                row["GB/s"] = refresh.edges_read * self.place["share"] * self.slot_bytes() / seconds / 1e9
         if name in wanted:
             row["wrong"] = wrong(name, self.results(name), wanted[name])
         self.table.add(row)
@@ -237,7 +238,6 @@ def split(stream: Stream, names: list[str], order: str, share: float, table: Tab
 
     graph.divide = divide
     graph.load(stream.loaded, stream.n_vertices)
-    # Who has the rows has new vertices, too; there are none.
     stored = sum(array.n_edges for array in graph.host.arrays)
     place = {"order": order, "share": stored / (2 * graph.n_arcs)}
     return Measured(graph, stream, names, place, table)
