@@ -6,12 +6,12 @@ batches (four fifths insertions, a fifth deletions), which go on from each other
 medians after a warm-up, results in the host's memory included. First the host's own programs do the same on a
 graph of its own, on all cores. The table is written as it comes, and to ``--json`` after each row.
 
-    python benchmarks/device_remote.py --scale 22 [--shares 0 0.25 0.5 0.75 1] [--orders hash longest] [--json FILE]
+    python benchmarks/device_remote.py --scale 22 [--shares 0 0.25 0.5 0.75 1] [--orders hash longest]
 
-``share``: of the arcs in both orientations. ``batch`` 0: from scratch. ``x device``, ``x host``: times of that with
-all rows on the device, and of the host's program. ``GB/s``: over the bus, if what a program says to have read is
-divided as the edges are, in whole slots: so for PageRank's passes, and about so for others; levels that BFS pulls
-are not counted. ``wrong``: results that are not the host's, after the last batch.
+``share``: of the arcs in both orientations. ``batch`` 0: from scratch. ``x device``, ``x host``: times of that
+with all rows on the device, and of the host's program. ``GB/s``: over the bus, if what a program says to have
+read is divided as the edges are, in whole slots: so for PageRank's passes, and about so for others; levels that
+BFS pulls are not counted. ``wrong``: results that are not the host's, after the last batch.
 """
 
 from __future__ import annotations
