@@ -40,6 +40,7 @@ class DeviceSide(Side[DevicePackedArray]):
     with each other, and with the host: they are of no use then."""
 
     name = "device"
+    takes_edges = True
 
     def __init__(self, *, directed: bool, weighted: bool, in_edges: bool, in_weights: bool) -> None:
         """``in_edges``: whether a directed graph keeps in-rows; ``in_weights``: with weights, where there are any.
@@ -214,6 +215,9 @@ class DeviceSide(Side[DevicePackedArray]):
     def expect(self, n_updates: int) -> None:
         with self.stream:
             self._whole.reserve(n_updates)
+
+    def prepare_edges(self, batch: EdgeBatch) -> DeviceSidePlan:
+        return self.prepare(batch)
 
     def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> DeviceSidePlan:
         with self.stream:

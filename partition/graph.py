@@ -40,7 +40,7 @@ from .changes import Report, count_loops, no_change, none
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .host_side import SMALL_UPDATES_MAX, HostSide
 from .owned import Migrated, MovePlan, OwnedPlan, OwnedRows, RowsReader, SideApply, SideFull
-from .placement import HOST, Owners, Placement
+from .placement import HOST, Owners, Placement, both_directions
 from .side import Direction, Reader, Side
 from .weights import WeightDomain, in_domain
 
@@ -127,7 +127,9 @@ class Graph:
         self._rows: OwnedRows | None = None
         if self.owned:
             self.placement.newcomers = len(self.sides) - 1 if self.device is not None else HOST
-            self._rows = OwnedRows(self.sides, self.placement, in_edges=kept["in_edges"], weighted=weighted)
+            self._rows = OwnedRows(
+                self.sides, self.placement, directed=directed, in_edges=kept["in_edges"], weighted=weighted
+            )
             if self.device is not None and host_sides == 1:
                 self.device.read_remote(self.host)
         self._copies: list[EdgeCopy] = []
@@ -381,7 +383,7 @@ class Graph:
         """A batch of updates of edges, on every side or on none: all that can fail on the host is behind it before
         anything is written anywhere. The device, which is asked what the host has found good, works while that
         writes."""
-        rows = batch if self.directed else _both_directions(batch)
+        rows = batch if self.directed else both_directions(batch)
         turned = None if self.host.in_ is None else EdgeBatch(transpose(rows.keys), rows.ops, rows.weights)
         plan = self.host.prepare(rows, turned) if len(rows) else None
         on_device = self._begin_on_device(lambda: batch)
@@ -391,9 +393,8 @@ class Graph:
 
     def _apply_by_owner(self, owned: OwnedRows, batch: EdgeBatch, n_vertices: int) -> Report:
         """A batch of updates of edges, each row's at its owner: on all sides or on none."""
-        rows = batch if self.directed else _both_directions(batch)
         self.relieved = Migrated(0, 0)
-        plan = self._of_owners(lambda: self._with_relief(owned, lambda: owned.prepare(rows)))
+        plan = self._of_owners(lambda: self._with_relief(owned, lambda: owned.prepare(batch)))
         reports = self._by_owners(lambda: self._commit(owned, plan, n_vertices))
         return owned.whole(reports)
 
@@ -798,15 +799,6 @@ def _require_heads(keys: Keys, n_vertices: int) -> None:
     largest = int((keys & LOW).max(initial=0))
     if keys.size and largest >= n_vertices:
         raise ValueError(f"an edge leads to vertex {largest} of {n_vertices}")
-
-
-def _both_directions(batch: EdgeBatch) -> EdgeBatch:
-    """Each update followed by its mirror image; a self-loop's image says the same thing twice, harmlessly."""
-    keys = np.empty(2 * len(batch), np.uint64)
-    keys[0::2] = batch.keys
-    keys[1::2] = transpose(batch.keys)
-    weights: Weights | None = None if batch.weights is None else np.repeat(batch.weights, 2)
-    return EdgeBatch(keys, np.repeat(batch.ops, 2), weights)
 
 
 def warm_up() -> None:

@@ -46,6 +46,8 @@ class Side(Generic[Array]):
     """Two packed arrays, or one. A batch is on both or on neither: all that can fail is in ``prepare``."""
 
     name: str
+    takes_edges = False
+    """Whether ``prepare_edges`` turns updates round by itself."""
     out: Array
     in_: Array | None
 
@@ -88,6 +90,14 @@ class Side(Generic[Array]):
         Raises:
             MemoryError: there is not enough.
         """
+
+    def prepare_edges(self, batch: EdgeBatch) -> Any:
+        """As ``prepare_rows``, for updates of edges, one direction each, all of whose rows are here.
+
+        Raises:
+            NotImplementedError: ``takes_edges`` is false.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> Any:

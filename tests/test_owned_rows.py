@@ -165,9 +165,7 @@ def test_hosts_that_share_the_rows_are_one_graph(shape: str, n_sides: int, seed:
 
 @pytest.mark.parametrize("n_hosts", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_device_and_hosts_that_share_the_rows_are_one_graph(
-    emulated_cupy: ModuleType, shape: str, n_hosts: int
-) -> None:
+def test_a_device_and_hosts_that_share_the_rows_are_one_graph(cupy: ModuleType, shape: str, n_hosts: int) -> None:
     options = SHAPES[shape]
     how = {"host_rows": "owned", "host_sides": n_hosts, "device": True}
     with opened(**options) as whole, opened(**options, **how) as owned:
