@@ -1,11 +1,12 @@
-"""Updates a second through ``Graph.apply``, by where the rows are: on the host, on both sides, divided, on the device.
+"""Updates a second through ``Graph.apply``, by where the rows are.
 
-The R-MAT graph of ``storage_device.py``, half of it loaded, directed, weighted, in-rows kept; batches of 80% inserts
-and 20% deletes in columns of the graph's, each followed by the one that takes it back. All graphs apply the same
-batches; medians of wall time, the first pair of each size left out. ``host``: the host alone, all cores; ``all``: the
-host has every row and the device the same ones; ``owned p%``: each row is on one side, so large a share of the arcs
-(rows by hash) on the host. Of these the milliseconds from begin to end of either side's part stand beside it, which
-overlap, and the rest of the time, in ``other ms``: routing, looking up, uploading, reporting.
+The R-MAT graph of ``storage_device.py``, half of it loaded, directed, weighted, in-rows kept; batches of 80%
+inserts and 20% deletes in columns of the graph's, each followed by the one that takes it back. All graphs
+apply the same batches; medians of wall time, the first pair of each size left out. ``host``: the host alone,
+all cores; ``all``: the host has every row and the device the same ones; ``owned p%``: each row is on one
+side, so large a share of the arcs (rows by hash) on the host. Of these the milliseconds from begin to end of
+either side's part stand beside it, which overlap, and the rest of the time, in ``other ms``: routing, looking
+up, uploading, reporting.
 
     python benchmarks/shares.py --scale 22 --batches 1000 10000 100000 1000000 10000000 --json out.json
 """
