@@ -68,7 +68,7 @@ def load(graph: Graph, edges: EdgeList, n_vertices: int, dead: Vertices | None, 
         NoMemory: there is not enough, on the host neither.
     """
     each = (BYTES_OF_EDGE + (BYTES_OF_WEIGHT if graph.weighted else 0)) / DENSITY
-    graph.divide = lambda out, in_: divide(out, in_, each, room.limit, POLICIES[policy])
+    graph.divide_by(lambda out, in_: divide(out, in_, each, room.limit, POLICIES[policy]))
     graph.load(edges, n_vertices, dead)
 
 
