@@ -230,6 +230,24 @@ class OwnedRows:
         self.placement.move(plan.vertices, plan.to)
         return Migrated(int(plan.vertices.size), plan.edges)
 
+    def prepare_evacuation(self, side: int, to: int) -> MovePlan:
+        """A plan to move everything from a side that has no memory left to another one.
+
+        Raises:
+            SideFull: the other one has not enough memory.
+        """
+        self._settle()
+        out, in_ = self.sides[side].evacuate()
+        come = [_batch(edges, Op.INSERT) for edges in (out, in_) if edges is not None]
+        vertices = np.flatnonzero(self.placement.owner == side).astype(np.uint32)
+        return MovePlan(vertices, to, sum(map(len, come)), OwnedPlan([self._prepared(to, *_two(come))]))
+
+    def evacuate(self, side: int, plan: MovePlan) -> Migrated:
+        """Do it."""
+        moved = self.move(plan)
+        self.sides[side].clear_rows()
+        return moved
+
     def load(self, out: EdgeList, in_: EdgeList | None) -> None:
         """Replace everything: out-arcs and in-arcs, ascending, of which each side gets those of its rows.
 
@@ -372,8 +390,15 @@ class OwnedRows:
         return merged_edges(parts) if parts else EdgeList(np.empty(0, np.uint64), nothing)
 
     def _row_edges(self, side: int, direction: Direction, vertices: Vertices) -> EdgeList:
-        """The rows of ascending vertices that a side owns."""
-        rows: SubCSR = self.sides[side].rows(direction, vertices)
+        """The rows of ascending vertices that a side owns.
+
+        Raises:
+            SideFull: it has no memory to copy them.
+        """
+        try:
+            rows: SubCSR = self.sides[side].rows(direction, vertices)
+        except MemoryError as error:
+            raise SideFull(side, str(error)) from error
         return EdgeList(pack(np.repeat(vertices, np.diff(rows.offsets)), rows.neighbors), rows.weights)
 
 

@@ -129,6 +129,14 @@ class Side(Generic[Array]):
             MemoryError: there is not enough; nothing was changed, or the side is empty.
         """
 
+    @abstractmethod
+    def evacuate(self) -> tuple[EdgeList, EdgeList | None]:
+        """All rows, copied without any memory of the side's own: those of ``load_rows``."""
+
+    @abstractmethod
+    def clear_rows(self) -> None:
+        """Hold no edges any more; takes no memory that is not given back before."""
+
     # -- reads --------------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -66,18 +66,9 @@ def load(graph: Graph, edges: EdgeList, n_vertices: int, dead: Vertices | None, 
     Raises:
         NoMemory: there is not enough, on the host neither.
     """
-    out = np.bincount(sources(edges.keys), minlength=n_vertices).astype(np.uint32)
-    in_ = np.empty(0, np.uint32)
-    if graph.directed and graph.host.in_ is not None:
-        in_ = np.bincount(destinations(edges.keys), minlength=n_vertices).astype(np.uint32)
     each = (BYTES_OF_EDGE + (BYTES_OF_WEIGHT if graph.weighted else 0)) / DENSITY
-    graph.placement.place(divide(out, in_, each, room.limit, POLICIES[policy]))
-    try:
-        graph.load(edges, n_vertices, dead)
-    except NoMemory as error:
-        log.warning("the host gets all rows at first: the device has no memory for its share: %s", error)
-        graph.placement.place(np.full(n_vertices, HOST, np.uint8))
-        graph.load(edges, n_vertices, dead)
+    graph.divide = lambda out, in_: divide(out, in_, each, room.limit, POLICIES[policy])
+    graph.load(edges, n_vertices, dead)
 
 
 class Rebalancing:
