@@ -347,6 +347,37 @@ def test_a_failing_compiler_leaves_a_program_on_the_host(
     assert pair.graph.device is not None
 
 
+def test_kernels_are_compiled_where_a_program_is_made_ready(
+    both: Callable[..., Both], emulated_cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread than the one that takes it in, and then runs it."""
+    makers = {name: MAKERS[name] for name in ("bfs", "sssp", "components")}
+    makers["ranks"] = lambda id: PageRank(id)
+    makers["near"] = lambda id: PersonalisedPageRank(id, (0,))
+    pair = both(makers={})
+    pair.step(epoch_of([(1, 0, v, 1.0) for v in range(1, 30)], 30))
+    compiled: list[str] = []
+
+    class Module(emulated_cupy.RawModule):  # type: ignore[misc]
+        def __init__(self, **how: Any) -> None:
+            compiled.append(threading.current_thread().name)
+            super().__init__(**how)
+
+    monkeypatch.setattr(emulated_cupy, "RawModule", Module)
+    used = emulated_cupy.get_default_memory_pool().used_bytes()
+    for id, make in makers.items():
+        beside = threading.Thread(target=pair.engine.make_ready, args=(make(id),), name="beside")
+        beside.start()
+        beside.join()
+    assert emulated_cupy.get_default_memory_pool().used_bytes() == used
+    for id, make in makers.items():
+        assert isinstance(pair.engine.add(make(id)), DeviceProgram)
+        pair.host.add(make(id))
+    assert all(run.on_device for run in pair.start())
+    pair.engine.refresh(apply(pair.graph, epoch_of([(1, 3, 7, 1.0), (0, 0, 9, 1.0)], 31)))
+    assert len(compiled) > len(makers) and set(compiled) == {"beside"}
+
+
 def test_without_a_device_nothing_is_asked_for_a_twin() -> None:
     def asked(program: Program, graph: Graph) -> Program:
         raise AssertionError("there is no device")

@@ -56,8 +56,9 @@ class DeviceProgram(Program):
     # -- what a family does on the device -----------------------------------------------------------------------
 
     @abstractmethod
-    def compile(self, graph: Graph) -> None:
-        """Compile all kernels for this graph, or load them."""
+    def compile(self, device: DeviceSide) -> None:
+        """Compile all kernels for this device, or load them: nothing is read of its rows, and no room is taken
+        there. Any thread may call, whatever runs meanwhile."""
 
     @abstractmethod
     def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
