@@ -66,27 +66,35 @@ class Mean:
 
 @dataclass(slots=True)
 class Reads:
-    """Edges that an epoch reads, by class: exponentially weighted means (float64[64]; None: nobody counted)."""
+    """Edges that an epoch reads, by class: exponentially weighted means."""
 
-    mean: Floats | None = None
+    _mean: Floats = field(default_factory=lambda: np.zeros(1))
     _variance: Floats = field(default_factory=lambda: np.zeros(1))
     _share: float = 1.0
+    _is_new: bool = True
 
     def see(self, reads: Counts) -> None:
-        if self.mean is None:
-            self.mean, self._variance = reads.astype(np.float64), np.zeros(reads.size)
+        if self._is_new:
+            self._mean, self._variance, self._is_new = reads.astype(np.float64), np.zeros(reads.size), False
             return
         self._share = max(SHARE, self._share / (1 + self._share))  # plain means at first
-        off = reads - self.mean
-        self.mean = self.mean + self._share * off
-        self._variance = (1 - self._share) * (self._variance + self._share * off**2)
+        # That all classes are read more, or less, says nothing of which are read most.
+        unlike = reads - self._mean * (reads.sum() / max(1.0, self._mean.sum()))
+        self._variance = (1 - self._share) * (self._variance + self._share * unlike**2)
+        self._mean = self._mean + self._share * (reads - self._mean)
+
+    @property
+    def mean(self) -> Floats | None:
+        """float64[64]; None: nothing was read, or nobody counted."""
+        return self._mean if self._mean.any() else None
 
     def bounds(self) -> tuple[Floats | None, Floats | None]:
-        """The least and the most that the means may be: two standard deviations off, epochs being independent."""
+        """The least and the most that the means may be beside each other: two standard deviations off, epochs being
+        independent."""
         if self.mean is None:
             return None, None
         doubt = 2 * np.sqrt(self._variance * self._share / (2 - self._share))
-        return np.maximum(0, self.mean - doubt), self.mean + doubt
+        return np.maximum(0, self._mean - doubt), self._mean + doubt
 
 
 @dataclass(slots=True)
