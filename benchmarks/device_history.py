@@ -1,6 +1,6 @@
 """A short history of programs on a CUDA device, against fresh starts: what compute-sanitizer runs.
 
-Every kernel of two path programs, of components and of PageRank runs: settling and trimming, searching and
+Every kernel of two path programs, of components and of both PageRanks runs: settling and trimming, searching and
 spreading, mending a forest, passes and pushes, queues that hold everything and queues that run over, rows of one
 edge and of hundreds. Each allocation is one of the device's own, so that accesses behind its end are seen.
 
@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from device_ppr import Walk
 from device_ranks import Ranks
 
 from graphtide.compute.device import forest_runs, path_runs
@@ -43,7 +44,8 @@ def run(seed: int) -> None:
         history_of_components(np.random.default_rng(seed))
     print(f"{2 * (len(KINDS) + 1)} histories of batches: every value is that of a fresh start")
     history_of_ranks(np.random.default_rng(seed))
-    print(f"{len(BATCHES)} batches: PageRank keeps to its bound, and sums in every bit")
+    history_of_walks(np.random.default_rng(seed))
+    print(f"{len(BATCHES)} batches: both PageRanks keep to their bounds, and sums in every bit")
 
 
 def rows(rng: np.random.Generator, batches: Sequence[int]) -> Iterator[DeviceSide]:
@@ -102,6 +104,17 @@ def history_of_ranks(rng: np.random.Generator) -> None:
     assert report.error_bound is not None
     # A sanitizer takes long for each of the reference's many steps.
     assert ranks.error(precision=1e-5) <= report.error_bound
+
+
+def history_of_walks(rng: np.random.Generator) -> None:
+    states = rows(rng, BATCHES)
+    walk = Walk(next(states), 0)
+    walk.start()
+    for _ in states:
+        report = walk.refresh(walk.change())
+        assert walk.wrong_bits() == 0
+    assert report.error_bound is not None
+    assert walk.error(precision=1e-5) <= report.error_bound
 
 
 def runs_of(kind: type[PathProgram], device: DeviceSide) -> PathRuns:

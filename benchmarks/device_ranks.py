@@ -69,14 +69,7 @@ class Ranks:
         return self.program.start(self.rows)
 
     def change(self) -> Any:
-        """The batch that was applied last, as a graph tells of it."""
-        outcome = self.rows.device.report.outcome
-        inserted, deleted = (int(cupy.count_nonzero(outcome == which)) for which in (INSERTED, DELETED))
-        return SimpleNamespace(
-            arcs=SimpleNamespace(inserted=range(inserted), deleted=range(deleted)),
-            deleted_vertices=np.empty(0, np.uint32),
-            revived_vertices=np.empty(0, np.uint32),
-        )
+        return changed(self.rows.device)
 
     def refresh(self, change: Any) -> Refresh:
         return self.program.refresh(self.rows, change)
@@ -102,19 +95,36 @@ class Ranks:
             (there.majorant, runs.units[1], weights),
         ):
             shares = system.shares[:n].astype(np.int64)[tails]
-            sums = (rhs * unit).astype(np.int64)
-            # Float64 adds integers up exactly that are as small as these parts.
-            for shift, part in ((0, shares & 0x3FFF_FFFF), (30, shares >> 30)):
-                added = cupy.bincount(heads, weights=part.astype(np.float64), minlength=n)
-                sums += added.astype(np.int64) << shift
+            sums = (rhs * unit).astype(np.int64) + added_up(shares, heads, n)
             wrong += int(cupy.count_nonzero(sums != system.sums[:n]))
         return wrong
+
+
+def changed(device: DeviceSide) -> Any:
+    """The batch that was applied last, as a graph tells of it."""
+    outcome = device.report.outcome
+    inserted, deleted = (int(cupy.count_nonzero(outcome == which)) for which in (INSERTED, DELETED))
+    return SimpleNamespace(
+        report=SimpleNamespace(totals=(inserted, 0, deleted, 0)),
+        deleted_vertices=np.empty(0, np.uint32),
+        revived_vertices=np.empty(0, np.uint32),
+    )
 
 
 def arcs_in(array: DevicePackedArray) -> tuple[Any, Any]:
     """Tails and heads of all arcs, int64 on the device, from in-rows."""
     keys = array.export().keys
     return (keys & np.uint64(0xFFFF_FFFF)).astype(np.int64), (keys >> HALF).astype(np.int64)
+
+
+def added_up(values: Any, heads: Any, n: int) -> Any:
+    """int64[n]: these int64 values added up by head."""
+    sums = cupy.zeros(n, np.int64)
+    # Float64 adds integers up exactly that are as small as these parts.
+    for shift, part in ((0, values & 0x3FFF_FFFF), (30, values >> 30)):
+        added = cupy.bincount(heads, weights=part.astype(np.float64), minlength=n)
+        sums += added.astype(np.int64) << shift
+    return sums
 
 
 def solution(device: DeviceSide, damping: float, precision: float) -> Any:

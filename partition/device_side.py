@@ -40,6 +40,7 @@ class DeviceSide(Side[DevicePackedArray]):
     with each other, and with the host: they are of no use then."""
 
     name = "device"
+    takes_edges = True
 
     def __init__(self, *, directed: bool, weighted: bool, in_edges: bool, in_weights: bool) -> None:
         """``in_edges``: whether a directed graph keeps in-rows; ``in_weights``: with weights, where there are any.
@@ -215,6 +216,9 @@ class DeviceSide(Side[DevicePackedArray]):
         with self.stream:
             self._whole.reserve(n_updates)
 
+    def prepare_edges(self, batch: EdgeBatch) -> DeviceSidePlan:
+        return self.prepare(batch)
+
     def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> DeviceSidePlan:
         with self.stream:
             in_plan = None if self.in_ is None or in_ is None else self.in_.prepare(in_)
@@ -241,11 +245,17 @@ class DeviceSide(Side[DevicePackedArray]):
             if self.in_ is not None and in_ is not None:
                 self.in_.load(in_)
         except MemoryError:
-            for array in self.arrays:
-                array.clear()
+            self.clear_rows()
             raise
         self.forget_report()
         self.stream.synchronize()
+
+    def evacuate(self) -> tuple[EdgeList, EdgeList | None]:
+        return self.out.copied_out(), None if self.in_ is None else self.in_.copied_out()
+
+    def clear_rows(self) -> None:
+        for array in self.arrays:
+            array.clear()
 
     def has_edge(self, direction: Direction, keys: Keys) -> npt.NDArray[np.bool_]:
         with self.stream:

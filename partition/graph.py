@@ -40,7 +40,7 @@ from .changes import Report, count_loops, no_change, none
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .host_side import SMALL_UPDATES_MAX, HostSide
 from .owned import Migrated, MovePlan, OwnedPlan, OwnedRows, RowsReader, SideApply, SideFull
-from .placement import HOST, Owners, Placement
+from .placement import HOST, Owners, Placement, both_directions
 from .side import Direction, Reader, Side
 from .weights import WeightDomain, in_domain
 
@@ -51,11 +51,6 @@ T = TypeVar("T")
 
 Divide = Callable[[Vertices, Vertices], Owners]
 """(lengths of out-rows, and of the in-rows that are kept: uint32[n]) -> the owner of each vertex (uint8[n])."""
-
-
-# What leaves a device without memory, of its edges, in ever larger steps; and edges that leave it together.
-_LEAVING = (0.25, 0.5, 1.0)
-_PIECE_EDGES = 1 << 16
 
 
 class NoMemory(MemoryError):
@@ -127,15 +122,15 @@ class Graph:
         self._rows: OwnedRows | None = None
         if self.owned:
             self.placement.newcomers = len(self.sides) - 1 if self.device is not None else HOST
-            self._rows = OwnedRows(self.sides, self.placement, in_edges=kept["in_edges"], weighted=weighted)
+            self._rows = OwnedRows(
+                self.sides, self.placement, directed=directed, in_edges=kept["in_edges"], weighted=weighted
+            )
             if self.device is not None and host_sides == 1:
                 self.device.read_remote(self.host)
         self._copies: list[EdgeCopy] = []
         self._process = os.getpid()
         self.divide: Divide | None = None
         """Who owns what is loaded, where each row is on one side only; None: who gets new vertices."""
-        self.relieved = Migrated(0, 0)
-        """What the last batch moved to the host because a device had no memory for it."""
 
     @property
     def crew(self) -> Crew:
@@ -381,7 +376,7 @@ class Graph:
         """A batch of updates of edges, on every side or on none: all that can fail on the host is behind it before
         anything is written anywhere. The device, which is asked what the host has found good, works while that
         writes."""
-        rows = batch if self.directed else _both_directions(batch)
+        rows = batch if self.directed else both_directions(batch)
         turned = None if self.host.in_ is None else EdgeBatch(transpose(rows.keys), rows.ops, rows.weights)
         plan = self.host.prepare(rows, turned) if len(rows) else None
         on_device = self._begin_on_device(lambda: batch)
@@ -391,45 +386,9 @@ class Graph:
 
     def _apply_by_owner(self, owned: OwnedRows, batch: EdgeBatch, n_vertices: int) -> Report:
         """A batch of updates of edges, each row's at its owner: on all sides or on none."""
-        rows = batch if self.directed else _both_directions(batch)
-        self.relieved = Migrated(0, 0)
-        plan = self._of_owners(lambda: self._with_relief(owned, lambda: owned.prepare(rows)))
+        plan = self._of_owners(lambda: owned.prepare(batch))
         reports = self._by_owners(lambda: self._commit(owned, plan, n_vertices))
         return owned.whole(reports)
-
-    def _with_relief(self, owned: OwnedRows, work: Callable[[], T]) -> T:
-        """What the work gives; rows leave a device that is full, ever more of them, as far as the host has room.
-
-        Raises:
-            SideFull: the host has none, or a device has none for anything.
-        """
-        for share in _LEAVING:
-            try:
-                return work()
-            except SideFull as full:
-                if self.device is None or self.sides[full.side] is not self.device:
-                    raise
-            self._relieve(owned, share)
-        return work()
-
-    def _relieve(self, owned: OwnedRows, share: float) -> None:
-        """Move so large a share of the device's edges to the host, the longest rows first: they are few, and read
-        best over there. New vertices go there, too."""
-        self.placement.newcomers = HOST
-        device = len(self.sides) - 1
-        vertices = np.flatnonzero(self.placement.owner == device).astype(np.uint32)
-        lengths = owned.degrees("out")[vertices].astype(np.int64)
-        if self.host.in_ is not None:
-            lengths += owned.degrees("in")[vertices]
-        order = np.argsort(-lengths, kind="stable")
-        ends = np.cumsum(lengths[order])
-        n_leaving = int(np.searchsorted(ends, share * ends[-1])) + 1 if share < 1 else vertices.size
-        leaving, ends = vertices[order[:n_leaving]], ends[:n_leaving]
-        bounds = np.searchsorted(ends, np.arange(_PIECE_EDGES, ends[-1], _PIECE_EDGES)) + 1
-        for piece in np.split(leaving, np.unique(bounds)):
-            plan = owned.prepare_move(piece, HOST)
-            moved = self._by_owners(lambda plan=plan: self._move(owned, plan))  # type: ignore[misc]
-            self.relieved = Migrated(*map(sum, zip(self.relieved, moved, strict=True)))
 
     def _commit(self, owned: OwnedRows, plan: OwnedPlan, n_vertices: int) -> list[Report]:
         if self.device is not None:
@@ -445,8 +404,11 @@ class Graph:
         """Move the rows of these vertices, each named once, to a side (its number in ``sides``), between two
         changes. What the graph holds, its counters and what is copied of it stay as they are.
 
+        All at once; where a side that they leave lacks memory for that, in ever smaller parts; and where it has
+        none at all, together with all other rows there.
+
         Raises:
-            NoMemory: a side has not enough; nothing was moved.
+            NoMemory: a side has not enough; some of the rows may have moved.
             ValueError: there is no such side or vertex, or the host has every row.
             RowsLost: a device failed that alone has rows.
         """
@@ -456,11 +418,38 @@ class Graph:
             raise ValueError(f"rows cannot move to side {to} of {len(self.sides) if self.owned else 1}")
         if vertices.size and int(vertices.max()) >= self.n_vertices:
             raise ValueError(f"vertex {int(vertices.max())} of {self.n_vertices}")
+        waiting = [vertices]
+        moved = Migrated(0, 0)
+        while waiting:
+            part = waiting.pop()
+            try:
+                plan = self._of_owners(lambda part=part: owned.prepare_move(part, to))  # type: ignore[misc]
+            except SideFull as full:
+                if full.side == to:
+                    raise NoMemory(str(full)) from full
+                if part.size <= 1:  # not even for one row: all go, by a way that needs no memory over there
+                    return self._evacuated(owned, full.side, to, moved)
+                waiting += np.array_split(part, 2)
+                continue
+            done = self._by_owners(lambda plan=plan: self._move(owned, plan))  # type: ignore[misc]
+            moved = Migrated(moved.vertices + done.vertices, moved.edges + done.edges)
+        return moved
+
+    def _evacuated(self, owned: OwnedRows, side: int, to: int, moved: Migrated) -> Migrated:
         try:
-            plan = self._of_owners(lambda: owned.prepare_move(vertices, to))
-        except MemoryError as error:
-            raise NoMemory(str(error) or "there is not enough memory") from error
-        return self._by_owners(lambda: self._move(owned, plan))
+            plan = self._of_owners(lambda: owned.prepare_evacuation(side, to))
+        except SideFull as full:
+            raise NoMemory(str(full)) from full
+
+        def evacuate() -> Migrated:
+            done = owned.evacuate(side, plan)
+            if self.device is not None:
+                self.device.forget_report()
+                self._mark(plan.vertices)
+            return done
+
+        done = self._by_owners(evacuate)
+        return Migrated(moved.vertices + done.vertices, moved.edges + done.edges)
 
     def _move(self, owned: OwnedRows, plan: MovePlan) -> Migrated:
         moved = owned.move(plan)
@@ -752,7 +741,7 @@ class Graph:
     def _ensure_vertices(self, n_vertices: int) -> None:
         owned = self._rows
         if owned is not None:
-            self._of_owners(lambda: self._with_relief(owned, lambda: owned.ensure_vertices(n_vertices)))
+            self._of_owners(lambda: owned.ensure_vertices(n_vertices))
             return
         self.host.ensure_vertices(n_vertices)
         self._on_device(lambda device: device.ensure_vertices(n_vertices))
@@ -798,15 +787,6 @@ def _require_heads(keys: Keys, n_vertices: int) -> None:
     largest = int((keys & LOW).max(initial=0))
     if keys.size and largest >= n_vertices:
         raise ValueError(f"an edge leads to vertex {largest} of {n_vertices}")
-
-
-def _both_directions(batch: EdgeBatch) -> EdgeBatch:
-    """Each update followed by its mirror image; a self-loop's image says the same thing twice, harmlessly."""
-    keys = np.empty(2 * len(batch), np.uint64)
-    keys[0::2] = batch.keys
-    keys[1::2] = transpose(batch.keys)
-    weights: Weights | None = None if batch.weights is None else np.repeat(batch.weights, 2)
-    return EdgeBatch(keys, np.repeat(batch.ops, 2), weights)
 
 
 def warm_up() -> None:

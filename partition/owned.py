@@ -30,7 +30,7 @@ from ..gpma.host.snapshot import Turnstile
 from ..gpma.layout import LEAF_SHIFT, LEAF_SLOTS
 from ..gpma.rows import RowView
 from .changes import Report, merged_changes, merged_edges, no_change
-from .placement import Placement, route
+from .placement import Placement, both_directions, route
 from .side import Direction, Side
 
 _DIRECTIONS: tuple[Direction, ...] = ("out", "in")
@@ -87,13 +87,14 @@ class OwnedRows:
     """All sides behind one."""
 
     def __init__(
-        self, sides: Sequence[Side[Any]], placement: Placement, *, in_edges: bool, weighted: bool
+        self, sides: Sequence[Side[Any]], placement: Placement, *, directed: bool, in_edges: bool, weighted: bool
     ) -> None:
         """``in_edges``: whether sides keep in-rows of their own."""
         self.sides = tuple(sides)
         self.placement = placement
         self.applied: tuple[SideApply, ...] = ()
         """What each side did for the last batch; those without a part are left out."""
+        self._directed = directed
         self._in_edges = in_edges
         self._weighted = weighted
         self._turnstile = Turnstile()
@@ -125,25 +126,31 @@ class OwnedRows:
             except MemoryError as error:
                 raise SideFull(number, str(error)) from error
 
-    def prepare(self, rows: EdgeBatch) -> OwnedPlan:
-        """A plan for updates of rows, each at its owner: all that can fail.
+    def prepare(self, batch: EdgeBatch) -> OwnedPlan:
+        """A plan for updates of edges, one direction each, every row's at its owner: all that can fail.
 
         Raises:
             ValueError: a row does not exist.
-            SideFull: one has not enough.
+            SideFull: one has not enough memory.
         """
         self._settle()
+        sole = self.placement.sole
+        if sole is not None and self.sides[sole].takes_edges and len(batch):
+            return OwnedPlan([self._planned(sole, 2 * len(batch), lambda: self.sides[sole].prepare_edges(batch))])
+        rows = batch if self._directed else both_directions(batch)
+        self._on_all(lambda side: side.expect(len(rows)))
         parts = route(rows, self.placement, in_edges=self._in_edges)
-        if self.placement.sole is None or self.placement.sole == 0:
-            self._on_all(lambda side: side.expect(len(rows)))
         return OwnedPlan([self._prepared(part.side, part.out, part.in_) for part in parts])
 
     def _prepared(self, side: int, out: EdgeBatch, in_: EdgeBatch | None) -> tuple[int, Any, int]:
+        updates = len(out) + (0 if in_ is None else len(in_))
+        return self._planned(side, updates, lambda: self.sides[side].prepare_rows(out, in_))
+
+    def _planned(self, side: int, updates: int, prepare: Callable[[], Any]) -> tuple[int, Any, int]:
         try:
-            plan = self.sides[side].prepare_rows(out, in_)
+            return side, prepare(), updates
         except MemoryError as error:
             raise SideFull(side, str(error)) from error
-        return side, plan, len(out) + (0 if in_ is None else len(in_))
 
     def commit(self, plan: OwnedPlan) -> dict[int, Report]:
         """Write it, on all sides at once; what each side with a part did to its out-rows."""
@@ -222,6 +229,24 @@ class OwnedRows:
         self._write(plan.parts)
         self.placement.move(plan.vertices, plan.to)
         return Migrated(int(plan.vertices.size), plan.edges)
+
+    def prepare_evacuation(self, side: int, to: int) -> MovePlan:
+        """A plan to move everything from a side that has no memory left to another one.
+
+        Raises:
+            SideFull: the other one has not enough memory.
+        """
+        self._settle()
+        out, in_ = self.sides[side].evacuate()
+        come = [_batch(edges, Op.INSERT) for edges in (out, in_) if edges is not None]
+        vertices = np.flatnonzero(self.placement.owner == side).astype(np.uint32)
+        return MovePlan(vertices, to, sum(map(len, come)), OwnedPlan([self._prepared(to, *_two(come))]))
+
+    def evacuate(self, side: int, plan: MovePlan) -> Migrated:
+        """Do it."""
+        moved = self.move(plan)
+        self.sides[side].clear_rows()
+        return moved
 
     def load(self, out: EdgeList, in_: EdgeList | None) -> None:
         """Replace everything: out-arcs and in-arcs, ascending, of which each side gets those of its rows.
@@ -365,8 +390,15 @@ class OwnedRows:
         return merged_edges(parts) if parts else EdgeList(np.empty(0, np.uint64), nothing)
 
     def _row_edges(self, side: int, direction: Direction, vertices: Vertices) -> EdgeList:
-        """The rows of ascending vertices that a side owns."""
-        rows: SubCSR = self.sides[side].rows(direction, vertices)
+        """The rows of ascending vertices that a side owns.
+
+        Raises:
+            SideFull: it has no memory to copy them.
+        """
+        try:
+            rows: SubCSR = self.sides[side].rows(direction, vertices)
+        except MemoryError as error:
+            raise SideFull(side, str(error)) from error
         return EdgeList(pack(np.repeat(vertices, np.diff(rows.offsets)), rows.neighbors), rows.weights)
 
 

@@ -23,7 +23,6 @@ from graphtide.compute.engine import Engine
 from graphtide.compute.homes import Homes
 from graphtide.compute.program import Published, Refresh
 from graphtide.compute.walks.pagerank import PageRank
-from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.gpma.edges import Op, destinations, sources
 from graphtide.partition.graph import Graph
 
@@ -629,7 +628,7 @@ def test_which_have_a_twin(cupy: ModuleType, graphs: list[Graph]) -> None:
     for name in ("kind", "summary", "value", "family", "parameters", "value_scalars", "positional_scalars"):
         assert getattr(made, name) == getattr(host, name)
     own = type("Own", (PageRank,), {})
-    for program in (PageRank("id", tolerance=1e-5), PersonalisedPageRank("id", (0,)), own("id")):
+    for program in (PageRank("id", tolerance=1e-5), own("id")):
         with pytest.raises(NoTwin):
             twin(program, graphs[0])
 

@@ -14,6 +14,7 @@ from ..forest.components import Components
 from ..paths.program import PathProgram
 from ..program import Program
 from ..walks.pagerank import PageRank
+from ..walks.ppr import PersonalisedPageRank
 
 if TYPE_CHECKING:
     from .program import DeviceProgram
@@ -39,6 +40,14 @@ def twin(program: Program, graph: Graph) -> Program:
     return made
 
 
+def require_twin(program: Program) -> None:
+    """
+    Raises:
+        NoTwin: there is none for the program's kind or its parameters; nothing was compiled.
+    """
+    _made(program)
+
+
 def _made(program: Program) -> DeviceProgram:
     """The twin, nothing of it compiled.
 
@@ -62,7 +71,20 @@ def _made(program: Program) -> DeviceProgram:
     if type(program) is PageRank:
         from .pagerank import TOLERANCE_MIN, DevicePageRank
 
-        if program.tolerance < TOLERANCE_MIN:
-            raise NoTwin(f"a tolerance below {TOLERANCE_MIN:g} is beyond what a device keeps of numbers")
+        _require_tolerance(program.tolerance, TOLERANCE_MIN)
         return DevicePageRank(program)
+    if type(program) is PersonalisedPageRank:
+        from .ppr import TOLERANCE_MIN, DevicePersonalisedPageRank
+
+        _require_tolerance(program.tolerance, TOLERANCE_MIN)
+        return DevicePersonalisedPageRank(program)
     raise NoTwin(f"programs of the kind {program.kind!r} have no twin on a device")
+
+
+def _require_tolerance(tolerance: float, least: float) -> None:
+    """
+    Raises:
+        NoTwin: numbers of a device are too coarse for it.
+    """
+    if tolerance < least:
+        raise NoTwin(f"a tolerance below {least:g} is beyond what a device keeps of numbers")

@@ -7,16 +7,12 @@ differ from the true one at any vertex is counted by every run, and the certific
 After few updates residuals are pushed along out-edges (``pushes.cu``), after many, or where that costs too much,
 passes over all in-edges go on from the estimates as they are (``passes.cu``).
 
-The estimates are written by the device into memory of the host. Residuals, weights and the majorant are fetched
-when a checkpoint or an audit asks for them, and are then a state of the host's program. The other way about, a
-state of that gives the device estimates to begin with: its residuals are not those of rounded shares, so that the
-next run makes all of them anew.
+A state of the host's program gives the device estimates to begin with: its residuals are not those of rounded
+shares, so that the next run makes all of them anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -31,8 +27,9 @@ from ..walks.certificate import SLACK_DRIFT
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS, PageRank, Solved
 from ..walks.passes import Limits
 from ..walks.walk import born
-from .program import DeviceProgram, Unfit
+from .program import Unfit
 from .push_runs import PushRun, PushRuns
+from .walk import F64, DeviceWalk
 from .walk_runs import SHARE_ROUNDED, UNIT_ROUNDED, Columns, WalkRun, WalkRuns
 
 TOLERANCE_MIN = 1e-4
@@ -117,7 +114,7 @@ class _Kept(NamedTuple):
         return all(limit >= before for limit, before in zip(now, then, strict=True))
 
 
-class DevicePageRank(DeviceProgram):
+class DevicePageRank(DeviceWalk):
     """PageRank whose systems are kept on the device; made from the host's."""
 
     kind: ClassVar[str] = PageRank.kind
@@ -127,7 +124,6 @@ class DevicePageRank(DeviceProgram):
     value_scalars: ClassVar[tuple[str, ...]] = PageRank.value_scalars
     parameters: ClassVar[tuple[Parameter, ...]] = PageRank.parameters
     positional_scalars: ClassVar[tuple[str, ...]] = PageRank.positional_scalars
-    needs_in_edges: ClassVar[bool] = True
     host: PageRank
 
     def __init__(self, host: PageRank) -> None:
@@ -136,15 +132,6 @@ class DevicePageRank(DeviceProgram):
         self._pushes: PushRuns | None = None
         # None: the numbers on the device are those of another graph, or not exact.
         self._kept: _Kept | None = None
-        self._n = 0
-        # Of the last run; what the device has is fetched for it.
-        self._graph: Graph | None = None
-        # Whether the device has been solved since the host's columns were.
-        self._is_ahead = False
-        # What the last run left, where the host's program has others: its columns and scalars.
-        self._published: tuple[dict[str, Column], dict[str, float]] | None = None
-        # The device was lost, and the host's program has failed to start since.
-        self._is_void = False
 
     def compile(self, graph: Graph) -> None:
         assert graph.device is not None
@@ -152,26 +139,7 @@ class DevicePageRank(DeviceProgram):
         runs.compile(graph.device)
         pushes.compile(graph.device)
 
-    def warm_up(self, graph: Graph) -> None:
-        self.host.warm_up(graph)  # for when the device is lost
-
     # -- runs -------------------------------------------------------------------------------------------------
-
-    def start(self, graph: Graph) -> Refresh:
-        self._is_ahead, self._published = False, None
-        refresh = super().start(graph)
-        self._is_void = False
-        return refresh
-
-    def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
-        if self._is_void:
-            refresh = replace(self.start(graph), started_over=True)
-        else:
-            refresh = super().refresh(graph, change)
-        if self._published is not None:
-            self._published = None
-            refresh = replace(refresh, changed={"estimate": None})
-        return refresh
 
     def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
         host = self.host
@@ -278,53 +246,14 @@ class DevicePageRank(DeviceProgram):
 
     # -- the copy on the host ---------------------------------------------------------------------------------
 
-    def scalars(self) -> dict[str, float]:
-        return self.host.scalars() if self._published is None else self._published[1]
+    @property
+    def _estimates(self) -> F64:
+        assert self._runs is not None
+        return self._runs.estimates
 
-    def columns(self) -> dict[str, Column]:
-        if self._published is not None:
-            return self._published[0]
-        if self._is_ahead:
-            assert self._runs is not None
-            return {"estimate": self._runs.estimates}
-        return self.host.columns()
-
-    def state(self) -> dict[str, Column]:
-        fetched = self._fetched()
-        return self.host.state() if fetched is None else fetched
-
-    def state_sizes(self) -> dict[str, int]:
-        if not self._is_ahead:
-            return super().state_sizes()
-        # The host's columns may be of fewer vertices.
-        return {
-            name: column.nbytes if name == SCALARS else column.itemsize * self._n
-            for name, column in self.host.state().items()
-        }
-
-    def _fetched(self) -> dict[str, Column] | None:
-        """The state, where the device is ahead of the host.
-
-        A device that fails now is lost: then the host's program has one of its own, from scratch. What was
-        published stays until the next run.
-        """
-        if self._is_void:
-            self._start_host()
-        if not self._is_ahead:
-            return None
-        graph, runs = self._graph, self._runs
-        assert graph is not None and runs is not None
-        published = self.columns(), self.scalars()
-
-        def read(_: DeviceSide) -> Columns:
-            import_cupy().cuda.Device().use()
-            return runs.read(self._n)
-
-        columns = self._on_device(graph, read)
-        if columns is None:
-            self._published = published
-            self._start_host()
-            return None
+    def _read(self) -> dict[str, Column]:
+        assert self._runs is not None
+        columns = self._runs.read(self._n)
         return {
             "estimate": columns.values,
             "residual": columns.residuals,
@@ -334,26 +263,16 @@ class DevicePageRank(DeviceProgram):
             SCALARS: self.host.saved_scalars(),
         }
 
-    def _start_host(self) -> None:
-        assert self._graph is not None
-        self._is_void = True
-        self.host.start(self._graph)
-        self._is_void = False
-
-    def prepare_audit(self, graph: Graph) -> None:
-        fetched = self._fetched()
-        if fetched is not None:
-            self.host.restore(fetched, graph)
-            self._is_ahead = False
+    def _sizes(self) -> dict[str, int]:
+        # The host's columns may be of fewer vertices.
+        return {
+            name: column.nbytes if name == SCALARS else column.itemsize * self._n
+            for name, column in self.host.state().items()
+        }
 
     def memory_bytes(self) -> int:
         pinned = sum(runs.memory_bytes for runs in (self._runs, self._pushes) if runs is not None)
         return super().memory_bytes() + pinned
-
-    def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
-        self._is_ahead, self._published = False, None
-        super().restore(state, graph)
-        self._is_void = False
 
     @staticmethod
     def read(published: Published, vertices: Vertices) -> Answer:

@@ -12,9 +12,8 @@
 #include "rows.cuh"
 #include "walks.cuh"
 
-// Leaves that a warp adds up in one go, and vertices that a thread has under way at a time: stores behind which loads
-// wait, since addresses might be the same, would take three times as long.
-constexpr u32 RANGE = 8, AHEAD = 2;
+// Leaves that a warp adds up in one go.
+constexpr u32 RANGE = 8;
 static_assert(RANGE <= 32 && RANGE % LEAVES_TOGETHER == 0, "their counts are in one warp");
 // Blocks on a multiprocessor, which bounds the registers of a thread.
 constexpr u32 PASS_BLOCKS = 2;
@@ -46,25 +45,6 @@ struct Passes {
 
     __device__ __forceinline__ double unit(u32 system) const { return system ? job.majorant_unit : job.unit; }
 
-    // Calls use(vertex, loaded) with what load(vertex) gave, for all vertices; whole warps do not stay together.
-    template <class Load, class Use> __device__ __forceinline__ void for_vertices(Load load, Use use)
-    {
-        const u64 step = u64(AHEAD) * place.n_threads;
-        for (u64 first = place.thread; first < job.n_vertices; first += step) {
-            Vertex vertices[AHEAD];
-#pragma unroll
-            for (u32 k = 0; k < AHEAD; k++) {
-                const u64 v = first + u64(k) * place.n_threads;
-                if (v < job.n_vertices) vertices[k] = load(u32(v));
-            }
-#pragma unroll
-            for (u32 k = 0; k < AHEAD; k++) {
-                const u64 v = first + u64(k) * place.n_threads;
-                if (v < job.n_vertices) use(u32(v), vertices[k]);
-            }
-        }
-    }
-
     __device__ __forceinline__ Vertex load_sums(u32 v) const
     {
         return {{load_cached(job.ranks.sums + v), load_cached(job.majorant.sums + v)}, {0, 0}, load_row(out, v).degree,
@@ -94,7 +74,7 @@ struct Passes {
             passes++;
             PassSums* const after = job.counters->passes + (passes & 1);
             if (place.thread == 0) *after = PassSums();
-            advance(factor(before->balance[RANKS]), factor(before->balance[MAJORANT]));
+            advance(factor(before->balance[RANKS], job.damping), factor(before->balance[MAJORANT], job.damping));
             barrier();
             pull();
             barrier();
@@ -117,24 +97,12 @@ struct Passes {
         for (u32 k = 0; k < WALK_SAID; k++) tell(job, k, said[k]);
     }
 
-    // A vertex in the sums for a factor; see struct Balance.
-    __device__ __forceinline__ static void count(u64* sums, i64 sum, i64 restart, u32 degree)
-    {
-        if (sum == restart) {
-            sums[3] += degree ? u64(sum) : 0;
-            return;
-        }
-        sums[0] += u64(sum);
-        sums[1] += degree ? u64(sum) : 0;
-        sums[2] += u64(restart);
-    }
-
     __device__ __forceinline__ void begin()
     {
         u64 sums[PASS_SUMS] = {};
         // Where the estimates will be, the host says which vertices exist.
         const u8* const exists = reinterpret_cast<const u8*>(job.estimates);
-        for_vertices([&](u32 v) { return load_sums(v); }, [&](u32 v, const Vertex& vertex) {
+        for_vertices<Vertex>(place, job.n_vertices, [&](u32 v) { return load_sums(v); }, [&](u32 v, const Vertex& vertex) {
             float weight = vertex.weight;
             if (job.begins == ANEW) job.weights[v] = weight = exists[v] ? 1.0f : 0.0f;
 #pragma unroll
@@ -150,17 +118,9 @@ struct Passes {
         add_by_block(sums, &job.counters->passes[0].balance[0].mass);
     }
 
-    __device__ __forceinline__ double factor(const Balance& sums) const
-    {
-        const double passed_on = job.damping * double(load_cached(&sums.passed_on));
-        const double lost = double(load_cached(&sums.mass)) - passed_on;
-        const double given = double(load_cached(&sums.restarts)) + job.damping * double(load_cached(&sums.fixed));
-        return lost > 0.0 ? given / lost : 1.0;
-    }
-
     __device__ __forceinline__ void advance(double factor, double majorant_factor)
     {
-        for_vertices([&](u32 v) { return load_sums(v); }, [&](u32 v, const Vertex& vertex) {
+        for_vertices<Vertex>(place, job.n_vertices, [&](u32 v) { return load_sums(v); }, [&](u32 v, const Vertex& vertex) {
             float shares[SYSTEMS];
 #pragma unroll
             for (u32 system = 0; system < SYSTEMS; system++) {
@@ -224,7 +184,7 @@ struct Passes {
     __device__ __forceinline__ void look(PassSums* to)
     {
         u64 sums[PASS_SUMS] = {};
-        for_vertices([&](u32 v) { return load_all(v, out); }, [&](u32 v, const Vertex& vertex) {
+        for_vertices<Vertex>(place, job.n_vertices, [&](u32 v) { return load_all(v, out); }, [&](u32 v, const Vertex& vertex) {
             float weight = vertex.weight;
             i64 majorant_sum = vertex.sum[MAJORANT];
             if (weight > 0.0f) weight = followed(job, weight, double(vertex.value[RANKS]) / job.unit);
@@ -250,7 +210,7 @@ struct Passes {
     {
         u64 sums[3] = {};
         double rounded[SYSTEMS] = {0.0, 0.0}, ratio = 0.0;
-        for_vertices([&](u32 v) { return load_all(v, in); }, [&](u32 v, const Vertex& vertex) {
+        for_vertices<Vertex>(place, job.n_vertices, [&](u32 v) { return load_all(v, in); }, [&](u32 v, const Vertex& vertex) {
             const i64 residual = vertex.sum[RANKS] - vertex.value[RANKS];
             sums[0] += u64(vertex.value[RANKS]);
             sums[1] += u64(residual < 0 ? -residual : residual);

@@ -13,9 +13,6 @@
 // add up to what might overflow: with sizes of at most (1 - damping) * 2^60 together, values and sums stay below 2^62.
 #include "walks.cuh"
 
-// A row trades its share when at most this many times as many edges are in it as its degree changed by. Else its value
-// changes by a third at most.
-constexpr u32 TRADE_FACTOR = 4;
 // Of one system; nothing that is worth it takes so many.
 constexpr u32 PUSH_ROUNDS = 1000;
 
@@ -136,48 +133,24 @@ struct Pushes {
 
     // -- lists -----------------------------------------------------------------------------------------------------
 
-    // Lists the chosen ones of the warp's vertices, two a lane. All lanes take part.
-    __device__ __forceinline__ void list(
-        u32* to, u32* counter, const bool (&chosen)[2], const u32 (&vertex)[2]) const
-    {
-        const Votes votes = vote(chosen[0], chosen[1]);
-        if (!votes.count()) return;
-        u32 base = 0;
-        if (place.lane == 0) base = atomicAdd(counter, votes.count());
-        base = __shfl_sync(ALL_LANES, base, 0);
-        for (u32 j = 0; j < 2; j++)
-            if (chosen[j]) store_cached(to + base + votes.before(j), vertex[j]);
-        __syncwarp();
-    }
-
     // Lists them as candidates of this round, unless they are already. Nobody is a candidate of two rounds at a time, so
     // that a stamp tells them apart.
     template <bool IS_MAJORANT> __device__ __forceinline__ void propose(
         u32 round, bool first, bool second, const u32 (&vertex)[2]) const
     {
         const Lists& own = lists<IS_MAJORANT>();
-        const u32 stamp = push.stamp + round;
-        bool is_new[2] = {first, second};
-        for (u32 j = 0; j < 2; j++)
-            if (is_new[j]) is_new[j] = atomicExch(own.stamps + vertex[j], stamp) != stamp;
-        __syncwarp();
-        list(own.candidates[round & 1], n_candidates<IS_MAJORANT>(round), is_new, vertex);
+        list_once(own.candidates[round & 1], n_candidates<IS_MAJORANT>(round), own.stamps, push.stamp + round, first,
+            second, vertex);
     }
 
     template <bool IS_MAJORANT> __device__ __forceinline__ void log_moved(
         bool first, bool second, const u32 (&vertex)[2]) const
     {
         const Lists& own = lists<IS_MAJORANT>();
-        bool is_new[2] = {first, second};
-        for (u32 j = 0; j < 2; j++)
-            if (is_new[j]) is_new[j] = atomicExch(own.moved_stamps + vertex[j], push.stamp) != push.stamp;
-        __syncwarp();
-        list(own.moved, push.counters->moved + IS_MAJORANT, is_new, vertex);
+        list_once(own.moved, push.counters->moved + IS_MAJORANT, own.moved_stamps, push.stamp, first, second, vertex);
     }
 
     // -- residuals -------------------------------------------------------------------------------------------------
-
-    __device__ __forceinline__ static i64 size_of(i64 residual) { return residual < 0 ? -residual : residual; }
 
     // Adds to a sum; whether that brings its residual over a limit within which it was. The ranks count.
     template <bool IS_MAJORANT> __device__ __forceinline__ bool receive(u32 v, i64 amount)
@@ -256,21 +229,14 @@ struct Pushes {
 
     // -- 1 and 2. edit ---------------------------------------------------------------------------------------------
 
-    // Calls work(is_there, key, outcome) for the updates of the batch, one a lane, by whole warps.
-    template <class Work> __device__ __forceinline__ void for_changes(Work work)
+    template <class Work> __device__ __forceinline__ void for_batch(Work work)
     {
-        for (u64 first = place.warp * 32; first < push.n_updates; first += place.n_threads) {
-            const u64 i = first + place.lane;
-            const u8 outcome = i < push.n_updates ? load_constant(push.outcomes + i) : u8(ABSENT);
-            const bool is_change = outcome == INSERTED || outcome == DELETED;
-            if (!__any_sync(ALL_LANES, is_change)) continue;
-            work(is_change, is_change ? load_constant(push.keys + i) : 0, outcome);
-        }
+        for_changes(place, push.keys, push.outcomes, push.n_updates, work);
     }
 
     __device__ __forceinline__ void edit()
     {
-        for_changes([&](bool is_change, u64 key, u8 outcome) {
+        for_batch([&](bool is_change, u64 key, u8 outcome) {
             const u32 tail = source(key), head = destination(key);
             if (is_change) {
                 atomicAdd(push.degree_changes + tail, outcome == INSERTED ? 1 : -1);
@@ -288,12 +254,11 @@ struct Pushes {
 
     __device__ __forceinline__ void follow_degrees()
     {
-        for_changes([&](bool is_change, u64 key, u8) {
+        for_batch([&](bool is_change, u64 key, u8) {
             const u32 v = source(key);
             const int change = is_change ? atomicExch(push.degree_changes + v, 0) : 0;
             const Row row = change ? load_row(out, v) : Row{0, 0};
-            const u32 before = row.degree - u32(change), changed = u32(change < 0 ? -change : change);
-            const bool trades = row.degree && (before == 0 || row.degree <= u64(TRADE_FACTOR) * changed);
+            const bool trades = trades_share(row.degree, change);
             const bool follows = row.degree && !trades && change;
             bool is_queued = false;
             if (change && row.degree == 0) {

@@ -11,10 +11,7 @@
 // the certificate counts. The host chooses the point such that all values of a system add up to less than 2^60.
 #pragma once
 
-#include "frontier.cuh"
-#include "ieee.cuh"
-
-typedef long long i64;
+#include "fixed.cuh"
 
 struct System {
     i64* values;    // [vertices] y
@@ -23,13 +20,6 @@ struct System {
 };
 
 __device__ __forceinline__ float* share(const System& system, u32 v) { return system.shares + 2 * u64(v); }
-
-// What a pass leaves, over all vertices, for the factor of the next one. Of the vertices that it multiplies: their sums,
-// those of them with out-edges, and their right-hand sides. Of the others with out-edges: their sums.
-struct Balance {
-    u64 mass, passed_on, restarts, fixed;
-};
-constexpr u32 BALANCE_SUMS = sizeof(Balance) / 8;
 
 struct PassSums {
     Balance balance[2];    // of the ranks, of the majorant
@@ -85,16 +75,6 @@ enum Begin : u32 { KEPT, ANEW };
 // What passes say; the host has it as a tuple, WalkRun.
 constexpr u32 WALK_SAID = 3 + WALK_TOTALS;
 
-// Says a word in two halves, the lower one first.
-__device__ __forceinline__ void tell(const WalkJob& job, u32 place, u64 value)
-{
-    publish(job.status + 2 * place, u64(job.sequence) << 32 | u32(value));
-    publish(job.status + 2 * place + 1, u64(job.sequence) << 32 | value >> 32);
-}
-
-// The nearest integer, to within 1/2 and the last bit of the number.
-__device__ __forceinline__ i64 nearest(double x) { return i64(exact::floor_of(exact::add(x, 0.5))); }
-
 __device__ __forceinline__ float share_of(i64 value, u32 degree, double damping)
 {
     if (degree == 0) return 0.0f;
@@ -122,43 +102,3 @@ __device__ __forceinline__ float followed(const WalkJob& job, float weight, doub
 }
 
 __device__ __forceinline__ i64 integer(float share) { return i64(share); }
-
-__device__ __forceinline__ void add(i64* to, i64 amount) { atomicAdd(reinterpret_cast<u64*>(to), u64(amount)); }
-
-// Adds what all threads of the grid hold to counters in global memory, block by block. ``values``: [N] of a thread.
-template <u32 N> __device__ __forceinline__ void add_by_block(const u64 (&values)[N], u64* to)
-{
-    static_assert(N <= 32, "a warp adds them");
-    __shared__ u64 sums[32];
-    if (threadIdx.x < N) sums[threadIdx.x] = 0;
-    __syncthreads();
-    u64 any = 0;
-    for (u32 i = 0; i < N; i++) any |= values[i];
-    if (__any_sync(ALL_LANES, any != 0)) {
-#pragma unroll
-        for (u32 i = 0; i < N; i++) {
-            const u64 sum = warp_sum(values[i]);
-            if (lane_number() == 0 && sum) atomicAdd(&sums[i], sum);
-        }
-    }
-    __syncthreads();
-    if (threadIdx.x < N && sums[threadIdx.x]) atomicAdd(to + threadIdx.x, sums[threadIdx.x]);
-    __syncthreads();
-}
-
-__device__ __forceinline__ double warp_max(double value)
-{
-    for (u32 offset = 16; offset; offset >>= 1) {
-        const double other = __shfl_xor_sync(ALL_LANES, value, offset);
-        value = other > value ? other : value;
-    }
-    return value;
-}
-
-// The largest of numbers that are not negative: their bits are in their order.
-__device__ __forceinline__ void max_by_warp(double value, u64* to)
-{
-    if (!__any_sync(ALL_LANES, value > 0.0)) return;
-    const double largest = warp_max(value);
-    if (lane_number() == 0 && largest > 0.0) atomicMax(to, exact::bits_of(largest));
-}

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +112,19 @@ _SAVED_SUMS = {"size": SIZE, "norm": NORM, "total": TOTAL, "rounded": ROUNDED}
 _NO_LIMITS = Limits(math.inf, math.inf)
 
 
+class Solved(NamedTuple):
+    """What another processor tells of the system, which it has solved for restarts of 1.
+
+    ``norm``, ``size``, ``total``: the sums of the estimates, none of which is negative, of the sizes of their
+    residuals, and of these residuals. ``rounded``: by how much those may be off, all together.
+    """
+
+    norm: float
+    size: float
+    total: float
+    rounded: float
+
+
 class PersonalisedPageRank(RandomWalk):
     """Random walk with restart. Column ``estimate``: float64; scalar ``norm``, the sum of its positive entries.
 
@@ -158,7 +171,7 @@ class PersonalisedPageRank(RandomWalk):
         kernels.note_changed(edit.rescaled, walks)
         kernels.touch(edit.touched, walks)
         self._remove_vertices(change.deleted_vertices)
-        self._restart_at(self._existing_sources(graph))
+        self._restart_at(self.existing_sources(graph))
         if self._starts_better():
             self._start(graph, work)
             return self._report(work, whole=True, started_over=True)
@@ -186,13 +199,17 @@ class PersonalisedPageRank(RandomWalk):
         return 2 * (max(0.0, size) + off) / ((1 - self.damping) * norm) if norm > 0 else math.inf
 
     def state(self) -> dict[str, Column]:
-        sums = {name: float(self._walks.sums[slot]) for name, slot in _SAVED_SUMS.items()}
         return {
             "estimate": self._walks.value[: self._n],
             "residual": self._walks.residual[: self._n],
             "sources": self._active,
-            SCALARS: packed({**sums, "threshold": self._threshold, "level": self._level()}),
+            SCALARS: self.saved_scalars(self._level()),
         }
+
+    def saved_scalars(self, level: float) -> Column:
+        """The numbers of ``state``, for restarts of this strength."""
+        sums = {name: float(self._walks.sums[slot]) for name, slot in _SAVED_SUMS.items()}
+        return packed({**sums, "threshold": self._threshold, "level": level})
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
@@ -226,7 +243,7 @@ class PersonalisedPageRank(RandomWalk):
         if allowed > 0:
             self.drift = max(self.drift, excess / allowed)
         source = np.zeros(n, bool)
-        source[self._existing_sources(graph)] = True
+        source[self.existing_sources(graph)] = True
         rules = {
             # A NaN fails these.
             "ppr-finite": np.isfinite(y) & np.isfinite(kept),
@@ -265,6 +282,29 @@ class PersonalisedPageRank(RandomWalk):
             return Answer(np.zeros(vertices.size), np.ones(vertices.size, np.bool_))
         values = np.maximum(0, published.columns["estimate"][vertices]) / norm
         return Answer(values, np.zeros(vertices.size, np.bool_))
+
+    # -- what another processor needs that keeps the system (compute/device/ppr.py) -------------------------
+
+    def existing_sources(self, graph: Graph) -> Vertices:
+        """The vertices to restart at: uint32, ascending."""
+        bound = self._bound[self._bound < graph.n_vertices]
+        return bound[graph.alive[bound]]
+
+    @property
+    def size_share(self) -> float:
+        """What the sizes of residuals may add up to, as a share of the sum of the estimates."""
+        return (1 - 2 * DRIFT) * self.tolerance * (1 - self.damping) / 2
+
+    def certify(self, graph: Graph, sources: Vertices, solved: Solved) -> bool:
+        """Take what was solved elsewhere into the certificate, but not the columns; whether that holds then."""
+        self._n = graph.n_vertices
+        self._active = sources
+        self._walks.sums[[NORM, SIZE, TOTAL]] = solved.norm, solved.size, solved.total
+        self._walks.sums[ROUNDED] = solved.rounded / ROUNDOFF
+        if not sources.size:
+            return True
+        self._threshold = LEVEL * self._threshold_min(graph)
+        return solved.rounded <= DRIFT * self._size_max() and self.error_bound <= self.tolerance
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -319,7 +359,7 @@ class PersonalisedPageRank(RandomWalk):
 
     def _start(self, graph: Graph, work: Work) -> None:
         self._reset(graph.n_vertices)
-        self._restart_at(self._existing_sources(graph))
+        self._restart_at(self.existing_sources(graph))
         if self._active.size:
             self._settle(graph, work)
             self._normalise()
@@ -343,10 +383,6 @@ class PersonalisedPageRank(RandomWalk):
             return bool(walks.counts[N_REACHED])
         restarts = float(walks.rhs[self._active].sum(dtype=np.float64))
         return bool(walks.sums[SIZE] > restarts) or not LEVEL_MIN <= self._level() <= LEVEL_MAX
-
-    def _existing_sources(self, graph: Graph) -> Vertices:
-        bound = self._bound[self._bound < graph.n_vertices]
-        return bound[graph.alive[bound]]
 
     def _restart_at(self, sources: Vertices) -> None:
         """Change the right-hand side to these sources."""
@@ -388,8 +424,7 @@ class PersonalisedPageRank(RandomWalk):
 
     def _size_max(self) -> float:
         """What |r| may be at most."""
-        norm = float(self._walks.sums[NORM])
-        return (1 - 2 * DRIFT) * self.tolerance * (1 - self.damping) * max(0.0, norm) / 2
+        return self.size_share * max(0.0, float(self._walks.sums[NORM]))
 
     def _threshold_min(self, graph: Graph) -> float:
         """With every residual under this for each out-edge, |r| is within its limit."""

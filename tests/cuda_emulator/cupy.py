@@ -850,7 +850,10 @@ USERS = (
     "graphtide.compute.device.components",
     "graphtide.compute.device.walk_runs",
     "graphtide.compute.device.push_runs",
+    "graphtide.compute.device.walk",
     "graphtide.compute.device.pagerank",
+    "graphtide.compute.device.ppr_runs",
+    "graphtide.compute.device.ppr",
 )
 
 

@@ -1,0 +1,124 @@
+"""Personalised PageRank's part of ``device.py``: from scratch, after batches, against float64 and bit by bit."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+import numpy as np
+from device_graph import Graph, Row, cupy
+from device_ranks import ROUNDS_MAX, OnDevice, added_up, arcs_in, changed
+from device_rows import WARM_UP, Budget, Rows, clocked
+
+from graphtide.compute.device.ppr import DevicePersonalisedPageRank
+from graphtide.compute.program import Refresh
+from graphtide.compute.walks.ppr import PersonalisedPageRank
+from graphtide.partition.device_side import DeviceSide
+
+
+class Walk:
+    """Personalised PageRank from one source on the rows of a device."""
+
+    def __init__(self, device: DeviceSide, source: int) -> None:
+        self.rows: Any = OnDevice(device)
+        self.source = source
+        self.program = DevicePersonalisedPageRank(PersonalisedPageRank("walk", (source,)))
+        self.program.bind(np.array([source], np.uint32))
+        self.steps: list[str] = []
+
+    def watch(self) -> None:
+        """From here on let ``steps`` say of every run what it did and its microseconds."""
+        runs: Any = self.program._runs
+        push, solve = runs.push, runs.solve
+
+        def pushed(*given: Any) -> Any:
+            us, run = clocked(lambda: push(*given))
+            end = "" if run.is_solved else " given up"
+            self.steps.append(f"push {run.rounds} rounds {run.edges} edges {us:.0f}{end}")
+            return run
+
+        def solved(*given: Any) -> Any:
+            us, run = clocked(lambda: solve(*given))
+            self.steps.append(f"{run.rounds} passes {us:.0f}")
+            return run
+
+        runs.push, runs.solve = pushed, solved
+
+    def start(self) -> Refresh:
+        return self.program.start(self.rows)
+
+    def change(self) -> Any:
+        return changed(self.rows.device)
+
+    def refresh(self, change: Any) -> Refresh:
+        return self.program.refresh(self.rows, change)
+
+    def error(self, precision: float = 1e-10) -> float:
+        """The error in sum of the results, against a solution in float64 of this precision."""
+        assert self.program.on_device
+        n, damping = self.rows.n_vertices, self.program.host.damping
+        tails, heads = arcs_in(self.rows.device.in_rows)
+        shares = damping / cupy.maximum(cupy.bincount(tails, minlength=n), 1)
+        rhs = cupy.zeros(n)
+        rhs[self.source] = 1
+        y = rhs
+        for _ in range(ROUNDS_MAX):
+            new = rhs + cupy.bincount(heads, weights=(y * shares)[tails], minlength=n)
+            off = float(cupy.abs(new - y).sum())
+            y = new
+            if off < precision:
+                break
+        found = cupy.asarray(self.program.columns()["estimate"][:n])
+        return float(cupy.abs(found / found.sum() - y / y.sum()).sum())
+
+    def wrong_bits(self) -> int:
+        """How many vertices have another sum than what their right-hand side and in-neighbours' shares come to."""
+        runs = self.program._runs
+        assert runs is not None
+        there, n = runs._there, self.rows.n_vertices
+        tails, heads = arcs_in(self.rows.device.in_rows)
+        sums = cupy.zeros(n, np.int64)
+        sums[self.source] = int(runs.unit)
+        sums += added_up(there.shares[:n][tails], heads, n)
+        return int(cupy.count_nonzero(sums != there.sums[:n]))
+
+
+def ppr(graph: Graph, batches: list[int], repeats: int, budget: Budget) -> list[Row]:
+    """From scratch (``batch`` 0) and after batches, from the vertex of largest out-degree.
+
+    A refresh ends with the certified estimates in the host's memory; the arrays are left out. Most small batches
+    leave nothing to solve: of ``times`` refreshes ``solved`` had something.
+    """
+    bench = Rows(graph, graph.loaded)
+    degrees = bench.device.out.view().degrees[: graph.n_vertices]
+    walk = Walk(bench.device, int(cupy.argmax(degrees)))
+    took = [us for step in budget.repeats(repeats) for us, _ in [clocked(walk.start)] if step >= WARM_UP]
+    walk.watch()
+    rows = [row(0, took, len(took), walk.start(), walk)]
+    for n in batches:
+        took, solved = [], 0
+        for step in budget.repeats(repeats):
+            undone = bench.apply(bench.mixed(n))
+            change = walk.change()
+            us, report = clocked(lambda change=change: walk.refresh(change))
+            if step >= WARM_UP:
+                took.append(us)
+                solved += report.iterations > 0
+            bench.apply(undone)
+            walk.refresh(walk.change())
+        bench.apply(bench.mixed(n))
+        change = walk.change()
+        walk.steps.clear()
+        rows.append(row(n, took, solved, walk.refresh(change), walk))
+    return rows
+
+
+def row(batch: int, took: list[float], solved: int, report: Refresh, walk: Walk) -> Row:
+    bound, error = report.error_bound, walk.error()
+    assert bound is not None
+    return (
+        {"batch": batch, "ms": median(took) / 1e3, "min ms": min(took) / 1e3, "max ms": max(took) / 1e3}
+        | {"times": len(took), "solved": solved, "iterations": report.iterations, "edges": report.edges_read}
+        | {"active": report.active, "bound": bound, "error": error}
+        | {"wrong": int(error > bound) + walk.wrong_bits(), "steps": "; ".join(walk.steps)}
+    )

@@ -1,0 +1,189 @@
+"""Personalised PageRank on a CUDA device: the system there in fixed point, the certificate on the host.
+
+The proof and the certificate are those of ``compute/walks/ppr.py``, whose program is kept beside. What is solved
+there is the system with shares that were rounded to integers (``ppr.cuh``). By how much that may put residuals
+off, all together, is counted for every edge, and the certificate has it as its rounding. Restarts have the same
+strength at all times: what the host does by another strength, passes do by their factor.
+
+After few updates sums are edited, and nothing is solved until residuals have come to what they may; then the
+largest are pushed along out-edges (``ppr_pushes.cu``). After many, or where that costs too much, passes over all
+in-edges go on from the estimates as they are (``ppr_passes.cu``). A start is a change, too: of nothing, by all of
+the sources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from ...gpma.device.module import import_cupy
+from ...gpma.edges import Vertices
+from ...partition.device_side import DeviceSide
+from ...partition.graph import Graph, GraphChange
+from ..program import Answer, Column, Parameter, Published, Refresh
+from ..saved_scalars import SCALARS, unpacked
+from ..walks.ppr import TARGET, PersonalisedPageRank, Solved
+from .ppr_runs import PprRuns, Sums
+from .program import Unfit
+from .walk import F64, DeviceWalk
+
+TOLERANCE_MIN = 1e-6
+"""The audit shares out among vertices what rounding may put residuals off by; with less, not all have enough."""
+
+# Batches of more updates than this share of the arcs, and than so many, are not tried to be pushed.
+PUSH_SHARE, PUSH_LEAST = 1e-3, 1024
+# By how much a rounded share may be off, in units; and beyond that what double rounds, as a share of all values.
+_UNIT_ROUNDED, _ROUNDED = 1.0, 2.0**-50
+_NONE = np.empty(0, np.uint32)
+
+
+class DevicePersonalisedPageRank(DeviceWalk):
+    """Personalised PageRank whose system is kept on the device; made from the host's."""
+
+    kind: ClassVar[str] = PersonalisedPageRank.kind
+    summary: ClassVar[str] = PersonalisedPageRank.summary
+    family: ClassVar[str] = PersonalisedPageRank.family
+    value: ClassVar[type[np.float64]] = PersonalisedPageRank.value
+    value_scalars: ClassVar[tuple[str, ...]] = PersonalisedPageRank.value_scalars
+    parameters: ClassVar[tuple[Parameter, ...]] = PersonalisedPageRank.parameters
+    positional_scalars: ClassVar[tuple[str, ...]] = PersonalisedPageRank.positional_scalars
+    host: PersonalisedPageRank
+
+    def __init__(self, host: PersonalisedPageRank) -> None:
+        super().__init__(host)
+        self._runs: PprRuns | None = None
+        # The sums of the numbers on the device; None: they are those of another graph, or not exact.
+        self._kept: Sums | None = None
+        # Where they restart.
+        self._sources = _NONE
+
+    def compile(self, graph: Graph) -> None:
+        assert graph.device is not None
+        self._there(graph, graph.device).compile(graph.device)
+
+    # -- runs -------------------------------------------------------------------------------------------------
+
+    def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
+        self._there(graph, device).clear()
+        self._kept, self._sources = Sums(0, 0, 0), _NONE
+        return self._settled(graph, device, 0, self.host.existing_sources(graph), _NONE, whole=True)
+
+    def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
+        sources, gone = self.host.existing_sources(graph), change.deleted_vertices
+        inserted, _, deleted, _ = change.report.totals
+        if not (inserted or deleted or gone.size or graph.n_vertices > self._n or _differ(sources, self._sources)):
+            return Refresh({}, error_bound=self.host.error_bound)
+        return self._settled(graph, device, len(device.report), sources, gone, whole=False)
+
+    def _settled(
+        self, graph: Graph, device: DeviceSide, n_updates: int, sources: Vertices, gone: Vertices, *, whole: bool
+    ) -> Refresh:
+        """Solve for the batch of so many updates that the device applied last, and for restarts at ``sources``.
+
+        ``gone``: the vertices that went. ``whole``: whether all estimates are to be taken as changed.
+        """
+        runs = self._there(graph, device)
+        before, kept = self._sources, self._kept
+        self._kept = None
+        if not sources.size:
+            runs.clear()
+            whole = whole or before.size > 0
+            return self._reported(graph, sources, Sums(0, 0, 0), Refresh({"estimate": None} if whole else {}))
+        ends = np.setdiff1d(np.setdiff1d(before, sources), gone)
+        runs.enter(np.setdiff1d(sources, before), ends, gone)
+        rounds = edges = active = 0
+        changed: Vertices | None = None
+        if kept is not None and n_updates <= max(PUSH_LEAST, PUSH_SHARE * graph.n_arcs):
+            run = runs.push(device, kept, n_updates)
+            rounds, edges, active = run.rounds, run.edges, run.moved
+            kept, changed = (run.sums, runs.changes(run)) if run.is_solved else (None, None)
+        else:
+            kept = None
+        if kept is None:
+            run = runs.solve(device)
+            rounds, edges, kept = rounds + run.rounds, edges + run.rounds * graph.n_arcs, run.sums
+        if whole:
+            changed = None
+        refresh = Refresh(
+            {"estimate": changed} if changed is None or changed.size else {},
+            iterations=rounds,
+            edges_read=edges,
+            active=active,
+        )
+        return self._reported(graph, sources, kept, refresh)
+
+    def _reported(self, graph: Graph, sources: Vertices, kept: Sums, refresh: Refresh) -> Refresh:
+        """Certify what the device has now."""
+        self._graph, self._n, self._sources = graph, graph.n_vertices, sources
+        if not self.host.certify(graph, sources, self._solved(kept, graph.n_arcs)):
+            raise Unfit(f"the numbers of the device do not reach a tolerance of {self.host.tolerance:g}")
+        self._kept, self._is_ahead = kept, True
+        return replace(refresh, error_bound=self.host.error_bound)
+
+    def _solved(self, sums: Sums, n_arcs: int) -> Solved:
+        assert self._runs is not None
+        rounded = _UNIT_ROUNDED * n_arcs + _ROUNDED * sums.norm
+        norm, size, total, rounded = (number / self._runs.unit for number in (*sums, rounded))
+        return Solved(norm, size, total, rounded)
+
+    def _take_over(self, graph: Graph, device: DeviceSide) -> None:
+        state = self.host.state()
+        (level,) = unpacked(state, ("level",)).values()
+        self._kept, self._sources = None, state["sources"].astype(np.uint32)
+        self._n = graph.n_vertices
+        self._is_ahead = False
+        runs = self._there(graph, device)
+        runs.write(state["estimate"] / level, state["residual"] / level, self._sources)
+
+    def _let_go(self) -> None:
+        self._runs = self._kept = None
+        self._is_ahead = False
+
+    def _there(self, graph: Graph, device: DeviceSide) -> PprRuns:
+        """The system on the device, with room for the graph's vertices and rows."""
+        import_cupy().cuda.Device().use()  # for the thread that runs programs now
+        if self._runs is None:
+            host = self.host
+            share = host.size_share
+            self._runs = PprRuns(host.damping, len(host.sources), share, TARGET * share, device)
+        self._runs.make_room(graph.n_vertices, device.n_arcs)
+        return self._runs
+
+    # -- the copy on the host ---------------------------------------------------------------------------------
+
+    @property
+    def _estimates(self) -> F64:
+        assert self._runs is not None
+        return self._runs.estimates
+
+    def _read(self) -> dict[str, Column]:
+        assert self._runs is not None
+        values, residuals = self._runs.read(self._n)
+        return {
+            "estimate": values,
+            "residual": residuals,
+            "sources": self._sources,
+            SCALARS: self.host.saved_scalars(1.0),
+        }
+
+    def _sizes(self) -> dict[str, int]:
+        by_vertex = self._n * np.dtype(np.float64).itemsize
+        return {
+            "estimate": by_vertex,
+            "residual": by_vertex,
+            "sources": self._sources.nbytes,
+            SCALARS: self.host.saved_scalars(1.0).nbytes,
+        }
+
+    def memory_bytes(self) -> int:
+        return super().memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
+
+    @staticmethod
+    def read(published: Published, vertices: Vertices) -> Answer:
+        return PersonalisedPageRank.read(published, vertices)
+
+
+def _differ(one: Vertices, other: Vertices) -> bool:
+    return not np.array_equal(one, other)

@@ -1,0 +1,143 @@
+// Dense passes of personalised PageRank over all in-edges, as in passes.cu, until the sizes of residuals add up to so
+// small a part of all values as the host asks for.
+#include "ppr.cuh"
+#include "rows.cuh"
+
+// Leaves that a warp adds up in one go.
+constexpr u32 RANGE = 8;
+static_assert(RANGE <= 32 && RANGE % LEAVES_TOGETHER == 0, "their counts are in one warp");
+// Blocks on a multiprocessor, which bounds the registers of a thread.
+constexpr u32 PASS_BLOCKS = 2;
+
+struct PprPasses {
+    const State& out;
+    const State& in;
+    const PprJob& job;
+    const Place place;
+
+    __device__ __forceinline__ PprPasses(const State& out, const State& in, const PprJob& job, const Place& place)
+        : out(out), in(in), job(job), place(place)
+    {
+    }
+
+    struct Vertex {
+        i64 sum, value;
+        i64 restart;
+        u32 degree;
+    };
+
+    __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
+
+    __device__ __forceinline__ Vertex load(u32 v, bool with_value) const
+    {
+        return {load_cached(job.sums + v), with_value ? load_cached(job.values + v) : 0,
+            load_cached(job.is_source + v) ? job.restart : 0, load_row(out, v).degree};
+    }
+
+    __device__ __forceinline__ void run()
+    {
+        PprCounters* const counters = job.counters;
+        enter();
+        barrier();
+        begin();
+        barrier();
+        u32 passes = 0;
+        bool is_solved;
+        do {
+            const PprPass* const before = counters->passes + (passes & 1);
+            passes++;
+            PprPass* const after = counters->passes + (passes & 1);
+            if (place.thread == 0) *after = PprPass();
+            advance(factor(before->balance, job.damping));
+            barrier();
+            pull();
+            barrier();
+            look(after);
+            barrier();
+            is_solved = double(load_cached(&after->sums.size)) <= job.goal * double(load_cached(&after->sums.norm));
+        } while (!is_solved && passes < job.passes_max);
+        account();
+        barrier();
+        if (place.thread) return;
+        const PprSums& sums = counters->passes[passes & 1].sums;
+        const u64 said[PPR_SAID] = {
+            is_solved, passes, 0, 0, load_cached(&sums.norm), load_cached(&sums.size), load_cached(&sums.total)};
+        counters->passes[0] = counters->passes[1] = PprPass();
+        __threadfence_system();
+        for (u32 k = 0; k < PPR_SAID; k++) tell(job, k, said[k]);
+    }
+
+    __device__ __forceinline__ void enter()
+    {
+        for (u32 k = place.thread; k < job.n_entries; k += place.n_threads) {
+            const u64 entry = load_constant(job.entries + k);
+            const u32 v = u32(entry), what = u32(entry >> 32);
+            store_cached(job.is_source + v, u8(what == RESTARTS));
+            if (what == RESTARTS) store_cached(job.sums + v, load_cached(job.sums + v) + job.restart);
+            if (what == GOES) store_cached(job.sums + v, i64(0));
+        }
+    }
+
+    __device__ __forceinline__ void begin()
+    {
+        u64 sums[BALANCE_SUMS] = {};
+        const auto load_sum = [&](u32 v) { return load(v, false); };
+        for_vertices<Vertex>(place, job.n_vertices, load_sum, [&](u32 v, const Vertex& vertex) {
+            // Pushes that were given up, and sources that are none any more, may leave others.
+            const i64 sum = max(vertex.sum, i64(0));
+            if (sum != vertex.sum) store_cached(job.sums + v, sum);
+            count(sums, sum, vertex.restart, vertex.degree);
+        });
+        add_by_block(sums, &job.counters->passes[0].balance.mass);
+    }
+
+    __device__ __forceinline__ void advance(double factor)
+    {
+        const auto load_sum = [&](u32 v) { return load(v, false); };
+        for_vertices<Vertex>(place, job.n_vertices, load_sum, [&](u32 v, const Vertex& vertex) {
+            const i64 restart = vertex.restart, sum = vertex.sum;
+            const i64 value = sum == restart ? restart : nearest(exact::multiply(double(sum), factor));
+            store_cached(job.values + v, value);
+            store_cached(job.sums + v, restart);
+            store_cached(job.shares + v, share_of(value, vertex.degree, job.damping));
+        });
+    }
+
+    __device__ __forceinline__ void pull()
+    {
+        const u32 n_ranges = (in.n_leaves + RANGE - 1) / RANGE;
+        const i64* const shares = job.shares;
+        const auto received = [&](u64 key, float) { return shares[destination(key)]; };
+        const auto emit = [&](u32 row, i64 sum) {
+            if (sum) add(job.sums + row, sum);
+        };
+        for (u32 r = place.warp; r < n_ranges; r += place.n_warps)
+            scan_leaves<i64>(in, r * RANGE, min((r + 1) * RANGE, in.n_leaves), received, emit);
+    }
+
+    __device__ __forceinline__ void look(PprPass* to)
+    {
+        u64 sums[PPR_PASS_SUMS] = {};
+        const auto load_all = [&](u32 v) { return load(v, true); };
+        for_vertices<Vertex>(place, job.n_vertices, load_all, [&](u32, const Vertex& vertex) {
+            const i64 residual = vertex.sum - vertex.value;
+            count(sums, vertex.sum, vertex.restart, vertex.degree);
+            sums[BALANCE_SUMS] += u64(vertex.value);
+            sums[BALANCE_SUMS + 1] += u64(size_of(residual));
+            sums[BALANCE_SUMS + 2] += u64(residual);
+        });
+        add_by_block(sums, &to->balance.mass);
+    }
+
+    __device__ __forceinline__ void account()
+    {
+        for (u32 v = place.thread; v < job.n_vertices; v += place.n_threads)
+            job.estimates[v] = double(load_cached(job.values + v)) / job.unit;
+    }
+};
+
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, PASS_BLOCKS) void ppr_passes(
+    const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ PprJob job)
+{
+    PprPasses(out, in, job, place_in_grid()).run();
+}

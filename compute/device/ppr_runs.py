@@ -1,0 +1,368 @@
+"""Runs of personalised PageRank on the device: its numbers in fixed point, and the kernels on them.
+
+A run is one cooperative kernel, waited for once. It allocates nothing, unless there are more vertices or long rows
+than ever before.
+
+**The point.** The exact solution adds up to at most 1 / (1 - damping) for each source, and so does what a pass
+makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of all values,
+and what is given. Bits behind the point are as many as leave all values below 2^60 together, so that no sum of
+int64 overflows, whatever it is of; how many vertices there are does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.device.constants import LONG_ROW
+from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
+from ...gpma.edges import Vertices
+from ...partition.device_side import DeviceSide
+from .kernels import Calls, Kernel, Source, compiled
+from .program import Unfit
+
+F64 = npt.NDArray[np.float64]
+
+_COLUMNS = ("values", "sums", "shares", "is_source")
+_LISTS = ("stamps", "moved", "moved_stamps", "differences", "degree_changes", "short_rows")
+
+PPR_JOB: Final = np.dtype(
+    [
+        *((name, np.uint64) for name in _COLUMNS),
+        ("candidates", np.uint64, 2),
+        *((name, np.uint64) for name in _LISTS),
+        *((name, np.uint64) for name in ("long_rows", "counters", "status", "estimates", "changes", "entries")),
+        *((name, np.float64) for name in ("damping", "unit", "limit", "goal")),
+        ("restart", np.int64),
+        *((name, np.uint32) for name in ("room", "changes_room")),
+        *((name, np.uint64) for name in ("keys", "outcomes", "edges_max")),
+        ("cells", np.float64),
+        ("before", np.uint64, 3),
+        *((name, np.uint32) for name in ("n_updates", "n_entries", "n_vertices")),
+        *((name, np.uint32) for name in ("stamp", "passes_max", "sequence")),
+    ]
+)
+"""struct PprJob of ``ppr.cuh``."""
+
+PPR_COUNTERS: Final = np.dtype(
+    [
+        ("rows", np.uint64, 8),
+        ("passes", np.uint64, 14),
+        ("grown", np.uint64, 3),
+        ("candidates", np.uint32, 2),
+        ("moved", np.uint32),
+        ("barrier", np.uint32),
+        ("unused", np.uint64),
+    ]
+)
+"""struct PprCounters of ``ppr.cuh``."""
+
+SOURCES: Final = {"passes": Source("ppr_passes.cu", blocks=2), "pushes": Source("ppr_pushes.cu")}
+
+# All values add up to less than this power of two. Some of it is left to what residuals within the largest
+# tolerance may add, and to rounding.
+_SUM_BITS, _SPARE = 60, 1.125
+# Columns grow by this factor.
+_ROOM = 1.5
+# Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
+# they do is round.
+_BITS_SHRUNK, _PASSES_LEAST = 40, 50
+# The queue of short rows has room for one vertex in so many, and for so many at least; with more, a run gives up.
+QUEUE_SHARE, QUEUE_LEAST = 8, 4096
+# The list of changes has room for one vertex in so many, and for so many at least; else all estimates changed.
+CHANGES_SHARE, CHANGES_LEAST = 16, 4096
+# Pushes are given up beyond this share of all arcs, and so many.
+MOST_SHARE, MOST_LEAST = 0.1, 16384
+STAMP_MAX = 1 << 31
+"""From here on stamps begin anew. No run has as many rounds as are left then."""
+
+RESTARTS, RESTARTS_NO_MORE, GOES = 1, 2, 4
+"""What becomes of a vertex: see ``PprRuns.enter``."""
+
+_ENTRY_BYTES = 16
+# The part of a job that differs from run to run; ``PprRuns._run`` packs it in this order.
+_CALL = struct.Struct("=3Qd3Q6I")
+assert PPR_JOB.fields is not None
+_CALL_BEGINS = PPR_JOB.fields["keys"][1]
+assert _CALL_BEGINS + _CALL.size == PPR_JOB.itemsize
+
+
+class Sums(NamedTuple):
+    """Of all values, of the sizes of residuals, and of residuals; in units."""
+
+    norm: int
+    size: int
+    total: int
+
+
+class PprRun(NamedTuple):
+    """What a run told: the words of ``ppr.cuh``, in that order.
+
+    ``is_solved``: 0 when pushes were given up, and sums are no longer exact, or when passes do not get there.
+    ``moved``: the vertices whose estimates pushes changed.
+    """
+
+    is_solved: int
+    rounds: int
+    edges: int
+    moved: int
+    norm: int
+    size: int
+    total: int
+
+    @property
+    def sums(self) -> Sums:
+        return Sums(self.norm, self.size, self.total)
+
+
+_SAID = len(PprRun._fields)
+_BITS, _WORDS = struct.Struct(f"={_SAID}Q"), struct.Struct(f"={_SAID}q")
+
+
+class _ByVertex(NamedTuple):
+    """``room`` entries each, but for lists that may run over; see struct PprJob."""
+
+    room: int
+    queue_room: int
+    values: DeviceArray
+    sums: DeviceArray
+    shares: DeviceArray
+    is_source: DeviceArray
+    candidates: DeviceArray
+    stamps: DeviceArray
+    moved: DeviceArray
+    moved_stamps: DeviceArray
+    differences: DeviceArray
+    degree_changes: DeviceArray
+    short_rows: DeviceArray
+    estimates: F64
+    changes: Vertices
+
+
+class PprRuns:
+    """The system of one program on the device, and what changes it; all on the stream of ``device``."""
+
+    def __init__(self, damping: float, n_sources: int, limit: float, goal: float, device: DeviceSide) -> None:
+        """Compiles nothing yet. ``n_sources``: that there may be. Sizes of residuals are to add up to ``limit`` of
+        all values at most; where they exceed that, to ``goal`` of them.
+
+        Raises:
+            MemoryError, RuntimeError: the device, as CuPy says it.
+        """
+        self._stream: Any = device.stream
+        self._calls = Calls(PPR_JOB, 2 * _SAID, self._stream)
+        self._kernels: dict[str, Kernel] = {}
+        with self._stream:
+            self._counters = zeros(PPR_COUNTERS.itemsize, np.uint8)
+            self._long_rows = allocate(0, np.uint8)
+        self._by_vertex: _ByVertex | None = None
+        self._entries = pinned(0, np.uint64)
+        self._n_entries = 0
+        self._stamp = 1
+        self._passes_max = _PASSES_LEAST + math.ceil(_BITS_SHRUNK * math.log(0.5) / math.log(damping))
+        self.unit = 2.0 ** point(n_sources, damping)
+        job = self._calls.job
+        job["counters"] = address(self._counters)
+        job["damping"], job["limit"], job["goal"] = damping, limit, goal
+        job["unit"], job["restart"] = self.unit, int(self.unit)
+
+    # -- arrays -----------------------------------------------------------------------------------------------
+
+    @property
+    def estimates(self) -> F64:
+        """float64[room], in pinned memory: the values as the last run left them."""
+        return self._there.estimates
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the host, pinned."""
+        there = self._by_vertex
+        return 0 if there is None else there.estimates.nbytes + there.changes.nbytes + self._entries.nbytes
+
+    @property
+    def _there(self) -> _ByVertex:
+        assert self._by_vertex is not None
+        return self._by_vertex
+
+    def make_room(self, n_vertices: int, n_arcs: int) -> None:
+        """For so many vertices, of which new ones have nothing, and as many long rows as there may be.
+
+        Raises:
+            MemoryError: there is not enough; everything is as before.
+        """
+        long_bytes = _ENTRY_BYTES * (n_arcs // LONG_ROW + 1)
+        before, long_rows = self._by_vertex, self._long_rows
+        if before is not None and n_vertices <= before.room and long_bytes <= long_rows.size:
+            return
+        with self._stream:
+            made = before
+            if before is None or n_vertices > before.room:
+                made = _made(max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room)))
+                if before is not None:
+                    for name in _COLUMNS:
+                        getattr(made, name)[: before.room] = getattr(before, name)
+                    self._stream.synchronize()
+                    made.estimates[: before.room] = before.estimates
+            if long_bytes > long_rows.size:
+                long_rows = allocate(3 * long_bytes // 2, np.uint8)
+        assert made is not None
+        self._by_vertex, self._long_rows = made, long_rows
+        job = self._calls.job
+        for name in (*_COLUMNS, *_LISTS):
+            job[name] = address(getattr(made, name))
+        first = address(made.candidates)
+        job["candidates"] = first, first + made.candidates.nbytes // 2
+        job["long_rows"] = address(long_rows)
+        job["estimates"], job["changes"] = made.estimates.ctypes.data, made.changes.ctypes.data
+        job["room"], job["changes_room"] = made.queue_room, made.changes.size
+
+    # -- runs -------------------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Let no vertex have anything.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        there = self._there
+        with self._stream:
+            for name in _COLUMNS:
+                getattr(there, name).fill(0)
+        there.estimates[:] = 0
+
+    def enter(self, begins: Vertices, ends: Vertices, gone: Vertices) -> None:
+        """Let these vertices, each of which is named once, be sources, or be none any more, or have nothing: what
+        is gone has no edges. It happens with the next run; and where that is given up, it has happened."""
+        n = begins.size + ends.size + gone.size
+        if n > self._entries.size:
+            self._entries = pinned(int(_ROOM * n), np.uint64)
+        at = 0
+        for vertices, what in ((begins, RESTARTS), (ends, RESTARTS_NO_MORE), (gone, GOES)):
+            self._entries[at : at + vertices.size] = vertices.astype(np.uint64) | np.uint64(what << 32)
+            at += vertices.size
+        self._n_entries = n
+        self._calls.job["entries"] = self._entries.ctypes.data
+
+    def push(self, device: DeviceSide, before: Sums, n_updates: int) -> PprRun:
+        """Take the batch that ``device`` applied last, and push if residuals exceed their limit then.
+
+        ``before``: the sums of before the batch. ``n_updates``: of the batch.
+
+        Raises:
+            MemoryError, RuntimeError: the device, as CuPy says it; the numbers are void.
+        """
+        if self._stamp >= STAMP_MAX:
+            with self._stream:
+                self._there.stamps.fill(0)
+                self._there.moved_stamps.fill(0)
+            self._stamp = 1
+        run = self._run("pushes", device, before, n_updates)
+        self._stamp += run.rounds + 2
+        return run
+
+    def solve(self, device: DeviceSide) -> PprRun:
+        """Passes until residuals are within their goal, from what there is, which need not be of this graph.
+
+        Raises:
+            Unfit: they get no closer in the numbers of the device.
+            MemoryError, RuntimeError: the device, as CuPy says it.
+        """
+        run = self._run("passes", device, Sums(0, 0, 0), 0)
+        if not run.is_solved:
+            raise Unfit("its residuals get no smaller in the numbers of the device")
+        return run
+
+    def changes(self, run: PprRun) -> Vertices | None:
+        """The vertices whose estimates pushes changed, each once; None: there are too many for the list."""
+        listed = self._there.changes
+        return None if run.moved > listed.size else listed[: run.moved].copy()
+
+    def _run(self, name: str, device: DeviceSide, before: Sums, n_updates: int) -> PprRun:
+        kernel = self._kernels.get(name)
+        if kernel is None:
+            self.compile(device)
+            kernel = self._kernels[name]
+        report, arcs = device.report, device.n_arcs
+        _CALL.pack_into(
+            self._calls.packed,
+            _CALL_BEGINS,
+            address(report.keys) if n_updates else 0,
+            address(report.all_outcomes) if n_updates else 0,
+            max(MOST_LEAST, int(MOST_SHARE * arcs)),
+            float(arcs + device.n_vertices),
+            *(word & 0xFFFF_FFFF_FFFF_FFFF for word in before),
+            n_updates,
+            self._n_entries,
+            device.n_vertices,
+            self._stamp,
+            self._passes_max,
+            self._calls.next_number(),
+        )
+        self._n_entries = 0
+        self._calls.launch(kernel, device)
+        halves = self._calls.wait()
+        words = (low | high << 32 for low, high in zip(halves[::2], halves[1::2], strict=True))
+        return PprRun(*_WORDS.unpack(_BITS.pack(*words)))
+
+    # -- columns ----------------------------------------------------------------------------------------------
+
+    def read(self, n: int) -> tuple[F64, F64]:
+        """(values, residuals) of the first ``n`` vertices.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        there = self._there
+        values, sums = (column[:n].get(stream=self._stream) for column in (there.values, there.sums))
+        return values / self.unit, (sums - values) / self.unit
+
+    def write(self, values: F64, residuals: F64, sources: Vertices) -> None:
+        """Begin with these, of restarts of 1; before anything is pushed, ``solve`` is to make residuals anew."""
+        there = self._there
+        self.clear()
+        sums = np.rint(np.maximum(0.0, values + residuals) * self.unit).astype(np.int64)
+        is_source = np.zeros(sums.size, np.uint8)
+        is_source[sources] = 1
+        there.sums[: sums.size].set(sums, stream=self._stream)
+        there.is_source[: sums.size].set(is_source, stream=self._stream)
+        self._stream.synchronize()
+
+    # -- kernels ----------------------------------------------------------------------------------------------
+
+    def compile(self, device: DeviceSide) -> None:
+        """Have the kernels compiled, or loaded from CuPy's cache, now."""
+        for name, origin in SOURCES.items():
+            self._kernels[name] = compiled(origin, device, weighted=False)
+
+
+def _made(room: int) -> _ByVertex:
+    queue_room = min(room, max(QUEUE_LEAST, room // QUEUE_SHARE))
+    estimates: F64 = pinned(room, np.float64)
+    estimates[:] = 0
+    changes: Vertices = pinned(min(room, max(CHANGES_LEAST, room // CHANGES_SHARE)), np.uint32)
+    return _ByVertex(
+        room,
+        queue_room,
+        values=zeros(room, np.int64),
+        sums=zeros(room, np.int64),
+        shares=zeros(room, np.int64),
+        is_source=zeros(room, np.uint8),
+        candidates=allocate(2 * room, np.uint32),
+        stamps=zeros(room, np.uint32),
+        moved=allocate(room, np.uint32),
+        moved_stamps=zeros(room, np.uint32),
+        differences=allocate(room, np.int64),
+        degree_changes=zeros(room, np.int32),
+        short_rows=allocate(queue_room * _ENTRY_BYTES, np.uint8),
+        estimates=estimates,
+        changes=changes,
+    )
+
+
+def point(n_sources: int, damping: float) -> int:
+    """How many bits the numbers have behind the point, for so many sources."""
+    return _SUM_BITS - math.ceil(math.log2(_SPARE * max(1, n_sources) / (1 - damping)))
