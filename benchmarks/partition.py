@@ -1,15 +1,16 @@
 """What policies are worth: bytes that a device would read of the host's rows, by policy, on the same streams.
 
-Real streams and the generator's, half of the events loaded. Half of the edges are the device's: each policy divides
-the loaded graph and moves rows from then on, by its own rebalancer. BFS and PageRank run on the host, after every
-batch. What the device would have read of the host is reckoned from what they did: both rows of each vertex whose
-distance or parent changed, the out-row of each whose rank was pushed on; where PageRank went over all edges, which is
-streamed and the same for all policies, only BFS counts. A row read is so many lines of 128 bytes.
+Real streams and the generator's. Half of the edges are the device's: each policy divides the loaded graph and
+moves rows from then on, by its own rebalancer. BFS, SSSP and PageRank run on the host, after every batch. What
+the device would have read of the host is reckoned from what they did: both rows of each vertex whose distance or
+parent changed, the out-row of each whose rank was pushed on; where PageRank went over all edges, which is
+streamed and the same for all policies, the others count alone. A row that is read is so many lines of 128 bytes.
+``hindsight``: what the half would have left over that is best for what was read, which no policy can know.
 
 Times are reckoned, too: an epoch takes 1 ms, and what is read over a bus that is as slow as to take 1 ms for what
 ``hash`` reads at first; an edge that moves takes 50 ns. Nothing here depends on the machine but how long it runs.
 
-    python benchmarks/partition.py [--data ../shared/data] [--scale 16] [--epochs 400] [--json out.json]
+    python benchmarks/partition.py [--data ../shared/data] [--scale 18] [--epochs 400] [--json out.json]
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ WEIGHTS = 255
 EPOCH_S, READS_S, MOVE_S = 1e-3, 1e-3, 5e-8
 CHOOSING, SETTLING = 16, 200
 """Epochs before those that count: by the first of them the bus is chosen."""
-import os
-READ_AGES = os.environ.get("READ_AGES") == "1"
+BY_READS = "cost, by reads"
+"""As ``cost``, but a row's age is that of its last change or read."""
 
 Counts = npt.NDArray[np.int64]
 
@@ -88,7 +89,8 @@ class Replay:
         self.engine = Engine(self.graph, programs, self.resolve)
         self.engine.start()
         self.bus_s = 0.0
-        self.divisions = {policy: self.divided(policy) for policy in POLICIES}
+        self.worth = np.zeros(0)
+        self.divisions = {policy: self.divided(policy) for policy in POLICIES} | {BY_READS: self.divided("cost")}
 
     def resolve(self, ids: Sequence[ExternalId]) -> Vertices:
         return self.index.lookup(np.array(ids, np.int64))
@@ -123,8 +125,10 @@ class Replay:
         arcs = change.arcs
         keys = np.concatenate([arcs.inserted.keys, arcs.overwritten.keys, arcs.deleted.keys])
         changed = np.unique(np.concatenate([sources(keys), destinations(keys)]))
-        for division in self.divisions.values():
-            self._account(division, reads, np.union1d(changed, reads.out) if READ_AGES else changed, len(updates))
+        self._remember(reads)
+        changed_or_read = np.union1d(changed, reads.out)
+        for name, division in self.divisions.items():
+            self._account(division, reads, changed_or_read if name == BY_READS else changed, len(updates))
         return reads
 
     def read_by(self, runs: Sequence[ProgramRun]) -> Reads:
@@ -148,8 +152,7 @@ class Replay:
             lengths = degrees[vertices].astype(np.int64) if vertices.size else vertices.astype(np.int64)
             classes = division.rebalancer.ages.classes(vertices, both[vertices])
             by_class += np.bincount(classes, lengths, CLASSES).astype(np.int64)
-            remote = lengths[(division.owner[vertices] == HOST) & (lengths > 0)]
-            over_bus += int((KEY_BYTES * remote * remote_bytes(remote.astype(np.float64))).sum())
+            over_bus += int(_bytes(lengths[division.owner[vertices] == HOST]).sum())
         on_device = int(both[division.owner == DEVICE].sum())
         division.rebalancer.ages.changed(changed)
         moved = division.moved_before
@@ -173,9 +176,30 @@ class Replay:
         division.moved_before = sum(int(both[move.vertices].sum()) for move in moves)
         division.moved += division.moved_before
 
+    def _remember(self, reads: Reads) -> None:
+        """What each vertex was worth on the device, in bytes."""
+        _, out, in_ = self.stock(np.empty(0, np.uint8))
+        self.worth = np.append(self.worth, np.zeros(out.size - self.worth.size))
+        self.worth[reads.out] += _bytes(out[reads.out].astype(np.int64))
+        self.worth[reads.in_] += _bytes(in_[reads.in_].astype(np.int64))
+
+    def hindsight(self) -> float:
+        """Bytes that had been read if the vertices of most worth for their edges were the device's."""
+        _, out, in_ = self.stock(np.empty(0, np.uint8))
+        both = out.astype(np.int64) + (in_ if in_.size else 0)
+        order = np.argsort(-self.worth / np.maximum(1, both), kind="stable")
+        host = np.cumsum(both[order]) > RESIDENT * both.sum()
+        return float(self.worth[order[host]].sum())
+
     def close(self) -> None:
         self.engine.close()
         self.graph.close()
+
+
+def _bytes(lengths: Counts) -> npt.NDArray[np.float64]:
+    """What comes over the bus for rows of these lengths."""
+    there = np.maximum(1, lengths).astype(np.float64)
+    return np.where(lengths > 0, KEY_BYTES * there * remote_bytes(there), 0.0)
 
 
 def _changed(columns: Any, n: int) -> Vertices:
@@ -196,12 +220,14 @@ def measured(name: str, replay: Replay, batches: Iterator[Updates], batch: int) 
             replay.bus_s = READS_S / max(1.0, float(first))
         if k + 1 == SETTLING:
             for division in replay.divisions.values():
-                division.bytes[:] = []
+                division.bytes.clear()
+            replay.worth[:] = 0
         elif k >= SETTLING:
             passes += reads.passes
             epochs += 1
+    total: dict[str, float] = {name: sum(division.bytes) for name, division in replay.divisions.items()}
+    total["hindsight"] = replay.hindsight()
     replay.close()
-    total = {policy: sum(division.bytes) for policy, division in replay.divisions.items()}
     least = max(1, total["hash"])
     return {
         "stream": name,
@@ -210,13 +236,13 @@ def measured(name: str, replay: Replay, batches: Iterator[Updates], batch: int) 
         "batch": batch,
         "passes": passes,
         "hash KB/epoch": total["hash"] / max(1, epochs) / 1e3,
-        **{f"{policy} / hash": total[policy] / least for policy in POLICIES if policy != "hash"},
+        **{f"{name} / hash": total[name] / least for name in total if name != "hash"},
         "cost moved / edges": replay.divisions["cost"].moved / max(1, 2 * replay.graph.n_arcs),
     }
 
 
 def real(folder: Path, name: str, epochs: int) -> dict[str, Any]:
-    """A real stream, the end of which comes in batches of a ten-thousandth of its updates."""
+    """A real stream, the end of which comes in batches of a fifty-thousandth of its updates."""
     stream = read(folder, name)
     batch = max(1, stream.size // 50_000)
     size = min(stream.size, batch * (epochs + SETTLING)) // 5 * 5
@@ -254,7 +280,7 @@ def run(folder: Path, names: Sequence[str], scale: int, epochs: int, seed: int) 
     """All rows; streams that are not there are left out."""
     there = [name for name in names if (folder / f"{name}.events.tsv.xz").exists()]
     rows = [real(folder, name, epochs) for name in there]
-    for batch in (10, 100, 1000):
+    for batch in (10, 100):
         rows.append(generated(scale, epochs, batch, seed))
         rows.append(drifting(scale, epochs, batch, seed))
     return rows
@@ -265,14 +291,16 @@ def main() -> None:
     shared = Path(__file__).resolve().parents[2] / "shared" / "data"
     parser.add_argument("--data", type=Path, default=shared)
     parser.add_argument("--streams", nargs="*", default=STREAMS)
-    parser.add_argument("--scale", type=int, default=16)
+    parser.add_argument("--scale", type=int, default=18)
     parser.add_argument("--epochs", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows = run(given.data, given.streams, given.scale, given.epochs, given.seed)
     show("remote bytes by policy, half of the edges resident", rows)
-    save(given.json, {"machine": machine(), "parameters": {"scale": given.scale, "seed": given.seed}, "rows": rows})
+    save(
+        given.json, {"machine": machine(), "parameters": {"scale": given.scale, "seed": given.seed}, "rows": rows}
+    )
 
 
 if __name__ == "__main__":
