@@ -59,7 +59,8 @@ class DeviceSide(Side[DevicePackedArray]):
         self._staging = Staging(self.stream)
         self._turning = Turning(self.stream)
         self._remote: RemoteRows | None = None
-        self.report: DeviceReport = self.out.empty_report()
+        self._nothing = self.out.empty_report()
+        self.report: DeviceReport = self._nothing
         """What the last batch did to the out-rows, update by update, both directions in an undirected graph; empty
         after a load. Good until the next ``prepare``. Where others own rows, it tells of those, too (``hear``)."""
         self._own: DeviceReport = self.report
@@ -199,7 +200,7 @@ class DeviceSide(Side[DevicePackedArray]):
 
     def forget_report(self) -> None:
         """Nothing was changed that programs must hear of."""
-        self.report = self._own = self.out.empty_report()
+        self.report = self._own = self._nothing
 
     def hear(self, changes: list[ChangeReport]) -> None:
         """Add to ``report`` what the last batch did to out-rows that others own.

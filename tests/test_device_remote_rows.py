@@ -17,6 +17,8 @@ from test_cuda_compiles import AS_CUPY, compiled
 from test_cuda_compiles import nvrtc as nvrtc
 
 from graphtide.compute.program import Refresh
+from graphtide.gpma import vertex_columns
+from graphtide.gpma.address_space import reservation_of
 from graphtide.gpma.host import slot_memory
 from graphtide.gpma.host.slot_memory import SlotMemory
 from graphtide.gpma.rows import RowView
@@ -179,11 +181,29 @@ def test_rows_without_edges_make_nothing_remote(run_of: Make) -> None:
     assert side.remote is None and not graph.host.out.n_edges
     place(graph, np.array([True, False, False, True, True]))
     assert side.remote is not None and side.n_arcs == 3 and side.out.n_edges == 2
-    assert side.remote.registered_bytes == 0  # until a program runs
+    assert side.remote.registered_bytes == 0, "no program has run yet"
     run.step(inserts([(0, 3)], 5))
     assert side.remote.registered_bytes > 0
     side.read_remote(None)
     assert side.remote is None and not cuda_emulator.registered()
+
+
+@pytest.mark.parametrize("has_address_space", [True, False])
+def test_graphs_in_one_process_share_no_registered_page(
+    run_of: Make, has_address_space: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their small columns lie side by side in memory."""
+    if not has_address_space:
+        for module in (slot_memory, vertex_columns):
+            monkeypatch.setattr(module, "reserve", lambda n_bytes: None)
+    several = [run_of(PathRun, "bfs") for _ in range(3)]
+    for epoch in random_history(seed, directed=True, epochs=4).epochs:
+        for run in several:
+            step(run, epoch, seed)
+            place(run.graph, np.ones(run.graph.n_vertices, np.bool_))
+            run.twin.start(run.graph)
+            run.check()
+    assert bool(cuda_emulator.registered()) == has_address_space
 
 
 # -- arrays that grow and shrink ----------------------------------------------------------------------------------
@@ -203,7 +223,8 @@ class Pages:
             launch(calls, kernel, device, launcher)
             if device.remote is not None:
                 for array in device.remote._arrays:
-                    assert not any(map(self.is_outside, live(array.view())))
+                    parts = [part for part in live(array.view()) if reservation_of(part) is not None]
+                    assert parts and not any(map(self.is_outside, parts))
                 self.launched += 1
 
         def go(memory: SlotMemory, first: int, last: int) -> None:

@@ -3,7 +3,7 @@
 Columns of the host's arrays grow and shrink where they lie, are at times replaced, and keep stretches of leaves
 that nobody reads (``gpma/host/migration.py``). So memory is registered piece by piece, as it comes to be read, and
 what is new alone. Columns whose memory is registered are held, so that it stays theirs. Pages within a column that
-stays must not go before ``let_go``.
+stays must not go before ``let_go``. No page may be registered twice in a process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Rows of a graph that live in arrays on the host, and that kernels on the device read there (``leaves.cuh``).
 
-A row is in one of both places. Which rows are remote, a bit says of each, on the device. Nothing is copied:
-kernels get the addresses of the host's columns, which the driver knows (``registered.py``), and read them over the
-bus. The host must not write while kernels run.
+A row is in one of both places. Which rows are remote, a bit says of each, on the device. Kernels get the addresses
+of the host's columns, which the driver knows (``registered.py``), and read them over the bus. Only small columns
+are copied, and those where no address space is reserved: memory is registered by pages, and theirs are others' as
+well. The host must not write while kernels run.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..address_space import reservation_of
 from ..edges import Vertices
 from ..rows import RowView
 from .module import import_cupy
 from .registered import Extent, Range, Registered
-from .state import DeviceArray, address, zeros
+from .state import DeviceArray, address, pinned, zeros
 from .structures import STATE
 
 # The fields of struct State, as ``_write`` packs them.
@@ -28,6 +30,8 @@ _FIRST_COLUMN, _FIRST_NUMBER = "remote_keys", "remote_n_leaves"
 _ROOM = 1.5
 _UPLOAD_SHARE = 1 / 8
 _LEAVES_MAX = (1 << 32) - 2
+# Ordinary arrays of so many bytes have pages of their own: the C library maps them one by one from 32 MiB on.
+APART_BYTES = 64 << 20
 
 
 class HostArray(Protocol):
@@ -54,6 +58,8 @@ class RemoteRows:
         """How many rows are remote."""
         self._stream = stream
         self._registered = Registered()
+        # Of columns that cannot be registered, by array and by the column's place in the view.
+        self._copies: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}
         for array in self._arrays:
             array.before_pages_go = self._registered.let_go
         self._words: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
@@ -68,7 +74,7 @@ class RemoteRows:
     @property
     def registered_bytes(self) -> int:
         """How much of the host's memory is pinned, for kernels to read."""
-        return self._registered.n_bytes
+        return self._registered.n_bytes + sum(copy.nbytes for copy in self._copies.values())
 
     @property
     def _arrays(self) -> list[HostArray]:
@@ -125,25 +131,40 @@ class RemoteRows:
 
         Raises:
             RuntimeError: the driver does not let kernels read the columns, or there are too many leaves.
+            MemoryError: there is not enough pinned memory for columns that are copied.
         """
         views = [array.view() for array in self._arrays]
-        self._registered.cover([extent for view in views for extent in _extents(view)])
-        self._write(views[0], out)
-        self._write(views[-1], in_)
+        extents = [_extents(view) for view in views]
+        self._registered.cover([extent for column in extents for extent in column if _is_apart(extent.column)])
+        addresses = [
+            [self._address((number, place), extent.column) for place, extent in enumerate(columns)]
+            for number, columns in enumerate(extents)
+        ]
+        self._write(views[0], addresses[0], out)
+        self._write(views[-1], addresses[-1], in_)
 
     def close(self) -> None:
         """Read nothing any more."""
         for array in self._arrays:
             array.before_pages_go = nobody_reads
         self._registered.close()
+        self._copies.clear()
 
-    def _write(self, rows: RowView, to: npt.NDArray[np.void]) -> None:
+    def _address(self, place: tuple[int, int], column: npt.NDArray[Any]) -> int:
+        """Where kernels find a column; 0: it is empty."""
+        if column.size == 0 or _is_apart(column):
+            return int(column.ctypes.data) if column.size else 0
+        copy = self._copies.get(place)
+        if copy is None or copy.size < column.nbytes:
+            copy = self._copies[place] = pinned(int(_ROOM * column.nbytes), np.uint8)
+        copy[: column.nbytes] = column.view(np.uint8)
+        return int(copy.ctypes.data)
+
+    def _write(self, rows: RowView, addresses: list[int], to: npt.NDArray[np.void]) -> None:
         n_leaves, n_empty = rows.counts.size, rows.stretch_end - rows.stretch_begin
         packed = memoryview(to.view(np.uint8))
         if _number(packed, "n_leaves") + n_leaves - n_empty > _LEAVES_MAX:
             raise RuntimeError("host and device together have more leaves than kernels can number")
-        columns = rows.keys, rows.weights, rows.counts, rows.row_leaf, rows.degrees
-        addresses = (column.ctypes.data if column.size else 0 for column in columns)
         _COLUMNS.pack_into(packed, _place(_FIRST_COLUMN), *addresses, address(self._bits))
         _NUMBERS.pack_into(packed, _place(_FIRST_NUMBER), n_leaves - n_empty, rows.stretch_begin, n_empty)
 
@@ -153,12 +174,16 @@ def nobody_reads(pages: Iterable[Range]) -> None:
 
 
 def _extents(rows: RowView) -> list[Extent]:
-    """What kernels read of the columns: all but the stretch."""
+    """What kernels read of the columns, in the order of struct State: all but the stretch."""
     leaves = (0, rows.stretch_begin), (rows.stretch_end, rows.counts.size)
     slots = [(begin << rows.leaf_shift, end << rows.leaf_shift) for begin, end in leaves]
     by_leaf = [Extent(rows.keys, slots), Extent(rows.weights, slots), Extent(rows.counts, leaves)]
-    by_vertex = [Extent(column, [(0, column.size)]) for column in (rows.row_leaf, rows.degrees)]
-    return [extent for extent in (*by_leaf, *by_vertex) if extent.column.size]
+    return [*by_leaf, *(Extent(column, [(0, column.size)]) for column in (rows.row_leaf, rows.degrees))]
+
+
+def _is_apart(column: npt.NDArray[Any]) -> bool:
+    """Whether there is nothing else in the pages of a column, so that they can be registered."""
+    return reservation_of(column) is not None or column.nbytes >= APART_BYTES
 
 
 def _place(field: str) -> int:
