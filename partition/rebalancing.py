@@ -148,6 +148,7 @@ class Rebalancer:
         self._decisions: deque[Decision] = deque(maxlen=_DECISIONS)
         self._relief: _Relief | None = None
         self._patient_until = 0
+        self._n_vertices = 0  # of the last survey
         self._host_slower = _HOST_SLOWER
         self._requested = self._frozen = False
 
@@ -198,6 +199,8 @@ class Rebalancer:
     def refused(self) -> None:
         """The last moves found no memory: what was decided is dropped, and rows stay on the host for a while."""
         self._drop()
+        if self._moving is not None:
+            self._moving.state = "dropped"
         self._turns.took(HOST, self._epoch)
         self.newcomers = HOST
 
@@ -336,8 +339,7 @@ class Rebalancer:
         """Whether they may: there is something to read over the bus, and time to look for them."""
         if self._remote_s.value <= 0 or 0 in (measures.host_edges, measures.device_edges):
             return False
-        # Owners are a view: no pass is made for them.
-        return self._exchanges.is_due(self._stock().owner.size)
+        return self._exchanges.is_due(self._n_vertices)
 
     def _best_exchange(self, survey: Survey, least_s: float) -> Exchange:
         bus_s = bus_seconds(survey.classes(self._reads.mean), survey.edges[HOST], self._remote_s.value)
@@ -378,7 +380,9 @@ class Rebalancer:
 
     def _survey(self) -> Survey:
         longest = _LONG_ROW * self._affordable(BUDGET * self._epoch_s.value)
-        return self.ages.survey(self._stock(), min(EDGES_MAX, longest))
+        stock = self._stock()
+        self._n_vertices = stock.owner.size
+        return self.ages.survey(stock, min(EDGES_MAX, longest))
 
     def _affordable(self, seconds: float) -> int:
         return min(EDGES_MAX, max(EDGES_LEAST, int(seconds / self._move_s.value)))
