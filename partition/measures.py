@@ -89,8 +89,10 @@ class Reads:
         return self._mean if self._mean.any() else None
 
     def bounds(self) -> tuple[Floats | None, Floats | None]:
-        """The least and the most that the means may be beside each other: two standard deviations off, epochs being
-        independent."""
+        """The least and the most that the means may be beside each other, by two standard deviations.
+
+        As if epochs were independent.
+        """
         if self.mean is None:
             return None, None
         doubt = 2 * np.sqrt(self._variance * self._share / (2 - self._share))

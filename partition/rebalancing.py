@@ -28,13 +28,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from .classes import DEVICE, NO_LIMIT, RowAges, Stock, Survey
+import numpy as np
+
+from ..gpma.edges import Vertices
+from .classes import CLASSES, DEVICE, NO_LIMIT, RowAges, Stock, Survey
 from .division import SPARE, SPARE_MIN
 from .gains import Exchange, Worth, best_exchange, bus_seconds
 from .measures import Mean, Measures, Rate, Reads, Window
 from .moves import EDGES_LEAST, EDGES_MAX, Decision, Move, Moves, Plan, Reason, plan
 from .placement import HOST
-from .policies import DEFAULT, KEY_BYTES, POLICIES, Floats, cost
+from .policies import DEFAULT, KEY_BYTES, POLICIES, Counts, Floats, cost, remote_bytes
 
 ROOM_MIN, ROOM = 0.3, 0.25
 """The share of the device's memory that is free before rows come, and after."""
@@ -58,6 +61,8 @@ _MOVE_S, _EDGE_BYTES, _HOST_SLOWER = 1e-7, 20.0, 30.0
 _EDGE_BYTES_MIN, _EDGE_BYTES_MAX = 8.0, 40.0
 # Seconds that a pass over the vertices takes for each, of which exchanges are looked for in BUDGET of all time.
 _LOOK_S = 2e-8
+# Of more vertices a sample of about as many tells what it is to read them.
+_SAMPLE = 4096
 _LOOK_MIN, _WAIT_MAX = 16, 4096
 _DECISIONS = 64
 
@@ -78,6 +83,13 @@ class _Turns:
             since = epoch - self.epoch
             self.wait = WINDOW if since >= 8 * self.wait else min(2 * self.wait, _WAIT_MAX)
         self.to, self.epoch = to, epoch
+
+
+class Reading(NamedTuple):
+    """Edges that were read, by class (int64[64]), and the bytes that came over the bus for those of the host."""
+
+    by_class: Counts
+    remote_bytes: int
 
 
 class _Relief(NamedTuple):
@@ -148,7 +160,7 @@ class Rebalancer:
         self._decisions: deque[Decision] = deque(maxlen=_DECISIONS)
         self._relief: _Relief | None = None
         self._patient_until = 0
-        self._n_vertices = 0  # of the last survey
+        self._known: Stock | None = None
         self._host_slower = _HOST_SLOWER
         self._requested = self._frozen = False
 
@@ -233,6 +245,27 @@ class Rebalancer:
         self.newcomers = HOST
         self.ages.moved(leaving.vertices)
         return Move(leaving.vertices, HOST, "evict", n)
+
+    def reading(self, vertices: Vertices) -> Reading:
+        """What it is for a program to read the rows of these vertices, by their lengths at the last look.
+
+        Of many a sample is taken, so that it costs little. Before the first look nothing is known.
+        """
+        known = self._known
+        step = 1 + vertices.size // _SAMPLE
+        sample = vertices[::step]
+        if known is None:
+            return Reading(np.zeros(CLASSES, np.int64), 0)
+        sample = sample[sample < known.out_degrees.size]
+        out = known.out_degrees[sample].astype(np.int64)
+        in_ = known.in_degrees[sample].astype(np.int64) if known.in_degrees.size else np.zeros_like(out)
+        classes = self.ages.classes(sample, out + in_)
+        by_class = np.bincount(classes, out + in_, CLASSES).astype(np.int64)
+        is_remote = known.owner[sample] == HOST
+        lengths = np.concatenate([out[is_remote], in_[is_remote]]).astype(np.float64)
+        lengths = lengths[lengths > 0]
+        remote = float((KEY_BYTES * lengths * remote_bytes(lengths)).sum())
+        return Reading(step * by_class, int(step * remote))
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
@@ -336,10 +369,12 @@ class Rebalancer:
             self._begin("room", why, self._survey(), coming=coming)
 
     def _exchanges_pay(self, measures: Measures) -> bool:
-        """Whether they may: there is something to read over the bus, and time to look for them."""
-        if self._remote_s.value <= 0 or 0 in (measures.host_edges, measures.device_edges):
+        """Whether they may: rows are read over the bus, or it is not known yet, and there is time to look."""
+        if 0 in (measures.host_edges, measures.device_edges):
             return False
-        return self._exchanges.is_due(self._n_vertices)
+        if self._known is None:
+            return self._exchanges.is_due(0)
+        return self._remote_s.value > 0 and self._exchanges.is_due(self._known.owner.size)
 
     def _best_exchange(self, survey: Survey, least_s: float) -> Exchange:
         bus_s = bus_seconds(survey.classes(self._reads.mean), survey.edges[HOST], self._remote_s.value)
@@ -380,9 +415,8 @@ class Rebalancer:
 
     def _survey(self) -> Survey:
         longest = _LONG_ROW * self._affordable(BUDGET * self._epoch_s.value)
-        stock = self._stock()
-        self._n_vertices = stock.owner.size
-        return self.ages.survey(stock, min(EDGES_MAX, longest))
+        self._known = self._stock()
+        return self.ages.survey(self._known, min(EDGES_MAX, longest))
 
     def _affordable(self, seconds: float) -> int:
         return min(EDGES_MAX, max(EDGES_LEAST, int(seconds / self._move_s.value)))

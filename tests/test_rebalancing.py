@@ -231,7 +231,7 @@ def test_a_hot_spot_is_followed() -> None:
 
 
 def test_bursts_are_no_reason_for_an_exchange() -> None:
-    """Now and then an epoch reads everything, and most read nothing: nothing is sure of how often rows are read."""
+    """Now and then an epoch reads everything, and most read nothing."""
     there = sides(0.5)
     there.remote_s = 1e-8
     run(there, 400, lambda k: Load(vertices(0, N), vertices(0, 100)) if k % 40 == 5 else Load(NONE, NONE))
@@ -518,6 +518,25 @@ def test_equal_measures_equal_decisions() -> None:
 
     first, second = one(), one()
     assert first == second and any(first[0])
+
+
+def test_what_it_is_to_read_rows_is_reckoned() -> None:
+    """By lengths that were seen when exchanges were last looked for; of many rows from a sample."""
+    there = sides(0.5)
+    some = vertices(0, 1_000)
+    assert there.rebalancer.reading(some).remote_bytes == 0
+    run(there, 20, lambda _: QUIET)
+    reading = there.rebalancer.reading(some)
+    assert reading.by_class.sum() == there.degrees[some].sum()
+    exact = there.epoch(Load(some, NONE))
+    assert reading.remote_bytes == exact.remote_bytes > 0
+    assert exact.reads is not None and (reading.by_class == exact.reads).all()
+    many = there.rebalancer.reading(vertices(0, N))
+    all_of_them = there.epoch(Load(vertices(0, N), NONE))
+    assert many.remote_bytes == pytest.approx(all_of_them.remote_bytes, rel=0.25)
+    assert many.by_class.sum() == pytest.approx(there.degrees.sum(), rel=0.25)
+    # Vertices that were not there yet count nothing.
+    assert there.rebalancer.reading(vertices(N, N + 5)).by_class.sum() == 0
 
 
 def test_means_of_reads_and_how_sure_they_are() -> None:
