@@ -9,6 +9,10 @@ import numpy as np
 
 from .policies import Counts, Floats
 
+BUDGET = 0.05
+"""Of an epoch's time that moves may take."""
+WINDOW = 64
+"""Epochs that are looked at together."""
 SHARE = 1 / 16
 """For so much of a mean a new epoch counts."""
 _RATE_SHARE = 1 / 4
@@ -17,12 +21,12 @@ _RATE_SHARE = 1 / 4
 class Measures(NamedTuple):
     """One epoch.
 
-    ``seconds``: how long it took. ``device_bytes``: what rows hold of the device's memory; ``device_limit``: what
-    they could hold now, which others change. ``host_edges``, ``device_edges``: stored by side, in all arrays.
-    ``*_apply_s``, ``*_programs_s``: how long each processor worked on the batch and on programs. ``updates``: of
-    the batch. ``remote_bytes``: what the device read of the host's rows, and ``remote_s`` how long that took;
-    ``reads`` int64[64]: edges that programs read on the device's behalf, wherever they lay, by class; None:
-    nobody counted. ``moved_edges``, ``moved_s``: what moved since the epoch before, and how long that took.
+    ``seconds``: how long it took. ``device_bytes``: what rows hold of the device's memory; ``device_limit``:
+    what they could hold now, which others change. ``host_edges``, ``device_edges``: stored by side, in all
+    arrays. ``*_apply_s``, ``*_programs_s``: how long each processor worked on the batch and on programs.
+    ``updates``: of the batch. ``remote_s``: how long the device read rows of the host; ``reads`` int64[64]:
+    edges that programs read on the device's behalf, wherever they lay, by class; None: nobody counted.
+    ``moved_edges``, ``moved_s``: what moved since the epoch before, and how long that took.
     """
 
     seconds: float
@@ -35,7 +39,6 @@ class Measures(NamedTuple):
     host_programs_s: float = 0.0
     device_programs_s: float = 0.0
     updates: int = 0
-    remote_bytes: int = 0
     remote_s: float = 0.0
     reads: Counts | None = None
     moved_edges: int = 0

@@ -13,11 +13,11 @@ from simulated_sides import EDGE_BYTES, Load, Sides
 
 from graphtide.partition.classes import CLASSES, DEVICE, REST
 from graphtide.partition.division import SPARE, SPARE_MIN, divide
-from graphtide.partition.measures import Reads
+from graphtide.partition.measures import BUDGET, WINDOW, Reads
 from graphtide.partition.moves import EDGES_MAX
 from graphtide.partition.placement import HOST
 from graphtide.partition.policies import POLICIES
-from graphtide.partition.rebalancing import BUDGET, ROOM, ROOM_MIN, WINDOW
+from graphtide.partition.rebalancing import ROOM, ROOM_MIN
 
 N = 8_000
 NONE = np.empty(0, np.uint32)
@@ -524,19 +524,21 @@ def test_what_it_is_to_read_rows_is_reckoned() -> None:
     """By lengths that were seen when exchanges were last looked for; of many rows from a sample."""
     there = sides(0.5)
     some = vertices(0, 1_000)
-    assert there.rebalancer.reading(some).remote_bytes == 0
+    assert there.rebalancer.reading(some) is None
     run(there, 20, lambda _: QUIET)
     reading = there.rebalancer.reading(some)
-    assert reading.by_class.sum() == there.degrees[some].sum()
+    assert reading is not None and reading.by_class.sum() == there.degrees[some].sum()
     exact = there.epoch(Load(some, NONE))
-    assert reading.remote_bytes == exact.remote_bytes > 0
+    assert reading.remote_bytes == pytest.approx(exact.remote_s / there.remote_s) and exact.remote_s > 0
     assert exact.reads is not None and (reading.by_class == exact.reads).all()
     many = there.rebalancer.reading(vertices(0, N))
+    none = there.rebalancer.reading(vertices(N, N + 5))
+    assert many is not None and none is not None
     all_of_them = there.epoch(Load(vertices(0, N), NONE))
-    assert many.remote_bytes == pytest.approx(all_of_them.remote_bytes, rel=0.25)
+    assert many.remote_bytes == pytest.approx(all_of_them.remote_s / there.remote_s, rel=0.25)
     assert many.by_class.sum() == pytest.approx(there.degrees.sum(), rel=0.25)
     # Vertices that were not there yet count nothing.
-    assert there.rebalancer.reading(vertices(N, N + 5)).by_class.sum() == 0
+    assert none.by_class.sum() == none.remote_bytes == 0
 
 
 def test_means_of_reads_and_how_sure_they_are() -> None:
