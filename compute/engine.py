@@ -21,8 +21,8 @@ import numpy as np
 
 from ..gpma.edges import NO_VERTEX, Vertices
 from ..partition.existence import living
-from ..partition.graph import Graph, GraphChange
-from .device import NoTwin, twin
+from ..partition.graph import Graph, GraphChange, RowsLost
+from .device import NoTwin, require_twin, twin
 from .homes import Homes
 from .program import ExternalId, Program, ProgramError, Refresh, Violation, require_publishable
 
@@ -128,7 +128,8 @@ class Engine:
         Returns what stands for it among ``programs``.
 
         Raises:
-            ProgramError: its id is taken, or the graph lacks what it needs.
+            ProgramError: its id is taken, or the graph lacks what it needs; or it runs on the host only, which has
+                not all rows.
         """
         self.require(program)
         placed = self._programs[program.id] = self._placed(program)
@@ -146,6 +147,13 @@ class Engine:
         if program.id in self._programs or program.id == STORAGE:
             raise ProgramError(f"there already is a program with the id {program.id!r}")
         program.require_weights(self._graph.weight_domain)
+        if self._graph.owned and self._graph.device is not None:
+            try:
+                require_twin(program)
+            except NoTwin as error:
+                raise ProgramError(
+                    f"the host has not all rows, and {program.kind} runs there only: {error}"
+                ) from error
         if program.needs_in_edges:
             try:
                 self._graph.in_rows()
@@ -170,6 +178,7 @@ class Engine:
 
         Raises:
             KeyError: there is no such program.
+            RowsLost: the graph is of no use any more.
             RuntimeError: a process that was forked cannot run programs.
         """
         chosen = list(self._programs) if ids is None else list(ids)
@@ -182,6 +191,7 @@ class Engine:
         """Bring every program that is not quarantined up to date with a change that the graph has taken.
 
         Raises:
+            RowsLost: the graph is of no use any more.
             RuntimeError: a process that was forked cannot run programs.
         """
         if change.deleted_vertices.size:  # a source may be among them, and may come back
@@ -246,6 +256,8 @@ class Engine:
             self._bind(program)
             refresh = work(program)
             require_publishable(program, self._graph.n_vertices, refresh.changed)
+        except RowsLost:  # no fault of the program's
+            raise
         except Exception as error:
             log.exception("program %s failed", program.id)
             reason = f"{type(error).__name__}: {error}"
@@ -263,6 +275,8 @@ class Engine:
         begun = self._clock()
         try:
             program.move(self._graph)
+        except RowsLost:
+            raise
         except Exception as error:
             log.exception("program %s failed to move", run.id)
             reason = f"{type(error).__name__}: {error}"
@@ -285,6 +299,8 @@ class Engine:
         try:
             return self._place(program, self._graph)
         except NoTwin as error:
+            if self._graph.owned:
+                raise ProgramError(f"the host has not all rows, and must run {program.id}: {error}") from error
             log.info("program %s stays on the host: %s", program.id, error)
             return program
 
@@ -304,6 +320,8 @@ class Engine:
         try:
             self._bind(program)
             return program.audit(self._graph)
+        except RowsLost:
+            raise
         except Exception as error:
             log.exception("the audit of program %s failed", program.id)
             return [Violation("audit", f"the audit itself failed: {type(error).__name__}: {error}")]

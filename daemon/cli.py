@@ -207,15 +207,19 @@ def run(
     loaded = _load(config, flags)
     # The graph is nobody else's: whatever the daemon makes, files and folders, is its user's alone.
     os.umask(0o077)
+    from .again import StartAgain, replace_process
     from .logs import configure
     from .serve.template import Template
 
     configure(loaded.config.log.level, loaded.config.log.format)
     shown = sys.stderr.isatty() if progress is None else progress
-    with closing(Template(loaded.config.graph.vertex_ids, loaded.config.compute.python_modules)) as template:
-        from .service import serve  # while the template loads as much as this does
+    try:
+        with closing(Template(loaded.config.graph.vertex_ids, loaded.config.compute.python_modules)) as template:
+            from .service import serve  # while the template loads as much as this does
 
-        raise typer.Exit(serve(loaded.config, template, progress=shown))
+            raise typer.Exit(serve(loaded.config, template, progress=shown))
+    except StartAgain as again:
+        replace_process(again.lost)
 
 
 @app.command(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,23 +25,28 @@ from ..compute.engine import Engine
 from ..compute.homes import Homes
 from ..compute.program import ExternalId, Program, ProgramError, require_publishable
 from ..gpma import runtime
+from ..gpma.device.card import Card
 from ..gpma.edges import EdgeList, Vertices
 from ..gpma.index.ids import IdColumn, StringColumn
 from ..gpma.index.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
-from ..partition.graph import Graph
+from ..partition.graph import Graph, RowsLost
 from . import kernels, systemd, terminal
+from .again import LostDevice, StartAgain, lost_before
 from .client.wire import LATENCY_BUCKETS_SECONDS
 from .config.settings import Config, TlsConfig
+from .engine import rebalancing
 from .engine.ad_hoc import AdHoc
 from .engine.asked import EngineAsked
 from .engine.auditing import BackgroundAudit
 from .engine.beside import Beside, GivenUp, ReadyKernels
 from .engine.keeping import Keeping
 from .engine.pipeline import Pipeline
+from .engine.rebalancing import Rebalancing, Room
 from .engine.recording import Recording
-from .engine.sides import card_of, refused
+from .engine.sides import card_of, host_rows_of, refused
 from .engine.standing import Standing
+from .engine.steering import Steering
 from .engine.storage import Storage
 from .engine.topology import EngineTopology
 from .errors import (
@@ -98,21 +103,25 @@ def serve(config: Config, template: Template, *, progress: bool) -> int:
     ``template``: of the query server; it is the caller's to end.
 
     Raises:
+        StartAgain: it ended for the process to replace itself.
         GraphtideError: it could not start, or could not go on.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack, suppress(_Stopped):
         service = Service(config, stack, template)
-        with _signals(service.stop, service.reload):
-            service.open_probes()
-            try:
-                warm_up(config, service.stopping, service.health.advance, progress=progress)
-            except kernels.Stopped:
-                log.info("stopped before the first epoch, while kernels were compiled")
-                return 0
-            service.startup()
-            service.run()
-            service.shutdown()
+        try:
+            with _signals(service.stop, service.reload):
+                service.open_probes()
+                try:
+                    warm_up(config, service.stopping, service.health.advance, progress=progress)
+                except kernels.Stopped:
+                    log.info("stopped before the first epoch, while kernels were compiled")
+                    return 0
+                service.startup()
+                service.run()
+                service.shutdown()
+        except RowsLost as error:
+            service.rows_lost(error)
     return 0
 
 
@@ -160,6 +169,10 @@ class Service:
         self._stack = stack
         self.stopping = self._stop = threading.Event()
         self._reload = threading.Event()
+        self._asked_to_stop = False
+        self._wants_device = threading.Event()
+        self._lost = lost_before()
+        self.card: Card | None = None
         self._renewals: list[Callable[[], None]] = [
             lambda: self.link.renew_access(
                 self.config.server.read_tokens(), self.config.server.read_admin_tokens()
@@ -219,7 +232,12 @@ class Service:
         self.source = make_source(config)
         self._stack.callback(self.source.close)
         self._identity: dict[str, Any] = {"graph": config.graph.identity()}
-        self.card = card_of(config.device) if config.uses_device else None
+        self.card = card_of(config.device) if config.uses_device and self._lost is None else None
+        if self._lost is not None:
+            log.error(
+                "the device %s is not used any more, for it was lost: %s", self._lost.name, self._lost.reason
+            )
+            self.metrics.device_lost()
         self.health.enter("reading")
         checkpoint = self._restorable(store)
         self._source_state = b""
@@ -328,13 +346,16 @@ class Service:
                 self.position.number = checkpoint.epoch[1]
                 self.position.updates = checkpoint.facts["updates"]
                 self.position.offsets = dict(self._newest.offsets)
-        self.engine = Engine(
-            self.graph,
-            programs,
-            self._resolve,
-            place=self._placed,
-            judge=Homes(lambda id: config.place_of(id) == "auto"),
-        )
+        try:
+            self.engine = Engine(
+                self.graph,
+                programs,
+                self._resolve,
+                place=self._placed,
+                judge=Homes(lambda id: config.place_of(id) == "auto"),
+            )
+        except ProgramError as error:
+            raise ConfigError(str(error)) from error
         self._stack.callback(self.engine.close)
 
     def _placed(self, program: Program, graph: Graph) -> Program:
@@ -380,7 +401,8 @@ class Service:
         """A graph that keeps what these programs need, on the device, too, where there is one that works.
 
         Raises:
-            ConfigError: there is none that works, and the settings insist on it.
+            ConfigError: there is none that works, and the settings insist on it; or a program needs all rows on
+                the host, which is not to keep them.
         """
         config = self.config
         kept: dict[str, Any] = {
@@ -390,26 +412,29 @@ class Service:
             "in_weights": any(program.needs_in_edges and program.needs_weights for program in programs),
         }
 
-        def made(*, device: bool) -> Graph:
+        def made(*, device: bool, host_rows: Literal["all", "owned"] = "all") -> Graph:
             return Graph(
                 **kept,
                 negative_weights=config.graph.weights == "any",
                 threads=config.compute.thread_count(),
                 storage_threads=config.storage.thread_count(),
                 device=device,
+                host_rows=host_rows,
             )
 
         if self.card is not None:
             from ..partition import device_side
 
+            host_rows = host_rows_of(config, programs)
             try:
                 device_side.warm_up(**kept)
-                graph = made(device=True)
+                graph = made(device=True, host_rows=host_rows)
             except Exception as error:  # the compiler's and the driver's own types
                 refused(config.device, f"{type(error).__name__}: {error}")
                 self.card = None
             else:
-                log.info("a device keeps the graph beside the host: %s", self.card)
+                shares = "each row is on one side" if graph.owned else "the host keeps all rows"
+                log.info("a device keeps the graph beside the host: %s; %s", self.card, shares)
                 return graph
         return made(device=False)
 
@@ -426,7 +451,12 @@ class Service:
         edges = checkpoint.part("graph")
         self.index.restore(checkpoint.part("index"), edges.get("dead"))
         edge_list = EdgeList(edges["keys"], edges.get("weights"))
-        self.graph.load(edge_list, checkpoint.facts["n_vertices"], edges.get("dead"))
+        n_vertices = checkpoint.facts["n_vertices"]
+        if (room := self._room()) is None:
+            self.graph.load(edge_list, n_vertices, edges.get("dead"))
+        else:
+            policy = self.config.partition.policy
+            rebalancing.load(self.graph, edge_list, n_vertices, edges.get("dead"), room, policy)
         restored = set()
         for program in [] if self._numbering["renumbered"] else programs:
             saved, present = checkpoint.programs.get(program.id), self.specs[program.id]
@@ -563,12 +593,28 @@ class Service:
             dead_letters=self.ingest.dead_letters_by_reason,
             numbering=self._numbering,
             card=self.card,
+            lost=self._lost,
+            rebalancing=self._make_rebalancing(storage),
             results=self.results,
             full_audit=config.audit.full_every_epoch,
         )
 
+    def _make_rebalancing(self, storage: Storage) -> Rebalancing | None:
+        """Who moves rows between the host and the device, where each row is on one side."""
+        if self._room() is None:
+            return None
+        return Rebalancing(self.graph, storage.gate, self._room, self.metrics, self.config.partition)
+
+    def _room(self) -> Room | None:
+        """What rows hold of the device's memory, and could hold; None: there is none, or the host has all rows."""
+        card, device = self.card, self.graph.device
+        if card is None or device is None or not self.graph.owned:
+            return None
+        held = sum(device.memory_bytes().values())
+        return Room(held, card.available_bytes - card.held_bytes + held)
+
     def _make_asked(self) -> EngineAsked:
-        """Who answers for programs at run time."""
+        """Who answers for programs at run time, and for the placement of rows."""
         config, limits = self.config, self.config.server.limits
         beside = Beside(
             self.pipeline,
@@ -579,9 +625,13 @@ class Service:
             max(1, config.compute.thread_count() // 2),
         )
         ad_hoc = AdHoc(beside, self.metrics, limits.ad_hoc_max)
+        may_try = config.uses_device and config.device.enabled != "off"
+        try_device = self._wants_device.set if may_try else None
+        steering = Steering(self.pipeline, self.index, config.partition, try_device)
         self.pipeline.asked = lambda: {"ad_hoc": ad_hoc.stats()}
         configured = [program.id for program in config.program]
-        return EngineAsked(ad_hoc, Keeping(beside, self._kept, configured, self.metrics, limits.kept_max))
+        keeping = Keeping(beside, self._kept, configured, self.metrics, limits.kept_max)
+        return EngineAsked(ad_hoc, keeping, steering)
 
     def _prepare(self, kind: str, given: Mapping[str, Any], given_up: threading.Event) -> None:
         """Have the kernels of a program that comes at run time.
@@ -641,6 +691,8 @@ class Service:
             if self._reload.is_set():
                 self._reload.clear()
                 self._renew_secrets()
+            if self._wants_device.is_set():
+                self._stop.set()
             self.metrics.connections_refused(self.link.refused())
             lag = self.ingest.lag()
             barriers = self.ingest.reader.barriers
@@ -663,6 +715,7 @@ class Service:
 
     def stop(self) -> None:
         """Ask for the end; may be called from a signal handler."""
+        self._asked_to_stop = True
         self._stop.set()
 
     def reload(self) -> None:
@@ -694,7 +747,7 @@ class Service:
         except BaseException as error:
             self._failure = self._failure or error
             self.health.failed = True
-            if not isinstance(error, GraphtideError | MemoryError):
+            if not isinstance(error, GraphtideError | MemoryError | RowsLost):
                 log.exception("the %s thread failed", name)
             if name == "engine":
                 self._engine_failed = True
@@ -779,9 +832,11 @@ class Service:
         3. Close everything, in reverse order of opening (the caller's stack).
 
         Raises:
+            StartAgain: the process is to replace itself, with the device.
             BaseException: what made a thread fail, or that the last checkpoint could not be written.
         """
-        systemd.notify("STOPPING=1")
+        if not self._starts_again:  # for systemd it goes on all the time
+            systemd.notify("STOPPING=1")
         self.health.enter("stopping")
         ingest, engine = self._threads
         self.ingest.stop.set()
@@ -801,6 +856,25 @@ class Service:
         if self._failure is not None:
             raise self._failure
         log.info("stopped after epoch %s", self.position.epoch)
+        if self._starts_again:
+            raise StartAgain(None)
+
+    @property
+    def _starts_again(self) -> bool:
+        wanted = isinstance(self._failure, RowsLost) or self._wants_device.is_set()
+        return wanted and not self._asked_to_stop
+
+    def rows_lost(self, error: RowsLost) -> None:
+        """What follows when rows are gone with their device: all is closed, and another start goes on without it
+        from the newest checkpoint, which knows nothing of what was applied since; unless we were to stop anyhow.
+
+        Raises:
+            StartAgain: the process is to replace itself.
+        """
+        log.error("the device is lost with rows that nobody else had: %s", error)
+        if not self._asked_to_stop:
+            raise StartAgain(LostDevice("device" if self.card is None else self.card.name, str(error))) from error
+        log.warning("stopped without a last checkpoint: the next start goes on from the one before")
 
 
 def _tls_files(tls: TlsConfig) -> TlsFiles | None:

@@ -13,6 +13,10 @@ import os
 import resource
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 # mmap has the name from Python 3.13 on; the value is that of Linux on all common processors.
 _MAP_NORESERVE = 0x4000
@@ -39,6 +43,15 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 class Reserved(mmap.mmap):
     """Reserved memory, told from other maps by its type; it ends with the last array in it."""
+
+
+def reservation_of(column: npt.NDArray[Any]) -> Reserved | None:
+    """The reserved memory that an array lies in; None: it lies elsewhere."""
+    owner: Any = column
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    owner = owner.obj if isinstance(owner, memoryview) else owner
+    return owner if isinstance(owner, Reserved) else None
 
 
 def memory_bytes() -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .address_space import LARGE_PAGE, Reserved, memory_bytes, reserve
+from .address_space import LARGE_PAGE, Reserved, memory_bytes, reservation_of, reserve
 
 Column = npt.NDArray[Any]
 
@@ -87,11 +87,8 @@ def _view(memory: Reserved, dtype: np.dtype[Any], n: int) -> Column:
 
 def _reservation_of(column: Column) -> Reserved | None:
     """The reserved memory that begins with this column; None: it is an ordinary array."""
-    owner: Any = column
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    owner = owner.obj if isinstance(owner, memoryview) else owner
-    if not isinstance(owner, Reserved) or column.ctypes.data != np.frombuffer(owner, np.uint8, 1).ctypes.data:
+    owner = reservation_of(column)
+    if owner is None or column.ctypes.data != np.frombuffer(owner, np.uint8, 1).ctypes.data:
         return None
     return owner
 

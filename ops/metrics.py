@@ -52,6 +52,8 @@ AD_HOC_OUTCOMES = ("answered", "failed", "no_memory", "given_up")
 BARRIER_OUTCOMES = ("complete", "expired", "crossed")
 REFUSALS = ("token", "tls", "request", "silent", "crowded", "full")
 PROGRAM_STATES = ("fresh", "running", "stale", "quarantined", "computing", "waiting")
+SIDES = ("host", "device")
+MOVE_REASONS = ("headroom", "room", "balance", "gain", "request", "evict")
 STAGES_OF_LIFE = ("compiling", "waiting", "reading", "loading", "computing", "recovering", "running", "stopping")
 """Kernels are compiled; the source is waited for, as it decides about the checkpoint; the checkpoint is read, and
 the graph made of it; programs are computed; what lay in the log is replayed; all is well; the end."""
@@ -168,6 +170,7 @@ class Metrics:
         self._epoch_metrics()
         self._graph_metrics()
         self._device_metrics()
+        self._placement_metrics()
         self._program_metrics()
         self._audit_metrics(tuple(storage_rules))
         self._checkpoint_metrics()
@@ -276,6 +279,54 @@ class Metrics:
         self._device_limit = self._gauge(
             "device_memory_limit_bytes", "The setting device.memory; 0: no limit, or no device."
         )
+
+    def _placement_metrics(self) -> None:
+        self._side_vertices = self._gauge(
+            "side_vertices",
+            "Vertices whose rows a side keeps; where each row is on one side only, deleted ones until others get "
+            "their ids.",
+            "side",
+        )
+        self._side_edges = self._gauge(
+            "side_edges", "Out-edges that a side keeps; undirected ones in both directions.", "side"
+        )
+        self._side_bytes = self._gauge("side_bytes", "Memory of the graph on a side.", "side")
+        self._side_updates = self._counter(
+            "side_updates", "Updates of rows that a side was given to apply.", "side", SIDES
+        )
+        self._side_apply_seconds = self._counter(
+            "side_apply_seconds",
+            "Time that a side took to apply updates; sides work at the same time.",
+            "side",
+            SIDES,
+        )
+        self._headroom = self._gauge(
+            "device_headroom_ratio",
+            "Share of the device's memory (device.memory) that is left; 0: no device or no limit.",
+        )
+        self._imbalance = self._gauge(
+            "placement_imbalance_ratio",
+            "Share of the slower side's time to apply the last epoch in which the other side and programs were "
+            "done already; 0: one side has all rows.",
+        )
+        self._frozen = self._gauge("placement_frozen", "1 while rows stay where they are (admin.freeze).")
+        help = "Vertices whose rows moved to another side, by the move's reason and where to."
+        self._moved_vertices = self._moved("placement_moved_vertices", help)
+        help = "Edges of rows that moved to another side, of all arrays, by the move's reason and where to."
+        self._moved_edges = self._moved("placement_moved_edges", help)
+        self._move_seconds = self._counter("placement_move_seconds", "Time that moves of rows took.")
+        self._move_failures = self._counter(
+            "placement_move_failures", "Moves that found no memory; rows stayed where they were."
+        )
+
+    def _moved(self, name: str, help: str) -> Counter:
+        labels = ("reason", "to")
+        self._declare(f"graphtide_{name}_total", "counter", labels, help)
+        counter = Counter(f"graphtide_{name}", help, labels, registry=self.registry)
+        for reason in MOVE_REASONS:
+            for side in SIDES:
+                counter.labels(reason, side)
+        return counter
 
     def _program_metrics(self) -> None:
         self._runs = self._histogram(
@@ -610,6 +661,41 @@ class Metrics:
         """A device was given up."""
         self._device_lost.inc()
 
+    # -- sides ------------------------------------------------------------------------------------------
+
+    def side(self, name: str, *, vertices: int, edges: int, stored_bytes: int) -> None:
+        """What a side keeps: vertices whose rows are there, their out-edges, and bytes."""
+        self._side_vertices.labels(name).set(vertices)
+        self._side_edges.labels(name).set(edges)
+        self._side_bytes.labels(name).set(stored_bytes)
+
+    def applied(self, side: str, *, updates: int, seconds: float) -> None:
+        """A side applied its part of a batch."""
+        self._side_updates.labels(side).inc(updates)
+        self._side_apply_seconds.labels(side).inc(seconds)
+
+    def headroom(self, share: float) -> None:
+        """The share of the device's memory that is left."""
+        self._headroom.set(share)
+
+    def imbalance(self, share: float) -> None:
+        """The share of the slower side's time for the last epoch in which all else was done."""
+        self._imbalance.set(share)
+
+    def frozen(self, frozen: bool) -> None:
+        """Whether rows stay where they are."""
+        self._frozen.set(int(frozen))
+
+    def moved(self, reason: str, to: str, *, vertices: int, edges: int, seconds: float) -> None:
+        """Rows moved to a side, for one of ``MOVE_REASONS``."""
+        self._moved_vertices.labels(reason, to).inc(vertices)
+        self._moved_edges.labels(reason, to).inc(edges)
+        self._move_seconds.inc(seconds)
+
+    def move_failed(self) -> None:
+        """A move found no memory."""
+        self._move_failures.inc()
+
     # -- programs ---------------------------------------------------------------------------------------
 
     def program_run(
@@ -829,11 +915,13 @@ def catalogue_markdown() -> str:
     for metric in Metrics().declared:
         labels = ", ".join(f"`{label}`" for label in metric.labels)
         lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
-    values = {"op": OPS, "kind": CHANGES, "stage": STAGES, "state": PROGRAM_STATES}
+    values = {"op": OPS, "kind": CHANGES, "stage": STAGES, "state": PROGRAM_STATES, "side": SIDES, "to": SIDES}
     lines += ["", "Values of labels: " + "; ".join(f"`{k}`: {', '.join(v)}" for k, v in values.items()) + "."]
     lines += [f"`stage` of `graphtide_stage`: {', '.join(STAGES_OF_LIFE)}."]
     lines += [
-        "`reason`: the error codes of dead letters; `program`: the ids of programs; `rule`: those of the audit;"
+        "`reason`: the error codes of dead letters, of moves "
+        + ", ".join(MOVE_REASONS)
+        + "; `program`: the ids of programs; `rule`: those of the audit;"
     ]
     lines += ["`method`, `code`: those of the query protocol.", ""]
     return "\n".join(lines)

@@ -105,10 +105,13 @@ class GraphChange:
 
 def no_change(weighted: bool) -> ChangeReport:
     """The report of a batch without updates."""
-    keys = np.empty(0, np.uint64)
-    weights = np.empty(0, np.float32) if weighted else None
-    nothing = EdgeList(keys, weights)
-    return ChangeReport(nothing, nothing, weights, nothing, keys)
+    nothing = no_edges(weighted)
+    return ChangeReport(nothing, nothing, nothing.weights, nothing, nothing.keys)
+
+
+def no_edges(weighted: bool) -> EdgeList:
+    """None."""
+    return EdgeList(np.empty(0, np.uint64), np.empty(0, np.float32) if weighted else None)
 
 
 def merged_changes(changes: Sequence[ChangeReport]) -> ChangeReport:

@@ -1,5 +1,7 @@
 """The rows that a CUDA device keeps: the same as the host's, changed by the same batches, or those it owns.
 
+Where others live on the host, programs on the device read them there: see ``read_remote``.
+
 All of it runs on one stream. What is launched for a batch waits for nothing, so that what programs launch on the
 stream after it follows at once.
 """
@@ -13,10 +15,12 @@ import numpy.typing as npt
 
 from ..gpma.device.array import DevicePackedArray, DevicePlan
 from ..gpma.device.module import import_cupy
+from ..gpma.device.remote import RemoteRows
 from ..gpma.device.report import DeviceReport, ReportRoom
 from ..gpma.device.staging import DeviceBatch, Staging
 from ..gpma.device.turning import Turning
 from ..gpma.edges import HALF, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
+from ..gpma.host import PackedMemoryArray
 from .changes import Report
 from .side import Direction, Side
 
@@ -36,6 +40,7 @@ class DeviceSide(Side[DevicePackedArray]):
     with each other, and with the host: they are of no use then."""
 
     name = "device"
+    takes_edges = True
 
     def __init__(self, *, directed: bool, weighted: bool, in_edges: bool, in_weights: bool) -> None:
         """``in_edges``: whether a directed graph keeps in-rows; ``in_weights``: with weights, where there are any.
@@ -53,7 +58,9 @@ class DeviceSide(Side[DevicePackedArray]):
             self.in_ = DevicePackedArray(weighted=weighted and in_weights, stream=self.stream)
         self._staging = Staging(self.stream)
         self._turning = Turning(self.stream)
-        self.report: DeviceReport = self.out.empty_report()
+        self._remote: RemoteRows | None = None
+        self._nothing = self.out.empty_report()
+        self.report: DeviceReport = self._nothing
         """What the last batch did to the out-rows, update by update, both directions in an undirected graph; empty
         after a load. Good until the next ``prepare``. Where others own rows, it tells of those, too (``hear``)."""
         self._own: DeviceReport = self.report
@@ -75,6 +82,66 @@ class DeviceSide(Side[DevicePackedArray]):
     @property
     def n_vertices(self) -> int:
         return self.out.n_vertices
+
+    @property
+    def remote(self) -> RemoteRows | None:
+        """The rows that live on the host, for kernels to read there; None: every row that has edges is here."""
+        remote = self._remote
+        return remote if remote is not None and remote.n_rows and remote.n_edges else None
+
+    @property
+    def reads_remote(self) -> bool:
+        """Whether rows may be remote, now or later: ``read_remote``."""
+        return self._remote is not None
+
+    @property
+    def n_arcs(self) -> int:
+        """Of all out-rows, here and on the host."""
+        remote = self.remote
+        return self.out.n_edges + (0 if remote is None else remote.out.n_edges)
+
+    def read_remote(self, host: Side[PackedMemoryArray] | None) -> None:
+        """Let programs read in these arrays, where they lie, the rows that ``set_remote`` says of; None: no more.
+
+        Whenever a program runs, the arrays must hold those rows and no others, and none of them must be here.
+
+        Raises:
+            MemoryError: the device has not enough.
+            RuntimeError: it fails (as CuPy says it).
+        """
+        if self._remote is not None:
+            self._remote.close()
+            self._remote = None
+        if host is not None:
+            self._remote = RemoteRows(host.out, host.in_, self.stream)
+            self._remote.ensure_vertices(self.n_vertices)
+
+    def set_remote(self, vertices: Vertices, is_remote: bool) -> None:
+        """The rows of these vertices, each named once, live on the host from now on, or here. New ones live here.
+
+        Raises:
+            IndexError: a vertex does not exist; nothing was changed.
+            RuntimeError: the device, as CuPy says it.
+        """
+        assert self._remote is not None, "read_remote comes first"
+        self._remote.mark(vertices, remote=is_remote)
+
+    def ensure_vertices(self, n_vertices: int) -> None:
+        super().ensure_vertices(n_vertices)
+        if self._remote is not None:
+            self._remote.ensure_vertices(n_vertices)
+
+    def write_states(self, out: npt.NDArray[np.void], in_: npt.NDArray[np.void]) -> None:
+        """Write what kernels read out-rows and in-rows by, as ``DevicePackedArray.write_state`` does.
+
+        Raises:
+            LookupError: no in-rows are kept.
+            RuntimeError: kernels cannot read what is remote (``RemoteRows.write``).
+        """
+        self.out.write_state(out)
+        self.in_rows.write_state(in_)
+        if (remote := self.remote) is not None:
+            remote.write(out, in_)
 
     def load(self, edges: EdgeList) -> None:
         """Replace everything by these out-arcs (ascending; of an undirected graph both directions)."""
@@ -133,7 +200,7 @@ class DeviceSide(Side[DevicePackedArray]):
 
     def forget_report(self) -> None:
         """Nothing was changed that programs must hear of."""
-        self.report = self._own = self.out.empty_report()
+        self.report = self._own = self._nothing
 
     def hear(self, changes: list[ChangeReport]) -> None:
         """Add to ``report`` what the last batch did to out-rows that others own.
@@ -149,6 +216,9 @@ class DeviceSide(Side[DevicePackedArray]):
     def expect(self, n_updates: int) -> None:
         with self.stream:
             self._whole.reserve(n_updates)
+
+    def prepare_edges(self, batch: EdgeBatch) -> DeviceSidePlan:
+        return self.prepare(batch)
 
     def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> DeviceSidePlan:
         with self.stream:
@@ -176,11 +246,17 @@ class DeviceSide(Side[DevicePackedArray]):
             if self.in_ is not None and in_ is not None:
                 self.in_.load(in_)
         except MemoryError:
-            for array in self.arrays:
-                array.load(_nothing(array.weighted))
+            self.clear_rows()
             raise
         self.forget_report()
         self.stream.synchronize()
+
+    def evacuate(self) -> tuple[EdgeList, EdgeList | None]:
+        return self.out.copied_out(), None if self.in_ is None else self.in_.copied_out()
+
+    def clear_rows(self) -> None:
+        for array in self.arrays:
+            array.clear()
 
     def has_edge(self, direction: Direction, keys: Keys) -> npt.NDArray[np.bool_]:
         with self.stream:
@@ -217,6 +293,10 @@ class DeviceSide(Side[DevicePackedArray]):
             weights[: len(edges)] = edges.weights
         return len(edges)
 
+    def close(self) -> None:
+        """Read nothing on the host any more; harmless to repeat."""
+        self.read_remote(None)
+
     def memory_bytes(self) -> dict[str, int]:
         total = super().memory_bytes()
         total["scratch"] += self._staging.memory_bytes() + self._turning.memory_bytes()
@@ -230,10 +310,6 @@ class DeviceSide(Side[DevicePackedArray]):
             if array is not None and wanted is not None and not _same(array, wanted):
                 problems.append(f"the device's {name} are not the host's")
         return problems
-
-
-def _nothing(weighted: bool) -> EdgeList:
-    return EdgeList(np.empty(0, np.uint64), np.empty(0, np.float32) if weighted else None)
 
 
 def _on_host(edges: EdgeList) -> EdgeList:

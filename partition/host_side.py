@@ -16,7 +16,7 @@ from ..gpma.host.work import Plan, arrivals_of
 from ..gpma.memory import Memory
 from ..gpma.team import Crew
 from ..gpma.threads import Pair, in_turn
-from .changes import Report, no_change
+from .changes import Report, no_change, no_edges
 from .side import Direction, Side
 
 SMALL_UPDATES_MAX = 1024
@@ -133,6 +133,14 @@ class HostSide(Side[PackedMemoryArray]):
     def load_rows(self, out: EdgeList, in_: EdgeList | None) -> None:
         self.load(out, in_)
         self._change = no_change(self.out.weighted)
+
+    def evacuate(self) -> tuple[EdgeList, EdgeList | None]:
+        return self.out.export(), None if self.in_ is None else self.in_.export()
+
+    def clear_rows(self) -> None:
+        nothing = [None if array is None else no_edges(array.weighted) for array in (self.out, self.in_)]
+        assert nothing[0] is not None
+        self.load_rows(nothing[0], nothing[1])
 
     def has_edge(self, direction: Direction, keys: Keys) -> npt.NDArray[np.bool_]:
         return self.array(direction).has_edge(keys)

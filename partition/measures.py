@@ -11,6 +11,7 @@ from .policies import Counts, Floats
 
 SHARE = 1 / 16
 """For so much of a mean a new epoch counts."""
+_RATE_SHARE = 1 / 4
 
 
 class Measures(NamedTuple):
@@ -90,15 +91,15 @@ class Reads:
 
 @dataclass(slots=True)
 class Rate:
-    """Seconds per unit, of what was seen lately; ``units`` and ``seconds`` to begin with are what is supposed."""
+    """Seconds per unit, of the last few times; ``units`` and ``seconds`` to begin with are what is supposed."""
 
     seconds: float
     units: float
 
     def see(self, seconds: float, units: float) -> None:
         if units > 0:
-            self.seconds += SHARE * (seconds - self.seconds)
-            self.units += SHARE * (units - self.units)
+            self.seconds += _RATE_SHARE * (seconds - self.seconds)
+            self.units += _RATE_SHARE * (units - self.units)
 
     @property
     def value(self) -> float:

@@ -14,6 +14,8 @@ from .policies import Counts
 
 EDGES_MAX = 1_000_000
 """Never do more edges move in an epoch."""
+EDGES_LEAST = 1_024
+"""Fewer are not moved at once, since to move anything takes its time; rather, none are for some epochs."""
 
 Reason = Literal["headroom", "room", "balance", "gain", "request", "evict"]
 
@@ -53,17 +55,12 @@ class Decision:
 
 @dataclass(slots=True)
 class Leg:
-    """Rows that go to one side, in order.
-
-    What is handed out in an epoch is within the budget. A row longer than that waits, alone, until the budgets of
-    as many epochs are enough.
-    """
+    """Rows that go to one side, in order; ``taken``: edges that were handed out."""
 
     to: int
     listed: Listed
     taken: int = 0
     _next: int = 0
-    _saved: int = 0
     _ends: Counts = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -73,17 +70,17 @@ class Leg:
     def is_over(self) -> bool:
         return self._next == self.listed.vertices.size
 
-    def take(self, budget: int) -> Vertices:
-        """The next rows (uint32[m])."""
-        if self.is_over:
-            return self.listed.vertices[:0]
-        self._saved = min(self._saved + budget, max(budget, int(self.listed.edges[self._next])))
+    @property
+    def next_edges(self) -> int:
+        """How many the next row has."""
+        return int(self.listed.edges[self._next])
+
+    def take(self, edges: int) -> Vertices:
+        """The next rows (uint32[m]), with so many edges at most."""
         first = self._next
-        self._next = int(np.searchsorted(self._ends, self.taken + self._saved, "right"))
+        self._next = int(np.searchsorted(self._ends, self.taken + edges, "right"))
         if self._next > first:
-            end = int(self._ends[self._next - 1])
-            self._saved -= end - self.taken
-            self.taken = end
+            self.taken = int(self._ends[self._next - 1])
         return self.listed.vertices[first : self._next]
 
 
@@ -96,21 +93,33 @@ class Plan:
 
     @property
     def is_over(self) -> bool:
-        return all(leg.is_over for leg in self.legs)
+        return not self._open()
 
-    def take(self, budget: int) -> Moves:
-        """What moves in this epoch, at most so many edges (or one longer row)."""
-        open_legs = [leg for leg in self.legs if not leg.is_over]
+    @property
+    def next_edges(self) -> int:
+        """What ``take`` needs to go on; 0: it is over."""
+        return self._open()[0].next_edges if self._open() else 0
+
+    def take(self, edges: int) -> Moves:
+        """What moves in this epoch: so many edges at most, of each leg half, or one row that is longer."""
         moves = []
-        for leg in open_legs:
-            ahead = self.legs[0]
-            if leg is not ahead and not ahead.is_over and leg.taken > ahead.taken:
-                continue
+        legs = self._open()
+        for left, leg in zip(range(len(legs), 0, -1), legs, strict=True):
             before = leg.taken
-            vertices = leg.take(budget // len(open_legs))
+            vertices = leg.take(min(edges, max(edges // left, leg.next_edges)))
             if vertices.size:
                 moves.append(Move(vertices, leg.to, self.decision.reason, leg.taken - before))
+                edges -= leg.taken - before
         return moves
+
+    def _open(self) -> list[Leg]:
+        """The legs that go on, the one ahead first; the other one waits while it is not behind."""
+        ahead = self.legs[0]
+        return [
+            leg
+            for leg in self.legs
+            if not leg.is_over and (leg is ahead or ahead.is_over or leg.taken <= ahead.taken)
+        ]
 
 
 def plan(decision: Decision, leaving: Listed | None, coming: Listed | None) -> Plan:

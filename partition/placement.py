@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import EdgeBatch, Keys, Vertices, sources, transpose
+from ..gpma.edges import EdgeBatch, Keys, Vertices, Weights, sources, transpose
 from ..gpma.vertex_columns import grown
 
 Owners = npt.NDArray[np.uint8]
@@ -97,6 +97,15 @@ class Placement:
 
     def _counted(self, owner: Owners) -> npt.NDArray[np.int64]:
         return np.bincount(owner, minlength=self.n_sides).astype(np.int64)
+
+
+def both_directions(batch: EdgeBatch) -> EdgeBatch:
+    """Each update followed by its mirror image; a self-loop's image says the same thing twice, harmlessly."""
+    keys = np.empty(2 * len(batch), np.uint64)
+    keys[0::2] = batch.keys
+    keys[1::2] = transpose(batch.keys)
+    weights: Weights | None = None if batch.weights is None else np.repeat(batch.weights, 2)
+    return EdgeBatch(keys, np.repeat(batch.ops, 2), weights)
 
 
 def route(batch: EdgeBatch, placement: Placement, *, in_edges: bool) -> list[RoutedBatch]:

@@ -11,11 +11,12 @@ After each epoch its measures come in, and what is to move before the next one g
 - **gain**: to exchange rows would save more within 256 epochs than 1.2 of what it costs, for all that is sure of
   how often they are read.
 
-All but the first look at whole windows of measures, which begin anew when rows have moved. What one epoch moves
-takes a twentieth of its time at most, by what moves took so far. Rows that moved stay for 64 epochs. A turn,
-that is rows going the other way than those before (but for headroom), waits for as many epochs; each turn
-doubles that, until there has been none for long. Exchanges that have not paid when the next is looked for double
-the time to the one after. So a load that changes to and fro, whatever its period, moves ever less.
+All but the first look at whole windows of measures, which begin anew when rows have moved. Moves
+take a twentieth of the time at most: what one epoch moves is that much by what moves took so far, and what they
+took longer is made up for by epochs that move nothing. Rows that moved stay for 64 epochs. A turn, that is rows
+going the other way than those before (but for headroom), waits for as many epochs; each turn doubles that, until
+there has been none for long. Exchanges that have not paid when the next is looked for double the time to the one
+after. So a load that changes to and fro, whatever its period, moves ever less.
 
 Nothing here reads a clock, and all passes over vertices are the same every time: equal measures, equal decisions.
 """
@@ -25,12 +26,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .classes import DEVICE, NO_LIMIT, RowAges, Stock, Survey
 from .division import SPARE, SPARE_MIN
 from .gains import Exchange, Worth, best_exchange, bus_seconds
 from .measures import Mean, Measures, Rate, Reads, Window
-from .moves import EDGES_MAX, Decision, Move, Moves, Plan, Reason, plan
+from .moves import EDGES_LEAST, EDGES_MAX, Decision, Move, Moves, Plan, Reason, plan
 from .placement import HOST
 from .policies import DEFAULT, KEY_BYTES, POLICIES, Floats, cost
 
@@ -48,6 +50,8 @@ _SAVED_MIN, _EDGES_MIN = 0.05, 0.01
 _EXCHANGE_MIN = 0.01
 # A plan may have rows for which so many epochs' budgets must be saved.
 _LONG_ROW = 64
+# No longer is made up for what moves took too long.
+_DEBT = 1024
 # What is thought at first: seconds to move an edge, bytes that one takes, and how many times longer the host
 # applies.
 _MOVE_S, _EDGE_BYTES, _HOST_SLOWER = 1e-7, 20.0, 30.0
@@ -55,9 +59,6 @@ _EDGE_BYTES_MIN, _EDGE_BYTES_MAX = 8.0, 40.0
 # Seconds that a pass over the vertices takes for each, of which exchanges are looked for in BUDGET of all time.
 _LOOK_S = 2e-8
 _LOOK_MIN, _WAIT_MAX = 16, 4096
-# Headroom that is still short after rows have left is looked at again after a window, or when it has shrunk so
-# far.
-_SHRUNK = 0.01
 _DECISIONS = 64
 
 
@@ -77,6 +78,23 @@ class _Turns:
             since = epoch - self.epoch
             self.wait = WINDOW if since >= 8 * self.wait else min(2 * self.wait, _WAIT_MAX)
         self.to, self.epoch = to, epoch
+
+
+class _Relief(NamedTuple):
+    """What the device held when rows began to leave for want of memory, and the epoch in which they had left.
+
+    Arrays may shrink some time after: for a window what left is thought to be free.
+    """
+
+    epoch: int
+    held_bytes: int
+    edges: int
+    edge_bytes: float
+
+    def held(self, measures: Measures) -> int:
+        return min(
+            measures.device_bytes, int(self.held_bytes - self.edge_bytes * (self.edges - measures.device_edges))
+        )
 
 
 @dataclass(slots=True)
@@ -122,12 +140,15 @@ class Rebalancer:
         self._window = Window(WINDOW)
         self._epoch_s, self._remote_s = Mean(), Mean()
         self._reads = Reads()
-        self._move_s = Rate(_MOVE_S * 10_000, 10_000)
+        self._move_s = Rate(_MOVE_S * EDGES_LEAST, EDGES_LEAST)
+        self._purse_s = 0.0
         self._turns, self._exchanges = _Turns(), _Exchanges()
         self._plan: Plan | None = None
         self._moving: Decision | None = None
         self._decisions: deque[Decision] = deque(maxlen=_DECISIONS)
-        self._short: tuple[int, float] | None = None
+        self._relief: _Relief | None = None
+        self._patient_until = 0
+        self._host_slower = _HOST_SLOWER
         self._requested = self._frozen = False
 
     # -- what is asked from outside -------------------------------------------------------------------------------
@@ -156,11 +177,13 @@ class Rebalancer:
         self._requested = True
 
     def budget(self) -> int:
-        """How many edges may move after this epoch."""
-        return int(min(EDGES_MAX, BUDGET * self._epoch_s.value / self._move_s.value))
+        """How many edges may move after this epoch; 0 while what moved before is to be made up for."""
+        return self._affordable(self._purse_s) if self._purse_s > 0 else 0
 
     def observe(self, measures: Measures) -> Moves | None:
         """What is to move before the next epoch; the moves of one epoch must be over by its next ``observe``."""
+        if self._relief is not None:
+            measures = measures._replace(device_bytes=self._relief.held(measures))
         self._see(measures)
         if self._frozen:
             return None
@@ -202,6 +225,8 @@ class Rebalancer:
         self._decisions.append(self._moving)
         self._turns.took(HOST, self._epoch)
         self._restart()
+        if self._last is not None:
+            self._relieve(self._last)
         self.newcomers = HOST
         self.ages.moved(leaving.vertices)
         return Move(leaving.vertices, HOST, "evict", n)
@@ -217,33 +242,38 @@ class Rebalancer:
         self._remote_s.see(measures.remote_s)
         self._exchanges.see(measures)
         self._move_s.see(measures.moved_s, measures.moved_edges)
+        self._earn(measures)
         if measures.reads is not None:
             self._reads.see(measures.reads)
         if self._moving is not None:
             self._moving.moved_edges += measures.moved_edges
             self._moving.moved_s += measures.moved_s
-        if measures.headroom >= SPARE_MIN:
-            self._short = None
-        else:
+        if self._relief is not None and self._epoch - self._relief.epoch >= WINDOW:
+            self._relief = None
+        if self._window.is_full:
+            host_s, device_s = self._apply_rates(measures)
+            self._host_slower = host_s / device_s if device_s > 0 else self._host_slower
+        if measures.headroom < SPARE_MIN:
             self.newcomers = HOST
         if measures.headroom > ROOM_MIN:
             self.newcomers = DEVICE
 
     def _is_short(self, measures: Measures) -> bool:
-        if measures.headroom >= SPARE_MIN or measures.device_edges == 0:
+        if measures.headroom >= SPARE_MIN or measures.device_edges == 0 or self._epoch < self._patient_until:
             return False
-        if self._plan is not None and self._plan.decision.reason == "headroom":
-            return False
-        if self._short is None:
-            return True
-        epoch, headroom = self._short
-        return self._epoch - epoch >= WINDOW or measures.headroom < headroom - _SHRUNK
+        return self._plan is None or self._plan.decision.reason != "headroom"
 
     def _leave(self, measures: Measures) -> None:
         self._drop()
-        self._short = self._epoch, measures.headroom
         why = f"{measures.headroom:.1%} of the device's memory is free"
         self._begin("headroom", why, self._survey(), leaving=self._edges_until(measures, SPARE))
+        if self._plan is None:  # all that are there have just come
+            self._patient_until = self._epoch + _LOOK_MIN
+        else:
+            self._relieve(measures)
+
+    def _relieve(self, measures: Measures) -> None:
+        self._relief = _Relief(self._epoch, measures.device_bytes, measures.device_edges, self._edge_bytes())
 
     def _decide(self, measures: Measures) -> None:
         if self._requested:
@@ -333,7 +363,7 @@ class Rebalancer:
                 self._window.apply_s, (measures.host_edges, measures.device_edges), strict=True
             )
         )
-        return host or device * _HOST_SLOWER, device or host / _HOST_SLOWER
+        return host or device * self._host_slower, device or host / self._host_slower
 
     def _edge_bytes(self) -> float:
         """Of the device's memory, for an edge."""
@@ -347,7 +377,18 @@ class Rebalancer:
         return (free - measures.headroom) * measures.device_limit / self._edge_bytes()
 
     def _survey(self) -> Survey:
-        return self.ages.survey(self._stock(), min(EDGES_MAX, _LONG_ROW * self.budget()))
+        longest = _LONG_ROW * self._affordable(BUDGET * self._epoch_s.value)
+        return self.ages.survey(self._stock(), min(EDGES_MAX, longest))
+
+    def _affordable(self, seconds: float) -> int:
+        return min(EDGES_MAX, max(EDGES_LEAST, int(seconds / self._move_s.value)))
+
+    def _earn(self, measures: Measures) -> None:
+        """What may be spent on moves: a share of each epoch, saved for a long row only, less what was spent."""
+        share_s = BUDGET * self._epoch_s.value
+        next_edges = self._plan.next_edges if self._plan is not None else 0
+        most_s = max(share_s, (next_edges + 1) * self._move_s.value)
+        self._purse_s = max(-_DEBT * share_s, min(self._purse_s + share_s - measures.moved_s, most_s))
 
     # -- what was decided -----------------------------------------------------------------------------------------
 
@@ -395,8 +436,8 @@ class Rebalancer:
 
     def _end(self) -> None:
         assert self._plan is not None
-        if self._plan.decision.reason == "headroom" and self._last is not None:
-            self._short = self._epoch, self._last.headroom
+        if self._relief is not None:
+            self._relief = self._relief._replace(epoch=self._epoch)
         self._plan = None
         self._restart()
 

@@ -46,6 +46,8 @@ class Side(Generic[Array]):
     """Two packed arrays, or one. A batch is on both or on neither: all that can fail is in ``prepare``."""
 
     name: str
+    takes_edges = False
+    """Whether ``prepare_edges`` turns updates round by itself."""
     out: Array
     in_: Array | None
 
@@ -89,6 +91,14 @@ class Side(Generic[Array]):
             MemoryError: there is not enough.
         """
 
+    def prepare_edges(self, batch: EdgeBatch) -> Any:
+        """As ``prepare_rows``, for updates of edges, one direction each, all of whose rows are here.
+
+        Raises:
+            NotImplementedError: ``takes_edges`` is false.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> Any:
         """A plan for these updates of out-rows and of in-rows (None where none are kept): all that can fail.
@@ -118,6 +128,14 @@ class Side(Generic[Array]):
             ValueError: a row does not exist, or keys are out of order.
             MemoryError: there is not enough; nothing was changed, or the side is empty.
         """
+
+    @abstractmethod
+    def evacuate(self) -> tuple[EdgeList, EdgeList | None]:
+        """All rows, copied without any memory of the side's own: those of ``load_rows``."""
+
+    @abstractmethod
+    def clear_rows(self) -> None:
+        """Hold no edges any more; takes no memory that is not given back before."""
 
     # -- reads --------------------------------------------------------------------------------------------------
 

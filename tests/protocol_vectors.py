@@ -389,6 +389,12 @@ def _ask_about_integers(c: Conversation) -> None:
     c.ask("keep", lambda: c.keep("bfs", {"source": 105}))
     c.ask("keep, under an id", lambda: c.keep("bfs", {"source": 105}, id="from105"))
     c.ask("drop", lambda: c.drop("from105"))
+    c.ask("placement", lambda: c.placement())
+    c.ask("placement, of vertices, too", lambda: c.placement([100, 119, 5]))
+    c.ask("admin.rebalance", lambda: c.admin_rebalance())
+    c.ask("admin.freeze", lambda: c.admin_freeze())
+    c.ask("admin.freeze, no longer", lambda: c.admin_freeze(thaw=True))
+    c.ask("admin.device", lambda: c.admin_device())
     c.ask("subscribe", lambda: c.call("subscribe", {"program": "rank", "snapshot": False}))
     c.ask("unsubscribe", lambda: c.call("unsubscribe", {"subscription": 0}))
 

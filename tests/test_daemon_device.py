@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 from conftest import needs_device, skip_or_fail
 from histories import mixed_sizes, rmat_history
-from running import Daemon
-from waiting import until
+from running import Daemon, toml
+from waiting import PATIENCE_S, until
 
 from graphtide import Client
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.config.settings import DeviceConfig
 from graphtide.daemon.engine.sides import Sides, card_of, refused
-from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.errors import ConfigError, NotSupported, RequestError
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.service import Service
@@ -164,7 +164,15 @@ def test_sides_and_their_memory_are_shown(emulated_cupy: ModuleType, graphs: lis
     sides = Sides(alone, metrics)
     sides.look()
     alone.apply(EdgeBatch.of([0], [1]), 2)
-    assert sides.stats(77) == {"sides": ["host"], "vertices": [2], "bytes": [77], "device": None}
+    assert sides.stats() == {
+        "sides": ["host"],
+        "host_rows": "all",
+        "vertices": [2],
+        "edges": [1],
+        "bytes": [sum(alone.memory_bytes().values())],
+        "device": None,
+    }
+    assert sides.headroom is None
     assert (value(metrics, "present"), value(metrics, "lost_total")) == (0, 0)
 
     found = card_of(DeviceConfig(enabled="auto", memory="1073741824"))
@@ -172,13 +180,15 @@ def test_sides_and_their_memory_are_shown(emulated_cupy: ModuleType, graphs: lis
     sides = Sides(graph, metrics, found)
     graph.apply(EdgeBatch.of([0], [1]), 2)
     sides.look()
-    stats = sides.stats(77)
-    assert (stats["sides"], stats["vertices"]) == (["host", "device"], [2, 2])
+    stats = sides.stats()
+    assert (stats["sides"], stats["vertices"], stats["edges"]) == (["host", "device"], [2, 2], [1, 1])
     assert stats["bytes"][1] == sum(graph.device.memory_bytes().values()) > 0
     held = stats["device"]["memory"]["held"]
     memory = {"limit": 1 << 30, "held": held}
     assert stats["device"] == {"name": "emulated", "programs": [], "lost": None, "memory": memory}
     assert held >= stats["bytes"][1]
+    assert sides.headroom == value(metrics, "headroom_ratio") == 1 - held / (1 << 30)
+    assert metrics.registry.get_sample_value("graphtide_side_edges", {"side": "device"}) == 1
     assert (value(metrics, "present"), value(metrics, "memory_limit_bytes")) == (1, 1 << 30)
     assert value(metrics, "memory_held_bytes") == held
 
@@ -200,8 +210,9 @@ def test_a_lost_device_is_told_once(
     ]
     assert "cudaErrorIllegalAddress" in told[0].getMessage()
     assert (value(metrics, "present"), value(metrics, "lost_total")) == (0, 1)
-    stats = sides.stats(77)
+    stats = sides.stats()
     assert stats["sides"] == ["host"]
+    assert metrics.registry.get_sample_value("graphtide_side_vertices", {"side": "device"}) == 0
     assert "cudaErrorIllegalAddress" in stats["device"]["lost"]
 
 
@@ -290,6 +301,67 @@ def test_a_daemon_whose_device_fails_goes_on_within_the_same_epoch(emulated_daem
     assert (page["present"], page["programs"]) == (0, 0)
     assert daemon.stop() == 0
     assert daemon.log.read_text().count("the device is lost, and the host goes on alone") == 1
+
+
+def test_a_daemon_whose_device_alone_has_the_rows_goes_on_without_it_in_the_same_process(
+    emulated_daemon: Daemon,
+) -> None:
+    daemon = emulated_daemon
+    daemon.settings["partition"] = {"host_rows": "owned"}
+    daemon.settings["program"] = daemon.settings["program"][:2]
+    daemon.config.write_text(toml(daemon.settings))
+    daemon.start()
+    with daemon.client() as client:
+        write_and_wait(daemon, client, range(3))
+        placement = client.placement([1, 5, 10**6])
+        assert (placement["sides"], placement["host_rows"]) == (["host", "device"], "owned")
+        assert placement["vertices"] == [0, client.stats()["vertices"] + client.stats()["dead_vertices"]]
+        assert placement["edges"] == [0, client.stats()["edges"]]
+        assert placement["owner"] == ["device", "device", None] and placement["why"] == ["placed", "placed", None]
+        assert placement["degree"][:2] == client.degree([1, 5]).out.tolist()
+        assert placement["unknown"].tolist() == [10**6]
+        assert 0 < placement["headroom"] < 1 and placement["applied"]["device"]["updates"] > 0
+        assert placement["rebalancing"]["newcomers"] == "device" and not placement["rebalancing"]["frozen"]
+        assert client.admin_freeze()["frozen"]
+        with pytest.raises(RequestError, match="rows are frozen"):
+            client.admin_rebalance()
+        assert client.placement()["rebalancing"]["frozen"]
+        assert not client.admin_freeze(thaw=True)["frozen"]
+        assert client.admin_rebalance()["requested"]
+        assert client.admin_device()["present"]
+        with pytest.raises(RequestError, match="is there, and in use"):
+            client.admin_device(retry=True)
+        answers = {id: client.get(id, np.arange(200)).values for id in ("bfs", "components")}
+        epoch = client.stats().epoch
+    assert daemon.process is not None
+    (daemon.folder / "card-fails").touch()
+    with SpoolWriter(daemon.spool, name="999") as writer:
+        writer.append(encode_msgpack(np.array([1]), np.array([1])))
+        offsets = {"999.msgpack": writer.offset}
+    until(lambda: "the process replaces itself" in daemon.log.read_text())
+    daemon.wait_ready(PATIENCE_S)
+    with daemon.client() as client:
+        client.wait(offsets, timeout_ms=120_000)
+        stats = client.stats()
+        assert stats.epoch[0] > epoch[0] and stats["placement"]["sides"] == ["host"]
+        device = client.admin_device()
+        assert not device["present"] and "cudaErrorIllegalAddress" in device["device"]["lost"]
+        assert device["device"]["name"] == "emulated"
+        with pytest.raises(NotSupported, match="there is no device"):
+            client.admin_rebalance()
+        for id, values in answers.items():
+            assert client.get(id, np.arange(200)).values.tolist() == values.tolist()
+        assert page_of(daemon)["lost_total"] == 1
+        (daemon.folder / "card-fails").unlink()
+        assert client.admin_device(retry=True)["retried"]
+    until(lambda: daemon.log.read_text().count("each row is on one side") == 2)
+    daemon.wait_ready(PATIENCE_S)
+    with daemon.client() as client:
+        placement = client.placement()
+        assert placement["edges"] == [0, stats["edges"]] and placement["device"]["lost"] is None
+        for id, values in answers.items():
+            assert client.get(id, np.arange(200)).values.tolist() == values.tolist()
+    assert daemon.stop() == 0
 
 
 @pytest.fixture(params=["emulated", pytest.param("device", marks=pytest.mark.gpu)])

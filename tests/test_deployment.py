@@ -241,6 +241,8 @@ def test_prometheus_and_grafana_of_compose_find_the_daemon_and_its_dashboard(
     home = Path(services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
     assert home.parent == Path(provider["options"]["path"])
     assert (DOCKER / shown[home]).samefile(dashboards.FOLDER / "overview.json")
+    for name in dashboards.render():
+        assert (DOCKER / shown[home.parent / name]).samefile(dashboards.FOLDER / name)
     for target, file in mounts(services["prometheus"]).items():
         if file.startswith("."):
             shutil.copy(DOCKER / file, tmp_path / Path(target).name)

@@ -28,13 +28,16 @@ class TwinRun:
     def __init__(self, *, directed: bool = True, seed: int = 0) -> None:
         from graphtide.compute.device.components import DeviceComponents
 
-        self.graph = Graph(directed=directed, weighted=False, device=True, threads=1)
+        self.graph = self.new_graph(directed=directed, weighted=False)
         self.ids = Ids(seed)
         self.host = Components("host", self.ids)
         self.twin = DeviceComponents(Components("twin", self.ids))
         self.started_over = 0
         for program in (self.host, self.twin):
             program.start(self.graph)
+
+    def new_graph(self, *, directed: bool, weighted: bool) -> Graph:
+        return Graph(directed=directed, weighted=weighted, device=True, threads=1)
 
     def step(self, epoch: Epoch) -> Refresh:
         """Apply an epoch; check the twin against the host's program, and that it reports exactly what changed."""

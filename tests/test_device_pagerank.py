@@ -34,10 +34,13 @@ class RanksRun:
     """A graph on host and device, and PageRank on the device."""
 
     def __init__(self, *, directed: bool = True, damping: float = 0.85, tolerance: float = 1e-3) -> None:
-        self.graph = Graph(directed=directed, weighted=True, device=True, threads=1)
+        self.graph = self.new_graph(directed=directed, weighted=True)
         self.make = lambda: PageRank("ranks", damping=damping, tolerance=tolerance)
         self.program: Any = twin(self.make(), self.graph)
         self.report: Refresh = self.program.start(self.graph)
+
+    def new_graph(self, *, directed: bool, weighted: bool) -> Graph:
+        return Graph(directed=directed, weighted=weighted, device=True, threads=1)
 
     def step(self, epoch: Epoch) -> Refresh:
         """Apply an epoch, and check everything."""

@@ -42,7 +42,7 @@ class TwinRun:
     def __init__(self, kind: str, *, directed: bool = True, sources: tuple[int, ...] = (0,)) -> None:
         from graphtide.compute.device.paths import DevicePathProgram
 
-        self.graph = Graph(directed=directed, weighted=True, device=True, threads=1)
+        self.graph = self.new_graph(directed=directed, weighted=True)
         self.sources = sources
         self.make = KINDS[kind]
         self.host = self.make("host", sources)
@@ -52,6 +52,9 @@ class TwinRun:
         self.bind()
         for program in (self.host, self.twin):
             program.start(self.graph)
+
+    def new_graph(self, *, directed: bool, weighted: bool) -> Graph:
+        return Graph(directed=directed, weighted=weighted, device=True, threads=1)
 
     def bind(self) -> None:
         """As the engine does: until all sources are known, and again when vertices were deleted."""

@@ -40,6 +40,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "compute": {"program": "pagerank"},
     "keep": {"program": "pagerank"},
     "drop": {"program": "rank"},
+    "placement": {"vertices": [100]},
+    "admin.rebalance": {},
+    "admin.freeze": {},
+    "admin.device": {},
 }
 WITH_PARAMETERS = ("compute", "keep")
 """Whatever else they are given is a parameter of the program."""
@@ -113,14 +117,17 @@ def test_the_clients_pass_it_with_every_request(running: tuple[Chain, ServerLink
     async def ask() -> None:
         async with AsyncClient(link.addresses[0]) as client:
             for method, params in answered.items():
-                assert (await getattr(client, method)(**params, **covered)).epoch == (1, chain.number)
+                assert (await getattr(client, method.replace(".", "_"))(**params, **covered)).epoch == (
+                    1,
+                    chain.number,
+                )
             async with contextlib.aclosing(client.subscribe("rank", **covered)) as changes:
                 assert (await anext(changes)).epoch == (1, chain.number)
 
     answered = {method: params for method, params in REQUESTS.items() if method != "subscribe"}
     with Client(link.addresses[0], timeout=60) as client:
         for method, params in answered.items():
-            assert getattr(client, method)(**params, **covered).epoch == (1, chain.number)
+            assert getattr(client, method.replace(".", "_"))(**params, **covered).epoch == (1, chain.number)
         with client.subscribe("rank", **covered) as changes:
             assert next(changes).epoch == (1, chain.number)
     asyncio.run(ask())

@@ -56,7 +56,6 @@ def follow(
             change = graph.apply(epoch.batch(weighted=True), epoch.n_vertices, epoch.vertex_ops())
             assert [run.error for run in engine.refresh(change)] == [None] * len(engine.programs)
         for wanted, found in zip(one[1].programs, other[1].programs, strict=True):
-            assert wanted.scalars() == found.scalars(), wanted.id
             assert_same_values(wanted, found, epoch.n_vertices)
         if not moves:
             continue
@@ -81,6 +80,10 @@ def assert_same_values(wanted: Program, found: Program, n: int) -> None:
         type(program).read(Published(program.columns(), program.scalars(), n), vertices)
         for program in (wanted, found)
     ]
+    if wanted.kind == APPROXIMATE and found.on_device:
+        assert np.allclose(answers[0].values, answers[1].values, rtol=1e-2), wanted.id
+        return
+    assert wanted.scalars() == found.scalars(), wanted.id
     assert np.array_equal(answers[0].values, answers[1].values, equal_nan=True), wanted.id
     for name, column in wanted.columns().items() if wanted.on_device == found.on_device else ():
         assert np.array_equal(column[:n], found.columns()[name][:n], equal_nan=True), (wanted.id, name)
@@ -96,10 +99,12 @@ def test_every_program_on_several_hosts(directed: bool, n_sides: int) -> None:
 
 
 DEVICE_KINDS = {"bfs": {"source": 0}, "sssp": {"source": 0}, "components": {}}
+# Within its error on either processor, as the audit proves.
+APPROXIMATE = "pagerank"
 
 
 @pytest.mark.parametrize("directed", [True, False])
-def test_programs_on_a_device_that_has_all_rows(emulated_cupy: ModuleType, directed: bool) -> None:
+def test_programs_on_a_device_that_has_all_rows(cupy: ModuleType, directed: bool) -> None:
     """The host has none, and programs need none there: not even to publish, to save or to be audited."""
     how = {"directed": directed, "host_rows": "owned", "device": True}
     with running(DEVICE_KINDS, directed=directed) as one, running(DEVICE_KINDS, **how) as other:
@@ -109,3 +114,14 @@ def test_programs_on_a_device_that_has_all_rows(emulated_cupy: ModuleType, direc
         assert graph.placement.owned == (0, graph.n_vertices)
         assert graph.host.out.n_edges == 0
         assert all(program.on_device for program in engine.programs)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("seed", range(2))
+def test_programs_on_a_device_while_rows_move(cupy: ModuleType, directed: bool, seed: int) -> None:
+    """Some rows are the host's, other ones after each epoch, and programs stay where they are."""
+    kinds = {**DEVICE_KINDS, APPROXIMATE: {}}
+    how = {"directed": directed, "host_rows": "owned", "device": True}
+    with running(kinds, directed=directed) as one, running(kinds, **how) as other:
+        follow(one, other, 10 + seed, 20)
+        assert all(program.on_device for program in other[1].programs)

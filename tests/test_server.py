@@ -21,7 +21,8 @@ from graphtide.daemon import errors
 from graphtide.daemon.client import Client
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
 from graphtide.daemon.config.settings import LimitsConfig
-from graphtide.daemon.errors import RequestError
+from graphtide.daemon.errors import NotSupported, RequestError
+from graphtide.daemon.records.asked import ids_of_server
 from graphtide.daemon.records.topology import (
     CheckpointAsked,
     DegreeCounts,
@@ -36,6 +37,7 @@ from graphtide.daemon.records.topology import (
 from graphtide.daemon.serve import shared_memory, supervisor
 from graphtide.daemon.serve.results import ProgramPublication, Publication
 from graphtide.daemon.serve.supervisor import ServerLink
+from graphtide.daemon.serve.values import wire_ids
 from graphtide.gpma.edges import EdgeList, pack
 from graphtide.gpma.host import PackedMemoryArray
 from graphtide.gpma.index.ids import StringColumn
@@ -220,6 +222,27 @@ class Chain:
         id = params.get("id") or registry.default_id(params["program"], params["parameters"], ambiguous=True)
         return self.current_epoch(), {"id": id, "state": "computing"}
 
+    def placement(self, params, given_up):
+        answer = {"sides": ["host"], "vertices": [self.n], "device": None, "rebalancing": None}
+        if params.get("vertices") is not None:
+            ids = ids_of_server(params["vertices"])
+            known = self.index.lookup(ids, self.n) < self.n
+            columns = {"owner": "host", "degree": 1, "why": "placed"}
+            answer |= {name: [it if one else None for one in known] for name, it in columns.items()}
+            answer["unknown"] = wire_ids(ids[~known])
+        return self.current_epoch(), answer
+
+    def rebalance(self, params, given_up):
+        if self.n > 500:
+            raise NotSupported("no rows can move: there is no device")
+        return self.current_epoch(), {"requested": True}
+
+    def freeze(self, params, given_up):
+        return self.current_epoch(), {"frozen": not params["thaw"]}
+
+    def device(self, params, given_up):
+        return self.current_epoch(), {"present": False, "device": None, "retried": params["retry"]}
+
     def drop(self, params, given_up):
         if params["program"] == "hops":
             raise RequestError("'hops' is a program of the configuration")
@@ -359,6 +382,35 @@ def test_neighbors_come_in_pages(client):
         client.neighbors(115)
 
 
+def test_placement_of_all_rows_and_of_chosen_vertices(client):
+    answer = client.placement()
+    assert answer["sides"] == ["host"] and "owner" not in answer.content
+    of_some = client.placement([100, 5, 101])
+    assert (of_some["owner"], of_some["why"]) == (["host", None, "host"], ["placed", None, "placed"])
+    assert client.placement([])["owner"] == []
+
+
+def test_the_placement_of_vertices_is_asked_for_a_few_at_a_time(tmp_path):
+    chain = Chain()
+    chain.grow(20)
+    limits = LimitsConfig(ad_hoc_vertices_max=10)
+    with serving(chain, tmp_path, limits) as link, Client(link.addresses[0], timeout=20) as client:
+        assert client.placement(list(range(100, 110)))["owner"] == ["host"] * 10
+        with pytest.raises(errors.LimitExceeded, match="the engine answers for 10 at most"):
+            client.placement(list(range(100, 111)))
+
+
+def test_requests_that_steer_where_rows_are(client):
+    assert client.admin_freeze()["frozen"] is True
+    assert client.admin_freeze(thaw=True)["frozen"] is False
+    assert client.admin_device()["retried"] is False
+    assert client.admin_device(retry=True)["retried"] is True
+    with pytest.raises(errors.NotSupported, match="there is no device"):
+        client.admin_rebalance()
+    with pytest.raises(errors.RequestError, match="thaw must be true or false"):
+        client.call("admin.freeze", {"thaw": 1})
+
+
 def test_degrees_and_edges(client):
     degree = client.degree([100, 1, 1098])
     assert degree.out.tolist() == [1, None, 0] and degree.in_.tolist() == [0, None, 1]
@@ -378,7 +430,6 @@ def test_programs_and_stats(client):
     ("method", "params", "error", "message"),
     [
         ("nonsense", {}, errors.NotSupported, "no method of the protocol"),
-        ("placement", {}, errors.NotSupported, "not offered"),
         ("admin.checkpoint", {}, errors.NotSupported, "not offered"),
         ("get", {"vertices": [1]}, errors.RequestError, "program must be given"),
         ("get", {"program": "rank"}, errors.RequestError, "vertices must be given: ids of vertices"),
@@ -1007,10 +1058,18 @@ def test_who_wants_to_change_something_presents_a_token_of_its_own(tmp_path, tok
     chain.grow(20)
     with serving(chain, tmp_path, tokens=tokens, admin_tokens=["sesame-change"]) as link:
         with Client(link.addresses[0], token=tokens[0] if tokens else None) as client:
-            for change in (lambda: client.keep("pagerank"), lambda: client.drop("rank"), client.checkpoint):
+            for change in (
+                lambda: client.keep("pagerank"),
+                lambda: client.drop("rank"),
+                client.checkpoint,
+                client.admin_rebalance,
+                client.admin_freeze,
+                client.admin_device,
+            ):
                 with pytest.raises(errors.Unauthorized, match="admin_token"):
                     change()
             assert client.compute("pagerank").scalars  # which changes nothing; nor was the connection ended
+            assert client.placement()["sides"] == ["host"]
         with Client(link.addresses[0], token="sesame-change") as client:
             assert client.keep("pagerank").state == "computing"
             link.renew_access(tokens, ["another-one"])

@@ -26,7 +26,7 @@ import numpy as np
 
 from ...gpma.edges import Vertices
 from ...gpma.host import PackedMemoryArray
-from ...partition.graph import Graph
+from ...partition.graph import Graph, RowsLost
 from ...partition.side import Reader
 from ..engine import STORAGE, Engine
 from ..program import EVIDENCE, Column, Program, Published, Violation
@@ -243,6 +243,8 @@ class Auditor:
             begun = self._clock()
             found, edges = check.run(begin, end)
             self._learn(check.target, (self._clock() - begun) / work)
+        except RowsLost:
+            raise
         except Exception as error:
             log.exception("the audit of %s failed", check.target)
             problem = f"the audit itself failed: {type(error).__name__}: {error}"

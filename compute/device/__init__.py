@@ -41,6 +41,14 @@ def twin(program: Program, graph: Graph) -> Program:
     return made
 
 
+def require_twin(program: Program) -> None:
+    """
+    Raises:
+        NoTwin: there is none for the program's kind or its parameters; nothing was compiled.
+    """
+    _made(program)
+
+
 def _made(program: Program) -> DeviceProgram:
     """The twin, nothing of it compiled.
 

@@ -51,7 +51,7 @@ class DeviceComponents(DeviceProgram):
     def compile(self, graph: Graph) -> None:
         assert graph.device is not None
         taken.warm_up()
-        self._runs_on(graph, graph.device).compile()
+        self._runs_on(graph, graph.device).compile(graph.device)
 
     def warm_up(self, graph: Graph) -> None:
         self.host.warm_up(graph)  # for when the device is lost
@@ -94,7 +94,7 @@ class DeviceComponents(DeviceProgram):
         import_cupy().cuda.Device().use()  # for the thread that runs programs now
         if self._runs is None:
             self._runs = ForestRuns(device)
-        self._runs.make_room(graph.n_vertices, device.out.n_edges)
+        self._runs.make_room(graph.n_vertices, device.n_arcs)
         return self._runs
 
     def memory_bytes(self) -> int:

@@ -254,7 +254,7 @@ class ForestRuns:
         return run
 
     def _run(self, name: str, device: DeviceSide, batch: tuple[int, int, int], limits: Limits) -> ForestRun:
-        kernel = self._kernels.get(name) or self._compiled(name)
+        kernel = self._kernels.get(name) or self._compiled(name, device)
         vertices = self._vertices
         assert vertices is not None
         if self._stamp >= STAMP_MAX:
@@ -271,7 +271,7 @@ class ForestRuns:
             keys,
             outcomes,
             limits.edges,
-            device.out.n_edges,
+            device.n_arcs,
             min(limits.lost, vertices.queue_room),
             min(limits.moved, vertices.queue_room),
             self._rounds_max,
@@ -320,11 +320,11 @@ class ForestRuns:
 
     # -- kernels ----------------------------------------------------------------------------------------------
 
-    def compile(self) -> None:
+    def compile(self, device: DeviceSide) -> None:
         """Have the kernels compiled, or loaded from CuPy's cache, now."""
         for name in SOURCES:
-            self._compiled(name)
+            self._compiled(name, device)
 
-    def _compiled(self, name: str) -> Kernel:
-        made = self._kernels[name] = compiled(SOURCES[name], weighted=False)
+    def _compiled(self, name: str, device: DeviceSide) -> Kernel:
+        made = self._kernels[name] = compiled(SOURCES[name], device, weighted=False)
         return made

@@ -17,6 +17,9 @@ from ...partition.device_side import DeviceSide
 
 _FOLDER = Path(__file__).parent
 
+REMOTE = ("-DREMOTE=1",)
+"""The option for a kernel that reads rows on the host, too (``gpma/device/leaves.cuh``)."""
+
 
 class Source(NamedTuple):
     """Where a kernel comes from, and how many of its blocks a multiprocessor gets at most: more of them wait for
@@ -27,7 +30,7 @@ class Source(NamedTuple):
     blocks: int = 1
 
 
-class Kernel(NamedTuple):
+class Variant(NamedTuple):
     """``handle``: the driver's, which ``function`` keeps alive. ``blocks``: of a launch, BLOCK_THREADS each."""
 
     function: Any
@@ -35,20 +38,47 @@ class Kernel(NamedTuple):
     blocks: int
 
 
-def compiled(origin: Source, *, head: str = "", weighted: bool) -> Kernel:
-    """The kernel, compiled or loaded from CuPy's cache; ``head`` stands before its text.
+class Kernel:
+    """A kernel in two variants: for rows that are all on the device, and for those on the host, too."""
+
+    def __init__(self, origin: Source, head: str, *, weighted: bool) -> None:
+        self._origin, self._weighted = origin, weighted
+        self._text = head + source(_FOLDER / origin.file)
+        self._variants: dict[bool, Variant] = {}
+
+    def variant(self, *, remote: bool) -> Variant:
+        """Compiled on first use. ``remote``: the one that also reads rows on the host.
+
+        Raises:
+            RuntimeError: it does not compile, or the device fails (as CuPy says it).
+        """
+        if remote not in self._variants:
+            self._variants[remote] = self._compiled((*self._origin.macros, *(REMOTE if remote else ())))
+        return self._variants[remote]
+
+    def _compiled(self, macros: tuple[str, ...]) -> Variant:
+        cuda = import_cupy().cuda
+        module = load_cooperative_text(self._text, weighted=self._weighted, macros=macros)
+        function = module.get_function(Path(self._origin.file).stem)
+        handle = function.kernel.ptr
+        fit = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, 0)
+        multiprocessors = int(cuda.Device().attributes["MultiProcessorCount"])
+        return Variant(function, handle, multiprocessors * min(fit, self._origin.blocks))
+
+
+def compiled(origin: Source, device: DeviceSide, *, head: str = "", weighted: bool) -> Kernel:
+    """The kernel, compiled or loaded from CuPy's cache in every variant that the device may need.
+
+    ``head`` stands before its text.
 
     Raises:
         RuntimeError: it does not compile, or the device fails (as CuPy says it).
     """
-    cuda = import_cupy().cuda
-    text = head + source(_FOLDER / origin.file)
-    module = load_cooperative_text(text, weighted=weighted, macros=origin.macros)
-    function = module.get_function(Path(origin.file).stem)
-    handle = function.kernel.ptr
-    fit = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, 0)
-    multiprocessors = int(cuda.Device().attributes["MultiProcessorCount"])
-    return Kernel(function, handle, multiprocessors * min(fit, origin.blocks))
+    kernel = Kernel(origin, head, weighted=weighted)
+    kernel.variant(remote=False)
+    if device.reads_remote:
+        kernel.variant(remote=True)
+    return kernel
 
 
 class Calls:
@@ -83,11 +113,11 @@ class Calls:
         """Launch a kernel with the job as it is; waits for nothing. ``launcher``: another one than the job's own.
 
         Raises:
-            RuntimeError: the device, as CuPy says it.
+            RuntimeError: the device, as CuPy says it, or it cannot read the rows on the host.
         """
-        device.out.write_state(self._out)
-        device.in_rows.write_state(self._in)
-        (launcher or self._launcher).start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
+        device.write_states(self._out, self._in)
+        variant = kernel.variant(remote=device.remote is not None)
+        (launcher or self._launcher).start_cooperative(variant.handle, variant.blocks, BLOCK_THREADS, 0)
 
     def wait(self) -> list[int]:
         """Wait for the call that has the last number; its words.

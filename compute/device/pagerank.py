@@ -136,8 +136,8 @@ class DevicePageRank(DeviceWalk):
     def compile(self, graph: Graph) -> None:
         assert graph.device is not None
         runs, pushes = self._there(graph, graph.device)
-        runs.compile()
-        pushes.compile()
+        runs.compile(graph.device)
+        pushes.compile(graph.device)
 
     # -- runs -------------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class DevicePageRank(DeviceWalk):
         self._runs.make_room(graph.n_vertices)
         if self._pushes is None:
             self._pushes = PushRuns(self._runs, device)
-        self._pushes.make_room(graph.n_vertices, device.out.n_edges)
+        self._pushes.make_room(graph.n_vertices, device.n_arcs)
         return self._runs, self._pushes
 
     # -- the copy on the host ---------------------------------------------------------------------------------

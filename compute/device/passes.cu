@@ -138,9 +138,14 @@ struct Passes {
 
     __device__ __forceinline__ void pull()
     {
-        const u32 n_ranges = (in.n_leaves + RANGE - 1) / RANGE;
-        for (u32 r = place.warp; r < n_ranges; r += place.n_warps)
-            pull_leaves(r * RANGE, min((r + 1) * RANGE, in.n_leaves));
+        const u32 n_leaves = all_leaves(in), n_ranges = (n_leaves + RANGE - 1) / RANGE;
+        if (place.warp >= n_ranges) return;
+        // Half of the warps begin at the other end, where leaves are remote: so that both sides are read at once.
+        const u32 last = n_ranges - 1 - (n_ranges - 1 - place.warp) % place.n_warps;
+        for (u32 k = place.warp; k < n_ranges; k += place.n_warps) {
+            const u32 r = REMOTE && place.warp & 1 ? last - (k - place.warp) : k;
+            pull_leaves(r * RANGE, min((r + 1) * RANGE, n_leaves));
+        }
     }
 
     // As scan_leaves of rows.cuh, for two sums at a time.
@@ -149,7 +154,7 @@ struct Passes {
         const float2* const shares = reinterpret_cast<const float2*>(job.ranks.shares);
         const auto emit = [&](u32 row, i64 sum) { add(job.ranks.sums + row, sum); };
         const auto emit_other = [&](u32 row, i64 sum) { add(job.majorant.sums + row, sum); };
-        const u32 counts = begin + place.lane < end ? load_constant(in.counts + begin + place.lane) : 0;
+        const u32 counts = begin + place.lane < end ? load_constant(count_of(in, begin + place.lane)) : 0;
         Carry<i64> carry = {NO_LEAF, 0}, other_carry = {NO_LEAF, 0};
         for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
             SlotPair pairs[LEAVES_TOGETHER];

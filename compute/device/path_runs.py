@@ -246,7 +246,7 @@ class PathRuns:
         if not self._weighted:
             return self._run("search", device, None, sources, _NO_LIMITS)
         self._settles = None
-        step = Limits(0, max(STEP_LEAST, device.out.n_edges // STEP_SHARE))
+        step = Limits(0, max(STEP_LEAST, device.n_arcs // STEP_SHARE))
         return self._run("spread", device, None, sources, step)
 
     def _tie_share(self, device: DeviceSide) -> float:
@@ -257,7 +257,7 @@ class PathRuns:
     def _run(
         self, name: str, device: DeviceSide, report: DeviceReport | None, sources: Vertices, limits: Limits
     ) -> PathRun:
-        kernel = self._kernels.get(name) or self._compiled(name)
+        kernel = self._kernels.get(name) or self._compiled(name, device)
         vertices = self._vertices
         assert vertices is not None
         if self._stamp >= STAMP_MAX:
@@ -272,7 +272,7 @@ class PathRuns:
             *map(address, columns),
             address(self._sources),
             limits.edges,
-            device.out.n_edges,
+            device.n_arcs,
             min(limits.lost, vertices.queue_room),
             0 if report is None else len(report),
             sources.size,
@@ -318,11 +318,11 @@ class PathRuns:
 
     # -- kernels ----------------------------------------------------------------------------------------------
 
-    def compile(self) -> None:
+    def compile(self, device: DeviceSide) -> None:
         """Have the kernels compiled, or loaded from CuPy's cache, now."""
         for name in kernels_of(weighted=self._weighted):
-            self._compiled(name)
+            self._compiled(name, device)
 
-    def _compiled(self, name: str) -> Kernel:
-        made = self._kernels[name] = compiled(SOURCES[name], head=self._text, weighted=self._weighted)
+    def _compiled(self, name: str, device: DeviceSide) -> Kernel:
+        made = self._kernels[name] = compiled(SOURCES[name], device, head=self._text, weighted=self._weighted)
         return made

@@ -61,7 +61,7 @@ class DevicePersonalisedPageRank(DeviceWalk):
 
     def compile(self, graph: Graph) -> None:
         assert graph.device is not None
-        self._there(graph, graph.device).compile()
+        self._there(graph, graph.device).compile(graph.device)
 
     # -- runs -------------------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class DevicePersonalisedPageRank(DeviceWalk):
             host = self.host
             share = host.size_share
             self._runs = PprRuns(host.damping, len(host.sources), share, TARGET * share, device)
-        self._runs.make_room(graph.n_vertices, device.out.n_edges)
+        self._runs.make_room(graph.n_vertices, device.n_arcs)
         return self._runs
 
     # -- the copy on the host ---------------------------------------------------------------------------------

@@ -284,9 +284,9 @@ class PprRuns:
     def _run(self, name: str, device: DeviceSide, before: Sums, n_updates: int) -> PprRun:
         kernel = self._kernels.get(name)
         if kernel is None:
-            self.compile()
+            self.compile(device)
             kernel = self._kernels[name]
-        report, arcs = device.report, device.out.n_edges
+        report, arcs = device.report, device.n_arcs
         _CALL.pack_into(
             self._calls.packed,
             _CALL_BEGINS,
@@ -333,10 +333,10 @@ class PprRuns:
 
     # -- kernels ----------------------------------------------------------------------------------------------
 
-    def compile(self) -> None:
+    def compile(self, device: DeviceSide) -> None:
         """Have the kernels compiled, or loaded from CuPy's cache, now."""
         for name, origin in SOURCES.items():
-            self._kernels[name] = compiled(origin, weighted=False)
+            self._kernels[name] = compiled(origin, device, weighted=False)
 
 
 def _made(room: int) -> _ByVertex:

@@ -39,17 +39,32 @@ private:
     {
         while (cursor.left && cursor.at >= cursor.count) {
             cursor.at -= cursor.count;
-            cursor.count = load_constant(rows.counts + ++cursor.leaf);
+            cursor.count = load_constant(count_of(rows, ++cursor.leaf));
         }
     }
 
-    // Where the rows of 32 neighbouring vertices begin, one a lane. Only the first one's is looked for, by all
-    // lanes: the others follow from the lengths of rows and the counts of leaves.
+    // Where the rows of 32 neighbouring vertices begin, one a lane.
     __device__ __forceinline__ Cursor first_edges(u32 vertex, const Row& row, bool is_wanted) const
     {
-        const u32 lane = lane_number(), first = __ffs(__ballot_sync(ALL_LANES, row.degree != 0)) - 1;
+        if (!REMOTE) return first_edges_of(vertex, row, row.degree != 0, is_wanted);
+        // By side: rows of one follow each other there.
+        const bool is_remote = row.degree && is_remote_leaf(rows, row.leaf), is_here = row.degree && !is_remote;
+        Cursor cursor = {0, 0, 0, 0};
+        if (__any_sync(ALL_LANES, is_here)) cursor = first_edges_of(vertex, row, is_here, is_wanted);
+        if (!__any_sync(ALL_LANES, is_remote)) return cursor;
+        const Cursor there = first_edges_of(vertex, row, is_remote, is_wanted);
+        return is_remote ? there : cursor;
+    }
+
+    // The same for those that are meant, one at least, which have rows on one side. Only where the first of these begins
+    // is looked for, by all lanes: the others follow from the lengths of rows and the counts of leaves.
+    __device__ __forceinline__ Cursor first_edges_of(u32 vertex, const Row& own, bool is_meant, bool is_wanted) const
+    {
+        const Row row = is_meant ? own : Row{0, 0};
+        is_wanted &= is_meant;
+        const u32 lane = lane_number(), first = __ffs(__ballot_sync(ALL_LANES, is_meant)) - 1;
         const u32 leaf = __shfl_sync(ALL_LANES, row.leaf, first);
-        const u32 counts = leaf + lane < rows.n_leaves ? load_constant(rows.counts + leaf + lane) : 0;
+        const u32 counts = leaf + lane < all_leaves(rows) ? load_constant(count_of(rows, leaf + lane)) : 0;
         const u32 count = __shfl_sync(ALL_LANES, counts, 0);
         const LeafPart part = load_part(rows, leaf);
         const u64 key = u64(vertex - lane + first) << 32;
@@ -62,7 +77,7 @@ private:
         const u32 keys_own = __shfl_sync(ALL_LANES, counts, ahead & 31);
         Cursor cursor = {row.leaf, rank - keys_before, keys_own, is_wanted ? row.degree : 0};
         if (!is_near && is_wanted) {
-            cursor.count = load_constant(rows.counts + row.leaf);
+            cursor.count = load_constant(count_of(rows, row.leaf));
             cursor.at = keys_below(row.leaf, cursor.count, u64(vertex) << 32);
         }
         step_over(cursor);
@@ -71,7 +86,7 @@ private:
 
     __device__ __forceinline__ u32 keys_below(u32 leaf, u32 count, u64 key) const
     {
-        const u64* const keys = rows.keys + (u64(leaf) << LEAF_SHIFT);
+        const u64* const keys = keys_of(rows, leaf);
         u32 low = 0;
         for (u32 high = count; low < high;) {
             const u32 middle = (low + high) / 2;
@@ -92,7 +107,7 @@ private:
     {
         for (u32 looks = 0; looks < LOOKS && cursor.left; looks++) {
             const u32 n = min(min(cursor.count - cursor.at, cursor.left), LOOKS_TOGETHER);
-            const u64* const keys = rows.keys + (u64(cursor.leaf) << LEAF_SHIFT) + cursor.at;
+            const u64* const keys = keys_of(rows, cursor.leaf) + cursor.at;
             u32 tail[LOOKS_TOGETHER];
             bool seen[LOOKS_TOGETHER];
 #pragma unroll

@@ -190,7 +190,7 @@ class PushRuns:
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it; the numbers are void.
         """
-        kernel = self._kernel or self.compile()
+        kernel = self._kernel or self.compile(device)
         by_vertex = self._by_vertex
         assert by_vertex is not None
         if self._stamp >= STAMP_MAX:
@@ -199,7 +199,7 @@ class PushRuns:
                     lists.stamps.fill(0)
                     lists.moved_stamps.fill(0)
             self._stamp = 1
-        report, arcs = device.report, device.out.n_edges
+        report, arcs = device.report, device.n_arcs
         edges_max = max(MOST_LEAST, int(MOST_SHARE * arcs))
         _CALL.pack_into(
             self._call_bytes,
@@ -227,7 +227,7 @@ class PushRuns:
         listed = self._by_vertex.changes
         return None if run.moved > listed.size else listed[: run.moved].copy()
 
-    def compile(self) -> Kernel:
+    def compile(self, device: DeviceSide) -> Kernel:
         """Have the kernel compiled, or loaded from CuPy's cache, now."""
-        self._kernel = compiled(SOURCE, weighted=False)
+        self._kernel = compiled(SOURCE, device, weighted=False)
         return self._kernel

@@ -267,7 +267,7 @@ class WalkRuns:
         job["arrivals"], job["n_arrivals"] = self._arrivals.ctypes.data, n
         job["n_vertices"] = device.n_vertices
         self._shifts = (0, 0)
-        self._calls.launch(self._kernel("arrive"), device)
+        self._calls.launch(self._kernel(device, "arrive"), device)
 
     def solve(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int) -> WalkRun:
         """Passes until the ranks and the majorant keep to these limits, or until the vertices that do not have so
@@ -307,15 +307,15 @@ class WalkRuns:
         return [low | high << 32 for low, high in zip(halves[::2], halves[1::2], strict=True)]
 
     def _passes(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int) -> WalkRun:
-        said = self.run(self._kernel("passes"), device, Call(limits, slack, due_max, begins))
+        said = self.run(self._kernel(device, "passes"), device, Call(limits, slack, due_max, begins))
         run = WalkRun(*_WORDS.unpack(_BITS.pack(*said)))
         if run.passes == self._passes_max and max(run.over, run.over_edges) > due_max:
             raise Unfit("its residuals get no smaller in the numbers of the device")
         return run
 
-    def _kernel(self, name: str) -> Kernel:
+    def _kernel(self, device: DeviceSide, name: str) -> Kernel:
         if name not in self._kernels:
-            self.compile()
+            self.compile(device)
         return self._kernels[name]
 
     # -- columns ----------------------------------------------------------------------------------------------
@@ -351,10 +351,10 @@ class WalkRuns:
 
     # -- kernels ----------------------------------------------------------------------------------------------
 
-    def compile(self) -> None:
+    def compile(self, device: DeviceSide) -> None:
         """Have the kernels compiled, or loaded from CuPy's cache, now."""
         for name, origin in SOURCES.items():
-            self._kernels[name] = compiled(origin, weighted=False)
+            self._kernels[name] = compiled(origin, device, weighted=False)
 
 
 def point(room: int, damping: float) -> tuple[int, int]:

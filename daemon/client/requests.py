@@ -504,6 +504,45 @@ class Requests:
 
         return _once(_call("checkpoint", {"at": at, "since": since}, decode, min_offsets, timeout_ms))
 
+    @ClientMethod
+    def placement(
+        self,
+        vertices: VertexIds | None = None,
+        *,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Info]:
+        """Which side, host or device, has which rows; what moved lately, and why. Of ``vertices``: the ``owner``
+        of their rows, the ``degree`` (out), and ``why`` they are there; None where one is ``unknown``."""
+
+        def decode(result: Mapping[str, Any]) -> Info:
+            return _decode_info({**result, "unknown": ids_of(result.get("unknown", []))})
+
+        params = {"vertices": _wire_vertices_or_all(vertices)}
+        return _call("placement", params, decode, min_offsets, timeout_ms)
+
+    @ClientMethod
+    def admin_rebalance(
+        self, *, min_offsets: WireOffsets | None = None, timeout_ms: int | None = None
+    ) -> Call[Info]:
+        """Have rows move where they had better be, after the next epoch, whether there is a reason to or not."""
+        return _once(_call("admin.rebalance", {}, _decode_info, min_offsets, timeout_ms))
+
+    @ClientMethod
+    def admin_freeze(
+        self, *, thaw: bool = False, min_offsets: WireOffsets | None = None, timeout_ms: int | None = None
+    ) -> Call[Info]:
+        """Let rows stay where they are; ``thaw``: let them move again."""
+        return _once(_call("admin.freeze", {"thaw": thaw or None}, _decode_info, min_offsets, timeout_ms))
+
+    @ClientMethod
+    def admin_device(
+        self, *, retry: bool = False, min_offsets: WireOffsets | None = None, timeout_ms: int | None = None
+    ) -> Call[Info]:
+        """Whether there is a device, and why it was lost; ``retry``: try it again, for which the daemon writes a
+        checkpoint and starts again."""
+        return _once(_call("admin.device", {"retry": retry or None}, _decode_info, min_offsets, timeout_ms))
+
     def _subscribe(self, following: Following) -> Call[None]:
         """Begin, or go on with, a subscription on a connection of its own."""
         params = following.request(self._address)

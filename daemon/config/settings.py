@@ -912,6 +912,29 @@ class DeviceConfig(Section):
         return table
 
 
+class PartitionConfig(Section):
+    """Which rows of the graph are where, if there is a device; without one the host has all of them."""
+
+    host_rows: Literal["auto", "owned", "all"] = Field(
+        default="auto",
+        description="Which rows the host keeps beside a device. `all`: all of them, so that programs may run on "
+        "either, and the host goes on alone when the device is lost. `owned`: each row is on one side only, whose "
+        "memories and rates of updates add up; all programs must have a twin on the device, and after its loss "
+        "the daemon starts again by itself from the newest checkpoint, without it. `auto`: `all`, at present.",
+    )
+    policy: Literal["cost", "hash", "hubs-on-device", "hubs-on-host", "recent"] = Field(
+        default="cost",
+        description="With `owned`: which rows leave the device first where it has not room for all: those that "
+        "cost least to read from there (`cost`), those with the least (`hubs-on-device`) or the most edges "
+        "(`hubs-on-host`), those that changed longest ago (`recent`), or any (`hash`, to compare with).",
+    )
+    rebalance: bool = Field(
+        default=True,
+        description="With `owned`: whether rows move between the sides while the daemon runs. `admin.freeze` "
+        "stops that, and lets it go on, without a restart.",
+    )
+
+
 class ComputeConfig(Section):
     """The processor."""
 
@@ -1015,6 +1038,7 @@ class Config(Section):
     metrics: MetricsConfig = Field(default_factory=MetricsConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     device: DeviceConfig = Field(default_factory=DeviceConfig)
+    partition: PartitionConfig = Field(default_factory=PartitionConfig)
     compute: ComputeConfig = Field(default_factory=ComputeConfig)
     storage: StorageConfig = Field(default_factory=StorageConfig)
     memory: MemoryConfig = Field(default_factory=MemoryConfig)

@@ -15,11 +15,12 @@ from ...compute import registry
 from ...compute.engine import ProgramRun
 from ...compute.program import ExternalId, Program, ProgramError, Published
 from ...gpma.edges import NO_VERTEX, Vertices
-from ...gpma.index.ids import IdColumn, StringColumn
+from ...gpma.index.ids import IdColumn
 from ...ops.metrics import AD_HOC_OUTCOMES, Metrics
 from ...partition.existence import living
 from ..client.wire import pack_column
 from ..errors import RequestError, Unavailable
+from ..records.asked import ids_of_server
 from ..records.topology import StorageState
 from ..serve.results import ProgramResults, Snapshot
 from ..serve.values import no_order, top_k, values_of, wire_ids
@@ -114,7 +115,7 @@ class AdHoc:
             "error_bound": None if run.refresh is None else run.refresh.error_bound,
         }
         if params.get("vertices") is not None:
-            ids = _ids(params["vertices"])
+            ids = ids_of_server(params["vertices"])
             dense = living(self._beside.index.lookup(ids, n), taken.alive)
             result = ProgramResults(program.kind, published, {})
             values = values_of(_Names(self._beside), result, dense)
@@ -144,8 +145,3 @@ class _Names:
 
     def lookup_in(self, snapshot: Snapshot, ids: IdColumn) -> Vertices:
         return snapshot.known(self._index.lookup(ids, snapshot.n_vertices))
-
-
-def _ids(wire: Any) -> IdColumn:
-    """Ids as the query server sends them: the bytes of integers, or an array of strings."""
-    return StringColumn.of(wire) if isinstance(wire, list) else np.frombuffer(wire, np.int64)

@@ -21,7 +21,8 @@ from ...gpma.device.card import Card
 from ...gpma.edges import Vertices
 from ...gpma.index.vertex_index import VertexIndex
 from ...ops.metrics import Metrics
-from ...partition.graph import GraphChange, NoMemory
+from ...partition.graph import GraphChange, NoMemory, RowsLost
+from ..again import LostDevice
 from ..config.settings import EpochConfig
 from ..failpoints import point
 from ..health import Health
@@ -35,6 +36,7 @@ from ..state.checkpointer import Checkpointer, Newest
 from .auditing import BackgroundAudit
 from .between import BetweenEpochs
 from .follower import Since
+from .rebalancing import Epoch, Rebalancing
 from .recording import Recording
 from .sides import Sides
 from .standing import Standing, bytes_of
@@ -105,13 +107,16 @@ class Pipeline:
         dead_letters: Mapping[str, int],
         numbering: Mapping[str, Any] | None = None,
         card: Card | None = None,
+        lost: LostDevice | None = None,
+        rebalancing: Rebalancing | None = None,
         results: Outgoing | None = None,
         full_audit: bool = False,
     ) -> None:
         """``source``, ``dead_letters``: how reading goes on, and what was refused by reason, which are shown.
         ``numbering``: how vertices were numbered at the start, which is shown, too.
-        ``stop``: ends a wait for memory. ``card``: the graph's device, if it has one. ``results``: who writes
-        what changed, if anybody does.
+        ``stop``: ends a wait for memory. ``card``: the graph's device, if it has one; ``lost``: the one that
+        this start does without. ``rebalancing``: who moves rows between sides. ``results``: who writes what
+        changed. (None: nobody.)
 
         ``full_audit``: check everything after every epoch.
         """
@@ -135,7 +140,8 @@ class Pipeline:
         self.stop = stop
         self.dead_letters = dead_letters
         self.numbering = numbering
-        self.sides = Sides(self.graph, metrics, card, lambda: self.engine.programs)
+        self.sides = Sides(self.graph, metrics, card, lambda: self.engine.programs, lost)
+        self.rebalancing = rebalancing
         self.results = results
         self.full_audit = full_audit
         self.between = BetweenEpochs(queue.wake)
@@ -166,6 +172,7 @@ class Pipeline:
         """Make epochs until the queue is closed and empty."""
         while True:
             self.health.turn()
+            self._require_rows()
             taken = self.queue.take(self.epochs.updates_max, timeout_s=0.1, linger_s=self.epochs.linger_ms / 1000)
             if taken:
                 point("epoch.taken")
@@ -270,12 +277,15 @@ class Pipeline:
         runs: list[ProgramRun] = []
         waited = 0.0
         change: GraphChange | None = None
+        tries = 0
         while True:
             try:
                 with self.gate.apply():
                     if len(batch) or vertex_ops is not None or taken[-1].n_vertices > self.graph.n_vertices:
+                        begun = time.perf_counter()
                         change = self.graph.apply(batch, taken[-1].n_vertices, vertex_ops)
                         applied = time.perf_counter()
+                        self.sides.applied(len(batch), applied - begun)
                         point("epoch.applied")
                     waited = self.recording.finish()
                     self.position.number += 1
@@ -283,6 +293,9 @@ class Pipeline:
                 break
             except NoMemory as error:
                 self.gate.settle()
+                if self.rebalancing is not None and self.rebalancing.make_room(updates, tries):
+                    tries += 1
+                    continue
                 self.memory.refused(str(error))
                 self._publish_wait()
                 self.checkpoints.go_on()  # its copy of the edges may be what is missing
@@ -297,6 +310,7 @@ class Pipeline:
             for since in self._followed:
                 since.note(change)
             runs = self.engine.refresh(change)
+            self._require_rows()
             point("epoch.computed")
             self.position.updates += updates
         computed = time.perf_counter()
@@ -306,6 +320,8 @@ class Pipeline:
         point("epoch.published")
         self.reuse.published(taken[-1].item, change, self.graph.alive, hold=self._holds_names)
         published = time.perf_counter()
+        if self.rebalancing is not None:
+            self.rebalancing.after(Epoch(batch, runs, published - started))
         self._record(taken, change, runs)
         self.metrics.epoch(
             updates=updates,
@@ -379,6 +395,14 @@ class Pipeline:
         self._publish(runs, None)
         self.background_audit.repaired(programs)
         self._record_state()
+
+    def _require_rows(self) -> None:
+        """
+        Raises:
+            RowsLost: the device is lost, and the host has not its rows.
+        """
+        if self.graph.rows_lost:
+            raise RowsLost(self.graph.device_lost)
 
     def _audit(self) -> None:
         if not self.full_audit:
@@ -455,8 +479,6 @@ class Pipeline:
         lag = self.source.lag()
         newest = self.checkpoints.newest
         recovery = self.health.recovery
-        sizes = self.memory_bytes()
-        of_graph = sum(size for name, size in sizes.items() if name.startswith("graph_"))
         return {
             "stage": recovery.stage,
             "recovery": recovery.stats(),
@@ -467,10 +489,10 @@ class Pipeline:
             "weighted": self.graph.weighted,
             "updates_applied": self.position.updates,
             "queue_updates": self.queue.updates,
-            "memory_bytes": sizes,
+            "memory_bytes": self.memory_bytes(),
             "memory": self.memory.stats(),
             "numbering": self.numbering,
-            "placement": self.sides.stats(of_graph),
+            "placement": self.sides.stats(),
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
             "order": {**self.source.order, "trouble": self.recording.trouble},
             "waiting": self.source.waiting,

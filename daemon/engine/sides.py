@@ -6,15 +6,18 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
+from ...compute.device import NoTwin, require_twin
 from ...compute.program import Program
 from ...gpma import runtime
 from ...gpma.device import card
 from ...gpma.device.card import Card, NoDevice
 from ...ops.metrics import Metrics
 from ...partition.graph import Graph
-from ..config.settings import DeviceConfig
+from ...partition.graph_rows import SideApply
+from ..again import LostDevice
+from ..config.settings import Config, DeviceConfig
 from ..errors import ConfigError
 from ..memory import budget_bytes
 
@@ -53,6 +56,27 @@ def refused(config: DeviceConfig, reason: str) -> None:
     log.info("no device is used: %s", reason)
 
 
+def host_rows_of(config: Config, programs: Iterable[Program]) -> Literal["all", "owned"]:
+    """Which rows the host keeps beside a device, where these programs are to run.
+
+    Raises:
+        ConfigError: each row is to be on one side only, and a program runs on the host, which needs all.
+    """
+    if config.partition.host_rows != "owned":  # ``auto`` is decided here
+        return "all"
+    for program in programs:
+        try:
+            if config.place_of(program.id) == "host":
+                raise NoTwin("its place is the host, by the configuration")
+            require_twin(program)
+        except NoTwin as error:
+            raise ConfigError(
+                f"partition.host_rows is owned, and program {program.id!r} needs all rows on the host: {error}. "
+                f'Set partition.host_rows = "all", or leave the program out'
+            ) from error
+    return "owned"
+
+
 class Sides:
     """What the daemon tells of the sides: in metrics, in ``stats``, and in the log where the device is lost."""
 
@@ -62,13 +86,27 @@ class Sides:
         metrics: Metrics,
         card: Card | None = None,
         programs: Callable[[], Iterable[Program]] = tuple,
+        lost: LostDevice | None = None,
     ) -> None:
-        """``card``: the device of the graph, if it has one; ``programs``: those that run, wherever they do."""
+        """``card``: the device of the graph, if it has one; ``programs``: those that run, wherever they do;
+        ``lost``: the device that this start does without."""
         self._graph = graph
         self._programs = programs
         self._metrics = metrics
         self._card = card
+        self._lost_before = lost
+        self._applied: dict[str, dict[str, float]] = {}
         self._lost = False
+
+    def applied(self, updates: int, seconds: float) -> None:
+        """To be called when a batch of so many updates of edges was applied, which took so long."""
+        # Where the host has all rows it has all of the work, and a device does the same beside it.
+        parts = self._graph.applied if self._graph.owned else (SideApply("host", updates, seconds),)
+        for part in parts:
+            total = self._applied.setdefault(part.side, {"updates": 0, "seconds": 0.0})
+            total["updates"] += part.updates
+            total["seconds"] += part.seconds
+            self._metrics.applied(part.side, updates=part.updates, seconds=part.seconds)
 
     def look(self) -> None:
         """To be called after every change."""
@@ -81,24 +119,47 @@ class Sides:
                 with suppress(Exception):  # a card that failed takes nothing back
                     self._card.release()
         present = self._graph.device is not None
+        for name, vertices, edges, stored in zip(*self._by_side(), strict=True):
+            self._metrics.side(name, vertices=vertices, edges=edges, stored_bytes=stored)
+        if not present:
+            self._metrics.side("device", vertices=0, edges=0, stored_bytes=0)
+        self._metrics.headroom(self.headroom or 0.0)
         if self._card is not None:
             held, limit = self._memory(self._card)
             self._metrics.device(
                 present=present, programs=len(self._on_device()), held_bytes=held, limit_bytes=limit or 0
             )
 
-    def stats(self, host_bytes: int) -> dict[str, Any]:
-        """For the request ``stats``, under ``placement``. ``host_bytes``: of the graph on the host."""
-        device = self._graph.device
-        stored = [host_bytes]
-        if device is not None:
-            stored.append(sum(device.memory_bytes().values()))
+    def stats(self) -> dict[str, Any]:
+        """For the request ``stats``, under ``placement``."""
+        names, vertices, edges, stored = self._by_side()
         return {
-            "sides": ["host", "device"][: len(stored)],
-            "vertices": [self._graph.n_alive] * len(stored),
+            "sides": names,
+            "host_rows": "owned" if self._graph.owned else "all",
+            "vertices": vertices,
+            "edges": edges,
             "bytes": stored,
-            "device": None if self._card is None else self._device(self._card),
+            "device": self._device(),
         }
+
+    def placement(self) -> dict[str, Any]:
+        """For the request ``placement``: what ``stats`` has, and what sides applied since the start."""
+        return {**self.stats(), "headroom": self.headroom, "applied": self._applied}
+
+    @property
+    def headroom(self) -> float | None:
+        """The share of the device's memory that is left; None: there is no device, or no limit."""
+        held, limit = (0, None) if self._card is None else self._memory(self._card)
+        return None if limit is None else max(0.0, 1 - held / limit)
+
+    def _by_side(self) -> tuple[list[str], list[int], list[int], list[int]]:
+        """Names, vertices whose rows are there, entries of out-rows, and bytes."""
+        graph = self._graph
+        sides = [side for side in graph.sides if side is graph.device or side in graph.hosts]
+        stored = [sum(side.memory_bytes().values()) for side in sides]
+        stored[0] = sum(graph.memory_bytes().values())  # with what belongs to no side
+        owned = list(graph.placement.owned) if graph.owned else [graph.n_alive] * len(sides)
+        return [side.name for side in sides], owned, [side.out.n_edges for side in sides], stored
 
     def _on_device(self) -> list[str]:
         if self._graph.device is None:  # some programs may not know yet
@@ -111,10 +172,14 @@ class Sides:
             return 0, None
         return card.held_bytes, card.limit_bytes
 
-    def _device(self, card: Card) -> dict[str, Any]:
-        held, limit = self._memory(card)
+    def _device(self) -> dict[str, Any] | None:
+        if self._card is None:
+            lost = self._lost_before
+            nothing = {"programs": [], "memory": {"limit": None, "held": 0}}
+            return None if lost is None else {"name": lost.name, "lost": lost.reason, **nothing}
+        held, limit = self._memory(self._card)
         return {
-            "name": card.name,
+            "name": self._card.name,
             "programs": self._on_device(),
             "lost": self._graph.device_lost,
             "memory": {"limit": limit, "held": held},

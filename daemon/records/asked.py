@@ -1,4 +1,5 @@
-"""What may be asked about programs at run time, as it travels between the query server and the engine."""
+"""What takes the engine a while to answer, about programs at run time and the placement of rows, as it travels
+between the query server and the engine."""
 
 from __future__ import annotations
 
@@ -6,6 +7,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import numpy as np
+
+from ...gpma.index.ids import IdColumn, StringColumn
 from .topology import StorageState
 
 
@@ -27,3 +31,43 @@ class AskedPrograms(Protocol):
     def drop(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
         """Keep it up to date no more (``program``: its id); durable."""
         ...
+
+
+class AskedPlacement(Protocol):
+    """Requests about where rows are, in the same way."""
+
+    def placement(
+        self, params: Mapping[str, Any], given_up: threading.Event
+    ) -> tuple[StorageState, dict[str, Any]]:
+        """Which rows are where, and why; of ``vertices``, too, if there are any."""
+        ...
+
+    def rebalance(
+        self, params: Mapping[str, Any], given_up: threading.Event
+    ) -> tuple[StorageState, dict[str, Any]]:
+        """Have rows move where they had better be, without waiting for a reason."""
+        ...
+
+    def freeze(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
+        """Let rows stay where they are; with ``thaw`` no longer."""
+        ...
+
+    def device(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
+        """Whether there is a device, or why not; with ``retry`` try it again."""
+        ...
+
+
+class Asked(AskedPrograms, AskedPlacement, Protocol):
+    """All of it."""
+
+
+def ids_to_engine(ids: IdColumn | None) -> Any:
+    """External ids as a question carries them: the bytes of integers, or an array of strings."""
+    if ids is None:
+        return None
+    return ids.to_list() if isinstance(ids, StringColumn) else ids.tobytes()
+
+
+def ids_of_server(wire: Any) -> IdColumn:
+    """The inverse of ``ids_to_engine``."""
+    return StringColumn.of(wire) if isinstance(wire, list) else np.frombuffer(wire, np.int64)

@@ -35,6 +35,7 @@ from ..errors import (
     UnknownProgram,
     UnknownVertex,
 )
+from ..records.asked import ids_to_engine
 from ..records.stream import Partition, offsets_from_wire
 from ..records.topology import SearchDirection
 from . import histograms
@@ -68,9 +69,6 @@ METHODS: dict[str, Handler] = {}
 CHECKPOINT_POLL_S = 0.05
 """The engine is asked so often whether a checkpoint that was asked for is made."""
 
-NOT_OFFERED = frozenset({"placement"})
-"""Methods of the protocol that this server does not answer."""
-
 
 def method(name: str) -> Callable[[Handler], Handler]:
     """Register a handler under the name that requests use."""
@@ -90,7 +88,7 @@ def find(name: str) -> Handler:
     """
     handler = METHODS.get(name)
     if handler is None:
-        known = name in NOT_OFFERED or name.startswith("admin.")
+        known = name.startswith("admin.")
         what = "is not offered by this server" if known else "is no method of the protocol"
         raise NotSupported(f"{name[:64]!r} {what}", {"methods": sorted(METHODS)})
     return handler
@@ -1003,10 +1001,15 @@ async def compute(serving: Serving, params: Params) -> Reply:
         raise LimitExceeded(f"vertices has {len(ids)} ids; a run answers for {limit} at most", detail)
     await params.covered(serving)
     await serving.make_room(params.asker, k if ids is None else len(ids))
-    wire = None if ids is None else ids.to_list() if isinstance(ids, StringColumn) else ids.tobytes()
-    asked = {"program": kind, "parameters": given, "vertices": wire, "top": k, "order": order}
+    asked = {
+        "program": kind,
+        "parameters": given,
+        "vertices": ids_to_engine(ids),
+        "top": k,
+        "order": order,
+    }
     deadline = min(params.deadline, time.monotonic() + serving.limits.ad_hoc_seconds_max)
-    return _reply(await serving.ask_about_programs(params.asker, "compute", asked, deadline))
+    return _reply(await serving.ask_aside(params.asker, "compute", asked, deadline))
 
 
 @method("keep")
@@ -1019,7 +1022,7 @@ async def keep(serving: Serving, params: Params) -> Reply:
         raise wrong("id", "must be a string, what requests are to call the program")
     await params.covered(serving)
     asked = {"program": kind, "id": id, "parameters": given}
-    return _reply(await serving.ask_about_programs(params.asker, "keep", asked, params.deadline))
+    return _reply(await serving.ask_aside(params.asker, "keep", asked, params.deadline))
 
 
 @method("drop")
@@ -1029,7 +1032,7 @@ async def drop(serving: Serving, params: Params) -> Reply:
     id = params.program()
     params.end()
     await params.covered(serving)
-    return _reply(await serving.ask_about_programs(params.asker, "drop", {"program": id}, params.deadline))
+    return _reply(await serving.ask_aside(params.asker, "drop", {"program": id}, params.deadline))
 
 
 def _kind(params: Params) -> str:
@@ -1127,6 +1130,46 @@ async def _made(
         if time.monotonic() + CHECKPOINT_POLL_S >= params.deadline:
             raise TimedOut("the checkpoint was not made in time", {"since": result["since"]})
         await asyncio.sleep(CHECKPOINT_POLL_S)
+
+
+@method("placement")
+async def placement(serving: Serving, params: Params) -> Reply:
+    """Which side has which rows, what moved and why; of chosen vertices, too."""
+    ids = params.vertices_or_all("vertices", serving)
+    params.end()
+    if ids is not None and len(ids) > serving.limits.ad_hoc_vertices_max:
+        limit = serving.limits.ad_hoc_vertices_max
+        detail = {"ad_hoc_vertices_max": limit, "parameter": "vertices"}
+        raise LimitExceeded(f"vertices has {len(ids)} ids; the engine answers for {limit} at most", detail)
+    await params.covered(serving)
+    await serving.make_room(params.asker, 0 if ids is None else len(ids))
+    asked = {"vertices": ids_to_engine(ids)}
+    return _reply(await serving.ask_aside(params.asker, "placement", asked, params.deadline))
+
+
+@method("admin.rebalance")
+async def rebalance(serving: Serving, params: Params) -> Reply:
+    """Have rows move where they had better be, after the next epoch, whether there is a reason to or not."""
+    return await _steer(serving, params, "rebalance", {})
+
+
+@method("admin.freeze")
+async def freeze(serving: Serving, params: Params) -> Reply:
+    """Let rows stay where they are, or move again."""
+    return await _steer(serving, params, "freeze", {"thaw": params.flag("thaw")})
+
+
+@method("admin.device")
+async def device(serving: Serving, params: Params) -> Reply:
+    """Whether there is a device, and why it was lost; or try it again, for which the daemon starts again."""
+    return await _steer(serving, params, "device", {"retry": params.flag("retry")})
+
+
+async def _steer(serving: Serving, params: Params, question: str, asked: Mapping[str, Any]) -> Reply:
+    serving.admission.check_admin(params.asker.connection.token)
+    params.end()
+    await params.covered(serving)
+    return _reply(await serving.ask_aside(params.asker, question, asked, params.deadline))
 
 
 @method("wait")

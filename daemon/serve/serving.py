@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Container, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -158,7 +159,7 @@ class Serving:
         self._computing: set[asyncio.Future[Any]] = set()
         self._graces: set[asyncio.Task[None]] = set()
         self._exactly: list[tuple[int, int]] = []
-        self._programs_asked = {"compute": Turns(self.limits.ad_hoc_max), "keep": Turns(1), "drop": Turns(1)}
+        self._asked_aside = defaultdict(lambda: Turns(1), compute=Turns(self.limits.ad_hoc_max))
         self._asking: set[asyncio.Task[Any] | None] = set()
         self._cache: dict[Any, _Cached] = {}
         self._stamp: tuple[Snapshot, bytes] | None = None
@@ -259,7 +260,7 @@ class Serving:
         """Requests that wait and hold no dense ids."""
         return {waiter.task for waiter in self._waiters} | self._asking
 
-    async def ask_about_programs(
+    async def ask_aside(
         self, asker: Asker, method: str, params: Mapping[str, Any], deadline: float
     ) -> dict[str, Any]:
         """The engine's answer to a question that takes a while; connections take turns.
@@ -286,7 +287,7 @@ class Serving:
     async def _ask_in_turn(
         self, asker: Asker, method: str, params: Mapping[str, Any], deadline: float
     ) -> dict[str, Any]:
-        turns = self._programs_asked[method]
+        turns = self._asked_aside[method]
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
                 await turns.take(asker.connection, 1)

@@ -33,6 +33,7 @@ from ... import __version__
 from ...compute.program import Published
 from ...gpma.edges import Vertices
 from ...gpma.index.ids import IdColumn
+from ...partition.graph import RowsLost
 from ..client.addresses import parse_http_address
 from ..client.wire import (
     LATENCY_BUCKETS_SECONDS,
@@ -45,7 +46,7 @@ from ..client.wire import (
 )
 from ..config.settings import LimitsConfig
 from ..errors import ConfigError, GraphtideError, NotSupported, RequestError, Unavailable
-from ..records.asked import AskedPrograms
+from ..records.asked import Asked
 from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
 from . import shared_memory
@@ -72,7 +73,7 @@ HEALTHY_SECONDS = 30.0
 """A server that ran so long starts again without delay."""
 SILENT_SECONDS_MAX = 10.0
 """A server reports every second; one that says nothing for so long does not answer."""
-ABOUT_PROGRAMS = ("compute", "keep", "drop")
+ASIDE = ("compute", "keep", "drop", "placement", "rebalance", "freeze", "device")
 """Questions that take a while."""
 NO_ROOM = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 UNSENT_SECONDS_MAX = 10.0
@@ -242,7 +243,7 @@ class ServerLink:
         self.listen = list(listen)
         self.http = list(http)
         self.topology = topology
-        self.asked: AskedPrograms | None = None
+        self.asked: Asked | None = None
         """Who answers for programs at run time, if anyone; to be set before ``start``."""
         self.index = index
         self.restarts = 0
@@ -640,7 +641,7 @@ class ServerLink:
                                 given_up.get(content["msgid"], threading.Event()).set()
                             else:
                                 held.note(what, content)
-                        elif message[1] in ABOUT_PROGRAMS:
+                        elif message[1] in ASIDE:
                             self._answer_aside(process, given_up, *message)
                         else:
                             msgid, method, (params,) = message
@@ -681,7 +682,7 @@ class ServerLink:
             if unwanted is None:
                 state, answer = self._ask(method, params[0])
             else:
-                state, answer = self._ask_about_programs(method, params[0], unwanted)
+                state, answer = self._ask_aside(method, params[0], unwanted)
             # Sent before the answer, so that the server can name every vertex in it.
             answer |= {"epoch": state.epoch, "offsets": state.offsets}
             answer["index_generation"] = self._send_index()
@@ -689,6 +690,8 @@ class ServerLink:
             error = failure
         except TimeoutError as failure:
             error = Unavailable(f"the storage is busy: {failure}")
+        except RowsLost as failure:
+            error = Unavailable(f"the daemon starts again without its device: {failure}")
         except Exception as failure:
             if type(failure) is LookupError:  # not its subclasses: those are mistakes, not answers
                 error = NotSupported(str(failure))
@@ -701,12 +704,21 @@ class ServerLink:
         packed_error: bytes = msgpack.packb([RESPONSE, msgid, error_to_wire(error), None], default=plain)
         return packed_error
 
-    def _ask_about_programs(
+    def _ask_aside(
         self, method: str, params: Mapping[str, Any], unwanted: threading.Event
     ) -> tuple[StorageState, dict[str, Any]]:
-        if self.asked is None:
-            raise NotSupported("this daemon keeps the programs that it has")
-        ask = {"compute": self.asked.compute, "keep": self.asked.keep, "drop": self.asked.drop}[method]
+        asked = self.asked
+        if asked is None:
+            raise NotSupported("this daemon stays as it is")
+        ask = {
+            "compute": asked.compute,
+            "keep": asked.keep,
+            "drop": asked.drop,
+            "placement": asked.placement,
+            "rebalance": asked.rebalance,
+            "freeze": asked.freeze,
+            "device": asked.device,
+        }[method]
         return ask(params, unwanted)
 
     def _ask(self, method: str, params: Mapping[str, Any]) -> tuple[StorageState, dict[str, Any]]:

@@ -89,12 +89,22 @@ struct State {
     float* old_weights;
     Counters* counters;
     u64* status;  // [STATUS_WORDS], on the host, in pinned memory: see status.cuh
+    // Remote rows, which kernels compiled with REMOTE read in an array of the host, where they lie: see leaves.cuh. All
+    // is 0 where there are none.
+    const u64* remote_keys;       // [leaves << REMOTE_SHIFT], in the host's memory like the rest
+    const float* remote_weights;  // likewise
+    const u32* remote_counts;     // [leaves]
+    const u32* remote_leaf;       // [vertices] the leaf of the first key of each row that is not empty
+    const u32* remote_degrees;    // [vertices]
+    const u32* remote_bits;       // [vertices / 32] on the device: bit v % 32 of word v / 32 says that row v is remote
     u32 n_leaves;
     u32 height;      // of the root window
     u32 leaf_least;  // keys that every leaf holds: LEAF_LEAST, or fewer in one leaf or a sparse root
     u32 room;
     u32 n_vertices;
-    u32 unused;
+    u32 remote_n_leaves;        // without those of the stretch
+    u32 remote_stretch_begin;   // remote leaves from here on are empty, and numbered by nobody
+    u32 remote_stretch_length;  // so many
 };
 static_assert(__is_trivially_copyable(State), "the host passes its bytes");
 

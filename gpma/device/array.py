@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..edges import EMPTY_KEY, EdgeBatch, EdgeList, SubCSR
 from . import load_export, reads
 from .constants import BAD_ROW, FIRST_BAD_ROW, HEAVY
-from .geometry import LEAF_LEAST, holding
+from .geometry import LEAF_LEAST, LEAF_SLOTS, holding
 from .invariants import violations
 from .module import import_cupy
 from .reads import DeviceRows
@@ -71,10 +71,7 @@ class DevicePackedArray:
         self._leaf_least = LEAF_LEAST
         self._untried = 0
         with self.stream:
-            self._slots: Slots = new_slots(self._layout, weighted=weighted)
-            self._slots.counts.fill(0)
-            self._slots.heads[:1] = 0
-            self._slots.heads[1:] = EMPTY_KEY
+            self._slots: Slots = _empty_slots(weighted=weighted)
             self._rows: RowIndex = new_rows(1)
             self._kernels = UpdateKernels(self.stream, weighted=weighted)
             self._sorted = SortedUpdates(self._kernels)
@@ -131,6 +128,15 @@ class DevicePackedArray:
         """
         with self._ordered():
             self._load(*load_export.sorted_last_wins(*self._brought(keys, weights)))
+
+    def clear(self) -> None:
+        """Hold no edges any more. The memory of those there were is given back first."""
+        with self.stream:
+            del self._slots
+            self._slots = _empty_slots(weighted=self.weighted)
+            self._rows.pairs.fill(0)
+        self._n_edges, self._layout, self._leaf_least = 0, holding(0), LEAF_LEAST
+        self._point()
 
     def apply(self, batch: EdgeBatch) -> DeviceReport:
         """Apply a batch, of NumPy or CuPy columns: all of it, or nothing when an exception is raised (those of
@@ -239,6 +245,13 @@ class DevicePackedArray:
         """All edges in ascending key order, copied into CuPy columns."""
         with self._ordered():
             return load_export.export(self._slots, self._n_edges)
+
+    def copied_out(self) -> EdgeList:
+        """All edges in ascending order, as NumPy columns; takes no memory on the device."""
+        slots = self._slots
+        live = (np.arange(LEAF_SLOTS) < slots.counts.get(stream=self.stream)[:, None]).reshape(-1)
+        weights = None if slots.weights is None else slots.weights.get(stream=self.stream)[live]
+        return EdgeList(slots.keys.get(stream=self.stream)[live], weights)
 
     def export_from(self, first_key: int, n: int) -> EdgeList:
         """The first ``n`` edges from this key on, ascending, copied into CuPy columns; fewer only at the end."""
@@ -389,3 +402,11 @@ class DevicePackedArray:
     def _no_such_row(self) -> ValueError:
         row = self._kernels.told(FIRST_BAD_ROW)
         return ValueError(f"the batch names row {row} of {self._n_vertices}")
+
+
+def _empty_slots(*, weighted: bool) -> Slots:
+    slots = new_slots(holding(0), weighted=weighted)
+    slots.counts.fill(0)
+    slots.heads[:1] = 0
+    slots.heads[1:] = EMPTY_KEY
+    return slots

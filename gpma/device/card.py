@@ -38,6 +38,12 @@ class Card:
         """Memory that this process has taken for arrays, free blocks that it keeps included."""
         return int(_pool().total_bytes())
 
+    @property
+    def available_bytes(self) -> int:
+        """Memory that arrays of this process may take in all now, by the limit and by what others have left."""
+        free = int(import_cupy().cuda.Device().mem_info[0]) + self.held_bytes
+        return free if self.limit_bytes is None else min(free, self.limit_bytes)
+
     def release(self) -> None:
         """Give free blocks back.
 

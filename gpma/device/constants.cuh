@@ -14,6 +14,9 @@ constexpr u32 LEAF_SLOTS = GPMA_LEAF_SLOTS;
 constexpr u32 LEAF_LEAST = GPMA_LEAF_LEAST;  // keys in every leaf, unless there is one leaf only
 static_assert(LEAF_SLOTS == 1u << LEAF_SHIFT, "the slots of a leaf are numbered by LEAF_SHIFT bits");
 static_assert(LEAF_LEAST > 0, "rows are looked for as far as leaves that are not empty reach");
+constexpr u32 REMOTE_SHIFT = GPMA_REMOTE_SHIFT;  // of the leaves of arrays on the host
+constexpr u32 REMOTE_LEAST = GPMA_REMOTE_LEAST;  // keys in each of these, unless there is one only
+static_assert(REMOTE_SHIFT <= LEAF_SHIFT && REMOTE_LEAST > 0, "a warp reads a remote leaf as one of its own");
 
 constexpr u64 EMPTY_KEY = GPMA_EMPTY_KEY;
 constexpr u32 NO_ROW = GPMA_NO_ROW;  // the row of EMPTY_KEY; no vertex has it

@@ -7,6 +7,8 @@ What only one side needs to know is said on that side.
 from __future__ import annotations
 
 from ..edges import ABSENT, DELETED, EMPTY_KEY, INSERTED, NO_VERTEX, OVERWRITTEN, Op
+from ..layout import LEAF_LEAST as REMOTE_LEAST
+from ..layout import LEAF_SHIFT as REMOTE_SHIFT
 from .geometry import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
 from .structures import RECORD
 
@@ -60,6 +62,8 @@ _ELSEWHERE = {
     "LEAF_SHIFT": LEAF_SHIFT,
     "LEAF_SLOTS": LEAF_SLOTS,
     "LEAF_LEAST": LEAF_LEAST,
+    "REMOTE_SHIFT": REMOTE_SHIFT,
+    "REMOTE_LEAST": REMOTE_LEAST,
 }
 
 

@@ -68,12 +68,6 @@ __device__ __forceinline__ u32 n_short(const Counts& counts) { return u32(counts
 
 __device__ __forceinline__ u32 n_long(const Counts& counts) { return u32(counts.long_rows >> 32); }
 
-__device__ __forceinline__ Row load_row(const State& state, u32 vertex)
-{
-    const uint2 words = load_constant(reinterpret_cast<const uint2*>(state.rows + vertex));
-    return {words.x, words.y};
-}
-
 // -- adding ------------------------------------------------------------------------------------------------------
 
 // Which of the vertices of a warp, two a lane, are meant; places behind each other for those that are.
@@ -107,7 +101,9 @@ __device__ __forceinline__ void put_short(const Frontier& frontier, u32 at, u32 
 
 __device__ __forceinline__ void put_long(const State& state, const Frontier& frontier, u32 vertex, const Row& row)
 {
-    const u32 leaves = last_leaf_of_row(state, vertex, row) - row.leaf + 1;
+    const bool is_remote = is_remote_leaf(state, row.leaf);
+    const u32 last = is_remote ? last_leaf_of_remote_row(state, vertex, row) : last_leaf_of_row(state, vertex, row);
+    const u32 leaves = last - row.leaf + 1;
     const u64 base = atomicAdd(&frontier.counts->long_rows, 1ull << 32 | leaves);
     store_wide(frontier.long_rows + u32(base >> 32), Entry{vertex, row.leaf, leaves, u32(base)});
 }
@@ -142,8 +138,10 @@ struct LeafPart {
 
 __device__ __forceinline__ LeafPart load_part(const State& state, u32 leaf)
 {
-    const ulonglong2* pairs = reinterpret_cast<const ulonglong2*>(state.keys + (u64(leaf) << LEAF_SHIFT));
-    return {load_constant(pairs + lane_number()), load_constant(state.counts + leaf)};
+    const u32 count = load_constant(count_of(state, leaf));
+    if (REMOTE && 2 * lane_number() >= slots_of(state, leaf)) return {{EMPTY_KEY, EMPTY_KEY}, count};
+    const ulonglong2* pairs = reinterpret_cast<const ulonglong2*>(keys_of(state, leaf));
+    return {load_constant(pairs + lane_number()), count};
 }
 
 // What of them is edges of one row.
@@ -164,7 +162,7 @@ __device__ __forceinline__ Edges edges_of(const LeafPart& part, u32 leaf, u32 ro
 __device__ __forceinline__ float weight_of(const State& state, const Edges& edges, u32 which)
 {
     if (!WEIGHTED) return 1.0f;
-    return load_constant(state.weights + (u64(edges.leaf) << LEAF_SHIFT) + 2 * lane_number() + which);
+    return load_constant(weights_of(state, edges.leaf) + 2 * lane_number() + which);
 }
 
 // The last of ``n`` long rows whose leaves begin at number ``at`` or before; by all lanes.

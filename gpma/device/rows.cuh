@@ -11,6 +11,7 @@
 // A row is a run of live slots that may span leaves: after the last live slot of a leaf it goes on in the next.
 #pragma once
 
+#include "leaves.cuh"
 #include "locate.cuh"
 
 constexpr u64 NO_SLOT = ~0ull;
@@ -205,12 +206,11 @@ static_assert(LEAF_SLOTS == 2 * 32, "a warp's pairs are a leaf");
 __device__ __forceinline__ SlotPair load_pair(const State& state, u32 leaf, u32 count)
 {
     const u32 at = 2 * lane_number();
-    const u64 slot = (u64(leaf) << LEAF_SHIFT) + at;
     SlotPair pair = {{EMPTY_KEY, EMPTY_KEY}, {0.0f, 0.0f}};
     if (at >= count) return pair;
-    const ulonglong2 keys = load_once(reinterpret_cast<const ulonglong2*>(state.keys + slot));
+    const ulonglong2 keys = load_once(reinterpret_cast<const ulonglong2*>(keys_of(state, leaf) + at));
     float2 weights = {1.0f, 1.0f};
-    if (WEIGHTED) weights = load_once(reinterpret_cast<const float2*>(state.weights + slot));
+    if (WEIGHTED) weights = load_once(reinterpret_cast<const float2*>(weights_of(state, leaf) + at));
     pair.keys[0] = keys.x;
     pair.weights[0] = weights.x;
     if (at + 1 < count) {

@@ -26,7 +26,10 @@ STATE = np.dtype(
         *_longs("records", "update_leaf", "update_rank", "items"),
         *_longs("unfit", "tall", "window_begin", "window_height", "spills", "partials"),
         *_longs("outcome", "old_weights", "counters", "status"),
-        *_words("n_leaves", "height", "leaf_least", "room", "n_vertices", "unused"),
+        *_longs("remote_keys", "remote_weights", "remote_counts"),
+        *_longs("remote_leaf", "remote_degrees", "remote_bits"),
+        *_words("n_leaves", "height", "leaf_least", "room", "n_vertices"),
+        *_words("remote_n_leaves", "remote_stretch_begin", "remote_stretch_length"),
     ]
 )
 BATCH = np.dtype([*_longs("keys", "ops", "weights"), *_words("n", "sequence", "heavy_merged", "unused")])

@@ -12,6 +12,7 @@ call.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -81,6 +82,16 @@ class PackedMemoryArray:
     @property
     def n_vertices(self) -> int:
         return self._contents.n_vertices
+
+    @property
+    def before_pages_go(self) -> Callable[[Iterable[tuple[int, int]]], None]:
+        """Called with the addresses, (begin, end) each, of pages that the array is about to give back while it
+        stays where it is: who has them registered with a device must let them go. To be set."""
+        return self._contents.before_pages_go
+
+    @before_pages_go.setter
+    def before_pages_go(self, call: Callable[[Iterable[tuple[int, int]]], None]) -> None:
+        self._contents.before_pages_go = call
 
     @property
     def migrating(self) -> bool:
@@ -385,6 +396,7 @@ class PackedMemoryArray:
     def _release(self, n_leaves: int, n_leaves_before: int) -> None:
         """Let leaves at the end go, if there are any; no pages may come or go meanwhile."""
         if n_leaves < n_leaves_before:
+            self._contents.vacate(n_leaves, n_leaves_before)
             self._contents.memory.release(n_leaves, n_leaves_before)
 
     def _reserve(self, n: int) -> Work:

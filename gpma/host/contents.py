@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..layout import Layout
@@ -9,10 +10,14 @@ from .arrays import RowIndex, Slots
 from .slot_memory import SlotMemory
 
 
+def _nobody_minds(pages: Iterable[tuple[int, int]]) -> None:
+    pass
+
+
 @dataclass(slots=True)
 class Contents:
     """``slots`` are the leaves of ``layout`` in ``memory``, with ``n_edges`` edges; ``rows`` has room for at least
-    ``n_vertices`` rows."""
+    ``n_vertices`` rows. ``before_pages_go`` is called with the addresses of pages that go, as (begin, end)."""
 
     layout: Layout
     memory: SlotMemory
@@ -20,6 +25,7 @@ class Contents:
     rows: RowIndex
     n_edges: int = 0
     n_vertices: int = 0
+    before_pages_go: Callable[[Iterable[tuple[int, int]]], None] = _nobody_minds
 
     @property
     def migrating(self) -> bool:
@@ -29,6 +35,11 @@ class Contents:
     def view_leaves(self, n_leaves: int, begin: int = 0, end: int = 0) -> None:
         """Go on with so many leaves of the memory; those from ``begin`` to ``end``, if any, are a stretch."""
         self.slots = self.memory.slots(n_leaves, (begin, end) if begin < end else None)
+
+    def vacate(self, n_leaves: int, n_leaves_before: int) -> None:
+        """The pages behind ``n_leaves`` of so many leaves are about to go."""
+        if self.memory.reservation is not None:
+            self.before_pages_go(self.memory.pages(n_leaves, n_leaves_before))
 
     def move_to(self, memory: SlotMemory, n_leaves: int) -> None:
         """Copy the first so many leaves into other memory."""

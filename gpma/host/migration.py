@@ -171,6 +171,7 @@ class Migration:
         n_leaves = now.layout.n_leaves
         now.view_leaves(n_leaves, used, n_leaves)
         self.shrinks = False
+        now.vacate(n_leaves, before)
         self.pages.give_back(now.memory, n_leaves, before)
 
     def _move(self, n_updates: int) -> int:

@@ -114,7 +114,7 @@ class SlotMemory:
         self.counts[n_leaves:n_leaves_before] = 0
         if self.reservation is not None:
             origin = np.frombuffer(self.reservation, np.uint8).ctypes.data
-            for begin, end in self._pages(n_leaves, n_leaves_before):
+            for begin, end in self.pages(n_leaves, n_leaves_before):
                 if begin < end:
                     self.reservation.madvise(mmap.MADV_DONTNEED, begin - origin, end - begin)
 
@@ -127,9 +127,9 @@ class SlotMemory:
         return self._advise(first, last, DONTNEED)
 
     def _advise(self, first: int, last: int, advice: int) -> bool:
-        return all(advise(begin, end, advice) for begin, end in self._pages(first, last) if begin < end)
+        return all(advise(begin, end, advice) for begin, end in self.pages(first, last) if begin < end)
 
-    def _pages(self, first: int, last: int) -> list[tuple[int, int]]:
+    def pages(self, first: int, last: int) -> list[tuple[int, int]]:
         """Addresses of the pages, of each column, that begin within leaves first..last."""
         columns: tuple[tuple[npt.NDArray[Any], int], ...] = (
             (self.keys, self.leaf_shift),

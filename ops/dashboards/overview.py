@@ -1,70 +1,18 @@
 """The dashboard that an operator opens first: is it fresh, is it behind, why, and does it answer?
 
-``ROWS`` says what is shown; ``build`` turns it into Grafana's model. Every query is restricted to the chosen
-instances. A test asks a real Prometheus each of them.
+``ROWS`` says what is shown.
 """
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass
-
-from grafana_foundation_sdk.builders import common as common_builders
-from grafana_foundation_sdk.builders import dashboard as builders
-from grafana_foundation_sdk.builders import prometheus, timeseries
-from grafana_foundation_sdk.models import common
-from grafana_foundation_sdk.models import dashboard as models
-
-WIDTH = 24
-HEIGHT = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A PromQL expression, and how its series are named."""
-
-    expression: str
-    legend: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PanelSpec:
-    """One graph. ``unit`` is Grafana's name of it; ``log``: a logarithmic axis."""
-
-    title: str
-    description: str
-    unit: str
-    queries: tuple[Query, ...]
-    log: bool = False
-    stacked: bool = False
-
-
-def _series(name: str, labels: str = "") -> str:
-    inner = ", ".join(filter(None, ['instance=~"$instance"', labels]))
-    return f"graphtide_{name}{{{inner}}}"
-
-
-def _rate(name: str, by: str = "", labels: str = "") -> str:
-    grouped = f" by ({by})" if by else ""
-    return f"sum{grouped} (rate({_series(name, labels)}[$__rate_interval]))"
-
-
-def _quantile(share: float, name: str, by: str = "") -> str:
-    inner = f"sum by ({', '.join(filter(None, ['le', by]))}) (rate({_series(f'{name}_bucket')}[$__rate_interval]))"
-    return f"histogram_quantile({share}, {inner})"
-
-
-def _percentiles(name: str, by: str = "") -> tuple[Query, ...]:
-    label = f" {{{{{by}}}}}" if by else ""
-    return tuple(Query(_quantile(share, name, by), f"p{share * 100:g}{label}") for share in (0.5, 0.99))
-
+from .panels import PanelSpec, Query, percentiles, rate, series
 
 STREAM = (
     PanelSpec(
         "Freshness",
         "From a record's timestamp until answers show its updates. Silent when nothing completes: see the age.",
         "s",
-        _percentiles("freshness_seconds"),
+        percentiles("freshness_seconds"),
         log=True,
     ),
     PanelSpec(
@@ -72,9 +20,9 @@ STREAM = (
         "Grows while the stream is idle, and while the daemon is stuck: compare it with the lag.",
         "s",
         (
-            Query(f"time() - max({_series('source_applied_up_to_timestamp_seconds')})", "published epoch"),
+            Query(f"time() - max({series('source_applied_up_to_timestamp_seconds')})", "published epoch"),
             Query(
-                f"time() - max by (program) ({_series('program_applied_up_to_timestamp_seconds')})", "{{program}}"
+                f"time() - max by (program) ({series('program_applied_up_to_timestamp_seconds')})", "{{program}}"
             ),
         ),
     ),
@@ -82,7 +30,7 @@ STREAM = (
         "Updates",
         "Updates decoded from the source, by operation.",
         "ops",
-        (Query(_rate("updates_total", "op"), "{{op}}"),),
+        (Query(rate("updates_total", "op"), "{{op}}"),),
         stacked=True,
     ),
     PanelSpec(
@@ -90,16 +38,16 @@ STREAM = (
         "What is still to be read, in records for Kafka and in bytes for a spool; who waits at a barrier.",
         "short",
         (
-            Query(f"sum({_series('source_lag_records')})", "records"),
-            Query(f"sum({_series('source_lag_bytes')})", "bytes"),
-            Query(f"sum({_series('barrier_waiting_partitions')})", "partitions at a barrier"),
+            Query(f"sum({series('source_lag_records')})", "records"),
+            Query(f"sum({series('source_lag_bytes')})", "bytes"),
+            Query(f"sum({series('barrier_waiting_partitions')})", "partitions at a barrier"),
         ),
     ),
     PanelSpec(
         "Lag in seconds",
         "Age of the newest record read while there is more to read.",
         "s",
-        (Query(f"max({_series('source_lag_seconds')})", "lag"),),
+        (Query(f"max({series('source_lag_seconds')})", "lag"),),
     ),
     PanelSpec(
         "Bad records",
@@ -107,12 +55,12 @@ STREAM = (
         "outages, misrouted edges and barriers beside them.",
         "short",
         (
-            Query(_rate("bad_records_total", "reason"), "{{reason}}"),
-            Query(f"max({_series('ingest_waiting')})", "waiting for room"),
-            Query(_rate("tombstones_total"), "tombstones"),
-            Query(_rate("source_outages_total"), "outages"),
-            Query(_rate("misrouted_edges_total"), "misrouted edges"),
-            Query(_rate("barriers_total", "outcome"), "barriers {{outcome}}"),
+            Query(rate("bad_records_total", "reason"), "{{reason}}"),
+            Query(f"max({series('ingest_waiting')})", "waiting for room"),
+            Query(rate("tombstones_total"), "tombstones"),
+            Query(rate("source_outages_total"), "outages"),
+            Query(rate("misrouted_edges_total"), "misrouted edges"),
+            Query(rate("barriers_total", "outcome"), "barriers {{outcome}}"),
         ),
     ),
 )
@@ -123,8 +71,8 @@ EPOCHS = (
         "Seconds spent in each stage per second: what the time goes to.",
         "percentunit",
         (
-            Query(_rate("epoch_duration_seconds_sum", "stage"), "{{stage}}"),
-            Query(_rate("order_log_wait_seconds_total"), "wait for the order log"),
+            Query(rate("epoch_duration_seconds_sum", "stage"), "{{stage}}"),
+            Query(rate("order_log_wait_seconds_total"), "wait for the order log"),
         ),
         stacked=True,
     ),
@@ -132,7 +80,7 @@ EPOCHS = (
         "Stage p99",
         "The slow ones of each stage.",
         "s",
-        (_percentiles("epoch_duration_seconds", "stage")[1],),
+        (percentiles("epoch_duration_seconds", "stage")[1],),
         log=True,
     ),
     PanelSpec(
@@ -140,9 +88,9 @@ EPOCHS = (
         "Epochs per second, and the updates of each.",
         "short",
         (
-            Query(_rate("epochs_total"), "epochs/s"),
-            Query(f"{_rate('epoch_updates_sum')} / {_rate('epoch_updates_count')}", "updates per epoch"),
-            Query(f"sum({_series('queue_updates')})", "updates waiting"),
+            Query(rate("epochs_total"), "epochs/s"),
+            Query(f"{rate('epoch_updates_sum')} / {rate('epoch_updates_count')}", "updates per epoch"),
+            Query(f"sum({series('queue_updates')})", "updates waiting"),
         ),
         log=True,
     ),
@@ -151,24 +99,24 @@ EPOCHS = (
         "Age of the newest checkpoint, and the time that copying and writing it took beside the epochs.",
         "s",
         (
-            Query(f"time() - max({_series('checkpoint_timestamp_seconds')})", "age"),
-            Query(f"max({_series('checkpoint_copy_seconds')})", "copy"),
-            Query(f"max({_series('checkpoint_write_seconds')})", "write"),
+            Query(f"time() - max({series('checkpoint_timestamp_seconds')})", "age"),
+            Query(f"max({series('checkpoint_copy_seconds')})", "copy"),
+            Query(f"max({series('checkpoint_write_seconds')})", "write"),
         ),
     ),
     PanelSpec(
         "Checkpoint size",
         "Bytes of the newest checkpoint.",
         "bytes",
-        (Query(f"max({_series('checkpoint_size_bytes')})"),),
+        (Query(f"max({series('checkpoint_size_bytes')})"),),
     ),
     PanelSpec(
         "Where a restart goes on",
         "Offsets of the newest checkpoint, and the records from the log's start to it where they are fewest.",
         "short",
         (
-            Query(f"max by (partition) ({_series('checkpoint_offset')})", "{{partition}}"),
-            Query(f"min({_series('checkpoint_log_margin_records')})", "least margin"),
+            Query(f"max by (partition) ({series('checkpoint_offset')})", "{{partition}}"),
+            Query(f"min({series('checkpoint_log_margin_records')})", "least margin"),
         ),
         log=True,
     ),
@@ -176,7 +124,7 @@ EPOCHS = (
         "Checkpoint failures",
         "Checkpoints that could not be written; the one before stays.",
         "short",
-        (Query(f"sum by (reason) ({_series('checkpoint_failures_total')})", "{{reason}}"),),
+        (Query(f"sum by (reason) ({series('checkpoint_failures_total')})", "{{reason}}"),),
     ),
 )
 
@@ -185,36 +133,36 @@ PROGRAMS = (
         "Refresh time",
         "How long each program takes to follow an epoch.",
         "s",
-        _percentiles("program_duration_seconds", "program"),
+        percentiles("program_duration_seconds", "program"),
         log=True,
     ),
     PanelSpec(
         "Active vertices",
         "Visits of vertices in the last refresh.",
         "short",
-        (Query(f"max by (program) ({_series('program_active_vertices')})", "{{program}}"),),
+        (Query(f"max by (program) ({series('program_active_vertices')})", "{{program}}"),),
         log=True,
     ),
     PanelSpec(
         "Edges read",
         "Edges read by refreshes, per second.",
         "ops",
-        (Query(_rate("program_edges_read_total", "program"), "{{program}}"),),
+        (Query(rate("program_edges_read_total", "program"), "{{program}}"),),
     ),
     PanelSpec(
         "Iterations and fresh starts",
         "Iterations per second, and refreshes that started over.",
         "short",
         (
-            Query(_rate("program_iterations_total", "program"), "{{program}}"),
-            Query(_rate("program_restarts_total", "program"), "{{program}} started over"),
+            Query(rate("program_iterations_total", "program"), "{{program}}"),
+            Query(rate("program_restarts_total", "program"), "{{program}} started over"),
         ),
     ),
     PanelSpec(
         "Error bound",
         "Certified relative error per vertex; 0 for exact programs.",
         "percentunit",
-        (Query(f"max by (program) ({_series('program_error_bound_ratio')})", "{{program}}"),),
+        (Query(f"max by (program) ({series('program_error_bound_ratio')})", "{{program}}"),),
     ),
     PanelSpec(
         "Programs that are not fresh",
@@ -222,7 +170,7 @@ PROGRAMS = (
         "short",
         (
             Query(
-                "max by (program, state) (" + _series("program_state", 'state=~"stale|quarantined"') + ")",
+                "max by (program, state) (" + series("program_state", 'state=~"stale|quarantined"') + ")",
                 "{{program}} {{state}}",
             ),
         ),
@@ -232,8 +180,8 @@ PROGRAMS = (
         "Programs that are kept since a request, and runs for `compute` per second by outcome.",
         "short",
         (
-            Query(f"sum({_series('programs_kept')})", "kept"),
-            Query(_rate("ad_hoc_runs_total", "outcome"), "runs {{outcome}}"),
+            Query(f"sum({series('programs_kept')})", "kept"),
+            Query(rate("ad_hoc_runs_total", "outcome"), "runs {{outcome}}"),
         ),
     ),
     PanelSpec(
@@ -241,8 +189,8 @@ PROGRAMS = (
         "Seconds per second of runs for `compute`, and of updates that wait while programs join.",
         "s",
         (
-            Query(_rate("ad_hoc_duration_seconds_sum"), "runs"),
-            Query(_rate("program_joining_seconds_sum"), "joining"),
+            Query(rate("ad_hoc_duration_seconds_sum"), "runs"),
+            Query(rate("program_joining_seconds_sum"), "joining"),
         ),
     ),
 )
@@ -253,9 +201,9 @@ GRAPH = (
         "Vertices and edges; dense ids of deleted vertices, which others get once they are a share of all.",
         "short",
         (
-            Query(f"sum({_series('vertices')})", "vertices"),
-            Query(f"sum({_series('edges')})", "edges"),
-            Query(f"sum({_series('dead_vertices')})", "deleted vertices"),
+            Query(f"sum({series('vertices')})", "vertices"),
+            Query(f"sum({series('edges')})", "edges"),
+            Query(f"sum({series('dead_vertices')})", "deleted vertices"),
         ),
     ),
     PanelSpec(
@@ -263,9 +211,9 @@ GRAPH = (
         "What epochs changed, in edges and vertices per second.",
         "ops",
         (
-            Query(_rate("edge_changes_total", "kind"), "edges {{kind}}"),
-            Query(_rate("ids_reused_total"), "ids that went to another vertex"),
-            Query(_rate("vertex_changes_total", "kind"), "vertices {{kind}}"),
+            Query(rate("edge_changes_total", "kind"), "edges {{kind}}"),
+            Query(rate("ids_reused_total"), "ids that went to another vertex"),
+            Query(rate("vertex_changes_total", "kind"), "vertices {{kind}}"),
         ),
         stacked=True,
     ),
@@ -273,7 +221,7 @@ GRAPH = (
         "Memory by structure",
         "Bytes of the arrays; the process has more.",
         "bytes",
-        (Query(f"sum by (structure) ({_series('memory_bytes')})", "{{structure}}"),),
+        (Query(f"sum by (structure) ({series('memory_bytes')})", "{{structure}}"),),
         stacked=True,
     ),
     PanelSpec(
@@ -282,16 +230,16 @@ GRAPH = (
         "bytes",
         (
             Query('sum(process_resident_memory_bytes{instance=~"$instance"})', "engine"),
-            Query(f"sum({_series('server_process_resident_memory_bytes')})", "query server"),
-            Query(f"sum({_series('memory_used_bytes')})", "counted"),
-            Query(f"sum({_series('memory_budget_bytes')})", "budget"),
+            Query(f"sum({series('server_process_resident_memory_bytes')})", "query server"),
+            Query(f"sum({series('memory_used_bytes')})", "counted"),
+            Query(f"sum({series('memory_budget_bytes')})", "budget"),
         ),
     ),
     PanelSpec(
         "Waiting for memory",
         "1 while nothing more is read: the budget is used up, or an array finds no memory to grow.",
         "short",
-        (Query(f"max({_series('waits_for_memory')})", "waits"),),
+        (Query(f"max({series('waits_for_memory')})", "waits"),),
     ),
     PanelSpec(
         "Device",
@@ -299,10 +247,10 @@ GRAPH = (
         "the other processor, and how often a device was given up; the log says why.",
         "short",
         (
-            Query(f"sum({_series('device_present')})", "present"),
-            Query(f"sum({_series('device_programs')})", "programs"),
-            Query(f"sum({_series('program_moves_total')})", "moves"),
-            Query(f"sum({_series('device_lost_total')})", "lost"),
+            Query(f"sum({series('device_present')})", "present"),
+            Query(f"sum({series('device_programs')})", "programs"),
+            Query(f"sum({series('program_moves_total')})", "moves"),
+            Query(f"sum({series('device_lost_total')})", "lost"),
         ),
     ),
     PanelSpec(
@@ -310,21 +258,21 @@ GRAPH = (
         "What the daemon has taken on the device, and what it may (device.memory).",
         "bytes",
         (
-            Query(f"sum({_series('device_memory_held_bytes')})", "held"),
-            Query(f"sum({_series('device_memory_limit_bytes')})", "limit"),
+            Query(f"sum({series('device_memory_held_bytes')})", "held"),
+            Query(f"sum({series('device_memory_limit_bytes')})", "limit"),
         ),
     ),
     PanelSpec(
         "Density",
         "Share of the packed memory array's slots that is used.",
         "percentunit",
-        (Query(f"avg({_series('density_ratio')})", "density"),),
+        (Query(f"avg({series('density_ratio')})", "density"),),
     ),
     PanelSpec(
         "Rebalancing",
         "Slots moved per edge changed: the price of staying sorted.",
         "short",
-        (Query(f"{_rate('rebalance_slots_moved_total')} / {_rate('edge_changes_total')}", "slots per change"),),
+        (Query(f"{rate('rebalance_slots_moved_total')} / {rate('edge_changes_total')}", "slots per change"),),
     ),
 )
 
@@ -336,10 +284,10 @@ AUDIT = (
         "short",
         (
             Query(
-                f"sum by (program, rule) ({_series('audit_violations_total')})",
+                f"sum by (program, rule) ({series('audit_violations_total')})",
                 "{{program}} {{rule}}",
             ),
-            Query(f"max({_series('audit_left_out_programs')})", "programs left out"),
+            Query(f"max({series('audit_left_out_programs')})", "programs left out"),
         ),
     ),
     PanelSpec(
@@ -347,15 +295,15 @@ AUDIT = (
         "Share of storage and programs that the current pass has checked; complete passes per second.",
         "percentunit",
         (
-            Query(f"min({_series('audit_coverage_ratio')})", "coverage"),
-            Query(_rate("audit_passes_total"), "passes/s"),
+            Query(f"min({series('audit_coverage_ratio')})", "coverage"),
+            Query(rate("audit_passes_total"), "passes/s"),
         ),
     ),
     PanelSpec(
         "Age of the last complete pass",
         "What was wrong before it began, and still is, has been found.",
         "s",
-        (Query(f"time() - min({_series('audit_pass_timestamp_seconds')})", "age"),),
+        (Query(f"time() - min({series('audit_pass_timestamp_seconds')})", "age"),),
     ),
     PanelSpec(
         "Price and repairs",
@@ -363,9 +311,9 @@ AUDIT = (
         "that were computed from scratch for what it found.",
         "short",
         (
-            Query(_rate("audit_seconds_total"), "share of time"),
-            Query(_rate("audit_edges_read_total"), "edges/s"),
-            Query(f"sum by (program) ({_series('audit_repairs_total')})", "{{program}} repaired"),
+            Query(rate("audit_seconds_total"), "share of time"),
+            Query(rate("audit_edges_read_total"), "edges/s"),
+            Query(f"sum by (program) ({series('audit_repairs_total')})", "{{program}} repaired"),
         ),
         log=True,
     ),
@@ -376,36 +324,36 @@ QUERIES = (
         "Requests",
         "Requests answered per second, by method.",
         "reqps",
-        (Query(_rate("query_duration_seconds_count", "method"), "{{method}}"),),
+        (Query(rate("query_duration_seconds_count", "method"), "{{method}}"),),
         stacked=True,
     ),
     PanelSpec(
         "Requests by door",
         "Requests answered per second, over the socket and over HTTP.",
         "reqps",
-        (Query(_rate("server_requests_total", "door"), "{{door}}"),),
+        (Query(rate("server_requests_total", "door"), "{{door}}"),),
         stacked=True,
     ),
     PanelSpec(
-        "Latency p50", "The usual request.", "s", (_percentiles("query_duration_seconds", "method")[0],), log=True
+        "Latency p50", "The usual request.", "s", (percentiles("query_duration_seconds", "method")[0],), log=True
     ),
     PanelSpec(
-        "Latency p99", "The slow ones.", "s", (_percentiles("query_duration_seconds", "method")[1],), log=True
+        "Latency p99", "The slow ones.", "s", (percentiles("query_duration_seconds", "method")[1],), log=True
     ),
     PanelSpec(
         "Errors",
         "Requests answered with an error per second, by code.",
         "reqps",
-        (Query(_rate("query_errors_total", "code"), "{{code}}"),),
+        (Query(rate("query_errors_total", "code"), "{{code}}"),),
     ),
     PanelSpec(
         "Query server",
         "Open connections, requests that wait for an epoch, and how often the process was replaced.",
         "short",
         (
-            Query(f"sum({_series('server_connections')})", "connections"),
-            Query(f"sum({_series('server_waiting_requests')})", "waiting"),
-            Query(f"sum({_series('server_restarts_total')})", "restarts"),
+            Query(f"sum({series('server_connections')})", "connections"),
+            Query(f"sum({series('server_waiting_requests')})", "waiting"),
+            Query(f"sum({series('server_restarts_total')})", "restarts"),
         ),
     ),
     PanelSpec(
@@ -413,9 +361,9 @@ QUERIES = (
         "How many there are, messages to them per second by kind, and epochs per second merged for slow readers.",
         "short",
         (
-            Query(f"sum({_series('server_subscriptions')})", "subscriptions"),
-            Query(_rate("subscription_messages_total", "kind"), "{{kind}}"),
-            Query(_rate("subscription_merged_epochs_total"), "merged epochs"),
+            Query(f"sum({series('server_subscriptions')})", "subscriptions"),
+            Query(rate("subscription_messages_total", "kind"), "{{kind}}"),
+            Query(rate("subscription_merged_epochs_total"), "merged epochs"),
         ),
     ),
     PanelSpec(
@@ -423,16 +371,16 @@ QUERIES = (
         "The stage that the daemon is in, how much of it is done, and the time since the engine last went round.",
         "short",
         (
-            Query(f"max by (stage) ({_series('stage')})", "{{stage}}"),
-            Query(f"min({_series('stage_progress_ratio')})", "progress"),
-            Query(f"max({_series('engine_heartbeat_seconds')})", "heartbeat"),
+            Query(f"max by (stage) ({series('stage')})", "{{stage}}"),
+            Query(f"min({series('stage_progress_ratio')})", "progress"),
+            Query(f"max({series('engine_heartbeat_seconds')})", "heartbeat"),
         ),
     ),
     PanelSpec(
         "Refused connections",
         "Connections refused per second, by reason: guessed tokens, silence, crowds.",
         "cps",
-        (Query(_rate("connections_refused_total", "reason"), "{{reason}}"),),
+        (Query(rate("connections_refused_total", "reason"), "{{reason}}"),),
     ),
 )
 
@@ -442,9 +390,9 @@ RESULTS = (
         "Changed vertices written to the results' topic or files, per second, and epochs per second.",
         "short",
         (
-            Query(_rate("results_records_total"), "vertices"),
-            Query(_rate("results_epochs_total"), "epochs"),
-            Query(_rate("results_merged_epochs_total"), "merged epochs"),
+            Query(rate("results_records_total"), "vertices"),
+            Query(rate("results_epochs_total"), "epochs"),
+            Query(rate("results_merged_epochs_total"), "merged epochs"),
         ),
     ),
     PanelSpec(
@@ -452,8 +400,8 @@ RESULTS = (
         "How long there has been something to write, and how many epochs are not written yet.",
         "short",
         (
-            Query(f"max({_series('results_lag_seconds')})", "seconds"),
-            Query(f"max({_series('results_lag_epochs')})", "epochs"),
+            Query(f"max({series('results_lag_seconds')})", "seconds"),
+            Query(f"max({series('results_lag_epochs')})", "epochs"),
         ),
     ),
     PanelSpec(
@@ -461,8 +409,8 @@ RESULTS = (
         "Times per second that results could not be written, and epochs of which every vertex was.",
         "short",
         (
-            Query(_rate("results_errors_total"), "errors"),
-            Query(_rate("results_snapshots_total"), "snapshots"),
+            Query(rate("results_errors_total"), "errors"),
+            Query(rate("results_snapshots_total"), "snapshots"),
         ),
     ),
 )
@@ -476,76 +424,3 @@ ROWS: dict[str, tuple[PanelSpec, ...]] = {
     "Queries": QUERIES,
     "Results": RESULTS,
 }
-
-
-def build() -> models.Dashboard:
-    """The dashboard as Grafana's model."""
-    dashboard = (
-        builders.Dashboard("graphtide")
-        .uid("graphtide-overview")
-        .description("Freshness, lag, epochs, programs, graph and queries of graphtide daemons.")
-        .tags(["graphtide"])
-        .readonly()
-        .timezone("browser")
-        .refresh("10s")
-        .time("now-30m", "now")
-        .tooltip(models.DashboardCursorSync.CROSSHAIR)
-        .with_variable(builders.DatasourceVariable("datasource").label("Data source").type("prometheus"))
-        .with_variable(_instance_variable())
-    )
-    number = itertools.count(1)
-    for title, panels in ROWS.items():
-        dashboard = dashboard.with_row(builders.Row(title).id(next(number)))
-        # Six panels stand in two lines of three, four in one line.
-        width = WIDTH // (4 if len(panels) == 4 else 3)
-        for panel in panels:
-            dashboard = dashboard.with_panel(_panel(panel).id(next(number)).span(width).height(HEIGHT))
-    return dashboard.build()
-
-
-def _datasource() -> models.DataSourceRef:
-    return models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-
-
-def _instance_variable() -> builders.QueryVariable:
-    return (
-        builders.QueryVariable("instance")
-        .label("Instance")
-        .datasource(_datasource())
-        .query("label_values(graphtide_build_info, instance)")
-        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
-        .sort(models.VariableSort.ALPHABETICAL_ASC)
-        .multi(True)
-        .include_all(True)
-        .all_value(".*")
-        .current(models.VariableOption(selected=True, text="All", value="$__all"))
-    )
-
-
-def _panel(spec: PanelSpec) -> timeseries.Panel:
-    panel = (
-        timeseries.Panel()
-        .title(spec.title)
-        .description(spec.description)
-        .datasource(_datasource())
-        .unit(spec.unit)
-        .fill_opacity(20 if spec.stacked else 5)
-        .show_points(common.VisibilityMode.NEVER)
-        .legend(
-            common_builders.VizLegendOptions()
-            .display_mode(common.LegendDisplayMode.LIST)
-            .placement(common.LegendPlacement.BOTTOM)
-            .show_legend(True)
-        )
-    )
-    if spec.stacked:
-        panel = panel.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL))
-    if spec.log:
-        scale = common_builders.ScaleDistributionConfig().type(common.ScaleDistribution.LOG).log(10)
-        panel = panel.scale_distribution(scale)
-    else:
-        panel = panel.min(0)
-    for position, query in enumerate(spec.queries):
-        target = prometheus.Dataquery().expr(query.expression).range().ref_id(chr(ord("A") + position))
-        panel = panel.with_target(target.legend_format(query.legend or spec.title))
-    return panel

@@ -9,7 +9,8 @@ compiles CUDA C++ with g++ behind ``emulator.h``. Code under test imports CuPy a
 
 What it shows: missing barriers (threads run in random order between waits, and at times one block after all the
 others), collectives that cannot meet and other deadlocks, accesses outside of arrays (each ends at a page that
-cannot be touched; fresh memory is poisoned), host arrays given to device functions. What it does not show: speed,
+cannot be touched; fresh memory is poisoned), host arrays given to device functions, memory of the host that is
+registered twice, or still at the end. What it does not show: speed,
 races between plain loads and stores without a wait in between, streams (everything is synchronous), weak memory
 order.
 ``CUDA_EMULATOR_FLAGS`` in the environment is passed to g++, ``-fsanitize=undefined -fno-sanitize-recover`` say.
@@ -18,6 +19,6 @@ order.
 from __future__ import annotations
 
 from .build import EmulatorError, compiler
-from .cupy import emulated, failing_allocation, failing_card, seed
+from .cupy import emulated, failing_allocation, failing_card, registered, seed
 
-__all__ = ["EmulatorError", "compiler", "emulated", "failing_allocation", "failing_card", "seed"]
+__all__ = ["EmulatorError", "compiler", "emulated", "failing_allocation", "failing_card", "registered", "seed"]

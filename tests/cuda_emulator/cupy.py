@@ -713,6 +713,32 @@ def _argument(value: Any) -> Any:
     raise TypeError(f"Unsupported type {type(value)}")
 
 
+# -- memory of the host that kernels read ----------------------------------------------------------------------
+
+# What is registered: from one address to another.
+_registered: dict[int, int] = {}
+
+
+def registered() -> list[tuple[int, int]]:
+    """The memory of the host that is registered, as (begin, end)."""
+    return sorted(_registered.items())
+
+
+def _host_register(pointer: int, size: int, flags: int) -> None:
+    _fails(waits=False)
+    if pointer % PAGE_BYTES or size % PAGE_BYTES or size <= 0:
+        raise EmulatorError(f"{size} bytes from {pointer:#x} on are no whole pages")
+    if any(begin < pointer + size and pointer < end for begin, end in _registered.items()):
+        raise EmulatorError(f"cudaErrorHostMemoryAlreadyRegistered: {size} bytes from {pointer:#x} on")
+    _registered[pointer] = pointer + size
+
+
+def _host_unregister(pointer: int) -> None:
+    if _registered.pop(pointer, None) is None:
+        raise EmulatorError(f"cudaErrorHostMemoryNotRegistered: {pointer:#x}")
+    _fails(waits=False)
+
+
 # -- the module ------------------------------------------------------------------------------------------------
 
 
@@ -739,6 +765,9 @@ def _runtime() -> dict[str, Any]:
         "deviceSynchronize": lambda: None,
         "streamSynchronize": lambda stream: None,
         "hostGetDevicePointer": lambda pointer, flags=0: pointer,
+        "hostRegister": _host_register,
+        "hostUnregister": _host_unregister,
+        "deviceGetAttribute": lambda attribute, device: 1,
         "getDevice": lambda: 0,
         "setDevice": lambda device: None,
         "getDeviceCount": lambda: 1,
@@ -850,7 +879,8 @@ def _taken_from_packages() -> dict[tuple[str, str], Any]:
 def emulated(seed: int = 0) -> Iterator[types.ModuleType]:
     """Within it ``import cupy`` gives the emulated device, and the product's device modules use it.
 
-    They are imported afresh: keep nothing of them for after, nor arrays of another device for within.
+    They are imported afresh: keep nothing of them for after, nor arrays of another device for within. At the end
+    nothing may be registered any more.
     """
     before = {name: module for name, module in sys.modules.items() if _is_of_device(name)}
     for name in before:
@@ -858,10 +888,13 @@ def emulated(seed: int = 0) -> Iterator[types.ModuleType]:
     attributes = _taken_from_packages()
     _random.seed(seed)
     _pool.set_limit(0)
+    _registered.clear()
     modules = _modules()
     sys.modules.update(modules)
     try:
         yield modules["cupy"]
+        if _registered:
+            raise EmulatorError(f"memory of the host is still registered: {registered()}")
     finally:
         for name in [name for name in sys.modules if _is_of_device(name)]:
             del sys.modules[name]

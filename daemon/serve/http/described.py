@@ -42,10 +42,11 @@ class Described:
 @cache
 def described(method: str) -> Described | None:
     """What the client says of a method; None where it has none of this name."""
-    function = inspect.getattr_static(Client, method, None)
-    if function is None or method.startswith("_") or method == "call":
+    name = method.replace(".", "_")
+    function = inspect.getattr_static(Client, name, None)
+    if function is None or name.startswith("_") or name == "call":
         return None
-    function = getattr(Client, method)
+    function = getattr(Client, name)
     signature = inspect.signature(function)
     given = [_parameter(one) for one in signature.parameters.values() if one.name not in OF_CLIENTS]
     parameters = tuple(one for one in given if one.kind != FURTHER)

@@ -5,7 +5,8 @@ from __future__ import annotations
 READS = frozenset(
     {
         *("hello", "get", "top", "histogram", "path", "component", "neighbors", "degree", "degree_distribution"),
-        *("has_edge", "khop", "egonet", "subgraph", "cross_edges", "programs", "stats", "wait", "subscribe"),
+        *("has_edge", "khop", "egonet", "subgraph", "cross_edges", "programs", "stats", "placement", "wait"),
+        "subscribe",
     }
 )
 """Methods that change nothing, and may so be asked by GET; every other one needs POST."""

@@ -1,0 +1,242 @@
+"""Rows move between the sides, a few after each epoch: measured, decided, done, and told.
+
+Decisions are ``partition.rebalancing``'s. All of it is for the engine's thread, between two epochs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...compute.engine import ProgramRun
+from ...gpma.edges import EdgeBatch, EdgeList, Vertices, destinations, sources
+from ...gpma.vertex_columns import grown, new_column
+from ...ops.metrics import MOVE_REASONS, Metrics
+from ...partition.classes import DEVICE, Stock
+from ...partition.division import divide
+from ...partition.graph import Graph, NoMemory
+from ...partition.measures import Measures
+from ...partition.moves import Move
+from ...partition.placement import HOST
+from ...partition.policies import POLICIES
+from ...partition.rebalancing import Rebalancer
+from ..config.settings import PartitionConfig
+from .storage import StorageGate
+
+log = logging.getLogger(__name__)
+
+REASONS = ("placed", *MOVE_REASONS)
+"""Why a row is where it is: it was placed there when it came, or a move's reason."""
+
+
+BYTES_OF_UPDATE = 64
+"""What an update takes of a device's memory, at most, in all arrays."""
+ALL_LEAVE = 2
+"""After so many tries that found no memory for a batch, the host gets all rows."""
+EVERYTHING = 1 << 60
+
+BYTES_OF_EDGE, BYTES_OF_WEIGHT, DENSITY = 8, 4, 0.7
+"""What is thought that an edge takes of each array."""
+
+
+class Room(NamedTuple):
+    """Bytes of a device's memory: what rows hold, and what they could hold now."""
+
+    held: int
+    limit: int
+
+
+class Epoch(NamedTuple):
+    """What an epoch was: what it applied, what programs did, and how long all of it took."""
+
+    batch: EdgeBatch
+    runs: Sequence[ProgramRun]
+    seconds: float
+
+
+def load(graph: Graph, edges: EdgeList, n_vertices: int, dead: Vertices | None, room: Room, policy: str) -> None:
+    """``Graph.load`` of a graph whose rows are on one side each: on the device, as far as there is room.
+
+    Raises:
+        NoMemory: there is not enough, on the host neither.
+    """
+    each = (BYTES_OF_EDGE + (BYTES_OF_WEIGHT if graph.weighted else 0)) / DENSITY
+    graph.divide_by(lambda out, in_: divide(out, in_, each, room.limit, POLICIES[policy]))
+    graph.load(edges, n_vertices, dead)
+
+
+class Rebalancing:
+    """Of a graph whose rows are on one side each, of two."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        gate: StorageGate,
+        room: Callable[[], Room | None],
+        metrics: Metrics,
+        config: PartitionConfig,
+    ) -> None:
+        """``room``: of the second side's memory, as it is; None: that is gone, and had no rows."""
+        self.config = config
+        self._graph = graph
+        self._gate = gate
+        self._room = room
+        self._metrics = metrics
+        self._rebalancer = Rebalancer(self._stock, config.policy)
+        if not config.rebalance:
+            self._rebalancer.freeze()
+        self._why: npt.NDArray[np.uint8] = new_column(0, np.uint8)
+        self._epochs = 0
+        self._moved_edges, self._moved_s = 0, 0.0
+        self._totals = {"vertices": 0, "edges": 0, "seconds": 0.0, "failures": 0}
+        self._failure: str | None = None
+
+        metrics.frozen(self.frozen)
+
+    # -- after each epoch -----------------------------------------------------------------------------------------
+
+    def after(self, epoch: Epoch) -> None:
+        """Take an epoch's measures, and move what is to move before the next one."""
+        keys = epoch.batch.keys
+        self._rebalancer.ages.changed(sources(keys))
+        self._rebalancer.ages.changed(destinations(keys))
+        room = self._room()
+        if room is None:
+            return
+        measures = self._measures(epoch, room)
+        self._moved_edges, self._moved_s = 0, 0.0
+        moves = self._rebalancer.observe(measures)
+        self._epochs += 1
+        self._metrics.imbalance(_waiting(measures))
+        if moves:
+            self._carry_out(moves)
+        self._graph.placement.newcomers = self._rebalancer.newcomers
+
+    def make_room(self, updates: int, tries: int) -> bool:
+        """Have rows leave the device, for there was no memory for a batch of so many updates: more of them with
+        each of the ``tries`` for this batch, at last all. False: there are none, or the host has no memory for
+        them, or all of that has not helped."""
+        if tries > ALL_LEAVE or self._room() is None:
+            return False
+        bytes_needed = EVERYTHING if tries == ALL_LEAVE else BYTES_OF_UPDATE * updates * 16**tries
+        move = self._rebalancer.evict(bytes_needed)
+        return move is not None and self._carry_out([move])
+
+    def _carry_out(self, moves: Sequence[Move]) -> bool:
+        """False: there was no memory, and what is left of the moves is dropped."""
+        for move in moves:
+            begun = time.perf_counter()
+            try:
+                with self._gate.apply():
+                    moved = self._graph.migrate(move.vertices, move.to)
+            except NoMemory as error:
+                self._refused(move, error)
+                return False
+            finally:
+                self._gate.settle()  # contents are the same
+            seconds = time.perf_counter() - begun
+            self._note(move, moved.vertices, moved.edges, seconds)
+        return True
+
+    def _refused(self, move: Move, error: NoMemory) -> None:
+        self._rebalancer.refused()
+        self._totals["failures"] += 1
+        self._failure = f"{move.reason}: {error}"
+        self._metrics.move_failed()
+        side = self._graph.sides[move.to].name
+        log.warning(
+            "%d rows stay where they are: the %s has no memory for them: %s", move.vertices.size, side, error
+        )
+
+    def _note(self, move: Move, vertices: int, edges: int, seconds: float) -> None:
+        self._moved_edges += edges
+        self._moved_s += seconds
+        for name, amount in (("vertices", vertices), ("edges", edges), ("seconds", seconds)):
+            self._totals[name] += amount
+        if self._why.size < self._graph.n_vertices:
+            self._why = grown(self._why, self._graph.n_vertices, 0)
+        self._why[move.vertices] = REASONS.index(move.reason)
+        side = self._graph.sides[move.to].name
+        self._metrics.moved(move.reason, side, vertices=vertices, edges=edges, seconds=seconds)
+        log.debug("%d rows with %d edges moved to the %s: %s", vertices, edges, side, move.reason)
+
+    def _measures(self, epoch: Epoch, room: Room) -> Measures:
+        applied = {side.side: side for side in self._graph.applied}
+        host, device = self._graph.sides[HOST], self._graph.sides[DEVICE]
+        return Measures(
+            seconds=epoch.seconds,
+            device_bytes=room.held,
+            device_limit=room.limit,
+            host_edges=sum(array.n_edges for array in host.arrays),
+            device_edges=sum(array.n_edges for array in device.arrays),
+            host_apply_s=applied[host.name].seconds if host.name in applied else 0.0,
+            device_apply_s=applied[device.name].seconds if device.name in applied else 0.0,
+            host_programs_s=sum(run.seconds for run in epoch.runs if not run.on_device),
+            device_programs_s=sum(run.seconds for run in epoch.runs if run.on_device),
+            updates=len(epoch.batch),
+            moved_edges=self._moved_edges,
+            moved_s=self._moved_s,
+        )
+
+    def _stock(self) -> Stock:
+        graph = self._graph
+        in_degrees = np.empty(0, np.uint32)
+        if graph.directed and graph.host.in_ is not None:
+            in_degrees = graph.degrees("in")[: graph.n_vertices]
+        return Stock(graph.placement.owner, graph.degrees("out")[: graph.n_vertices], in_degrees)
+
+    # -- what is asked --------------------------------------------------------------------------------------------
+
+    def request(self) -> None:
+        """Rebalance after the next epoch, without thresholds."""
+        self._rebalancer.request()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether nothing moves, unless the device has no memory for a batch."""
+        return self._rebalancer.frozen
+
+    def freeze(self, *, thaw: bool) -> None:
+        """Let nothing move any more; or, with ``thaw``, let rows move again."""
+        if thaw:
+            self._rebalancer.thaw()
+        else:
+            self._rebalancer.freeze()
+        self._metrics.frozen(self.frozen)
+
+    def why(self, vertices: Vertices) -> list[str]:
+        """Of each vertex, why its rows are where they are, in a word of ``REASONS``."""
+        known = vertices < self._why.size
+        codes = np.zeros(vertices.size, np.uint8)
+        codes[known] = self._why[vertices[known]]
+        return [REASONS[code] for code in codes.tolist()]
+
+    def stats(self) -> dict[str, Any]:
+        """What the ``placement`` request shows; the newest decision last."""
+        rebalancer = self._rebalancer
+        decisions = []
+        for decision in rebalancer.decisions:
+            shown = asdict(decision)
+            epochs_ago = self._epochs - shown.pop("epoch")
+            decisions.append({"epochs_ago": epochs_ago, **shown})
+        return {
+            "frozen": rebalancer.frozen,
+            "newcomers": self._graph.sides[rebalancer.newcomers].name,
+            "budget_edges": rebalancer.budget(),
+            "moved": {**self._totals, "last_failure": self._failure},
+            "decisions": decisions,
+        }
+
+
+def _waiting(measures: Measures) -> float:
+    """The share of the slower side's time to apply the batch in which the other side and programs were done."""
+    fast_s, slow_s = sorted((measures.host_apply_s, measures.device_apply_s))
+    if slow_s <= 0 or 0 in (measures.host_edges, measures.device_edges):
+        return 0.0
+    return max(0.0, 1 - (fast_s + measures.programs_s) / slow_s)

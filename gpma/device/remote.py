@@ -1,0 +1,196 @@
+"""Rows of a graph that live in arrays on the host, and that kernels on the device read there (``leaves.cuh``).
+
+A row is in one of both places. Which rows are remote, a bit says of each, on the device. Kernels get the addresses
+of the host's columns, which the driver knows (``registered.py``), and read them over the bus. Only small columns
+are copied, and those where no address space is reserved: memory is registered by pages, and theirs are others' as
+well. The host must not write while kernels run.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..address_space import reservation_of
+from ..edges import Vertices
+from ..rows import RowView
+from .module import import_cupy
+from .registered import Extent, Range, Registered
+from .state import DeviceArray, address, pinned, zeros
+from .structures import STATE
+
+# The fields of struct State, as ``_write`` packs them.
+_COLUMNS, _NUMBERS = struct.Struct("=6Q"), struct.Struct("=3I")
+_FIRST_COLUMN, _FIRST_NUMBER = "remote_keys", "remote_n_leaves"
+# Bits grow by this factor. From so large a share of words on, all of them are brought anew.
+_ROOM = 1.5
+_UPLOAD_SHARE = 1 / 8
+_LEAVES_MAX = (1 << 32) - 2
+# Ordinary arrays of so many bytes have pages of their own: the C library maps them one by one from 32 MiB on.
+APART_BYTES = 64 << 20
+
+
+class HostArray(Protocol):
+    """A packed array of the host; ``before_pages_go`` is called with the addresses of pages that will go."""
+
+    before_pages_go: Callable[[Iterable[Range]], None]
+
+    @property
+    def n_edges(self) -> int: ...
+    def view(self) -> RowView: ...
+
+
+class RemoteRows:
+    """Rows in arrays of the host: ``out``, and ``in_`` where in-rows are kept by themselves. All on ``stream``."""
+
+    def __init__(self, out: HostArray, in_: HostArray | None, stream: Any) -> None:
+        """No row is remote yet.
+
+        Raises:
+            RuntimeError: the device does not read the host's memory in place, or fails.
+        """
+        self.out, self.in_ = out, in_
+        self.n_rows = 0
+        """How many rows are remote."""
+        self._stream = stream
+        self._registered = Registered()
+        # Of columns that cannot be registered, by array and by the column's place in the view.
+        self._copies: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}
+        for array in self._arrays:
+            array.before_pages_go = self._registered.let_go
+        self._words: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
+        with stream:
+            self._bits: DeviceArray = zeros(0, np.uint32)
+
+    @property
+    def n_edges(self) -> int:
+        """Of all arrays."""
+        return sum(array.n_edges for array in self._arrays)
+
+    @property
+    def registered_bytes(self) -> int:
+        """How much of the host's memory is pinned, for kernels to read."""
+        return self._registered.n_bytes + sum(copy.nbytes for copy in self._copies.values())
+
+    @property
+    def _arrays(self) -> list[HostArray]:
+        return [self.out] if self.in_ is None else [self.out, self.in_]
+
+    def ensure_vertices(self, n_vertices: int) -> None:
+        """Make room for the bits of so many; the rows of new ones are not remote.
+
+        Raises:
+            MemoryError: there is not enough; nothing was changed.
+        """
+        size = self._words.size
+        if n_vertices <= 32 * size:
+            return
+        room = max(-(-n_vertices // 32), int(size * _ROOM))
+        with self._stream:
+            bits = zeros(room, np.uint32)
+            bits[:size] = self._bits
+        words = np.zeros(room, np.uint32)
+        words[:size] = self._words
+        self._words, self._bits = words, bits
+
+    def mark(self, vertices: Vertices, *, remote: bool) -> None:
+        """Say of the rows of these vertices, each named once, whether they are remote.
+
+        Raises:
+            IndexError: a vertex does not exist; nothing was changed.
+            RuntimeError: the device, as CuPy says it.
+        """
+        place, bit = vertices >> np.uint32(5), np.uint32(1) << (vertices & np.uint32(31))
+        is_other = (self._words[place] & bit != 0) != remote
+        if not is_other.any():
+            return
+        self.n_rows += int(np.count_nonzero(is_other)) * (1 if remote else -1)
+        np.bitwise_xor.at(self._words, place[is_other], bit[is_other])
+        changed = np.unique(place[is_other])
+        with self._stream:
+            if changed.size > _UPLOAD_SHARE * self._words.size or not self._bring(changed):
+                self._bits.set(self._words, stream=self._stream)
+            # What was brought may lie in memory that is free from here on.
+            self._stream.synchronize()
+
+    def _bring(self, changed: npt.NDArray[np.uint32]) -> bool:
+        """Bring only these words to the device; False: there is no memory for it."""
+        asarray = import_cupy().asarray
+        try:
+            self._bits[asarray(changed)] = asarray(self._words[changed])
+        except MemoryError:
+            return False
+        return True
+
+    def write(self, out: npt.NDArray[np.void], in_: npt.NDArray[np.void]) -> None:
+        """Fill these fields of two structures State, of the out-rows and of those to pull from.
+
+        Raises:
+            RuntimeError: the driver does not let kernels read the columns, or there are too many leaves.
+            MemoryError: there is not enough pinned memory for columns that are copied.
+        """
+        views = [array.view() for array in self._arrays]
+        extents = [_extents(view) for view in views]
+        self._registered.cover([extent for column in extents for extent in column if _is_apart(extent.column)])
+        addresses = [
+            [self._address((number, place), extent.column) for place, extent in enumerate(columns)]
+            for number, columns in enumerate(extents)
+        ]
+        self._write(views[0], addresses[0], out)
+        self._write(views[-1], addresses[-1], in_)
+
+    def close(self) -> None:
+        """Read nothing any more."""
+        for array in self._arrays:
+            array.before_pages_go = nobody_reads
+        self._registered.close()
+        self._copies.clear()
+
+    def _address(self, place: tuple[int, int], column: npt.NDArray[Any]) -> int:
+        """Where kernels find a column; 0: it is empty."""
+        if column.size == 0 or _is_apart(column):
+            return int(column.ctypes.data) if column.size else 0
+        copy = self._copies.get(place)
+        if copy is None or copy.size < column.nbytes:
+            copy = self._copies[place] = pinned(int(_ROOM * column.nbytes), np.uint8)
+        copy[: column.nbytes] = column.view(np.uint8)
+        return int(copy.ctypes.data)
+
+    def _write(self, rows: RowView, addresses: list[int], to: npt.NDArray[np.void]) -> None:
+        n_leaves, n_empty = rows.counts.size, rows.stretch_end - rows.stretch_begin
+        packed = memoryview(to.view(np.uint8))
+        if _number(packed, "n_leaves") + n_leaves - n_empty > _LEAVES_MAX:
+            raise RuntimeError("host and device together have more leaves than kernels can number")
+        _COLUMNS.pack_into(packed, _place(_FIRST_COLUMN), *addresses, address(self._bits))
+        _NUMBERS.pack_into(packed, _place(_FIRST_NUMBER), n_leaves - n_empty, rows.stretch_begin, n_empty)
+
+
+def nobody_reads(pages: Iterable[Range]) -> None:
+    """They may go."""
+
+
+def _extents(rows: RowView) -> list[Extent]:
+    """What kernels read of the columns, in the order of struct State: all but the stretch."""
+    leaves = (0, rows.stretch_begin), (rows.stretch_end, rows.counts.size)
+    slots = [(begin << rows.leaf_shift, end << rows.leaf_shift) for begin, end in leaves]
+    by_leaf = [Extent(rows.keys, slots), Extent(rows.weights, slots), Extent(rows.counts, leaves)]
+    return [*by_leaf, *(Extent(column, [(0, column.size)]) for column in (rows.row_leaf, rows.degrees))]
+
+
+def _is_apart(column: npt.NDArray[Any]) -> bool:
+    """Whether there is nothing else in the pages of a column, so that they can be registered."""
+    return reservation_of(column) is not None or column.nbytes >= APART_BYTES
+
+
+def _place(field: str) -> int:
+    assert STATE.fields is not None
+    return STATE.fields[field][1]
+
+
+def _number(packed: memoryview, field: str) -> int:
+    found: int = struct.unpack_from("=I", packed, _place(field))[0]
+    return found

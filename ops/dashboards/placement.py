@@ -1,0 +1,109 @@
+"""The dashboard of placement and rebalancing: who has which rows, what each side does, what moves, and why.
+
+``ROWS`` says what is shown.
+"""
+
+from __future__ import annotations
+
+from .panels import PanelSpec, Query, rate, series
+
+PLACEMENT = (
+    PanelSpec(
+        "Vertices by side",
+        "Vertices whose rows a side keeps. The sides add up to the graph where each row is on one side only "
+        "(partition.host_rows); else each keeps all.",
+        "short",
+        (Query(f"sum by (side) ({series('side_vertices')})", "{{side}}"),),
+    ),
+    PanelSpec(
+        "Edges by side",
+        "Out-edges of these rows, undirected ones in both directions.",
+        "short",
+        (Query(f"sum by (side) ({series('side_edges')})", "{{side}}"),),
+    ),
+    PanelSpec(
+        "Bytes by side",
+        "Memory of the graph on each side.",
+        "bytes",
+        (Query(f"sum by (side) ({series('side_bytes')})", "{{side}}"),),
+    ),
+    PanelSpec(
+        "Headroom of the device",
+        "Share of the device's memory that is left: under 15% rows leave until 20% are, over 30% rows come until "
+        "25% are. 0 without a device.",
+        "percentunit",
+        (Query(f"min({series('device_headroom_ratio')})", "headroom"),),
+    ),
+    PanelSpec(
+        "Memory of the device",
+        "What the daemon has taken, and what it may (device.memory); the graph is a part of it.",
+        "bytes",
+        (
+            Query(f"sum({series('device_memory_held_bytes')})", "held"),
+            Query(f"sum({series('device_memory_limit_bytes')})", "limit"),
+        ),
+    ),
+    PanelSpec(
+        "Devices",
+        "1 while a device keeps rows, how often one was given up (the log says why), and whether rows are frozen "
+        "where they are.",
+        "short",
+        (
+            Query(f"sum({series('device_present')})", "present"),
+            Query(f"sum({series('device_lost_total')})", "lost"),
+            Query(f"max({series('placement_frozen')})", "frozen"),
+        ),
+    ),
+)
+
+WORK = (
+    PanelSpec(
+        "Updates by side",
+        "Updates of rows that each side was given to apply, per second; one of an edge is one of its out-row and "
+        "one of its in-row.",
+        "ops",
+        (Query(rate("side_updates_total", "side"), "{{side}}"),),
+    ),
+    PanelSpec(
+        "Busy with updates",
+        "Seconds per second that each side applied updates; sides work at the same time.",
+        "percentunit",
+        (Query(rate("side_apply_seconds_total", "side"), "{{side}}"),),
+    ),
+    PanelSpec(
+        "Imbalance",
+        "Share of the slower side's time to apply the last epoch in which all else was done: the other side, and "
+        "programs. Over a sixth in the mean of 64 epochs, rows move. 0: one side has all rows.",
+        "percentunit",
+        (Query(f"max({series('placement_imbalance_ratio')})", "imbalance"),),
+    ),
+)
+
+MOVES = (
+    PanelSpec(
+        "Rows moved",
+        "Vertices whose rows moved, per second, by where to and why.",
+        "ops",
+        (Query(rate("placement_moved_vertices_total", "to, reason"), "to the {{to}}: {{reason}}"),),
+        stacked=True,
+    ),
+    PanelSpec(
+        "Edges moved",
+        "Edges of rows that moved, per second, by where to and why.",
+        "ops",
+        (Query(rate("placement_moved_edges_total", "to, reason"), "to the {{to}}: {{reason}}"),),
+        stacked=True,
+    ),
+    PanelSpec(
+        "Cost of moves",
+        "Seconds per second that moves took: a twentieth at most, unless the device had no memory for a batch; "
+        "and moves per second that found no memory themselves.",
+        "short",
+        (
+            Query(rate("placement_move_seconds_total"), "seconds"),
+            Query(rate("placement_move_failures_total"), "failures"),
+        ),
+    ),
+)
+
+ROWS: dict[str, tuple[PanelSpec, ...]] = {"Placement": PLACEMENT, "Work": WORK, "Moves": MOVES}

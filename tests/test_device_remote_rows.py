@@ -1,0 +1,351 @@
+"""Programs on a device whose rows live on the host in part: what they give with all rows on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import cuda_emulator
+import numpy as np
+import pytest
+import test_device_components as components
+import test_device_pagerank as pagerank
+import test_device_paths as paths
+from histories import Epoch, deletes, inserts, random_history
+from test_cuda_compiles import AS_CUPY, compiled
+from test_cuda_compiles import nvrtc as nvrtc
+
+from graphtide.compute.program import Refresh
+from graphtide.gpma import vertex_columns
+from graphtide.gpma.address_space import reservation_of
+from graphtide.gpma.host import slot_memory
+from graphtide.gpma.host.slot_memory import SlotMemory
+from graphtide.gpma.rows import RowView
+from graphtide.partition.graph import Graph
+from graphtide.partition.placement import HOST
+
+DEVICE = 1
+
+
+class Splitting:
+    """A run of a program on a graph whose rows are on the host or on the device, and move before each epoch."""
+
+    graph: Graph
+    n_steps = 0
+
+    def new_graph(self, *, directed: bool, weighted: bool) -> Graph:
+        return Graph(directed=directed, weighted=weighted, device=True, host_rows="owned", threads=1)
+
+    def move(self, seed: int) -> None:
+        """Have other rows on the host, and new vertices on one of both sides."""
+        rng = np.random.default_rng([seed, self.n_steps])
+        if self.graph.n_vertices:
+            place(self.graph, subset(self.n_steps + seed, self.graph.degrees("out"), rng))
+        self.graph.placement.newcomers = int(rng.integers(2))
+        self.n_steps += 1
+
+
+def place(graph: Graph, is_remote: np.ndarray) -> None:
+    """Have exactly these rows on the host; bool by vertex."""
+    for side in (HOST, DEVICE):
+        leaving = (graph.placement.owner != side) & (is_remote == (side == HOST))
+        graph.migrate(np.flatnonzero(leaving).astype(np.uint32), side)
+
+
+def subset(k: int, degrees: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Rows to be remote, bool by vertex, by ``k``: half, the longest alone, all others, none, all, few."""
+    n = degrees.size
+    hub = np.arange(n) == np.argmax(degrees)
+    return (rng.random(n) < 0.5, hub, ~hub, hub & ~hub, hub | ~hub, rng.random(n) < 0.1)[k % 6]
+
+
+class PathRun(Splitting, paths.TwinRun):
+    pass
+
+
+class ComponentsRun(Splitting, components.TwinRun):
+    pass
+
+
+class RanksRun(Splitting, pagerank.RanksRun):
+    pass
+
+
+Run = TypeVar("Run", bound=Splitting)
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def run_of(emulated_cupy: Any) -> Iterator[Make]:
+    """Makes runs of a class, and closes their graphs."""
+    made: list[Any] = []
+
+    def make(kind: type[Run], *given: Any, **how: Any) -> Run:
+        made.append(kind(*given, **how))
+        return made[-1]  # type: ignore[no-any-return]
+
+    yield make
+    for run in made:
+        run.graph.close()
+
+
+def step(run: Any, epoch: Epoch, seed: int) -> Refresh:
+    run.move(seed)
+    done: Refresh = run.step(epoch)
+    return done
+
+
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("kind", ["bfs", "sssp"])
+def test_paths_of_any_history(
+    run_of: Make, kind: str, directed: bool, seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for own_seed in range(seed, seed + (60 if run_long else 1)):
+        rng = np.random.default_rng(own_seed)
+        cuda_emulator.seed(own_seed)
+        if own_seed % 2:
+            paths.tiny(monkeypatch, rng)
+        run = run_of(PathRun, kind, directed=directed)
+        history = random_history(own_seed, directed=directed, epochs=14, vertex_share=0.1 * (own_seed % 3 > 0))
+        for epoch in history.epochs:
+            step(run, epoch, own_seed)
+        assert run.graph.check() == []
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_components_of_any_history(
+    run_of: Make, directed: bool, seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for own_seed in range(seed, seed + (60 if run_long else 1)):
+        rng = np.random.default_rng(own_seed)
+        cuda_emulator.seed(own_seed)
+        if own_seed % 2:
+            components.tiny(monkeypatch, rng)
+        run = run_of(ComponentsRun, directed=directed, seed=own_seed)
+        history = random_history(own_seed, directed=directed, epochs=14, vertex_share=0.1 * (own_seed % 3 > 0))
+        for epoch in history.epochs:
+            step(run, epoch, own_seed)
+        assert run.graph.check() == []
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_ranks_of_any_history(
+    run_of: Make, directed: bool, seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pagerank.set_threads(monkeypatch, pagerank.FEW_THREADS)
+    for own_seed in range(seed, seed + (40 if run_long else 1)):
+        cuda_emulator.seed(own_seed)
+        run = run_of(RanksRun, directed=directed)
+        history = random_history(own_seed, directed=directed, epochs=8, vertex_share=0.1 * (own_seed % 3 > 0))
+        for epoch in history.epochs:
+            step(run, epoch, own_seed)
+        assert run.graph.check() == []
+
+
+# -- which rows are remote ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5])
+def test_marks_are_on_the_device_as_vertices_come(
+    emulated_cupy: Any, graphs: list[Graph], seed: int, share: float
+) -> None:
+    graph = Graph(device=True, host_rows="owned", threads=1)
+    graphs.append(graph)
+    side = graph.device
+    assert side is not None
+    rng = np.random.default_rng(seed)
+    marked = np.zeros(0, np.bool_)
+    for n in (1, 31, 33, 500, 3000, 3001):
+        side.ensure_vertices(n)
+        marked = np.append(marked, np.zeros(n - marked.size, np.bool_))
+        for is_remote in (True, True, False):
+            some = np.flatnonzero(rng.random(n) < share).astype(np.uint32)
+            side.set_remote(rng.permutation(some), is_remote)
+            marked[some] = is_remote
+            remote = side._remote
+            assert remote is not None and remote.n_rows == np.count_nonzero(marked)
+            bits = np.unpackbits(remote._bits.get().view(np.uint8), bitorder="little")
+            assert np.array_equal(bits[:n], marked) and not bits[n:].any()
+    with pytest.raises(IndexError):
+        side.set_remote(np.array([1 << 20], np.uint32), True)
+
+
+def test_rows_without_edges_make_nothing_remote(run_of: Make) -> None:
+    run = run_of(PathRun, "bfs")
+    graph = run.graph
+    side = graph.device
+    run.step(inserts([(0, 1), (1, 2), (2, 0)], 5))
+    assert side.remote is None and side.n_arcs == 3
+    place(graph, np.array([False, False, False, True, True]))
+    assert side.remote is None and not graph.host.out.n_edges
+    place(graph, np.array([True, False, False, True, True]))
+    assert side.remote is not None and side.n_arcs == 3 and side.out.n_edges == 2
+    assert side.remote.registered_bytes == 0, "no program has run yet"
+    run.step(inserts([(0, 3)], 5))
+    assert side.remote.registered_bytes > 0
+    side.read_remote(None)
+    assert side.remote is None and not cuda_emulator.registered()
+
+
+@pytest.mark.parametrize("has_address_space", [True, False])
+def test_graphs_in_one_process_share_no_registered_page(
+    run_of: Make, has_address_space: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their small columns lie side by side in memory."""
+    if not has_address_space:
+        for module in (slot_memory, vertex_columns):
+            monkeypatch.setattr(module, "reserve", lambda n_bytes: None)
+    several = [run_of(PathRun, "bfs") for _ in range(3)]
+    for epoch in random_history(seed, directed=True, epochs=4).epochs:
+        for run in several:
+            step(run, epoch, seed)
+            place(run.graph, np.ones(run.graph.n_vertices, np.bool_))
+            run.twin.start(run.graph)
+            run.check()
+    assert bool(cuda_emulator.registered()) == has_address_space
+
+
+# -- arrays that grow and shrink ----------------------------------------------------------------------------------
+
+
+class Pages:
+    """Watches that kernels read what is registered alone, and that no page goes while it is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from graphtide.compute.device.kernels import Calls
+
+        self.gone = self.launched = 0
+        launch: Any = Calls.launch
+        release, give_back = SlotMemory.release, SlotMemory.give_back
+
+        def launch_registered(calls: Any, kernel: Any, device: Any, launcher: Any = None) -> None:
+            launch(calls, kernel, device, launcher)
+            if device.remote is not None:
+                for array in device.remote._arrays:
+                    parts = [part for part in live(array.view()) if reservation_of(part) is not None]
+                    assert parts and not any(map(self.is_outside, parts))
+                self.launched += 1
+
+        def go(memory: SlotMemory, first: int, last: int) -> None:
+            for begin, end in memory.pages(first, last):
+                for piece, piece_end in cuda_emulator.registered():
+                    assert begin >= end or begin >= piece_end or piece >= end, "pages go that are registered"
+                self.gone += begin < end
+
+        def watched_release(memory: SlotMemory, n_leaves: int, before: int) -> None:
+            go(memory, n_leaves, before)
+            release(memory, n_leaves, before)
+
+        def watched_give_back(memory: SlotMemory, first: int, last: int) -> bool:
+            go(memory, first, last)
+            return give_back(memory, first, last)
+
+        monkeypatch.setattr(Calls, "launch", launch_registered)
+        monkeypatch.setattr(SlotMemory, "release", watched_release)
+        monkeypatch.setattr(SlotMemory, "give_back", watched_give_back)
+        monkeypatch.setattr(slot_memory, "_PIECE_LEAVES", 1)
+
+    @staticmethod
+    def is_outside(part: np.ndarray) -> bool:
+        """Whether kernels may not read all of this."""
+        begin, end = part.ctypes.data, part.ctypes.data + part.nbytes
+        for piece, piece_end in cuda_emulator.registered():
+            if piece <= begin < piece_end:
+                begin = piece_end
+        return begin < end
+
+
+def live(rows: RowView) -> list[np.ndarray]:
+    """The parts of columns that may be read."""
+    leaves = slice(0, rows.stretch_begin), slice(rows.stretch_end, rows.counts.size)
+    slots = [slice(part.start << rows.leaf_shift, part.stop << rows.leaf_shift) for part in leaves]
+    by_leaf = [(rows.counts, leaves), (rows.keys, slots), (rows.weights, slots)]
+    return [rows.row_leaf, rows.degrees, *(column[part] for column, parts in by_leaf for part in parts)]
+
+
+@pytest.mark.parametrize("family", ["bfs", "components", "pagerank"])
+def test_while_the_host_s_array_grows_and_shrinks(
+    run_of: Make, family: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphtide.compute.device import forest_runs, path_runs, push_runs
+    from graphtide.gpma.device import constants
+
+    cuda_emulator.seed(seed)
+    pagerank.set_threads(monkeypatch, pagerank.FEW_THREADS)
+    pages = Pages(monkeypatch)
+    for module in (constants, path_runs, forest_runs, push_runs):
+        monkeypatch.setattr(module, "LONG_ROW", 12)  # some are, some are not
+    if family == "pagerank":
+        run = run_of(RanksRun, tolerance=0.1)
+    else:
+        run = run_of(ComponentsRun) if family == "components" else run_of(PathRun, family)
+    program = run.program if family == "pagerank" else run.twin
+
+    def step(epoch: Epoch) -> bool:
+        """Whether a stretch lies amid the host's leaves now; then from scratch, too."""
+        run.step(epoch)
+        rows = array.view()
+        if not 0 < rows.stretch_begin < rows.stretch_end < rows.counts.size:
+            return False
+        run.report = program.start(run.graph)
+        run.check()
+        return True
+
+    array, n = run.graph.host.out, 300
+    few = 40 if family == "pagerank" else 15  # updates of a step, so that it takes several
+    rng = np.random.default_rng(seed)
+    edges = rng.permutation(np.unique(rng.integers(0, n, (9000, 2)), axis=0))
+    at = 4500
+    # The last row is long, and none comes behind it.
+    run.step(inserts([*edges[:at].tolist(), *((n, v) for v in range(150)), (0, n)], n + 1))
+    place(run.graph, np.append(rng.random(n) < 0.7, True))
+    n_amid = 0
+    while not n_amid or array.migrating:
+        more = few if array.migrating else 250
+        n_amid += step(inserts(edges[at : at + more].tolist(), n + 1))
+        at += more
+    n_amid = 0
+    while not n_amid or array.migrating or not pages.gone:
+        fewer = 250 if array.n_edges > 0.52 * array.view().keys.size else few
+        n_amid += step(deletes(edges[at - fewer : at].tolist(), n + 1))
+        at -= fewer
+    run.step(inserts(edges[at : at + 30].tolist(), n + 1))
+    run.step(deletes(edges[100:at].tolist(), n + 1))  # so few are left that they move to fewer leaves at once
+    assert pages.launched > 10
+    assert run.graph.check() == []
+
+
+# -- kernels ------------------------------------------------------------------------------------------------------
+
+
+# What takes longest to compile, and reads rows as others do.
+LARGE = "mend_forest.cu", "mend.cu", "span.cu"
+
+
+def texts(run_long: bool) -> Iterator[tuple[str, str, bool, Sequence[str]]]:
+    """(file, its text, weighted, macros) of kernels of programs."""
+    from graphtide.compute.device import forest_runs, path_runs, push_runs, walk_runs
+    from graphtide.compute.device.functor import cuda_text
+    from graphtide.gpma.device import module
+
+    folder = Path(module.__file__).parents[2] / "compute" / "device"
+    for kind in ("bfs", "sssp"):
+        form = paths.KINDS[kind]("x", (0,)).form
+        for name in path_runs.kernels_of(weighted=form.weighted):
+            file, macros, _ = path_runs.SOURCES[name]
+            if run_long or file not in LARGE:
+                yield file, cuda_text(form) + module.source(folder / file), form.weighted, macros
+    for origin in (*forest_runs.SOURCES.values(), *walk_runs.SOURCES.values(), push_runs.SOURCE):
+        if run_long or origin.file not in LARGE:
+            yield origin.file, module.source(folder / origin.file), False, origin.macros
+
+
+def test_kernels_compile_without_warnings(nvrtc: object, run_long: bool) -> None:
+    from graphtide.compute.device.kernels import REMOTE
+    from graphtide.gpma.device import module
+
+    for file, text, weighted, macros in texts(run_long):
+        options = [*module.options(weighted=weighted), *macros, *REMOTE, *AS_CUPY, "-arch=sm_90"]
+        done, log, _ = compiled(nvrtc, text, file, options)
+        assert done and not log, log
