@@ -183,8 +183,8 @@ class CountRuns:
         return self._run(device, search, n_touched, begins=False)
 
     def _run(self, device: DeviceSide, search: PathRuns, n_touched: int, *, begins: bool) -> CountRun:
-        kernel = self._kernel or self.compile()
-        report, arcs = device.report, device.out.n_edges
+        kernel = self._kernel or self.compile(device)
+        report, arcs = device.report, device.n_arcs
         n_updates = 0 if begins else len(report)
         _CALL.pack_into(
             self._calls.packed,
@@ -235,9 +235,9 @@ class CountRuns:
 
     # -- kernels ----------------------------------------------------------------------------------------------
 
-    def compile(self) -> Kernel:
+    def compile(self, device: DeviceSide) -> Kernel:
         """Have the kernel compiled, or loaded from CuPy's cache, now."""
-        self._kernel = compiled(SOURCE, weighted=False)
+        self._kernel = compiled(SOURCE, device, weighted=False)
         return self._kernel
 
 

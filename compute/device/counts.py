@@ -43,7 +43,7 @@ class DeviceSSPaths(DeviceProgram):
     def compile(self, graph: Graph) -> None:
         assert graph.device is not None
         self._hops.compile(graph)
-        self._runs_on(graph, graph.device).compile()
+        self._runs_on(graph, graph.device).compile(graph.device)
 
     def warm_up(self, graph: Graph) -> None:
         self.host.warm_up(graph)  # for when the device is lost
@@ -114,7 +114,7 @@ class DeviceSSPaths(DeviceProgram):
         import_cupy().cuda.Device().use()  # for the thread that runs programs now
         if self._runs is None:
             self._runs = CountRuns(device)
-        self._runs.make_room(graph.n_vertices, device.out.n_edges)
+        self._runs.make_room(graph.n_vertices, device.n_arcs)
         return self._runs
 
     def memory_bytes(self) -> int:
