@@ -29,13 +29,16 @@ class CountsRun:
     """A graph on host and device, and counts twice: ``program`` on the device, and ``host`` from scratch."""
 
     def __init__(self, *, directed: bool = True, sources: tuple[int, ...] = (0,)) -> None:
-        self.graph = Graph(directed=directed, device=True, threads=1)
+        self.graph = self.new_graph(directed=directed, weighted=False)
         self.sources = sources
         self.make = lambda: SSPaths("counts", sources)
         self.host = self.make()
         self.program: Any = twin(self.make(), self.graph)
         self.program.bind(self.bound())
         self.report: Refresh = self.program.start(self.graph)
+
+    def new_graph(self, *, directed: bool, weighted: bool) -> Graph:
+        return Graph(directed=directed, weighted=weighted, device=True, threads=1)
 
     def bound(self) -> Vertices:
         graph = self.graph
