@@ -29,6 +29,7 @@ from graphtide.compute.paths.sswp import SSWP
 from graphtide.compute.program import Program, Refresh
 from graphtide.compute.triangles.triangles import Triangles
 from graphtide.compute.walks.pagerank import PageRank
+from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.gpma.device_failure import DeviceFailed, is_of_device
 from graphtide.gpma.edges import NO_VERTEX
 from graphtide.partition.graph import Graph, GraphChange

@@ -23,10 +23,10 @@ from ...partition.division import divide
 from ...partition.graph import Graph, NoMemory
 from ...partition.measures import Measures
 from ...partition.moves import Move
-from ...partition.owned import SideFull
 from ...partition.placement import HOST
 from ...partition.policies import POLICIES
 from ...partition.rebalancing import Rebalancer
+from ...partition.split_rows import SideFull
 from ..config.settings import PartitionConfig
 from .storage import StorageGate
 
