@@ -27,8 +27,8 @@ from graphtide.compute.paths.form import Functors
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.paths.sswp import SSWP
 from graphtide.compute.program import Program, Refresh
+from graphtide.compute.triangles.triangles import Triangles
 from graphtide.compute.walks.pagerank import PageRank
-from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.gpma.device_failure import DeviceFailed, is_of_device
 from graphtide.gpma.edges import NO_VERTEX
 from graphtide.partition.graph import Graph, GraphChange
@@ -353,7 +353,7 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
     both: Callable[..., Both], caplog: pytest.LogCaptureFixture
 ) -> None:
     makers = {
-        "near": lambda id: PersonalisedPageRank(id, (0,)),
+        "corners": Triangles,
         "ranks": lambda id: PageRank(id, tolerance=1e-6),
         "odd": lambda id: Exponential(id, (0,)),
         "sssp": MAKERS["sssp"],
@@ -362,12 +362,12 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
         pair = both(makers=makers)
     line = Exponential.functors().gather.__code__.co_firstlineno + 1
     assert [record.getMessage() for record in caplog.records if "stays" in record.getMessage()] == [
-        "program near stays on the host: programs of the kind 'ppr' have no twin on a device",
+        "program corners stays on the host: programs of the kind 'triangles' have no twin on a device",
         "program ranks stays on the host: a tolerance below 0.0001 is beyond what a device keeps of numbers",
         f"program odd stays on the host: {__file__}:{line}: a call of math.exp",
     ]
     assert {run.id: run.on_device for run in pair.start()} == {
-        "near": False,
+        "corners": False,
         "ranks": False,
         "odd": False,
         "sssp": True,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...partition.graph import Graph
+from ..counts.sspaths import SSPaths
 from ..forest.components import Components
 from ..paths.program import PathProgram
 from ..program import Program
@@ -71,6 +72,10 @@ def _made(program: Program) -> DeviceProgram:
         from .components import DeviceComponents
 
         return DeviceComponents(program)
+    if type(program) is SSPaths:
+        from .counts import DeviceSSPaths
+
+        return DeviceSSPaths(program)
     if type(program) is PageRank:
         from .pagerank import TOLERANCE_MIN, DevicePageRank
 

@@ -178,6 +178,12 @@ class PathRuns:
         return self._vertices.words
 
     @property
+    def log(self) -> DeviceArray:
+        """uint32[room]: as many vertices as the last run of ``mend`` logged."""
+        assert self._vertices is not None
+        return self._vertices.log
+
+    @property
     def memory_bytes(self) -> int:
         """Of the host, pinned."""
         return 0 if self._vertices is None else self._vertices.changes.nbytes

@@ -120,6 +120,12 @@ class DevicePathProgram(DeviceProgram):
     def _let_go(self) -> None:
         self._runs = None
 
+    @property
+    def runs(self) -> PathRuns:
+        """The words on the device; of a program that has run there."""
+        assert self._runs is not None
+        return self._runs
+
     def _runs_on(self, graph: Graph, device: DeviceSide) -> PathRuns:
         """The words on the device, with room for the graph's vertices."""
         import_cupy().cuda.Device().use()  # for the thread that runs programs now

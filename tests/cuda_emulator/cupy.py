@@ -848,6 +848,8 @@ USERS = (
     "graphtide.compute.device.kernels",
     "graphtide.compute.device.path_runs",
     "graphtide.compute.device.paths",
+    "graphtide.compute.device.count_runs",
+    "graphtide.compute.device.counts",
     "graphtide.compute.device.forest_runs",
     "graphtide.compute.device.components",
     "graphtide.compute.device.walk_runs",
