@@ -17,6 +17,7 @@ from histories import Epoch, epoch_of, random_history
 from own_programs import Fading, Within
 from test_components import Ids
 
+from graphtide.compute.counts.sspaths import SSPaths
 from graphtide.compute.device import NoTwin, twin
 from graphtide.compute.device.program import Abode, DeviceProgram
 from graphtide.compute.engine import Engine, ProgramRun
@@ -29,6 +30,7 @@ from graphtide.compute.paths.sswp import SSWP
 from graphtide.compute.program import Program, Refresh
 from graphtide.compute.triangles.triangles import Triangles
 from graphtide.compute.walks.pagerank import PageRank
+from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.gpma.device_failure import DeviceFailed, is_of_device
 from graphtide.gpma.edges import NO_VERTEX
 from graphtide.partition.graph import Graph, GraphChange
@@ -397,6 +399,7 @@ def test_kernels_are_compiled_where_a_program_is_made_ready(
     makers = {name: MAKERS[name] for name in ("bfs", "sssp", "components")}
     makers["ranks"] = lambda id: PageRank(id)
     makers["near"] = lambda id: PersonalisedPageRank(id, (0,))
+    makers["paths"] = lambda id: SSPaths(id, (0,))
     pair = both(makers={})
     pair.step(epoch_of([(1, 0, v, 1.0) for v in range(1, 30)], 30))
     compiled: list[str] = []
