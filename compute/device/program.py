@@ -6,8 +6,10 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from enum import Enum, auto
 from typing import TypeVar
 
+from ...gpma.device_failure import is_of_device
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
@@ -22,6 +24,19 @@ class Unfit(RuntimeError):
     """A program cannot go on at a device that is sound; the message says why."""
 
 
+class Abode(Enum):
+    """Where a program is kept up to date."""
+
+    COMING = auto()
+    """On the device from its next run on: it has not been started, or the host has a state that was restored."""
+    DEVICE = auto()
+    """On the device, which has all of it."""
+    AWAY = auto()
+    """On the host, until it moves back."""
+    HOME = auto()
+    """On the host for good."""
+
+
 class DeviceProgram(Program):
     """A program that the device of a graph keeps up to date, with a copy of its state on the host.
 
@@ -29,7 +44,8 @@ class DeviceProgram(Program):
     So when the device is lost, the host's program starts from scratch within the same run, and all later ones are
     its own; where the device is sound, and only does not suffice (``MemoryError``, ``Unfit``), just this program
     goes home. A family gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and ``_let_go``; but in the
-    last anything may be raised. Class attributes, ``read`` and ``parents`` are to be those of the host's class.
+    last anything may be raised: what is not the device's (``is_of_device``) goes on to the caller. Class
+    attributes, ``read`` and ``parents`` are to be those of the host's class.
 
     It may also ``move`` to the host and back, while the device is sound.
     """
@@ -39,25 +55,23 @@ class DeviceProgram(Program):
         super().__init__(host.id)
         self.sources = host.sources
         self.host = host
-        self._is_home = False
-        self._is_away = False
-        # A state may have been restored into the host's program.
-        self._is_there = False
+        self._abode = Abode.COMING  # a state may have been restored into the host's program
 
     @property
     def on_device(self) -> bool:
         """Whether the device runs it; False for good once it went home."""
-        return not (self._is_home or self._is_away)
+        return self._abode in (Abode.COMING, Abode.DEVICE)
 
     @property
     def is_movable(self) -> bool:
-        return not self._is_home
+        return self._abode is not Abode.HOME
 
     # -- what a family does on the device -----------------------------------------------------------------------
 
     @abstractmethod
-    def compile(self, graph: Graph) -> None:
-        """Compile all kernels for this graph, or load them."""
+    def compile(self, device: DeviceSide) -> None:
+        """Compile all kernels for this device, or load them: nothing is read of its rows, and no room is taken
+        there. Any thread may call, whatever runs meanwhile."""
 
     @abstractmethod
     def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
@@ -78,16 +92,19 @@ class DeviceProgram(Program):
     # -- runs ---------------------------------------------------------------------------------------------------
 
     def start(self, graph: Graph) -> Refresh:
-        if self._is_away:
+        if not self.on_device:
             return self.host.start(graph)
+        self._abode = Abode.COMING
         done = self._on_device(graph, lambda device: self._start(graph, device))
-        self._is_there = done is not None
-        return self.host.start(graph) if done is None else done
+        if done is None:
+            return self.host.start(graph)
+        self._abode = Abode.DEVICE
+        return done
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         if not self.on_device:
             return self.host.refresh(graph, change)
-        if not self._is_there:  # the host has a state that was restored, of before the change
+        if self._abode is Abode.COMING:  # the host has the state, of before the change
             refresh = self.host.refresh(graph, change)
             self._bring(graph)
             return refresh
@@ -95,18 +112,20 @@ class DeviceProgram(Program):
         return replace(self.host.start(graph), started_over=True) if done is None else done
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
-        self._is_there = False
+        if self._abode is Abode.DEVICE:
+            self._abode = Abode.COMING
         self.host.restore(state, graph)
-        if not self._is_away:
+        if self._abode is Abode.COMING:
             self._bring(graph)
 
     def move(self, graph: Graph) -> None:
-        if self._is_away:
-            self._is_away = False
+        if self._abode is Abode.AWAY:
+            self._abode = Abode.COMING
             self._bring(graph)
             return
         state = {name: column.copy() for name, column in self.state().items()}
-        self._is_away, self._is_there = True, False
+        if self.on_device:  # still: what is asked for its state may fail
+            self._abode = Abode.AWAY
         self._let_go()
         self.host.restore(state, graph)
 
@@ -115,11 +134,16 @@ class DeviceProgram(Program):
             self._take_over(graph, device)
             return True
 
-        self._is_there = self._on_device(graph, take_over) is not None
+        if self._on_device(graph, take_over) is not None:
+            self._abode = Abode.DEVICE
 
     def _on_device(self, graph: Graph, work: Callable[[DeviceSide], T]) -> T | None:
-        """What the work gives; None: the device is lost or full, and the program is at home from now on."""
-        if self._is_home:
+        """What the work gives; None: the device is lost or full, and the program is at home from now on.
+
+        Raises:
+            Exception: what is no failure of the device, but a mistake on the host: only ``start`` is of use then.
+        """
+        if self._abode is Abode.HOME:
             return None
         if graph.device is not None:
             try:
@@ -128,10 +152,12 @@ class DeviceProgram(Program):
                 log.warning("program %s goes on at the host: the device has no memory for it: %s", self.id, error)
             except Unfit as error:
                 log.warning("program %s goes on at the host: %s", self.id, error)
-            except Exception as error:  # whatever CuPy or the card says
+            except Exception as error:
+                if not is_of_device(error):
+                    raise
                 log.info("program %s goes on at the host: the device failed", self.id)
                 graph.drop_device(f"{type(error).__name__}: {error}")
-        self._is_home = True
+        self._abode = Abode.HOME
         self._let_go()
         return None
 
