@@ -11,6 +11,7 @@ import ctypes
 import itertools
 import random
 import sys
+import threading
 import time
 import types
 import weakref
