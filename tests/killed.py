@@ -57,6 +57,11 @@ class History(ABC):
             self.columns.append(columns)
             self._send(partition, encode_msgpack(*columns), bad=False)
 
+    def produce_source(self) -> None:
+        """Go on until ``SOURCE`` is a vertex, which it then stays: no path begins at one that is none."""
+        while SOURCE not in self.final().ids:
+            self.produce(1)
+
     def _delete_crossing(self) -> None:
         self._barrier()
         gone = self.rng.choice(CROSSING, 5, replace=False)

@@ -67,6 +67,7 @@ def test_nothing_is_lost_or_doubled_with_rows_that_are_lost(
                 until(lambda number=number: replaced(daemon, number) or daemon.answers())
                 assert daemon.process.poll() is None, daemon.log_tail()
             daemon.wait_ready(PATIENCE_S)
+            history.produce_source()
             with daemon.client() as asking:
                 asking.wait(min_offsets=offsets_to_wire(history.next_offsets), timeout_ms=300_000)
                 check_answers(asking, history.final())

@@ -152,6 +152,7 @@ def test_rows_move_while_it_is_killed_and_nothing_is_lost_or_doubled(
     for _ in range(49 if run_long else 0):
         kill(daemon, history, rng, str(rng.choice(PLACES)))
     kill(daemon, history, rng, "rows.moved")
+    history.produce_source()
     tell(daemon, BYTES_OF_HALF * history.final().src.size)
     daemon.start()
     tell(daemon, PLENTY)
