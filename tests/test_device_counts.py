@@ -118,7 +118,7 @@ def test_any_history(
 ) -> None:
     """Where all is recounted by differences, and where that is given up in the midst of it; lists that run over,
     and long rows that are those of few edges."""
-    from graphtide.compute.device import count_runs
+    from graphtide.compute.device import count_runs, path_runs
     from graphtide.gpma.device import constants
 
     for own_seed in range(seed, seed + (80 if run_long else 4)):
@@ -127,8 +127,8 @@ def test_any_history(
         long_row = 4 if own_seed % 4 == 1 else 64
         with monkeypatch.context() as patched:
             if long_row == 4:
-                patched.setattr(constants, "LONG_ROW", long_row)
-                patched.setattr(count_runs, "LONG_ROW", long_row)
+                for module in (constants, path_runs, count_runs):
+                    patched.setattr(module, "LONG_ROW", long_row)
             patched.setattr(count_runs, "MOST_LEAST", [1 << 30, 0, 10, 40][own_seed % 4])
             patched.setattr(count_runs, "CHANGES_LEAST", int(rng.choice([3, 4096])))
             run = run_of(directed=directed, sources=tuple(rng.integers(0, 12, int(rng.integers(1, 3))).tolist()))
