@@ -89,7 +89,7 @@ class Survey:
         """
         rows, edges = self.rows.sum(axis=0), self.edges.sum(axis=0)
         heat = np.ones(CLASSES)
-        if reads is not None and reads.sum() > 0:
+        if reads is not None:
             heat[:] = reads.sum() / max(1, edges.sum())
             np.divide(reads, edges, out=heat, where=edges > 0)
         return Classes(

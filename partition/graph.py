@@ -7,7 +7,7 @@ graph stores both directions of an edge in one array, so that its out-rows are i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from .device_side import DeviceSide
 
 T = TypeVar("T")
+
+# Edges that are copied at a time for a walk along rows that are not all the host's.
+_AHEAD_EDGES = 1 << 14
 
 
 class NoMemory(MemoryError):
@@ -241,6 +244,34 @@ class Graph:
             LookupError: the graph keeps no in-rows.
         """
         return self._rows.view(self._rows.shape.kept("in"))
+
+    def rows_between(self, direction: Direction, begin: int, end: int) -> RowView:
+        """The rows of vertices begin .. end - 1, with others or without; valid until the next change. Where not
+        all are the host's it costs what these are long.
+
+        Raises:
+            LookupError: of in-rows, and the graph keeps none.
+        """
+        vertices = np.arange(begin, end, dtype=np.uint32)
+        return self._rows.view_of(self._rows.shape.kept(direction), vertices)
+
+    def views_ahead(self, directions: Sequence[Direction], vertices: Vertices) -> tuple[list[RowView], int | None]:
+        """The rows of the first ones of these vertices, for a walk along them in this order, and how many of the
+        vertices these are; None: of all vertices there are. Those that are not there have empty ones.
+
+        Raises:
+            LookupError: of in-rows, and the graph keeps none.
+        """
+        kept = [self._rows.shape.kept(direction) for direction in directions]
+        if self._rows.is_whole():
+            return [self._rows.view(direction) for direction in kept], None
+        known = vertices < self.n_vertices
+        lengths = np.zeros(vertices.size, np.int64)
+        for direction in kept:
+            lengths[known] += self._rows.degrees(direction)[vertices[known]]
+        n = max(1, int(np.searchsorted(np.cumsum(lengths), _AHEAD_EDGES)))
+        first = vertices[:n][known[:n]]
+        return [self._rows.view_of(direction, first) for direction in kept], min(n, vertices.size)
 
     def degrees(self, direction: Direction) -> npt.NDArray[np.uint32]:
         """uint32[>= n_vertices]: the length of every row, whoever owns it; valid until the next change.

@@ -179,6 +179,14 @@ class GraphRows(ABC):
         """All rows, to be walked on the host; valid until the next change."""
 
     @abstractmethod
+    def view_of(self, direction: Direction, vertices: Vertices) -> RowView:
+        """The rows of these vertices, to be walked on the host, with others or without; valid as ``view`` is."""
+
+    @abstractmethod
+    def is_whole(self) -> bool:
+        """Whether the host has all rows in one place, so that views cost nothing."""
+
+    @abstractmethod
     def mirror(self) -> Reader:
         """Single edges of the rows of the direction "in"."""
 

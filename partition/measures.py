@@ -9,6 +9,10 @@ import numpy as np
 
 from .policies import Counts, Floats
 
+BUDGET = 0.05
+"""Of an epoch's time that moves may take."""
+WINDOW = 64
+"""Epochs that are looked at together."""
 SHARE = 1 / 16
 """For so much of a mean a new epoch counts."""
 _RATE_SHARE = 1 / 4
@@ -17,12 +21,12 @@ _RATE_SHARE = 1 / 4
 class Measures(NamedTuple):
     """One epoch.
 
-    ``seconds``: how long it took. ``device_bytes``: what rows hold of the device's memory; ``device_limit``: what
-    they could hold now, which others change. ``host_edges``, ``device_edges``: stored by side, in all arrays.
-    ``*_apply_s``, ``*_programs_s``: how long each processor worked on the batch and on programs. ``updates``: of
-    the batch. ``remote_bytes``: what the device read of the host's rows, and ``remote_s`` how long that took;
-    ``reads`` int64[64]: edges that programs read on the device's behalf, wherever they lay, by class; None:
-    nobody counted. ``moved_edges``, ``moved_s``: what moved since the epoch before, and how long that took.
+    ``seconds``: how long it took. ``device_bytes``: what rows hold of the device's memory; ``device_limit``:
+    what they could hold now, which others change. ``host_edges``, ``device_edges``: stored by side, in all
+    arrays. ``*_apply_s``, ``*_programs_s``: how long each processor worked on the batch and on programs.
+    ``updates``: of the batch. ``remote_s``: how long the device read rows of the host; ``reads`` int64[64]:
+    edges that programs read on the device's behalf, wherever they lay, by class; None: nobody counted.
+    ``moved_edges``, ``moved_s``: what moved since the epoch before, and how long that took.
     """
 
     seconds: float
@@ -35,7 +39,6 @@ class Measures(NamedTuple):
     host_programs_s: float = 0.0
     device_programs_s: float = 0.0
     updates: int = 0
-    remote_bytes: int = 0
     remote_s: float = 0.0
     reads: Counts | None = None
     moved_edges: int = 0
@@ -66,27 +69,37 @@ class Mean:
 
 @dataclass(slots=True)
 class Reads:
-    """Edges that an epoch reads, by class: exponentially weighted means (float64[64]; None: nobody counted)."""
+    """Edges that an epoch reads, by class: exponentially weighted means."""
 
-    mean: Floats | None = None
+    _mean: Floats = field(default_factory=lambda: np.zeros(1))
     _variance: Floats = field(default_factory=lambda: np.zeros(1))
     _share: float = 1.0
+    _is_new: bool = True
 
     def see(self, reads: Counts) -> None:
-        if self.mean is None:
-            self.mean, self._variance = reads.astype(np.float64), np.zeros(reads.size)
+        if self._is_new:
+            self._mean, self._variance, self._is_new = reads.astype(np.float64), np.zeros(reads.size), False
             return
         self._share = max(SHARE, self._share / (1 + self._share))  # plain means at first
-        off = reads - self.mean
-        self.mean = self.mean + self._share * off
-        self._variance = (1 - self._share) * (self._variance + self._share * off**2)
+        # That all classes are read more, or less, says nothing of which are read most.
+        unlike = reads - self._mean * (reads.sum() / max(1.0, self._mean.sum()))
+        self._variance = (1 - self._share) * (self._variance + self._share * unlike**2)
+        self._mean = self._mean + self._share * (reads - self._mean)
+
+    @property
+    def mean(self) -> Floats | None:
+        """float64[64]; None: nothing was read, or nobody counted."""
+        return self._mean if self._mean.any() else None
 
     def bounds(self) -> tuple[Floats | None, Floats | None]:
-        """The least and the most that the means may be: two standard deviations off, epochs being independent."""
+        """The least and the most that the means may be beside each other, by two standard deviations.
+
+        As if epochs were independent.
+        """
         if self.mean is None:
             return None, None
         doubt = 2 * np.sqrt(self._variance * self._share / (2 - self._share))
-        return np.maximum(0, self.mean - doubt), self.mean + doubt
+        return np.maximum(0, self._mean - doubt), self._mean + doubt
 
 
 @dataclass(slots=True)

@@ -233,6 +233,13 @@ class OwnedRows(GraphRows):
         """The host's own where it owns all, else a copy, which takes as long as an export."""
         return self._asked(lambda split: split.view(direction))
 
+    def view_of(self, direction: Direction, vertices: Vertices) -> RowView:
+        """The host's own where it owns all, else a copy of just these rows."""
+        return self.view(direction) if self.is_whole() else self._asked(lambda s: s.view_of(direction, vertices))
+
+    def is_whole(self) -> bool:
+        return self.placement.sole == HOST
+
     def mirror(self) -> Reader:
         direction = self.shape.kept("in")
         return RowsReader(self, direction, weighted=self.shape.in_weighted)

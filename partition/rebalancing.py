@@ -11,11 +11,11 @@ After each epoch its measures come in, and what is to move before the next one g
 - **gain**: to exchange rows would save more within 256 epochs than 1.2 of what it costs, for all that is sure of
   how often they are read.
 
-All but the first look at whole windows of measures, which begin anew when rows have moved. Moves
-take a twentieth of the time at most: what one epoch moves is that much by what moves took so far, and what they
-took longer is made up for by epochs that move nothing. Rows that moved stay for 64 epochs. A turn, that is rows
-going the other way than those before (but for headroom), waits for as many epochs; each turn doubles that, until
-there has been none for long. Exchanges that have not paid when the next is looked for double the time to the one
+All but the first look at whole windows of measures, which begin anew when rows have moved. Moves take a
+twentieth of the time at most: what one epoch moves is that much by what moves took so far, and what they took
+longer is made up for by epochs that move nothing. Rows that moved stay for 64 epochs. A turn, that is rows going
+the other way than those before (but for headroom), waits for as many epochs; each turn doubles that, until there
+has been none for long. Exchanges that have not paid when the next is looked for double the time to the one
 after. So a load that changes to and fro, whatever its period, moves ever less.
 
 Nothing here reads a clock, and all passes over vertices are the same every time: equal measures, equal decisions.
@@ -25,22 +25,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
+from ..gpma.edges import Vertices
 from .classes import DEVICE, NO_LIMIT, RowAges, Stock, Survey
 from .division import SPARE, SPARE_MIN
 from .gains import Exchange, Worth, best_exchange, bus_seconds
-from .measures import Mean, Measures, Rate, Reads, Window
+from .measures import BUDGET, WINDOW, Mean, Measures, Rate, Reads, Window
 from .moves import EDGES_LEAST, EDGES_MAX, Decision, Move, Moves, Plan, Reason, plan
 from .placement import HOST
 from .policies import DEFAULT, KEY_BYTES, POLICIES, Floats, cost
+from .reading import Reading, reading
+from .waits import LOOK_MIN, Exchanges, Relief, Turns
 
 ROOM_MIN, ROOM = 0.3, 0.25
 """The share of the device's memory that is free before rows come, and after."""
-BUDGET = 0.05
-"""Of an epoch's time that moves may take."""
-WINDOW = 64
 APART = 1.2
 HORIZON = 256
 PAYS = 1.2
@@ -50,78 +49,12 @@ _SAVED_MIN, _EDGES_MIN = 0.05, 0.01
 _EXCHANGE_MIN = 0.01
 # A plan may have rows for which so many epochs' budgets must be saved.
 _LONG_ROW = 64
-# No longer is made up for what moves took too long.
+# What moves took too long is made up for, but not for longer than so many epochs.
 _DEBT = 1024
-# What is thought at first: seconds to move an edge, bytes that one takes, and how many times longer the host
-# applies.
+# What is thought at first: seconds to move an edge, bytes that one takes, how many times longer the host applies.
 _MOVE_S, _EDGE_BYTES, _HOST_SLOWER = 1e-7, 20.0, 30.0
 _EDGE_BYTES_MIN, _EDGE_BYTES_MAX = 8.0, 40.0
-# Seconds that a pass over the vertices takes for each, of which exchanges are looked for in BUDGET of all time.
-_LOOK_S = 2e-8
-_LOOK_MIN, _WAIT_MAX = 16, 4096
 _DECISIONS = 64
-
-
-@dataclass(slots=True)
-class _Turns:
-    """Which way rows went last, and for how long none go the other way."""
-
-    to: int = -1
-    epoch: int = 0
-    wait: int = WINDOW
-
-    def allow(self, to: int, epoch: int) -> bool:
-        return to == self.to or self.to < 0 or epoch - self.epoch >= self.wait
-
-    def took(self, to: int, epoch: int) -> None:
-        if self.to >= 0 and to != self.to:
-            since = epoch - self.epoch
-            self.wait = WINDOW if since >= 8 * self.wait else min(2 * self.wait, _WAIT_MAX)
-        self.to, self.epoch = to, epoch
-
-
-class _Relief(NamedTuple):
-    """What the device held when rows began to leave for want of memory, and the epoch in which they had left.
-
-    Arrays may shrink some time after: for a window what left is thought to be free.
-    """
-
-    epoch: int
-    held_bytes: int
-    edges: int
-    edge_bytes: float
-
-    def held(self, measures: Measures) -> int:
-        return min(
-            measures.device_bytes, int(self.held_bytes - self.edge_bytes * (self.edges - measures.device_edges))
-        )
-
-
-@dataclass(slots=True)
-class _Exchanges:
-    """When exchanges are looked for, and whether the last one has paid."""
-
-    epochs: int = 0
-    seconds: float = 0.0
-    wait: int = _LOOK_MIN
-    before_s: float = 0.0
-    owed_s: float = 0.0
-
-    def see(self, measures: Measures) -> None:
-        self.epochs += 1
-        self.seconds += measures.seconds
-        if self.owed_s > 0:
-            self.owed_s -= self.before_s - measures.remote_s
-
-    def is_due(self, n_vertices: int) -> bool:
-        return self.epochs >= self.wait and BUDGET * self.seconds >= _LOOK_S * n_vertices
-
-    def looked(self) -> None:
-        self.wait = min(2 * self.wait, _WAIT_MAX) if self.owed_s > 0 else _LOOK_MIN
-        self.epochs, self.seconds, self.owed_s = 0, 0.0, 0.0
-
-    def begin(self, before_s: float, predicted_s: float) -> None:
-        self.before_s, self.owed_s = before_s, predicted_s
 
 
 class Rebalancer:
@@ -142,12 +75,13 @@ class Rebalancer:
         self._reads = Reads()
         self._move_s = Rate(_MOVE_S * EDGES_LEAST, EDGES_LEAST)
         self._purse_s = 0.0
-        self._turns, self._exchanges = _Turns(), _Exchanges()
+        self._turns, self._exchanges = Turns(), Exchanges()
         self._plan: Plan | None = None
         self._moving: Decision | None = None
         self._decisions: deque[Decision] = deque(maxlen=_DECISIONS)
-        self._relief: _Relief | None = None
+        self._relief: Relief | None = None
         self._patient_until = 0
+        self._known: Stock | None = None
         self._host_slower = _HOST_SLOWER
         self._requested = self._frozen = False
 
@@ -173,7 +107,8 @@ class Rebalancer:
         self._restart()
 
     def request(self) -> None:
-        """Rebalance after the next epoch that is not frozen, without thresholds and waits, within the budgets."""
+        """Rebalance without thresholds and waits, within the budgets: after the next epoch, when what is under way
+        is over, and nothing is frozen."""
         self._requested = True
 
     def budget(self) -> int:
@@ -198,6 +133,8 @@ class Rebalancer:
     def refused(self) -> None:
         """The last moves found no memory: what was decided is dropped, and rows stay on the host for a while."""
         self._drop()
+        if self._moving is not None:
+            self._moving.state = "dropped"
         self._turns.took(HOST, self._epoch)
         self.newcomers = HOST
 
@@ -205,7 +142,7 @@ class Rebalancer:
         """What leaves at once where the device has no memory for a batch; None: it has no rows.
 
         So many rows that as many bytes are free, and ``SPARE`` of the device's memory by what was last measured,
-        beyond any budget; those that came lately last.
+        beyond any budget. Where they are not enough, those that moved lately leave, too.
         """
         self._drop()
         edges = bytes_needed / self._edge_bytes()
@@ -230,6 +167,13 @@ class Rebalancer:
         self.newcomers = HOST
         self.ages.moved(leaving.vertices)
         return Move(leaving.vertices, HOST, "evict", n)
+
+    def reading(self, vertices: Vertices) -> Reading | None:
+        """What it is for a program to read the rows of these vertices, each once, as they were at the last look.
+
+        None: nobody has looked yet.
+        """
+        return None if self._known is None else reading(vertices, self._known, self.ages)
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
@@ -268,12 +212,12 @@ class Rebalancer:
         why = f"{measures.headroom:.1%} of the device's memory is free"
         self._begin("headroom", why, self._survey(), leaving=self._edges_until(measures, SPARE))
         if self._plan is None:  # all that are there have just come
-            self._patient_until = self._epoch + _LOOK_MIN
+            self._patient_until = self._epoch + LOOK_MIN
         else:
             self._relieve(measures)
 
     def _relieve(self, measures: Measures) -> None:
-        self._relief = _Relief(self._epoch, measures.device_bytes, measures.device_edges, self._edge_bytes())
+        self._relief = Relief(self._epoch, measures.device_bytes, measures.device_edges, self._edge_bytes())
 
     def _decide(self, measures: Measures) -> None:
         if self._requested:
@@ -333,11 +277,12 @@ class Rebalancer:
             self._begin("room", why, self._survey(), coming=coming)
 
     def _exchanges_pay(self, measures: Measures) -> bool:
-        """Whether they may: there is something to read over the bus, and time to look for them."""
-        if self._remote_s.value <= 0 or 0 in (measures.host_edges, measures.device_edges):
+        """Whether they may: rows are read over the bus, or it is not known yet, and there is time to look."""
+        if 0 in (measures.host_edges, measures.device_edges):
             return False
-        # Owners are a view: no pass is made for them.
-        return self._exchanges.is_due(self._stock().owner.size)
+        if self._known is None:
+            return self._exchanges.is_due(0)
+        return self._remote_s.value > 0 and self._exchanges.is_due(self._known.owner.size)
 
     def _best_exchange(self, survey: Survey, least_s: float) -> Exchange:
         bus_s = bus_seconds(survey.classes(self._reads.mean), survey.edges[HOST], self._remote_s.value)
@@ -378,7 +323,8 @@ class Rebalancer:
 
     def _survey(self) -> Survey:
         longest = _LONG_ROW * self._affordable(BUDGET * self._epoch_s.value)
-        return self.ages.survey(self._stock(), min(EDGES_MAX, longest))
+        self._known = self._stock()
+        return self.ages.survey(self._known, min(EDGES_MAX, longest))
 
     def _affordable(self, seconds: float) -> int:
         return min(EDGES_MAX, max(EDGES_LEAST, int(seconds / self._move_s.value)))

@@ -353,6 +353,10 @@ class SplitRows:
             self._views[direction] = _view_of(self.export(direction), self.placement.owner.size)
         return self._views[direction]
 
+    def view_of(self, direction: Direction, vertices: Vertices) -> RowView:
+        """A copy of the rows of these vertices; those of others are empty in it."""
+        return _view_of(self.rows(direction, np.unique(vertices)), self.placement.owner.size)
+
     def check(self) -> list[str]:
         """Rows that are where they do not belong, in words."""
         problems = []
@@ -410,7 +414,10 @@ def _view_of(edges: EdgeList, n_vertices: int) -> RowView:
         weights[:n] = edges.weights
     counts = np.full(n_leaves, LEAF_SLOTS, np.int32)
     counts[-1] = n - ((n_leaves - 1) << LEAF_SHIFT)
-    degrees = np.bincount(sources(edges.keys), minlength=n_vertices).astype(np.uint32)
-    begins = np.cumsum(degrees, dtype=np.int64) - degrees
-    row_leaf = (begins >> LEAF_SHIFT).astype(np.uint32)
+    src = sources(edges.keys)
+    begins = np.flatnonzero(np.append(True, src[1:] != src[:-1])[:n])
+    # Memory of rows that have no edges is never touched.
+    degrees, row_leaf = np.zeros(n_vertices, np.uint32), np.zeros(n_vertices, np.uint32)
+    degrees[src[begins]] = np.diff(np.append(begins, n))
+    row_leaf[src[begins]] = begins >> LEAF_SHIFT
     return RowView(keys, weights, counts, row_leaf, degrees, LEAF_SHIFT, n_leaves, n_leaves)

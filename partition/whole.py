@@ -142,6 +142,12 @@ class WholeRows(GraphRows):
     def view(self, direction: Direction) -> RowView:
         return self.host.array(direction).view()
 
+    def view_of(self, direction: Direction, vertices: Vertices) -> RowView:
+        return self.view(direction)
+
+    def is_whole(self) -> bool:
+        return True
+
     def mirror(self) -> Reader:
         return self.host.array("in")
 

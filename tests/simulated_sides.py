@@ -97,7 +97,6 @@ class Sides:
             device_apply_s=apply_s[DEVICE],
             device_programs_s=programs_s,
             updates=load.updates + load.changed.size,
-            remote_bytes=int(over_bus),
             remote_s=over_bus * self.remote_s,
             reads=reads,
             moved_edges=self._moved_edges,

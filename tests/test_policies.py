@@ -178,7 +178,7 @@ def test_heat_is_reads_an_edge() -> None:
     assert classes.degree[c].tolist() == [2, 8, 300] and classes.edges.sum() == 310 and classes.rows.sum() == 3
     unread = np.setdiff1d(np.arange(CLASSES), c)
     assert np.allclose(classes.heat[unread], 324 / 310)
-    assert (found.classes().heat == 1).all() and (found.classes(np.zeros(CLASSES)).heat == 1).all()
+    assert (found.classes().heat == 1).all() and (found.classes(np.zeros(CLASSES)).heat == 0).all()
 
 
 @pytest.mark.parametrize("policy", POLICIES)

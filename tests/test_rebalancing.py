@@ -13,11 +13,11 @@ from simulated_sides import EDGE_BYTES, Load, Sides
 
 from graphtide.partition.classes import CLASSES, DEVICE, REST
 from graphtide.partition.division import SPARE, SPARE_MIN, divide
-from graphtide.partition.measures import Reads
+from graphtide.partition.measures import BUDGET, WINDOW, Reads
 from graphtide.partition.moves import EDGES_MAX
 from graphtide.partition.placement import HOST
 from graphtide.partition.policies import POLICIES
-from graphtide.partition.rebalancing import BUDGET, ROOM, ROOM_MIN, WINDOW
+from graphtide.partition.rebalancing import ROOM, ROOM_MIN
 
 N = 8_000
 NONE = np.empty(0, np.uint32)
@@ -228,6 +228,14 @@ def test_a_hot_spot_is_followed() -> None:
         on_bus = without - 0.002
         assert on_bus > 0.0001 and late - 0.002 < 0.2 * on_bus
     assert set(reasons(there)) == {"gain"}
+
+
+def test_bursts_are_no_reason_for_an_exchange() -> None:
+    """Now and then an epoch reads everything, and most read nothing."""
+    there = sides(0.5)
+    there.remote_s = 1e-8
+    run(there, 400, lambda k: Load(vertices(0, N), vertices(0, 100)) if k % 40 == 5 else Load(NONE, NONE))
+    assert reasons(there) == []
 
 
 def test_a_sudden_hub_comes_to_the_device() -> None:
@@ -512,12 +520,40 @@ def test_equal_measures_equal_decisions() -> None:
     assert first == second and any(first[0])
 
 
+def test_what_it_is_to_read_rows_is_reckoned() -> None:
+    """By lengths that were seen when exchanges were last looked for; of many rows from a sample."""
+    there = sides(0.5)
+    some = vertices(0, 1_000)
+    assert there.rebalancer.reading(some) is None
+    run(there, 20, lambda _: QUIET)
+    reading = there.rebalancer.reading(some)
+    assert reading is not None and reading.by_class.sum() == there.degrees[some].sum()
+    exact = there.epoch(Load(some, NONE))
+    assert reading.remote_bytes == pytest.approx(exact.remote_s / there.remote_s) and exact.remote_s > 0
+    assert exact.reads is not None and (reading.by_class == exact.reads).all()
+    many = there.rebalancer.reading(vertices(0, N))
+    none = there.rebalancer.reading(vertices(N, N + 5))
+    assert many is not None and none is not None
+    all_of_them = there.epoch(Load(vertices(0, N), NONE))
+    assert many.remote_bytes == pytest.approx(all_of_them.remote_s / there.remote_s, rel=0.25)
+    assert many.by_class.sum() == pytest.approx(there.degrees.sum(), rel=0.25)
+    # Vertices that were not there yet count nothing.
+    assert none.by_class.sum() == none.remote_bytes == 0
+
+
 def test_means_of_reads_and_how_sure_they_are() -> None:
     reads, rng = Reads(), np.random.default_rng(9)
     assert reads.bounds() == (None, None)
+    reads.see(np.zeros(CLASSES, np.int64))
+    assert reads.bounds() == (None, None) and reads.mean is None
     for _ in range(200):
         reads.see(np.append(np.full(CLASSES - 1, 100), rng.integers(0, 200)))
     least, most = reads.bounds()
     assert least is not None and most is not None
-    assert (least[:-1] == 100).all() and (most[:-1] == 100).all()
     assert 20 < least[-1] < 100 < most[-1] < 180
+    assert (least[:-1] > 98).all() and (most[:-1] < 102).all()
+    # Where all are read more and less together, it is known which are read most.
+    for _ in range(200):
+        reads.see(np.arange(CLASSES) * rng.integers(0, 200))
+    least, most = reads.bounds()
+    assert least is not None and most is not None and (least[8:] > most[:-8]).all()

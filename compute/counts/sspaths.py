@@ -274,10 +274,8 @@ class SSPaths(Program):
         is_source = np.zeros(end - begin, bool)
         is_source[self._bound[(self._bound >= begin) & (self._bound < end)] - begin] = True
         wrong = np.zeros(end - begin, np.uint8)
-        word = self._hops.columns()["word"]
-        edges = kernels.audit(
-            self._counts.level, self._counts.paths, word, is_source, graph.in_rows(), begin, end, wrong
-        )
+        word, rows = self._hops.columns()["word"], graph.rows_between("in", begin, end)
+        edges = kernels.audit(self._counts.level, self._counts.paths, word, is_source, rows, begin, end, wrong)
         return marked_violations(_RULES, wrong, begin), int(edges)
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:

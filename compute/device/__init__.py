@@ -28,14 +28,17 @@ class NoTwin(LookupError):
 def twin(program: Program, graph: Graph) -> Program:
     """What is to be run in the place of a program of the host, on the graph's device; its kernels are compiled.
 
+    It takes no room there yet. Any thread may call.
+
     Raises:
-        NoTwin: there is none for its kind or its parameters, or its functions cannot be printed or compiled.
+        NoTwin: there is none for its kind or its parameters, or its functions cannot be printed or compiled; or
+            there is no device any more.
     """
-    made = _made(program)
+    made, device = _made(program), graph.device
+    if device is None:
+        raise NoTwin("there is no device any more")
     try:
-        made.compile(graph)
-    except MemoryError as error:
-        raise NoTwin(f"the device has no memory for it: {error}") from error
+        made.compile(device)
     except Exception as error:  # whatever compilers say, or a card
         raise NoTwin(f"its kernels do not compile: {type(error).__name__}: {error}") from error
     return made

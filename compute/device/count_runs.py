@@ -16,7 +16,7 @@ from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Keys, Vertices
 from ...partition.device_side import DeviceSide
-from .kernels import Calls, Kernel, Source, compiled
+from .kernels import Calls, Kernels, Source
 from .path_runs import PathRuns
 
 F64 = npt.NDArray[np.float64]
@@ -50,6 +50,12 @@ COUNT_COUNTERS: Final = np.dtype(
 """struct CountCounters of ``recount.cu``."""
 
 SOURCE: Final = Source("recount.cu")
+
+
+def count_kernels() -> Kernels:
+    """What counts are brought up to date with."""
+    return Kernels({"recount": SOURCE}, weighted=False)
+
 
 _ENTRY_BYTES = 16
 _NO_LEVEL = 0xFFFF_FFFF
@@ -113,7 +119,7 @@ class CountRuns:
         """
         self._stream: Any = device.stream
         self._calls = Calls(COUNT_JOB, 2 * _SAID, self._stream)
-        self._kernel: Kernel | None = None
+        self._kernels = count_kernels()
         with self._stream:
             self._counters = zeros(COUNT_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
@@ -183,7 +189,6 @@ class CountRuns:
         return self._run(device, search, n_touched, begins=False)
 
     def _run(self, device: DeviceSide, search: PathRuns, n_touched: int, *, begins: bool) -> CountRun:
-        kernel = self._kernel or self.compile(device)
         report, arcs = device.report, device.n_arcs
         n_updates = 0 if begins else len(report)
         _CALL.pack_into(
@@ -201,7 +206,7 @@ class CountRuns:
             self._calls.next_number(),
             0,
         )
-        self._calls.launch(kernel, device)
+        self._calls.launch(self._kernels["recount"], device)
         halves = self._calls.wait()
         words = (low | high << 32 for low, high in zip(halves[::2], halves[1::2], strict=True))
         return CountRun(*_WORDS.unpack(_BITS.pack(*words)))
@@ -232,13 +237,6 @@ class CountRuns:
         there = self._there
         there.levels[: levels.size].set(np.ascontiguousarray(levels), stream=self._stream)
         there.paths[: counts.size].set(np.ascontiguousarray(counts), stream=self._stream)
-
-    # -- kernels ----------------------------------------------------------------------------------------------
-
-    def compile(self, device: DeviceSide) -> Kernel:
-        """Have the kernel compiled, or loaded from CuPy's cache, now."""
-        self._kernel = compiled(SOURCE, device, weighted=False)
-        return self._kernel
 
 
 def _made(room: int) -> _ByVertex:

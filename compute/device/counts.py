@@ -15,7 +15,7 @@ from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..counts.sspaths import SSPaths
 from ..program import Parameter, Refresh
-from .count_runs import CountRun, CountRuns
+from .count_runs import CountRun, CountRuns, count_kernels
 from .paths import DevicePathProgram
 from .program import DeviceProgram
 
@@ -40,10 +40,9 @@ class DeviceSSPaths(DeviceProgram):
         self._runs: CountRuns | None = None
         self._n = 0
 
-    def compile(self, graph: Graph) -> None:
-        assert graph.device is not None
-        self._hops.compile(graph)
-        self._runs_on(graph, graph.device).compile(graph.device)
+    def compile(self, device: DeviceSide) -> None:
+        self._hops.compile(device)
+        count_kernels().compile(device)
 
     def warm_up(self, graph: Graph) -> None:
         self.host.warm_up(graph)  # for when the device is lost

@@ -78,7 +78,9 @@ def _fails(*, waits: bool) -> bool:
 
 
 class CUDARuntimeError(RuntimeError):
-    """``cupy.cuda.runtime.CUDARuntimeError``."""
+    """``cupy.cuda.runtime.CUDARuntimeError``, from where CuPy has it."""
+
+    __module__ = "cupy_backends.cuda.api.runtime"
 
 
 # -- memory ----------------------------------------------------------------------------------------------------
