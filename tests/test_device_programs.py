@@ -19,7 +19,7 @@ from test_components import Ids
 
 from graphtide.compute.counts.sspaths import SSPaths
 from graphtide.compute.device import NoTwin, twin
-from graphtide.compute.device.program import DeviceProgram
+from graphtide.compute.device.program import Abode, DeviceProgram
 from graphtide.compute.engine import Engine, ProgramRun
 from graphtide.compute.forest.components import Components
 from graphtide.compute.homes import Homes
@@ -278,6 +278,48 @@ def test_a_lost_device_ends_all_moves(both: Callable[..., Both], seed: int) -> N
     assert len(judge.moves) == before
 
 
+def test_a_program_that_loses_the_device_as_it_leaves_is_at_home(both: Callable[..., Both], seed: int) -> None:
+    """What the device has of PageRank is asked for then."""
+    pair = both(makers={"ranks": lambda id: PageRank(id)})
+    epochs = random_history(seed, directed=True, epochs=4).epochs
+    pair.start()
+    for epoch in epochs[:2]:
+        pair.engine.refresh(apply(pair.graph, epoch))
+    (program,) = pair.engine.programs
+    assert program.on_device and program.is_movable
+    with cuda_emulator.failing_card(0, quiet=False):
+        program.move(pair.graph)
+    assert pair.graph.device_lost is not None
+    assert not program.on_device and not program.is_movable
+    for epoch in epochs[2:]:
+        (run,) = pair.engine.refresh(apply(pair.graph, epoch))
+        assert run.error is None and not run.on_device
+        assert not any(pair.engine.audit().values())
+
+
+def test_where_a_program_is(both: Callable[..., Both]) -> None:
+    """It is brought to the device as it starts, moves or gets a state; one that is away stays away by these."""
+    pair = both(makers={"bfs": MAKERS["bfs"]})
+    (program,) = pair.engine.programs
+    assert isinstance(program, DeviceProgram)
+    found = [program._abode]
+    pair.start()
+    pair.step(epoch_of([(1, 0, 1, 1.0), (1, 1, 2, 1.0)], 3))
+    found.append(program._abode)
+    state = {name: column.copy() for name, column in program.state().items()}
+    for _ in range(2):
+        program.restore(state, pair.graph)
+        found.append(program._abode)
+        program.move(pair.graph)
+        found.append(program._abode)
+        pair.start()
+        pair.step(epoch_of([(1, 2, 0, 1.0)], 3))
+        found.append(program._abode)
+        state = {name: column.copy() for name, column in program.state().items()}
+    on, away = Abode.DEVICE, Abode.AWAY
+    assert found == [Abode.COMING, on, on, away, away, away, on, on]
+
+
 def test_half_of_the_programs_run_on_each_side(both: Callable[..., Both], seed: int) -> None:
     makers = {name + side: make for name, make in MAKERS.items() for side in ("", "-at-home")}
 
@@ -360,6 +402,7 @@ def test_kernels_are_compiled_where_a_program_is_made_ready(
     makers = {name: MAKERS[name] for name in ("bfs", "sssp", "components")}
     makers["ranks"] = lambda id: PageRank(id)
     makers["near"] = lambda id: PersonalisedPageRank(id, (0,))
+    makers["paths"] = lambda id: SSPaths(id, (0,))
     pair = both(makers={})
     pair.step(epoch_of([(1, 0, v, 1.0) for v in range(1, 30)], 30))
     compiled: list[str] = []

@@ -50,11 +50,11 @@ COUNT_COUNTERS: Final = np.dtype(
 """struct CountCounters of ``recount.cu``."""
 
 SOURCE: Final = Source("recount.cu")
+_RECOUNT = "recount"
 
 
 def count_kernels() -> Kernels:
-    """What counts are brought up to date with."""
-    return Kernels({"recount": SOURCE}, weighted=False)
+    return Kernels({_RECOUNT: SOURCE}, weighted=False)
 
 
 _ENTRY_BYTES = 16
@@ -119,7 +119,7 @@ class CountRuns:
         """
         self._stream: Any = device.stream
         self._calls = Calls(COUNT_JOB, 2 * _SAID, self._stream)
-        self._kernels = count_kernels()
+        self._kernel = count_kernels()[_RECOUNT]
         with self._stream:
             self._counters = zeros(COUNT_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
@@ -206,7 +206,7 @@ class CountRuns:
             self._calls.next_number(),
             0,
         )
-        self._calls.launch(self._kernels["recount"], device)
+        self._calls.launch(self._kernel, device)
         halves = self._calls.wait()
         words = (low | high << 32 for low, high in zip(halves[::2], halves[1::2], strict=True))
         return CountRun(*_WORDS.unpack(_BITS.pack(*words)))

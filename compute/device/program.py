@@ -6,6 +6,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from enum import Enum, auto
 from typing import TypeVar
 
 from ...gpma.device_failure import is_of_device
@@ -21,6 +22,19 @@ T = TypeVar("T")
 
 class Unfit(RuntimeError):
     """A program cannot go on at a device that is sound; the message says why."""
+
+
+class Abode(Enum):
+    """Where a program is kept up to date."""
+
+    COMING = auto()
+    """On the device from its next run on: it has not been started, or the host has a state that was restored."""
+    DEVICE = auto()
+    """On the device, which has all of it."""
+    AWAY = auto()
+    """On the host, until it moves back."""
+    HOME = auto()
+    """On the host for good."""
 
 
 class DeviceProgram(Program):
@@ -41,19 +55,16 @@ class DeviceProgram(Program):
         super().__init__(host.id)
         self.sources = host.sources
         self.host = host
-        self._is_home = False
-        self._is_away = False
-        # A state may have been restored into the host's program.
-        self._is_there = False
+        self._abode = Abode.COMING  # a state may have been restored into the host's program
 
     @property
     def on_device(self) -> bool:
         """Whether the device runs it; False for good once it went home."""
-        return not (self._is_home or self._is_away)
+        return self._abode in (Abode.COMING, Abode.DEVICE)
 
     @property
     def is_movable(self) -> bool:
-        return not self._is_home
+        return self._abode is not Abode.HOME
 
     # -- what a family does on the device -----------------------------------------------------------------------
 
@@ -81,16 +92,19 @@ class DeviceProgram(Program):
     # -- runs ---------------------------------------------------------------------------------------------------
 
     def start(self, graph: Graph) -> Refresh:
-        if self._is_away:
+        if not self.on_device:
             return self.host.start(graph)
+        self._abode = Abode.COMING
         done = self._on_device(graph, lambda device: self._start(graph, device))
-        self._is_there = done is not None
-        return self.host.start(graph) if done is None else done
+        if done is None:
+            return self.host.start(graph)
+        self._abode = Abode.DEVICE
+        return done
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         if not self.on_device:
             return self.host.refresh(graph, change)
-        if not self._is_there:  # the host has a state that was restored, of before the change
+        if self._abode is Abode.COMING:  # the host has the state, of before the change
             refresh = self.host.refresh(graph, change)
             self._bring(graph)
             return refresh
@@ -98,18 +112,20 @@ class DeviceProgram(Program):
         return replace(self.host.start(graph), started_over=True) if done is None else done
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
-        self._is_there = False
+        if self._abode is Abode.DEVICE:
+            self._abode = Abode.COMING
         self.host.restore(state, graph)
-        if not self._is_away:
+        if self._abode is Abode.COMING:
             self._bring(graph)
 
     def move(self, graph: Graph) -> None:
-        if self._is_away:
-            self._is_away = False
+        if self._abode is Abode.AWAY:
+            self._abode = Abode.COMING
             self._bring(graph)
             return
         state = {name: column.copy() for name, column in self.state().items()}
-        self._is_away, self._is_there = True, False
+        if self.on_device:  # still: what is asked for its state may fail
+            self._abode = Abode.AWAY
         self._let_go()
         self.host.restore(state, graph)
 
@@ -118,7 +134,8 @@ class DeviceProgram(Program):
             self._take_over(graph, device)
             return True
 
-        self._is_there = self._on_device(graph, take_over) is not None
+        if self._on_device(graph, take_over) is not None:
+            self._abode = Abode.DEVICE
 
     def _on_device(self, graph: Graph, work: Callable[[DeviceSide], T]) -> T | None:
         """What the work gives; None: the device is lost or full, and the program is at home from now on.
@@ -126,7 +143,7 @@ class DeviceProgram(Program):
         Raises:
             Exception: what is no failure of the device, but a mistake on the host: only ``start`` is of use then.
         """
-        if self._is_home:
+        if self._abode is Abode.HOME:
             return None
         if graph.device is not None:
             try:
@@ -140,7 +157,7 @@ class DeviceProgram(Program):
                     raise
                 log.info("program %s goes on at the host: the device failed", self.id)
                 graph.drop_device(f"{type(error).__name__}: {error}")
-        self._is_home = True
+        self._abode = Abode.HOME
         self._let_go()
         return None
 
