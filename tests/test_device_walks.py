@@ -176,7 +176,7 @@ def test_sizes_of_a_state_are_known_without_fetching_it(
     run.step(inserts([(0, 1), (1, 2)], 3))
     run.refresh(inserts([(2, v) for v in range(3, 3000)], 3000))
     with monkeypatch.context() as patched:
-        patched.delattr(WalkRuns, "read")
+        patched.delattr(type(run.program._runs), "read")
         ahead = run.program.state_sizes()
     assert ahead == {name: column.nbytes for name, column in run.program.state().items()}
     run.program.move(run.graph)
