@@ -9,24 +9,14 @@ static_assert(RANGE <= 32 && RANGE % LEAVES_TOGETHER == 0, "their counts are in 
 // Blocks on a multiprocessor, which bounds the registers of a thread.
 constexpr u32 PASS_BLOCKS = 2;
 
-struct PprPasses {
-    const State& out;
-    const State& in;
-    const PprJob& job;
-    const Place place;
-
-    __device__ __forceinline__ PprPasses(const State& out, const State& in, const PprJob& job, const Place& place)
-        : out(out), in(in), job(job), place(place)
-    {
-    }
+struct PprPasses : Run<PprJob> {
+    using Run::Run;
 
     struct Vertex {
         i64 sum, value;
         i64 restart;
         u32 degree;
     };
-
-    __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
 
     __device__ __forceinline__ Vertex load(u32 v, bool with_value) const
     {
