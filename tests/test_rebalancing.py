@@ -529,7 +529,7 @@ def test_what_it_is_to_read_rows_is_reckoned() -> None:
     reading = there.rebalancer.reading(some)
     assert reading is not None and reading.by_class.sum() == there.degrees[some].sum()
     exact = there.epoch(Load(some, NONE))
-    assert reading.remote_bytes == pytest.approx(exact.remote_s / there.remote_s) and exact.remote_s > 0
+    assert reading.remote_bytes == pytest.approx(exact.remote_s / there.remote_s, abs=1) and exact.remote_s > 0
     assert exact.reads is not None and (reading.by_class == exact.reads).all()
     many = there.rebalancer.reading(vertices(0, N))
     none = there.rebalancer.reading(vertices(N, N + 5))
