@@ -9,8 +9,9 @@ the list of changes included; medians after a warm-up. Then words are compared w
 
 Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``hubs`` deletes the tree edges
 of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``components``: from scratch,
-and after batches. ``pagerank``, ``ppr``: likewise, against a solution in float64. ``host``: the host's engine on
-the same batches, on all cores; it compiles for a while when its kernels are not in Numba's cache.
+and after batches. ``counts``: likewise, beside the search. ``pagerank``, ``ppr``: likewise, against a solution in
+float64. ``host``: the host's engine on the same batches, on all cores; it compiles for a while when its kernels
+are not in Numba's cache.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from device_components import components
+from device_counts import counts
 from device_graph import Graph, Row, cupy, machine, show
 from device_ppr import ppr
 from device_ranks import pagerank
@@ -36,7 +38,7 @@ from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.gpma.edges import EdgeBatch, EdgeList
 
-PARTS = ("fresh", "refresh", "hubs", "epoch", "components", "pagerank", "ppr", "host")
+PARTS = ("fresh", "refresh", "hubs", "epoch", "components", "counts", "pagerank", "ppr", "host")
 KINDS: tuple[type[PathProgram], ...] = (BFS, SSSP)
 HUBS = (10, 1000)
 NO_SOURCES = np.empty(0, np.uint32)
@@ -306,6 +308,9 @@ def run(
     if "components" in parts:
         rows = components(graph, batches, repeats, Budget(share))
         result["components"] = show(f"components, scale {scale}, {graph.loaded.size:,} edges", rows)
+    if "counts" in parts:
+        rows = counts(graph, batches, repeats, Budget(share))
+        result["counts"] = show(f"path counts, scale {scale}, {graph.loaded.size:,} edges", rows)
     if "pagerank" in parts:
         rows = pagerank(graph, batches, repeats, Budget(share))
         result["pagerank"] = show(f"PageRank, scale {scale}, {graph.loaded.size:,} edges", rows)

@@ -1,8 +1,9 @@
 """A short history of programs on a CUDA device, against fresh starts: what compute-sanitizer runs.
 
-Every kernel of two path programs, of components and of both PageRanks runs: settling and trimming, searching and
-spreading, mending a forest, passes and pushes, queues that hold everything and queues that run over, rows of one
-edge and of hundreds. Each allocation is one of the device's own, so that accesses behind its end are seen.
+Every kernel of two path programs, of path counts, of components and of both PageRanks runs: settling and trimming,
+searching and spreading, recounting, mending a forest, passes and pushes, queues that hold everything and queues
+that run over, rows of one edge and of hundreds. Each allocation is one of the device's own, so that accesses
+behind its end are seen.
 
     compute-sanitizer --tool racecheck python benchmarks/device_history.py
 """
@@ -16,7 +17,8 @@ import numpy as np
 from device_ppr import Walk
 from device_ranks import Ranks
 
-from graphtide.compute.device import forest_runs, path_runs
+from graphtide.compute.device import count_runs, forest_runs, path_runs
+from graphtide.compute.device.count_runs import CountRuns
 from graphtide.compute.device.forest_runs import ForestRuns
 from graphtide.compute.device.path_runs import Limits, PathRuns
 from graphtide.compute.paths.bfs import BFS
@@ -41,8 +43,10 @@ def run(seed: int) -> None:
         forest_runs.QUEUE_SHARE, forest_runs.QUEUE_LEAST = queue_share, 1
         for kind in KINDS:
             history(kind, np.random.default_rng(seed))
+        count_runs.MOST_LEAST = 1 << 30 if queue_share == 1 else 100
+        history_of_counts(np.random.default_rng(seed))
         history_of_components(np.random.default_rng(seed))
-    print(f"{2 * (len(KINDS) + 1)} histories of batches: every value is that of a fresh start")
+    print(f"{2 * (len(KINDS) + 2)} histories of batches: every value is that of a fresh start")
     history_of_ranks(np.random.default_rng(seed))
     history_of_walks(np.random.default_rng(seed))
     print(f"{len(BATCHES)} batches: both PageRanks keep to their bounds, and sums in every bit")
@@ -76,6 +80,26 @@ def history(kind: type[PathProgram], rng: np.random.Generator) -> None:
             kept.start(device, SOURCE)
         fresh.start(device, SOURCE)
         assert np.array_equal(kept.read(VERTICES) >> HALF, fresh.read(VERTICES) >> HALF)
+
+
+def history_of_counts(rng: np.random.Generator) -> None:
+    states = rows(rng, BATCHES)
+    device = next(states)
+    search, kept, fresh = runs_of(BFS, device), CountRuns(device), CountRuns(device)
+    search.start(device, SOURCE)
+    kept.make_room(VERTICES, 0)
+    kept.start(device, search)
+    for _ in states:
+        for runs in (search, kept, fresh):
+            runs.make_room(VERTICES, device.out.n_edges)
+        mended = search.mend(device, np.empty(0, np.uint32), ALL)
+        if mended.gave_up:
+            search.start(device, SOURCE)
+            kept.start(device, search)
+        else:
+            kept.count(device, search, mended.logged)
+        fresh.start(device, search)
+        assert np.array_equal(kept.read(VERTICES), fresh.read(VERTICES))
 
 
 def history_of_components(rng: np.random.Generator) -> None:

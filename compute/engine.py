@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -161,6 +162,14 @@ class Engine:
                 raise ProgramError(f"{program.kind} needs in-edges: {error}") from error
             if program.needs_weights and not self._graph.in_weighted:
                 raise ProgramError(f"{program.kind} needs in-edges with weights, which this graph does not keep")
+
+    def make_ready(self, program: Program) -> None:
+        """Have compiled what a program needs to run on the graph's device, if it is to run there, so that ``add``
+        takes no time for it. Any thread may call; the program itself is used up.
+        """
+        if self._graph.device is not None:
+            with suppress(NoTwin):  # ``add`` says so
+                self._place(program, self._graph)
 
     def remove(self, id: str) -> None:
         """Keep a program up to date no more; harmless where there is none."""

@@ -38,7 +38,7 @@ from ..gpma.host import array as pma
 from ..gpma.host import snapshot
 from ..gpma.index import vertex_index
 from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
-from ..partition import exploring, graph, numbering
+from ..partition import classes, exploring, graph, numbering
 from .config.settings import Config
 from .errors import ConfigError
 from .ingest import decode, reuse
@@ -69,6 +69,7 @@ class Needs:
     programs: list[tuple[str, dict[str, Any]]]
     python_modules: list[str]
     results_topic: bool = False
+    rows_move: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Needs:
@@ -80,6 +81,7 @@ class Needs:
             programs=[(program.name, program.parameters) for program in config.program],
             python_modules=list(config.compute.python_modules),
             results_topic=config.results.kind == "kafka",
+            rows_move=config.partition.host_rows == "owned",
         )
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
@@ -99,6 +101,7 @@ class Needs:
             ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),
             *([("batches of results", batches.warm_up)] if self.results_topic else []),
+            *([("classes of rows", classes.warm_up)] if self.rows_move else []),
         ]
 
     def load_programs(self) -> None:
@@ -280,7 +283,15 @@ def _all() -> Iterator[Needs]:
     """Configurations that use every kernel between them."""
     for directed, weighted in itertools.product((True, False), repeat=2):
         programs = [(kind, dict(given)) for kind, given in registry.least_programs(weighted=weighted)]
-        yield Needs(directed, weighted, "int" if directed else "string", programs, [], results_topic=directed)
+        yield Needs(
+            directed,
+            weighted,
+            "int" if directed else "string",
+            programs,
+            [],
+            results_topic=directed,
+            rows_move=directed,
+        )
 
 
 def _compile(needs: Needs, step: int) -> None:

@@ -24,28 +24,43 @@ class Report:
     Where all programs read what a device itself reports, nobody does.
     """
 
-    __slots__ = ("__weakref__", "_made", "_make", "slots_moved", "totals")
+    __slots__ = ("__weakref__", "_made", "_make", "_slots_moved", "_totals")
 
     def __init__(
         self, totals: tuple[int, int, int, int], slots_moved: int, make: Callable[[], ChangeReport]
     ) -> None:
-        """``totals``: how many arcs are inserted, overwritten, deleted, absent."""
-        self.totals = totals
-        self.slots_moved = slots_moved
-        self._make = make
+        self._totals: tuple[int, int, int, int] | None = totals
+        self._slots_moved = slots_moved
+        self._make: Callable[[], ChangeReport] | None = make
         self._made: ChangeReport | None = None
 
     @classmethod
     def of(cls, change: ChangeReport) -> Report:
         """One that is there already."""
-        report = cls(totals_of(change), change.slots_moved, lambda: change)
+        report = cls.__new__(cls)  # of small batches every microsecond counts
+        report._totals = report._make = None
+        report._slots_moved = change.slots_moved
         report._made = change
         return report
+
+    @property
+    def totals(self) -> tuple[int, int, int, int]:
+        """How many arcs are inserted, overwritten, deleted, absent."""
+        if self._totals is None:
+            self._totals = totals_of(self.read())
+        return self._totals
+
+    @property
+    def slots_moved(self) -> int:
+        """As in ``ChangeReport``, of all sides."""
+        return self._slots_moved
 
     def read(self) -> ChangeReport:
         """Good for ever: what sides keep until their next change is copied when this is first called."""
         if self._made is None:
+            assert self._make is not None
             self._made = self._make()
+            self._make = None
         return self._made
 
 

@@ -7,7 +7,7 @@ depend on their size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,10 @@ LEAST_READS = 2
 _TARGET, _COMMON = np.uint8(1), np.uint8(2)
 
 Flags = npt.NDArray[np.bool_]
+
+
+Ahead = Callable[[Vertices], tuple[Sequence[RowView], int | None]]
+"""The rows, of one side or two, of the first ones of these vertices, and of how many; None: of all there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +86,31 @@ class EdgesFound:
     reads: int
 
 
-def search(
-    sides: Sequence[RowView], n_vertices: int, begun: Search, *, hops_max: int, limit: int, reads_max: int
-) -> Search:
+def search(ahead: Ahead, n_vertices: int, begun: Search, *, hops_max: int, limit: int, reads_max: int) -> Search:
     """Go on with a search that is not over, along the rows of one side or of two.
 
     At most ``limit`` vertices are found, those of the beginning included, and none farther than ``hops_max``.
     """
+    found, reads_end = begun, begun.reads + reads_max
+    while found.place is not None and found.reads < reads_end:
+        sides, n_rows = ahead(found.found[found.place.index :])
+        left = reads_end - found.reads
+        found = _searched(sides, n_rows, n_vertices, found, hops_max=hops_max, limit=limit, reads_max=left)
+        if n_rows is None:
+            break
+    return found
+
+
+def _searched(
+    sides: Sequence[RowView],
+    n_rows: int | None,
+    n_vertices: int,
+    begun: Search,
+    *,
+    hops_max: int,
+    limit: int,
+    reads_max: int,
+) -> Search:
     assert begun.place is not None
     known, room = begun.found.size, min(limit, n_vertices)
     found, hops = np.empty(max(room, known), np.uint32), np.empty(max(room, known), np.uint32)
@@ -106,6 +128,7 @@ def search(
         place.index,
         place.side,
         place.first,
+        _NO_STOP if n_rows is None else place.index + n_rows,
         hops_max,
         reads_max,
         seen,
@@ -118,7 +141,7 @@ def search(
 
 
 def edges_between(
-    rows: RowView,
+    ahead: Ahead,
     n_vertices: int,
     sources: Vertices,
     targets: Vertices,
@@ -135,17 +158,53 @@ def edges_between(
     edges are listed once, what is among the sources and the targets. A row that is longer than it would take to
     look all targets up in it is not read.
     """
-    place = place or EdgesPlace()
     marks = np.zeros(n_vertices, np.uint8)
     sources, targets = frozen(sources), frozen(targets[targets < n_vertices])
     marks[targets] = _TARGET
     if common is not None:
         marks[common[common < n_vertices]] |= _COMMON
+    at = place or EdgesPlace()
+    parts: list[EdgesFound] = []
+    while True:
+        (rows,), n_rows = ahead(sources[at.index :])
+        among = (n_vertices, sources, targets, marks)
+        part = _edges_found(rows, n_rows, *among, at, weighted=weighted, limit=limit, reads_max=reads_max)
+        parts.append(part)
+        limit -= part.src.size
+        reads_max -= part.reads
+        if n_rows is None or part.place is None or reads_max <= 0:
+            return _joined(parts, weighted=weighted)
+        at = part.place
+
+
+def _edges_found(
+    rows: RowView,
+    n_rows: int | None,
+    n_vertices: int,
+    sources: Vertices,
+    targets: Vertices,
+    marks: npt.NDArray[np.uint8],
+    place: EdgesPlace,
+    *,
+    weighted: bool,
+    limit: int,
+    reads_max: int,
+) -> EdgesFound:
     room = min(limit, reads_max + _LEAF_SLOTS_MAX)
     src, dst = np.empty(room, np.uint32), np.empty(room, np.uint32)
     weights = np.empty(room if weighted else 0, np.float32)
     size, index, first, reads = _edges_between(
-        rows, n_vertices, sources, targets, marks, src, dst, weights, place.index, place.first, reads_max
+        rows,
+        n_vertices,
+        sources if n_rows is None else frozen(sources[: place.index + n_rows]),
+        targets,
+        marks,
+        src,
+        dst,
+        weights,
+        place.index,
+        place.first,
+        reads_max,
     )
     n = min(size, room)
     following = EdgesPlace(index, first) if index < sources.size else None
@@ -153,6 +212,22 @@ def edges_between(
     return EdgesFound(src[:n].copy(), dst[:n].copy(), found, size, following, reads)
 
 
+def _joined(parts: Sequence[EdgesFound], *, weighted: bool) -> EdgesFound:
+    """What was found in parts, one after the other, with limits that counted what was found before."""
+    if len(parts) == 1:
+        return parts[0]
+    weights = [part.weights for part in parts if part.weights is not None]
+    return EdgesFound(
+        np.concatenate([part.src for part in parts]),
+        np.concatenate([part.dst for part in parts]),
+        np.concatenate(weights) if weighted else None,
+        sum(part.size for part in parts),
+        parts[-1].place,
+        sum(part.reads for part in parts),
+    )
+
+
+_NO_STOP = 1 << 62
 _LEAF_SLOTS_MAX = 64
 """By so many entries may more be read than is asked for."""
 
@@ -171,6 +246,7 @@ def _search(
     index: Int,
     side: Int,
     first: Int,
+    stop: Int,
     hops_max: int,
     reads_max: int,
     seen: Flags,
@@ -178,7 +254,7 @@ def _search(
     """(how many are found, at most one leaf more than there is room for; index, side, first; entries read)."""
     reads = np.int64(0)
     going = True
-    while going and index < n and n <= found.size and reads < reads_max and hops[index] < hops_max:
+    while going and index < min(n, stop) and n <= found.size and reads < reads_max and hops[index] < hops_max:
         hop = hops[index] + np.uint32(1)
         u = found[index]
         reads += 1
@@ -345,8 +421,8 @@ def warm_up() -> None:
         array.ensure_vertices(2)
         array.load(EdgeList(np.ones(1, np.uint64), np.ones(1, np.float32)))
         rows = array.view()
-        search((rows,), 2, Search.begin(0), hops_max=1, limit=2, reads_max=1)
+        search(lambda _: ((rows,), None), 2, Search.begin(0), hops_max=1, limit=2, reads_max=1)
         both = np.arange(2, dtype=np.uint32)
-        edges_between(rows, 2, both, both, weighted=True, limit=1, reads_max=8)
+        edges_between(lambda _: ((rows,), None), 2, both, both, weighted=True, limit=1, reads_max=8)
     finally:
         array.close()

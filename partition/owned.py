@@ -1,428 +1,254 @@
-"""Rows of which each is on one side only: changes and reads go to the owners, and come back as one.
+"""Each row is on one side only, and may move; a device reads what it does not own where it lies, on the host.
 
-Sides apply their parts at the same time: devices begin, the host works, and devices are waited for. To programs,
-to checkpoints and to whoever asks it is the same graph, whoever owns what.
+A device that fails takes its rows with it: from then on everything raises ``RowsLost``.
 """
 
 from __future__ import annotations
 
-import time
-import weakref
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import (
+    ChangeReport,
     EdgeBatch,
     EdgeList,
     Keys,
-    Op,
-    SubCSR,
     Vertices,
     Weights,
-    pack,
+    destinations,
     sources,
 )
-from ..gpma.host.snapshot import Turnstile
-from ..gpma.layout import LEAF_SHIFT, LEAF_SLOTS
+from ..gpma.host.small import Totals
 from ..gpma.rows import RowView
-from .changes import Report, merged_changes, merged_edges, no_change
-from .placement import Placement, both_directions, route
-from .side import Direction, Side
+from ..gpma.team import Crew
+from .changes import Report
+from .graph_rows import GraphRows, Shape, require_heads
+from .host_side import HostSide
+from .placement import HOST, Owners, Placement
+from .side import Direction, Reader
+from .split_rows import Migrated, MovePlan, RowsReader, SideFull, SplitPlan, SplitRows
 
-_DIRECTIONS: tuple[Direction, ...] = ("out", "in")
+if TYPE_CHECKING:
+    from .device_side import DeviceSide
 
+T = TypeVar("T")
 
-class SideFull(MemoryError):
-    """A side, by its number, has no memory for what it is to do."""
-
-    def __init__(self, side: int, reason: str) -> None:
-        super().__init__(reason or "there is not enough memory")
-        self.side = side
-
-
-class SideApply(NamedTuple):
-    """What a side did for a batch: updates of out-rows and in-rows, and the seconds from its begin to its end."""
-
-    side: str
-    updates: int
-    seconds: float
+Divide = Callable[[Vertices, Vertices], Owners]
+"""(lengths of out-rows, and of the in-rows that are kept: uint32[n]) -> the owner of each vertex (uint8[n])."""
 
 
-class Migrated(NamedTuple):
-    """Rows that changed sides: so many vertices, with so many arcs in both orientations."""
-
-    vertices: int
-    edges: int
+class RowsLost(RuntimeError):
+    """A device failed that alone had some of the rows: this graph is of no use any more, and must be made anew."""
 
 
-class OwnedPlan(NamedTuple):
-    """Plans of those sides that have a part of a batch: (side, plan, updates)."""
+class OwnedRows(GraphRows):
+    """Rows divided among sides, as long as all of these are there."""
 
-    parts: list[tuple[int, Any, int]]
+    def __init__(self, shape: Shape, hosts: Sequence[HostSide], device: DeviceSide | None, crew: Crew) -> None:
+        super().__init__(shape, hosts, device, crew)
+        self.placement = Placement(len(self.sides))
+        self.divide: Divide | None = None
+        """Who owns what is loaded; None: who gets new vertices."""
+        self._device_number = len(self.sides) - 1
+        self._split = SplitRows(self.sides, self.placement, shape)
+        if device is not None:
+            self.placement.newcomers = self._device_number
+            if len(self.hosts) == 1:
+                device.read_remote(self.host)
 
-
-class MovePlan(NamedTuple):
-    """Vertices whose rows go to a side, and the plans for it."""
-
-    vertices: Vertices
-    to: int
-    edges: int
-    parts: OwnedPlan
-
-
-class RowsReader:
-    """The rows of one direction as one array to read single edges from (``side.Reader``)."""
-
-    def __init__(self, rows: OwnedRows, direction: Direction, *, weighted: bool) -> None:
-        self.weighted = weighted
-        self.has_edge = partial(rows.has_edge, direction)
-        self.weights_of = partial(rows.weights_of, direction)
-
-
-class OwnedRows:
-    """All sides behind one."""
-
-    def __init__(
-        self, sides: Sequence[Side[Any]], placement: Placement, *, directed: bool, in_edges: bool, weighted: bool
-    ) -> None:
-        """``in_edges``: whether sides keep in-rows of their own."""
-        self.sides = tuple(sides)
-        self.placement = placement
-        self.applied: tuple[SideApply, ...] = ()
-        """What each side did for the last batch; those without a part are left out."""
-        self._directed = directed
-        self._in_edges = in_edges
-        self._weighted = weighted
-        self._turnstile = Turnstile()
-        self._views: dict[Direction, RowView] = {}
-        self._degrees: dict[Direction, npt.NDArray[np.uint32]] = {}
-        self._report: weakref.ref[Report] | None = None
-        self._gone: set[int] = set()
-
-    def drop(self, side: int) -> None:
-        """A side, which owns nothing, is to be asked nothing any more."""
-        self._gone.add(side)
+    def drop_device(self, reason: str) -> None:
+        if self.device is None:
+            return
+        super().drop_device(reason)
+        self.rows_lost = self.placement.owned[self._device_number] > 0
+        self.placement.newcomers = HOST
+        self._split.drop(self._device_number)
 
     # -- changes ------------------------------------------------------------------------------------------------
 
     def ensure_vertices(self, n_vertices: int) -> None:
-        """Make room for rows 0 .. n_vertices - 1 on all sides that are there.
+        self._asked(lambda split: split.ensure_vertices(n_vertices))
+        self.placement.ensure_vertices(n_vertices)
 
-        Raises:
-            SideFull: one has not enough memory.
-        """
-        self._on_all(lambda side: side.ensure_vertices(n_vertices))
+    def withdraw_vertices(self, n_vertices: int) -> None:
+        self.placement.withdraw_vertices(n_vertices)
+        self._split.withdraw_vertices(n_vertices)
 
-    def _on_all(self, work: Callable[[Side[Any]], None]) -> None:
-        for number, side in enumerate(self.sides):
-            if number in self._gone:
-                continue
+    def columns(self, n: int, *, weighted: bool) -> EdgeBatch:
+        device = self.device
+        if device is None:
+            return EdgeBatch.empty(n, weighted=weighted)
+        return self._asked(lambda _: device.columns(n, weighted=weighted))
+
+    def apply(self, batch: EdgeBatch, n_before: int) -> Report:
+        plan = self._asked(lambda split: split.prepare(batch))
+        return self._told(lambda split: self._commit(split, plan, n_before))
+
+    def apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> tuple[ChangeReport, Totals] | None:
+        return None
+
+    def _commit(self, split: SplitRows, plan: SplitPlan, n_before: int) -> Report:
+        if self.device is not None:
+            self.device.forget_report()
+        reports = split.commit(plan)
+        self.applied = split.applied
+        if self.device is not None:
+            self.device.hear([report.read() for side, report in reports.items() if side != self._device_number])
+            self._mark(np.arange(n_before, self.placement.owner.size, dtype=np.uint32))
+        return split.whole(reports.values())
+
+    def load(self, edges: EdgeList, n_vertices: int) -> None:
+        require_heads(edges.keys, n_vertices)
+        in_ = self.in_arcs(edges) if self.shape.in_edges else None
+        for owner in self._divisions(edges, n_vertices):
+            self.placement.place(owner)
             try:
-                work(side)
-            except MemoryError as error:
-                raise SideFull(number, str(error)) from error
+                self._asked(lambda split: split.load(edges, in_))
+                break
+            except SideFull as full:
+                if full.side == HOST:
+                    raise
+        self._told(lambda _: self._mark(np.arange(n_vertices, dtype=np.uint32)))
 
-    def prepare(self, batch: EdgeBatch) -> OwnedPlan:
-        """A plan for updates of edges, one direction each, every row's at its owner: all that can fail.
-
-        Raises:
-            ValueError: a row does not exist.
-            SideFull: one has not enough memory.
-        """
-        self._settle()
-        sole = self.placement.sole
-        if sole is not None and self.sides[sole].takes_edges and len(batch):
-            return OwnedPlan([self._planned(sole, 2 * len(batch), lambda: self.sides[sole].prepare_edges(batch))])
-        rows = batch if self._directed else both_directions(batch)
-        self._on_all(lambda side: side.expect(len(rows)))
-        parts = route(rows, self.placement, in_edges=self._in_edges)
-        return OwnedPlan([self._prepared(part.side, part.out, part.in_) for part in parts])
-
-    def _prepared(self, side: int, out: EdgeBatch, in_: EdgeBatch | None) -> tuple[int, Any, int]:
-        updates = len(out) + (0 if in_ is None else len(in_))
-        return self._planned(side, updates, lambda: self.sides[side].prepare_rows(out, in_))
-
-    def _planned(self, side: int, updates: int, prepare: Callable[[], Any]) -> tuple[int, Any, int]:
-        try:
-            return side, prepare(), updates
-        except MemoryError as error:
-            raise SideFull(side, str(error)) from error
-
-    def commit(self, plan: OwnedPlan) -> dict[int, Report]:
-        """Write it, on all sides at once; what each side with a part did to its out-rows."""
-        self.applied = self._write(plan)
-        return {side: self.sides[side].rows_report() for side, _, _ in plan.parts}
-
-    def whole(self, reports: Collection[Report]) -> Report:
-        """The reports of all sides as one."""
-        if not reports:
-            return Report.of(no_change(self._weighted))
-        if len(reports) == 1:
-            (report,) = reports
+    def _divisions(self, edges: EdgeList, n_vertices: int) -> Iterator[Owners]:
+        """Owners to try: as ``divide`` says, or whom new vertices go to; then the host alone."""
+        if self.divide is None:
+            yield np.full(n_vertices, self.placement.newcomers, np.uint8)
         else:
-            inserted, overwritten, deleted, absent = (
-                sum(counts) for counts in zip(*(report.totals for report in reports), strict=True)
+            heads = destinations(edges.keys) if self.shape.in_edges else np.empty(0, np.uint32)
+            out, in_ = (
+                np.bincount(ends, minlength=n_vertices).astype(np.uint32) for ends in (sources(edges.keys), heads)
             )
-            moved = sum(report.slots_moved for report in reports)
-            parts = list(reports)
-            report = Report(
-                (inserted, overwritten, deleted, absent),
-                moved,
-                lambda: merged_changes([part.read() for part in parts]),
-            )
-        self._report = weakref.ref(report)
-        return report
+            yield self.divide(out, in_)
+        yield np.full(n_vertices, HOST, np.uint8)
 
-    def _settle(self) -> None:
-        """Whoever still holds the last report gets all of it now: the next change takes its memory."""
-        report = self._report() if self._report is not None else None
-        if report is not None:
-            report.read()
-        self._report = None
-
-    def _write(self, plan: OwnedPlan) -> tuple[SideApply, ...]:
-        applied = []
-        with self._turnstile.writing():
-            begun = []
-            for side, planned, _ in plan.parts:
-                begun.append(time.perf_counter())
-                self.sides[side].begin_rows(planned)
-            for (side, planned, updates), since in zip(plan.parts, begun, strict=True):
-                self.sides[side].end_rows(planned)
-                applied.append(SideApply(self.sides[side].name, updates, time.perf_counter() - since))
-        self._forget()
-        return tuple(applied)
-
-    def prepare_move(self, vertices: Vertices, to: int) -> MovePlan:
-        """A plan to move the rows of these vertices, each named once, to a side: deletions at their owners, and
-        insertions there.
+    def migrate(self, vertices: Vertices, to: int) -> Migrated:
+        """As ``Graph.migrate``.
 
         Raises:
-            SideFull: one has not enough memory.
+            SideFull: a side has not enough memory; some of the rows may have moved.
+            RowsLost: a device failed that alone has rows.
         """
-        self._settle()
-        owners = self.placement.owners(vertices)
-        parts: list[tuple[int, Any, int]] = []
-        outs, ins = [], []
-        for side in range(len(self.sides)):
-            leaving = np.sort(vertices[owners == side])
-            if side == to or leaving.size == 0:
-                continue
-            outs.append(self._row_edges(side, "out", leaving))
-            gone = [_batch(outs[-1], Op.DELETE)]
-            if self._in_edges:
-                ins.append(self._row_edges(side, "in", leaving))
-                gone.append(_batch(ins[-1], Op.DELETE))
-            parts.append(self._prepared(side, *_two(gone)))
-        if not parts:
-            return MovePlan(vertices[:0], to, 0, OwnedPlan([]))
-        come = [_batch(merged_edges(column), Op.INSERT) for column in (outs, ins) if column]
-        parts.append(self._prepared(to, *_two(come)))
-        return MovePlan(vertices[owners != to], to, parts[-1][2], OwnedPlan(parts))
-
-    def move(self, plan: MovePlan) -> Migrated:
-        """Do it. The graph stays the same, and nobody hears of it."""
-        self._write(plan.parts)
-        self.placement.move(plan.vertices, plan.to)
-        return Migrated(int(plan.vertices.size), plan.edges)
-
-    def prepare_evacuation(self, side: int, to: int) -> MovePlan:
-        """A plan to move everything from a side that has no memory left to another one.
-
-        Raises:
-            SideFull: the other one has not enough memory.
-        """
-        self._settle()
-        out, in_ = self.sides[side].evacuate()
-        come = [_batch(edges, Op.INSERT) for edges in (out, in_) if edges is not None]
-        vertices = np.flatnonzero(self.placement.owner == side).astype(np.uint32)
-        return MovePlan(vertices, to, sum(map(len, come)), OwnedPlan([self._prepared(to, *_two(come))]))
-
-    def evacuate(self, side: int, plan: MovePlan) -> Migrated:
-        """Do it."""
-        moved = self.move(plan)
-        self.sides[side].clear_rows()
+        waiting = [vertices]
+        moved = Migrated(0, 0)
+        while waiting:
+            part = waiting.pop()
+            try:
+                plan = self._asked(lambda split, part=part: split.prepare_move(part, to))  # type: ignore[misc]
+            except SideFull as full:
+                if full.side == to:
+                    raise
+                if part.size > 1:
+                    waiting += np.array_split(part, 2)
+                    continue
+                # Not even for one row: all of them go, by a way that needs no memory over there.
+                plan, waiting = self._evacuation(full.side, to), []
+            done = self._told(lambda split, plan=plan: self._move(split, plan))  # type: ignore[misc]
+            moved = Migrated(moved.vertices + done.vertices, moved.edges + done.edges)
         return moved
 
-    def load(self, out: EdgeList, in_: EdgeList | None) -> None:
-        """Replace everything: out-arcs and in-arcs, ascending, of which each side gets those of its rows.
+    def _evacuation(self, side: int, to: int) -> MovePlan:
+        return self._asked(lambda split: split.prepare_evacuation(side, to))
+
+    def _move(self, split: SplitRows, plan: MovePlan) -> Migrated:
+        moved = split.move(plan)
+        if self.device is not None:
+            self.device.forget_report()
+            self._mark(plan.vertices)
+        return moved
+
+    def _mark(self, vertices: Vertices) -> None:
+        """Tell the device, as far as it reads rows of the host, which of these are there."""
+        if self.device is None or not self.device.reads_remote or vertices.size == 0:
+            return
+        here = self.placement.owners(vertices) == self._device_number
+        self.device.set_remote(vertices[here], False)
+        self.device.set_remote(vertices[~here], True)
+
+    # -- sides that fail ----------------------------------------------------------------------------------------
+
+    def _asked(self, work: Callable[[SplitRows], T]) -> T:
+        """What the sides say, who may want memory.
 
         Raises:
-            ValueError: a row does not exist, or keys are out of order.
-            SideFull: one has not enough memory; what the others have is not all there is.
+            ValueError, MemoryError: as they do.
+            RowsLost: the device failed, whatever it said.
         """
-        with self._turnstile.writing():
-            for number, side in self._owners(loaded=True):
-                parts = [None if edges is None else self._of(number, edges) for edges in (out, in_)]
-                assert parts[0] is not None
-                try:
-                    side.load_rows(parts[0], parts[1])
-                except MemoryError as error:
-                    raise SideFull(number, str(error)) from error
-        self._forget()
+        self._require()
+        try:
+            return work(self._split)
+        except (ValueError, MemoryError):
+            raise
+        except Exception as error:
+            self._fail(error)
+            raise
 
-    def _of(self, side: int, edges: EdgeList) -> EdgeList:
-        if self.placement.sole == side:
-            return edges
-        own = self.placement.owners(sources(edges.keys)) == side
-        return EdgeList(edges.keys[own], None if edges.weights is None else edges.weights[own])
+    def _told(self, work: Callable[[SplitRows], T]) -> T:
+        """What the sides do, who must not fail at it: one that does may be at odds with the others.
 
-    def _forget(self) -> None:
-        """What was read before is void."""
-        self._views.clear()
-        self._degrees.clear()
+        Raises:
+            RowsLost: the device failed, whatever it said.
+        """
+        self._require()
+        try:
+            return work(self._split)
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: Exception) -> None:
+        self.drop_device(f"{type(error).__name__}: {error}")
+        self._require()
+
+    def _require(self) -> None:
+        if self.rows_lost:
+            raise RowsLost(f"the device had rows that nobody else has, and failed: {self.device_lost}")
 
     # -- reads --------------------------------------------------------------------------------------------------
 
-    @property
-    def n_arcs(self) -> int:
-        return sum(side.out.n_edges for side in self.sides)
+    def n_stored(self, direction: Direction) -> int:
+        return self._split.n_stored(direction)
 
     def has_edge(self, direction: Direction, keys: Keys) -> npt.NDArray[np.bool_]:
-        """bool[n]: which of these keys are there, in the rows of this direction."""
-        return self._asked(keys, np.zeros(keys.size, bool), lambda side, own: side.has_edge(direction, own))
+        return self._asked(lambda split: split.has_edge(direction, keys))
 
     def weights_of(self, direction: Direction, keys: Keys) -> Weights:
-        """float32[n] weights of these keys, NaN where there is none."""
-        nothing = np.full(keys.size, np.nan, np.float32)
-        return self._asked(keys, nothing, lambda side, own: side.weights_of(direction, own))
+        return self._asked(lambda split: split.weights_of(direction, keys))
 
-    def _asked(
-        self, keys: Keys, answers: npt.NDArray[Any], ask: Callable[[Side[Any], Keys], npt.NDArray[Any]]
-    ) -> npt.NDArray[Any]:
-        rows = sources(keys)
-        known = rows < self.placement.owner.size
-        owners = np.full(keys.size, len(self.sides), np.int64)
-        owners[known] = self.placement.owners(rows[known])
-        for number, side in enumerate(self.sides):
-            own = np.flatnonzero(owners == number)
-            if own.size:
-                answers[own] = ask(side, keys[own])
-        return answers
-
-    def rows(self, direction: Direction, vertices: Vertices) -> EdgeList:
-        """The rows of these vertices, each named once, as ascending keys with weights."""
-        owners = self.placement.owners(vertices)
-        parts = []
-        for side in range(len(self.sides)):
-            own = np.sort(vertices[owners == side])
-            if own.size:
-                parts.append(self._row_edges(side, direction, own))
-        return self._merged(parts)
+    def keys_of(self, direction: Direction, vertices: Vertices) -> Keys:
+        return self._asked(lambda split: split.rows(direction, vertices)).keys
 
     def neighbors(
         self, direction: Direction, vertex: int, first: int, limit: int
     ) -> tuple[Vertices, Weights | None]:
-        """At most ``limit`` neighbours in a row from vertex ``first`` on, ascending, and weights if it has any."""
-        row = self.sides[self.placement.owner[vertex]].rows(direction, np.array([vertex], np.uint32))
-        part = slice(begin := int(np.searchsorted(row.neighbors, first)), begin + limit)
-        return row.neighbors[part], None if row.weights is None else row.weights[part]
+        return self._asked(lambda split: split.neighbors(direction, vertex, first, limit))
 
     def degrees(self, direction: Direction) -> npt.NDArray[np.uint32]:
-        """uint32[n_vertices], good until the next change."""
-        if direction not in self._degrees:
-            n = self.placement.owner.size
-            parts = [side.degrees(direction, n) for _, side in self._owners()] or [np.zeros(n, np.uint32)]
-            self._degrees[direction] = parts[0] if len(parts) == 1 else np.sum(parts, axis=0, dtype=np.uint32)
-        return self._degrees[direction]
+        return self._asked(lambda split: split.degrees(direction))
+
+    def view(self, direction: Direction) -> RowView:
+        """The host's own where it owns all, else a copy, which takes as long as an export."""
+        return self._asked(lambda split: split.view(direction))
+
+    def view_of(self, direction: Direction, vertices: Vertices) -> RowView:
+        """The host's own where it owns all, else a copy of just these rows."""
+        return self.view(direction) if self.is_whole() else self._asked(lambda s: s.view_of(direction, vertices))
+
+    def is_whole(self) -> bool:
+        return self.placement.sole == HOST
+
+    def mirror(self) -> Reader:
+        direction = self.shape.kept("in")
+        return RowsReader(self, direction, weighted=self.shape.in_weighted)
 
     def export(self, direction: Direction) -> EdgeList:
-        """All arcs in ascending order, copied."""
-        return self._merged([side.export_rows(direction) for _, side in self._owners()])
+        return self._asked(lambda split: split.export(direction))
 
     def export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
-        """Copy out-arcs from this key on into the columns, ascending over all sides, between two changes.
+        return self._asked(lambda split: split.export_from(first_key, keys, weights))
 
-        A row that changes sides does not pass the cursor: where a key stands among all others it stays.
-        """
-        with self._turnstile.reading():
-            parts = []
-            for _, side in self._owners():
-                own_keys, own_weights = np.empty_like(keys), np.empty_like(weights)
-                n = side.export_from(first_key, own_keys, own_weights)
-                parts.append(EdgeList(own_keys[:n], own_weights[:n] if weights.size else None))
-        merged = self._merged(parts)
-        n = min(keys.size, len(merged))
-        keys[:n] = merged.keys[:n]
-        if weights.size and merged.weights is not None:
-            weights[:n] = merged.weights[:n]
-        return n
-
-    def view(self, direction: Direction, weighted: bool) -> RowView:
-        """All rows in one place, for whoever must walk them on the host: the host's own where it owns all, else a
-        copy, which is good until the next change and costs as much as the graph is large."""
-        if self.placement.sole == 0:
-            view: RowView = self.sides[0].array(direction).view()
-            return view
-        if direction not in self._views:
-            edges = self.export(direction)
-            self._views[direction] = _view_of(edges, self.placement.owner.size, weighted=weighted)
-        return self._views[direction]
-
-    def check(self) -> list[str]:
-        """Rows that are where they do not belong, in words."""
-        problems = []
-        owner = self.placement.owner
-        for number, side in enumerate(self.sides):
-            if number in self._gone:
-                continue
-            for direction in _DIRECTIONS[: len(side.arrays)]:
-                degrees = side.degrees(direction, owner.size)
-                if np.any(degrees[owner != number]):
-                    problems.append(f"the {side.name} has {direction}-rows that it does not own")
-        return problems
-
-    def _owners(self, *, loaded: bool = False) -> list[tuple[int, Side[Any]]]:
-        """The sides that own rows, with their numbers, and if ``loaded`` those that hold any. Others need not even
-        answer."""
-        return [
-            (number, side)
-            for number, (side, owned) in enumerate(zip(self.sides, self.placement.owned, strict=True))
-            if owned or (loaded and side.out.n_edges)
-        ]
-
-    def _merged(self, parts: Sequence[EdgeList]) -> EdgeList:
-        nothing = np.empty(0, np.float32) if self._weighted else None
-        return merged_edges(parts) if parts else EdgeList(np.empty(0, np.uint64), nothing)
-
-    def _row_edges(self, side: int, direction: Direction, vertices: Vertices) -> EdgeList:
-        """The rows of ascending vertices that a side owns.
-
-        Raises:
-            SideFull: it has no memory to copy them.
-        """
-        try:
-            rows: SubCSR = self.sides[side].rows(direction, vertices)
-        except MemoryError as error:
-            raise SideFull(side, str(error)) from error
-        return EdgeList(pack(np.repeat(vertices, np.diff(rows.offsets)), rows.neighbors), rows.weights)
-
-
-def _two(batches: Sequence[EdgeBatch]) -> tuple[EdgeBatch, EdgeBatch | None]:
-    """Updates of out-rows, and of in-rows where these are kept."""
-    return batches[0], batches[1] if len(batches) > 1 else None
-
-
-def _batch(edges: EdgeList, op: Op) -> EdgeBatch:
-    return EdgeBatch(edges.keys, np.full(len(edges), op, np.uint8), edges.weights)
-
-
-def _view_of(edges: EdgeList, n_vertices: int, *, weighted: bool) -> RowView:
-    """Ascending edges as a packed array without gaps."""
-    n = len(edges)
-    n_leaves = max(1, -(-n // LEAF_SLOTS))
-    keys = np.zeros(n_leaves << LEAF_SHIFT, np.uint64)
-    keys[:n] = edges.keys
-    weights = np.zeros(keys.size if weighted and edges.weights is not None else 0, np.float32)
-    if weights.size and edges.weights is not None:
-        weights[:n] = edges.weights
-    counts = np.full(n_leaves, LEAF_SLOTS, np.int32)
-    counts[-1] = n - ((n_leaves - 1) << LEAF_SHIFT)
-    degrees = np.bincount(sources(edges.keys), minlength=n_vertices).astype(np.uint32)
-    begins = np.cumsum(degrees, dtype=np.int64) - degrees
-    row_leaf = (begins >> LEAF_SHIFT).astype(np.uint32)
-    return RowView(keys, weights, counts, row_leaf, degrees, LEAF_SHIFT, n_leaves, n_leaves)
+    def check(self, out: EdgeList, in_: EdgeList | None) -> list[str]:
+        return self._asked(lambda split: split.check())

@@ -490,6 +490,8 @@ def test_tables_show_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
         (["--vertex", "-5", "--timeout-ms", "100"], {"vertex": -5, "timeout_ms": 100}),
         (["--program", "a", "--parents"], {"program": "a", "parents": True}),
         (["--parents", "--program", "x"], {"parents": True, "program": "x"}),
+        (["--thaw"], {"thaw": True}),
+        (["--retry"], {"retry": True}),
         (["--min-offsets", '{"t": {"0": 5}}'], {"min_offsets": {"t": {"0": 5}}}),
     ],
 )
@@ -671,6 +673,53 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
         ],
     ),
     "wait": ({"min_offsets": {}, "timeout_ms": 70_000}, {}, []),
+    "placement": (
+        {"vertices": [1, 9]},
+        {
+            "sides": ["host", "device"],
+            "host_rows": "owned",
+            "vertices": [1, 4],
+            "edges": [8, 6],
+            "bytes": [100, 90],
+            "device": {"name": "card", "lost": None},
+            "headroom": 0.125,
+            "applied": {"device": {"updates": 14, "seconds": 0.5}},
+            "policy": "cost",
+            "rebalancing": {
+                "frozen": False,
+                "moved": {"vertices": 1, "last_failure": None},
+                "decisions": [
+                    {
+                        **{"epochs_ago": 3, "reason": "headroom", "why": "short", "to_host": 8, "to_device": 0},
+                        **{"predicted_s": 0.25, "gain_s": 0.0, "moved_edges": 8, "moved_s": 0.5, "state": "done"},
+                    }
+                ],
+            },
+            "owner": ["host", None],
+            "degree": [8, None],
+            "why": ["headroom", None],
+            "unknown": column([9], "<i8"),
+        },
+        [
+            ["side", "vertices", "edges", "bytes", "updates", "seconds"],
+            ["host", "1", "8", "100", "0", "0"],
+            ["device", "4", "6", "90", "14", "0.5"],
+            [
+                *("epochs", "ago", "reason", "to", "host", "to", "device"),
+                *("moved", "predicted", "s", "took", "s"),
+                "state",
+                "why",
+            ],
+            ["3", "headroom", "8", "0", "8", "0.25", "0.5", "done", "short"],
+            ["vertex", "owner", "degree", "why"],
+            ["1", "host", "8", "headroom"],
+            ["9", "-", "-", "-"],
+            ["host_rows", "owned"],
+            ["rebalancing.frozen", "no"],
+            ["rebalancing.moved.last_failure", "-"],
+            ["unknown:", "9"],
+        ],
+    ),
 }
 
 

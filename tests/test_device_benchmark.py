@@ -21,18 +21,19 @@ def test_every_part_has_rows(
     monkeypatch.syspath_prepend(BENCHMARKS)
     try:
         benchmark = importlib.import_module("device")
-        for name in ("device_rows", "device_components", "device_ranks", "device_ppr", "device"):
+        for name in ("device_rows", "device_components", "device_counts", "device_ranks", "device_ppr", "device"):
             monkeypatch.setattr(importlib.import_module(name), "WARM_UP", 1)
         monkeypatch.setattr(benchmark, "HUBS", (3,))
         parts = list(benchmark.PARTS)
         result = benchmark.run(8, parts, [1, 30], repeats=1, roots=2, seconds=60)
     finally:
-        for name in ("device", "device_graph", "device_rows", "device_components", "device_ranks", "device_ppr"):
+        names = ("device", "device_graph", "device_rows", "device_components", "device_counts", "device_ranks")
+        for name in (*names, "device_ppr"):
             sys.modules.pop(name, None)
     for part in parts:
         assert result[part], part
     assert [row["wrong"] for row in result["host"]] == [0] * 4
-    for part in ("pagerank", "ppr"):
+    for part in ("counts", "pagerank", "ppr"):
         assert [(row["batch"], row["wrong"]) for row in result[part]] == [(0, 0), (1, 0), (30, 0)]
     printed = capsys.readouterr().out
     assert printed.count("{'bfs': 0, 'sssp': 0}") == 2

@@ -34,11 +34,14 @@ class PprRun:
     def __init__(
         self, *, directed: bool = True, damping: float = 0.85, tolerance: float = 1e-3, at: tuple[int, ...] = (0,)
     ) -> None:
-        self.graph = Graph(directed=directed, weighted=True, device=True, threads=1)
+        self.graph = self.new_graph(directed=directed, weighted=True)
         self.sources = at
         self.make = lambda: PersonalisedPageRank("ppr", at, damping, tolerance)
         self.program: Any = twin(self.make(), self.graph)
         self.begin()
+
+    def new_graph(self, *, directed: bool, weighted: bool) -> Graph:
+        return Graph(directed=directed, weighted=weighted, device=True, threads=1)
 
     def bound(self) -> Vertices:
         """What an engine tells programs before each run."""

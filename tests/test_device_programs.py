@@ -27,8 +27,10 @@ from graphtide.compute.paths.form import Functors
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.paths.sswp import SSWP
 from graphtide.compute.program import Program, Refresh
+from graphtide.compute.triangles.triangles import Triangles
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
+from graphtide.gpma.device_failure import DeviceFailed, is_of_device
 from graphtide.gpma.edges import NO_VERTEX
 from graphtide.partition.graph import Graph, GraphChange
 
@@ -310,7 +312,7 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
     both: Callable[..., Both], caplog: pytest.LogCaptureFixture
 ) -> None:
     makers = {
-        "near": lambda id: PersonalisedPageRank(id, (0,)),
+        "corners": Triangles,
         "ranks": lambda id: PageRank(id, tolerance=1e-6),
         "odd": lambda id: Exponential(id, (0,)),
         "sssp": MAKERS["sssp"],
@@ -319,12 +321,12 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
         pair = both(makers=makers)
     line = Exponential.functors().gather.__code__.co_firstlineno + 1
     assert [record.getMessage() for record in caplog.records if "stays" in record.getMessage()] == [
-        "program near stays on the host: programs of the kind 'ppr' have no twin on a device",
+        "program corners stays on the host: programs of the kind 'triangles' have no twin on a device",
         "program ranks stays on the host: a tolerance below 0.0001 is beyond what a device keeps of numbers",
         f"program odd stays on the host: {__file__}:{line}: a call of math.exp",
     ]
     assert {run.id: run.on_device for run in pair.start()} == {
-        "near": False,
+        "corners": False,
         "ranks": False,
         "odd": False,
         "sssp": True,
@@ -345,6 +347,37 @@ def test_a_failing_compiler_leaves_a_program_on_the_host(
     assert "program bfs stays on the host: its kernels do not compile: RuntimeError: no such" in caplog.text
     assert not pair.start()[0].on_device
     assert pair.graph.device is not None
+
+
+def test_kernels_are_compiled_where_a_program_is_made_ready(
+    both: Callable[..., Both], emulated_cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread than the one that takes it in, and then runs it."""
+    makers = {name: MAKERS[name] for name in ("bfs", "sssp", "components")}
+    makers["ranks"] = lambda id: PageRank(id)
+    makers["near"] = lambda id: PersonalisedPageRank(id, (0,))
+    pair = both(makers={})
+    pair.step(epoch_of([(1, 0, v, 1.0) for v in range(1, 30)], 30))
+    compiled: list[str] = []
+
+    class Module(emulated_cupy.RawModule):  # type: ignore[misc]
+        def __init__(self, **how: Any) -> None:
+            compiled.append(threading.current_thread().name)
+            super().__init__(**how)
+
+    monkeypatch.setattr(emulated_cupy, "RawModule", Module)
+    used = emulated_cupy.get_default_memory_pool().used_bytes()
+    for id, make in makers.items():
+        beside = threading.Thread(target=pair.engine.make_ready, args=(make(id),), name="beside")
+        beside.start()
+        beside.join()
+    assert emulated_cupy.get_default_memory_pool().used_bytes() == used
+    for id, make in makers.items():
+        assert isinstance(pair.engine.add(make(id)), DeviceProgram)
+        pair.host.add(make(id))
+    assert all(run.on_device for run in pair.start())
+    pair.engine.refresh(apply(pair.graph, epoch_of([(1, 3, 7, 1.0), (0, 0, 9, 1.0)], 31)))
+    assert len(compiled) > len(makers) and set(compiled) == {"beside"}
 
 
 def test_without_a_device_nothing_is_asked_for_a_twin() -> None:
@@ -403,7 +436,7 @@ class Failing(DeviceProgram):
     """A twin that raises where it is told to, and does nothing else but run the host's program."""
 
     fails: str | None = None
-    error: Exception = RuntimeError("made to fail")
+    error: Exception = DeviceFailed("made to fail")
     value = np.uint32
     kind = "test-failing"
     needs_in_edges = True
@@ -445,7 +478,7 @@ def failing(at: str, error: Exception) -> Callable[[Program, Graph], Program]:
 
 
 @pytest.mark.parametrize(
-    ("error", "is_lost"), [(RuntimeError("made to fail"), True), (MemoryError("made to fail"), False)]
+    ("error", "is_lost"), [(DeviceFailed("made to fail"), True), (MemoryError("made to fail"), False)]
 )
 @pytest.mark.parametrize("at", ["start", "refresh"])
 def test_what_fails_on_the_device_is_computed_on_the_host_in_the_same_run(
@@ -462,8 +495,48 @@ def test_what_fails_on_the_device_is_computed_on_the_host_in_the_same_run(
             if at == "refresh" and on_device == [True, True]:
                 assert runs[0].refresh is not None and runs[0].refresh.started_over
     assert [run.on_device for run in runs] == [False, not is_lost]
-    assert pair.graph.device_lost == ("RuntimeError: made to fail" if is_lost else None)
+    assert pair.graph.device_lost == ("DeviceFailed: made to fail" if is_lost else None)
     assert sum("program one goes on at the host" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("of the host"), RuntimeError("of the host")])
+@pytest.mark.parametrize("at", ["start", "refresh", "words"])
+def test_a_mistake_on_the_host_is_no_failure_of_the_device(
+    both: Callable[..., Both], monkeypatch: pytest.MonkeyPatch, at: str, error: Exception
+) -> None:
+    """It quarantines its program, as without a device; that comes back there."""
+    makers = {"one": MAKERS["bfs"], "other": MAKERS["sssp"]}
+    pair = both(makers=makers, place=twin if at == "words" else failing(at, error))
+    first, second, third = random_history(1, directed=True, epochs=3).epochs
+    one: Any = pair.engine_program("one")
+    one.fails = None
+    pair.start()
+    pair.step(first)
+    one.fails = at
+    with monkeypatch.context() as patch:
+        if at == "words":  # of the host's program, which the twin fills in
+
+            def fails(graph: Graph) -> Any:
+                raise error
+
+            patch.setattr(one.host, "words", fails)
+        apply(pair.host_graph, second)
+        change = apply(pair.graph, second)
+        runs = pair.engine.start() if at == "start" else pair.engine.refresh(change)
+    assert [run.error for run in runs] == [f"{type(error).__name__}: of the host", None]
+    assert pair.engine.states()["one"].state == "quarantined"
+    assert pair.graph.device_lost is None and runs[1].on_device
+    one.fails = None
+    pair.start()
+    runs = pair.step(third)
+    assert [(run.error, run.on_device) for run in runs] == [(None, True), (None, True)]
+
+
+def test_what_is_of_a_device(emulated_cupy: Any) -> None:
+    failed = emulated_cupy.cuda.runtime.CUDARuntimeError("cudaErrorIllegalAddress")
+    full = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})()
+    assert all(is_of_device(error) for error in (failed, full, DeviceFailed("it ended")))
+    assert not any(is_of_device(error) for error in (RuntimeError("x"), MemoryError(), KeyError(1)))
 
 
 def test_a_program_that_cannot_move_stays_on_the_host(both: Callable[..., Both]) -> None:
@@ -471,17 +544,17 @@ def test_a_program_that_cannot_move_stays_on_the_host(both: Callable[..., Both])
     program = MAKERS["bfs"]("one")
     program.bind(np.zeros(1, np.uint32))
     program.start(pair.graph)
-    pair.engine._place = failing("take over", RuntimeError("made to fail"))
+    pair.engine._place = failing("take over", DeviceFailed("made to fail"))
     pair.engine.add(program)
     pair.host.add(MAKERS["bfs"]("one"))
     pair.host.start()
     pair.engine_program("one").restore({k: c.copy() for k, c in program.state().items()}, pair.graph)
-    assert pair.graph.device_lost == "RuntimeError: made to fail"
+    assert pair.graph.device_lost == "DeviceFailed: made to fail"
 
 
 def test_the_host_fails_as_it_always_did(both: Callable[..., Both], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where both fail, the program is quarantined."""
-    pair = both(makers={"one": MAKERS["bfs"]}, place=failing("start", RuntimeError("of the device")))
+    pair = both(makers={"one": MAKERS["bfs"]}, place=failing("start", DeviceFailed("of the device")))
 
     def fails(graph: Graph) -> Refresh:
         raise ValueError("of the host")

@@ -10,8 +10,10 @@ import cuda_emulator
 import numpy as np
 import pytest
 import test_device_components as components
+import test_device_counts as counts
 import test_device_pagerank as pagerank
 import test_device_paths as paths
+import test_device_ppr as ppr
 from histories import Epoch, deletes, inserts, random_history
 from test_cuda_compiles import AS_CUPY, compiled
 from test_cuda_compiles import nvrtc as nvrtc
@@ -69,6 +71,14 @@ class ComponentsRun(Splitting, components.TwinRun):
 
 
 class RanksRun(Splitting, pagerank.RanksRun):
+    pass
+
+
+class PprRun(Splitting, ppr.PprRun):
+    pass
+
+
+class CountsRun(Splitting, counts.CountsRun):
     pass
 
 
@@ -130,13 +140,19 @@ def test_components_of_any_history(
 
 
 @pytest.mark.parametrize("directed", [True, False])
-def test_ranks_of_any_history(
-    run_of: Make, directed: bool, seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [RanksRun, PprRun, CountsRun])
+def test_ranks_and_counts_of_any_history(
+    run_of: Make,
+    kind: type[Splitting],
+    directed: bool,
+    seed: int,
+    run_long: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pagerank.set_threads(monkeypatch, pagerank.FEW_THREADS)
     for own_seed in range(seed, seed + (40 if run_long else 1)):
         cuda_emulator.seed(own_seed)
-        run = run_of(RanksRun, directed=directed)
+        run = run_of(kind, directed=directed)
         history = random_history(own_seed, directed=directed, epochs=8, vertex_share=0.1 * (own_seed % 3 > 0))
         for epoch in history.epochs:
             step(run, epoch, own_seed)
@@ -325,7 +341,7 @@ LARGE = "mend_forest.cu", "mend.cu", "span.cu"
 
 def texts(run_long: bool) -> Iterator[tuple[str, str, bool, Sequence[str]]]:
     """(file, its text, weighted, macros) of kernels of programs."""
-    from graphtide.compute.device import forest_runs, path_runs, push_runs, walk_runs
+    from graphtide.compute.device import count_runs, forest_runs, path_runs, ppr_runs, push_runs, walk_runs
     from graphtide.compute.device.functor import cuda_text
     from graphtide.gpma.device import module
 
@@ -336,7 +352,9 @@ def texts(run_long: bool) -> Iterator[tuple[str, str, bool, Sequence[str]]]:
             file, macros, _ = path_runs.SOURCES[name]
             if run_long or file not in LARGE:
                 yield file, cuda_text(form) + module.source(folder / file), form.weighted, macros
-    for origin in (*forest_runs.SOURCES.values(), *walk_runs.SOURCES.values(), push_runs.SOURCE):
+    sources = (forest_runs.SOURCES, walk_runs.SOURCES, ppr_runs.SOURCES)
+    others = [origin for known in sources for origin in known.values()]
+    for origin in (*others, push_runs.SOURCE, count_runs.SOURCE):
         if run_long or origin.file not in LARGE:
             yield origin.file, module.source(folder / origin.file), False, origin.macros
 

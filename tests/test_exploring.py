@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -36,13 +37,17 @@ def column(vertices: Iterable[int]) -> Vertices:
 
 def searched(graph: Graph, vertex: int, direction: str, hops_max: int, limit: int, reads_max: int) -> Search:
     """A whole search, in pieces."""
-    sides = {"out": (graph.out_rows(),), "in": (graph.in_rows(),)}
-    sides["both"] = (graph.out_rows(), graph.in_rows())
+    directions = ("out", "in") if direction == "both" else (direction,)
     state = Search.begin(vertex)
     while state.place is not None:
         before = state
         state = search(
-            sides[direction], graph.n_vertices, state, hops_max=hops_max, limit=limit, reads_max=reads_max
+            partial(graph.views_ahead, directions),
+            graph.n_vertices,
+            state,
+            hops_max=hops_max,
+            limit=limit,
+            reads_max=reads_max,
         )
         assert state.place != before.place or state.place is None
     return state
@@ -76,7 +81,7 @@ def all_edges(
     size, place = 0, None
     while True:
         part: EdgesFound = edges_between(
-            graph.out_rows(),
+            partial(graph.views_ahead, ("out",)),
             graph.n_vertices,
             src,
             dst,
@@ -111,6 +116,7 @@ some = st.sets(st.integers(0, VERTICES + 2), max_size=VERTICES)
     reads_max=st.sampled_from([2, 3, 7, 1000]),
     sources=some,
     targets=some,
+    on_two_sides=st.booleans(),
 )
 @settings(deadline=None, max_examples=150)
 def test_what_is_found_is_what_the_oracle_finds(
@@ -124,15 +130,19 @@ def test_what_is_found_is_what_the_oracle_finds(
     reads_max: int,
     sources: set[int],
     targets: set[int],
+    on_two_sides: bool,
 ) -> None:
     model = NaiveGraph(directed)
     src, dst, weights = ([e[k] for e in edges] for k in range(3))
     kept = [u not in doomed and v not in doomed for u, v in zip(src, dst, strict=True)]
     model.apply(src, dst, None, weights if weighted else None)
     model.apply(doomed, doomed, [3] * len(doomed))
-    with contextlib.closing(Graph(directed=directed, weighted=weighted, in_edges=True)) as graph:
+    how = {"host_rows": "owned", "host_sides": 2} if on_two_sides else {}
+    with contextlib.closing(Graph(directed=directed, weighted=weighted, in_edges=True, **how)) as graph:
         batch = EdgeBatch.of(src, dst, kept, weights if weighted else None)
         graph.apply(batch, VERTICES)
+        if on_two_sides:
+            graph.migrate(np.arange(0, VERTICES, 2, dtype=np.uint32), 1)
         root = next(v for v in range(VERTICES) if v not in doomed)
         expected = hops_in(model, root, direction, hops_max)
         found = searched(graph, root, direction, hops_max, limit, reads_max)
@@ -162,7 +172,9 @@ def test_few_targets_are_looked_up_in_a_long_row() -> None:
     with contextlib.closing(Graph(directed=True, weighted=False)) as graph:
         graph.load(EdgeList(pack(np.zeros(n // 2), np.arange(1, n, 2))), n)
         targets = column([0, 3, 4, 1001, n - 1, n + 7])
-        found = edges_between(graph.out_rows(), n, column([0]), targets, weighted=False, limit=10, reads_max=1000)
+        found = edges_between(
+            partial(graph.views_ahead, ("out",)), n, column([0]), targets, weighted=False, limit=10, reads_max=1000
+        )
         assert found.dst.tolist() == [3, 1001, n - 1] and found.place is None
         assert found.reads == 1 + LOOKUP_READS * 5  # what is no vertex is not looked for
         assert all_edges(graph, column([0]), targets, 10, 2) == ({(0, 3): 1, (0, 1001): 1, (0, n - 1): 1}, 3)
@@ -172,5 +184,7 @@ def test_a_search_that_has_found_enough_does_not_read_on() -> None:
     n = 100_000
     with contextlib.closing(Graph(directed=True, weighted=False, in_edges=False)) as graph:
         graph.load(EdgeList(pack(np.zeros(n - 1), np.arange(1, n))), n)
-        found = search((graph.out_rows(),), n, Search.begin(0), hops_max=3, limit=10, reads_max=10**6)
+        found = search(
+            partial(graph.views_ahead, ("out",)), n, Search.begin(0), hops_max=3, limit=10, reads_max=10**6
+        )
         assert found.truncated and found.found.tolist() == list(range(10)) and found.reads < 100

@@ -35,7 +35,8 @@ class Short:
     def __init__(self) -> None:
         self.standing = Standing([], {})
         self.pipeline: Any = self
-        self.engine = SimpleNamespace(require=lambda program: None)
+        self.engine = SimpleNamespace(require=lambda program: None, make_ready=self.make_ready)
+        self.made_ready: list[tuple[str, str, int]] = []
         self.position = Position(1)
         self.between = SimpleNamespace(do=lambda work: work())
         self.tries = 0
@@ -46,6 +47,9 @@ class Short:
 
     def ready(self, kind: str, given: Any, given_up: threading.Event) -> None:
         pass
+
+    def make_ready(self, program: Any) -> None:
+        self.made_ready.append((program.id, threading.current_thread().name, self.tries))
 
     def follower(self, program: Any) -> Never:
         self.tries += 1
@@ -83,6 +87,14 @@ def test_one_that_waits_for_memory_is_tried_no_more_once_it_is_dropped(keeping: 
     keeping.drop({"program": "hops"}, WANTED)
     until(lambda: not waiting.is_alive())
     assert short.tries == 1 and short.standing.states() == {}
+
+
+def test_what_a_device_needs_for_one_is_compiled_once_beside_the_stream(keeping: Keeping, short: Short) -> None:
+    keeping.keep(HOPS, WANTED)
+    until(lambda: short.standing.states() == {"hops": "waiting"})
+    assert short.made_ready == [("hops", "kept-program", 0)], "before it is tried, and not by who asks"
+    keeping.drop({"program": "hops"}, WANTED)
+    until(lambda: not any(thread.name == "kept-program" for thread in threading.enumerate()))
 
 
 def test_one_that_could_not_be_begun_is_when_it_is_asked_for_again(

@@ -27,6 +27,7 @@ from running import Daemon
 from waiting import until
 
 from graphtide.daemon import kernels
+from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.kernels import Needs
 from graphtide.gpma import runtime
 from graphtide.gpma.intrinsics import inner, uncounted_inner
@@ -125,6 +126,9 @@ def test_a_daemon_loads_the_client_of_kafka_only_for_kafka() -> None:
 def test_only_what_is_configured_is_compiled() -> None:
     names = [name for name, _ in needs(programs=[("bfs", {"source": 1}), ("bfs", {"source": 1})]).steps()]
     assert [name for name in names if name.startswith("program")] == ["program bfs(1)"]
+    assert "classes of rows" not in names
+    owned = Needs.of(from_tables({"partition": {"host_rows": "owned"}}))
+    assert "classes of rows" in [name for name, _ in owned.steps()]
 
 
 @pytest.mark.parametrize("first", ["numba", "graphtide.daemon.service", "graphtide.compute.registry"])

@@ -286,7 +286,7 @@ def test_what_is_loaded_is_divided(emulated_cupy: ModuleType, shape: str) -> Non
 
     with opened(**options) as whole, opened(**options, host_rows="owned", device=True) as owned:
         whole.apply(*of_rmat(whole, 0, 2000))
-        owned.divide = halves
+        owned.divide_by(halves)
         owned.load(whole.export(), 500)
         assert owned.placement.owned == (250, 250)
         kept = whole.directed and whole.mirror is not None

@@ -36,8 +36,9 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from ...gpma.edges import HIGH, NO_VERTEX, Vertices
+from ...gpma.edges import HALF, HIGH, NO_VERTEX, Vertices
 from ...partition.graph import Graph, GraphChange
 from ..paths.bfs import BFS
 from ..program import (
@@ -185,6 +186,40 @@ class SSPaths(Program):
         """Take over the levels of the search: how many there are."""
         return int(kernels.take_levels(self._counts.level, self._hops.columns()["word"], self._n, graph.crew))
 
+    # -- what another processor needs that keeps the counts (compute/device/counts.py) ------------------------
+
+    @property
+    def hops(self) -> BFS:
+        """The search, which that processor keeps, too."""
+        return self._hops
+
+    @property
+    def levels(self) -> Vertices:
+        """uint32[room]: those on which the counts stand, UNREACHED for none."""
+        return self._counts.level
+
+    @property
+    def counts(self) -> npt.NDArray[np.float64]:
+        """float64[room]."""
+        return self._counts.paths
+
+    def take_levels(self, graph: Graph, vertices: Vertices) -> None:
+        """Take over the levels of these vertices from the search, and make room for the graph's."""
+        self._add_vertices(graph.n_vertices)
+        self._counts.level[vertices] = self._hops.columns()["word"][vertices] >> HALF
+
+    def take_counts(self, vertices: Vertices, counts: npt.NDArray[np.float64], saturated: int) -> None:
+        """Take over counts; so many more are at the limit."""
+        self._counts.paths[vertices] = counts
+        self._saturated += saturated
+
+    def take_all(self, graph: Graph, counts: npt.NDArray[np.float64], saturated: int) -> None:
+        """Take over all counts, and all levels from the search; so many counts are at the limit."""
+        self._add_vertices(graph.n_vertices)
+        self._take_levels(graph)
+        self._counts.paths[: self._n] = counts
+        self._saturated = saturated
+
     # -- columns and state ------------------------------------------------------------------------------
 
     def columns(self) -> dict[str, Column]:
@@ -239,10 +274,8 @@ class SSPaths(Program):
         is_source = np.zeros(end - begin, bool)
         is_source[self._bound[(self._bound >= begin) & (self._bound < end)] - begin] = True
         wrong = np.zeros(end - begin, np.uint8)
-        word = self._hops.columns()["word"]
-        edges = kernels.audit(
-            self._counts.level, self._counts.paths, word, is_source, graph.in_rows(), begin, end, wrong
-        )
+        word, rows = self._hops.columns()["word"], graph.rows_between("in", begin, end)
+        edges = kernels.audit(self._counts.level, self._counts.paths, word, is_source, rows, begin, end, wrong)
         return marked_violations(_RULES, wrong, begin), int(edges)
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...partition.graph import Graph
+from ..counts.sspaths import SSPaths
 from ..forest.components import Components
 from ..paths.program import PathProgram
 from ..program import Program
@@ -27,14 +28,17 @@ class NoTwin(LookupError):
 def twin(program: Program, graph: Graph) -> Program:
     """What is to be run in the place of a program of the host, on the graph's device; its kernels are compiled.
 
+    It takes no room there yet. Any thread may call.
+
     Raises:
-        NoTwin: there is none for its kind or its parameters, or its functions cannot be printed or compiled.
+        NoTwin: there is none for its kind or its parameters, or its functions cannot be printed or compiled; or
+            there is no device any more.
     """
-    made = _made(program)
+    made, device = _made(program), graph.device
+    if device is None:
+        raise NoTwin("there is no device any more")
     try:
-        made.compile(graph)
-    except MemoryError as error:
-        raise NoTwin(f"the device has no memory for it: {error}") from error
+        made.compile(device)
     except Exception as error:  # whatever compilers say, or a card
         raise NoTwin(f"its kernels do not compile: {type(error).__name__}: {error}") from error
     return made
@@ -68,6 +72,10 @@ def _made(program: Program) -> DeviceProgram:
         from .components import DeviceComponents
 
         return DeviceComponents(program)
+    if type(program) is SSPaths:
+        from .counts import DeviceSSPaths
+
+        return DeviceSSPaths(program)
     if type(program) is PageRank:
         from .pagerank import TOLERANCE_MIN, DevicePageRank
 

@@ -18,7 +18,7 @@ from ..forest import taken
 from ..forest.components import Components
 from ..forest.taken import Told
 from ..program import ExternalId, Refresh
-from .forest_runs import ForestRun, ForestRuns, Limits, Words
+from .forest_runs import ForestRun, ForestRuns, Limits, Words, forest_kernels
 from .program import DeviceProgram
 
 # Mending is given up, in favour of a fresh start, when settling has come to this share of all arcs (and this
@@ -48,10 +48,9 @@ class DeviceComponents(DeviceProgram):
         super().__init__(host)
         self._runs: ForestRuns | None = None
 
-    def compile(self, graph: Graph) -> None:
-        assert graph.device is not None
+    def compile(self, device: DeviceSide) -> None:
         taken.warm_up()
-        self._runs_on(graph, graph.device).compile(graph.device)
+        forest_kernels().compile(device)
 
     def warm_up(self, graph: Graph) -> None:
         self.host.warm_up(graph)  # for when the device is lost

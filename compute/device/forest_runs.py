@@ -17,7 +17,7 @@ from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...partition.device_side import DeviceSide
-from .kernels import Calls, Kernel, Source, compiled
+from .kernels import Calls, Kernels, Source
 
 Words = npt.NDArray[np.uint32]
 
@@ -84,6 +84,10 @@ ROUNDS_SHARE, ROUNDS_LEAST = 2, 64
 SOURCES: Final = {"mend": Source("mend_forest.cu"), "span": Source("span.cu", blocks=2)}
 
 
+def forest_kernels() -> Kernels:
+    return Kernels(SOURCES, weighted=False)
+
+
 class ForestRun(NamedTuple):
     """What a run told: the words of ``forest.cuh``, in that order.
 
@@ -147,7 +151,7 @@ class ForestRuns:
         """
         self._stream: Any = device.stream
         self._calls = Calls(FOREST_JOB, len(ForestRun._fields), self._stream)
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels = forest_kernels()
         self._stamp = 0
         self._n = 0
         self._rounds_max = ROUNDS_LEAST
@@ -254,7 +258,6 @@ class ForestRuns:
         return run
 
     def _run(self, name: str, device: DeviceSide, batch: tuple[int, int, int], limits: Limits) -> ForestRun:
-        kernel = self._kernels.get(name) or self._compiled(name, device)
         vertices = self._vertices
         assert vertices is not None
         if self._stamp >= STAMP_MAX:
@@ -282,7 +285,7 @@ class ForestRuns:
             self._calls.next_number(),
         )
         self._n = n
-        self._calls.launch(kernel, device)
+        self._calls.launch(self._kernels[name], device)
         return ForestRun(*self._calls.wait())
 
     # -- results ----------------------------------------------------------------------------------------------
@@ -317,14 +320,3 @@ class ForestRuns:
         self._n = n
         self._level_max = int(level.max(initial=0))
         self._rounds_max = max(ROUNDS_LEAST, ROUNDS_SHARE * self._level_max)
-
-    # -- kernels ----------------------------------------------------------------------------------------------
-
-    def compile(self, device: DeviceSide) -> None:
-        """Have the kernels compiled, or loaded from CuPy's cache, now."""
-        for name in SOURCES:
-            self._compiled(name, device)
-
-    def _compiled(self, name: str, device: DeviceSide) -> Kernel:
-        made = self._kernels[name] = compiled(SOURCES[name], device, weighted=False)
-        return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,8 +43,7 @@ class Kernel:
     """A kernel in two variants: for rows that are all on the device, and for those on the host, too."""
 
     def __init__(self, origin: Source, head: str, *, weighted: bool) -> None:
-        self._origin, self._weighted = origin, weighted
-        self._text = head + source(_FOLDER / origin.file)
+        self._origin, self._head, self._weighted = origin, head, weighted
         self._variants: dict[bool, Variant] = {}
 
     def variant(self, *, remote: bool) -> Variant:
@@ -58,7 +58,8 @@ class Kernel:
 
     def _compiled(self, macros: tuple[str, ...]) -> Variant:
         cuda = import_cupy().cuda
-        module = load_cooperative_text(self._text, weighted=self._weighted, macros=macros)
+        text = self._head + source(_FOLDER / self._origin.file)
+        module = load_cooperative_text(text, weighted=self._weighted, macros=macros)
         function = module.get_function(Path(self._origin.file).stem)
         handle = function.kernel.ptr
         fit = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, 0)
@@ -66,19 +67,30 @@ class Kernel:
         return Variant(function, handle, multiprocessors * min(fit, self._origin.blocks))
 
 
-def compiled(origin: Source, device: DeviceSide, *, head: str = "", weighted: bool) -> Kernel:
-    """The kernel, compiled or loaded from CuPy's cache in every variant that the device may need.
+class Kernels:
+    """The kernels of a program by name, each compiled on first use, or all before it.
 
-    ``head`` stands before its text.
-
-    Raises:
-        RuntimeError: it does not compile, or the device fails (as CuPy says it).
+    What is compiled is kept for the life of the process (``gpma/device/module.py``): for others of the same text.
     """
-    kernel = Kernel(origin, head, weighted=weighted)
-    kernel.variant(remote=False)
-    if device.reads_remote:
-        kernel.variant(remote=True)
-    return kernel
+
+    def __init__(self, sources: Mapping[str, Source], *, head: str = "", weighted: bool) -> None:
+        """``head`` stands before each text."""
+        self._kernels = {name: Kernel(origin, head, weighted=weighted) for name, origin in sources.items()}
+
+    def __getitem__(self, name: str) -> Kernel:
+        return self._kernels[name]
+
+    def compile(self, device: DeviceSide) -> None:
+        """Compile every variant that the device may need, or load it from CuPy's cache. Any thread may call.
+
+        Raises:
+            RuntimeError: one does not compile, or the device fails (as CuPy says it).
+        """
+        import_cupy().cuda.Device().use()
+        for kernel in self._kernels.values():
+            kernel.variant(remote=False)
+            if device.reads_remote:
+                kernel.variant(remote=True)
 
 
 class Calls:

@@ -28,9 +28,9 @@ from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS, PageRank, Solved
 from ..walks.passes import Limits
 from ..walks.walk import born
 from .program import Unfit
-from .push_runs import PushRun, PushRuns
+from .push_runs import PushRun, PushRuns, push_kernels
 from .walk import F64, DeviceWalk
-from .walk_runs import SHARE_ROUNDED, UNIT_ROUNDED, Columns, WalkRun, WalkRuns
+from .walk_runs import SHARE_ROUNDED, UNIT_ROUNDED, Columns, WalkRun, WalkRuns, walk_kernels
 
 TOLERANCE_MIN = 1e-4
 """Rounded shares take up to a tenth of what the certificate allows here; with less, soon all of it."""
@@ -133,11 +133,9 @@ class DevicePageRank(DeviceWalk):
         # None: the numbers on the device are those of another graph, or not exact.
         self._kept: _Kept | None = None
 
-    def compile(self, graph: Graph) -> None:
-        assert graph.device is not None
-        runs, pushes = self._there(graph, graph.device)
-        runs.compile(graph.device)
-        pushes.compile(graph.device)
+    def compile(self, device: DeviceSide) -> None:
+        walk_kernels().compile(device)
+        push_kernels().compile(device)
 
     # -- runs -------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from ...gpma.edges import Keys, Vertices
 from ...partition.device_side import DeviceSide
 from ..paths.form import Form
 from .functor import cuda_text
-from .kernels import Calls, Kernel, Source, compiled
+from .kernels import Calls, Kernels, Source
 
 PATH_JOB: Final = np.dtype(
     [
@@ -106,6 +106,17 @@ def kernels_of(*, weighted: bool) -> tuple[str, ...]:
     return ("settle", "trim", "ties", "spread") if weighted else ("settle", "search")
 
 
+def path_kernels(form: Form) -> Kernels:
+    """Those of the programs of a form.
+
+    Raises:
+        Unprintable: its functions.
+    """
+    names = kernels_of(weighted=form.weighted)
+    sources = {name: SOURCES[name] for name in names}
+    return Kernels(sources, head=cuda_text(form), weighted=form.weighted)
+
+
 class Limits(NamedTuple):
     """What settling may come to before it is given up: lost vertices, entries of rows."""
 
@@ -142,11 +153,10 @@ class PathRuns:
             MemoryError, RuntimeError: the device, as CuPy says it.
         """
         self._cupy = import_cupy()
-        self._text = cuda_text(form)
         self._weighted = form.weighted
         self._stream: Any = device.stream
         self._calls = Calls(PATH_JOB, len(PathRun._fields), self._stream)
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels = path_kernels(form)
         self._stamp = 1
         # Whether to settle; None where it must be found out.
         self._settles: bool | None = None
@@ -166,6 +176,12 @@ class PathRuns:
         """uint64[room], those of no vertex being unreached."""
         assert self._vertices is not None
         return self._vertices.words
+
+    @property
+    def log(self) -> DeviceArray:
+        """uint32[room]: as many vertices as the last run of ``mend`` logged."""
+        assert self._vertices is not None
+        return self._vertices.log
 
     @property
     def memory_bytes(self) -> int:
@@ -251,7 +267,6 @@ class PathRuns:
     def _run(
         self, name: str, device: DeviceSide, report: DeviceReport | None, sources: Vertices, limits: Limits
     ) -> PathRun:
-        kernel = self._kernels.get(name) or self._compiled(name, device)
         vertices = self._vertices
         assert vertices is not None
         if self._stamp >= STAMP_MAX:
@@ -274,7 +289,7 @@ class PathRuns:
             self._stamp,
             self._calls.next_number(),
         )
-        self._calls.launch(kernel, device)
+        self._calls.launch(self._kernels[name], device)
         run = PathRun(*self._calls.wait())
         self._stamp = run.next_stamp
         return run
@@ -309,14 +324,3 @@ class PathRuns:
         """Set the words of as many vertices."""
         self._settles = None
         self.words[: words.size].set(words, stream=self._stream)
-
-    # -- kernels ----------------------------------------------------------------------------------------------
-
-    def compile(self, device: DeviceSide) -> None:
-        """Have the kernels compiled, or loaded from CuPy's cache, now."""
-        for name in kernels_of(weighted=self._weighted):
-            self._compiled(name, device)
-
-    def _compiled(self, name: str, device: DeviceSide) -> Kernel:
-        made = self._kernels[name] = compiled(SOURCES[name], device, head=self._text, weighted=self._weighted)
-        return made

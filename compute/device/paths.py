@@ -18,7 +18,7 @@ from ...partition.graph import Graph, GraphChange
 from ..paths.mend import NOTHING, UNREACHED
 from ..paths.program import PathProgram
 from ..program import Answer, Published, Refresh
-from .path_runs import Limits, PathRun, PathRuns
+from .path_runs import Limits, PathRun, PathRuns, path_kernels
 from .program import DeviceProgram
 
 # Settling is given up, in favour of a fresh start, when it has come to this share of all arcs (and this many),
@@ -48,9 +48,8 @@ class DevicePathProgram(DeviceProgram):
         self._runs: PathRuns | None = None
         self._n = self._n_reached = 0
 
-    def compile(self, graph: Graph) -> None:
-        assert graph.device is not None
-        self._runs_on(graph, graph.device).compile(graph.device)
+    def compile(self, device: DeviceSide) -> None:
+        path_kernels(self.host.form).compile(device)
 
     def warm_up(self, graph: Graph) -> None:
         self.host.warm_up(graph)  # for when the device is lost
@@ -120,6 +119,12 @@ class DevicePathProgram(DeviceProgram):
 
     def _let_go(self) -> None:
         self._runs = None
+
+    @property
+    def runs(self) -> PathRuns:
+        """The words on the device; of a program that has run there."""
+        assert self._runs is not None
+        return self._runs
 
     def _runs_on(self, graph: Graph, device: DeviceSide) -> PathRuns:
         """The words on the device, with room for the graph's vertices."""

@@ -25,7 +25,7 @@ from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh
 from ..saved_scalars import SCALARS, unpacked
 from ..walks.ppr import TARGET, PersonalisedPageRank, Solved
-from .ppr_runs import PprRuns, Sums
+from .ppr_runs import PprRuns, Sums, ppr_kernels
 from .program import Unfit
 from .walk import F64, DeviceWalk
 
@@ -59,9 +59,8 @@ class DevicePersonalisedPageRank(DeviceWalk):
         # Where they restart.
         self._sources = _NONE
 
-    def compile(self, graph: Graph) -> None:
-        assert graph.device is not None
-        self._there(graph, graph.device).compile(graph.device)
+    def compile(self, device: DeviceSide) -> None:
+        ppr_kernels().compile(device)
 
     # -- runs -------------------------------------------------------------------------------------------------
 

@@ -105,14 +105,39 @@ struct PprPasses {
 
     __device__ __forceinline__ void pull()
     {
-        const u32 n_ranges = (in.n_leaves + RANGE - 1) / RANGE;
+        const u32 n_leaves = all_leaves(in), n_ranges = (n_leaves + RANGE - 1) / RANGE;
+        if (place.warp >= n_ranges) return;
+        // Half of the warps begin at the other end, where leaves are remote: so that both sides are read at once.
+        const u32 last = n_ranges - 1 - (n_ranges - 1 - place.warp) % place.n_warps;
+        for (u32 k = place.warp; k < n_ranges; k += place.n_warps) {
+            const u32 r = REMOTE && place.warp & 1 ? last - (k - place.warp) : k;
+            pull_leaves(r * RANGE, min((r + 1) * RANGE, n_leaves));
+        }
+    }
+
+    // As scan_leaves of rows.cuh, also of leaves that are remote.
+    __device__ __forceinline__ void pull_leaves(u32 begin, u32 end)
+    {
         const i64* const shares = job.shares;
-        const auto received = [&](u64 key, float) { return shares[destination(key)]; };
         const auto emit = [&](u32 row, i64 sum) {
             if (sum) add(job.sums + row, sum);
         };
-        for (u32 r = place.warp; r < n_ranges; r += place.n_warps)
-            scan_leaves<i64>(in, r * RANGE, min((r + 1) * RANGE, in.n_leaves), received, emit);
+        const u32 counts = begin + place.lane < end ? load_constant(count_of(in, begin + place.lane)) : 0;
+        Carry<i64> carry = {NO_LEAF, 0};
+        for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
+            SlotPair pairs[LEAVES_TOGETHER];
+            i64 values[LEAVES_TOGETHER][2];
+#pragma unroll
+            for (u32 i = 0; i < LEAVES_TOGETHER; i++)
+                pairs[i] = load_pair(in, leaf + i, __shfl_sync(ALL_LANES, counts, (leaf + i - begin) & 31));
+#pragma unroll
+            for (u32 i = 0; i < LEAVES_TOGETHER; i++)
+#pragma unroll
+                for (u32 j = 0; j < 2; j++)
+                    values[i][j] = pairs[i].keys[j] == EMPTY_KEY ? 0 : shares[destination(pairs[i].keys[j])];
+            for (u32 i = 0; i < LEAVES_TOGETHER && leaf + i < end; i++) sum_leaf(pairs[i], values[i], carry, emit);
+        }
+        if (place.lane == 0 && carry.row != NO_LEAF) emit(carry.row, carry.sum);
     }
 
     __device__ __forceinline__ void look(PprPass* to)

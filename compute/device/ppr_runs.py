@@ -22,7 +22,7 @@ from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
-from .kernels import Calls, Kernel, Source, compiled
+from .kernels import Calls, Kernels, Source
 from .program import Unfit
 
 F64 = npt.NDArray[np.float64]
@@ -62,6 +62,11 @@ PPR_COUNTERS: Final = np.dtype(
 """struct PprCounters of ``ppr.cuh``."""
 
 SOURCES: Final = {"passes": Source("ppr_passes.cu", blocks=2), "pushes": Source("ppr_pushes.cu")}
+
+
+def ppr_kernels() -> Kernels:
+    return Kernels(SOURCES, weighted=False)
+
 
 # All values add up to less than this power of two. Some of it is left to what residuals within the largest
 # tolerance may add, and to rounding.
@@ -155,7 +160,7 @@ class PprRuns:
         """
         self._stream: Any = device.stream
         self._calls = Calls(PPR_JOB, 2 * _SAID, self._stream)
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels = ppr_kernels()
         with self._stream:
             self._counters = zeros(PPR_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
@@ -282,10 +287,6 @@ class PprRuns:
         return None if run.moved > listed.size else listed[: run.moved].copy()
 
     def _run(self, name: str, device: DeviceSide, before: Sums, n_updates: int) -> PprRun:
-        kernel = self._kernels.get(name)
-        if kernel is None:
-            self.compile(device)
-            kernel = self._kernels[name]
         report, arcs = device.report, device.n_arcs
         _CALL.pack_into(
             self._calls.packed,
@@ -303,7 +304,7 @@ class PprRuns:
             self._calls.next_number(),
         )
         self._n_entries = 0
-        self._calls.launch(kernel, device)
+        self._calls.launch(self._kernels[name], device)
         halves = self._calls.wait()
         words = (low | high << 32 for low, high in zip(halves[::2], halves[1::2], strict=True))
         return PprRun(*_WORDS.unpack(_BITS.pack(*words)))
@@ -330,13 +331,6 @@ class PprRuns:
         there.sums[: sums.size].set(sums, stream=self._stream)
         there.is_source[: sums.size].set(is_source, stream=self._stream)
         self._stream.synchronize()
-
-    # -- kernels ----------------------------------------------------------------------------------------------
-
-    def compile(self, device: DeviceSide) -> None:
-        """Have the kernels compiled, or loaded from CuPy's cache, now."""
-        for name, origin in SOURCES.items():
-            self._kernels[name] = compiled(origin, device, weighted=False)
 
 
 def _made(room: int) -> _ByVertex:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from ...gpma.device_failure import is_of_device
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
@@ -29,7 +30,8 @@ class DeviceProgram(Program):
     So when the device is lost, the host's program starts from scratch within the same run, and all later ones are
     its own; where the device is sound, and only does not suffice (``MemoryError``, ``Unfit``), just this program
     goes home. A family gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and ``_let_go``; but in the
-    last anything may be raised. Class attributes, ``read`` and ``parents`` are to be those of the host's class.
+    last anything may be raised: what is not the device's (``is_of_device``) goes on to the caller. Class
+    attributes, ``read`` and ``parents`` are to be those of the host's class.
 
     It may also ``move`` to the host and back, while the device is sound.
     """
@@ -56,8 +58,9 @@ class DeviceProgram(Program):
     # -- what a family does on the device -----------------------------------------------------------------------
 
     @abstractmethod
-    def compile(self, graph: Graph) -> None:
-        """Compile all kernels for this graph, or load them."""
+    def compile(self, device: DeviceSide) -> None:
+        """Compile all kernels for this device, or load them: nothing is read of its rows, and no room is taken
+        there. Any thread may call, whatever runs meanwhile."""
 
     @abstractmethod
     def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
@@ -118,7 +121,11 @@ class DeviceProgram(Program):
         self._is_there = self._on_device(graph, take_over) is not None
 
     def _on_device(self, graph: Graph, work: Callable[[DeviceSide], T]) -> T | None:
-        """What the work gives; None: the device is lost or full, and the program is at home from now on."""
+        """What the work gives; None: the device is lost or full, and the program is at home from now on.
+
+        Raises:
+            Exception: what is no failure of the device, but a mistake on the host: only ``start`` is of use then.
+        """
         if self._is_home:
             return None
         if graph.device is not None:
@@ -128,7 +135,9 @@ class DeviceProgram(Program):
                 log.warning("program %s goes on at the host: the device has no memory for it: %s", self.id, error)
             except Unfit as error:
                 log.warning("program %s goes on at the host: %s", self.id, error)
-            except Exception as error:  # whatever CuPy or the card says
+            except Exception as error:
+                if not is_of_device(error):
+                    raise
                 log.info("program %s goes on at the host: the device failed", self.id)
                 graph.drop_device(f"{type(error).__name__}: {error}")
         self._is_home = True

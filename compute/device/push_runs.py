@@ -16,7 +16,7 @@ from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..walks.passes import Limits
-from .kernels import Kernel, Source, compiled
+from .kernels import Kernels, Source
 from .walk_runs import SAID, Call, WalkRuns
 
 _LISTS = ("candidates", "others", "stamps", "moved", "moved_stamps", "differences")
@@ -44,6 +44,12 @@ PUSH_COUNTERS: Final = np.dtype(
 """struct PushCounters of ``pushes.cu``."""
 
 SOURCE: Final = Source("pushes.cu")
+_PUSHES = "pushes"
+
+
+def push_kernels() -> Kernels:
+    return Kernels({_PUSHES: SOURCE}, weighted=False)
+
 
 _ENTRY_BYTES = 16
 # The queue of short rows has room for one vertex in so many, and for so many at least; with more, a run gives up.
@@ -128,7 +134,7 @@ class PushRuns:
         self._job: Any = self._bytes.view(PUSH_JOB)
         self._launcher = walks.launcher(self._bytes)
         self._stamp = 1
-        self._kernel: Kernel | None = None
+        self._kernel = push_kernels()[_PUSHES]
         with self._stream:
             self._counters = zeros(PUSH_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
@@ -190,7 +196,6 @@ class PushRuns:
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it; the numbers are void.
         """
-        kernel = self._kernel or self.compile(device)
         by_vertex = self._by_vertex
         assert by_vertex is not None
         if self._stamp >= STAMP_MAX:
@@ -216,7 +221,7 @@ class PushRuns:
             looks,
             0,
         )
-        said = self._walks.run(kernel, device, Call(limits, slack), self._launcher)
+        said = self._walks.run(self._kernel, device, Call(limits, slack), self._launcher)
         run = PushRun(*_WORDS.unpack(_BITS.pack(*said)))
         self._stamp += run.rounds + 2
         return run
@@ -226,8 +231,3 @@ class PushRuns:
         assert self._by_vertex is not None
         listed = self._by_vertex.changes
         return None if run.moved > listed.size else listed[: run.moved].copy()
-
-    def compile(self, device: DeviceSide) -> Kernel:
-        """Have the kernel compiled, or loaded from CuPy's cache, now."""
-        self._kernel = compiled(SOURCE, device, weighted=False)
-        return self._kernel

@@ -25,7 +25,7 @@ from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
 from ..walks.passes import Limits
-from .kernels import Calls, Kernel, Source, compiled
+from .kernels import Calls, Kernel, Kernels, Source
 from .program import Unfit
 
 F64 = npt.NDArray[np.float64]
@@ -50,6 +50,11 @@ WALK_COUNTERS: Final = np.dtype(
 """struct WalkCounters of ``walks.cuh``."""
 
 SOURCES: Final = {"passes": Source("passes.cu", blocks=2), "arrive": Source("arrive.cu")}
+
+
+def walk_kernels() -> Kernels:
+    return Kernels(SOURCES, weighted=False)
+
 
 # With what a run begins; see enum Begin.
 _KEPT, _ANEW = 0, 1
@@ -154,7 +159,7 @@ class WalkRuns:
         self._damping = damping
         self._stream: Any = device.stream
         self._calls = Calls(WALK_JOB, 2 * SAID, self._stream)
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels = walk_kernels()
         with self._stream:
             self._counters = zeros(WALK_COUNTERS.itemsize, np.uint8)
         self._columns: _Columns | None = None
@@ -267,7 +272,7 @@ class WalkRuns:
         job["arrivals"], job["n_arrivals"] = self._arrivals.ctypes.data, n
         job["n_vertices"] = device.n_vertices
         self._shifts = (0, 0)
-        self._calls.launch(self._kernel(device, "arrive"), device)
+        self._calls.launch(self._kernels["arrive"], device)
 
     def solve(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int) -> WalkRun:
         """Passes until the ranks and the majorant keep to these limits, or until the vertices that do not have so
@@ -307,16 +312,11 @@ class WalkRuns:
         return [low | high << 32 for low, high in zip(halves[::2], halves[1::2], strict=True)]
 
     def _passes(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int) -> WalkRun:
-        said = self.run(self._kernel(device, "passes"), device, Call(limits, slack, due_max, begins))
+        said = self.run(self._kernels["passes"], device, Call(limits, slack, due_max, begins))
         run = WalkRun(*_WORDS.unpack(_BITS.pack(*said)))
         if run.passes == self._passes_max and max(run.over, run.over_edges) > due_max:
             raise Unfit("its residuals get no smaller in the numbers of the device")
         return run
-
-    def _kernel(self, device: DeviceSide, name: str) -> Kernel:
-        if name not in self._kernels:
-            self.compile(device)
-        return self._kernels[name]
 
     # -- columns ----------------------------------------------------------------------------------------------
 
@@ -348,13 +348,6 @@ class WalkRuns:
             sums = np.rint(np.maximum(0.0, estimate + residual) * unit).astype(np.int64)
             system.sums[:n].set(sums, stream=self._stream)
         there.weights[:n].set(columns.weights, stream=self._stream)
-
-    # -- kernels ----------------------------------------------------------------------------------------------
-
-    def compile(self, device: DeviceSide) -> None:
-        """Have the kernels compiled, or loaded from CuPy's cache, now."""
-        for name, origin in SOURCES.items():
-            self._kernels[name] = compiled(origin, device, weighted=False)
 
 
 def point(room: int, damping: float) -> tuple[int, int]:

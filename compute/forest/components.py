@@ -397,9 +397,9 @@ class Components(Program):
         if missed := size_violations(self._n, graph):
             return missed, 0
         n, forest = graph.n_vertices, self._forest
-        out, in_, both = _rows(graph)
+        out, in_ = (graph.rows_between(direction, begin, end) for direction in ("out", "in"))
         wrong = np.zeros(end - begin, np.uint8)
-        edges = kernels.audit_slice(forest, n, out, in_, both, begin, end, wrong)
+        edges = kernels.audit_slice(forest, n, out, in_, graph.directed, begin, end, wrong)
         found: list[Violation] = []
         for rule, bit, detail in _SLICE_RULES if wrong.any() else ():
             _report(found, rule, detail, np.flatnonzero(wrong & bit) + begin)

@@ -374,7 +374,15 @@ class PathProgram(Program):
         broken = np.zeros(len(path_audit.RULES), np.int64)
         evidence = np.empty((broken.size, path_audit.EVIDENCE), np.uint32)
         edges = self._kernels.audit(
-            self._word, graph.in_rows(), begin, end, self._n, is_source, self._source_word, broken, evidence
+            self._word,
+            graph.rows_between("in", begin, end),
+            begin,
+            end,
+            self._n,
+            is_source,
+            self._source_word,
+            broken,
+            evidence,
         )
         found = [
             Violation(rule, f"{count} vertices: {detail}", tuple(evidence[k, :count].tolist()))

@@ -392,7 +392,7 @@ class PageRank(RandomWalk):
         r, read = self._true_residual(graph, _estimate(self._ranks), begin, end)
         s, read_again = self._true_residual(graph, _estimate(self._majorant), begin, end)
         # What recomputing them has rounded itself.
-        degrees = graph.in_rows().degrees[part]
+        degrees = graph.degrees("in")[part]
         own, own_slack = (ROUNDOFF * (degrees + 10.0) * (np.abs(x) + np.abs(e) + w) for x, e in ((y, r), (z, s)))
         off = np.maximum(0, np.abs(r - self._ranks.residual[part]) - own)
         drift, limits = self._certificate.reserve, self._slack_limits

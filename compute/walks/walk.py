@@ -146,7 +146,13 @@ class RandomWalk(Program):
         """(residual of vertices begin .. end - 1, recomputed from their in-edges; edges read)."""
         received = np.empty(end - begin)
         edges = walk_kernels.received(
-            graph.in_rows(), graph.out_rows().degrees, begin, end, self.damping, estimate.value, received
+            graph.rows_between("in", begin, end),
+            graph.degrees("out"),
+            begin,
+            end,
+            self.damping,
+            estimate.value,
+            received,
         )
         return estimate.rhs[begin:end] - estimate.value[begin:end] + received, int(edges)
 

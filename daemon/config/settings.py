@@ -773,8 +773,8 @@ class ServerConfig(Section):
         default=None,
         min_length=TOKEN_LENGTH_MIN,
         max_length=TOKEN_LENGTH_MAX,
-        description="What clients must present to change anything (`keep`, `drop`, `checkpoint`); it is right "
-        "wherever `token` is. None: whoever may ask may do so.",
+        description="What clients must present to change anything (`keep`, `drop`, `checkpoint`, `admin.*`); it "
+        "is right wherever `token` is. None: whoever may ask may do so.",
     )
     admin_token_file: Path | None = Field(
         default=None, description="A file with that token, or several, as `token_file`."

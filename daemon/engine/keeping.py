@@ -201,6 +201,7 @@ class Keeping:
         try:
             with in_turn(self._computing, coming.dropped):
                 self._beside.ready(coming.kind, coming.given, coming.dropped)
+                self._pipeline.engine.make_ready(self._made(coming))
                 while not self._joined(coming):
                     coming.dropped.wait(RETRY_S)
         except (GivenUp, Unavailable):
@@ -214,6 +215,10 @@ class Keeping:
         with self._changing:
             if self._coming.get(coming.id) is coming:
                 del self._coming[coming.id]
+
+    def _made(self, coming: _Coming) -> Program:
+        """Anew, not computed."""
+        return self._beside.made(coming.kind, coming.id, coming.given)
 
     def _joined(self, coming: _Coming) -> bool:
         """Whether it found the memory.
@@ -233,7 +238,7 @@ class Keeping:
 
     def _follow(self, coming: _Coming) -> None:
         """Compute it beside the stream, catch up, and have it join."""
-        program = self._beside.made(coming.kind, coming.id, coming.given)
+        program = self._made(coming)
         since = Since(follows=True)
         with self._beside.follower(program) as follower, self._beside.taken(since, coming.dropped) as taken:
             began = time.perf_counter()
@@ -264,7 +269,7 @@ class Keeping:
         run = None if follower is None else follower.follow(since.take())
         if follower is None or (run is not None and run.error is not None):
             log.warning("program %s is computed within one epoch", coming.id)
-            anew = self._beside.made(coming.kind, coming.id, coming.given)
+            anew = self._made(coming)
             self._pipeline.join(anew, coming.spec, start=True)
         else:
             self._pipeline.join(follower.program, coming.spec, start=False)

@@ -293,7 +293,7 @@ class Pipeline:
                 break
             except NoMemory as error:
                 self.gate.settle()
-                if self.rebalancing is not None and self.rebalancing.make_room(updates, tries):
+                if self.rebalancing is not None and self.rebalancing.make_room(error, updates, tries):
                     tries += 1
                     continue
                 self.memory.refused(str(error))

@@ -26,6 +26,7 @@ from ...partition.moves import Move
 from ...partition.placement import HOST
 from ...partition.policies import POLICIES
 from ...partition.rebalancing import Rebalancer
+from ...partition.split_rows import SideFull
 from ..config.settings import PartitionConfig
 from .storage import StorageGate
 
@@ -67,7 +68,7 @@ def load(graph: Graph, edges: EdgeList, n_vertices: int, dead: Vertices | None, 
         NoMemory: there is not enough, on the host neither.
     """
     each = (BYTES_OF_EDGE + (BYTES_OF_WEIGHT if graph.weighted else 0)) / DENSITY
-    graph.divide = lambda out, in_: divide(out, in_, each, room.limit, POLICIES[policy])
+    graph.divide_by(lambda out, in_: divide(out, in_, each, room.limit, POLICIES[policy]))
     graph.load(edges, n_vertices, dead)
 
 
@@ -118,14 +119,20 @@ class Rebalancing:
             self._carry_out(moves)
         self._graph.placement.newcomers = self._rebalancer.newcomers
 
-    def make_room(self, updates: int, tries: int) -> bool:
-        """Have rows leave the device, for there was no memory for a batch of so many updates: more of them with
-        each of the ``tries`` for this batch, at last all. False: there are none, or the host has no memory for
-        them, or all of that has not helped."""
+    def make_room(self, error: NoMemory, updates: int, tries: int) -> bool:
+        """Have rows leave the device, if it is the device that had no memory for a batch of so many updates: more
+        of them with each of the ``tries`` for this batch, at last all. False: there are none, or the host has no
+        memory for them, or all of that has not helped."""
+        full = error.__cause__
+        if not isinstance(full, SideFull) or full.side != DEVICE:
+            return False
         if tries > ALL_LEAVE or self._room() is None:
             return False
         bytes_needed = EVERYTHING if tries == ALL_LEAVE else BYTES_OF_UPDATE * updates * 16**tries
         move = self._rebalancer.evict(bytes_needed)
+        if move is not None and tries == ALL_LEAVE:  # those of no edges, too
+            owned = np.flatnonzero(self._graph.placement.owner == DEVICE).astype(np.uint32)
+            move = move._replace(vertices=owned)
         return move is not None and self._carry_out([move])
 
     def _carry_out(self, moves: Sequence[Move]) -> bool:

@@ -15,7 +15,7 @@ from ...gpma.device import card
 from ...gpma.device.card import Card, NoDevice
 from ...ops.metrics import Metrics
 from ...partition.graph import Graph
-from ...partition.owned import SideApply
+from ...partition.graph_rows import SideApply
 from ..again import LostDevice
 from ..config.settings import Config, DeviceConfig
 from ..errors import ConfigError

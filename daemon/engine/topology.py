@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Vertices, Weights, pack
-from ...gpma.rows import RowView
 from ...partition.exploring import LEAST_READS, EdgesFound, EdgesPlace, Search, edges_between, search
+from ...partition.side import Direction
 from ..errors import LimitExceeded
 from ..records.stream import Offsets, Partition, Source, Standing
 from ..records.topology import (
@@ -30,6 +30,9 @@ from .storage import Storage
 
 HOLD_S = 0.05
 """How long the engine waits for a reader that came an epoch too late, so that it is in time for this one."""
+
+
+_DIRECTIONS: dict[SearchDirection, tuple[Direction, ...]] = {"out": ("out",), "in": ("in",), "both": ("out", "in")}
 
 
 class EngineTopology:
@@ -111,11 +114,10 @@ class EngineTopology:
         timeout_s: float,
     ) -> Reached:
         with self._gate.read(settled=False, timeout_s=timeout_s):
-            state, sides = self.current_epoch(), self._sides(direction)
+            state = self.current_epoch()
             if not self._known(begun.found[:1])[0]:
                 return Reached(state, False, begun)
-            n = self._graph.n_vertices
-            found = search(sides, n, begun, hops_max=hops_max, limit=limit, reads_max=reads_max)
+            found = self._searched(begun, direction, hops_max=hops_max, limit=limit, reads_max=reads_max)
         return Reached(state, True, found)
 
     def edges_between(
@@ -146,10 +148,10 @@ class EngineTopology:
     ) -> Ego:
         begun = Search.begin(vertex)
         with self._gate.read(settled=False, timeout_s=timeout_s):
-            state, sides = self.current_epoch(), self._sides(direction)
+            state = self.current_epoch()
             if not self._known(begun.found)[0]:
                 return Ego(state, False, begun, None)
-            found = search(sides, self._graph.n_vertices, begun, hops_max=1, limit=limit, reads_max=reads_max)
+            found = self._searched(begun, direction, hops_max=1, limit=limit, reads_max=reads_max)
             left = reads_max - found.reads
             if found.place is not None or left < LEAST_READS:
                 return Ego(state, True, found, None)
@@ -157,12 +159,14 @@ class EngineTopology:
             edges = self._edges(chosen, chosen, chosen, EdgesPlace(), edge_limit, left)
         return Ego(state, True, found, edges if edges.place is None else None)
 
-    def _sides(self, direction: SearchDirection) -> Sequence[RowView]:
-        """The rows to search along; only while the gate is held."""
-        if direction == "out" or not self._graph.directed:
-            return (self._graph.out_rows(),)
-        in_rows = self._graph.in_rows()
-        return (in_rows,) if direction == "in" else (self._graph.out_rows(), in_rows)
+    def _searched(
+        self, begun: Search, direction: SearchDirection, *, hops_max: int, limit: int, reads_max: int
+    ) -> Search:
+        """Go on with a search until it is over, or has read so much; only while the gate is held."""
+        graph = self._graph
+        directions = _DIRECTIONS[direction] if graph.directed else _DIRECTIONS["out"]
+        ahead = partial(graph.views_ahead, directions)
+        return search(ahead, graph.n_vertices, begun, hops_max=hops_max, limit=limit, reads_max=reads_max)
 
     def _edges(
         self, src: Vertices, dst: Vertices, common: Vertices, place: EdgesPlace, limit: int, reads_max: int
@@ -170,7 +174,7 @@ class EngineTopology:
         """As ``edges_between``; only while the gate is held."""
         graph = self._graph
         return edges_between(
-            graph.out_rows(),
+            partial(graph.views_ahead, _DIRECTIONS["out"]),
             graph.n_vertices,
             src,
             dst,

@@ -19,7 +19,7 @@ from ..terminal import output, table
 
 LISTS = ("vertices", "src", "dst")
 """Parameters that the protocol takes as arrays: one value, or several with commas, may stand for them."""
-SWITCHES = ("parents",)
+SWITCHES = ("parents", "thaw", "retry")
 """Parameters that stand for true without a value."""
 OUTER_COMMA = re.compile(r",(?![^(]*\))")
 """A comma between ids of programs, which may have some in brackets: ``bfs(1,2)``."""
@@ -148,6 +148,8 @@ def show(method: str, params: Mapping[str, Any], result: Mapping[str, Any], cons
         columns = {"program": list(entries), **_transposed(list(entries.values()))}
     elif method == "get":
         columns, answer = _values(params, answer, set(unknown))
+    elif method == "placement":
+        columns, answer = _placement(params, answer, console)
     elif answer.keys() >= EDGE_COLUMNS:
         columns, answer = _edges(answer, console)
     else:
@@ -197,6 +199,39 @@ def _edges(answer: Mapping[str, Any], console: Console) -> Split:
     names = [name for name in ("src", "dst", "weights") if name in answer]
     rest = {key: value for key, value in answer.items() if key not in names and key != "ids"}
     return {name: answer[name] for name in names}, rest
+
+
+DECISIONS = {
+    "epochs_ago": "epochs ago",
+    "reason": "reason",
+    "to_host": "to host",
+    "to_device": "to device",
+    "moved_edges": "moved",
+    "predicted_s": "predicted s",
+    "moved_s": "took s",
+    "state": "state",
+    "why": "why",
+}
+"""What is shown of a decision about rows, and its heading; numbers without a unit are of edges."""
+
+
+def _placement(params: Mapping[str, Any], answer: Mapping[str, Any], console: Console) -> Split:
+    """A table of sides, one of what was decided lately, and one of the vertices that were asked for."""
+    rest = dict(answer)
+    sides = rest.pop("sides")
+    applied = rest.pop("applied")
+    columns = {"side": sides, **{name: rest.pop(name) for name in ("vertices", "edges", "bytes")}}
+    columns |= {name: [applied.get(side, {}).get(name, 0) for side in sides] for name in ("updates", "seconds")}
+    console.print(table(tuple(columns), zip(*columns.values(), strict=True)))
+    rebalancing = dict(rest.pop("rebalancing") or {})
+    if decisions := rebalancing.pop("decisions", []):
+        rows = [[decision[name] for name in DECISIONS] for decision in decisions]
+        console.print(table(tuple(DECISIONS.values()), rows))
+    of_vertices: dict[str, list[Any]] = {
+        name: rest.pop(name) for name in ("owner", "degree", "why") if name in rest
+    }
+    asked: dict[str, list[Any]] = {VERTEX: params["vertices"]} if of_vertices else {}
+    return {**asked, **of_vertices}, {**rest, **({"rebalancing": rebalancing} if rebalancing else {})}
 
 
 def _parallel(params: Mapping[str, Any], answer: Mapping[str, Any]) -> Split:

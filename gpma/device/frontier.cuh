@@ -49,6 +49,20 @@ __device__ __forceinline__ Place place_in_grid()
     return {thread, n_threads, thread >> 5, n_threads >> 5, lane_number()};
 }
 
+// Calls visit(begin, end) for ranges of RANGE leaves, the last one shorter, of both sides; by whole warps.
+template <u32 RANGE, class Visit>
+__device__ __forceinline__ void for_leaves(const State& state, const Place& place, Visit visit)
+{
+    const u32 n_leaves = all_leaves(state), n_ranges = (n_leaves + RANGE - 1) / RANGE;
+    if (place.warp >= n_ranges) return;
+    // Half of the warps begin at the other end, where leaves are remote: so that both sides are read at once.
+    const u32 last = n_ranges - 1 - (n_ranges - 1 - place.warp) % place.n_warps;
+    for (u32 k = place.warp; k < n_ranges; k += place.n_warps) {
+        const u32 r = REMOTE && place.warp & 1 ? last - (k - place.warp) : k;
+        visit(r * RANGE, min((r + 1) * RANGE, n_leaves));
+    }
+}
+
 __device__ __forceinline__ Counts load_counts(const Counts* counts)
 {
     const ulonglong2* halves = reinterpret_cast<const ulonglong2*>(counts);

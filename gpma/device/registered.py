@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
+from ..device_failure import DeviceFailed
 from .module import import_cupy
 
 # Pieces end at multiples of the one: so much is registered anew where an array becomes a little shorter. Parts of
@@ -47,11 +48,12 @@ class Registered:
         """Registers nothing yet.
 
         Raises:
-            RuntimeError: the device does not know the host's memory by the host's addresses, or fails.
+            DeviceFailed: the device does not know the host's memory by the host's addresses.
+            RuntimeError: it fails (as CuPy says it).
         """
         runtime = import_cupy().cuda.runtime
         if not runtime.deviceGetAttribute(_SAME_ADDRESS, runtime.getDevice()):
-            raise RuntimeError("this device does not read the host's memory at the host's addresses")
+            raise DeviceFailed("this device does not read the host's memory at the host's addresses")
         # Where each registered piece begins, and where it ends.
         self._pieces: dict[int, int] = {}
         self._held: list[npt.NDArray[Any]] = []
@@ -70,7 +72,7 @@ class Registered:
         """Have these parts registered, and nothing outside of these columns.
 
         Raises:
-            RuntimeError: the driver refuses; what it took is registered.
+            DeviceFailed: the driver refuses; what it took is registered.
         """
         whole = _joined(_pages(extent.column, 0, extent.column.size, mmap.PAGESIZE) for extent in extents)
         read = _joined(_pages(extent.column, *part, PART_BYTES) for extent in extents for part in extent.parts)
@@ -130,7 +132,7 @@ class Registered:
         try:
             import_cupy().cuda.runtime.hostRegister(begin, end - begin, _PORTABLE | _MAPPED)
         except RuntimeError as error:
-            raise RuntimeError(
+            raise DeviceFailed(
                 f"the driver does not let kernels read {end - begin} bytes of the host's memory: {error}"
             ) from error
         self._pieces[begin] = end

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..address_space import reservation_of
+from ..device_failure import DeviceFailed
 from ..edges import Vertices
 from ..rows import RowView
 from .module import import_cupy
@@ -130,7 +131,7 @@ class RemoteRows:
         """Fill these fields of two structures State, of the out-rows and of those to pull from.
 
         Raises:
-            RuntimeError: the driver does not let kernels read the columns, or there are too many leaves.
+            DeviceFailed: the driver does not let kernels read the columns, or there are too many leaves.
             MemoryError: there is not enough pinned memory for columns that are copied.
         """
         views = [array.view() for array in self._arrays]
@@ -164,7 +165,7 @@ class RemoteRows:
         n_leaves, n_empty = rows.counts.size, rows.stretch_end - rows.stretch_begin
         packed = memoryview(to.view(np.uint8))
         if _number(packed, "n_leaves") + n_leaves - n_empty > _LEAVES_MAX:
-            raise RuntimeError("host and device together have more leaves than kernels can number")
+            raise DeviceFailed("host and device together have more leaves than kernels can number")
         _COLUMNS.pack_into(packed, _place(_FIRST_COLUMN), *addresses, address(self._bits))
         _NUMBERS.pack_into(packed, _place(_FIRST_NUMBER), n_leaves - n_empty, rows.stretch_begin, n_empty)
 

@@ -270,7 +270,7 @@ template <class Value, class Emit> __device__ __forceinline__ void sum_leaf(
 template <class Value, class ValueOf, class Emit> __device__ __forceinline__ void scan_leaves(
     const State& state, u32 begin, u32 end, ValueOf value, Emit emit)
 {
-    const u32 counts = begin + lane_number() < end ? state.counts[begin + lane_number()] : 0;
+    const u32 counts = begin + lane_number() < end ? *count_of(state, begin + lane_number()) : 0;
     Carry<Value> carry = {NO_LEAF, Value()};
     for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
         // Loads of all these leaves are under way before the first sum waits for one.

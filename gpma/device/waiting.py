@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..device_failure import DeviceFailed
 from ..edges import HALF, Int, Keys
 from ..intrinsics import load_acquire, uncounted
 from .state import pinned
@@ -41,13 +42,13 @@ class Told:
         """Wait until every word carries this number, which no wait before had (1 to 2^32 - 1).
 
         Raises:
-            RuntimeError: a kernel failed (as CuPy says it), or ended without a word.
+            RuntimeError: a kernel failed (as CuPy says it), or ended without a word (``DeviceFailed``).
         """
         wanted = np.uint64(number)
         if not _all_carry(self._words, wanted, LOOKS_MAX):
             self._stream.synchronize()
             if not _all_carry(self._words, wanted, 1):
-                raise RuntimeError("the device ended without telling how")
+                raise DeviceFailed("the device ended without telling how")
 
     def word(self, place: int) -> int:
         """The lower half of one of the words, of what was waited for last."""

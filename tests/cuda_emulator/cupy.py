@@ -78,7 +78,9 @@ def _fails(*, waits: bool) -> bool:
 
 
 class CUDARuntimeError(RuntimeError):
-    """``cupy.cuda.runtime.CUDARuntimeError``."""
+    """``cupy.cuda.runtime.CUDARuntimeError``, from where CuPy has it."""
+
+    __module__ = "cupy_backends.cuda.api.runtime"
 
 
 # -- memory ----------------------------------------------------------------------------------------------------
@@ -846,6 +848,8 @@ USERS = (
     "graphtide.compute.device.kernels",
     "graphtide.compute.device.path_runs",
     "graphtide.compute.device.paths",
+    "graphtide.compute.device.count_runs",
+    "graphtide.compute.device.counts",
     "graphtide.compute.device.forest_runs",
     "graphtide.compute.device.components",
     "graphtide.compute.device.walk_runs",

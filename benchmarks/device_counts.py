@@ -1,0 +1,92 @@
+"""Path counts on a CUDA device, beside the search that they stand on: the part of ``device.py`` for them."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+import numpy as np
+from device_graph import Graph, Row, cupy
+from device_rows import WARM_UP, Budget, Rows, clocked
+
+from graphtide.compute.device import paths as device_paths
+from graphtide.compute.device.count_runs import CountRun, CountRuns
+from graphtide.compute.device.path_runs import Limits, PathRuns
+from graphtide.compute.paths.bfs import BFS
+
+NO_SOURCES = np.empty(0, np.uint32)
+
+
+class Counts(Rows):
+    """Rows on the device, a search from the vertex of most out-edges, and the counts of its paths."""
+
+    def __init__(self, graph: Graph, keys: Any) -> None:
+        super().__init__(graph, keys)
+        degrees = self.device.out.view().degrees[: graph.n_vertices]
+        self.source = np.array([int(cupy.argmax(degrees))], np.uint32)
+        self.search, self.counts = self.new_runs()
+        self.start()
+
+    def new_runs(self) -> tuple[PathRuns, CountRuns]:
+        program = BFS("bfs", (0,))
+        search, counts = PathRuns(program.form, program.source_word, self.device), CountRuns(self.device)
+        search.make_room(self.graph.n_vertices, self.graph.n_edges)
+        counts.make_room(self.graph.n_vertices, self.graph.n_edges)
+        return search, counts
+
+    def start(self) -> tuple[float, float, CountRun]:
+        """Microseconds of search and counts, and what the latter told."""
+        search_us, _ = clocked(lambda: self.search.start(self.device, self.source))
+        counts_us, run = clocked(lambda: self.counts.start(self.device, self.search))
+        return search_us, counts_us, run
+
+    def refresh(self) -> tuple[float, float, CountRun]:
+        """The same of what the product does after a batch, but for the copies on the host."""
+        edges = max(device_paths.SETTLE_LEAST, int(device_paths.SETTLE_SHARE[False] * self.device.out.n_edges))
+        lost = max(device_paths.LOST_LEAST, int(device_paths.LOST_SHARE * self.graph.n_vertices))
+        search_us, mended = clocked(lambda: self.search.mend(self.device, NO_SOURCES, Limits(lost, edges)))
+        if mended.gave_up:
+            again_us, counts_us, run = self.start()
+            return search_us + again_us, counts_us, run
+
+        def count() -> CountRun:
+            run = self.counts.count(self.device, self.search, mended.logged)
+            self.counts.changes(run)
+            return run
+
+        counts_us, run = clocked(count)
+        return search_us, counts_us, run
+
+    def wrong(self) -> int:
+        """How many counts are not those of a fresh start."""
+        search, counts = self.new_runs()
+        search.start(self.device, self.source)
+        counts.start(self.device, search)
+        n = self.graph.n_vertices
+        return int(np.count_nonzero(counts.read(n) != self.counts.read(n)))
+
+
+def counts(graph: Graph, batches: list[int], repeats: int, budget: Budget) -> list[Row]:
+    """From scratch (``batch`` 0) and after batches; arrays are left out. ``x search``: counts, by the search."""
+    bench = Counts(graph, graph.loaded)
+    took = [bench.start() for _ in budget.repeats(repeats)]
+    rows = [row(0, took[WARM_UP:], bench.wrong())]
+    for n in batches:
+        took = []
+        for _ in budget.repeats(repeats):
+            undone = bench.apply(bench.mixed(n))
+            took.append(bench.refresh())
+            bench.apply(undone)
+            bench.refresh()
+        rows.append(row(n, took[WARM_UP:], bench.wrong()))
+    return rows
+
+
+def row(batch: int, took: list[tuple[float, float, CountRun]], wrong: int) -> Row:
+    search_us, counts_us = (median(times) for times in ([one[which] for one in took] for which in (0, 1)))
+    run = took[-1][2]
+    return (
+        {"batch": batch, "search us": search_us, "counts us": counts_us, "x search": counts_us / search_us}
+        | {"times": len(took), "levels": run.rounds, "counted": run.counted, "changed": run.changed}
+        | {"edges": run.edges, "wrong": wrong}
+    )

@@ -1,0 +1,261 @@
+"""Runs of path counts on the device: ``recount.cu``, after the search's words were brought up to date.
+
+A run is one cooperative kernel, waited for once. It allocates nothing, unless there are more vertices or long rows
+than ever before.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.device.constants import LONG_ROW
+from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
+from ...gpma.edges import Keys, Vertices
+from ...partition.device_side import DeviceSide
+from .kernels import Calls, Kernels, Source
+from .path_runs import PathRuns
+
+F64 = npt.NDArray[np.float64]
+
+_COLUMNS = ("levels", "paths", "sums", "deltas", "differences", "roles", "seeds", "sorted", "ends")
+
+COUNT_JOB: Final = np.dtype(
+    [
+        *((name, np.uint64) for name in _COLUMNS),
+        ("queues", np.uint64, 2),
+        *((name, np.uint64) for name in ("short_rows", "long_rows", "counters", "status", "changes")),
+        *((name, np.uint32) for name in ("room", "long_room", "changes_room", "unused")),
+        *((name, np.uint64) for name in ("keys", "outcomes", "words", "touched", "edges_max")),
+        *((name, np.uint32) for name in ("n_updates", "n_touched", "begins", "n_vertices")),
+        *((name, np.uint32) for name in ("sequence", "unused_too")),
+    ]
+)
+"""struct CountJob of ``recount.cu``."""
+
+COUNT_COUNTERS: Final = np.dtype(
+    [
+        ("receiving", np.uint64, 12),
+        ("telling", np.uint64, 12),
+        ("saturated", np.uint64),
+        *((name, np.uint32) for name in ("seeds", "changed")),
+        ("queued", np.uint32, 3),
+        *((name, np.uint32) for name in ("above", "most", "barrier")),
+        ("unused", np.uint64),
+    ]
+)
+"""struct CountCounters of ``recount.cu``."""
+
+SOURCE: Final = Source("recount.cu")
+
+
+def count_kernels() -> Kernels:
+    """What counts are brought up to date with."""
+    return Kernels({"recount": SOURCE}, weighted=False)
+
+
+_ENTRY_BYTES = 16
+_NO_LEVEL = 0xFFFF_FFFF
+# Columns grow by this factor.
+_ROOM = 1.5
+# The list of changes has room for one vertex in so many, and for so many at least; else all counts are copied.
+CHANGES_SHARE, CHANGES_LEAST = 16, 4096
+# All levels that are left are counted anew when differences and rows come to this share of all arcs, and so many.
+MOST_SHARE, MOST_LEAST = 0.1, 16384
+
+_CALL = struct.Struct("=5Q6I")
+assert COUNT_JOB.fields is not None
+_CALL_BEGINS = COUNT_JOB.fields["keys"][1]
+assert _CALL_BEGINS + _CALL.size == COUNT_JOB.itemsize
+
+
+class CountRun(NamedTuple):
+    """What a run told: the words of ``recount.cu``, in that order.
+
+    ``changed``: how many counts are others. ``saturated``: by how many more of them are at the limit. ``edges``:
+    entries of the rows that were read. ``rounds``: levels. ``counted``: vertices that were.
+    """
+
+    changed: int
+    saturated: int
+    edges: int
+    rounds: int
+    counted: int
+
+
+_SAID = len(CountRun._fields)
+_BITS, _WORDS = struct.Struct(f"={_SAID}Q"), struct.Struct(f"={_SAID}q")
+
+
+class _ByVertex(NamedTuple):
+    """``room`` entries each, and one more of ``ends``; see struct CountJob."""
+
+    room: int
+    levels: DeviceArray
+    paths: DeviceArray
+    sums: DeviceArray
+    deltas: DeviceArray
+    differences: DeviceArray
+    roles: DeviceArray
+    seeds: DeviceArray
+    sorted: DeviceArray
+    ends: DeviceArray
+    queues: DeviceArray
+    short_rows: DeviceArray
+    changes: Keys
+
+
+class CountRuns:
+    """The counts of one program on the device, and what changes them; all on the stream of ``device``."""
+
+    def __init__(self, device: DeviceSide) -> None:
+        """Compiles nothing yet.
+
+        Raises:
+            MemoryError, RuntimeError: the device, as CuPy says it.
+        """
+        self._stream: Any = device.stream
+        self._calls = Calls(COUNT_JOB, 2 * _SAID, self._stream)
+        self._kernels = count_kernels()
+        with self._stream:
+            self._counters = zeros(COUNT_COUNTERS.itemsize, np.uint8)
+            self._long_rows = allocate(0, np.uint8)
+        self._by_vertex: _ByVertex | None = None
+        self._calls.job["counters"] = address(self._counters)
+
+    # -- arrays -----------------------------------------------------------------------------------------------
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the host, pinned."""
+        return 0 if self._by_vertex is None else self._by_vertex.changes.nbytes
+
+    @property
+    def _there(self) -> _ByVertex:
+        assert self._by_vertex is not None
+        return self._by_vertex
+
+    def make_room(self, n_vertices: int, n_arcs: int) -> None:
+        """For so many vertices, new ones having no path, and as many long rows as there may be.
+
+        Raises:
+            MemoryError: there is not enough; everything is as before.
+        """
+        long_bytes = 2 * _ENTRY_BYTES * (n_arcs // LONG_ROW + 1)
+        before, long_rows = self._by_vertex, self._long_rows
+        if before is not None and n_vertices <= before.room and long_bytes <= long_rows.size:
+            return
+        with self._stream:
+            made = before
+            if before is None or n_vertices > before.room:
+                made = _made(max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room)))
+                if before is not None:
+                    made.levels[: before.room] = before.levels
+                    made.paths[: before.room] = before.paths
+            if long_bytes > long_rows.size:
+                long_rows = allocate(int(_ROOM * long_bytes) // 32 * 32, np.uint8)
+        assert made is not None
+        self._by_vertex, self._long_rows = made, long_rows
+        job = self._calls.job
+        for name in (*_COLUMNS, "short_rows"):
+            job[name] = address(getattr(made, name))
+        first = address(made.queues)
+        job["queues"] = first, first + made.queues.nbytes // 2
+        job["long_rows"], job["long_room"] = address(long_rows), long_rows.size // (2 * _ENTRY_BYTES)
+        job["changes"], job["changes_room"] = made.changes.ctypes.data, len(made.changes)
+        job["room"] = made.room
+
+    # -- runs -------------------------------------------------------------------------------------------------
+
+    def start(self, device: DeviceSide, search: PathRuns) -> CountRun:
+        """Count from scratch, on words that are right; by how many more counts are at the limit, so many are.
+
+        Raises:
+            MemoryError, RuntimeError: the device, as CuPy says it.
+        """
+        with self._stream:
+            self._there.paths.fill(0)
+        return self._run(device, search, 0, begins=True)
+
+    def count(self, device: DeviceSide, search: PathRuns, n_touched: int) -> CountRun:
+        """Count after the batch that ``device`` applied last, for which the search wrote so many words.
+
+        Raises:
+            MemoryError, RuntimeError: the device, as CuPy says it; the counts are void.
+        """
+        return self._run(device, search, n_touched, begins=False)
+
+    def _run(self, device: DeviceSide, search: PathRuns, n_touched: int, *, begins: bool) -> CountRun:
+        report, arcs = device.report, device.n_arcs
+        n_updates = 0 if begins else len(report)
+        _CALL.pack_into(
+            self._calls.packed,
+            _CALL_BEGINS,
+            address(report.keys) if n_updates else 0,
+            address(report.all_outcomes) if n_updates else 0,
+            address(search.words),
+            address(search.log),
+            max(MOST_LEAST, int(MOST_SHARE * arcs)),
+            n_updates,
+            n_touched,
+            begins,
+            device.n_vertices,
+            self._calls.next_number(),
+            0,
+        )
+        self._calls.launch(self._kernels["recount"], device)
+        halves = self._calls.wait()
+        words = (low | high << 32 for low, high in zip(halves[::2], halves[1::2], strict=True))
+        return CountRun(*_WORDS.unpack(_BITS.pack(*words)))
+
+    # -- results ----------------------------------------------------------------------------------------------
+
+    def changes(self, run: CountRun) -> tuple[Vertices, F64] | None:
+        """The vertices with another count, each once, and their counts; None: there are too many for the list.
+
+        Good until the next run.
+        """
+        listed = self._there.changes
+        if run.changed > len(listed):
+            return None
+        return listed[: run.changed, 0].astype(np.uint32), listed[: run.changed, 1].view(np.float64)
+
+    def read(self, n: int) -> F64:
+        """The counts of the first ``n`` vertices.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        counts: F64 = self._there.paths[:n].get(stream=self._stream)
+        return counts
+
+    def write(self, levels: Vertices, counts: F64) -> None:
+        """Set levels and counts of as many vertices."""
+        there = self._there
+        there.levels[: levels.size].set(np.ascontiguousarray(levels), stream=self._stream)
+        there.paths[: counts.size].set(np.ascontiguousarray(counts), stream=self._stream)
+
+
+def _made(room: int) -> _ByVertex:
+    changes_room = min(room, max(CHANGES_LEAST, room // CHANGES_SHARE))
+    changes: Keys = pinned(2 * changes_room, np.uint64).reshape(-1, 2)
+    levels = allocate(room, np.uint32)
+    levels.fill(_NO_LEVEL)
+    return _ByVertex(
+        room,
+        levels=levels,
+        paths=zeros(room, np.float64),
+        sums=allocate(room, np.float64),
+        deltas=zeros(room, np.int64),
+        differences=allocate(room, np.int64),
+        roles=zeros(room, np.uint32),
+        seeds=allocate(room, np.uint32),
+        sorted=allocate(room, np.uint32),
+        ends=zeros(room + 1, np.uint32),
+        queues=allocate(2 * room, np.uint32),
+        short_rows=allocate(2 * room * _ENTRY_BYTES, np.uint8),
+        changes=changes,
+    )

@@ -1,0 +1,125 @@
+"""Path counts on a CUDA device: beside a breadth-first search there, and with copies of both on the host.
+
+The algorithm, the columns and the counts are those of ``compute/counts/sspaths.py``, to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from ...gpma.device.module import import_cupy
+from ...gpma.edges import Vertices
+from ...partition.device_side import DeviceSide
+from ...partition.graph import Graph, GraphChange
+from ..counts.sspaths import SSPaths
+from ..program import Answer, Parameter, Published, Refresh
+from .count_runs import CountRun, CountRuns, count_kernels
+from .paths import DevicePathProgram
+from .program import DeviceProgram
+
+_NONE = np.empty(0, np.uint32)
+
+
+class DeviceSSPaths(DeviceProgram):
+    """Path counts that are kept on the device; made from the host's."""
+
+    kind: ClassVar[str] = SSPaths.kind
+    summary: ClassVar[str] = SSPaths.summary
+    family: ClassVar[str] = SSPaths.family
+    value: ClassVar[type[np.float64]] = SSPaths.value
+    value_scalars: ClassVar[tuple[str, ...] | None] = SSPaths.value_scalars
+    parameters: ClassVar[tuple[Parameter, ...]] = SSPaths.parameters
+    needs_in_edges: ClassVar[bool] = True
+    host: SSPaths
+
+    def __init__(self, host: SSPaths) -> None:
+        super().__init__(host)
+        self._hops = DevicePathProgram(host.hops)
+        self._runs: CountRuns | None = None
+        self._n = 0
+
+    def compile(self, device: DeviceSide) -> None:
+        self._hops.compile(device)
+        count_kernels().compile(device)
+
+    def warm_up(self, graph: Graph) -> None:
+        self.host.warm_up(graph)  # for when the device is lost
+
+    # -- runs -------------------------------------------------------------------------------------------------
+
+    def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
+        return self._count_all(graph, device, self._hops._start(graph, device))
+
+    def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
+        hops = self._hops._refresh(graph, device, change)
+        moved = hops.changed.get("word", _NONE)
+        if moved is None:
+            return self._count_all(graph, device, hops)
+        before, self._n = self._n, graph.n_vertices
+        self.host.take_levels(graph, moved)
+        new = np.arange(before, self._n, dtype=np.uint32)
+        changed, counted = _NONE, CountRun(0, 0, 0, 0, 0)
+        if len(device.report) or hops.active:
+            runs = self._runs_on(graph, device)
+            counted = runs.count(device, self._hops.runs, hops.active)
+            changed = self._take(runs, counted)
+        if new.size:
+            changed = np.concatenate([changed[changed < before], new])
+        return Refresh(
+            {"count": changed} if changed.size else {},
+            iterations=max(hops.iterations, counted.rounds),
+            edges_read=hops.edges_read + counted.edges,
+            active=hops.active + counted.counted,
+        )
+
+    def _take(self, runs: CountRuns, run: CountRun) -> Vertices:
+        """Take over what a run changed; the vertices with another count."""
+        listed = runs.changes(run)
+        counts = self.host.counts[: self._n]
+        if listed is None:
+            found = runs.read(self._n)
+            vertices = np.flatnonzero(found != counts).astype(np.uint32)
+            listed = vertices, found[vertices]
+        self.host.take_counts(*listed, run.saturated)
+        return listed[0]
+
+    def _count_all(self, graph: Graph, device: DeviceSide, hops: Refresh) -> Refresh:
+        """Count from scratch, on hops that are right."""
+        self._n = n = graph.n_vertices
+        runs = self._runs_on(graph, device)
+        run = runs.start(device, self._hops.runs)
+        self.host.take_all(graph, runs.read(n), run.saturated)
+        return Refresh(
+            {"count": None},
+            iterations=max(hops.iterations, run.rounds),
+            edges_read=hops.edges_read + run.edges,
+            active=max(hops.active, run.counted),
+            started_over=hops.started_over,
+        )
+
+    def _take_over(self, graph: Graph, device: DeviceSide) -> None:
+        self._n = n = graph.n_vertices
+        self._hops._take_over(graph, device)
+        self._runs_on(graph, device).write(self.host.levels[:n], self.host.counts[:n])
+
+    def _let_go(self) -> None:
+        self._runs = None
+        self._hops._let_go()
+
+    def _runs_on(self, graph: Graph, device: DeviceSide) -> CountRuns:
+        """The counts on the device, with room for the graph's vertices."""
+        import_cupy().cuda.Device().use()  # for the thread that runs programs now
+        if self._runs is None:
+            self._runs = CountRuns(device)
+        self._runs.make_room(graph.n_vertices, device.n_arcs)
+        return self._runs
+
+    def memory_bytes(self) -> int:
+        pinned = 0 if self._runs is None else self._runs.memory_bytes
+        return super().memory_bytes() + pinned + self._hops.memory_bytes() - self.host.hops.memory_bytes()
+
+    @staticmethod
+    def read(published: Published, vertices: Vertices) -> Answer:
+        return SSPaths.read(published, vertices)

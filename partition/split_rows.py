@@ -1,0 +1,423 @@
+"""Rows of which each is on one side only: changes and reads go to the owners, and come back as one.
+
+Sides apply their parts at the same time: devices begin, the host works, and devices are waited for. To programs,
+to checkpoints and to whoever asks it is the same graph, whoever owns what.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..gpma.edges import (
+    EdgeBatch,
+    EdgeList,
+    Keys,
+    Op,
+    SubCSR,
+    Vertices,
+    Weights,
+    pack,
+    sources,
+)
+from ..gpma.host.snapshot import Turnstile
+from ..gpma.layout import LEAF_SHIFT, LEAF_SLOTS
+from ..gpma.rows import RowView
+from .changes import Report, merged_changes, merged_edges, no_change, no_edges
+from .graph_rows import GraphRows, Shape, SideApply
+from .placement import HOST, Placement, both_directions, route
+from .side import Direction, Side
+
+
+class SideFull(MemoryError):
+    """A side, by its number, has no memory for what it is to do."""
+
+    def __init__(self, side: int, reason: str) -> None:
+        super().__init__(reason or "there is not enough memory")
+        self.side = side
+
+
+class Migrated(NamedTuple):
+    """Rows that changed sides: so many vertices, with so many arcs in both orientations."""
+
+    vertices: int
+    edges: int
+
+
+class SplitPlan(NamedTuple):
+    """Plans of those sides that have a part of a batch: (side, plan, updates)."""
+
+    parts: list[tuple[int, Any, int]]
+
+
+class MovePlan(NamedTuple):
+    """Vertices whose rows go to a side, and the plans for it. ``cleared``: a side that they leave altogether."""
+
+    vertices: Vertices
+    to: int
+    edges: int
+    parts: SplitPlan
+    cleared: int | None = None
+
+
+class RowsReader:
+    """The rows of one direction as one array to read single edges from (``side.Reader``)."""
+
+    def __init__(self, rows: GraphRows, direction: Direction, *, weighted: bool) -> None:
+        self.weighted = weighted
+        self.has_edge = partial(rows.has_edge, direction)
+        self.weights_of = partial(rows.weights_of, direction)
+
+
+class SplitRows:
+    """All sides behind one."""
+
+    def __init__(self, sides: Sequence[Side[Any]], placement: Placement, shape: Shape) -> None:
+        self.sides = tuple(sides)
+        self.placement = placement
+        self.applied: tuple[SideApply, ...] = ()
+        """What each side did for the last batch; those without a part are left out."""
+        self._shape = shape
+        self._turnstile = Turnstile()
+        self._views: dict[Direction, RowView] = {}
+        self._degrees: dict[Direction, npt.NDArray[np.uint32]] = {}
+        self._report: weakref.ref[Report] | None = None
+        self._gone: set[int] = set()
+
+    def drop(self, side: int) -> None:
+        """A side, which owns nothing, is to be asked nothing any more."""
+        self._gone.add(side)
+
+    # -- changes ------------------------------------------------------------------------------------------------
+
+    def ensure_vertices(self, n_vertices: int) -> None:
+        """Make room for rows 0 .. n_vertices - 1 on all sides that are there.
+
+        Raises:
+            SideFull: one has not enough memory.
+        """
+        self._on_all(lambda side: side.ensure_vertices(n_vertices))
+
+    def withdraw_vertices(self, n_vertices: int) -> None:
+        """There are only so many rows, of which the others were never written."""
+        for _, side in self._present():
+            side.withdraw_vertices(n_vertices)
+
+    def _present(self) -> list[tuple[int, Side[Any]]]:
+        return [(number, side) for number, side in enumerate(self.sides) if number not in self._gone]
+
+    def _on_all(self, work: Callable[[Side[Any]], None]) -> None:
+        for number, side in self._present():
+            try:
+                work(side)
+            except MemoryError as error:
+                raise SideFull(number, str(error)) from error
+
+    def prepare(self, batch: EdgeBatch) -> SplitPlan:
+        """A plan for updates of edges, one direction each, every row's at its owner: all that can fail.
+
+        Raises:
+            ValueError: a row does not exist.
+            SideFull: one has not enough memory.
+        """
+        self._settle()
+        sole = self.placement.sole
+        if sole is not None and self.sides[sole].takes_edges and len(batch):
+            return SplitPlan([self._planned(sole, 2 * len(batch), lambda: self.sides[sole].prepare_edges(batch))])
+        rows = batch if self._shape.directed else both_directions(batch)
+        self._on_all(lambda side: side.expect(len(rows)))
+        parts = route(rows, self.placement, in_edges=self._shape.in_edges)
+        return SplitPlan([self._prepared(part.side, part.out, part.in_) for part in parts])
+
+    def _prepared(self, side: int, out: EdgeBatch, in_: EdgeBatch | None) -> tuple[int, Any, int]:
+        updates = len(out) + (0 if in_ is None else len(in_))
+        return self._planned(side, updates, lambda: self.sides[side].prepare_rows(out, in_))
+
+    def _planned(self, side: int, updates: int, prepare: Callable[[], Any]) -> tuple[int, Any, int]:
+        try:
+            return side, prepare(), updates
+        except MemoryError as error:
+            raise SideFull(side, str(error)) from error
+
+    def commit(self, plan: SplitPlan) -> dict[int, Report]:
+        """Write it, on all sides at once; what each side with a part did to its out-rows."""
+        self.applied = self._write(plan)
+        return {side: self.sides[side].rows_report() for side, _, _ in plan.parts}
+
+    def whole(self, reports: Collection[Report]) -> Report:
+        """The reports of all sides as one."""
+        if not reports:
+            return Report.of(no_change(self._shape.weighted))
+        if len(reports) == 1:
+            (report,) = reports
+        else:
+            inserted, overwritten, deleted, absent = (
+                sum(counts) for counts in zip(*(report.totals for report in reports), strict=True)
+            )
+            moved = sum(report.slots_moved for report in reports)
+            parts = list(reports)
+            report = Report(
+                (inserted, overwritten, deleted, absent),
+                moved,
+                lambda: merged_changes([part.read() for part in parts]),
+            )
+        self._report = weakref.ref(report)
+        return report
+
+    def _settle(self) -> None:
+        """Whoever still holds the last report gets all of it now: the next change takes its memory."""
+        report = self._report() if self._report is not None else None
+        if report is not None:
+            report.read()
+        self._report = None
+
+    def _write(self, plan: SplitPlan) -> tuple[SideApply, ...]:
+        applied = []
+        with self._turnstile.writing():
+            begun = []
+            for side, planned, _ in plan.parts:
+                begun.append(time.perf_counter())
+                self.sides[side].begin_rows(planned)
+            for (side, planned, updates), since in zip(plan.parts, begun, strict=True):
+                self.sides[side].end_rows(planned)
+                applied.append(SideApply(self.sides[side].name, updates, time.perf_counter() - since))
+        self._forget()
+        return tuple(applied)
+
+    def prepare_move(self, vertices: Vertices, to: int) -> MovePlan:
+        """A plan to move the rows of these vertices, each named once, to a side: deletions at their owners, and
+        insertions there.
+
+        Raises:
+            SideFull: one has not enough memory.
+        """
+        self._settle()
+        owners = self.placement.owners(vertices)
+        parts: list[tuple[int, Any, int]] = []
+        outs, ins = [], []
+        for side in range(len(self.sides)):
+            leaving = np.sort(vertices[owners == side])
+            if side == to or leaving.size == 0:
+                continue
+            outs.append(self._row_edges(side, "out", leaving))
+            gone = [_batch(outs[-1], Op.DELETE)]
+            if self._shape.in_edges:
+                ins.append(self._row_edges(side, "in", leaving))
+                gone.append(_batch(ins[-1], Op.DELETE))
+            parts.append(self._prepared(side, *_two(gone)))
+        if not parts:
+            return MovePlan(vertices[:0], to, 0, SplitPlan([]))
+        come = [_batch(merged_edges(column), Op.INSERT) for column in (outs, ins) if column]
+        parts.append(self._prepared(to, *_two(come)))
+        return MovePlan(vertices[owners != to], to, parts[-1][2], SplitPlan(parts))
+
+    def move(self, plan: MovePlan) -> Migrated:
+        """Do it. The graph stays the same, and nobody hears of it."""
+        self._write(plan.parts)
+        if plan.cleared is not None:
+            self.sides[plan.cleared].clear_rows()
+        self.placement.move(plan.vertices, plan.to)
+        return Migrated(int(plan.vertices.size), plan.edges)
+
+    def prepare_evacuation(self, side: int, to: int) -> MovePlan:
+        """A plan to move everything from a side that has no memory left to another one.
+
+        Raises:
+            SideFull: the other one has not enough memory.
+        """
+        self._settle()
+        out, in_ = self.sides[side].evacuate()
+        come = [_batch(edges, Op.INSERT) for edges in (out, in_) if edges is not None]
+        vertices = np.flatnonzero(self.placement.owner == side).astype(np.uint32)
+        parts = SplitPlan([self._prepared(to, *_two(come))])
+        return MovePlan(vertices, to, sum(map(len, come)), parts, cleared=side)
+
+    def load(self, out: EdgeList, in_: EdgeList | None) -> None:
+        """Replace everything: out-arcs and in-arcs, ascending, of which each side gets those of its rows.
+
+        Raises:
+            ValueError: a row does not exist, or keys are out of order.
+            SideFull: one has not enough memory; what the others have is not all there is.
+        """
+        with self._turnstile.writing():
+            for number, side in self._owners(loaded=True):
+                parts = [None if edges is None else self._of(number, edges) for edges in (out, in_)]
+                assert parts[0] is not None
+                try:
+                    side.load_rows(parts[0], parts[1])
+                except MemoryError as error:
+                    raise SideFull(number, str(error)) from error
+        self._forget()
+
+    def _of(self, side: int, edges: EdgeList) -> EdgeList:
+        if self.placement.sole == side:
+            return edges
+        own = self.placement.owners(sources(edges.keys)) == side
+        return EdgeList(edges.keys[own], None if edges.weights is None else edges.weights[own])
+
+    def _forget(self) -> None:
+        """What was read before is void."""
+        self._views.clear()
+        self._degrees.clear()
+
+    # -- reads --------------------------------------------------------------------------------------------------
+
+    def n_stored(self, direction: Direction) -> int:
+        """How many arcs the rows of a direction hold together."""
+        return sum(side.array(direction).n_edges for _, side in self._owners(loaded=True))
+
+    def has_edge(self, direction: Direction, keys: Keys) -> npt.NDArray[np.bool_]:
+        """bool[n]: which of these keys are there, in the rows of this direction."""
+        return self._asked(keys, np.zeros(keys.size, bool), lambda side, own: side.has_edge(direction, own))
+
+    def weights_of(self, direction: Direction, keys: Keys) -> Weights:
+        """float32[n] weights of these keys, NaN where there is none."""
+        nothing = np.full(keys.size, np.nan, np.float32)
+        return self._asked(keys, nothing, lambda side, own: side.weights_of(direction, own))
+
+    def _asked(
+        self, keys: Keys, answers: npt.NDArray[Any], ask: Callable[[Side[Any], Keys], npt.NDArray[Any]]
+    ) -> npt.NDArray[Any]:
+        rows = sources(keys)
+        known = rows < self.placement.owner.size
+        owners = np.full(keys.size, len(self.sides), np.int64)
+        owners[known] = self.placement.owners(rows[known])
+        for number, side in enumerate(self.sides):
+            own = np.flatnonzero(owners == number)
+            if own.size:
+                answers[own] = ask(side, keys[own])
+        return answers
+
+    def rows(self, direction: Direction, vertices: Vertices) -> EdgeList:
+        """The rows of these vertices, each named once, as ascending keys with weights."""
+        owners = self.placement.owners(vertices)
+        parts = []
+        for side in range(len(self.sides)):
+            own = np.sort(vertices[owners == side])
+            if own.size:
+                parts.append(self._row_edges(side, direction, own))
+        return _merged(parts, self._shape.weighted if direction == "out" else self._shape.in_weighted)
+
+    def neighbors(
+        self, direction: Direction, vertex: int, first: int, limit: int
+    ) -> tuple[Vertices, Weights | None]:
+        """At most ``limit`` neighbours in a row from vertex ``first`` on, ascending, and weights if it has any."""
+        row = self.sides[self.placement.owner[vertex]].rows(direction, np.array([vertex], np.uint32))
+        part = slice(begin := int(np.searchsorted(row.neighbors, first)), begin + limit)
+        return row.neighbors[part], None if row.weights is None else row.weights[part]
+
+    def degrees(self, direction: Direction) -> npt.NDArray[np.uint32]:
+        """uint32[n_vertices], good until the next change."""
+        if direction not in self._degrees:
+            n = self.placement.owner.size
+            parts = [side.degrees(direction, n) for _, side in self._owners()] or [np.zeros(n, np.uint32)]
+            self._degrees[direction] = parts[0] if len(parts) == 1 else np.sum(parts, axis=0, dtype=np.uint32)
+        return self._degrees[direction]
+
+    def export(self, direction: Direction) -> EdgeList:
+        """All arcs in ascending order, copied."""
+        weighted = self._shape.weighted if direction == "out" else self._shape.in_weighted
+        return _merged([side.export_rows(direction) for _, side in self._owners()], weighted)
+
+    def export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
+        """Copy out-arcs from this key on into the columns, ascending over all sides, between two changes.
+
+        A row that changes sides does not pass the cursor: where a key stands among all others it stays.
+        """
+        with self._turnstile.reading():
+            parts = []
+            for _, side in self._owners():
+                own_keys, own_weights = np.empty_like(keys), np.empty_like(weights)
+                n = side.export_from(first_key, own_keys, own_weights)
+                parts.append(EdgeList(own_keys[:n], own_weights[:n] if weights.size else None))
+        merged = _merged(parts, self._shape.weighted)
+        n = min(keys.size, len(merged))
+        keys[:n] = merged.keys[:n]
+        if weights.size and merged.weights is not None:
+            weights[:n] = merged.weights[:n]
+        return n
+
+    def view(self, direction: Direction) -> RowView:
+        """All rows in one place: the host's own where it owns all, else a copy, which is good until the next
+        change and costs as much as the graph is large."""
+        if self.placement.sole == HOST:
+            view: RowView = self.sides[HOST].array(direction).view()
+            return view
+        if direction not in self._views:
+            self._views[direction] = _view_of(self.export(direction), self.placement.owner.size)
+        return self._views[direction]
+
+    def view_of(self, direction: Direction, vertices: Vertices) -> RowView:
+        """A copy of the rows of these vertices; those of others are empty in it."""
+        return _view_of(self.rows(direction, np.unique(vertices)), self.placement.owner.size)
+
+    def check(self) -> list[str]:
+        """Rows that are where they do not belong, in words."""
+        problems = []
+        owner = self.placement.owner
+        for number, side in self._present():
+            for direction in self._shape.directions:
+                degrees = side.degrees(direction, owner.size)
+                if np.any(degrees[owner != number]):
+                    problems.append(f"the {side.name} has {direction}-rows that it does not own")
+        return problems
+
+    def _owners(self, *, loaded: bool = False) -> list[tuple[int, Side[Any]]]:
+        """The sides that own rows, with their numbers, and if ``loaded`` those that hold any. Others need not even
+        answer."""
+        return [
+            (number, side)
+            for number, (side, owned) in enumerate(zip(self.sides, self.placement.owned, strict=True))
+            if owned or (loaded and side.out.n_edges)
+        ]
+
+    def _row_edges(self, side: int, direction: Direction, vertices: Vertices) -> EdgeList:
+        """The rows of ascending vertices that a side owns.
+
+        Raises:
+            SideFull: it has no memory to copy them.
+        """
+        try:
+            rows: SubCSR = self.sides[side].rows(direction, vertices)
+        except MemoryError as error:
+            raise SideFull(side, str(error)) from error
+        return EdgeList(pack(np.repeat(vertices, np.diff(rows.offsets)), rows.neighbors), rows.weights)
+
+
+def _merged(parts: Sequence[EdgeList], weighted: bool) -> EdgeList:
+    return merged_edges(parts) if parts else no_edges(weighted)
+
+
+def _two(batches: Sequence[EdgeBatch]) -> tuple[EdgeBatch, EdgeBatch | None]:
+    """Updates of out-rows, and of in-rows where these are kept."""
+    return batches[0], batches[1] if len(batches) > 1 else None
+
+
+def _batch(edges: EdgeList, op: Op) -> EdgeBatch:
+    return EdgeBatch(edges.keys, np.full(len(edges), op, np.uint8), edges.weights)
+
+
+def _view_of(edges: EdgeList, n_vertices: int) -> RowView:
+    """Ascending edges as a packed array without gaps."""
+    n = len(edges)
+    n_leaves = max(1, -(-n // LEAF_SLOTS))
+    keys = np.zeros(n_leaves << LEAF_SHIFT, np.uint64)
+    keys[:n] = edges.keys
+    weights = np.zeros(0 if edges.weights is None else keys.size, np.float32)
+    if edges.weights is not None:
+        weights[:n] = edges.weights
+    counts = np.full(n_leaves, LEAF_SLOTS, np.int32)
+    counts[-1] = n - ((n_leaves - 1) << LEAF_SHIFT)
+    src = sources(edges.keys)
+    begins = np.flatnonzero(np.append(True, src[1:] != src[:-1])[:n])
+    # Memory of rows that have no edges is never touched.
+    degrees, row_leaf = np.zeros(n_vertices, np.uint32), np.zeros(n_vertices, np.uint32)
+    degrees[src[begins]] = np.diff(np.append(begins, n))
+    row_leaf[src[begins]] = begins >> LEAF_SHIFT
+    return RowView(keys, weights, counts, row_leaf, degrees, LEAF_SHIFT, n_leaves, n_leaves)

@@ -1,0 +1,299 @@
+"""Path counts on a device: after every batch the host's counts, bit for bit, which its audit proves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cuda_emulator
+import numpy as np
+import pytest
+from histories import Epoch, deletes, epoch_of, inserts, random_history, rmat_history
+from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
+from test_cuda_compiles import nvrtc as nvrtc
+from test_device_pagerank import FEW_THREADS, set_threads
+from test_device_structures import differences, to_host
+from test_sspaths import ladder, layers
+
+from graphtide.compute.counts.kernels import LIMIT
+from graphtide.compute.counts.sspaths import SSPaths
+from graphtide.compute.device import NoTwin, twin
+from graphtide.compute.program import Refresh
+from graphtide.gpma.edges import NO_VERTEX, Op, Vertices
+from graphtide.partition.graph import Graph
+
+
+class CountsRun:
+    """A graph on host and device, and counts twice: ``program`` on the device, and ``host`` from scratch."""
+
+    def __init__(self, *, directed: bool = True, sources: tuple[int, ...] = (0,)) -> None:
+        self.graph = self.new_graph(directed=directed, weighted=False)
+        self.sources = sources
+        self.make = lambda: SSPaths("counts", sources)
+        self.host = self.make()
+        self.program: Any = twin(self.make(), self.graph)
+        self.program.bind(self.bound())
+        self.report: Refresh = self.program.start(self.graph)
+
+    def new_graph(self, *, directed: bool, weighted: bool) -> Graph:
+        return Graph(directed=directed, weighted=weighted, device=True, threads=1)
+
+    def bound(self) -> Vertices:
+        graph = self.graph
+        known = [v if v < graph.n_vertices and graph.alive[v] else NO_VERTEX for v in self.sources]
+        return np.array(known, np.uint32)
+
+    @property
+    def column(self) -> np.ndarray:
+        column: np.ndarray = self.program.columns()["count"][: self.graph.n_vertices]
+        return column
+
+    def step(self, epoch: Epoch) -> Refresh:
+        """Apply an epoch, and check everything."""
+        self.refresh(epoch)
+        assert self.program.on_device
+        assert self.graph.device_lost is None
+        self.check()
+        return self.report
+
+    def refresh(self, epoch: Epoch) -> Refresh:
+        """Apply an epoch; exactly what changed is reported."""
+        before = self.column.copy()
+        change = self.graph.apply(epoch.batch(), epoch.n_vertices, epoch.vertex_ops())
+        self.program.bind(self.bound())
+        self.report = self.program.refresh(self.graph, change)
+        if self.report.started_over:
+            assert self.report.changed == {"count": None}
+        else:
+            differs = np.flatnonzero(self.column[: before.size] != before).tolist()
+            differs += range(before.size, self.column.size)
+            reported = self.report.changed.get("count")
+            assert sorted([] if reported is None else reported.tolist()) == differs
+        return self.report
+
+    def check(self) -> None:
+        self.host.bind(self.bound())
+        self.host.start(self.graph)
+        n = self.graph.n_vertices
+        assert self.column.tolist() == self.host.columns()["count"][:n].tolist()
+        assert self.program.scalars() == self.host.scalars()
+        assert self.program.audit(self.graph) == []
+
+
+def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CountsRun]]:
+    """What makes runs, of blocks of few threads; then their graphs are closed."""
+    set_threads(monkeypatch, FEW_THREADS)
+    made: list[CountsRun] = []
+
+    def make(**how: Any) -> CountsRun:
+        made.append(CountsRun(**how))
+        return made[-1]
+
+    yield make
+    for run in made:
+        run.graph.close()
+
+
+@pytest.fixture
+def run_of(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CountsRun]]:
+    yield from runs(monkeypatch)
+
+
+@pytest.fixture
+def emulated_run_of(
+    emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., CountsRun]]:
+    yield from runs(monkeypatch)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_any_history(
+    run_of: Callable[..., CountsRun],
+    directed: bool,
+    seed: int,
+    run_long: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where all is recounted by differences, and where that is given up in the midst of it; lists that run over,
+    and long rows that are those of few edges."""
+    from graphtide.compute.device import count_runs
+    from graphtide.gpma.device import constants
+
+    for own_seed in range(seed, seed + (80 if run_long else 4)):
+        cuda_emulator.seed(own_seed)
+        rng = np.random.default_rng(own_seed)
+        long_row = 4 if own_seed % 4 == 1 else 64
+        with monkeypatch.context() as patched:
+            if long_row == 4:
+                patched.setattr(constants, "LONG_ROW", long_row)
+                patched.setattr(count_runs, "LONG_ROW", long_row)
+            patched.setattr(count_runs, "MOST_LEAST", [1 << 30, 0, 10, 40][own_seed % 4])
+            patched.setattr(count_runs, "CHANGES_LEAST", int(rng.choice([3, 4096])))
+            run = run_of(directed=directed, sources=tuple(rng.integers(0, 12, int(rng.integers(1, 3))).tolist()))
+            share = 0.1 if rng.random() < 0.5 else 0.0
+            for epoch in random_history(own_seed, directed=directed, epochs=10, vertex_share=share).epochs:
+                run.step(epoch)
+
+
+def test_hubs_of_a_larger_graph(run_of: Callable[..., CountsRun], seed: int) -> None:
+    cuda_emulator.seed(seed)
+    history = rmat_history(seed, directed=True, scale=8, degree=8, updates=(20, 200, 3), vertex_share=0.02)
+    run = run_of(sources=(int(np.bincount(history.epochs[0].src).argmax()),))
+    for epoch in history.epochs:
+        run.step(epoch)
+        assert run.column.max() > 1
+
+
+def test_work_is_in_proportion_to_the_change(run_of: Callable[..., CountsRun]) -> None:
+    """Edges that lead no farther cost nothing; one to a vertex without successors what its row has."""
+    run = run_of()
+    levels = [(0, v) for v in range(1, 21)] + [(u, v) for u in range(1, 21) for v in range(21, 61)]
+    run.step(inserts(levels, 70))
+    for epoch in (inserts([(30, 31), (21, 0), (5, 6)], 70), deletes([(30, 31), (5, 6)], 70)):
+        run.step(epoch)
+        assert (run.report.edges_read, run.report.changed, run.report.started_over) == (0, {}, False)
+    run.step(inserts([(21, 65), (22, 65)], 70))
+    assert run.column[65] == 40
+    run.step(deletes([(2, 21)], 70))
+    assert run.column[[21, 65]].tolist() == [19, 39]
+    assert not run.report.started_over
+    assert run.report.changed["count"].tolist() == [21, 65]
+    assert run.report.edges_read < 25
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_counts_stop_at_the_limit_and_come_down_again(run_of: Callable[..., CountsRun], directed: bool) -> None:
+    run = run_of(directed=directed)
+    run.step(inserts(ladder(60), 181))
+    assert run.column[::3].tolist() == [min(2.0**k, LIMIT) for k in range(61)]
+    cut = [(3 * k + 1, 3 * k + 3) for k in range(0, 60, 2)]
+    for begin in range(0, len(cut), 6):
+        run.step(deletes(cut[begin : begin + 6], 181))
+    assert run.column[180] == 2.0**30
+    run.step(inserts(cut, 181))
+    assert run.column[180] == LIMIT
+    run.step(inserts([(0, 180)], 181))
+    assert run.column[180] == 1
+
+
+def test_any_history_around_the_limit(run_of: Callable[..., CountsRun], seed: int, run_long: bool) -> None:
+    """3^33 is below 2^53 and 3^34 above: layers near these lose edges and get others; some leave, and saturate."""
+    n = 3 * 40 + 1
+    for own_seed in range(seed, seed + (40 if run_long else 2)):
+        cuda_emulator.seed(own_seed)
+        run = run_of(directed=bool(own_seed % 2))
+        run.step(inserts(layers(40), n))
+        at = np.uint32(3 * (28 + own_seed % 6) + 1)
+        for epoch in random_history(own_seed, directed=True, epochs=4, vertices=14).epochs:
+            run.step(Epoch(epoch.src + at, epoch.dst + at, epoch.ops, epoch.weights, n))
+
+
+def test_awkward_graphs(run_of: Callable[..., CountsRun]) -> None:
+    """No vertices, a source that comes, loops, a long path, a star, a source that goes."""
+    run = run_of(sources=(3, 80))
+    run.step(epoch_of([], 2))
+    run.step(inserts([(0, 1), (1, 1)], 3))
+    run.step(inserts([(3, 3), (3, 0)], 5))
+    run.step(inserts([(v, v + 1) for v in range(3, 75)], 76))
+    run.step(inserts([(80, v) for v in range(75)], 90))
+    run.step(deletes([(80, v) for v in range(0, 75, 2)], 90))
+    run.step(epoch_of([(Op.DELETE_VERTEX, 3, 0, 0.0)], 90))
+    run.step(epoch_of([(Op.DELETE_VERTEX, 80, 0, 0.0)], 90))
+    run.step(epoch_of([(Op.INSERT, 3, 5, 1.0)], 5000))
+
+
+def test_a_program_moves_between_processors(run_of: Callable[..., CountsRun], seed: int) -> None:
+    run = run_of(sources=(0, 4))
+    for k, epoch in enumerate(random_history(seed, directed=True, epochs=11, vertex_share=0.1).epochs):
+        if run.program.on_device != (k % 5 < 3):
+            before = run.column.copy()
+            run.program.move(run.graph)
+            assert np.array_equal(run.column, before)
+            run.check()
+        run.refresh(epoch)
+        run.check()
+        state = {name: column.copy() for name, column in run.program.state().items()}
+        restored = run.make()
+        restored.restore(state, run.graph)
+        assert restored.audit(run.graph) == []
+        if k % 4 == 3 and run.program.on_device:
+            run.program = twin(restored, run.graph)
+            run.program.restore(state, run.graph)
+    run.step(inserts([(0, 1), (4, 1)], run.graph.n_vertices))
+
+
+def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., CountsRun]) -> None:
+    run = emulated_run_of()
+    run.step(inserts([(v, (3 * v + 1) % 50) for v in range(50)], 50))
+    change = run.graph.apply(deletes([(0, 1), (7, 22)], 50).batch(), 50)
+    with cuda_emulator.failing_allocation(0):  # the first one would fail, and the program go home
+        run.program.refresh(run.graph, change)
+    assert run.program.on_device
+    run.check()
+
+
+def failing(run_of: Callable[..., CountsRun], fails: Callable[[int], Any], sees: Callable[[Any], bool]) -> int:
+    """Let call after call fail, of a refresh with new vertices; how many did."""
+    for at in range(80):
+        run = run_of()
+        run.step(inserts([(0, 1), (1, 2)], 3))
+        change = run.graph.apply(inserts([(2, v) for v in range(3, 50)], 50).batch(), 50)
+        with fails(at) as fault:
+            run.report = run.program.refresh(run.graph, change)
+            broken = sees(fault)
+        run.check()
+        assert run.program.on_device != broken
+        if not broken:
+            return at
+        run.refresh(deletes([(1, 2)], 50))
+        run.check()
+    pytest.fail("every call failed")
+
+
+def test_without_memory_it_goes_on_at_the_host(emulated_run_of: Callable[..., CountsRun]) -> None:
+    assert failing(emulated_run_of, cuda_emulator.failing_allocation, lambda left: not left) >= 10
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_card_that_fails_is_dropped_within_the_run(
+    emulated_run_of: Callable[..., CountsRun], quiet: bool
+) -> None:
+    failed = failing(
+        emulated_run_of, lambda at: cuda_emulator.failing_card(at, quiet=quiet), lambda fault: bool(fault.broken)
+    )
+    assert failed >= 2  # it searches, and counts
+
+
+def test_which_have_a_twin(cupy: ModuleType, graphs: list[Graph]) -> None:
+    graphs.append(Graph(device=True))
+    host = SSPaths("id", (0,))
+    made = twin(host, graphs[0])
+    for name in ("kind", "summary", "value", "family", "parameters", "value_scalars", "needs_in_edges"):
+        assert getattr(made, name) == getattr(host, name)
+    with pytest.raises(NoTwin):
+        twin(type("Own", (SSPaths,), {})("id", (0,)), graphs[0])
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------
+
+
+def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) -> None:
+    from graphtide.compute.device.count_runs import COUNT_COUNTERS, COUNT_JOB
+
+    dtypes = {"CountJob": COUNT_JOB, "CountCounters": COUNT_COUNTERS}
+    for name, dtype in dtypes.items():
+        assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
+    assert differences(cupy, tmp_path, dtypes, "../../compute/device/recount.cu") == {}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_compile_without_warnings(nvrtc: object, architecture: str) -> None:
+    from graphtide.compute.device.count_runs import SOURCE
+    from graphtide.gpma.device import module
+
+    options = [*module.options(weighted=False), *AS_CUPY, f"-arch={architecture}"]
+    folder = Path(module.__file__).parents[2] / "compute" / "device"
+    done, log, _ = compiled(nvrtc, module.source(folder / SOURCE.file), SOURCE.file, options)
+    assert done and not log, log
