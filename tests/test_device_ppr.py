@@ -222,7 +222,7 @@ def test_residuals_are_those_of_the_graph_in_every_bit_after_many_epochs(
     (load,) = rmat_history(1, directed=True, scale=7, degree=6, epochs=0).epochs
     n = load.n_vertices
     run.step(load)
-    for batch in range(10_000 if run_long else 60):
+    for batch in range(3_000 if run_long else 60):
         n += int(rng.random() < 0.05)
         size = int(rng.integers(1, 12))
         src = rng.integers(0, 4 if batch % 3 else n, size)
@@ -582,13 +582,14 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
     assert differences(cupy, tmp_path, dtypes, "../../compute/device/ppr.cuh") == {}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_kernels_compile_without_warnings(nvrtc: object, architecture: str) -> None:
+def test_kernels_compile_without_warnings(nvrtc: object, run_long: bool) -> None:
+    """For the oldest architecture; test_device_remote_rows.py has a newer one."""
     from graphtide.compute.device import ppr_runs
     from graphtide.gpma.device import module
 
-    options = [*module.options(weighted=False), *AS_CUPY, f"-arch={architecture}"]
     folder = Path(module.__file__).parents[2] / "compute" / "device"
-    for origin in ppr_runs.SOURCES.values():
-        done, log, _ = compiled(nvrtc, module.source(folder / origin.file), origin.file, options)
-        assert done and not log, log
+    for architecture in ARCHITECTURES if run_long else ARCHITECTURES[:1]:
+        options = [*module.options(weighted=False), *AS_CUPY, f"-arch={architecture}"]
+        for origin in ppr_runs.SOURCES.values():
+            done, log, _ = compiled(nvrtc, module.source(folder / origin.file), origin.file, options)
+            assert done and not log, log
