@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 UNTRIED = frozenset({SSPaths.kind, PersonalisedPageRank.kind})
-"""Kinds whose twins have run on an emulated device only: they run where they are wanted, and nowhere by default."""
+"""Kinds whose twins have run on an emulated device only: they run where they are wanted, not by default."""
 
 
 class NoTwin(LookupError):
