@@ -22,6 +22,7 @@ POINTS = (
     "epoch.applied",
     "epoch.computed",
     "epoch.published",
+    "rows.moved",
     "checkpoint.begun",
     "checkpoint.copied",
     "checkpoint.array_written",

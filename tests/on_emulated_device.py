@@ -1,6 +1,7 @@
 """The command line on an emulated CUDA device: ``python tests/on_emulated_device.py run --config FILE``.
 
-The card fails when a file ``card-fails`` lies in the present folder, at the next batch.
+The card fails when a file ``card-fails`` lies in the present folder, at the next batch. A file ``rows-fit`` there
+says how many bytes rows could hold on it, for whoever decides which rows move.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any
 import cuda_emulator
 
 from graphtide.daemon.cli import main
+from graphtide.daemon.engine.rebalancing import Room
 
 if __name__ == "__main__":
     with cuda_emulator.emulated(), contextlib.ExitStack() as failing:
+        from graphtide.daemon.service import Service
         from graphtide.partition.device_side import DeviceSide
 
         launch = DeviceSide.launch
@@ -24,6 +27,14 @@ if __name__ == "__main__":
                 failing.enter_context(cuda_emulator.failing_card(0, quiet=True))
             launch(side, plan)
 
+        room = Service._room
+
+        def room_or_told(service: Service) -> Room | None:
+            found, told = room(service), Path("rows-fit")
+            return found if found is None or not told.exists() else Room(found.held, int(told.read_text()))
+
         vars_of_class: Any = DeviceSide
         vars_of_class.launch = launch_or_fail
+        vars_of_class = Service
+        vars_of_class._room = room_or_told
         main()

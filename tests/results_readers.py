@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +139,11 @@ def read_up_to(reader: Reader, epoch: tuple[int, int]) -> Reader:
     return until(lambda: reader if (ends := reader.read().ends) and ends[-1].epoch >= epoch else None)
 
 
-def require_answers(asked: Client, known: Known, vertices: Any) -> None:
-    """What is known of these vertices (all that there ever were) is what the daemon answers."""
+def require_answers(asked: Client, known: Known, vertices: Any, programs: Collection[str] | None = None) -> None:
+    """What is known of these vertices (all that there ever were) is what the daemon answers, of these programs or
+    of all."""
     ids = np.asarray(vertices)
-    for id in asked.programs()["programs"]:
+    for id in asked.programs()["programs"] if programs is None else programs:
         answer = asked.get(id, ids)
         unknown = set(np.asarray(answer.unknown).tolist())
         expected = {

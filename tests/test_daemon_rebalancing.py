@@ -24,7 +24,7 @@ from graphtide.gpma.edges import EdgeBatch, EdgeList
 from graphtide.ops.metrics import MOVE_REASONS, Metrics
 from graphtide.partition.graph import Graph, NoMemory
 from graphtide.partition.moves import Reason
-from graphtide.partition.owned import SideFull
+from graphtide.partition.split_rows import SideFull
 
 N = 2000
 EPOCHS_MAX = 3000

@@ -45,8 +45,9 @@ from graphtide.daemon.tools.verify import FinalGraph
 pytestmark = [pytest.mark.kafka, pytest.mark.kill, pytest.mark.timeout(36_000)]
 
 RECORDS_AT_ONCE = 120
-PLACES = [point for point in POINTS if point not in ON_REQUEST and not point.startswith("results.")]
-"""Nobody asks for programs here, or writes results (``test_results_daemon.py`` kills who does)."""
+PLACES = [point for point in POINTS if point not in ON_REQUEST and not point.startswith(("results.", "rows."))]
+"""Nobody asks for programs here, or writes results (``test_results_daemon.py`` kills who does), and no rows move
+(``test_owned_daemon.py``)."""
 SETTINGS: dict[str, Any] = {
     "graph": {"vertices_max": VERTICES_MAX},
     "epoch": {"updates_max": 400, "queue_updates_max": 800},

@@ -20,7 +20,12 @@ STATS: dict[str, Any] = {
     "waiting": None,
     "dead_letters": {"bad-id": 2, "bad-weight": 1},
     "memory": {"used": 1 << 20, "budget": 1 << 22, "waits_for": None},
-    "placement": {"sides": ["host", "device"], "bytes": [500, 400], "device": {"name": "H", "programs": ["hops"]}},
+    "placement": {
+        "sides": ["host", "device"],
+        "vertices": [7, 3],
+        "bytes": [500, 400],
+        "device": {"name": "H", "programs": ["hops"]},
+    },
 }
 PROGRAMS = {"hops": {"kind": "bfs", "state": "fresh", "memory_bytes": 80, "reason": None}}
 FRESH, STAGE = "graphtide_freshness_seconds_bucket", "graphtide_epoch_duration_seconds"
@@ -62,6 +67,7 @@ def test_rates_are_of_what_lies_between() -> None:
     assert said["stages"]["apply"] == pytest.approx(0.2) and said["stages"]["poll"] is None
     assert said["programs"]["hops"] == {"kind": "bfs", "state": "fresh", "memory_bytes": 80, "busy": 0.25}
     assert said["sides"] == {"host": 500, "device": 400} and said["on_device"] == ["hops"]
+    assert said["side_vertices"] == {"host": 7, "device": 3}
 
 
 def test_what_cannot_be_known_is_not_told() -> None:
@@ -82,5 +88,13 @@ def test_a_screen_has_rates_bars_and_programs() -> None:
     text = console.export_text()
     for part in ("running, epoch 2.11", "9 records, 1.5 s", "within 100.0 ms", "waits: bad records find no room"):
         assert part in text
-    for part in ("1.0 MiB of 4.0 MiB", "graph, device", "200.0 ms", "hops", "device", "25.0%"):
+    for part in (
+        "1.0 MiB of 4.0 MiB",
+        "graph, device",
+        "rows of 3 vertices",
+        "200.0 ms",
+        "hops",
+        "device",
+        "25.0%",
+    ):
         assert part in text

@@ -28,6 +28,7 @@ from ...partition.policies import POLICIES
 from ...partition.rebalancing import Rebalancer
 from ...partition.split_rows import SideFull
 from ..config.settings import PartitionConfig
+from ..failpoints import point
 from .storage import StorageGate
 
 log = logging.getLogger(__name__)
@@ -147,6 +148,7 @@ class Rebalancing:
                 return False
             finally:
                 self._gate.settle()  # contents are the same
+            point("rows.moved")
             seconds = time.perf_counter() - begun
             self._note(move, moved.vertices, moved.edges, seconds)
         return True

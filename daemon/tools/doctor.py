@@ -212,7 +212,13 @@ def _gpu(config: Config) -> Iterator[Finding]:
     else:
         limit = budget_bytes(config.device.memory, found.memory_bytes)
         allowed = "" if limit is None else f", of which {size(limit)} may be taken"
-        yield Finding("gpu", "ok", f"{found}{allowed}")
+        yield Finding("gpu", "ok", f"{found}{allowed}{_rows(config)}")
+
+
+def _rows(config: Config) -> str:
+    """Which rows a device would have, where that is not all of them."""
+    owned = config.partition.host_rows == "owned"
+    return f"; each row is on one side, by the policy {config.partition.policy}" if owned else ""
 
 
 # -- what the configuration names --------------------------------------------------------------------------

@@ -108,6 +108,7 @@ def summary(before: Sample, now: Sample) -> dict[str, Any]:
         "stages": _stages(before, now),
         "memory": {"used": stats["memory"]["used"], "budget": stats["memory"]["budget"]},
         "sides": dict(zip(stats["placement"]["sides"], stats["placement"]["bytes"], strict=True)),
+        "side_vertices": dict(zip(stats["placement"]["sides"], stats["placement"]["vertices"], strict=True)),
         "device": None if device is None else device["name"],
         "on_device": [] if device is None else device["programs"] or [],
         "programs": {
@@ -208,14 +209,15 @@ def _rate(value: float | None) -> str:
 
 
 def _bars(said: Mapping[str, Any]) -> Table:
-    """How much of the memory is used, and of that the graph on each side."""
+    """How much of the memory is used, and of that the graph on each side, and of how many vertices the rows."""
     memory = said["memory"]
-    rows = [("memory", memory["used"], memory["budget"])]
-    rows += [(f"graph, {side}", used, None) for side, used in said["sides"].items()]
+    rows = [("memory", memory["used"], memory["budget"], None)]
+    rows += [(f"graph, {side}", used, None, said["side_vertices"][side]) for side, used in said["sides"].items()]
     made = Table.grid(padding=(0, 1))
-    for name, used, of in rows:
+    for name, used, of, vertices in rows:
         total = of or max(memory["used"], used, 1)
         about = f"{size(used)} of {size(of)}" if of else size(used)
+        about += "" if vertices is None else f", rows of {vertices:,} vertices"
         made.add_row(name, ProgressBar(total=total, completed=min(used, total), width=_BAR), about)
     return made
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from .panels import PanelSpec, Query, percentiles, rate, series
+from .panels import DEVICE_MEMORY, PanelSpec, Query, percentiles, rate, rates, series
 
 STREAM = (
     PanelSpec(
@@ -26,13 +26,7 @@ STREAM = (
             ),
         ),
     ),
-    PanelSpec(
-        "Updates",
-        "Updates decoded from the source, by operation.",
-        "ops",
-        (Query(rate("updates_total", "op"), "{{op}}"),),
-        stacked=True,
-    ),
+    rates("Updates", "Updates decoded from the source, by operation.", "ops", "updates_total", "op", stacked=True),
     PanelSpec(
         "Lag",
         "What is still to be read, in records for Kafka and in bytes for a spool; who waits at a barrier.",
@@ -143,12 +137,7 @@ PROGRAMS = (
         (Query(f"max by (program) ({series('program_active_vertices')})", "{{program}}"),),
         log=True,
     ),
-    PanelSpec(
-        "Edges read",
-        "Edges read by refreshes, per second.",
-        "ops",
-        (Query(rate("program_edges_read_total", "program"), "{{program}}"),),
-    ),
+    rates("Edges read", "Edges read by refreshes, per second.", "ops", "program_edges_read_total", "program"),
     PanelSpec(
         "Iterations and fresh starts",
         "Iterations per second, and refreshes that started over.",
@@ -253,15 +242,7 @@ GRAPH = (
             Query(f"sum({series('device_lost_total')})", "lost"),
         ),
     ),
-    PanelSpec(
-        "Device memory",
-        "What the daemon has taken on the device, and what it may (device.memory).",
-        "bytes",
-        (
-            Query(f"sum({series('device_memory_held_bytes')})", "held"),
-            Query(f"sum({series('device_memory_limit_bytes')})", "limit"),
-        ),
-    ),
+    DEVICE_MEMORY,
     PanelSpec(
         "Density",
         "Share of the packed memory array's slots that is used.",
@@ -320,18 +301,20 @@ AUDIT = (
 )
 
 QUERIES = (
-    PanelSpec(
+    rates(
         "Requests",
         "Requests answered per second, by method.",
         "reqps",
-        (Query(rate("query_duration_seconds_count", "method"), "{{method}}"),),
+        "query_duration_seconds_count",
+        "method",
         stacked=True,
     ),
-    PanelSpec(
+    rates(
         "Requests by door",
         "Requests answered per second, over the socket and over HTTP.",
         "reqps",
-        (Query(rate("server_requests_total", "door"), "{{door}}"),),
+        "server_requests_total",
+        "door",
         stacked=True,
     ),
     PanelSpec(
@@ -340,12 +323,7 @@ QUERIES = (
     PanelSpec(
         "Latency p99", "The slow ones.", "s", (percentiles("query_duration_seconds", "method")[1],), log=True
     ),
-    PanelSpec(
-        "Errors",
-        "Requests answered with an error per second, by code.",
-        "reqps",
-        (Query(rate("query_errors_total", "code"), "{{code}}"),),
-    ),
+    rates("Errors", "Requests answered with an error per second, by code.", "reqps", "query_errors_total", "code"),
     PanelSpec(
         "Query server",
         "Open connections, requests that wait for an epoch, and how often the process was replaced.",
@@ -376,11 +354,12 @@ QUERIES = (
             Query(f"max({series('engine_heartbeat_seconds')})", "heartbeat"),
         ),
     ),
-    PanelSpec(
+    rates(
         "Refused connections",
         "Connections refused per second, by reason: guessed tokens, silence, crowds.",
         "cps",
-        (Query(rate("connections_refused_total", "reason"), "{{reason}}"),),
+        "connections_refused_total",
+        "reason",
     ),
 )
 

@@ -59,6 +59,31 @@ def percentiles(name: str, by: str = "") -> tuple[Query, ...]:
     return tuple(Query(quantile(share, name, by), f"p{share * 100:g}{label}") for share in (0.5, 0.99))
 
 
+def rates(
+    title: str, description: str, unit: str, name: str, by: str, legend: str = "", *, stacked: bool = False
+) -> PanelSpec:
+    """How fast one counter grows, by a label or several. ``legend``: default the label."""
+    return PanelSpec(
+        title, description, unit, (Query(rate(name, by), legend or f"{{{{{by}}}}}"),), stacked=stacked
+    )
+
+
+def sums(title: str, description: str, unit: str, name: str, by: str) -> PanelSpec:
+    """One gauge by a label."""
+    return PanelSpec(title, description, unit, (Query(f"sum by ({by}) ({series(name)})", f"{{{{{by}}}}}"),))
+
+
+DEVICE_MEMORY = PanelSpec(
+    "Device memory",
+    "What the daemon has taken on the device, and what it may (device.memory).",
+    "bytes",
+    (
+        Query(f"sum({series('device_memory_held_bytes')})", "held"),
+        Query(f"sum({series('device_memory_limit_bytes')})", "limit"),
+    ),
+)
+
+
 def build(title: str, uid: str, description: str, rows: Mapping[str, tuple[PanelSpec, ...]]) -> models.Dashboard:
     """A dashboard as Grafana's model: rows of panels by their titles."""
     dashboard = (

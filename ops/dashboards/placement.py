@@ -5,27 +5,30 @@
 
 from __future__ import annotations
 
-from .panels import PanelSpec, Query, rate, series
+from .panels import DEVICE_MEMORY, PanelSpec, Query, rate, rates, series, sums
 
 PLACEMENT = (
-    PanelSpec(
+    sums(
         "Vertices by side",
         "Vertices whose rows a side keeps. The sides add up to the graph where each row is on one side only "
         "(partition.host_rows); else each keeps all.",
         "short",
-        (Query(f"sum by (side) ({series('side_vertices')})", "{{side}}"),),
+        "side_vertices",
+        "side",
     ),
-    PanelSpec(
+    sums(
         "Edges by side",
         "Out-edges of these rows, undirected ones in both directions.",
         "short",
-        (Query(f"sum by (side) ({series('side_edges')})", "{{side}}"),),
+        "side_edges",
+        "side",
     ),
-    PanelSpec(
+    sums(
         "Bytes by side",
         "Memory of the graph on each side.",
         "bytes",
-        (Query(f"sum by (side) ({series('side_bytes')})", "{{side}}"),),
+        "side_bytes",
+        "side",
     ),
     PanelSpec(
         "Headroom of the device",
@@ -34,15 +37,7 @@ PLACEMENT = (
         "percentunit",
         (Query(f"min({series('device_headroom_ratio')})", "headroom"),),
     ),
-    PanelSpec(
-        "Memory of the device",
-        "What the daemon has taken, and what it may (device.memory); the graph is a part of it.",
-        "bytes",
-        (
-            Query(f"sum({series('device_memory_held_bytes')})", "held"),
-            Query(f"sum({series('device_memory_limit_bytes')})", "limit"),
-        ),
-    ),
+    DEVICE_MEMORY,
     PanelSpec(
         "Devices",
         "1 while a device keeps rows, how often one was given up (the log says why), and whether rows are frozen "
@@ -57,18 +52,20 @@ PLACEMENT = (
 )
 
 WORK = (
-    PanelSpec(
+    rates(
         "Updates by side",
         "Updates of rows that each side was given to apply, per second; one of an edge is one of its out-row and "
         "one of its in-row.",
         "ops",
-        (Query(rate("side_updates_total", "side"), "{{side}}"),),
+        "side_updates_total",
+        "side",
     ),
-    PanelSpec(
+    rates(
         "Busy with updates",
         "Seconds per second that each side applied updates; sides work at the same time.",
         "percentunit",
-        (Query(rate("side_apply_seconds_total", "side"), "{{side}}"),),
+        "side_apply_seconds_total",
+        "side",
     ),
     PanelSpec(
         "Imbalance",
@@ -80,18 +77,22 @@ WORK = (
 )
 
 MOVES = (
-    PanelSpec(
+    rates(
         "Rows moved",
         "Vertices whose rows moved, per second, by where to and why.",
         "ops",
-        (Query(rate("placement_moved_vertices_total", "to, reason"), "to the {{to}}: {{reason}}"),),
+        "placement_moved_vertices_total",
+        "to, reason",
+        "to the {{to}}: {{reason}}",
         stacked=True,
     ),
-    PanelSpec(
+    rates(
         "Edges moved",
         "Edges of rows that moved, per second, by where to and why.",
         "ops",
-        (Query(rate("placement_moved_edges_total", "to, reason"), "to the {{to}}: {{reason}}"),),
+        "placement_moved_edges_total",
+        "to, reason",
+        "to the {{to}}: {{reason}}",
         stacked=True,
     ),
     PanelSpec(
