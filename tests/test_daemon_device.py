@@ -309,7 +309,7 @@ def test_a_daemon_whose_device_fails_goes_on_within_the_same_epoch(emulated_daem
 
 
 def test_a_daemon_whose_device_alone_has_the_rows_goes_on_without_it_in_the_same_process(
-    emulated_daemon: Daemon,
+    emulated_daemon: Daemon, run_long: bool
 ) -> None:
     daemon = emulated_daemon
     daemon.settings["partition"] = {"host_rows": "owned"}
@@ -357,6 +357,8 @@ def test_a_daemon_whose_device_alone_has_the_rows_goes_on_without_it_in_the_same
         for id, values in answers.items():
             assert client.get(id, np.arange(200)).values.tolist() == values.tolist()
         assert page_of(daemon)["lost_total"] == 1
+        if not run_long:
+            return
         (daemon.folder / "card-fails").unlink()
         assert client.admin_device(retry=True)["retried"]
     until(lambda: daemon.log.read_text().count("each row is on one side") == 2)

@@ -11,6 +11,7 @@ import ctypes
 import itertools
 import random
 import sys
+import threading
 import time
 import types
 import weakref
@@ -586,6 +587,9 @@ class RawModule:
         return RawKernel(name, entry, self._cooperative, self._library)
 
 
+# There is one machine: kernels that several threads launch run one after another, as on one stream.
+_one_at_a_time = threading.Lock()
+
 # The modules whose kernels ran last keep the stacks of their threads.
 MODULES_WITH_STACKS = 12
 _recent: dict[ctypes.CDLL, None] = {}
@@ -693,8 +697,9 @@ class RawKernel:
             ctypes.cast(error, ctypes.c_char_p),
             ERROR_BYTES,
         )
-        failed = self._entry(ctypes.byref(launch))
-        _keep_stacks(self._library)
+        with _one_at_a_time:
+            failed = self._entry(ctypes.byref(launch))
+            _keep_stacks(self._library)
         if failed:
             raise EmulatorError(error.value.decode(errors="replace"))
 
