@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import Any
 
 import numpy as np
 from device_graph import Graph, Row, cupy
-from device_ranks import ROUNDS_MAX, OnDevice, added_up, arcs_in, changed
+from device_ranks import ROUNDS_MAX, OnRows, added_up, arcs_in, pushed
 from device_rows import WARM_UP, Budget, Rows, clocked
 
 from graphtide.compute.device.ppr import DevicePersonalisedPageRank
@@ -16,42 +15,18 @@ from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.partition.device_side import DeviceSide
 
 
-class Walk:
+class Walk(OnRows):
     """Personalised PageRank from one source on the rows of a device."""
 
     def __init__(self, device: DeviceSide, source: int) -> None:
-        self.rows: Any = OnDevice(device)
-        self.source = source
         self.program = DevicePersonalisedPageRank(PersonalisedPageRank("walk", (source,)))
+        super().__init__(device, self.program)
+        self.source = source
         self.program.bind(np.array([source], np.uint32))
-        self.steps: list[str] = []
 
     def watch(self) -> None:
-        """From here on let ``steps`` say of every run what it did and its microseconds."""
-        runs: Any = self.program._runs
-        push, solve = runs.push, runs.solve
-
-        def pushed(*given: Any) -> Any:
-            us, run = clocked(lambda: push(*given))
-            end = "" if run.is_solved else " given up"
-            self.steps.append(f"push {run.rounds} rounds {run.edges} edges {us:.0f}{end}")
-            return run
-
-        def solved(*given: Any) -> Any:
-            us, run = clocked(lambda: solve(*given))
-            self.steps.append(f"{run.rounds} passes {us:.0f}")
-            return run
-
-        runs.push, runs.solve = pushed, solved
-
-    def start(self) -> Refresh:
-        return self.program.start(self.rows)
-
-    def change(self) -> Any:
-        return changed(self.rows.device)
-
-    def refresh(self, change: Any) -> Refresh:
-        return self.program.refresh(self.rows, change)
+        self.note(self.program._runs, "push", lambda run, _: pushed(run))
+        self.note(self.program._runs, "solve", lambda run, _: f"{run.rounds} passes")
 
     def error(self, precision: float = 1e-10) -> float:
         """The error in sum of the results, against a solution in float64 of this precision."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from device_graph import Graph, Row, cupy
 from device_rows import WARM_UP, Budget, Rows, clocked
 
 from graphtide.compute.device.pagerank import DevicePageRank
+from graphtide.compute.device.program import DeviceProgram
 from graphtide.compute.program import Refresh
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.gpma.device.array import DevicePackedArray
@@ -37,42 +39,56 @@ class OnDevice:
         raise RuntimeError(reason)
 
 
-class Ranks:
+class OnRows:
+    """A program on the rows of a device; ``steps`` says of every run what it did, from ``watch`` on."""
+
+    def __init__(self, device: DeviceSide, program: DeviceProgram) -> None:
+        self.rows: Any = OnDevice(device)
+        self.runner = program
+        self.steps: list[str] = []
+
+    def note(self, runs: Any, method: str, say: Callable[[Any, dict[str, Any]], str]) -> None:
+        """From here on let ``steps`` have what is to be said of every run of this method, and its microseconds."""
+        run = getattr(runs, method)
+
+        def noted(*given: Any, **how: Any) -> Any:
+            us, made = clocked(lambda: run(*given, **how))
+            self.steps.append(f"{say(made, how)} {us:.0f}")
+            return made
+
+        setattr(runs, method, noted)
+
+    def start(self) -> Refresh:
+        return self.runner.start(self.rows)
+
+    def change(self) -> Any:
+        """The batch that was applied last, as a graph tells of it."""
+        report = self.rows.device.report
+        inserted, deleted = (int(cupy.count_nonzero(report.outcome == which)) for which in (INSERTED, DELETED))
+        return SimpleNamespace(
+            report=SimpleNamespace(totals=(inserted, 0, deleted, 0)),
+            deleted_vertices=np.empty(0, np.uint32),
+            revived_vertices=np.empty(0, np.uint32),
+        )
+
+    def refresh(self, change: Any) -> Refresh:
+        return self.runner.refresh(self.rows, change)
+
+
+def pushed(run: Any, kind: str = "push") -> str:
+    return f"{kind} {run.rounds} rounds {run.edges} edges" + ("" if run.is_solved else " given up")
+
+
+class Ranks(OnRows):
     """PageRank on the rows of a device."""
 
     def __init__(self, device: DeviceSide) -> None:
-        self.rows: Any = OnDevice(device)
         self.program = DevicePageRank(PageRank("ranks"))
-        self.steps: list[str] = []
+        super().__init__(device, self.program)
 
     def watch(self) -> None:
-        """From here on let ``steps`` say of every run what it did and its microseconds."""
-        runs: Any = self.program._runs
-        pushes: Any = self.program._pushes
-        solve, push = runs.solve, pushes.push
-
-        def solved(*given: Any) -> Any:
-            us, made = clocked(lambda: solve(*given))
-            self.steps.append(f"{made.passes} passes {us:.0f}")
-            return made
-
-        def pushed(*given: Any, looks: bool) -> Any:
-            us, run = clocked(lambda: push(*given, looks=looks))
-            kind = "look" if looks else "push"
-            end = "" if run.is_solved else " given up"
-            self.steps.append(f"{kind} {run.rounds} rounds {run.edges} edges {us:.0f}{end}")
-            return run
-
-        runs.solve, pushes.push = solved, pushed
-
-    def start(self) -> Refresh:
-        return self.program.start(self.rows)
-
-    def change(self) -> Any:
-        return changed(self.rows.device)
-
-    def refresh(self, change: Any) -> Refresh:
-        return self.program.refresh(self.rows, change)
+        self.note(self.program._runs, "solve", lambda made, _: f"{made.passes} passes")
+        self.note(self.program._pushes, "push", lambda run, how: pushed(run, "look" if how["looks"] else "push"))
 
     def error(self, precision: float = 1e-13) -> float:
         """The largest relative error of a result, against a solution in float64 of this precision."""
@@ -98,17 +114,6 @@ class Ranks:
             sums = (rhs * unit).astype(np.int64) + added_up(shares, heads, n)
             wrong += int(cupy.count_nonzero(sums != system.sums[:n]))
         return wrong
-
-
-def changed(device: DeviceSide) -> Any:
-    """The batch that was applied last, as a graph tells of it."""
-    outcome = device.report.outcome
-    inserted, deleted = (int(cupy.count_nonzero(outcome == which)) for which in (INSERTED, DELETED))
-    return SimpleNamespace(
-        report=SimpleNamespace(totals=(inserted, 0, deleted, 0)),
-        deleted_vertices=np.empty(0, np.uint32),
-        revived_vertices=np.empty(0, np.uint32),
-    )
 
 
 def arcs_in(array: DevicePackedArray) -> tuple[Any, Any]:

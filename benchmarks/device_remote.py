@@ -236,7 +236,7 @@ def split(stream: Stream, names: list[str], order: str, share: float, table: Tab
         on_device = len(graph.sides) - 1
         return np.where(on_host(order, share, out, in_), HOST, on_device).astype(np.uint8)
 
-    graph.divide = divide
+    graph.divide_by(divide)
     graph.load(stream.loaded, stream.n_vertices)
     stored = sum(array.n_edges for array in graph.host.arrays)
     place = {"order": order, "share": stored / (2 * graph.n_arcs)}

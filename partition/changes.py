@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ class Report:
     Where all programs read what a device itself reports, nobody does.
     """
 
-    __slots__ = ("__weakref__", "_made", "_make", "_slots_moved", "_totals")
+    __slots__ = ("__weakref__", "_lock", "_made", "_make", "_slots_moved", "_totals")
 
     def __init__(
         self, totals: tuple[int, int, int, int], slots_moved: int, make: Callable[[], ChangeReport]
@@ -33,6 +34,7 @@ class Report:
         self._slots_moved = slots_moved
         self._make: Callable[[], ChangeReport] | None = make
         self._made: ChangeReport | None = None
+        self._lock = Lock()
 
     @classmethod
     def of(cls, change: ChangeReport) -> Report:
@@ -56,11 +58,13 @@ class Report:
         return self._slots_moved
 
     def read(self) -> ChangeReport:
-        """Good for ever: what sides keep until their next change is copied when this is first called."""
+        """Good for ever: what sides keep until their next change is copied at the first call, of any thread."""
         if self._made is None:
-            assert self._make is not None
-            self._made = self._make()
-            self._make = None
+            with self._lock:
+                if self._made is None:
+                    assert self._make is not None
+                    self._made = self._make()
+                    self._make = None
         return self._made
 
 

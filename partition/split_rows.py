@@ -147,7 +147,8 @@ class SplitRows:
 
     def commit(self, plan: SplitPlan) -> dict[int, Report]:
         """Write it, on all sides at once; what each side with a part did to its out-rows."""
-        self.applied = self._write(plan)
+        with self._turnstile.writing():
+            self.applied = self._write(plan)
         return {side: self.sides[side].rows_report() for side, _, _ in plan.parts}
 
     def whole(self, reports: Collection[Report]) -> Report:
@@ -178,15 +179,14 @@ class SplitRows:
         self._report = None
 
     def _write(self, plan: SplitPlan) -> tuple[SideApply, ...]:
-        applied = []
-        with self._turnstile.writing():
-            begun = []
-            for side, planned, _ in plan.parts:
-                begun.append(time.perf_counter())
-                self.sides[side].begin_rows(planned)
-            for (side, planned, updates), since in zip(plan.parts, begun, strict=True):
-                self.sides[side].end_rows(planned)
-                applied.append(SideApply(self.sides[side].name, updates, time.perf_counter() - since))
+        """To be called inside the turnstile."""
+        applied, begun = [], []
+        for side, planned, _ in plan.parts:
+            begun.append(time.perf_counter())
+            self.sides[side].begin_rows(planned)
+        for (side, planned, updates), since in zip(plan.parts, begun, strict=True):
+            self.sides[side].end_rows(planned)
+            applied.append(SideApply(self.sides[side].name, updates, time.perf_counter() - since))
         self._forget()
         return tuple(applied)
 
@@ -219,10 +219,11 @@ class SplitRows:
 
     def move(self, plan: MovePlan) -> Migrated:
         """Do it. The graph stays the same, and nobody hears of it."""
-        self._write(plan.parts)
-        if plan.cleared is not None:
-            self.sides[plan.cleared].clear_rows()
-        self.placement.move(plan.vertices, plan.to)
+        with self._turnstile.writing():  # a copy of the edges sees all of it or nothing
+            self._write(plan.parts)
+            if plan.cleared is not None:
+                self.sides[plan.cleared].clear_rows()
+            self.placement.move(plan.vertices, plan.to)
         return Migrated(int(plan.vertices.size), plan.edges)
 
     def prepare_evacuation(self, side: int, to: int) -> MovePlan:

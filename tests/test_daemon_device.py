@@ -21,6 +21,9 @@ from running import Daemon, toml
 from waiting import PATIENCE_S, until
 
 from graphtide import Client
+from graphtide.compute import registry
+from graphtide.compute.device import NoTwin
+from graphtide.compute.program import Program
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.config.settings import DeviceConfig
 from graphtide.daemon.engine.sides import Sides, card_of, refused
@@ -431,3 +434,26 @@ def test_a_daemon_that_must_have_a_device_refuses_to_start_without_one(tmp_path:
         assert daemon.process.wait(120) == 2
         assert "device.enabled is on" in daemon.log.read_text()
         assert "install graphtide[cuda13]" in daemon.log.read_text()
+
+
+def test_what_was_never_tried_on_a_card_runs_there_only_where_it_is_wanted(emulated_cupy: ModuleType) -> None:
+    graph = Graph(device=True)
+    try:
+        for kind, given in (("ppr", {"sources": 0}), ("sspaths", {"source": 0})):
+            program = registry.make_program(kind, kind, given)
+            for place, on_device in (("auto", False), ("device", True), ("host", False)):
+                placed = placed_by(place, program, graph)
+                assert (placed is not None) == on_device
+                assert placed is None or placed.on_device
+        assert placed_by("auto", registry.make_program("bfs", "bfs", {"source": 0}), graph) is not None
+    finally:
+        graph.close()
+
+
+def placed_by(place: str, program: Program, graph: Graph) -> Program | None:
+    """What stands for a program by such a setting; None: it stays on the host."""
+    service = SimpleNamespace(config=SimpleNamespace(place_of=lambda id: place))
+    try:
+        return Service._placed(service, program, graph)  # type: ignore[arg-type]
+    except NoTwin:
+        return None

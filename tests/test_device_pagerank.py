@@ -12,77 +12,42 @@ from typing import Any
 import cuda_emulator
 import numpy as np
 import pytest
-from histories import Epoch, deletes, epoch_of, inserts, random_history, rmat_history
+from histories import deletes, epoch_of, inserts, random_history, rmat_history
 from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
 from test_cuda_compiles import nvrtc as nvrtc
 from test_device_structures import differences, to_host
+from walk_twins import WalkRun, runs
 
 from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.device import NoTwin, twin
 from graphtide.compute.engine import Engine
 from graphtide.compute.homes import Homes
-from graphtide.compute.program import Published, Refresh
+from graphtide.compute.program import Published
 from graphtide.compute.walks.pagerank import PageRank
-from graphtide.gpma.edges import Op, destinations, sources
+from graphtide.gpma.edges import destinations, sources
 from graphtide.partition.graph import Graph
 
-# Threads of a block here: the emulated device takes as long as there are threads.
-FEW_THREADS = 64
 
-
-class RanksRun:
+class RanksRun(WalkRun):
     """A graph on host and device, and PageRank on the device."""
 
     def __init__(self, *, directed: bool = True, damping: float = 0.85, tolerance: float = 1e-3) -> None:
-        self.graph = self.new_graph(directed=directed, weighted=True)
-        self.make = lambda: PageRank("ranks", damping=damping, tolerance=tolerance)
-        self.program: Any = twin(self.make(), self.graph)
-        self.report: Refresh = self.program.start(self.graph)
+        super().__init__(
+            lambda: PageRank("ranks", damping=damping, tolerance=tolerance),
+            directed=directed,
+            weighted=True,
+            sources=(),
+        )
 
-    def new_graph(self, *, directed: bool, weighted: bool) -> Graph:
-        return Graph(directed=directed, weighted=weighted, device=True, threads=1)
-
-    def step(self, epoch: Epoch) -> Refresh:
-        """Apply an epoch, and check everything."""
-        self.refresh(epoch)
-        self.check()
-        return self.report
-
-    def refresh(self, epoch: Epoch) -> Refresh:
-        """Apply an epoch; what is not reported is as before."""
-        graph = self.graph
-        before = self.program.columns()["estimate"][: graph.n_vertices].copy()
-        change = graph.apply(epoch.batch(weighted=True), epoch.n_vertices, epoch.vertex_ops())
-        self.report = self.program.refresh(graph, change)
-        check_changed(before, self.program.columns()["estimate"][: graph.n_vertices], self.report)
-        return self.report
-
-    def check(self) -> None:
-        """The program is on the device still, and right."""
-        assert self.graph.device_lost is None
-        assert self.program.on_device
-        assert self.report.error_bound == self.program.scalars()["error_bound"]
-        if self.program._kept is None:  # a state was brought, and nothing has happened since
-            assert self.report.changed == {}
-        else:
-            self.check_bits()
-        self.check_results()
-
-    def check_results(self) -> None:
-        """What is published is within its bound, wherever it was computed, and proven."""
+    def check_values(self) -> None:
         program, graph = self.program, self.graph
         n, alive = graph.n_vertices, graph.alive
         published = Published(program.columns(), program.scalars(), n)
         answer = type(program).read(published, np.arange(n, dtype=np.uint32))
         assert np.array_equal(answer.null, ~alive)
-        bound = program.scalars()["error_bound"]
-        assert bound <= program.host.tolerance
         if alive.any():
             exact = solved(graph, program.host.damping)
-            assert np.abs(answer.values[alive] / exact[alive] - 1).max() <= bound
-        before = program.columns()["estimate"][:n].copy()
-        assert program.audit(graph) == []
-        assert np.array_equal(program.columns()["estimate"][:n], before)
+            assert np.abs(answer.values[alive] / exact[alive] - 1).max() <= program.scalars()["error_bound"]
 
     def check_bits(self) -> None:
         """The sums that are kept are the right-hand side and the shares of all in-neighbours, in every bit; shares
@@ -116,18 +81,6 @@ class RanksRun:
         return [column.get()[:n].view(np.uint32).tolist() for column in columns]
 
 
-def check_changed(before: np.ndarray, after: np.ndarray, report: Refresh) -> None:
-    """Whoever has what was there before, and what was reported, has what is there after."""
-    reported = report.changed.get("estimate", np.empty(0, np.uint32))
-    if reported is None:
-        return
-    assert np.unique(reported).size == reported.size
-    told = np.zeros(after.size, bool)
-    told[reported] = True
-    assert told[before.size :].all()
-    assert np.array_equal(before[~told[: before.size]], after[: before.size][~told[: before.size]])
-
-
 def solved(graph: Graph, damping: float) -> np.ndarray:
     """What a random walk with restarts at every vertex that exists comes to, to the last digits."""
     keys, n = graph.export().keys, graph.n_vertices
@@ -139,36 +92,16 @@ def solved(graph: Graph, damping: float) -> np.ndarray:
     return np.asarray(values / values.sum())
 
 
-def set_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    from graphtide.compute.device import kernels
-
-    monkeypatch.setattr(kernels, "BLOCK_THREADS", threads)
-
-
-def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RanksRun]]:
-    """What makes runs, of blocks of few threads; then their graphs are closed."""
-    set_threads(monkeypatch, FEW_THREADS)
-    made: list[RanksRun] = []
-
-    def make(**how: Any) -> RanksRun:
-        made.append(RanksRun(**how))
-        return made[-1]
-
-    yield make
-    for run in made:
-        run.graph.close()
-
-
 @pytest.fixture
 def run_of(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RanksRun]]:
-    yield from runs(monkeypatch)
+    yield from runs(RanksRun, monkeypatch)
 
 
 @pytest.fixture
 def emulated_run_of(
     emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., RanksRun]]:
-    yield from runs(monkeypatch)
+    yield from runs(RanksRun, monkeypatch)
 
 
 @pytest.mark.parametrize("directed", [True, False])
@@ -189,36 +122,6 @@ def test_every_epoch_of_any_history_is_within_its_bound(
         for epoch in history.epochs:
             run.step(epoch)
         assert run.graph.check() == []
-
-
-def test_hubs_of_a_larger_graph(run_of: Callable[..., RanksRun], seed: int, run_long: bool) -> None:
-    cuda_emulator.seed(seed)
-    scale = 11 if run_long else 8
-    # What it takes is compared below, and not left to chance: the order of threads alone is drawn.
-    history = rmat_history(1, directed=True, scale=scale, degree=12, updates=(200, 200, 5), vertex_share=0.02)
-    run = run_of()
-    for k, epoch in enumerate(history.epochs):
-        report = run.step(epoch)
-        assert k or int(run.graph.out_rows().degrees.max()) > 64
-    # From estimates, it takes less than from nothing.
-    run.report = run.program.start(run.graph)
-    assert report.edges_read < run.report.edges_read
-    run.check()
-
-
-def test_any_order_of_threads_gives_the_same_bits(
-    run_of: Callable[..., RanksRun], seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history = random_history(seed, directed=True, epochs=5, vertex_share=0.1)
-    found = []
-    for threads, order in ((FEW_THREADS, seed), (FEW_THREADS, seed + 1), (32, seed + 2)):
-        set_threads(monkeypatch, threads)
-        cuda_emulator.seed(order)
-        run = run_of()
-        for epoch in history.epochs:
-            run.refresh(epoch)
-        found.append((run.bits(), run.program.scalars()))
-    assert found[0] == found[1] == found[2]
 
 
 class Pushed:
@@ -303,32 +206,6 @@ def test_pushes_that_are_given_up_end_in_passes(
     assert pushed.looked
 
 
-def test_awkward_graphs(run_of: Callable[..., RanksRun]) -> None:
-    """No vertices, none with edges, none without a loop, a cycle, a star both ways, and none that is left."""
-    for directed in (True, False):
-        run = run_of(directed=directed)
-        run.check()
-        run.step(epoch_of([], 5))
-        run.step(inserts([(v, v) for v in range(5)], 5))
-        run.step(inserts([(v, (v + 1) % 5) for v in range(5)], 5))
-        run.step(inserts([(0, v) for v in range(100)], 100))
-        run.step(inserts([(v, 0) for v in range(100)], 100))
-        run.step(epoch_of([(Op.DELETE_VERTEX, 0, 0, 0.0)], 100))
-        run.step(epoch_of([(Op.INSERT, 0, 0, 1.0), (Op.INSERT, 7, 0, 1.0)], 100))
-        run.step(epoch_of([(Op.DELETE_VERTEX, v, 0, 0.0) for v in range(100)], 100))
-        run.step(inserts([(3, 4)], 100))
-
-
-def test_nothing_happens_without_updates(run_of: Callable[..., RanksRun]) -> None:
-    run = run_of()
-    assert run.step(epoch_of([], 0)).changed == {}
-    run.step(inserts([(0, 3)], 5))
-    for epoch in (epoch_of([], 5), deletes([(1, 2)], 5), inserts([(0, 3)], 5)):
-        report = run.step(epoch)
-        assert report.changed == {}
-        assert report.edges_read == 0
-
-
 def test_the_point_moves_as_vertices_come(run_of: Callable[..., RanksRun]) -> None:
     run = run_of()
     points = []
@@ -360,32 +237,6 @@ def test_the_point_leaves_room_for_all_values() -> None:
         point(1 << 32, 0.99)
 
 
-def test_a_state_moves_between_processors(run_of: Callable[..., RanksRun], seed: int) -> None:
-    run = run_of()
-    for k, epoch in enumerate(random_history(seed, directed=True, epochs=9, vertex_share=0.1).epochs):
-        if epoch.n_vertices == 0:
-            continue
-        run.step(epoch)
-        saved = {name: column.copy() for name, column in run.program.state().items()}
-        host = run.make()
-        host.restore(saved, run.graph)
-        assert host.audit(run.graph) == []
-        assert host.error_bound == run.report.error_bound
-        assert np.array_equal(host.columns()["estimate"][: run.graph.n_vertices], saved["estimate"])
-        if k % 3 == 0:  # on at the host, and back to one that has run, or to a new one
-            n = run.graph.n_vertices
-            change = run.graph.apply(inserts([(k % n, (k + 1) % n)], n).batch(weighted=True), n)
-            host.refresh(run.graph, change)
-            assert host.audit(run.graph) == []
-            if k % 2:
-                run.program.restore(host.state(), run.graph)
-            else:
-                run.program = twin(host, run.graph)
-                run.program.restore(host.state(), run.graph)
-            assert run.program.scalars() == host.scalars()
-            assert run.program.audit(run.graph) == []
-
-
 def test_one_that_was_restored_before_it_got_a_twin_runs_on_the_host_once(
     run_of: Callable[..., RanksRun],
 ) -> None:
@@ -397,48 +248,6 @@ def test_one_that_was_restored_before_it_got_a_twin_runs_on_the_host_once(
     for epoch in (inserts([(1, 3)], 4), deletes([(0, 1)], 4)):
         run.refresh(epoch)
         run.check_results()
-    run.check()
-
-
-def test_a_program_moves_with_what_the_device_has(run_of: Callable[..., RanksRun], seed: int) -> None:
-    run = run_of()
-    for k, epoch in enumerate(random_history(seed, directed=True, epochs=8, vertex_share=0.1).epochs):
-        on_device = k % 5 < 3
-        if run.program.on_device != on_device:
-            before = run.program.columns()["estimate"][: run.graph.n_vertices].copy(), run.program.scalars()
-            run.program.move(run.graph)
-            assert np.array_equal(run.program.columns()["estimate"][: run.graph.n_vertices], before[0])
-            assert run.program.scalars() == before[1]
-            run.check_results()
-        run.refresh(epoch)
-        assert run.program.on_device == on_device
-        run.check_results()
-    run.check()
-
-
-def test_sizes_of_a_state_are_known_without_fetching_it(
-    emulated_run_of: Callable[..., RanksRun], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when the device has more vertices than the host ever had."""
-    from graphtide.compute.device.walk_runs import WalkRuns
-
-    run = emulated_run_of()
-    run.step(inserts([(0, 1), (1, 2)], 3))
-    run.refresh(inserts([(2, v) for v in range(3, 3000)], 3000))
-    with monkeypatch.context() as patched:
-        patched.delattr(WalkRuns, "read")
-        ahead = run.program.state_sizes()
-    assert ahead == {name: column.nbytes for name, column in run.program.state().items()}
-    run.program.move(run.graph)
-    assert run.program.state_sizes() == ahead
-
-
-def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., RanksRun]) -> None:
-    run = emulated_run_of()
-    run.step(inserts([(v, (3 * v + 1) % 50) for v in range(50)], 50))
-    change = run.graph.apply(deletes([(0, 1), (7, 22)], 50).batch(weighted=True), 50)
-    with cuda_emulator.failing_allocation(0):  # the first one would fail, and the program go home
-        run.report = run.program.refresh(run.graph, change)
     run.check()
 
 
@@ -525,76 +334,6 @@ def test_a_host_that_cannot_start_when_the_device_is_lost_is_tried_again(
     run.refresh(inserts([(0, 5), (7, 3)], 20))
     run.check_results()
     assert not run.program.on_device
-
-
-def failing_runs(run_of: Callable[..., RanksRun], fails: Callable[[int], Any], sees: Callable[[Any], bool]) -> int:
-    """Let call after call fail, of a refresh with new vertices and of what a checkpoint asks; how many did."""
-    for at in range(60):
-        run = run_of()
-        run.step(inserts([(0, 1), (1, 2)], 3))
-        change = run.graph.apply(inserts([(2, v) for v in range(3, 50)], 50).batch(weighted=True), 50)
-        with fails(at) as fault:
-            run.report = run.program.refresh(run.graph, change)
-            saved = run.program.state()
-            broken = sees(fault)
-        run.check_results()
-        host = run.make()
-        host.restore(saved, run.graph)
-        assert host.audit(run.graph) == []
-        assert run.program.on_device != broken
-        if not broken:
-            return at
-        run.refresh(deletes([(1, 2)], 50))
-        run.check_results()
-    pytest.fail("every call failed")
-
-
-def test_without_memory_it_goes_on_at_the_host(emulated_run_of: Callable[..., RanksRun]) -> None:
-    failed = failing_runs(emulated_run_of, cuda_emulator.failing_allocation, lambda left: not left)
-    assert failed >= 7  # every column of the new vertices
-
-
-@pytest.mark.parametrize("quiet", [True, False])
-def test_a_card_that_fails_is_dropped_within_the_run(
-    emulated_run_of: Callable[..., RanksRun], quiet: bool
-) -> None:
-    failed = failing_runs(
-        emulated_run_of, lambda at: cuda_emulator.failing_card(at, quiet=quiet), lambda fault: bool(fault.broken)
-    )
-    assert failed >= 3  # it lets vertices arrive, solves, and fetches
-
-
-def test_a_start_that_fails_is_made_by_the_host(emulated_run_of: Callable[..., RanksRun]) -> None:
-    failed, broken = 0, True
-    while broken:
-        run = emulated_run_of()
-        run.refresh(inserts([(0, 1), (1, 2), (2, 0)], 3))
-        with cuda_emulator.failing_card(failed, quiet=bool(failed % 2)) as fault:
-            run.report = run.program.start(run.graph)
-            broken = fault.broken
-        assert run.program.on_device != broken
-        run.check_results()
-        failed += broken
-    assert failed >= 2  # it begins, and goes on to tighter limits
-
-
-def test_what_could_not_be_fetched_is_reported_anew(emulated_run_of: Callable[..., RanksRun]) -> None:
-    run = emulated_run_of()
-    run.step(inserts([(v, (7 * v + 1) % 40) for v in range(40)], 40))
-    run.refresh(deletes([(0, 1)], 40))
-    published = run.program.columns()["estimate"][:40].copy()
-    with cuda_emulator.failing_card(0, quiet=False):
-        state = run.program.state()
-    assert "made to fail" in str(run.graph.device_lost)
-    host = run.make()
-    host.restore(state, run.graph)
-    assert host.audit(run.graph) == []
-    # An audit of what readers see finds what was published.
-    assert np.array_equal(run.program.columns()["estimate"][:40], published)
-    assert run.program.scalars()["error_bound"] == run.report.error_bound
-    run.check_results()
-    assert run.refresh(epoch_of([], 40)).changed == {"estimate": None}
-    assert run.refresh(epoch_of([], 40)).changed == {}
 
 
 @pytest.mark.parametrize("reason", ["get no smaller", "do not reach a tolerance of 1e-12"])

@@ -11,12 +11,11 @@ from typing import Any
 import cuda_emulator
 import numpy as np
 import pytest
-from histories import Epoch, deletes, epoch_of, inserts, random_history, rmat_history
+from histories import deletes, epoch_of, inserts, random_history, rmat_history
 from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
 from test_cuda_compiles import nvrtc as nvrtc
-from test_device_pagerank import FEW_THREADS, failing_runs, set_threads
 from test_device_structures import differences, to_host
-from walks import check_changed
+from walk_twins import WalkRun, runs
 from walks import solved as exact
 
 from graphtide.compute.device import NoTwin, twin
@@ -28,77 +27,37 @@ from graphtide.gpma.edges import NO_VERTEX, Op, Vertices, destinations, sources
 from graphtide.partition.graph import Graph
 
 
-class PprRun:
-    """A graph on host and device, and personalised PageRank on the device. Sources are dense ids."""
+class PprRun(WalkRun):
+    """A graph on host and device, and personalised PageRank on the device."""
 
     def __init__(
-        self, *, directed: bool = True, damping: float = 0.85, tolerance: float = 1e-3, at: tuple[int, ...] = (0,)
+        self,
+        *,
+        directed: bool = True,
+        damping: float = 0.85,
+        tolerance: float = 1e-3,
+        at: tuple[int, ...] = (0, 7),
     ) -> None:
-        self.graph = self.new_graph(directed=directed, weighted=True)
-        self.sources = at
-        self.make = lambda: PersonalisedPageRank("ppr", at, damping, tolerance)
-        self.program: Any = twin(self.make(), self.graph)
-        self.begin()
+        super().__init__(
+            lambda: PersonalisedPageRank("ppr", at, damping, tolerance),
+            directed=directed,
+            weighted=True,
+            sources=at,
+        )
 
-    def new_graph(self, *, directed: bool, weighted: bool) -> Graph:
-        return Graph(directed=directed, weighted=weighted, device=True, threads=1)
-
-    def bound(self) -> Vertices:
-        """What an engine tells programs before each run."""
-        graph = self.graph
-        known = [v if v < graph.n_vertices and graph.alive[v] else NO_VERTEX for v in self.sources]
-        return np.array(known, np.uint32)
-
-    def begin(self) -> Refresh:
-        self.program.bind(self.bound())
-        self.report: Refresh = self.program.start(self.graph)
-        return self.report
-
-    def step(self, epoch: Epoch) -> Refresh:
-        """Apply an epoch, and check everything."""
-        self.refresh(epoch)
-        self.check()
-        return self.report
-
-    def refresh(self, epoch: Epoch) -> Refresh:
-        """Apply an epoch; what is not reported is as before."""
-        graph = self.graph
-        before = self.program.columns()["estimate"][: graph.n_vertices].copy()
-        change = graph.apply(epoch.batch(weighted=True), epoch.n_vertices, epoch.vertex_ops())
-        self.program.bind(self.bound())
-        self.report = self.program.refresh(graph, change)
-        check_changed(before, self.program, graph.n_vertices, self.report)
-        return self.report
-
-    def check(self) -> None:
-        """The program is on the device still, and right."""
-        assert self.graph.device_lost is None
-        assert self.program.on_device
-        assert self.report.error_bound == self.program.scalars()["error_bound"]
-        if self.program._kept is None:  # a state was brought, and nothing has happened since
-            assert self.report.changed == {}
-        else:
-            self.check_bits()
-        self.check_results()
-
-    def check_results(self) -> None:
-        """What is published is within its bound, wherever it was computed, and proven."""
+    def check_values(self) -> None:
         program, graph = self.program, self.graph
         n = graph.n_vertices
         published = Published(program.columns(), program.scalars(), n)
         answer = type(program).read(published, np.arange(n, dtype=np.uint32))
-        bound = program.scalars()["error_bound"]
-        assert bound <= program.host.tolerance
         known = self.bound()
         assert (answer.null == (known == NO_VERTEX).all()).all()
         if not answer.null.any() and n:
             rhs = np.zeros(n)
             rhs[known[known != NO_VERTEX]] = 1
-            assert np.abs(answer.values - exact(graph, rhs, program.host.damping)).sum() <= bound
+            off = np.abs(answer.values - exact(graph, rhs, program.host.damping)).sum()
+            assert off <= program.scalars()["error_bound"]
             assert not answer.values[~graph.alive].any()
-        before = program.columns()["estimate"][:n].copy()
-        assert program.audit(graph) == []
-        assert np.array_equal(program.columns()["estimate"][:n], before)
 
     def check_bits(self) -> None:
         """Sums are the right-hand side and the shares of all in-neighbours, in every bit, and those over all
@@ -130,28 +89,14 @@ class PprRun:
         return [column.get()[:n].tolist() for column in (there.values, there.sums, there.shares)]
 
 
-def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PprRun]]:
-    """What makes runs, of blocks of few threads; then their graphs are closed."""
-    set_threads(monkeypatch, FEW_THREADS)
-    made: list[PprRun] = []
-
-    def make(**how: Any) -> PprRun:
-        made.append(PprRun(**how))
-        return made[-1]
-
-    yield make
-    for run in made:
-        run.graph.close()
-
-
 @pytest.fixture
 def run_of(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PprRun]]:
-    yield from runs(monkeypatch)
+    yield from runs(PprRun, monkeypatch)
 
 
 @pytest.fixture
 def emulated_run_of(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PprRun]]:
-    yield from runs(monkeypatch)
+    yield from runs(PprRun, monkeypatch)
 
 
 class Solving:
@@ -222,7 +167,7 @@ def test_residuals_are_those_of_the_graph_in_every_bit_after_many_epochs(
     (load,) = rmat_history(1, directed=True, scale=7, degree=6, epochs=0).epochs
     n = load.n_vertices
     run.step(load)
-    for batch in range(10_000 if run_long else 60):
+    for batch in range(3_000 if run_long else 60):
         n += int(rng.random() < 0.05)
         size = int(rng.integers(1, 12))
         src = rng.integers(0, 4 if batch % 3 else n, size)
@@ -236,21 +181,6 @@ def test_residuals_are_those_of_the_graph_in_every_bit_after_many_epochs(
     assert solving.edited
     assert solving.given_up == 0
     assert solving.passes == 0
-
-
-def test_any_order_of_threads_gives_the_same_bits(
-    run_of: Callable[..., PprRun], seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history = random_history(seed, directed=True, epochs=5, vertex_share=0.1)
-    found = []
-    for threads, order in ((FEW_THREADS, seed), (FEW_THREADS, seed + 1), (32, seed + 2)):
-        set_threads(monkeypatch, threads)
-        cuda_emulator.seed(order)
-        run = run_of(at=(0, 7))
-        for epoch in history.epochs:
-            run.refresh(epoch)
-        found.append((run.bits(), run.program.scalars()))
-    assert found[0] == found[1] == found[2]
 
 
 def test_pushes_that_are_given_up_end_in_passes(
@@ -285,22 +215,6 @@ def test_pushes_that_are_given_up_end_in_passes(
     assert solving.passes >= solving.given_up
 
 
-def test_hubs_of_a_larger_graph(run_of: Callable[..., PprRun], seed: int, run_long: bool) -> None:
-    cuda_emulator.seed(seed)
-    scale = 11 if run_long else 8
-    # What it takes is compared below, and not left to chance: the order of threads alone is drawn.
-    history = rmat_history(1, directed=True, scale=scale, degree=12, updates=(200, 200, 5), vertex_share=0.02)
-    run = run_of()
-    for k, epoch in enumerate(history.epochs):
-        run.sources = (int(epoch.src[0]),) if k == 0 else run.sources
-        report = run.step(epoch)
-        assert k or int(run.graph.out_rows().degrees.max()) > 64
-    # From estimates, it takes less than from nothing.
-    started = run.begin()
-    assert report.edges_read < started.edges_read
-    run.check()
-
-
 def test_work_stays_where_the_sources_reach(
     run_of: Callable[..., PprRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,23 +232,6 @@ def test_work_stays_where_the_sources_reach(
     assert (report.edges_read, report.changed) == (0, {})
 
 
-def test_awkward_graphs(run_of: Callable[..., PprRun]) -> None:
-    """No vertices, none with edges, none without a loop, a cycle, a star both ways, and none that is left."""
-    for directed in (True, False):
-        run = run_of(directed=directed, at=(0, 7))
-        run.check()
-        run.step(epoch_of([], 5))
-        run.step(inserts([(v, v) for v in range(5)], 5))
-        run.step(inserts([(v, (v + 1) % 5) for v in range(5)], 5))
-        run.step(inserts([(0, v) for v in range(100)], 100))
-        run.step(inserts([(v, 0) for v in range(100)], 100))
-        run.step(epoch_of([(Op.DELETE_VERTEX, 0, 0, 0.0)], 100))
-        run.step(epoch_of([(Op.INSERT, 0, 0, 1.0), (Op.INSERT, 7, 0, 1.0)], 100))
-        run.step(epoch_of([(Op.DELETE_VERTEX, v, 0, 0.0) for v in range(100)], 100))
-        run.step(inserts([(3, 4)], 100))
-        run.step(inserts([(7, 4)], 5000))
-
-
 def test_sources_come_and_go(run_of: Callable[..., PprRun], monkeypatch: pytest.MonkeyPatch) -> None:
     """By pushes, and by passes; also those to which no edge leads, and all at once."""
     from graphtide.compute.device import ppr
@@ -350,16 +247,6 @@ def test_sources_come_and_go(run_of: Callable[..., PprRun], monkeypatch: pytest.
         run.step(epoch_of([(Op.INSERT, 4, 3, 1.0), (Op.INSERT, 3, 4, 1.0)], 62))
 
 
-def test_nothing_happens_without_updates(run_of: Callable[..., PprRun]) -> None:
-    run = run_of()
-    assert run.step(epoch_of([], 0)).changed == {}
-    run.step(inserts([(0, 3)], 5))
-    for epoch in (epoch_of([], 5), deletes([(1, 2)], 5), inserts([(0, 3)], 5)):
-        report = run.step(epoch)
-        assert report.changed == {}
-        assert report.edges_read == 0
-
-
 def test_the_point_leaves_room_for_all_values(emulated_cupy: ModuleType) -> None:
     """The largest that values may add up to: all mass in loops that are never left."""
     from graphtide.compute.device.ppr_runs import point
@@ -369,33 +256,6 @@ def test_the_point_leaves_room_for_all_values(emulated_cupy: ModuleType) -> None
             largest = n_sources / (1 - damping)
             assert 1.1 * largest * 2.0 ** point(n_sources, damping) <= 2.0**60
             assert 2.25 * largest * 2.0 ** point(n_sources, damping) > 2.0**60
-
-
-def test_a_state_moves_between_processors(run_of: Callable[..., PprRun], seed: int) -> None:
-    run = run_of(at=(0, 2))
-    for k, epoch in enumerate(random_history(seed, directed=True, epochs=9, vertex_share=0.1).epochs):
-        if epoch.n_vertices == 0:
-            continue
-        run.step(epoch)
-        saved = {name: column.copy() for name, column in run.program.state().items()}
-        host = run.make()
-        host.restore(saved, run.graph)
-        host.bind(run.bound())
-        assert host.audit(run.graph) == []
-        assert host.error_bound == run.report.error_bound
-        assert np.array_equal(host.columns()["estimate"][: run.graph.n_vertices], saved["estimate"])
-        if k % 3 == 0:  # on at the host, and back to one that has run, or to a new one
-            n = run.graph.n_vertices
-            change = run.graph.apply(inserts([(k % n, (k + 1) % n)], n).batch(weighted=True), n)
-            host.bind(run.bound())
-            host.refresh(run.graph, change)
-            assert host.audit(run.graph) == []
-            if k % 2 == 0:
-                run.program = twin(host, run.graph)
-            run.program.restore(host.state(), run.graph)
-            run.program.bind(run.bound())
-            assert run.program.scalars() == host.scalars()
-            assert run.program.audit(run.graph) == []
 
 
 def test_restarts_of_another_strength_are_brought(run_of: Callable[..., PprRun]) -> None:
@@ -411,48 +271,6 @@ def test_restarts_of_another_strength_are_brought(run_of: Callable[..., PprRun])
     assert host.audit(run.graph) == []
     run.program.restore(host.state(), run.graph)
     run.step(inserts([(0, 5)], 20))
-
-
-def test_a_program_moves_with_what_the_device_has(run_of: Callable[..., PprRun], seed: int) -> None:
-    run = run_of(at=(0, 4))
-    for k, epoch in enumerate(random_history(seed, directed=True, epochs=8, vertex_share=0.1).epochs):
-        on_device = k % 5 < 3
-        if run.program.on_device != on_device:
-            before = run.program.columns()["estimate"][: run.graph.n_vertices].copy(), run.program.scalars()
-            run.program.move(run.graph)
-            assert np.array_equal(run.program.columns()["estimate"][: run.graph.n_vertices], before[0])
-            assert run.program.scalars() == before[1]
-            run.check_results()
-        run.refresh(epoch)
-        assert run.program.on_device == on_device
-        run.check_results()
-    run.check()
-
-
-def test_sizes_of_a_state_are_known_without_fetching_it(
-    emulated_run_of: Callable[..., PprRun], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when the device has more vertices than the host ever had."""
-    from graphtide.compute.device.ppr_runs import PprRuns
-
-    run = emulated_run_of(at=(0, 2900))
-    run.step(inserts([(0, 1), (1, 2)], 3))
-    run.refresh(inserts([(2, v) for v in range(3, 3000)], 3000))
-    with monkeypatch.context() as patched:
-        patched.delattr(PprRuns, "read")
-        ahead = run.program.state_sizes()
-    assert ahead == {name: column.nbytes for name, column in run.program.state().items()}
-    run.program.move(run.graph)
-    assert run.program.state_sizes() == ahead
-
-
-def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., PprRun]) -> None:
-    run = emulated_run_of()
-    run.step(inserts([(v, (3 * v + 1) % 50) for v in range(50)], 50))
-    change = run.graph.apply(deletes([(0, 1), (7, 22)], 50).batch(weighted=True), 50)
-    with cuda_emulator.failing_allocation(0):  # the first one would fail, and the program go home
-        run.report = run.program.refresh(run.graph, change)
-    run.check()
 
 
 def test_an_engine_with_half_of_its_programs_on_each_processor(run_of: Callable[..., PprRun], seed: int) -> None:
@@ -484,52 +302,6 @@ def test_an_engine_with_half_of_its_programs_on_each_processor(run_of: Callable[
 
 
 # -- what fails --------------------------------------------------------------------------------------------------
-
-
-def test_without_memory_it_goes_on_at_the_host(emulated_run_of: Callable[..., PprRun]) -> None:
-    failed = failing_runs(emulated_run_of, cuda_emulator.failing_allocation, lambda left: not left)
-    assert failed >= 7  # every column of the new vertices
-
-
-@pytest.mark.parametrize("quiet", [True, False])
-def test_a_card_that_fails_is_dropped_within_the_run(emulated_run_of: Callable[..., PprRun], quiet: bool) -> None:
-    failed = failing_runs(
-        emulated_run_of, lambda at: cuda_emulator.failing_card(at, quiet=quiet), lambda fault: bool(fault.broken)
-    )
-    assert failed >= 2  # it solves, and fetches
-
-
-def test_a_start_that_fails_is_made_by_the_host(emulated_run_of: Callable[..., PprRun]) -> None:
-    failed, broken = 0, True
-    while broken:
-        run = emulated_run_of()
-        run.refresh(inserts([(0, 1), (1, 2), (2, 0)], 3))
-        with cuda_emulator.failing_card(failed, quiet=bool(failed % 2)) as fault:
-            run.begin()
-            broken = fault.broken
-        assert run.program.on_device != broken
-        run.check_results()
-        failed += broken
-    assert failed >= 1
-
-
-def test_what_could_not_be_fetched_is_reported_anew(emulated_run_of: Callable[..., PprRun]) -> None:
-    run = emulated_run_of()
-    run.step(inserts([(v, (7 * v + 1) % 40) for v in range(40)], 40))
-    run.refresh(deletes([(0, 1)], 40))
-    published = run.program.columns()["estimate"][:40].copy()
-    with cuda_emulator.failing_card(0, quiet=False):
-        state = run.program.state()
-    assert "made to fail" in str(run.graph.device_lost)
-    host = run.make()
-    host.restore(state, run.graph)
-    assert host.audit(run.graph) == []
-    # An audit of what readers see finds what was published.
-    assert np.array_equal(run.program.columns()["estimate"][:40], published)
-    assert run.program.scalars()["error_bound"] == run.report.error_bound
-    run.check_results()
-    assert run.refresh(epoch_of([], 40)).changed == {"estimate": None}
-    assert run.refresh(epoch_of([], 40)).changed == {}
 
 
 @pytest.mark.parametrize("reason", ["get no smaller", "do not reach a tolerance of 1e-17"])
@@ -582,13 +354,14 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
     assert differences(cupy, tmp_path, dtypes, "../../compute/device/ppr.cuh") == {}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_kernels_compile_without_warnings(nvrtc: object, architecture: str) -> None:
+def test_kernels_compile_without_warnings(nvrtc: object, run_long: bool) -> None:
+    """For the oldest architecture; test_device_remote_rows.py has a newer one."""
     from graphtide.compute.device import ppr_runs
     from graphtide.gpma.device import module
 
-    options = [*module.options(weighted=False), *AS_CUPY, f"-arch={architecture}"]
     folder = Path(module.__file__).parents[2] / "compute" / "device"
-    for origin in ppr_runs.SOURCES.values():
-        done, log, _ = compiled(nvrtc, module.source(folder / origin.file), origin.file, options)
-        assert done and not log, log
+    for architecture in ARCHITECTURES if run_long else ARCHITECTURES[:1]:
+        options = [*module.options(weighted=False), *AS_CUPY, f"-arch={architecture}"]
+        for origin in ppr_runs.SOURCES.values():
+            done, log, _ = compiled(nvrtc, module.source(folder / origin.file), origin.file, options)
+            assert done and not log, log

@@ -42,6 +42,7 @@ MAKERS: dict[str, Callable[[str], Program]] = {
     "within": lambda id: Within(id, (2,), limit=3),
     "fading": lambda id: Fading(id, (0,)),
     "components": lambda id: Components(id, Ids(5)),
+    "sspaths": lambda id: SSPaths(id, (0,)),
 }
 
 
@@ -110,8 +111,10 @@ def columns_of(program: Program) -> dict[str, np.ndarray]:
 
 
 def values_of(program: Program, n: int) -> list[int]:
-    """The bits of a path program's values, and the names of components."""
+    """The bits of a path program's values, counts, and the names of components."""
     columns = program.columns()
+    if "count" in columns:
+        return columns["count"][:n].astype(np.int64).tolist()
     if "word" in columns:
         return (columns["word"][:n] >> np.uint64(32)).tolist()
     return columns["representative"][columns["handle"][:n]].tolist()
@@ -127,7 +130,7 @@ def check_report(
             continue
         told = np.zeros(graph.n_vertices, bool)
         told[reported] = True
-        differs = np.full(graph.n_vertices, name in ("word", "handle"))  # a new handle need not be in use
+        differs = np.full(graph.n_vertices, name in ("word", "count", "handle"))  # a new handle need not be in use
         differs[:n_before] = before[name][:n_before] != column[:n_before]
         if name in ("representative", "size"):  # of handles, of which some are nobody's
             differs &= np.isin(np.arange(graph.n_vertices), after["handle"][: graph.n_vertices])

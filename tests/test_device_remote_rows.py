@@ -17,6 +17,7 @@ import test_device_ppr as ppr
 from histories import Epoch, deletes, inserts, random_history
 from test_cuda_compiles import AS_CUPY, compiled
 from test_cuda_compiles import nvrtc as nvrtc
+from walk_twins import FEW_THREADS, set_threads
 
 from graphtide.compute.program import Refresh
 from graphtide.gpma import vertex_columns
@@ -149,7 +150,7 @@ def test_ranks_and_counts_of_any_history(
     run_long: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pagerank.set_threads(monkeypatch, pagerank.FEW_THREADS)
+    set_threads(monkeypatch, FEW_THREADS)
     for own_seed in range(seed, seed + (40 if run_long else 1)):
         cuda_emulator.seed(own_seed)
         run = run_of(kind, directed=directed)
@@ -288,7 +289,7 @@ def test_while_the_host_s_array_grows_and_shrinks(
     from graphtide.gpma.device import constants
 
     cuda_emulator.seed(seed)
-    pagerank.set_threads(monkeypatch, pagerank.FEW_THREADS)
+    set_threads(monkeypatch, FEW_THREADS)
     pages = Pages(monkeypatch)
     for module in (constants, path_runs, forest_runs, push_runs):
         monkeypatch.setattr(module, "LONG_ROW", 12)  # some are, some are not

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -299,3 +300,23 @@ def test_what_is_loaded_is_divided(emulated_cupy: ModuleType, shape: str) -> Non
         pool.set_limit()
         assert owned.placement.owned == (500, 0), "the device has no memory for its half"
         assert_same_graph(whole, owned)
+
+
+def test_a_copy_never_sees_rows_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread copies while owners change: it waits until rows are where their owners are said to be."""
+    with opened(host_rows="owned", host_sides=2) as graph:
+        graph.apply(*of_rmat(graph, 0, 2000))
+        wanted = graph.export().keys
+        copy = graph.begin_copy()
+        copying = threading.Thread(target=copy.finish)
+        move = graph.placement.move
+
+        def slowly(vertices: Any, to: int) -> None:
+            copying.start()
+            copying.join(0.3)
+            move(vertices, to)
+
+        monkeypatch.setattr(graph.placement, "move", slowly)
+        graph.migrate(np.arange(500, dtype=np.uint32), 1)
+        copying.join()
+        assert np.array_equal(np.concatenate([piece.keys for piece in copy.edges()]), wanted)

@@ -16,7 +16,7 @@ from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Keys, Vertices
 from ...partition.device_side import DeviceSide
-from .kernels import Calls, Kernels, Source
+from .kernels import Calls, Kernels, Source, whole_words
 from .path_runs import PathRuns
 
 F64 = npt.NDArray[np.float64]
@@ -87,7 +87,7 @@ class CountRun(NamedTuple):
 
 
 _SAID = len(CountRun._fields)
-_BITS, _WORDS = struct.Struct(f"={_SAID}Q"), struct.Struct(f"={_SAID}q")
+_WORDS = struct.Struct(f"={_SAID}q")
 
 
 class _ByVertex(NamedTuple):
@@ -207,9 +207,7 @@ class CountRuns:
             0,
         )
         self._calls.launch(self._kernel, device)
-        halves = self._calls.wait()
-        words = (low | high << 32 for low, high in zip(halves[::2], halves[1::2], strict=True))
-        return CountRun(*_WORDS.unpack(_BITS.pack(*words)))
+        return CountRun(*whole_words(self._calls.wait(), _WORDS))
 
     # -- results ----------------------------------------------------------------------------------------------
 

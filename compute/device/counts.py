@@ -14,7 +14,7 @@ from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..counts.sspaths import SSPaths
-from ..program import Answer, Parameter, Published, Refresh
+from ..program import Parameter, Refresh
 from .count_runs import CountRun, CountRuns, count_kernels
 from .paths import DevicePathProgram
 from .program import DeviceProgram
@@ -120,6 +120,4 @@ class DeviceSSPaths(DeviceProgram):
         pinned = 0 if self._runs is None else self._runs.memory_bytes
         return super().memory_bytes() + pinned + self._hops.memory_bytes() - self.host.hops.memory_bytes()
 
-    @staticmethod
-    def read(published: Published, vertices: Vertices) -> Answer:
-        return SSPaths.read(published, vertices)
+    read = staticmethod(SSPaths.read)

@@ -21,6 +21,21 @@ template <class Job> __device__ __forceinline__ void tell(const Job& job, u32 pl
     publish(job.status + 2 * place + 1, u64(job.sequence) << 32 | value >> 32);
 }
 
+// What a kernel works with: rows, its job, and a thread's place. A job's counters have ``barrier``.
+template <class Job> struct Run {
+    const State& out;
+    const State& in;
+    const Job& job;
+    const Place place;
+
+    __device__ __forceinline__ Run(const State& out, const State& in, const Job& job, const Place& place)
+        : out(out), in(in), job(job), place(place)
+    {
+    }
+
+    __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
+};
+
 // -- sums --------------------------------------------------------------------------------------------------------
 
 // Adds what all threads of the grid hold to counters in global memory, block by block. ``values``: [N] of a thread.

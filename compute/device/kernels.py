@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,11 @@ class Source(NamedTuple):
     file: str
     macros: tuple[str, ...] = ()
     blocks: int = 1
+
+
+def whole_words(halves: Sequence[int], form: struct.Struct) -> tuple[Any, ...]:
+    """What words of 64 bits say that were told in halves, the lower one first. ``form``: of each of them."""
+    return form.unpack(struct.pack(f"={len(halves)}I", *halves))
 
 
 class Variant(NamedTuple):

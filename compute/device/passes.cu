@@ -24,24 +24,14 @@ constexpr double SHARE_ROUNDED = 5.9604644775390625e-8 * (1 + 1e-3), UNIT_ROUNDE
 // By system.
 constexpr u32 RANKS = 0, MAJORANT = 1, SYSTEMS = 2;
 
-struct Passes {
-    const State& out;
-    const State& in;
-    const WalkJob& job;
-    const Place place;
-
-    __device__ __forceinline__ Passes(const State& out, const State& in, const WalkJob& job, const Place& place)
-        : out(out), in(in), job(job), place(place)
-    {
-    }
+struct Passes : Run<WalkJob> {
+    using Run::Run;
 
     struct Vertex {
         i64 sum[SYSTEMS], value[SYSTEMS];
         u32 degree;
         float weight;
     };
-
-    __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
 
     __device__ __forceinline__ double unit(u32 system) const { return system ? job.majorant_unit : job.unit; }
 

@@ -9,24 +9,14 @@ static_assert(RANGE <= 32 && RANGE % LEAVES_TOGETHER == 0, "their counts are in 
 // Blocks on a multiprocessor, which bounds the registers of a thread.
 constexpr u32 PASS_BLOCKS = 2;
 
-struct PprPasses {
-    const State& out;
-    const State& in;
-    const PprJob& job;
-    const Place place;
-
-    __device__ __forceinline__ PprPasses(const State& out, const State& in, const PprJob& job, const Place& place)
-        : out(out), in(in), job(job), place(place)
-    {
-    }
+struct PprPasses : Run<PprJob> {
+    using Run::Run;
 
     struct Vertex {
         i64 sum, value;
         i64 restart;
         u32 degree;
     };
-
-    __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
 
     __device__ __forceinline__ Vertex load(u32 v, bool with_value) const
     {
@@ -105,14 +95,7 @@ struct PprPasses {
 
     __device__ __forceinline__ void pull()
     {
-        const u32 n_leaves = all_leaves(in), n_ranges = (n_leaves + RANGE - 1) / RANGE;
-        if (place.warp >= n_ranges) return;
-        // Half of the warps begin at the other end, where leaves are remote: so that both sides are read at once.
-        const u32 last = n_ranges - 1 - (n_ranges - 1 - place.warp) % place.n_warps;
-        for (u32 k = place.warp; k < n_ranges; k += place.n_warps) {
-            const u32 r = REMOTE && place.warp & 1 ? last - (k - place.warp) : k;
-            pull_leaves(r * RANGE, min((r + 1) * RANGE, n_leaves));
-        }
+        for_leaves<RANGE>(in, place, [&](u32 begin, u32 end) { pull_leaves(begin, end); });
     }
 
     // As scan_leaves of rows.cuh, also of leaves that are remote.

@@ -18,10 +18,7 @@
 constexpr u32 HIGHEST = 64, STEP = 8;
 constexpr u32 PUSH_ROUNDS = 1000;  // nothing that is worth it takes so many
 
-struct PprPushes {
-    const State& out;
-    const PprJob& job;
-    const Place place;
+struct PprPushes : Run<PprJob> {
     // What all threads agree about.
     u64 edges = 0;
     u32 rounds = 0, turn = 0;
@@ -29,12 +26,7 @@ struct PprPushes {
     // Of this thread: see PprSums.
     u64 sums[3] = {};
 
-    __device__ __forceinline__ PprPushes(const State& out, const PprJob& job, const Place& place)
-        : out(out), job(job), place(place)
-    {
-    }
-
-    __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
+    using Run::Run;
 
     __device__ __forceinline__ Frontier rows() const
     {
@@ -316,7 +308,7 @@ struct PprPushes {
 };
 
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void ppr_pushes(
-    const __grid_constant__ State out, const __grid_constant__ State, const __grid_constant__ PprJob job)
+    const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ PprJob job)
 {
-    PprPushes(out, job, place_in_grid()).run();
+    PprPushes(out, in, job, place_in_grid()).run();
 }

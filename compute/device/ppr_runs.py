@@ -11,7 +11,6 @@ int64 overflows, whatever it is of; how many vertices there are does not matter.
 
 from __future__ import annotations
 
-import math
 import struct
 from typing import Any, Final, NamedTuple
 
@@ -22,8 +21,9 @@ from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
-from .kernels import Calls, Kernels, Source
+from .kernels import Calls, Kernels, Source, whole_words
 from .program import Unfit
+from .walk_runs import bits_behind, passes_max
 
 F64 = npt.NDArray[np.float64]
 
@@ -68,14 +68,8 @@ def ppr_kernels() -> Kernels:
     return Kernels(SOURCES, weighted=False)
 
 
-# All values add up to less than this power of two. Some of it is left to what residuals within the largest
-# tolerance may add, and to rounding.
-_SUM_BITS, _SPARE = 60, 1.125
 # Columns grow by this factor.
 _ROOM = 1.5
-# Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
-# they do is round.
-_BITS_SHRUNK, _PASSES_LEAST = 40, 50
 # The queue of short rows has room for one vertex in so many, and for so many at least; with more, a run gives up.
 QUEUE_SHARE, QUEUE_LEAST = 8, 4096
 # The list of changes has room for one vertex in so many, and for so many at least; else all estimates changed.
@@ -125,7 +119,7 @@ class PprRun(NamedTuple):
 
 
 _SAID = len(PprRun._fields)
-_BITS, _WORDS = struct.Struct(f"={_SAID}Q"), struct.Struct(f"={_SAID}q")
+_WORDS = struct.Struct(f"={_SAID}q")
 
 
 class _ByVertex(NamedTuple):
@@ -168,7 +162,7 @@ class PprRuns:
         self._entries = pinned(0, np.uint64)
         self._n_entries = 0
         self._stamp = 1
-        self._passes_max = _PASSES_LEAST + math.ceil(_BITS_SHRUNK * math.log(0.5) / math.log(damping))
+        self._passes_max = passes_max(damping)
         self.unit = 2.0 ** point(n_sources, damping)
         job = self._calls.job
         job["counters"] = address(self._counters)
@@ -305,9 +299,7 @@ class PprRuns:
         )
         self._n_entries = 0
         self._calls.launch(self._kernels[name], device)
-        halves = self._calls.wait()
-        words = (low | high << 32 for low, high in zip(halves[::2], halves[1::2], strict=True))
-        return PprRun(*_WORDS.unpack(_BITS.pack(*words)))
+        return PprRun(*whole_words(self._calls.wait(), _WORDS))
 
     # -- columns ----------------------------------------------------------------------------------------------
 
@@ -359,4 +351,4 @@ def _made(room: int) -> _ByVertex:
 
 def point(n_sources: int, damping: float) -> int:
     """How many bits the numbers have behind the point, for so many sources."""
-    return _SUM_BITS - math.ceil(math.log2(_SPARE * max(1, n_sources) / (1 - damping)))
+    return bits_behind(max(1, n_sources) / (1 - damping))

@@ -16,7 +16,7 @@ from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..walks.passes import Limits
-from .kernels import Kernels, Source
+from .kernels import Kernels, Source, whole_words
 from .walk_runs import SAID, Call, WalkRuns
 
 _LISTS = ("candidates", "others", "stamps", "moved", "moved_stamps", "differences")
@@ -86,7 +86,7 @@ class PushRun(NamedTuple):
 
 
 assert len(PushRun._fields) == SAID
-_BITS, _WORDS = struct.Struct("=9Q"), struct.Struct("=7q2d")
+_WORDS = struct.Struct("=7q2d")
 
 # The part of a job that differs from run to run; ``push`` packs it in this order.
 _CALL = struct.Struct("=4Qd6I")
@@ -222,7 +222,7 @@ class PushRuns:
             0,
         )
         said = self._walks.run(self._kernel, device, Call(limits, slack), self._launcher)
-        run = PushRun(*_WORDS.unpack(_BITS.pack(*said)))
+        run = PushRun(*whole_words(said, _WORDS))
         self._stamp += run.rounds + 2
         return run
 

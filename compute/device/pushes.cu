@@ -61,12 +61,8 @@ static_assert(__is_trivially_copyable(PushJob), "the host passes its bytes");
 constexpr u32 PUSH_SAID = 9;
 static_assert(PUSH_SAID == WALK_SAID, "the host waits for as many words of either");
 
-struct Pushes {
-    const State& out;
-    const State& in;
-    const WalkJob& job;
+struct Pushes : Run<WalkJob> {
     const PushJob& push;
-    const Place place;
     // What all threads agree about.
     u64 edges = 0;
     u32 rounds = 0, turn = 0;
@@ -76,7 +72,7 @@ struct Pushes {
 
     __device__ __forceinline__ Pushes(
         const State& out, const State& in, const WalkJob& job, const PushJob& push, const Place& place)
-        : out(out), in(in), job(job), push(push), place(place)
+        : Run(out, in, job, place), push(push)
     {
     }
 
@@ -94,8 +90,6 @@ struct Pushes {
     {
         return &push.counters->candidates[IS_MAJORANT][round & 1];
     }
-
-    __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
 
     __device__ __forceinline__ Frontier rows() const
     {

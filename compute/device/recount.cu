@@ -73,11 +73,7 @@ static_assert(__is_trivially_copyable(CountJob), "the host passes its bytes");
 // What a run says; the host has it as a tuple, CountRun.
 constexpr u32 COUNT_SAID = 5;
 
-struct Counting {
-    const State& out;
-    const State& in;
-    const CountJob& job;
-    const Place place;
+struct Counting : Run<CountJob> {
     // What all threads agree about.
     u64 edges = 0, counted = 0;
     u32 rounds = 0, turn = 0;
@@ -86,12 +82,7 @@ struct Counting {
     // Of this thread.
     u64 saturated[1] = {};
 
-    __device__ __forceinline__ Counting(const State& out, const State& in, const CountJob& job, const Place& place)
-        : out(out), in(in), job(job), place(place)
-    {
-    }
-
-    __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
+    using Run::Run;
 
     __device__ __forceinline__ u32 level_now(u32 v) const { return u32(load_cached(job.words + v) >> 32); }
 

@@ -25,7 +25,7 @@ from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
 from ..walks.passes import Limits
-from .kernels import Calls, Kernel, Kernels, Source
+from .kernels import Calls, Kernel, Kernels, Source, whole_words
 from .program import Unfit
 
 F64 = npt.NDArray[np.float64]
@@ -95,7 +95,7 @@ SHARE_ROUNDED, UNIT_ROUNDED = 2.0**-24 * (1 + 1e-3), 1 + 1e-3
 
 SAID = len(WalkRun._fields)
 """Words that any kernel on both systems tells."""
-_BITS, _WORDS = struct.Struct("=9Q"), struct.Struct("=6q3d")
+_WORDS = struct.Struct("=6q3d")
 
 # The part of a job that differs from run to run; ``WalkRuns.run`` packs it in this order.
 _CALL = struct.Struct("=4dQ8I")
@@ -165,7 +165,7 @@ class WalkRuns:
         self._columns: _Columns | None = None
         self._shifts = (0, 0)
         self._arrivals = pinned(0, np.uint64)
-        self._passes_max = _PASSES_LEAST + math.ceil(_BITS_SHRUNK * math.log(0.5) / math.log(damping))
+        self._passes_max = passes_max(damping)
         job = self._calls.job
         job["counters"] = address(self._counters)
         job["damping"], job["hub"], job["hysteresis"] = damping, HUB, WEIGHT_HYSTERESIS
@@ -285,7 +285,7 @@ class WalkRuns:
         return self._passes(device, limits, slack, due_max, _KEPT)
 
     def run(self, kernel: Kernel, device: DeviceSide, call: Call, launcher: Launcher | None = None) -> list[int]:
-        """Launch a kernel on these systems, and wait for its words, 64 bits each. ``launcher``: where it takes
+        """Launch a kernel on these systems, and wait for its words, in halves. ``launcher``: where it takes
         more than they have.
 
         Raises:
@@ -308,12 +308,11 @@ class WalkRuns:
             0,
         )
         self._calls.launch(kernel, device, launcher)
-        halves = self._calls.wait()
-        return [low | high << 32 for low, high in zip(halves[::2], halves[1::2], strict=True)]
+        return self._calls.wait()
 
     def _passes(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int) -> WalkRun:
         said = self.run(self._kernels["passes"], device, Call(limits, slack, due_max, begins))
-        run = WalkRun(*_WORDS.unpack(_BITS.pack(*said)))
+        run = WalkRun(*whole_words(said, _WORDS))
         if run.passes == self._passes_max and max(run.over, run.over_edges) > due_max:
             raise Unfit("its residuals get no smaller in the numbers of the device")
         return run
@@ -357,8 +356,17 @@ def point(room: int, damping: float) -> tuple[int, int]:
         Unfit: there are too many vertices.
     """
     largest = 1 / (1 - damping)
-    sums = _SPARE * room * largest, _SPARE * room * largest * (1 + largest / 3)
-    ranks, majorant = (_SUM_BITS - math.ceil(math.log2(total)) for total in sums)
+    ranks, majorant = (bits_behind(total) for total in (room * largest, room * largest * (1 + largest / 3)))
     if majorant < BITS_MIN:
         raise Unfit(f"its numbers have too few bits for {room} vertices")
     return ranks, majorant
+
+
+def bits_behind(total: float) -> int:
+    """How many bits numbers have behind the point that add up to so much at most."""
+    return _SUM_BITS - math.ceil(math.log2(_SPARE * total))
+
+
+def passes_max(damping: float) -> int:
+    """After so many passes residuals get no smaller."""
+    return _PASSES_LEAST + math.ceil(_BITS_SHRUNK * math.log(0.5) / math.log(damping))
