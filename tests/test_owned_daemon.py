@@ -98,7 +98,7 @@ def reasons_of_moves(placement: Any) -> set[str]:
 
 
 def is_split(placement: Any) -> bool:
-    return min(placement["edges"]) > 100
+    return min(placement["edges"]) > 0
 
 
 def kill(daemon: Daemon, history: SpoolHistory, rng: np.random.Generator, place: str) -> None:
@@ -109,6 +109,7 @@ def kill(daemon: Daemon, history: SpoolHistory, rng: np.random.Generator, place:
     if place == "rows.moved":
         daemon.wait_ready(PATIENCE_S)
         with daemon.client() as asked:
+            history.produce_source()
             publish(history, asked, 30)
             asked.checkpoint()
             assert asked.placement()["edges"] == [0, asked.stats()["edges"]]
@@ -152,7 +153,6 @@ def test_rows_move_while_it_is_killed_and_nothing_is_lost_or_doubled(
     for _ in range(49 if run_long else 0):
         kill(daemon, history, rng, str(rng.choice(PLACES)))
     kill(daemon, history, rng, "rows.moved")
-    history.produce_source()
     tell(daemon, BYTES_OF_HALF * history.final().src.size)
     daemon.start()
     tell(daemon, PLENTY)
