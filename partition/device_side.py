@@ -286,8 +286,7 @@ class DeviceSide(Side[DevicePackedArray]):
             return _on_host(self.array(direction).export())
 
     def export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
-        with self.stream:
-            edges = _on_host(self.out.export_from(first_key, keys.size))
+        edges = self.out.copied_from(first_key, keys.size)
         keys[: len(edges)] = edges.keys
         if edges.weights is not None:
             weights[: len(edges)] = edges.weights

@@ -320,3 +320,21 @@ def test_a_copy_never_sees_rows_on_their_way(monkeypatch: pytest.MonkeyPatch) ->
         graph.migrate(np.arange(500, dtype=np.uint32), 1)
         copying.join()
         assert np.array_equal(np.concatenate([piece.keys for piece in copy.edges()]), wanted)
+
+
+@pytest.mark.parametrize("shape", ["directed", "unweighted"])
+def test_a_full_device_is_copied_all_the_same(emulated_cupy: ModuleType, shape: str) -> None:
+    """A checkpoint must not want memory of a device that has none left."""
+    pool = emulated_cupy.get_default_memory_pool()
+    with opened(**SHAPES[shape], host_rows="owned", device=True) as graph:
+        graph.apply(*of_rmat(graph, 0, 3000))
+        graph.migrate(np.arange(0, 500, 3, dtype=np.uint32), HOST)
+        wanted = graph.export()
+        pool.set_limit(1)
+        copy = graph.begin_copy()
+        copy.finish()
+        pieces = copy.edges()
+        pool.set_limit()
+        assert np.array_equal(np.concatenate([piece.keys for piece in pieces]), wanted.keys)
+        if wanted.weights is not None:
+            assert np.array_equal(np.concatenate([piece.weights for piece in pieces]), wanted.weights)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..edges import EMPTY_KEY, EdgeBatch, EdgeList, SubCSR
 from . import load_export, reads
 from .constants import BAD_ROW, FIRST_BAD_ROW, HEAVY
-from .geometry import LEAF_LEAST, LEAF_SLOTS, holding
+from .geometry import LEAF_LEAST, holding
 from .invariants import violations
 from .module import import_cupy
 from .reads import DeviceRows
@@ -246,17 +246,17 @@ class DevicePackedArray:
         with self._ordered():
             return load_export.export(self._slots, self._n_edges)
 
-    def copied_out(self) -> EdgeList:
-        """All edges in ascending order, as NumPy columns; takes no memory on the device."""
-        slots = self._slots
-        live = (np.arange(LEAF_SLOTS) < slots.counts.get(stream=self.stream)[:, None]).reshape(-1)
-        weights = None if slots.weights is None else slots.weights.get(stream=self.stream)[live]
-        return EdgeList(slots.keys.get(stream=self.stream)[live], weights)
+    def copied_from(self, first_key: int, n: int) -> EdgeList:
+        """The first ``n`` edges from this key on, ascending, as NumPy columns; fewer only at the end.
 
-    def export_from(self, first_key: int, n: int) -> EdgeList:
-        """The first ``n`` edges from this key on, ascending, copied into CuPy columns; fewer only at the end."""
+        Takes no memory on the device.
+        """
         with self._ordered():
-            return load_export.export_from(self._slots, first_key, n)
+            return load_export.copied_from(self._slots, first_key, n)
+
+    def copied_out(self) -> EdgeList:
+        """All edges, likewise."""
+        return self.copied_from(0, self._n_edges)
 
     def export_csr(self) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
         """A copy as CSR: offsets uint64[n_vertices + 1], neighbours uint32[n_edges], weights float32 or None."""

@@ -6,6 +6,7 @@ current stream; columns are CuPy arrays.
 
 from __future__ import annotations
 
+import bisect
 from typing import Any
 
 import numpy as np
@@ -68,26 +69,39 @@ def export(slots: Slots, n_edges: int) -> EdgeList:
     return EdgeList(keys, weights)
 
 
-def export_from(slots: Slots, first_key: int, n: int) -> EdgeList:
-    """The first ``n`` edges from ``first_key`` on, ascending, as device columns; fewer only at the end."""
-    cupy = import_cupy()
+def copied_from(slots: Slots, first_key: int, n: int) -> EdgeList:
+    """The first ``n`` edges from ``first_key`` on, ascending, as NumPy columns; fewer only at the end.
+
+    Leaves are copied as they lie: it takes no memory on the device, which may have none left.
+    """
     n_leaves = int(slots.counts.size)
-    heads = slots.heads[:n_leaves]
-    leaf = max(0, int(cupy.searchsorted(heads, cupy.asarray([first_key], np.uint64), side="right")[0]) - 1)
-    keys, weights, found = [], [], 0
+    leaf = max(0, bisect.bisect_right(_Elements(slots.heads), first_key, 0, n_leaves) - 1)
+    keys, weights, found = [np.empty(0, np.uint64)], [np.empty(0, np.float32)], 0
     while found < n and leaf < n_leaves:
         end = min(n_leaves, leaf + -(-(n - found) // LEAF_LEAST) + 1)
-        live = cupy.arange(LEAF_SLOTS, dtype=np.uint32)[None, :] < slots.counts[leaf:end, None]
         block = slice(leaf << LEAF_SHIFT, end << LEAF_SHIFT)
-        live = live.reshape(-1) & (slots.keys[block] >= np.uint64(first_key))
-        keys.append(slots.keys[block][live])
+        chosen = (np.arange(LEAF_SLOTS) < slots.counts[leaf:end].get()[:, None]).reshape(-1)
+        of_leaves = slots.keys[block].get()
+        chosen &= of_leaves >= np.uint64(first_key)
+        keys.append(of_leaves[chosen])
         if slots.weights is not None:
-            weights.append(slots.weights[block][live])
-        found += int(keys[-1].size)
+            weights.append(slots.weights[block].get()[chosen])
+        found += keys[-1].size
         leaf = end
-    if not keys:
-        return EdgeList(allocate(0, np.uint64), None if slots.weights is None else allocate(0, np.float32))
-    return EdgeList(cupy.concatenate(keys)[:n], cupy.concatenate(weights)[:n] if weights else None)
+    return EdgeList(np.concatenate(keys)[:n], None if slots.weights is None else np.concatenate(weights)[:n])
+
+
+class _Elements:
+    """The elements of an array on the device, brought one by one as they are asked for."""
+
+    def __init__(self, array: DeviceArray) -> None:
+        self._array = array
+
+    def __len__(self) -> int:
+        return int(self._array.size)
+
+    def __getitem__(self, index: int) -> int:
+        return int(self._array[index : index + 1].get()[0])
 
 
 def export_csr(
