@@ -154,12 +154,12 @@ class Chain:
         exists = (src.astype(np.int64) + 1 == dst) & (dst < self.n - 1)
         return EdgesExist(self.current_epoch(), exists)
 
-    def rows(self) -> RowView:
+    def ahead(self, _: object) -> tuple[tuple[RowView], None]:
         edges = np.arange(max(self.n - 2, 0))
         array = PackedMemoryArray(weighted=True)
         array.ensure_vertices(self.n)
         array.load(EdgeList(pack(edges, edges + 1), (edges / 2).astype(np.float32)))
-        return array.view()
+        return (array.view(),), None
 
     def reach(self, begun, direction, *, hops_max, limit, reads_max, timeout_s):
         if direction != "out":
@@ -167,12 +167,12 @@ class Chain:
         known = bool(begun.found[0] < self.n)
         found = begun
         if known:
-            found = search((self.rows(),), self.n, begun, hops_max=hops_max, limit=limit, reads_max=reads_max)
+            found = search(self.ahead, self.n, begun, hops_max=hops_max, limit=limit, reads_max=reads_max)
         return Reached(self.current_epoch(), known, found)
 
     def edges_between(self, src, dst, common, *, place, limit, reads_max, timeout_s):
         more = {"weighted": True, "limit": limit, "reads_max": reads_max, "place": place}
-        found = edges_between(self.rows(), self.n, src, dst, **more)
+        found = edges_between(self.ahead, self.n, src, dst, **more)
         return Edges(self.current_epoch(), src < self.n, dst < self.n, found)
 
     def ego(self, vertex, direction, *, limit, edge_limit, reads_max, timeout_s):
