@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ..gpma.device_failure import is_of_device
 from ..gpma.edges import (
     ChangeReport,
     EdgeBatch,
@@ -200,16 +201,15 @@ class OwnedRows(GraphRows):
         """What the sides say, who may want memory.
 
         Raises:
-            ValueError, MemoryError: as they do.
-            RowsLost: the device failed, whatever it said.
+            ValueError, MemoryError, IndexError: as they do; whatever is no failure of the device.
+            RowsLost: the device failed.
         """
         self._require()
         try:
             return work(self._split)
-        except (ValueError, MemoryError):
-            raise
         except Exception as error:
-            self._fail(error)
+            if is_of_device(error) and not isinstance(error, MemoryError):
+                self._fail(error)
             raise
 
     def _told(self, work: Callable[[SplitRows], T]) -> T:

@@ -264,6 +264,15 @@ def test_a_card_that_fails_without_rows_is_left_behind(emulated_cupy: ModuleType
         assert_same_graph(whole, owned)
 
 
+def test_a_vertex_that_is_not_there_is_no_failure_of_the_card(emulated_cupy: ModuleType) -> None:
+    with opened() as whole, opened(host_rows="owned", device=True) as owned:
+        for graph in (whole, owned):
+            graph.apply(*of_rmat(graph, 0, 300))
+            with pytest.raises(IndexError):
+                graph.neighbors(1 << 20, "out", 0, 9)
+        assert_same_graph(whole, owned)
+
+
 def test_rows_move_only_where_each_is_on_one_side() -> None:
     with opened() as graph:
         graph.apply(*of_rmat(graph, 0, 300))
