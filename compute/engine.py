@@ -157,7 +157,7 @@ class Engine:
                 ) from error
         if program.needs_in_edges:
             try:
-                self._graph.in_rows()
+                self._graph.n_stored("in")
             except LookupError as error:
                 raise ProgramError(f"{program.kind} needs in-edges: {error}") from error
             if program.needs_weights and not self._graph.in_weighted:

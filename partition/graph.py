@@ -181,11 +181,11 @@ class Graph:
 
         Raises:
             NoMemory: a side has not enough; some of the rows may have moved.
-            ValueError: there is no such side or vertex, or the host has every row.
+            ValueError: there is no such side (any more) or vertex, or the host has every row.
             RowsLost: a device failed that alone has rows.
         """
         self.require_own_process()
-        if self._owned is None or not 0 <= to < len(self.sides):
+        if self._owned is None or not self._owned.takes(to):
             raise ValueError(f"rows cannot move to side {to} of {len(self.sides) if self.owned else 1}")
         if vertices.size and int(vertices.max()) >= self.n_vertices:
             raise ValueError(f"vertex {int(vertices.max())} of {self.n_vertices}")
@@ -460,7 +460,12 @@ class Graph:
             raise ValueError(f"dead vertex {int(dead.max())} of {n_vertices}")
         edges = replace(edges, weights=self._kept_weights(edges.weights))
         with self._room_for(n_vertices):
-            self._rows.load(edges, n_vertices)
+            try:
+                self._rows.load(edges, n_vertices)
+            except MemoryError:
+                if self.n_arcs == 0:
+                    self.self_loops = 0
+                raise
         self.existence.load(dead)
         self.n_vertices = n_vertices
         self.self_loops = 0 if self.directed else count_loops(edges.keys)

@@ -212,3 +212,14 @@ def require_heads(keys: Keys, n_vertices: int) -> None:
     largest = int((keys & LOW).max(initial=0))
     if keys.size and largest >= n_vertices:
         raise ValueError(f"an edge leads to vertex {largest} of {n_vertices}")
+
+
+def require_ends(keys: Keys, n_vertices: int) -> None:
+    """Check both ends of arcs.
+
+    Raises:
+        ValueError: an arc begins or ends at a vertex that is not there.
+    """
+    largest = int(np.ascontiguousarray(keys).view(np.uint32).max(initial=0))
+    if keys.size and largest >= n_vertices:
+        raise ValueError(f"an edge names vertex {largest} of {n_vertices}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ..gpma.device_failure import is_of_device
 from ..gpma.edges import (
     ChangeReport,
     EdgeBatch,
@@ -21,11 +22,13 @@ from ..gpma.edges import (
     destinations,
     sources,
 )
+from ..gpma.host.load_export import first_bad_key
 from ..gpma.host.small import Totals
+from ..gpma.host.work import column
 from ..gpma.rows import RowView
 from ..gpma.team import Crew
 from .changes import Report
-from .graph_rows import GraphRows, Shape, require_heads
+from .graph_rows import GraphRows, Shape, require_ends, require_heads
 from .host_side import HostSide
 from .placement import HOST, Owners, Placement
 from .side import Direction, Reader
@@ -84,6 +87,8 @@ class OwnedRows(GraphRows):
         return self._asked(lambda _: device.columns(n, weighted=weighted))
 
     def apply(self, batch: EdgeBatch, n_before: int) -> Report:
+        self._require()
+        require_ends(batch.keys, self.placement.owner.size)
         plan = self._asked(lambda split: split.prepare(batch))
         return self._told(lambda split: self._commit(split, plan, n_before))
 
@@ -95,13 +100,13 @@ class OwnedRows(GraphRows):
             self.device.forget_report()
         reports = split.commit(plan)
         self.applied = split.applied
-        if self.device is not None:
-            self.device.hear([report.read() for side, report in reports.items() if side != self._device_number])
-            self._mark(np.arange(n_before, self.placement.owner.size, dtype=np.uint32))
+        others = [report for side, report in reports.items() if side != self._device_number]
+        self._tell(lambda device: device.hear([report.read() for report in others]))
+        self._mark(np.arange(n_before, self.placement.owner.size, dtype=np.uint32))
         return split.whole(reports.values())
 
     def load(self, edges: EdgeList, n_vertices: int) -> None:
-        require_heads(edges.keys, n_vertices)
+        self._require_loadable(edges, n_vertices)
         in_ = self.in_arcs(edges) if self.shape.in_edges else None
         for owner in self._divisions(edges, n_vertices):
             self.placement.place(owner)
@@ -110,8 +115,23 @@ class OwnedRows(GraphRows):
                 break
             except SideFull as full:
                 if full.side == HOST:
+                    self._told(lambda split: split.clear())
+                    self._mark(np.arange(n_vertices, dtype=np.uint32))
                     raise
-        self._told(lambda _: self._mark(np.arange(n_vertices, dtype=np.uint32)))
+        self._mark(np.arange(n_vertices, dtype=np.uint32))
+
+    def _require_loadable(self, edges: EdgeList, n_vertices: int) -> None:
+        """Check what sides would find wrong, which by then no longer have what they had.
+
+        Raises:
+            ValueError: as ``load``.
+        """
+        if self.shape.weighted and (edges.weights is None or edges.weights.size != edges.keys.size):
+            raise ValueError("a weighted graph needs one weight for each edge")
+        bad = first_bad_key(column(edges.keys, np.uint64), n_vertices, self.crew)
+        if bad >= 0:
+            raise ValueError(f"edge {bad} of {edges.keys.size} is out of order, or of a row that does not exist")
+        require_heads(edges.keys, n_vertices)
 
     def _divisions(self, edges: EdgeList, n_vertices: int) -> Iterator[Owners]:
         """Owners to try: as ``divide`` says, or whom new vertices go to; then the host alone."""
@@ -124,6 +144,10 @@ class OwnedRows(GraphRows):
             )
             yield self.divide(out, in_)
         yield np.full(n_vertices, HOST, np.uint8)
+
+    def takes(self, side: int) -> bool:
+        """Whether rows may move to a side: it is there, or was lost with rows, which ``migrate`` says."""
+        return self.rows_lost or self._split.has(side)
 
     def migrate(self, vertices: Vertices, to: int) -> Migrated:
         """As ``Graph.migrate``.
@@ -145,7 +169,7 @@ class OwnedRows(GraphRows):
                     waiting += np.array_split(part, 2)
                     continue
                 # Not even for one row: all of them go, by a way that needs no memory over there.
-                plan, waiting = self._evacuation(full.side, to), []
+                plan = self._evacuation(full.side, to)
             done = self._told(lambda split, plan=plan: self._move(split, plan))  # type: ignore[misc]
             moved = Migrated(moved.vertices + done.vertices, moved.edges + done.edges)
         return moved
@@ -162,11 +186,14 @@ class OwnedRows(GraphRows):
 
     def _mark(self, vertices: Vertices) -> None:
         """Tell the device, as far as it reads rows of the host, which of these are there."""
-        if self.device is None or not self.device.reads_remote or vertices.size == 0:
-            return
-        here = self.placement.owners(vertices) == self._device_number
-        self.device.set_remote(vertices[here], False)
-        self.device.set_remote(vertices[~here], True)
+
+        def mark(device: DeviceSide) -> None:
+            if device.reads_remote and vertices.size:
+                here = self.placement.owners(vertices) == self._device_number
+                device.set_remote(vertices[here], False)
+                device.set_remote(vertices[~here], True)
+
+        self._tell(mark)
 
     # -- sides that fail ----------------------------------------------------------------------------------------
 
@@ -174,16 +201,15 @@ class OwnedRows(GraphRows):
         """What the sides say, who may want memory.
 
         Raises:
-            ValueError, MemoryError: as they do.
-            RowsLost: the device failed, whatever it said.
+            ValueError, MemoryError, IndexError: as they do; whatever is no failure of the device.
+            RowsLost: the device failed.
         """
         self._require()
         try:
             return work(self._split)
-        except (ValueError, MemoryError):
-            raise
         except Exception as error:
-            self._fail(error)
+            if is_of_device(error) and not isinstance(error, MemoryError):
+                self._fail(error)
             raise
 
     def _told(self, work: Callable[[SplitRows], T]) -> T:
@@ -198,6 +224,19 @@ class OwnedRows(GraphRows):
         except Exception as error:
             self._fail(error)
             raise
+
+    def _tell(self, work: Callable[[DeviceSide], None]) -> None:
+        """What the device hears of a change that is written: where it fails, and has no rows, the others go on.
+
+        Raises:
+            RowsLost: it failed, whatever it said, and has rows.
+        """
+        if self.device is None:
+            return
+        try:
+            work(self.device)
+        except Exception as error:
+            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         self.drop_device(f"{type(error).__name__}: {error}")

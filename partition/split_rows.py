@@ -94,6 +94,10 @@ class SplitRows:
         """A side, which owns nothing, is to be asked nothing any more."""
         self._gone.add(side)
 
+    def has(self, side: int) -> bool:
+        """Whether there is such a side, which was not dropped."""
+        return 0 <= side < len(self.sides) and side not in self._gone
+
     # -- changes ------------------------------------------------------------------------------------------------
 
     def ensure_vertices(self, n_vertices: int) -> None:
@@ -255,6 +259,13 @@ class SplitRows:
                 except MemoryError as error:
                     raise SideFull(number, str(error)) from error
         self._forget()
+
+    def clear(self) -> None:
+        """Hold no edges any more, on any side."""
+        with self._turnstile.writing():
+            for _, side in self._owners(loaded=True):
+                side.clear_rows()
+            self._forget()
 
     def _of(self, side: int, edges: EdgeList) -> EdgeList:
         if self.placement.sole == side:

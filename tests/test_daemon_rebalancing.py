@@ -22,8 +22,10 @@ from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.ingest.prepared import PreparedQueue
 from graphtide.gpma.edges import EdgeBatch, EdgeList
 from graphtide.ops.metrics import MOVE_REASONS, Metrics
+from graphtide.partition.classes import DEVICE
 from graphtide.partition.graph import Graph, NoMemory
-from graphtide.partition.moves import Reason
+from graphtide.partition.moves import Move, Reason
+from graphtide.partition.placement import HOST
 from graphtide.partition.split_rows import SideFull
 
 N = 2000
@@ -192,6 +194,28 @@ def test_an_epoch_that_the_device_has_no_memory_for_goes_on_when_rows_have_left(
     assert not refusals and setting.graph.n_edges > before
     assert 0 < setting.owned()[1] < N and set(waited) <= {None}
     assert [one["reason"] for one in setting.moves.stats()["decisions"]][-2:] == ["evict", "evict"]
+
+
+def test_nothing_moves_to_a_side_that_is_gone(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails when the last rows have left it: they are on the host, and no others may go the other way."""
+    setting.epoch()
+    setting.all_to_the_device()
+    everything, some = np.arange(N, dtype=np.uint32), np.arange(5, dtype=np.uint32)
+    ordered = [Move(everything, HOST, "balance", 1), Move(some, DEVICE, "balance", 1)]
+    monkeypatch.setattr(setting.moves._rebalancer, "observe", lambda measures: ordered)
+    monkeypatch.setattr(setting.moves._rebalancer, "newcomers", DEVICE)
+    migrate = setting.graph.migrate
+
+    def moves_and_fails(vertices: Any, to: int) -> Any:
+        moved = migrate(vertices, to)
+        setting.limit = None
+        setting.graph.placement.newcomers = HOST
+        return moved
+
+    monkeypatch.setattr(setting.graph, "migrate", moves_and_fails)
+    setting.epoch()
+    assert setting.graph.placement.owned == (N, 0)
+    assert setting.graph.placement.newcomers == HOST
 
 
 def test_what_is_frozen_stays(seed: int) -> None:

@@ -16,7 +16,7 @@ from graphtide.compute import registry
 from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program, Published
-from graphtide.gpma.edges import Vertices
+from graphtide.gpma.edges import EdgeBatch, Vertices
 from graphtide.gpma.index.id_order import IdOrder, order_of
 from graphtide.partition.graph import Graph
 
@@ -127,3 +127,15 @@ def test_programs_on_a_device_while_rows_move(cupy: ModuleType, directed: bool, 
     with running(kinds, directed=directed) as one, running(kinds, **how) as other:
         follow(one, other, 10 + seed, 20)
         assert all(program.on_device for program in other[1].programs)
+
+
+def test_to_add_a_program_copies_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def copies(*_: Any) -> None:
+        raise AssertionError("rows are copied")
+
+    with running({}, host_rows="owned", host_sides=2) as (graph, engine):
+        graph.apply(EdgeBatch.of([0, 1], [1, 2], [True, True], np.ones(2, np.float32)), 3)
+        graph.migrate(np.array([1], np.uint32), 1)
+        for side in graph.sides:
+            monkeypatch.setattr(side, "export_rows", copies)
+        engine.require(registry.make_program("pagerank", "ranks", {}, OrderedIds()))

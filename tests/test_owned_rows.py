@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from histories import Epoch, random_history
 
+from graphtide.gpma.device_failure import DeviceFailed
 from graphtide.gpma.edges import EdgeBatch, EdgeList, SubCSR
 from graphtide.partition.changes import GraphChange
 from graphtide.partition.graph import Graph, NoMemory, RowsLost
@@ -263,6 +264,15 @@ def test_a_card_that_fails_without_rows_is_left_behind(emulated_cupy: ModuleType
         assert_same_graph(whole, owned)
 
 
+def test_a_vertex_that_is_not_there_is_no_failure_of_the_card(emulated_cupy: ModuleType) -> None:
+    with opened() as whole, opened(host_rows="owned", device=True) as owned:
+        for graph in (whole, owned):
+            graph.apply(*of_rmat(graph, 0, 300))
+            with pytest.raises(IndexError):
+                graph.neighbors(1 << 20, "out", 0, 9)
+        assert_same_graph(whole, owned)
+
+
 def test_rows_move_only_where_each_is_on_one_side() -> None:
     with opened() as graph:
         graph.apply(*of_rmat(graph, 0, 300))
@@ -338,3 +348,110 @@ def test_a_full_device_is_copied_all_the_same(emulated_cupy: ModuleType, shape: 
         assert np.array_equal(np.concatenate([piece.keys for piece in pieces]), wanted.keys)
         if wanted.weights is not None:
             assert np.array_equal(np.concatenate([piece.weights for piece in pieces]), wanted.weights)
+
+
+@pytest.mark.parametrize("place", ["hear", "set_remote"])
+def test_a_card_that_fails_without_rows_fails_no_change(emulated_cupy: ModuleType, place: str) -> None:
+    """What is written on the host by then is there, and the graph goes on."""
+
+    def fails(*_: Any) -> None:
+        raise DeviceFailed("the card fell out")
+
+    with opened() as whole, opened(host_rows="owned", device=True) as owned:
+        for graph in (whole, owned):
+            graph.apply(*of_rmat(graph, 0, 300))
+        owned.placement.newcomers = HOST
+        owned.migrate(np.arange(500, dtype=np.uint32), HOST)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(owned.device, place, fails)
+            changes = [graph.apply(*of_rmat(graph, 1, 900, n_vertices=900)) for graph in (whole, owned)]
+        assert owned.device_lost == "DeviceFailed: the card fell out"
+        assert_same_change(*changes)
+        assert_same_graph(whole, owned)
+        with pytest.raises(ValueError, match="side 1 of 2"):
+            owned.migrate(np.arange(5, dtype=np.uint32), 1)
+        assert_same_graph(whole, owned)
+
+
+def test_rows_of_all_sides_leave_where_one_has_no_memory_to_copy_any() -> None:
+    """That one gives up all rows, and the others those that were named."""
+    with opened() as whole, opened(host_rows="owned", host_sides=3) as owned:
+        for graph in (whole, owned):
+            graph.apply(*of_rmat(graph, 0, 2000))
+        owned.migrate(np.arange(0, 300, dtype=np.uint32), 1)
+        with pytest.MonkeyPatch.context() as patched:
+
+            def refuses(*_: Any) -> None:
+                raise MemoryError("full")
+
+            patched.setattr(owned.sides[1], "rows", refuses)
+            owned.migrate(np.arange(399, 199, -1).astype(np.uint32), 2)
+        assert owned.placement.owned == (100, 0, 400)
+        assert_same_graph(whole, owned)
+
+
+def test_where_a_load_finds_no_memory_there_are_no_edges(emulated_cupy: ModuleType) -> None:
+    with opened(directed=False) as whole, opened(directed=False, host_rows="owned", device=True) as owned:
+        for graph in (whole, owned):
+            graph.apply(*of_rmat(graph, 0, 3000))
+        owned.migrate(np.arange(0, 500, 2, dtype=np.uint32), HOST)
+        owned.divide_by(lambda out, _: (np.arange(out.size) % 2).astype(np.uint8))
+        assert whole.self_loops
+        edges = whole.export()
+        with pytest.MonkeyPatch.context() as patched:
+            load_rows = owned.host.load_rows
+
+            def refuses_all(out: EdgeList, in_: EdgeList | None) -> None:
+                if len(out) == len(edges):
+                    raise MemoryError("full")
+                load_rows(out, in_)
+
+            pool = emulated_cupy.get_default_memory_pool()
+            pool.set_limit(pool.used_bytes())
+            patched.setattr(owned.host, "load_rows", refuses_all)
+            with pytest.raises(NoMemory, match="full"):
+                owned.load(edges, 500)
+            pool.set_limit()
+        whole.load(EdgeList(edges.keys[:0], np.empty(0, np.float32)), 500)
+        assert_same_graph(whole, owned)
+        device = owned.device
+        assert device is not None
+        assert device._remote is not None
+        assert device._remote.n_rows == 500
+        for graph in (whole, owned):
+            graph.load(edges, 700)
+        assert owned.placement.owned == (350, 350)
+        assert_same_graph(whole, owned)
+
+
+def test_what_cannot_be_loaded_changes_nothing() -> None:
+    with opened() as whole, opened(host_rows="owned", host_sides=2) as owned:
+        for graph in (whole, owned):
+            graph.apply(*of_rmat(graph, 0, 300))
+        owned.migrate(np.arange(0, 500, 2, dtype=np.uint32), 1)
+        weights = np.ones(2, np.float32)
+        for keys, given in (
+            ([7, 5], weights),
+            ([5, 500 << 32], weights),
+            ([5, 5 << 32 | 700], weights),
+            ([5, 7], None),
+        ):
+            with pytest.raises(ValueError, match=r"order|700 of 500|one weight"):
+                owned.load(EdgeList(np.array(keys, np.uint64), given), 500)
+            assert_same_graph(whole, owned)
+
+
+def test_an_update_of_a_vertex_that_is_not_there_changes_nothing(emulated_cupy: ModuleType) -> None:
+    for how in ({"device": True}, {"host_sides": 2}):
+        with opened() as whole, opened(host_rows="owned", **how) as owned:
+            for graph in (whole, owned):
+                graph.apply(*of_rmat(graph, 0, 300))
+            for _ in range(2):
+                for edge in ([3, 500], [500, 3]):
+                    batch = EdgeBatch.of([edge[0]], [edge[1]], [True], np.ones(1, np.float32))
+                    with pytest.raises(ValueError, match="500 of 500"):
+                        whole.apply(batch, 500)
+                    with pytest.raises(ValueError, match="500 of 500"):
+                        owned.apply(batch, 500)
+                    assert_same_graph(whole, owned)
+                owned.migrate(np.arange(0, 500, 2, dtype=np.uint32), HOST)

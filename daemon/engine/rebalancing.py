@@ -118,7 +118,8 @@ class Rebalancing:
         self._metrics.imbalance(_waiting(measures))
         if moves:
             self._carry_out(moves)
-        self._graph.placement.newcomers = self._rebalancer.newcomers
+        if self._room() is not None:
+            self._graph.placement.newcomers = self._rebalancer.newcomers
 
     def make_room(self, error: NoMemory, updates: int, tries: int) -> bool:
         """Have rows leave the device, if it is the device that had no memory for a batch of so many updates: more
@@ -137,8 +138,10 @@ class Rebalancing:
         return move is not None and self._carry_out([move])
 
     def _carry_out(self, moves: Sequence[Move]) -> bool:
-        """False: there was no memory, and what is left of the moves is dropped."""
+        """False: there was no memory, or is no second side any more, and what is left of the moves is dropped."""
         for move in moves:
+            if self._room() is None:
+                return False
             begun = time.perf_counter()
             try:
                 with self._gate.apply():
