@@ -155,10 +155,15 @@ class Sides:
     def _by_side(self) -> tuple[list[str], list[int], list[int], list[int]]:
         """Names, vertices whose rows are there, entries of out-rows, and bytes."""
         graph = self._graph
-        sides = [side for side in graph.sides if side is graph.device or side in graph.hosts]
+        numbered = [
+            (number, side)
+            for number, side in enumerate(graph.sides)
+            if side is graph.device or side in graph.hosts
+        ]
+        sides = [side for _, side in numbered]
         stored = [sum(side.memory_bytes().values()) for side in sides]
         stored[0] = sum(graph.memory_bytes().values())  # with what belongs to no side
-        owned = list(graph.placement.owned) if graph.owned else [graph.n_alive] * len(sides)
+        owned = [graph.placement.owned[number] if graph.owned else graph.n_alive for number, _ in numbered]
         return [side.name for side in sides], owned, [side.out.n_edges for side in sides], stored
 
     def _on_device(self) -> list[str]:
