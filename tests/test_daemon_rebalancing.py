@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 import numpy as np
@@ -170,6 +171,43 @@ def test_no_memory_for_a_batch_has_rows_leave_more_of_them_each_time_and_at_last
     setting.epoch()
 
 
+def test_new_vertices_that_the_device_has_no_memory_for_are_the_hosts_at_once(setting: Setting) -> None:
+    setting.graph.placement.newcomers = 1
+    assert setting.moves.make_room(no_memory(1), 10, 0), "the batch is tried again"
+    setting.graph.apply(EdgeBatch.of([0], [1], weights=[1.0]), N)
+    assert setting.owned() == (N, 0)
+
+
+def test_a_device_without_rows_that_has_no_memory_is_given_up(emulated_cupy: ModuleType) -> None:
+    graph = Graph(host_rows="owned", device=True)
+    try:
+        room = lambda: None if graph.device is None else Room(0, 1)  # noqa: E731
+        moves = Rebalancing(graph, StorageGate(), room, Metrics(), PartitionConfig())
+        pool, batch = emulated_cupy.get_default_memory_pool(), EdgeBatch.of([0], [1], weights=[1.0])
+        pool.set_limit(pool.used_bytes())
+        tries = 0
+        while graph.n_edges == 0:
+            try:
+                graph.apply(batch, 1 << 20)
+            except NoMemory as error:
+                assert moves.make_room(error, 1, tries)
+                tries += 1
+        assert tries > 1 and graph.device is None and not graph.rows_lost
+        assert graph.device_lost is not None and "it has no memory" in graph.device_lost
+    finally:
+        emulated_cupy.get_default_memory_pool().set_limit()
+        graph.close()
+
+
+def test_rows_without_edges_leave_where_no_others_can(setting: Setting) -> None:
+    setting.graph.placement.newcomers = 1
+    setting.graph.apply(EdgeBatch.of([], [], weights=[]), N)
+    assert setting.owned() == (0, N)
+    for tries in range(3):
+        setting.moves.make_room(no_memory(1), 10, tries)
+    assert setting.owned() == (N, 0)
+
+
 def test_an_epoch_that_the_device_has_no_memory_for_goes_on_when_rows_have_left(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -238,6 +276,19 @@ def test_stats_by_side_are_by_owner(setting: Setting) -> None:
     assert min(stats["bytes"]) > 0
     shown = setting.metrics.registry.get_sample_value("graphtide_side_vertices", {"side": "host"})
     assert shown == N - 100
+
+
+def test_a_device_that_is_lost_without_rows_is_no_side_any_more(emulated_cupy: ModuleType) -> None:
+    graph = Graph(host_rows="owned", device=True)
+    try:
+        sides = Sides(graph, Metrics())
+        graph.drop_device("it was unplugged")
+        graph.apply(EdgeBatch.of([0], [1], weights=[1.0]), 2)
+        sides.look()
+        stats = sides.stats()
+        assert (stats["sides"], stats["vertices"], stats["edges"]) == (["host"], [2], [1])
+    finally:
+        graph.close()
 
 
 @pytest.mark.parametrize("fits", [True, False])
