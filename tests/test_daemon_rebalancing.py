@@ -180,22 +180,23 @@ def test_new_vertices_that_the_device_has_no_memory_for_are_the_hosts_at_once(se
 
 def test_a_device_without_rows_that_has_no_memory_is_given_up(emulated_cupy: ModuleType) -> None:
     graph = Graph(host_rows="owned", device=True)
+
+    def room() -> Room | None:
+        return None if graph.device is None else Room(0, 1)
+
+    pool = emulated_cupy.get_default_memory_pool()
     try:
-        room = lambda: None if graph.device is None else Room(0, 1)  # noqa: E731
         moves = Rebalancing(graph, StorageGate(), room, Metrics(), PartitionConfig())
-        pool, batch = emulated_cupy.get_default_memory_pool(), EdgeBatch.of([0], [1], weights=[1.0])
         pool.set_limit(pool.used_bytes())
-        tries = 0
-        while graph.n_edges == 0:
-            try:
-                graph.apply(batch, 1 << 20)
-            except NoMemory as error:
-                assert moves.make_room(error, 1, tries)
-                tries += 1
-        assert tries > 1 and graph.device is None and not graph.rows_lost
+        for tries in range(2):
+            with pytest.raises(NoMemory) as refused:
+                graph.apply(EdgeBatch.of([0], [1], weights=[1.0]), 1 << 20)
+            assert moves.make_room(refused.value, 1, tries)
+        assert graph.apply(EdgeBatch.of([0], [1], weights=[1.0]), 1 << 20).inserted == 1
+        assert graph.device is None and not graph.rows_lost
         assert graph.device_lost is not None and "it has no memory" in graph.device_lost
     finally:
-        emulated_cupy.get_default_memory_pool().set_limit()
+        pool.set_limit()
         graph.close()
 
 

@@ -121,9 +121,11 @@ class Rebalancing:
         self._graph.placement.newcomers = self._rebalancer.newcomers
 
     def make_room(self, error: NoMemory, updates: int, tries: int) -> bool:
-        """Whether a batch of so many updates is to be tried again, if it is the device that had no memory for it:
-        new vertices are the host's, and rows leave, more of them with each of the ``tries`` for this batch, at last
-        all; a device that has no memory even so is given up. False: the host has no memory for them."""
+        """Whether a batch of so many updates is to be tried again, if it is the device that had no memory for it.
+
+        New vertices become the host's, and rows leave, more of them with each of the ``tries`` for this batch, at
+        last all; a device that has no memory even so is given up. False: the host has no memory for them.
+        """
         full = error.__cause__
         if not isinstance(full, SideFull) or full.side != DEVICE or self._room() is None:
             return False
