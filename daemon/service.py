@@ -614,7 +614,11 @@ class Service:
         if card is None or device is None or not self.graph.owned:
             return None
         held = sum(device.memory_bytes().values())
-        return Room(held, card.available_bytes - card.held_bytes + held)
+        try:
+            return Room(held, card.available_bytes - card.held_bytes + held)
+        except Exception as error:  # the driver's own types: it may be here that it tells of a failure
+            self.graph.drop_device(f"{type(error).__name__}: {error}")
+            return None
 
     def _make_asked(self) -> EngineAsked:
         """Who answers for programs at run time, and for the placement of rows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ from graphtide.daemon.engine.sides import Sides, host_rows_of
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.ingest.prepared import PreparedQueue
+from graphtide.daemon.service import Service
 from graphtide.gpma.edges import EdgeBatch, EdgeList
 from graphtide.ops.metrics import MOVE_REASONS, Metrics
 from graphtide.partition.graph import Graph, NoMemory
@@ -198,6 +199,33 @@ def test_a_device_without_rows_that_has_no_memory_is_given_up(emulated_cupy: Mod
     finally:
         pool.set_limit()
         graph.close()
+
+
+def test_a_card_that_fails_when_asked_for_its_memory_is_lost(emulated_cupy: ModuleType) -> None:
+    """That is what the process starts again for, and no mistake of its own."""
+
+    class Failing:
+        held_bytes = 0
+
+        @property
+        def available_bytes(self) -> int:
+            raise RuntimeError("cudaErrorIllegalAddress")
+
+    graph = Graph(host_rows="owned", device=True)
+    try:
+        graph.apply(EdgeBatch.of([0], [1], weights=[1.0]), 2)
+        running: Any = SimpleNamespace(graph=graph, card=Failing())
+        assert Service._room(running) is None
+        assert graph.rows_lost and graph.device_lost == "RuntimeError: cudaErrorIllegalAddress"
+    finally:
+        graph.close()
+
+
+def test_imbalance_ends_with_the_device(setting: Setting) -> None:
+    setting.metrics.imbalance(0.9)
+    setting.limit = None
+    setting.epoch()
+    assert setting.value("imbalance_ratio") == 0
 
 
 def test_rows_without_edges_leave_where_no_others_can(setting: Setting) -> None:

@@ -110,6 +110,7 @@ class Rebalancing:
         self._rebalancer.ages.changed(destinations(keys))
         room = self._room()
         if room is None:
+            self._metrics.imbalance(0.0)
             return
         measures = self._measures(epoch, room)
         self._moved_edges, self._moved_s = 0, 0.0
