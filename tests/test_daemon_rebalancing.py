@@ -217,6 +217,8 @@ def test_a_card_that_fails_when_asked_for_its_memory_is_lost(emulated_cupy: Modu
         running: Any = SimpleNamespace(graph=graph, card=Failing())
         assert Service._room(running) is None
         assert graph.rows_lost and graph.device_lost == "RuntimeError: cudaErrorIllegalAddress"
+        Sides(graph, Metrics()).look()  # the epoch at hand is told to its end
+        assert graph.n_edges == 1 and graph.memory_bytes() and 0 <= graph.density <= 1
     finally:
         graph.close()
 
