@@ -615,7 +615,7 @@ class Service:
             return None
         held = sum(device.memory_bytes().values())
         try:
-            return Room(held, card.available_bytes - card.held_bytes + held)
+            return Room(held, card.available_bytes - card.used_bytes + held)
         except Exception as error:  # the driver's own types: it may be here that it tells of a failure
             self.graph.drop_device(f"{type(error).__name__}: {error}")
             return None

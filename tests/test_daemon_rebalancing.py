@@ -223,6 +223,18 @@ def test_a_card_that_fails_when_asked_for_its_memory_is_lost(emulated_cupy: Modu
         graph.close()
 
 
+def test_memory_that_a_pool_keeps_free_has_room_for_rows(emulated_cupy: ModuleType) -> None:
+    """Else rows that leave would make no room: what they give back is kept there."""
+    graph = Graph(host_rows="owned", device=True)
+    try:
+        rows = sum(graph.sides[1].memory_bytes().values())
+        card: Any = SimpleNamespace(available_bytes=10**9, held_bytes=9 * 10**8, used_bytes=rows + 10**8)
+        running: Any = SimpleNamespace(graph=graph, card=card)
+        assert Service._room(running) == Room(rows, 9 * 10**8)
+    finally:
+        graph.close()
+
+
 def test_imbalance_ends_with_the_device(setting: Setting) -> None:
     setting.metrics.imbalance(0.9)
     setting.limit = None
@@ -247,6 +259,11 @@ def test_an_epoch_that_the_device_has_no_memory_for_goes_on_when_rows_have_left(
     queue, waited, refusals = PreparedQueue(100), list[Any](), [no_memory(1), no_memory(1)]
     pipeline = pipeline_of(setting.graph, queue, setting.metrics, System(tmp_path), waited)
     pipeline.rebalancing = setting.moves
+    released: list[int] = []
+    card: Any = SimpleNamespace(
+        release=lambda: released.append(setting.owned()[1]), held_bytes=0, limit_bytes=None, name="emulated"
+    )
+    pipeline.sides = Sides(setting.graph, setting.metrics, card)
     apply = setting.graph.apply
 
     def refusing(*given: Any) -> Any:
@@ -260,6 +277,7 @@ def test_an_epoch_that_the_device_has_no_memory_for_goes_on_when_rows_have_left(
     assert pipeline._epoch(queue.take(100, timeout_s=60))
     assert not refusals and setting.graph.n_edges > before
     assert 0 < setting.owned()[1] < N and set(waited) <= {None}
+    assert released[0] < N and len(released) == 2, "what rows have left is given back before the next try"
     assert [one["reason"] for one in setting.moves.stats()["decisions"]][-2:] == ["evict", "evict"]
 
 
