@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 VARIABLE = "GRAPHTIDE_DEVICE_LOST"
 """Tells the next start of a device that it must not use; JSON."""
 
+REASON_CHARACTERS = 2000
+"""Of a reason, so many go along: the system refuses environments that are too large."""
+
 
 @dataclass(frozen=True, slots=True)
 class LostDevice:
@@ -45,7 +48,7 @@ def replace_process(lost: LostDevice | None) -> NoReturn:
     """Begin anew. Whoever calls has closed everything."""
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     if lost is not None:
-        environment[VARIABLE] = json.dumps(asdict(lost))
+        environment[VARIABLE] = json.dumps({**asdict(lost), "reason": lost.reason[:REASON_CHARACTERS]})
     log.warning("the process replaces itself, and goes on from the newest checkpoint")
     logging.shutdown()
     sys.stdout.flush()

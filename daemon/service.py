@@ -614,7 +614,11 @@ class Service:
         if card is None or device is None or not self.graph.owned:
             return None
         held = sum(device.memory_bytes().values())
-        return Room(held, card.available_bytes - card.held_bytes + held)
+        try:
+            return Room(held, card.available_bytes - card.used_bytes + held)
+        except Exception as error:  # the driver's own types: it may be here that it tells of a failure
+            self.graph.drop_device(f"{type(error).__name__}: {error}")
+            return None
 
     def _make_asked(self) -> EngineAsked:
         """Who answers for programs at run time, and for the placement of rows."""
@@ -912,7 +916,8 @@ def _shown(spec: Mapping[str, Any]) -> str:
 def _signals(stop: Callable[[], None], reload: Callable[[], None]) -> Iterator[None]:
     """SIGTERM and SIGINT ask for a clean stop; a second one ends the process at once. SIGHUP asks to reload.
 
-    A SIGHUP because our terminal is gone asks for a stop.
+    A SIGHUP because our terminal is gone asks for a stop. One that comes after the block is ignored if the process
+    is to replace itself: it is running all the time to whoever sends it, and reads everything again anyhow.
     """
     asked = False
     had_terminal = _has_terminal()
@@ -938,6 +943,9 @@ def _signals(stop: Callable[[], None], reload: Callable[[], None]) -> Iterator[N
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         yield
+    except (RowsLost, StartAgain):
+        before[signal.SIGHUP] = signal.SIG_IGN
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -139,12 +139,14 @@ class Rebalancer:
         self.newcomers = HOST
 
     def evict(self, bytes_needed: int) -> Move | None:
-        """What leaves at once where the device has no memory for a batch; None: it has no rows.
+        """What leaves at once where the device has no memory for a batch; None: it has no rows with edges. New
+        vertices are the host's from now on.
 
         So many rows that as many bytes are free, and ``SPARE`` of the device's memory by what was last measured,
         beyond any budget. Where they are not enough, those that moved lately leave, too.
         """
         self._drop()
+        self.newcomers = HOST
         edges = bytes_needed / self._edge_bytes()
         if self._last is not None:
             edges = max(edges, self._edges_until(self._last, SPARE))
@@ -164,7 +166,6 @@ class Rebalancer:
         self._restart()
         if self._last is not None:
             self._relieve(self._last)
-        self.newcomers = HOST
         self.ages.moved(leaving.vertices)
         return Move(leaving.vertices, HOST, "evict", n)
 

@@ -328,3 +328,30 @@ def test_sighup_means_a_stop_only_where_the_terminal_is_gone(tmp_path):
     finally:
         process.kill()
         process.wait()
+
+
+AGAIN = """
+import os, signal
+from graphtide.daemon.again import LostDevice, StartAgain, lost_before, replace_process
+
+def reload():
+    os.kill(os.getpid(), signal.SIGHUP)
+
+if (lost := lost_before()) is not None:
+    reload()  # nobody listens for it yet
+    print(lost.name, lost.reason[:9])
+else:
+    from graphtide.daemon.service import _signals
+
+    try:
+        with _signals(lambda: None, lambda: None):
+            raise StartAgain(LostDevice("card", "it failed" * 100_000))
+    except StartAgain as again:
+        reload()  # nobody listens for it any more
+        replace_process(again.lost)
+"""
+
+
+def test_neither_sighup_nor_a_long_reason_ends_a_process_that_replaces_itself():
+    done = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "card it failed\n"), done.stderr

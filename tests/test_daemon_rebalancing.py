@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -20,6 +21,7 @@ from graphtide.daemon.engine.sides import Sides, host_rows_of
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.ingest.prepared import PreparedQueue
+from graphtide.daemon.service import Service
 from graphtide.gpma.edges import EdgeBatch, EdgeList
 from graphtide.ops.metrics import MOVE_REASONS, Metrics
 from graphtide.partition.classes import DEVICE
@@ -172,6 +174,85 @@ def test_no_memory_for_a_batch_has_rows_leave_more_of_them_each_time_and_at_last
     setting.epoch()
 
 
+def test_new_vertices_that_the_device_has_no_memory_for_are_the_hosts_at_once(setting: Setting) -> None:
+    setting.graph.placement.newcomers = 1
+    assert setting.moves.make_room(no_memory(1), 10, 0), "the batch is tried again"
+    setting.graph.apply(EdgeBatch.of([0], [1], weights=[1.0]), N)
+    assert setting.owned() == (N, 0)
+
+
+def test_a_device_without_rows_that_has_no_memory_is_given_up(emulated_cupy: ModuleType) -> None:
+    graph = Graph(host_rows="owned", device=True)
+
+    def room() -> Room | None:
+        return None if graph.device is None else Room(0, 1)
+
+    pool = emulated_cupy.get_default_memory_pool()
+    try:
+        moves = Rebalancing(graph, StorageGate(), room, Metrics(), PartitionConfig())
+        pool.set_limit(pool.used_bytes())
+        for tries in range(2):
+            with pytest.raises(NoMemory) as refused:
+                graph.apply(EdgeBatch.of([0], [1], weights=[1.0]), 1 << 20)
+            assert moves.make_room(refused.value, 1, tries)
+        assert graph.apply(EdgeBatch.of([0], [1], weights=[1.0]), 1 << 20).inserted == 1
+        assert graph.device is None and not graph.rows_lost
+        assert graph.device_lost is not None and "it has no memory" in graph.device_lost
+    finally:
+        pool.set_limit()
+        graph.close()
+
+
+def test_a_card_that_fails_when_asked_for_its_memory_is_lost(emulated_cupy: ModuleType) -> None:
+    """That is what the process starts again for, and no mistake of its own."""
+
+    class Failing:
+        held_bytes = 0
+
+        @property
+        def available_bytes(self) -> int:
+            raise RuntimeError("cudaErrorIllegalAddress")
+
+    graph = Graph(host_rows="owned", device=True)
+    try:
+        graph.apply(EdgeBatch.of([0], [1], weights=[1.0]), 2)
+        running: Any = SimpleNamespace(graph=graph, card=Failing())
+        assert Service._room(running) is None
+        assert graph.rows_lost and graph.device_lost == "RuntimeError: cudaErrorIllegalAddress"
+        Sides(graph, Metrics()).look()  # the epoch at hand is told to its end
+        assert graph.n_edges == 1 and graph.memory_bytes() and 0 <= graph.density <= 1
+    finally:
+        graph.close()
+
+
+def test_memory_that_a_pool_keeps_free_has_room_for_rows(emulated_cupy: ModuleType) -> None:
+    """Else rows that leave would make no room: what they give back is kept there."""
+    graph = Graph(host_rows="owned", device=True)
+    try:
+        rows = sum(graph.sides[1].memory_bytes().values())
+        card: Any = SimpleNamespace(available_bytes=10**9, held_bytes=9 * 10**8, used_bytes=rows + 10**8)
+        running: Any = SimpleNamespace(graph=graph, card=card)
+        assert Service._room(running) == Room(rows, 9 * 10**8)
+    finally:
+        graph.close()
+
+
+def test_imbalance_ends_with_the_device(setting: Setting) -> None:
+    setting.metrics.imbalance(0.9)
+    setting.limit = None
+    setting.epoch()
+    assert setting.value("imbalance_ratio") == 0
+
+
+def test_rows_without_edges_leave_where_no_others_can(setting: Setting) -> None:
+    setting.graph.placement.newcomers = 1
+    setting.graph.apply(EdgeBatch.of([], [], weights=[]), N)
+    assert setting.owned() == (0, N)
+    for tries in range(3):
+        setting.moves.make_room(no_memory(1), 10, tries)
+    assert setting.owned() == (N, 0)
+
+
 def test_an_epoch_that_the_device_has_no_memory_for_goes_on_when_rows_have_left(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -180,6 +261,11 @@ def test_an_epoch_that_the_device_has_no_memory_for_goes_on_when_rows_have_left(
     queue, waited, refusals = PreparedQueue(100), list[Any](), [no_memory(1), no_memory(1)]
     pipeline = pipeline_of(setting.graph, queue, setting.metrics, System(tmp_path), waited)
     pipeline.rebalancing = setting.moves
+    released: list[int] = []
+    card: Any = SimpleNamespace(
+        release=lambda: released.append(setting.owned()[1]), held_bytes=0, limit_bytes=None, name="emulated"
+    )
+    pipeline.sides = Sides(setting.graph, setting.metrics, card)
     apply = setting.graph.apply
 
     def refusing(*given: Any) -> Any:
@@ -193,6 +279,7 @@ def test_an_epoch_that_the_device_has_no_memory_for_goes_on_when_rows_have_left(
     assert pipeline._epoch(queue.take(100, timeout_s=60))
     assert not refusals and setting.graph.n_edges > before
     assert 0 < setting.owned()[1] < N and set(waited) <= {None}
+    assert released[0] < N and len(released) == 2, "what rows have left is given back before the next try"
     assert [one["reason"] for one in setting.moves.stats()["decisions"]][-2:] == ["evict", "evict"]
 
 
@@ -262,6 +349,19 @@ def test_stats_by_side_are_by_owner(setting: Setting) -> None:
     assert min(stats["bytes"]) > 0
     shown = setting.metrics.registry.get_sample_value("graphtide_side_vertices", {"side": "host"})
     assert shown == N - 100
+
+
+def test_a_device_that_is_lost_without_rows_is_no_side_any_more(emulated_cupy: ModuleType) -> None:
+    graph = Graph(host_rows="owned", device=True)
+    try:
+        sides = Sides(graph, Metrics())
+        graph.drop_device("it was unplugged")
+        graph.apply(EdgeBatch.of([0], [1], weights=[1.0]), 2)
+        sides.look()
+        stats = sides.stats()
+        assert (stats["sides"], stats["vertices"], stats["edges"]) == (["host"], [2], [1])
+    finally:
+        graph.close()
 
 
 @pytest.mark.parametrize("fits", [True, False])

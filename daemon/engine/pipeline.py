@@ -294,6 +294,7 @@ class Pipeline:
             except NoMemory as error:
                 self.gate.settle()
                 if self.rebalancing is not None and self.rebalancing.make_room(error, updates, tries):
+                    self.sides.release()
                     tries += 1
                     continue
                 self.memory.refused(str(error))

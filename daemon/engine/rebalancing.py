@@ -110,6 +110,7 @@ class Rebalancing:
         self._rebalancer.ages.changed(destinations(keys))
         room = self._room()
         if room is None:
+            self._metrics.imbalance(0.0)
             return
         measures = self._measures(epoch, room)
         self._moved_edges, self._moved_s = 0, 0.0
@@ -122,20 +123,33 @@ class Rebalancing:
             self._graph.placement.newcomers = self._rebalancer.newcomers
 
     def make_room(self, error: NoMemory, updates: int, tries: int) -> bool:
-        """Have rows leave the device, if it is the device that had no memory for a batch of so many updates: more
-        of them with each of the ``tries`` for this batch, at last all. False: there are none, or the host has no
-        memory for them, or all of that has not helped."""
+        """Whether a batch of so many updates is to be tried again, if it is the device that had no memory for it.
+
+        New vertices become the host's, and rows leave, more of them with each of the ``tries`` for this batch, at
+        last all; a device that has no memory even so is given up. False: the host has no memory for them.
+        """
         full = error.__cause__
-        if not isinstance(full, SideFull) or full.side != DEVICE:
+        if not isinstance(full, SideFull) or full.side != DEVICE or self._room() is None:
             return False
-        if tries > ALL_LEAVE or self._room() is None:
-            return False
-        bytes_needed = EVERYTHING if tries == ALL_LEAVE else BYTES_OF_UPDATE * updates * 16**tries
+        placement = self._graph.placement
+        if placement.owned[DEVICE] == 0 and placement.newcomers == HOST:
+            return self._give_up(error)
+        bytes_needed = EVERYTHING if tries >= ALL_LEAVE else BYTES_OF_UPDATE * updates * 16**tries
         move = self._rebalancer.evict(bytes_needed)
-        if move is not None and tries == ALL_LEAVE:  # those of no edges, too
-            owned = np.flatnonzero(self._graph.placement.owner == DEVICE).astype(np.uint32)
-            move = move._replace(vertices=owned)
-        return move is not None and self._carry_out([move])
+        placement.newcomers = self._rebalancer.newcomers
+        if move is None or tries >= ALL_LEAVE:  # those of no edges, too
+            owned = np.flatnonzero(placement.owner == DEVICE).astype(np.uint32)
+            move = Move(owned, HOST, "evict", 0) if move is None else move._replace(vertices=owned)
+        return self._carry_out([move])
+
+    def _give_up(self, error: NoMemory) -> bool:
+        """Go on without a device that has no rows, nor memory to be told of others'. False: there is none."""
+        if self._graph.device is None:
+            return False
+        with self._gate.apply():
+            self._graph.drop_device(f"it has no memory: {error}")
+        self._gate.settle()
+        return True
 
     def _carry_out(self, moves: Sequence[Move]) -> bool:
         """False: there was no memory, or is no second side any more, and what is left of the moves is dropped."""

@@ -115,9 +115,7 @@ class Sides:
             self._lost = True
             log.error("the device is lost, and the host goes on alone: %s", reason)
             self._metrics.device_lost()
-            if self._card is not None:
-                with suppress(Exception):  # a card that failed takes nothing back
-                    self._card.release()
+            self.release()
         present = self._graph.device is not None
         for name, vertices, edges, stored in zip(*self._by_side(), strict=True):
             self._metrics.side(name, vertices=vertices, edges=edges, stored_bytes=stored)
@@ -129,6 +127,12 @@ class Sides:
             self._metrics.device(
                 present=present, programs=len(self._on_device()), held_bytes=held, limit_bytes=limit or 0
             )
+
+    def release(self) -> None:
+        """Give memory of the device back that no array has any more, so that there is room for larger ones."""
+        if self._card is not None:
+            with suppress(Exception):  # a card that failed takes nothing back
+                self._card.release()
 
     def stats(self) -> dict[str, Any]:
         """For the request ``stats``, under ``placement``."""
@@ -155,10 +159,15 @@ class Sides:
     def _by_side(self) -> tuple[list[str], list[int], list[int], list[int]]:
         """Names, vertices whose rows are there, entries of out-rows, and bytes."""
         graph = self._graph
-        sides = [side for side in graph.sides if side is graph.device or side in graph.hosts]
+        numbered = [
+            (number, side)
+            for number, side in enumerate(graph.sides)
+            if side is graph.device or side in graph.hosts
+        ]
+        sides = [side for _, side in numbered]
         stored = [sum(side.memory_bytes().values()) for side in sides]
         stored[0] = sum(graph.memory_bytes().values())  # with what belongs to no side
-        owned = list(graph.placement.owned) if graph.owned else [graph.n_alive] * len(sides)
+        owned = [graph.placement.owned[number] if graph.owned else graph.n_alive for number, _ in numbered]
         return [side.name for side in sides], owned, [side.out.n_edges for side in sides], stored
 
     def _on_device(self) -> list[str]:

@@ -39,6 +39,11 @@ class Card:
         return int(_pool().total_bytes())
 
     @property
+    def used_bytes(self) -> int:
+        """Memory that arrays of this process have, without the free blocks that it keeps for others."""
+        return int(_pool().used_bytes())
+
+    @property
     def available_bytes(self) -> int:
         """Memory that arrays of this process may take in all now, by the limit and by what others have left."""
         free = int(import_cupy().cuda.Device().mem_info[0]) + self.held_bytes
