@@ -445,10 +445,10 @@ def test_a_second_daemon_on_the_same_checkpoints_is_refused(daemon: Daemon) -> N
     assert "in use by another graphtide process" in second.stderr
 
 
-def test_methods_of_later_versions_answer_not_supported(daemon: Daemon) -> None:
+def test_what_is_not_offered_is_said(daemon: Daemon) -> None:
     daemon.start()
     with daemon.client() as client:
-        for method in ("placement", "admin.checkpoint", "admin.rebalance"):
+        for method in ("admin.checkpoint", "admin.rebalance"):  # of no version yet; nothing to be moved here
             with pytest.raises(NotSupported):
                 client.call(method)
         with pytest.raises(RequestError):
