@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import cuda_emulator
@@ -87,8 +88,7 @@ Run = TypeVar("Run", bound=Splitting)
 Make = Callable[..., Any]
 
 
-@pytest.fixture
-def run_of(emulated_cupy: Any) -> Iterator[Make]:
+def runs() -> Iterator[Make]:
     """Makes runs of a class, and closes their graphs."""
     made: list[Any] = []
 
@@ -99,6 +99,16 @@ def run_of(emulated_cupy: Any) -> Iterator[Make]:
     yield make
     for run in made:
         run.graph.close()
+
+
+@pytest.fixture
+def run_of(cupy: ModuleType) -> Iterator[Make]:
+    yield from runs()
+
+
+@pytest.fixture
+def emulated_run_of(emulated_cupy: ModuleType) -> Iterator[Make]:
+    yield from runs()
 
 
 def step(run: Any, epoch: Epoch, seed: int) -> Refresh:
@@ -165,7 +175,7 @@ def test_ranks_and_counts_of_any_history(
 
 @pytest.mark.parametrize("share", [0.01, 0.5])
 def test_marks_are_on_the_device_as_vertices_come(
-    emulated_cupy: Any, graphs: list[Graph], seed: int, share: float
+    cupy: ModuleType, graphs: list[Graph], seed: int, share: float
 ) -> None:
     graph = Graph(device=True, host_rows="owned", threads=1)
     graphs.append(graph)
@@ -188,8 +198,8 @@ def test_marks_are_on_the_device_as_vertices_come(
         side.set_remote(np.array([1 << 20], np.uint32), True)
 
 
-def test_rows_without_edges_make_nothing_remote(run_of: Make) -> None:
-    run = run_of(PathRun, "bfs")
+def test_rows_without_edges_make_nothing_remote(emulated_run_of: Make) -> None:
+    run = emulated_run_of(PathRun, "bfs")
     graph = run.graph
     side = graph.device
     run.step(inserts([(0, 1), (1, 2), (2, 0)], 5))
@@ -207,13 +217,13 @@ def test_rows_without_edges_make_nothing_remote(run_of: Make) -> None:
 
 @pytest.mark.parametrize("has_address_space", [True, False])
 def test_graphs_in_one_process_share_no_registered_page(
-    run_of: Make, has_address_space: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+    emulated_run_of: Make, has_address_space: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their small columns lie side by side in memory."""
     if not has_address_space:
         for module in (slot_memory, vertex_columns):
             monkeypatch.setattr(module, "reserve", lambda n_bytes: None)
-    several = [run_of(PathRun, "bfs") for _ in range(3)]
+    several = [emulated_run_of(PathRun, "bfs") for _ in range(3)]
     for epoch in random_history(seed, directed=True, epochs=4).epochs:
         for run in several:
             step(run, epoch, seed)
@@ -283,7 +293,7 @@ def live(rows: RowView) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("family", ["bfs", "components", "pagerank"])
 def test_while_the_host_s_array_grows_and_shrinks(
-    run_of: Make, family: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    emulated_run_of: Make, family: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from graphtide.compute.device import forest_runs, path_runs, push_runs
     from graphtide.gpma.device import constants
@@ -294,9 +304,9 @@ def test_while_the_host_s_array_grows_and_shrinks(
     for module in (constants, path_runs, forest_runs, push_runs):
         monkeypatch.setattr(module, "LONG_ROW", 12)  # some are, some are not
     if family == "pagerank":
-        run = run_of(RanksRun, tolerance=0.1)
+        run = emulated_run_of(RanksRun, tolerance=0.1)
     else:
-        run = run_of(ComponentsRun) if family == "components" else run_of(PathRun, family)
+        run = emulated_run_of(ComponentsRun) if family == "components" else emulated_run_of(PathRun, family)
     program = run.program if family == "pagerank" else run.twin
 
     def step(epoch: Epoch) -> bool:
