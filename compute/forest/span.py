@@ -137,9 +137,9 @@ def _pull_pieces(t, forest, n, out, in_, both, h, level, reach):  # type: ignore
         edges = np.int64(0)
         for first in range(begin, min(begin + _SWEEP_PIECE, n), _TOGETHER):
             n_looking: Any = np.int64(0)
-            for v in range(first, min(first + _TOGETHER, n)):
-                looking[n_looking] = v
-                n_looking += np.int64(forest.handle[v] == NO_VERTEX)
+            for each in range(first, min(first + _TOGETHER, n)):
+                looking[n_looking] = each
+                n_looking += np.int64(forest.handle[each] == NO_VERTEX)
             for side in range(2 if both else 1):
                 if n_looking == 0:
                     break
