@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import ssl
 import struct
@@ -28,6 +29,7 @@ class SchemaRegistry:
         self.asked: list[str] = []
         self._schemas: dict[int, dict[str, Any]] = {}
         self._subjects: dict[tuple[str, int], int] = {}
+        self._numbers = itertools.count(1)
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -63,7 +65,7 @@ class SchemaRegistry:
     ) -> int:
         """A version of a subject; its id."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        number = len(self._schemas) + 1 if number is None else number
+        number = next(self._numbers) if number is None else number
         named = [dict(zip(("name", "subject", "version"), one, strict=True)) for one in references]
         entry: dict[str, Any] = {"schema": text} | ({"references": named} if named else {})
         self._schemas[number] = entry if kind == "AVRO" else entry | {"schemaType": kind}
@@ -93,7 +95,9 @@ class SchemaRegistry:
                 return 200, b'["JSON","PROTOBUF","AVRO"]'
             case ["schemas", "ids", number]:
                 found = self._schemas.get(int(number))
-                return _error(404, 40403, "Schema not found") if found is None else (200, json.dumps(found).encode())
+                return (
+                    _error(404, 40403, "Schema not found") if found is None else (200, json.dumps(found).encode())
+                )
             case ["subjects", subject, "versions", version]:
                 id = self._subjects.get((subject.replace("%2F", "/"), int(version)))
                 if id is None:

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import fastavro
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -96,7 +95,11 @@ def test_reads_what_is_wanted_as_fastavro_wrote_it(values: list[dict[str, Any]])
     assert not bad
     for document, value in zip(found.documents(), values, strict=True):
         assert document.keys() == {"before", "after", "kind", "sure", "share"}
-        assert [document[name] for name in ("kind", "sure", "share")] == [value["kind"], value["sure"], value["share"]]
+        assert [document[name] for name in ("kind", "sure", "share")] == [
+            value["kind"],
+            value["sure"],
+            value["share"],
+        ]
         if value["before"] is None:
             assert document["before"] is None
         else:
@@ -124,7 +127,11 @@ LOGICAL = [
 @pytest.mark.parametrize(("kind", "value", "expected"), LOGICAL)
 @pytest.mark.parametrize("nullable", [False, True])
 def test_logical_types(kind: Any, value: Any, expected: Any, nullable: bool) -> None:
-    schema = {"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", kind] if nullable else kind}]}
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "x", "type": ["null", kind] if nullable else kind}],
+    }
     found, bad = laid_out(schema, [("x",)], ("x",)).read([encoded(schema, {"x": value})])
     assert not bad and found.documents() == [{"x": expected}]
 
@@ -152,7 +159,7 @@ def test_every_byte_that_is_missing_or_too_many_is_noticed() -> None:
     assert documents[0]["after"]["payer"] == documents[-1]["after"]["payer"] == 300
 
 
-ARRAY = {"type": "array", "items": "long"}
+ARRAY, NULLS = ({"type": "array", "items": items} for items in ("long", "null"))
 CHAIN = {
     "type": "record",
     "name": "Chain",
@@ -169,7 +176,11 @@ WRONG = [
     ({"type": "map", "values": "null"}, b"\x02\x01", "a negative length"),
     (CHAIN, b"\x02" * DEPTH_MAX + b"\x00", f"more than {DEPTH_MAX} values within each other"),
     ({"type": "array", "items": "null"}, encoded("long", 1 << 60) + b"\0", "more values than its bytes may hold"),
-    ({"type": "array", "items": "null"}, encoded("long", -(1 << 63)) + b"\0", "more values than its bytes may hold"),
+    (
+        {"type": "array", "items": "null"},
+        encoded("long", -(1 << 63)) + b"\0",
+        "more values than its bytes may hold",
+    ),
 ]
 
 
@@ -181,7 +192,7 @@ def test_exact_reasons(schema: Any, record: bytes, why: str) -> None:
 def test_blocks_that_say_how_long_they_are() -> None:
     assert why_bad(ARRAY, b"\x03\x04\x02\x04\x00") is None
     assert why_bad(CHAIN, b"\x02" * (DEPTH_MAX - 1) + b"\x00") is None
-    assert why_bad({"type": "array", "items": "null"}, encoded("long", STEPS_MIN // 2) + b"\0") is None
+    assert why_bad(NULLS, encoded("long", STEPS_MIN // 2) + b"\0") is None
 
 
 def test_referred_types_and_namespaces() -> None:
@@ -257,7 +268,7 @@ def test_types_that_stand_for_too_many_values() -> None:
         layout(text, (), Wanted([]))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=4))
 def test_no_bytes_can_stop_the_stream(records: list[bytes]) -> None:
     for schema in (ENVELOPE, CHAIN, doubling(5)):
@@ -267,23 +278,27 @@ def test_no_bytes_can_stop_the_stream(records: list[bytes]) -> None:
             again, alone = plan.read([records[row]])
             assert (row in bad) == (0 in alone)
             assert repr(document) == repr(again.documents()[0]) or row in bad
-    assert np.all(found.number >= -(2**63))
 
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["record", "R", "long", "null", "array"]),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["type", "name", "fields", "items", "symbols", "size"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "name", "fields", "items", "symbols", "size"]), inner, max_size=4
+        )
+    ),
     max_leaves=12,
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(json_values)
 def test_no_schema_can_stop_the_stream(schema: Any) -> None:
     try:
         plan = laid_out(schema, PATHS)
     except Bad as bad:
-        assert bad.reason == "bad-schema"
+        if bad.reason != "bad-schema":
+            raise
     else:
         plan.read([b"", b"\0\0\0"])[0].documents()
