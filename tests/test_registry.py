@@ -15,6 +15,7 @@ from typing import Any
 import fastavro
 import numpy as np
 import pytest
+from apicurio import apicurio, register
 from brokers import client
 from certificates import certificate
 from hypothesis import given, settings
@@ -623,6 +624,35 @@ def test_the_doctor_asks_the_registry() -> None:
         (finding,) = doctor._registry(config)
         assert finding.status == "fail" and "is no schema registry" in finding.found
     assert not [*doctor._registry(from_tables({}))]
+
+
+@pytest.mark.long
+def test_a_real_registry(run_long: bool, tmp_path: Path) -> None:
+    """Apicurio, and what it says of ids that it does not know."""
+    if not run_long:
+        pytest.skip("fetches 160 MB once, and starts a server")
+    row = json.dumps({"type": "record", "name": "far.Row", "fields": [{"name": "id", "type": "long"}]})
+    fields = [{"name": "a", "type": "far.Row"}, {"name": "b", "type": "far.Row"}]
+    with apicurio(tmp_path) as url:
+        register(url, "row", row, "AVRO")
+        refers = [{"name": "far.Row", "subject": "row", "version": 1}]
+        pair = register(
+            url, "pair", json.dumps({"type": "record", "name": "Pair", "fields": fields}), "AVRO", refers
+        )
+        proto = register(url, "proto", PROTO, "PROTOBUF")
+        draft = "http://json-schema.org/draft-07/schema#"
+        document = register(url, "json", json.dumps({"$schema": draft, "type": "object"}), "JSON")
+        named = Decoder(columns=NamedColumns("a.id", "b.id"), registry=Registry(url))
+        assert updates(named.decode(raw(framed(pair, b"\x02\x04")))) == [(1, 2, 1, 1.0, NOW)]
+        decoder = Decoder(registry=Registry(url))
+        records = [
+            raw(framed(proto, b"\x10\x05\x18\x06\x21" + b"\0" * 8, b"\x02\x02"), 0),
+            raw(framed(document, b'{"src": 7, "dst": 8}'), 1),
+            raw(framed(9999, b""), 2),
+        ]
+        (decoded,) = decoder.decode_all(records)
+        assert updates(decoded) == [(5, 6, 1, 0.0, NOW), (7, 8, 1, 1.0, NOW)]
+        assert why(decoded) == [("unknown-schema", "the registry knows no schema 9999")]
 
 
 # -- the daemon -----------------------------------------------------------------------------------------------
