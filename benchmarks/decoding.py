@@ -5,8 +5,8 @@
 Random edges with weights, between integers and between strings (1000 different ones), so many to a record. In
 turns, the least of several tries. Arrow is left out where PyArrow is not installed.
 
-Then records of one edge each, as producers that know nothing of graphtide send them, a poll of them at a time: what
-a record of a registry, or a change event of Debezium, costs beside one in JSON. Avro is written by fastavro.
+Then records of one edge each, as producers that know nothing of graphtide send them, a poll of them at a time:
+what a record of a registry, or a change event of Debezium, costs beside one in JSON. Avro is written by fastavro.
 """
 
 from __future__ import annotations
