@@ -10,8 +10,7 @@ until the first answer that covers it. BFS, components and PageRank are kept. Be
 SciPy script recomputes PageRank and components under the same rates.
 
 ``--generators``: so many processes make and send the updates, each those of its own vertices (as producers place
-edges) to its own partition or file, in turns; together they send at the rate. What one can send takes as much of its
-core as ``generator cores`` says.
+edges) to its own partition or file, in turns; together they send at the rate. Processor time is that of all.
 """
 
 from __future__ import annotations
