@@ -70,6 +70,7 @@ class Needs:
     python_modules: list[str]
     results_topic: bool = False
     rows_move: bool = False
+    registry: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Needs:
@@ -82,6 +83,7 @@ class Needs:
             python_modules=list(config.compute.python_modules),
             results_topic=config.results.kind == "kafka",
             rows_move=config.partition.host_rows == "owned",
+            registry=config.source.registry.url is not None,
         )
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
@@ -92,7 +94,7 @@ class Needs:
         return [
             ("packed arrays", pma.warm_up),
             ("vertex index", lambda: vertex_index.warm_up(self.vertex_ids)),
-            ("decoders", lambda: decode.warm_up(self.vertex_ids)),
+            ("decoders", lambda: decode.warm_up(self.vertex_ids, registry=self.registry)),
             *self._programs(),
             ("copies of edges", snapshot.warm_up),
             ("vertices", graph.warm_up),
@@ -291,6 +293,7 @@ def _all() -> Iterator[Needs]:
             [],
             results_topic=directed,
             rows_move=directed,
+            registry=directed,
         )
 
 

@@ -64,7 +64,7 @@ from .ingest.loop import Ingest, IngestReport
 from .ingest.named_columns import named_columns
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
-from .ingest.sources import make_dead_letters, make_source
+from .ingest.sources import make_dead_letters, make_registry, make_source
 from .memory import MemoryGuard
 from .outgoing.make import make_writer, resume_of
 from .outgoing.writer import Resume, Writer
@@ -502,6 +502,7 @@ class Service:
         self._stack.callback(self.dead_letters.close)
         self.queue = PreparedQueue(config.epoch.queue_updates_max)
         self.reuse = IdReuse(self.index, self._begin_grace)
+        registry = make_registry(config)
         self.ingest = Ingest(
             source=self.source,
             decoder=Decoder(
@@ -511,6 +512,7 @@ class Service:
                 csv_columns=config.source.csv_columns or None,
                 csv_delimiter=config.source.csv_delimiter,
                 columns=named_columns(config.source.columns),
+                registry=registry,
             ),
             index=self.index,
             reuse=self.reuse,
@@ -524,6 +526,8 @@ class Service:
             has_memory=self.memory.has_room,
             engine_waits=self._engine_waits,
         )
+        if registry is not None:
+            registry.given_up = self.ingest.stop.is_set
         self.order = OrderLog(config.checkpoint.path / "order")
         self._stack.callback(self.order.close)
 
