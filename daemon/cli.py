@@ -224,6 +224,41 @@ def run(
 
 @app.command(
     epilog=examples(
+        "[cyan]graphtide kernels --config /etc/graphtide/graphtide.toml[/cyan]  after an upgrade, then restart",
+        "[cyan]graphtide kernels --portable[/cyan]  in the recipe of an image, as who may write the package",
+        "Where kernels came compiled with graphtide and fit this machine, there is nothing to do.",
+    )
+)
+def kernels(
+    config: ConfigFile = None,
+    settings: SetFlags = None,
+    portable: Annotated[
+        bool,
+        typer.Option(
+            "--portable",
+            help="Compile all kernels, for any settings and most machines of this kind, into the package itself.",
+        ),
+    ] = False,
+) -> None:
+    """Compile ahead what `run` would compile at its first start with these settings."""
+    if portable:
+        from .tools.portable import compile_portable
+
+        forms, file = compile_portable()
+        print(f"{forms} kernels in {file}")
+        return
+    loaded = _load(config, _flags(settings))
+    import threading
+
+    from .logs import configure
+    from .service import warm_up
+
+    configure(loaded.config.log.level, loaded.config.log.format)
+    warm_up(loaded.config, threading.Event(), lambda share: None, progress=sys.stderr.isatty())
+
+
+@app.command(
+    epilog=examples(
         "[cyan]graphtide demo[/cyan]",
         "[cyan]graphtide demo --data collegemsg.events.tsv.xz --window 86400 --keep ./demo[/cyan]",
     )

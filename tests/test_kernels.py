@@ -277,7 +277,12 @@ def test_waiting_for_another_process_can_be_stopped() -> None:
 
 
 def test_a_stop_while_this_process_compiles_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it does where no folder for kernels can be written."""
+    """As it does where no folder for kernels can be written, and they did not come compiled."""
+
+    def nothing() -> None:
+        raise Missing
+
+    monkeypatch.setattr(kernels, "only_from_cache", nothing)
     monkeypatch.setattr(runtime, "is_writable", lambda folder: False)
     stop = threading.Event()
     stop.set()
