@@ -45,6 +45,7 @@ ROOT = Path(__file__).parent.parent
 
 COMMANDS = (
     "run",
+    "kernels",
     "demo",
     "produce",
     "load",
