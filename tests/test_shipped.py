@@ -7,23 +7,26 @@ import itertools
 import json
 import logging
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from numba.core import config
-from running import Daemon
+from running import Daemon, toml
 
 from graphtide.compute import registry
 from graphtide.daemon import kernels
+from graphtide.daemon.errors import GraphtideError, NotWritten
 from graphtide.daemon.kernels import COMPILE, Needs
 from graphtide.daemon.tools import portable
 from graphtide.gpma import kernel_cache, shipped
@@ -231,6 +234,60 @@ def test_the_portable_target_is_made_of_features_that_llvm_knows() -> None:
     for _, features in portable.TARGETS.values():
         names = features.split(",")
         assert names and all(name[0] == "+" and name[1:] in known for name in names)
+
+
+def compiler(status: int, cache: Path) -> Callable[..., SimpleNamespace]:
+    """Stands for the process that compiles everything: it leaves what is in this cache."""
+
+    def run(command: Sequence[str], env: Mapping[str, str], **options: object) -> SimpleNamespace:
+        assert command[-2:] == ["graphtide.daemon.kernels", "--all"]
+        assert (env["NUMBA_CPU_NAME"], env["NUMBA_CPU_FEATURES"]) == portable.TARGETS["x86_64"]
+        shutil.copytree(cache, env["NUMBA_CACHE_DIR"], dirs_exist_ok=True)
+        return SimpleNamespace(returncode=status)
+
+    return run
+
+
+def test_portable_kernels_are_put_into_the_package(
+    made: Path, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(subprocess, "run", compiler(0, made.parent / "cache"))
+    with monkeypatch.context() as patch:
+        patch.setattr(shipped, "PACKAGE", made)  # Numba's cache goes by where the modules were
+        shipped.FILE.unlink()
+        assert portable.compile_portable() == (2, shipped.FILE)
+    assert isinstance(shipped.shipped(), Shipped)
+    assert [file.name for file in package.iterdir() if "kernels" in file.name] == ["kernels.bin"]
+    monkeypatch.setattr(shipped, "PACKAGE", made)
+    monkeypatch.setattr(shipped, "FILE", package / "no" / "kernels.bin")
+    with pytest.raises(NotWritten, match=r"kernels\.bin"):
+        portable.compile_portable()
+
+
+def test_portable_kernels_are_refused_where_they_cannot_be_made(
+    made: Path, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = shipped.FILE.read_bytes()
+    monkeypatch.setattr(platform, "machine", lambda: "vax")
+    with pytest.raises(GraphtideError, match="on x86_64, not on vax"):
+        portable.compile_portable()
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(subprocess, "run", compiler(1, made.parent / "cache"))
+    with pytest.raises(GraphtideError, match="status 1"):
+        portable.compile_portable()
+    assert shipped.FILE.read_bytes() == whole
+
+
+def test_kernels_are_compiled_ahead_for_a_configuration(tmp_path: Path) -> None:
+    """Here they are in the cache already."""
+    (tmp_path / "graphtide.toml").write_text(toml({"graph": {"weights": "unweighted"}, "program": []}))
+    done = subprocess.run(
+        [sys.executable, "-m", "graphtide", "kernels", "--config", "graphtide.toml"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "kernels are ready after" in done.stderr
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["graphtide.toml"]
 
 
 def test_a_start_says_why_it_compiles_though_kernels_came_along(
