@@ -27,6 +27,7 @@ from numba.core.caching import FunctionCache, NullCache
 from numba.core.runtime.nrt import rtsys
 
 from . import shipped
+from .lazy_linking import LazyCacheImpl
 
 MISSING = "graphtide:missing"
 """Numba's event (``numba.core.event``) that a kernel is not in the cache: before it is compiled, and again and
@@ -126,6 +127,8 @@ _turns = _Turns()
 
 class SharedCache(FunctionCache):
     """A kernel's cache that waits for whoever is compiling the same kernel."""
+
+    _impl_class = LazyCacheImpl
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]

@@ -31,9 +31,10 @@ import llvmlite.binding as llvm
 import numba
 from numba.core import config
 from numba.core.caching import _CacheLocator
-from numba.core.compiler import CompileResult
 from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
+
+from .lazy_linking import rebuild
 
 PACKAGE = Path(__file__).parents[1]
 FILE = PACKAGE / "kernels.bin"
@@ -184,7 +185,7 @@ def load(function: Any, signature: Any, target_context: Any) -> Any:
     if form is None:
         return None
     rtsys.initialize(target_context)  # what compiled code calls; what the compiler needs beside it is not loaded
-    return CompileResult._rebuild(target_context, *form)  # type: ignore[no-untyped-call]
+    return rebuild(target_context, form)
 
 
 # -- making the file ------------------------------------------------------------------------------------------
