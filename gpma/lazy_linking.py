@@ -55,10 +55,10 @@ class _Context:
     def codegen(self) -> _Context:
         return self
 
-    def unserialize_library(self, kept: tuple[str, str, tuple[bytes, Bitcode]]) -> _Library:
+    def unserialize_library(self, kept: tuple[str, str, tuple[bytes, Bitcode]]) -> Any:
         name, _, (machine_code, bitcode) = kept
         codegen = self._context.codegen()
-        library = _Library(codegen, name)
+        library: Any = _Library(codegen, name)  # type: ignore[no-untyped-call]
         library._bitcode = bitcode
         library.enable_object_caching()
         library._set_compiled_object(machine_code)
