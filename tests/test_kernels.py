@@ -117,10 +117,10 @@ def test_a_compiler_that_fails_is_told_and_leaves_the_work_to_the_daemon(caplog:
     assert seen[0].done == 0 and seen[0].total == len(seen[0].left) == len(needs().steps())
 
 
-def test_a_daemon_loads_the_client_of_kafka_only_for_kafka() -> None:
-    script = "import sys, graphtide.daemon.service; print('kafka' in sys.modules)"
+def test_a_daemon_loads_the_client_of_kafka_only_for_kafka_and_rich_only_for_a_terminal() -> None:
+    script = "import sys, graphtide.daemon.service; print('kafka' in sys.modules, 'rich' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    assert done.stdout == "False False\n"
 
 
 def test_only_what_is_configured_is_compiled() -> None:
