@@ -242,6 +242,7 @@ def compiler(status: int, cache: Path) -> Callable[..., SimpleNamespace]:
     def run(command: Sequence[str], env: Mapping[str, str], **options: object) -> SimpleNamespace:
         assert command[-2:] == ["graphtide.daemon.kernels", "--all"]
         assert (env["NUMBA_CPU_NAME"], env["NUMBA_CPU_FEATURES"]) == portable.TARGETS["x86_64"]
+        assert env["NUMBA_DISABLE_INTEL_SVML"] == "1"
         shutil.copytree(cache, env["NUMBA_CACHE_DIR"], dirs_exist_ok=True)
         return SimpleNamespace(returncode=status)
 
