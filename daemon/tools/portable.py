@@ -41,6 +41,7 @@ def compile_portable() -> tuple[int, Path]:
             "NUMBA_CACHE_DIR": folder,
             "NUMBA_CPU_NAME": name,  # so that kernels which came compiled are not taken
             "NUMBA_CPU_FEATURES": features,
+            "NUMBA_DISABLE_INTEL_SVML": "1",  # a library that other machines need not have
         }
         command = [sys.executable, "-P", "-m", "graphtide.daemon.kernels", "--all"]
         done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
