@@ -100,7 +100,14 @@ def test_every_program_on_several_hosts(directed: bool, n_sides: int) -> None:
         follow(one, other, n_sides, 25)
 
 
-DEVICE_KINDS = {"bfs": {"source": 0}, "sssp": {"source": 0}, "components": {}, "sspaths": {"source": 0}}
+DEVICE_KINDS: dict[str, dict[str, Any]] = {
+    "bfs": {"source": 0},
+    "sssp": {"source": 0},
+    "components": {},
+    "sspaths": {"source": 0},
+    "triangles": {},
+    "lcc": {},
+}
 # Within their errors on either processor, as the audit proves: that of every value, or the sum of all.
 APPROXIMATE: dict[str, dict[str, Any]] = {"pagerank": {}, "ppr": {"sources": 0}}
 

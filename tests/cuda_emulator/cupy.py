@@ -863,6 +863,8 @@ USERS = (
     "graphtide.compute.device.pagerank",
     "graphtide.compute.device.ppr_runs",
     "graphtide.compute.device.ppr",
+    "graphtide.compute.device.tally_runs",
+    "graphtide.compute.device.tally",
 )
 
 
