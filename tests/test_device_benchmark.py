@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+PARTS = ("device_rows", "device_components", "device_counts", "device_ranks", "device_ppr", "device_exact")
 
 
 def test_every_part_has_rows(
@@ -21,19 +22,18 @@ def test_every_part_has_rows(
     monkeypatch.syspath_prepend(BENCHMARKS)
     try:
         benchmark = importlib.import_module("device")
-        for name in ("device_rows", "device_components", "device_counts", "device_ranks", "device_ppr", "device"):
+        for name in (*PARTS, "device"):
             monkeypatch.setattr(importlib.import_module(name), "WARM_UP", 1)
         monkeypatch.setattr(benchmark, "HUBS", (3,))
         parts = list(benchmark.PARTS)
         result = benchmark.run(8, parts, [1, 30], repeats=1, roots=2, seconds=60)
     finally:
-        names = ("device", "device_graph", "device_rows", "device_components", "device_counts", "device_ranks")
-        for name in (*names, "device_ppr"):
+        for name in ("device", "device_graph", *PARTS):
             sys.modules.pop(name, None)
     for part in parts:
         assert result[part], part
     assert [row["wrong"] for row in result["host"]] == [0] * 4
-    for part in ("counts", "pagerank", "ppr"):
+    for part in ("counts", "pagerank", "ppr", *benchmark.EXACT):
         assert [(row["batch"], row["wrong"]) for row in result[part]] == [(0, 0), (1, 0), (30, 0)]
     printed = capsys.readouterr().out
     assert printed.count("{'bfs': 0, 'sssp': 0}") == 2
@@ -47,5 +47,12 @@ def test_the_history_that_sanitizers_run(emulated_cupy: ModuleType, monkeypatch:
         monkeypatch.setattr(history, "BATCHES", (2000, 1, 300))
         history.run(1)
     finally:
-        for name in ("device_history", "device_ppr", "device_ranks", "device_rows", "device_graph"):
+        for name in (
+            "device_history",
+            "device_exact",
+            "device_ppr",
+            "device_ranks",
+            "device_rows",
+            "device_graph",
+        ):
             sys.modules.pop(name, None)
