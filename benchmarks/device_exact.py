@@ -1,7 +1,7 @@
-"""The part of ``device.py`` for triangles and local clustering: from scratch and after batches, whole refreshes.
+"""The part of ``device.py`` for triangles, local clustering and communities: from scratch and after batches.
 
-What the host has to do in a refresh of the product is part of it: bringing the changed links together, and taking
-the results over. Results are compared with those of a fresh start.
+Whole refreshes: what the host has to do in the product is part of it, such as bringing changed links together, and
+taking results over. Results are compared with those of a fresh start.
 """
 
 from __future__ import annotations
@@ -22,11 +22,27 @@ from graphtide.compute.triangles import LocalClustering, Triangles
 from graphtide.gpma.edges import Keys
 from graphtide.partition.device_side import DeviceSide
 
+ROUNDS = 10
 
-def new_twin(kind: str) -> DeviceProgram:
-    return (
-        DeviceTriangles(Triangles(kind)) if kind == "triangles" else DeviceLocalClustering(LocalClustering(kind))
-    )
+
+class Numbered:
+    """External ids that are the dense ones."""
+
+    def smallest(self, dense: Vertices) -> int:
+        return int(dense.min())
+
+    def sort_by_external(self, dense: Vertices) -> Vertices:
+        return np.sort(dense)
+
+    def comparable(self, n_vertices: int) -> IdOrder:
+        return order_of(np.arange(n_vertices))
+
+
+TWINS: dict[str, Callable[[], DeviceProgram]] = {
+    "triangles": lambda: DeviceTriangles(Triangles("triangles")),
+    "lcc": lambda: DeviceLocalClustering(LocalClustering("lcc")),
+    "cdlp": lambda: DeviceCdlp(Cdlp("cdlp", ROUNDS, Numbered())),
+}
 
 
 class OnDeviceAlone(OnDevice):
@@ -46,7 +62,7 @@ class Exact(OnRows):
     """A program of this kind on the rows of a device."""
 
     def __init__(self, device: DeviceSide, kind: str) -> None:
-        super().__init__(device, new_twin(kind))
+        super().__init__(device, TWINS[kind]())
         self.rows = OnDeviceAlone(device)
         self.kind = kind
 
@@ -58,7 +74,7 @@ class Exact(OnRows):
     def wrong(self) -> int:
         """How many results are not those of a fresh start."""
         assert self.runner.on_device
-        n, fresh = self.rows.n_vertices, new_twin(self.kind)
+        n, fresh = self.rows.n_vertices, TWINS[self.kind]()
         fresh.start(self.rows)
         found, wanted = self.runner.columns(), fresh.columns()
         return sum(int(np.count_nonzero(found[name][:n] != wanted[name][:n])) for name in wanted)

@@ -34,6 +34,7 @@ from graphtide.daemon.service import Service
 from graphtide.daemon.tools import doctor
 from graphtide.gpma.device import card
 from graphtide.gpma.edges import EdgeBatch
+from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.gpma.runtime import cache_directory
 from graphtide.ops.metrics import Metrics
 from graphtide.partition.graph import Graph
@@ -441,7 +442,7 @@ def test_what_was_never_tried_on_a_card_runs_there_only_where_it_is_wanted(emula
     try:
         given = {"ppr": {"sources": 0}, "sspaths": {"source": 0}}
         for kind in sorted(UNTRIED):
-            program = registry.make_program(kind, kind, given.get(kind, {}))
+            program = registry.make_program(kind, kind, given.get(kind, {}), order=VertexIndex.create("int"))
             for place, on_device in (("auto", False), ("device", True), ("host", False)):
                 placed = placed_by(place, program, graph)
                 assert (placed is not None) == on_device

@@ -29,6 +29,7 @@ from graphtide.compute.paths.form import Functors
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.paths.sswp import SSWP
 from graphtide.compute.program import Program, Refresh
+from graphtide.compute.rounds import Cdlp
 from graphtide.compute.triangles import LocalClustering, Triangles
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
@@ -46,6 +47,7 @@ MAKERS: dict[str, Callable[[str], Program]] = {
     "sspaths": lambda id: SSPaths(id, (0,)),
     "triangles": Triangles,
     "lcc": LocalClustering,
+    "cdlp": lambda id: Cdlp(id, 4, Ids(5)),
 }
 
 
@@ -114,7 +116,7 @@ def columns_of(program: Program) -> dict[str, np.ndarray]:
 
 
 def values_of(program: Program, n: int) -> list[int]:
-    """The bits of a path program's values, counts, tallies, and the names of components."""
+    """The bits of a path program's values, counts, tallies, labels, and the names of components."""
     columns = program.columns()
     if "count" in columns:
         return columns["count"][:n].astype(np.int64).tolist()
@@ -122,8 +124,8 @@ def values_of(program: Program, n: int) -> list[int]:
         return (columns["word"][:n] >> np.uint64(32)).tolist()
     if "handle" in columns:
         return columns["representative"][columns["handle"][:n]].tolist()
-    (tally, *_) = columns.values()
-    return tally[:n].astype(np.int64).tolist()
+    (values, *_) = columns.values()
+    return values[:n].astype(np.int64).tolist()
 
 
 def check_report(

@@ -107,6 +107,7 @@ DEVICE_KINDS: dict[str, dict[str, Any]] = {
     "sspaths": {"source": 0},
     "triangles": {},
     "lcc": {},
+    "cdlp": {},
 }
 # Within their errors on either processor, as the audit proves: that of every value, or the sum of all.
 APPROXIMATE: dict[str, dict[str, Any]] = {"pagerank": {}, "ppr": {"sources": 0}}

@@ -7,6 +7,8 @@
 // Where the row of a vertex lies: from its first leaf to the last that may hold a key of it.
 struct Span {
     u32 vertex, first, last, degree;
+
+    __device__ __forceinline__ Row row() const { return {first, degree}; }
 };
 
 __device__ __forceinline__ Span span_of(const State& rows, u32 vertex)
@@ -48,12 +50,13 @@ __device__ __forceinline__ bool leads_to(const State& rows, const Span& row, u32
     return at < count && load_constant(keys + at) == key;
 }
 
-// Calls visit(edges) for a row, leaf by leaf in order; all lanes of a warp are in a call.
-template <class Visit> __device__ __forceinline__ void walk_row_by_warp(const State& rows, const Span& row, Visit visit)
+// Calls visit(edges) for the row of a vertex, leaf by leaf in order; all lanes of a warp are in a call.
+template <class Visit>
+__device__ __forceinline__ void walk_row_by_warp(const State& rows, u32 vertex, const Row& row, Visit visit)
 {
-    u32 leaf = row.first;
+    u32 leaf = row.leaf;
     for (u32 left = row.degree; left; leaf++) {
-        const Edges edges = edges_of(load_part(rows, leaf), leaf, row.vertex);
+        const Edges edges = edges_of(load_part(rows, leaf), leaf, vertex);
         left -= vote(edges.live[0], edges.live[1]).count();
         visit(edges);
     }

@@ -64,7 +64,8 @@ struct TallyingAll : Run<TallyJob> {
         const u32 degree = rows.degree();
         for (u32 which = 0; which <= job.is_directed; which++) {
             const State state = which ? in : out;  // a copy: what is used of it is in registers
-            walk_row_by_warp(state, which ? rows.in : rows.out, [&](const Edges& row) {
+            const Row own = which ? rows.in.row() : rows.out.row();
+            walk_row_by_warp(state, rows.out.vertex, own, [&](const Edges& row) {
                 bool is_link[2], is_forward[2];
                 for (u32 j = 0; j < 2; j++) {
                     const u32 head = row.head[j], v = rows.out.vertex;

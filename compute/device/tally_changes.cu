@@ -120,12 +120,12 @@ struct Tallying : Run<TallyJob> {
         }
         cost[1] += size(few);
         const Arcs link = arcs_from(arcs);
-        walk_row_by_warp(out, few.rows.out, [&](const Edges& row) {
+        walk_row_by_warp(out, few.vertex, few.rows.out.row(), [&](const Edges& row) {
             take_both(link, few, many, row.live, row.head, [&](u32 w) {
                 return job.is_directed ? 1 + (job.weighs && leads_to(in, few.rows.in, w)) : 2;
             });
         });
-        walk_row_by_warp(in, few.rows.in, [&](const Edges& row) {
+        walk_row_by_warp(in, few.vertex, few.rows.in.row(), [&](const Edges& row) {
             bool is_only_here[2];
             for (u32 j = 0; j < 2; j++) is_only_here[j] = row.live[j] && !leads_to(out, few.rows.out, row.head[j]);
             __syncwarp();
