@@ -6,6 +6,7 @@ taking results over. Results are compared with those of a fresh start.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +16,14 @@ from device_graph import Graph, Row
 from device_ranks import OnDevice, OnRows
 from device_rows import WARM_UP, Budget, Rows, clocked
 
+from graphtide.compute.device.cdlp import DeviceCdlp
 from graphtide.compute.device.program import DeviceProgram
 from graphtide.compute.device.tally import DeviceLocalClustering, DeviceTriangles
 from graphtide.compute.program import Refresh
+from graphtide.compute.rounds import Cdlp
 from graphtide.compute.triangles import LocalClustering, Triangles
-from graphtide.gpma.edges import Keys
+from graphtide.gpma.edges import Keys, Vertices
+from graphtide.gpma.index.id_order import IdOrder, order_of
 from graphtide.partition.device_side import DeviceSide
 
 ROUNDS = 10
