@@ -19,7 +19,7 @@ from . import avro, protobuf
 from . import decode_columns as columns
 from .captured import Captured, Path, Wanted
 from .decode_columns import Bad, Reason
-from .decode_debezium import Changes
+from .decode_debezium import Changes, json_key
 from .decode_records import Edge, load_json
 from .named_columns import NamedColumns
 from .registry import Registry, Schema
@@ -88,7 +88,8 @@ class Registered:
         def key_of(row: int) -> Any:
             if not keys:
                 keys[:] = self._documents([record.key for record in records], self._keys)
-            return None if isinstance(keys[row], Bad) else keys[row]
+            # What writes keys need not be what writes values.
+            return json_key(records[row].key) if isinstance(keys[row], Bad) else keys[row]
 
         made: list[list[Edge] | Bad] = []
         for row, (record, document) in enumerate(zip(records, values, strict=True)):
