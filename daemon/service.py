@@ -524,7 +524,7 @@ class Service:
         self._stack.callback(self.dead_letters.close)
         self.queue = PreparedQueue(config.epoch.queue_updates_max)
         self.reuse = IdReuse(self.index, self._begin_grace)
-        registry = make_registry(config)
+        stop = threading.Event()
         self.ingest = Ingest(
             source=self.source,
             decoder=Decoder(
@@ -534,7 +534,7 @@ class Service:
                 csv_columns=config.source.csv_columns or None,
                 csv_delimiter=config.source.csv_delimiter,
                 columns=named_columns(config.source.columns),
-                registry=registry,
+                registry=make_registry(config, given_up=stop.is_set),
             ),
             index=self.index,
             reuse=self.reuse,
@@ -547,9 +547,8 @@ class Service:
             recovery=self.health.recovery,
             has_memory=self.memory.has_room,
             engine_waits=self._engine_waits,
+            stop=stop,
         )
-        if registry is not None:
-            registry.given_up = self.ingest.stop.is_set
         self.order = OrderLog(config.checkpoint.path / "order")
         self._stack.callback(self.order.close)
 

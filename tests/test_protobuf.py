@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from graphtide.daemon.ingest.captured import Path, Wanted
 from graphtide.daemon.ingest.decode_columns import Bad
-from graphtide.daemon.ingest.proto import NESTED_MAX, declared
-from graphtide.daemon.ingest.protobuf import Layout, layout, message_type
+from graphtide.daemon.ingest.proto import NESTED_MAX, declared, message_type
+from graphtide.daemon.ingest.protobuf import Layout, layout
 
 KINDS = {
     "double": st.floats(allow_nan=False),

@@ -27,7 +27,7 @@ from waiting import until
 
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.errors import ConfigError
-from graphtide.daemon.ingest import decode_registry
+from graphtide.daemon.ingest import decode, decode_registry
 from graphtide.daemon.ingest.decode import REASONS, Decoder
 from graphtide.daemon.ingest.decode_columns import Bad
 from graphtide.daemon.ingest.named_columns import NamedColumns
@@ -235,6 +235,15 @@ def test_any_cut_into_runs_gives_the_same(registry: SchemaRegistry) -> None:
     assert [bad.reason for bad in run.bad] == ["bad-weight"] * 2 + ["malformed"] * 3 + ["unknown-schema"]
 
 
+def test_long_runs_are_read_in_pieces(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "RUN_RECORDS_MAX", 3)
+    number = registry.register("a", EDGE)
+    records = [raw(framed(number, avro(EDGE, edge(at))), at) for at in range(7)]
+    decoded = reading(registry).decode_all(records)
+    assert [(one.record.offset, one.record.next_offset) for one in decoded] == [(0, 3), (3, 6), (6, 7)]
+    assert [row[0] for one in decoded for row in updates(one)] == [*range(7)]
+
+
 def test_named_columns_as_in_json(registry: SchemaRegistry) -> None:
     """What is named must be there; a union with null leads into it; text and digits as there."""
     inner = {
@@ -325,6 +334,8 @@ def test_changes_of_a_captured_table(registry: SchemaRegistry) -> None:
     assert not decoded.bad
     expected = [row for _, rows in changes for row in rows]
     assert updates(decoded) == [(*row, 1_559_033_904_863) for row in expected]
+    plain = raw(records[3].value, 3, b'{"payer": 5, "payee": 6}', "debezium-registry")
+    assert [row[:3] for row in updates(reading(registry, COLUMNS).decode(plain))] == [(5, 6, 0)]
     # Without the ends in the key such changes are of no use, whatever the key is.
     for other in (None, b"", b"{}", framed(key, b""), framed(999, b"")):
         record = raw(records[3].value, 3, other, "debezium-registry")
@@ -333,6 +344,26 @@ def test_changes_of_a_captured_table(registry: SchemaRegistry) -> None:
     assert why(reading(registry, COLUMNS).decode(plain)) == [
         ("bad-column", "op is missing: this is no change event")
     ]
+
+
+def test_changes_in_protobuf(registry: SchemaRegistry) -> None:
+    """A message that is not there is null; of one that is there, a number that is not there is 0."""
+    proto = """
+    syntax = "proto3"; package bank.transfers;
+    message Envelope { Value before = 1; Value after = 2; Source source = 3; string op = 4; }
+    message Value { int64 payer = 1; int64 payee = 2; optional double amount = 3; }
+    message Source { int64 ts_ms = 1; }
+    """
+    number = registry.register("t-value", proto, "PROTOBUF")
+    created = b"\x12\x02\x10\x05" + b"\x1a\x02\x08\x07" + b"\x22\x01c"
+    deleted = b"\x0a\x04\x08\x09\x10\x05" + b"\x1a\x02\x08\x08" + b"\x22\x01d"
+    values = [created, deleted, b"\x22\x01d"]
+    names = NamedColumns("payer", "payee")
+    (decoded,) = reading(registry, names).decode_all(
+        [raw(framed(number, value, b"\0"), at, None, "debezium-registry") for at, value in enumerate(values)]
+    )
+    assert updates(decoded) == [(0, 5, 1, 1.0, 7), (9, 5, 0, 1.0, 8)]
+    assert [(bad.offset, bad.reason) for bad in decoded.bad] == [(2, "bad-change")]
 
 
 def test_what_is_no_record(registry: SchemaRegistry) -> None:

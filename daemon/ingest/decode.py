@@ -55,6 +55,9 @@ REASONS = tuple(reason.value for reason in Reason)
 _LETTER_BYTES = 200
 """About what a letter has besides its record's bytes, key and headers, and the reason in words."""
 
+RUN_RECORDS_MAX = 8_192
+"""So many records of a registry are read together at most: what stands in them takes about a kilobyte each."""
+
 _MATRIX_MARKET = b"%%MatrixMarket"
 
 
@@ -121,7 +124,12 @@ class Decoder:
         decoded: list[Decoded] = []
         for run_of, group in groupby(records, self._run_of):
             some = [*group]
-            decoded += map(self.decode, some) if run_of is None else [self._run(some)]
+            if run_of is None:
+                decoded += map(self.decode, some)
+            else:
+                decoded += (
+                    self._run(some[at : at + RUN_RECORDS_MAX]) for at in range(0, len(some), RUN_RECORDS_MAX)
+                )
         return decoded
 
     def decode(self, record: RawRecord) -> Decoded:

@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..records.stream import RawRecord
-from . import avro, protobuf
 from . import decode_columns as columns
 from .captured import Captured, Path, Wanted
 from .decode_columns import Bad, Reason
-from .decode_debezium import Changes
+from .decode_debezium import Changes, json_key
 from .decode_records import Edge, load_json
 from .named_columns import NamedColumns
+from .proto import MessageType, message_type
 from .registry import Registry, Schema
 
 NEEDS_REGISTRY = "records of a schema registry need source.registry.url"
@@ -51,7 +51,7 @@ class _Known:
     def __init__(self, schema: Schema | Bad, until: float = float("inf")) -> None:
         self.schema = schema
         self.until = until
-        self.readers: dict[tuple[Reading, protobuf.MessageType], Callable[[Sequence[bytes]], Documents]] = {}
+        self.readers: dict[tuple[Reading, MessageType], Callable[[Sequence[bytes]], Documents]] = {}
 
     @property
     def bytes(self) -> int:
@@ -88,7 +88,8 @@ class Registered:
         def key_of(row: int) -> Any:
             if not keys:
                 keys[:] = self._documents([record.key for record in records], self._keys)
-            return None if isinstance(keys[row], Bad) else keys[row]
+            # What writes keys need not be what writes values.
+            return json_key(records[row].key) if isinstance(keys[row], Bad) else keys[row]
 
         made: list[list[Edge] | Bad] = []
         for row, (record, document) in enumerate(zip(records, values, strict=True)):
@@ -141,10 +142,10 @@ class Registered:
         except Bad as bad:
             return [bad] * len(values)
         documents: Documents = [None] * len(values)
-        of_type: dict[protobuf.MessageType, list[tuple[int, bytes]]] = {}
+        of_type: dict[MessageType, list[tuple[int, bytes]]] = {}
         for row, value in enumerate(values):
             try:
-                kind, at = protobuf.message_type(value, _HEAD)
+                kind, at = message_type(value, _HEAD)
                 of_type.setdefault(kind, []).append((row, value[at:]))
             except Bad as bad:
                 documents[row] = bad
@@ -158,7 +159,7 @@ class Registered:
         return documents
 
     def _reader(
-        self, known: _Known, kind: protobuf.MessageType, reading: Reading
+        self, known: _Known, kind: MessageType, reading: Reading
     ) -> Callable[[Sequence[bytes]], Documents]:
         which = (reading, kind)
         if which not in known.readers:
@@ -191,11 +192,11 @@ def _is_given(document: Mapping[str, Any], name: str) -> bool:
     return name in document and (document[name] is not None or name in ("src", "dst"))
 
 
-def _made_reader(
-    schema: Schema, kind: protobuf.MessageType, wanted: Wanted
-) -> Callable[[Sequence[bytes]], Documents]:
+def _made_reader(schema: Schema, kind: MessageType, wanted: Wanted) -> Callable[[Sequence[bytes]], Documents]:
     if schema.kind == "JSON":
         return lambda bodies: [*map(_json, bodies)]
+    from . import avro, protobuf  # which load the compiler
+
     if schema.kind == "AVRO":
         read = avro.layout(schema.text, schema.references.values(), wanted).read
     else:

@@ -7,12 +7,15 @@ message (options, services, extensions, reserved numbers) is passed over.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason
+
+MessageType = tuple[int, ...]
+"""Which message type of a schema: its place among those of the file, then among those within that, and so on."""
 
 NESTED_MAX = 64
 """Messages within each other."""
@@ -62,7 +65,7 @@ class Types:
     enumerations: dict[str, dict[int, str]] = field(default_factory=dict)
     top: list[Message] = field(default_factory=list)
 
-    def message(self, places: Sequence[int]) -> Message:
+    def message(self, places: MessageType) -> Message:
         """The message type at these places.
 
         Raises:
@@ -86,6 +89,36 @@ class Types:
         """The names of a field's values by number; None where it is of another type."""
         names = _candidates(of.name, one.type)
         return next((self.enumerations[name] for name in names if name in self.enumerations), None)
+
+
+def message_type(value: bytes, at: int) -> tuple[MessageType, int]:
+    """The message type that is named at this byte of a record, and where the message begins.
+
+    Raises:
+        Bad: none is.
+    """
+    if value[at : at + 1] == b"\0":  # the first of the file, which is the usual one
+        return (0,), at + 1
+    count, at = _zigzag(value, at)
+    if not 0 < count <= NESTED_MAX:
+        raise Bad(Reason.MALFORMED, f"a message type within {count - 1} others")
+    places: list[int] = []
+    for _ in range(count):
+        place, at = _zigzag(value, at)
+        places.append(place)
+    return (*places,), at
+
+
+def _zigzag(value: bytes, at: int) -> tuple[int, int]:
+    number = 0
+    for place in range(5):
+        if at + place >= len(value):
+            break
+        byte = value[at + place]
+        number |= (byte & 127) << 7 * place
+        if byte < 128:
+            return (number >> 1) ^ -(number & 1), at + place + 1
+    raise Bad(Reason.MALFORMED, "what message type it is does not follow the schema's id")
 
 
 def declared(text: str, imported: Iterable[str]) -> Types:

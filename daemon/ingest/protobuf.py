@@ -18,12 +18,7 @@ from ...gpma.intrinsics import inner
 from . import captured
 from .captured import DOCUMENT, NULL, Captured, Form, Numbers, Wanted
 from .decode_columns import Bad, Reason
-from .proto import Field, Message, declared
-
-MessageType = tuple[int, ...]
-"""Which message type of a schema: its place among those of the file, then among those within that, and so on."""
-
-TYPE_DEPTH_MAX = 64
+from .proto import Field, Message, MessageType, declared
 
 _VARINT, _WORD, _BYTES, _GROUP, _END, _HALF = range(6)
 _ANY = -1
@@ -84,36 +79,6 @@ class Layout(NamedTuple):
             for row in np.flatnonzero(status).tolist()
         }
         return Captured(self.wanted, self.forms, found[0], found[1], found[2], data), bad
-
-
-def message_type(value: bytes, at: int) -> tuple[MessageType, int]:
-    """The message type that is named at this byte of a record, and where the message begins.
-
-    Raises:
-        Bad: none is.
-    """
-    if value[at : at + 1] == b"\0":  # the first of the file, which is the usual one
-        return (0,), at + 1
-    count, at = _zigzag(value, at)
-    if not 0 < count <= TYPE_DEPTH_MAX:
-        raise Bad(Reason.MALFORMED, f"a message type within {count - 1} others")
-    places: list[int] = []
-    for _ in range(count):
-        place, at = _zigzag(value, at)
-        places.append(place)
-    return (*places,), at
-
-
-def _zigzag(value: bytes, at: int) -> tuple[int, int]:
-    number = 0
-    for place in range(5):
-        if at + place >= len(value):
-            break
-        byte = value[at + place]
-        number |= (byte & 127) << 7 * place
-        if byte < 128:
-            return (number >> 1) ^ -(number & 1), at + place + 1
-    raise Bad(Reason.MALFORMED, "what message type it is does not follow the schema's id")
 
 
 def layout(text: str, references: Mapping[str, str], which: MessageType, wanted: Wanted) -> Layout:

@@ -6,6 +6,7 @@ Kafka's client is imported where Kafka is asked for: that takes a fifth of a sec
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 from ..config.settings import Config
@@ -50,8 +51,8 @@ def make_source(config: Config) -> Source:
     )
 
 
-def make_registry(config: Config) -> Registry | None:
-    """The schema registry, if there is one; it is not asked yet.
+def make_registry(config: Config, given_up: Callable[[], bool] = lambda: False) -> Registry | None:
+    """The schema registry, if there is one; it is not asked yet. ``given_up``: see there.
 
     Raises:
         ConfigError: a file that its settings name cannot be used.
@@ -76,6 +77,7 @@ def make_registry(config: Config) -> Registry | None:
         context=context,
         timeout_s=given.timeout,
         schema_bytes_max=given.schema_bytes_max,
+        given_up=given_up,
     )
 
 
