@@ -40,6 +40,7 @@ from ..gpma.index import vertex_index
 from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
 from ..partition import classes, exploring, graph, numbering
 from .config.settings import Config
+from .engine import edge_times
 from .errors import ConfigError
 from .ingest import decode, reuse
 from .outgoing import batches
@@ -70,6 +71,7 @@ class Needs:
     python_modules: list[str]
     results_topic: bool = False
     rows_move: bool = False
+    expires: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Needs:
@@ -82,6 +84,7 @@ class Needs:
             python_modules=list(config.compute.python_modules),
             results_topic=config.results.kind == "kafka",
             rows_move=config.partition.host_rows == "owned",
+            expires=config.window.is_on,
         )
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
@@ -100,6 +103,7 @@ class Needs:
             ("numbering", numbering.warm_up),
             ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),
+            *([("times of edges", edge_times.warm_up)] if self.expires else []),
             *([("batches of results", batches.warm_up)] if self.results_topic else []),
             *([("classes of rows", classes.warm_up)] if self.rows_move else []),
         ]
@@ -291,6 +295,7 @@ def _all() -> Iterator[Needs]:
             [],
             results_topic=directed,
             rows_move=directed,
+            expires=directed,
         )
 
 

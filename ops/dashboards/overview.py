@@ -231,6 +231,21 @@ GRAPH = (
         (Query(f"max({series('waits_for_memory')})", "waits"),),
     ),
     PanelSpec(
+        "Window",
+        "Where edges expire: edges per second that went by themselves, upserts per second that came too late, and "
+        "by how many seconds event time is behind the clock.",
+        "short",
+        (
+            Query(rate("expired_edges_total"), "expired/s"),
+            Query(rate("late_upserts_total"), "late/s"),
+            Query(
+                f"time() - (max({series('event_time_timestamp_seconds')}) > 0)",
+                "seconds behind",
+            ),
+        ),
+        log=True,
+    ),
+    PanelSpec(
         "Device",
         "1 while a device keeps the graph beside the host, how many programs run there, how often one moved to "
         "the other processor, and how often a device was given up; the log says why.",
