@@ -22,6 +22,8 @@ from ...gpma.memory import Memory
 Times = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
+NEVER = frozen(np.empty(0, np.int64))
+
 CELLS_MIN = 1024
 LOAD_NUMERATOR, LOAD_DENOMINATOR = 3, 4
 
@@ -59,28 +61,17 @@ class EdgeTimes:
             _move(self._keys, self._times, keys, times, self._seed)
             self._keys, self._times = keys, times
 
-    def note(self, keys: Keys, ops: Ops, times: Times) -> tuple[Keys, Times, Times]:
+    def note(self, keys: Keys, ops: Ops, times: Times, begins: Times = NEVER) -> tuple[Keys, Times, Times]:
         """Take updates in order, for which there must be room: an insert gives its edge a time, or a later one
-        than it has; a delete takes it.
+        than it has; a delete takes it. What has a time below ``begins`` (int64[n]; ``NEVER``: nothing) was deleted
+        before the update.
 
         Returns the keys that had none before with their times, and the times that were taken away.
         """
-        fresh, fresh_times, taken = (
-            np.empty(keys.size, np.uint64),
-            np.empty(keys.size, np.int64),
-            np.empty_like(times),
-        )
-        n_fresh, n_taken = _note(
-            self._keys,
-            self._times,
-            frozen(keys),
-            frozen(ops),
-            frozen(times),
-            self._seed,
-            fresh,
-            fresh_times,
-            taken,
-        )
+        n = keys.size
+        fresh, fresh_times, taken = np.empty(n, np.uint64), np.empty(n, np.int64), np.empty(n, np.int64)
+        given = frozen(keys), frozen(ops), frozen(times), frozen(begins)
+        n_fresh, n_taken = _note(self._keys, self._times, *given, self._seed, fresh, fresh_times, taken)
         self._n += n_fresh - n_taken
         return fresh[:n_fresh].copy(), fresh_times[:n_fresh].copy(), taken[:n_taken].copy()
 
@@ -148,6 +139,7 @@ def _note(
     keys: Keys,
     ops: Ops,
     given: Times,
+    begins: Times,
     seed: np.uint64,
     fresh: Keys,
     fresh_times: Times,
@@ -159,6 +151,12 @@ def _note(
         key = keys[i]
         at = _find(cells, shift, seed, key)
         known = cells[at] == key
+        if known and ops[i] != _DELETE and begins.size > 0 and times[at] < begins[i]:
+            taken[n_taken] = times[at]
+            n_taken += 1
+            _remove(cells, times, shift, seed, at)
+            at = _find(cells, shift, seed, key)
+            known = False
         if ops[i] == _DELETE:
             if known:
                 taken[n_taken] = times[at]

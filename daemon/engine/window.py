@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import EMPTY_KEY, EdgeBatch, Keys, Op, Vertices, destinations, sources
+from ...gpma.edges import EMPTY_KEY, HALF, LOW, EdgeBatch, Keys, Op, Vertices, destinations, sources
 from ...partition.existence import Deletions, VertexOps
 from ...partition.graph import Graph, GraphChange, NoMemory
 from ..ingest.dense import DenseBatch
 from ..ingest.prepared import Prepared, times_of
 from ..records.event_time import NO_TIME, EventState
 from .due import DueEntries
-from .edge_times import EdgeTimes, Times, canonical
+from .edge_times import NEVER, EdgeTimes, Times, canonical
 
 log = logging.getLogger(__name__)
 
@@ -113,33 +113,44 @@ class Window(ABC):
         (first, n_alone), self._given = self._given, (0, 0)
         keys = batch.keys if self._graph.directed else canonical(batch.keys)
         times = self._times_for(taken)
-        self._note(keys[:first], batch.ops[:first], times[:first])
-        rest = slice(first, None)
-        keys, row_ops, times = keys[rest], batch.ops[rest], times[rest]
+        self._times.note(keys[:first], batch.ops[:first], times[:first])
+        keys, ops_of_rows, times = keys[first:], batch.ops[first:], times[first:]
+        named = [_named(batch, ops)]
         deletions = None if ops is None else _deletions(ops, n_alone)
         if deletions is not None and change is not None:
-            self._left(self._note(*_as_deletes(self._lost_with(deletions, change)))[2])
-            rows = np.arange(first, len(batch))
-            ends = sources(batch.keys[rest]), destinations(batch.keys[rest])
-            kept = rows >= np.maximum(*map(deletions.cut, ends))
-            keys, row_ops, times = keys[kept], row_ops[kept], times[kept]
-        fresh, fresh_times, left = self._note(keys, row_ops, times)
-        self._due.add(fresh_times, fresh)
-        self._left(left)
+            # What stands before the last deletion of an end goes with it.
+            ends = _ends(batch.keys[first:])
+            stays = np.arange(first, len(batch)) >= np.maximum(*map(Deletions.of(deletions).cut, ends))
+            before = np.flatnonzero(~stays)
+            self._noted(
+                keys[before],
+                ops_of_rows[before],
+                times[before],
+                self._begins(deletions, keys[before], first + before),
+            )
+            lost = self._lost_with(deletions, change)
+            gone = np.concatenate([lost, keys[before]])
+            self._noted(gone, np.full(gone.size, Op.DELETE, np.uint8), np.zeros(gone.size, np.int64))
+            named += _ends(lost)
+            keys, ops_of_rows, times = keys[stays], ops_of_rows[stays], times[stays]
+        self._noted(keys, ops_of_rows, times)
         if len(self._due) > 2 * (len(self._times) + self._n_places_left) + STALE_MIN:
             self._order_anew()
         self._went_on(taken)
         if self._with_vertices and change is not None:
-            self._isolated = self._alone(_named(batch, ops))
+            self._isolated = self._alone(np.concatenate(named))
 
-    def _note(self, keys: Keys, ops: npt.NDArray[np.uint8], times: Times) -> tuple[Keys, Times, Times]:
-        return self._times.note(keys, ops, times)
+    def _noted(self, keys: Keys, ops: npt.NDArray[np.uint8], times: Times, begins: Times = NEVER) -> None:
+        """Updates of producers in order. ``begins``: see ``EdgeTimes.note``."""
+        fresh, fresh_times, left = self._times.note(keys, ops, times, begins)
+        self._due.add(fresh_times, fresh)
+        self._left(left)
 
-    def _lost_with(self, deletions: Deletions, change: GraphChange) -> Keys:
+    def _lost_with(self, deletions: VertexOps, change: GraphChange) -> Keys:
         """The edges that were there and went with a deleted vertex, whether they came back or not."""
         arcs = change.arcs
         keys = np.concatenate([arcs.deleted.keys, arcs.overwritten.keys])
-        lost = np.isin(sources(keys), deletions.vertices) | np.isin(destinations(keys), deletions.vertices)
+        lost = np.logical_or(*(np.isin(end, deletions.vertices) for end in _ends(keys)))
         return keys[lost] if self._graph.directed else canonical(keys[lost])
 
     def _alone(self, vertices: Vertices) -> Vertices:
@@ -149,6 +160,11 @@ class Window(ABC):
         if graph.directed:
             alone &= graph.degrees("in")[vertices] == 0
         return np.unique(vertices[alone])
+
+    def _begins(self, deletions: VertexOps, keys: Keys, rows: npt.NDArray[np.int64]) -> Times:
+        """From which time on an edge that these updates (rows of the batch) find is the one that they mean, and
+        not one that went with a vertex before; ``NEVER``: it makes no difference."""
+        return NEVER
 
     @abstractmethod
     def _times_for(self, taken: Sequence[Prepared]) -> Times:
@@ -206,7 +222,7 @@ class Window(ABC):
         """These edges get these times, where they have none."""
         _, known = self._times.of(keys)
         keys, times = keys[~known], times[~known]
-        self._note(keys, np.full(keys.size, Op.INSERT, np.uint8), times)
+        self._times.note(keys, np.full(keys.size, Op.INSERT, np.uint8), times)
         self._due.add(times, keys)
 
     def _edges(self) -> Keys:
@@ -316,7 +332,8 @@ class CountWindow(Window):
     def __init__(self, graph: Graph, count: int, *, isolated: bool) -> None:
         super().__init__(graph, count, isolated=isolated)
         self._count = count
-        self._next = 0
+        self._next = 0  # the time of the next update
+        self._noting = 0  # how many updates the batch had that was noted last
         self._empty_places = 0
 
     @property
@@ -347,8 +364,13 @@ class CountWindow(Window):
 
     def _times_for(self, taken: Sequence[Prepared]) -> Times:
         n = sum(len(batch.edges) for item in taken for batch in item.batches)
-        first, self._next = self._next, self._next + n
+        first, self._next, self._noting = self._next, self._next + n, n
         return np.arange(first, first + n)
+
+    def _begins(self, deletions: VertexOps, keys: Keys, rows: npt.NDArray[np.int64]) -> Times:
+        last = np.maximum(*(_last_before(deletions, end, rows) for end in _ends(keys)))
+        first = self._next - self._noting
+        return np.where(last >= 0, first + last, -1)
 
     def _left(self, times: Times) -> None:
         self._empty_places += times.size
@@ -380,19 +402,28 @@ class CountWindow(Window):
         return {**super().stats(), "count": self._count}
 
 
-def _deletions(ops: VertexOps, n_alone: int) -> Deletions | None:
+def _deletions(ops: VertexOps, n_alone: int) -> VertexOps | None:
     """The deletions of vertices that may have edges: those behind so many that have none; None: there are none."""
-    deletions = Deletions.of(
-        VertexOps(ops.vertices[n_alone:], ops.ops[n_alone:], ops.positions[n_alone:]) if n_alone else ops
-    )
-    return deletions if deletions.vertices.size else None
+    deletes = ops.ops == Op.DELETE_VERTEX
+    deletes[:n_alone] = False
+    return VertexOps(ops.vertices[deletes], ops.ops[deletes], ops.positions[deletes]) if deletes.any() else None
 
 
-def _as_deletes(keys: Keys) -> tuple[Keys, npt.NDArray[np.uint8], Times]:
-    return keys, np.full(keys.size, Op.DELETE, np.uint8), np.zeros(keys.size, np.int64)
+def _last_before(deletions: VertexOps, vertices: Vertices, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How many edge updates stand before the last deletion of each vertex that stands before this one; -1:
+    none."""
+    known = np.sort((deletions.vertices.astype(np.uint64) << HALF) | deletions.positions.astype(np.uint64))
+    wanted = (vertices.astype(np.uint64) << HALF) | rows.astype(np.uint64)
+    at = np.searchsorted(known, wanted, side="right") - 1
+    found = known[np.maximum(at, 0)]
+    return np.where((at >= 0) & (found >> HALF == vertices), (found & LOW).astype(np.int64), -1)
+
+
+def _ends(keys: Keys) -> tuple[Vertices, Vertices]:
+    return sources(keys), destinations(keys)
 
 
 def _named(batch: EdgeBatch, ops: VertexOps | None) -> Vertices:
     """Every vertex that a batch names, some more than once."""
     alone = [] if ops is None else [ops.vertices]
-    return np.concatenate([sources(batch.keys), destinations(batch.keys), *alone])
+    return np.concatenate([*_ends(batch.keys), *alone])

@@ -68,14 +68,20 @@ class EventTime:
         self._clock = clock
         self._wall_clock = wall_clock
         self._looked_at = clock()
+        self._outages = 0
         self._now = 0.0  # of a clock that stands still while nobody looks
         self._heard: dict[Partition, float] = {}
 
-    def looked(self, *, reachable: bool) -> None:
-        """The source was just asked for records, and whether it can be reached."""
+    def looked(self, outages: int, *, came: bool) -> None:
+        """The source was just asked for records, of which some came or none. ``outages``: how many it had so far.
+
+        From an outage on until something comes again, silence says nothing of a partition.
+        """
         now = self._clock()
-        if reachable:
+        if outages == self._outages:
             self._now += min(now - self._looked_at, SILENCE_COUNTED_S)
+        elif came:
+            self._outages = outages
         self._looked_at = now
 
     def latest_ms(self, step: Step) -> int:

@@ -115,7 +115,6 @@ class Ingest:
     _items: int = 0
     _full_logged_at: float = -FULL_LOGGED_S
     _held: _Held | None = None
-    _outages: int = 0
     _placement: PlacementSample = field(init=False)
     _refusals: RefusalLog = field(init=False)
 
@@ -178,9 +177,8 @@ class Ingest:
             step = self.reader.poll(self.poll_bytes_max, timeout_s=0.1)
             polled_at = self.clock()
             if self.event_time is not None:
-                self.event_time.looked(reachable=self.source.outages == self._outages)
+                self.event_time.looked(self.source.outages, came=bool(step.records))
             if step.records:
-                self._outages = self.source.outages
                 point("ingest.polled")
                 self._handle(step, time.perf_counter() - started)
             elif self._moved(step) or order != self.order:
