@@ -232,14 +232,17 @@ GRAPH = (
     ),
     PanelSpec(
         "Window",
-        "Where edges expire: edges per second that went by themselves, upserts per second that came too late, and "
-        "by how many seconds event time is behind the clock.",
+        "Where edges expire: those whose times are kept, edges per second that went by themselves, upserts per "
+        "second that came too late, and by how many seconds event time is behind the clock.",
         "short",
         (
+            Query(f"sum({series('window_edges')})", "edges"),
             Query(rate("expired_edges_total"), "expired/s"),
             Query(rate("late_upserts_total"), "late/s"),
             Query(
-                f"time() - (max({series('event_time_timestamp_seconds')}) > 0)",
+                # Nothing where event time has not begun.
+                f"(time() - max({series('event_time_timestamp_seconds')}))"
+                f" * (max({series('event_time_timestamp_seconds')}) > bool 0)",
                 "seconds behind",
             ),
         ),
