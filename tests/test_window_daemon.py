@@ -67,7 +67,9 @@ def restart(daemon: Daemon, **settings: dict[str, Any]) -> None:
 def test_edges_go_after_their_time_whatever_becomes_of_the_daemon(tmp_path: Path) -> None:
     many = [(0, head) for head in range(100, 140)]
     pairs = [(1, 2), (3, 4), (5, 6), (7, 8), (8, 7), *many]
-    with Daemon(tmp_path, {"window": {"length": 10.0}, "program": PROGRAMS, "epoch": {"updates_max": 10}}) as daemon:
+    with Daemon(
+        tmp_path, {"window": {"length": 10.0}, "program": PROGRAMS, "epoch": {"updates_max": 10}}
+    ) as daemon:
         spool = Spool(daemon)
         daemon.start()
         with daemon.client() as client:

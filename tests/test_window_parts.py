@@ -17,7 +17,10 @@ from graphtide.daemon.ingest.ordered import Step
 from graphtide.daemon.ingest.prepared import Prepared, one_batch
 from graphtide.daemon.records.event_time import NO_TIME, EventState
 from graphtide.daemon.records.stream import Decided, Decoded, Partition, RawRecord, UpdateBlock
-from graphtide.gpma.edges import EdgeBatch, Keys, Op, destinations, sources
+from graphtide.daemon.state.checkpoint import Checkpoint
+from graphtide.daemon.state.renumbering import renumbered
+from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys, Op, destinations, sources
+from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph, NoMemory
 
 # -- times of edges -----------------------------------------------------------------------------------------------
@@ -160,6 +163,106 @@ def test_a_burst_goes_in_pieces(graphs: list[Graph]) -> None:
     assert set.union(*gone) == {(src, dst) for _, src, dst in edges}
     assert not window.is_due
     assert graphs[0].n_edges == 1
+
+
+# -- windows that change ------------------------------------------------------------------------------------------
+
+
+def loaded(graphs: list[Graph], edges: Sequence[tuple[int, int]], *, directed: bool = True) -> Graph:
+    """A graph of ten vertices as a checkpoint leaves it."""
+    graphs.append(Graph(directed=directed, weighted=False))
+    graphs[-1].apply(EdgeBatch.of(*zip(*edges, strict=True)), 10)
+    return graphs[-1]
+
+
+def gone_by(window: Window, graph: Graph, time_ms: int) -> set[tuple[int, int]]:
+    """What goes when event time has come that far."""
+    gone = pairs(epoch(window, graph, [], time_ms))
+    while window.is_due:
+        gone |= pairs(epoch(window, graph, [], time_ms, n_max=1))
+    return gone
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_edges_of_before_count_from_when_event_time_begins(graphs: list[Graph], directed: bool) -> None:
+    graph = loaded(graphs, [(2, 1), (3, 4), (5, 6), (7, 8)], directed=directed)
+    window = TimeWindow(graph, 100, isolated=False)
+    window.restore(None, {})
+    epoch(window, graph, [(0, 5, 6)], NO_TIME)
+    again = TimeWindow(graph, 100, isolated=False)  # this is kept, too
+    again.restore(window.facts(), window.arrays())
+    assert gone_by(again, graph, 50) == set()
+    epoch(again, graph, [(1, 3, 4)], 60)
+    assert gone_by(again, graph, 149) == set()
+    assert gone_by(again, graph, 150) == {(2, 1) if directed else (1, 2), (7, 8)}
+    assert gone_by(again, graph, 160) == {(3, 4)}
+    assert graph.n_edges == 0
+
+
+def test_a_shorter_length_has_more_go_and_a_longer_one_brings_nothing_back(graphs: list[Graph]) -> None:
+    graph = loaded(graphs, [(9, 9)])
+    first = TimeWindow(graph, 100, isolated=False)
+    epoch(first, graph, [(1, 1, 2)], 0)
+    epoch(first, graph, [(1, 3, 4)], 50)
+    epoch(first, graph, [(1, 5, 6)], 100)
+    facts, arrays = first.facts(), first.arrays()
+    shorter = TimeWindow(graph, 40, isolated=False)
+    shorter.restore(facts, arrays)
+    assert shorter.is_due, "before anything comes"
+    assert gone_by(shorter, graph, 100) == {(1, 2), (3, 4)}
+    longer = TimeWindow(graph, 1000, isolated=False)
+    longer.restore(shorter.facts(), shorter.arrays())
+    assert gone_by(longer, graph, 1099) == set()
+    assert gone_by(longer, graph, 1100) == {(5, 6)}
+
+
+def test_the_times_of_one_kind_say_nothing_to_the_other(graphs: list[Graph]) -> None:
+    graph = loaded(graphs, [(0, 1), (2, 3), (4, 5)])
+    by_time = TimeWindow(graph, 10, isolated=False)
+    epoch(by_time, graph, [(1, 0, 1), (1, 2, 3), (1, 4, 5)], 10**6)
+    newest = CountWindow(graph, 2, isolated=False)
+    newest.restore(by_time.facts(), by_time.arrays())
+    assert gone_by(newest, graph, 0) == {(0, 1)}
+    epoch(newest, graph, [(1, 2, 3)], 0)
+    kept = CountWindow(graph, 1, isolated=False)
+    kept.restore(newest.facts(), newest.arrays())
+    assert gone_by(kept, graph, 0) == {(4, 5)}
+    back = TimeWindow(graph, 10, isolated=False)
+    back.restore(kept.facts(), kept.arrays())
+    assert gone_by(back, graph, 5) == set(), "it counts from now"
+    assert gone_by(back, graph, 15) == {(2, 3)}
+
+
+def test_vertices_that_were_alone_before_go_when_none_may_be(graphs: list[Graph]) -> None:
+    graph = loaded(graphs, [(0, 1), (2, 2)])
+    window = TimeWindow(graph, 10, isolated=True)
+    window.restore(None, {})
+    assert window.is_due
+    epoch(window, graph, [(1, 3, 4)], 0)
+    assert np.flatnonzero(graph.alive).tolist() == [0, 1, 2, 3, 4]
+    epoch(window, graph, [(0, 0, 1)], 0)
+    epoch(window, graph, [], 0)
+    assert np.flatnonzero(graph.alive).tolist() == [2, 3, 4], "whoever deleted the last edge"
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_vertices_may_be_numbered_anew(graphs: list[Graph], directed: bool) -> None:
+    graph = loaded(graphs, [(0, 9), (9, 9)], directed=directed)
+    window = TimeWindow(graph, 10, isolated=False)
+    epoch(window, graph, [(1, 0, 9), (1, 9, 9)], 3)
+    arrays = {f"window/{name}": array for name, array in window.arrays().items()}
+    index = VertexIndex.create("int")
+    index.insert_edges(np.arange(10), np.arange(10))
+    arrays |= {f"index/{name}": array for name, array in index.state(10).items()}
+    arrays |= {"graph/keys": graph.export().keys}
+    checkpoint = Checkpoint((1, 1), {}, {}, {}, {"n_vertices": 10, "window": window.facts()}, arrays)
+    order = np.arange(10, dtype=np.uint32)[::-1].copy()
+    anew = renumbered(checkpoint, order, graph)
+    graph.load(EdgeList(anew.arrays["graph/keys"]), 10)
+    again = TimeWindow(graph, 10, isolated=False)
+    again.restore(anew.facts["window"], anew.part("window"))
+    assert gone_by(again, graph, 13) == {(9, 0) if directed else (0, 9), (0, 0)}
+    assert graph.n_edges == 0
 
 
 # -- event time ---------------------------------------------------------------------------------------------------
