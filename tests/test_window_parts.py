@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+from graphtide.daemon.config.settings import Config
 from graphtide.daemon.engine import window as windows
 from graphtide.daemon.engine.due import AHEAD, BUCKETS, DueEntries
 from graphtide.daemon.engine.edge_times import EdgeTimes
@@ -19,6 +21,8 @@ from graphtide.daemon.records.event_time import NO_TIME, EventState
 from graphtide.daemon.records.stream import Decided, Decoded, Partition, RawRecord, UpdateBlock
 from graphtide.daemon.state.checkpoint import Checkpoint
 from graphtide.daemon.state.renumbering import renumbered
+from graphtide.daemon.tools import doctor
+from graphtide.daemon.tools.windows import window_events
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys, Op, destinations, sources
 from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph, NoMemory
@@ -263,6 +267,52 @@ def test_vertices_may_be_numbered_anew(graphs: list[Graph], directed: bool) -> N
     again.restore(anew.facts["window"], anew.part("window"))
     assert gone_by(again, graph, 13) == {(9, 0) if directed else (0, 9), (0, 0)}
     assert graph.n_edges == 0
+
+
+# -- settings -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "status", "said"),
+    [
+        ({}, "", ""),
+        ({"window": {"count": 5}}, "ok", "the newest 5 edges"),
+        ({"window": {"length": 86400}}, "ok", "last 1"),
+        ({"window": {"length": 1}}, "warn", "waited for longer"),
+        ({"window": {"length": 3600}, "source": {"csv_columns": "src,dst"}}, "warn", "have no time"),
+        ({"window": {"length": 3600}, "source": {"csv_columns": "src,dst,ts"}}, "ok", ""),
+        ({"window": {"length": 3600}, "source": {"columns": {"src": "a"}}}, "warn", "have no time"),
+        ({"window": {"length": 3600}, "source": {"columns": {"src": "a", "ts": "at"}}}, "ok", ""),
+    ],
+)
+def test_the_doctor_says_what_a_window_does(settings: dict[str, Any], status: str, said: str) -> None:
+    found = list(doctor._window(Config.model_validate(settings)))
+    assert [finding.status for finding in found] == ([status] if status else [])
+    assert all(said in finding.found for finding in found)
+
+
+def test_a_window_is_of_one_kind() -> None:
+    problems = dict(Config.model_validate({"window": {"length": 1, "count": 1}}).window.problems())
+    assert "window.length" in problems["count"]
+
+
+def test_it_is_as_if_the_producer_had_sent_the_deletes(seed: int, graphs: list[Graph]) -> None:
+    rng = np.random.default_rng(seed)
+    length, n = int(rng.integers(1, 50)), 400
+    src, dst = rng.integers(0, 10, (2, n))
+    times = np.cumsum(rng.integers(0, 4, n))
+    by_producer = Graph(weighted=False)
+    graphs.append(by_producer)
+    out_src, out_dst, ops, *_ = window_events(src, dst, times, length)
+    by_producer.apply(EdgeBatch.of(out_src, out_dst, ops), 10)
+    graph = Graph(weighted=False)
+    graphs.append(graph)
+    window = TimeWindow(graph, length, isolated=False)
+    for s, d, time in zip(src.tolist(), dst.tolist(), times.tolist(), strict=True):
+        epoch(window, graph, [(1, s, d)], time, n_max=int(rng.integers(1, 5)))
+    while window.is_due:
+        epoch(window, graph, [], int(times[-1]))
+    assert np.array_equal(graph.export().keys, by_producer.export().keys)
 
 
 # -- event time ---------------------------------------------------------------------------------------------------
