@@ -41,6 +41,7 @@ from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
 from ..gpma.shipped import shipped
 from ..partition import classes, exploring, graph, numbering
 from .config.settings import Config
+from .engine import edge_times
 from .errors import ConfigError
 from .ingest import decode, reuse
 from .outgoing import batches
@@ -72,6 +73,7 @@ class Needs:
     results_topic: bool = False
     rows_move: bool = False
     registry: bool = False
+    expires: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Needs:
@@ -85,6 +87,7 @@ class Needs:
             results_topic=config.results.kind == "kafka",
             rows_move=config.partition.host_rows == "owned",
             registry=config.source.registry.url is not None,
+            expires=config.window.is_on,
         )
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
@@ -103,6 +106,7 @@ class Needs:
             ("numbering", numbering.warm_up),
             ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),
+            *([("times of edges", edge_times.warm_up)] if self.expires else []),
             *([("batches of results", batches.warm_up)] if self.results_topic else []),
             *([("classes of rows", classes.warm_up)] if self.rows_move else []),
         ]
@@ -297,6 +301,7 @@ def _all() -> Iterator[Needs]:
             results_topic=directed,
             rows_move=directed,
             registry=directed,
+            expires=directed,
         )
 
 

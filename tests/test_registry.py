@@ -420,10 +420,10 @@ def test_a_failure_inside_is_of_its_record_alone(
     decoder = reading(registry)
     edges = decoder._registered.edges
 
-    def fail(records: Sequence[RawRecord], *, events: bool) -> Any:
+    def fail(records: Sequence[RawRecord], times_ms: Sequence[int], *, events: bool) -> Any:
         if any(record.offset == 1 for record in records):
             raise RuntimeError("no luck")
-        return edges(records, events=events)
+        return edges(records, times_ms, events=events)
 
     monkeypatch.setattr(decoder._registered, "edges", fail)
     (decoded,) = decoder.decode_all([raw(framed(number, avro(EDGE, edge(at))), at) for at in range(3)])

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from ...partition.weights import WeightDomain
 from ..records.barrier import barrier_id
 from ..records.encodings import BARRIER, ENCODINGS, HEADER_LINE, PLACED_BY_KEY, REGISTERED, ROW, Encoding
+from ..records.event_time import NO_TIME
 from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
 from . import decode_text
 from .decode_arrow import decode_arrow
@@ -132,6 +133,14 @@ class Decoder:
                 )
         return decoded
 
+    def accept_until(self, latest_ms: int) -> None:
+        """From now on inserts must have a time, and nothing may have a later one (milliseconds since 1970)."""
+        self._rules = replace(self._rules, latest_ms=latest_ms)
+
+    def _time_of(self, record: RawRecord) -> int:
+        """What updates have as their time that give none."""
+        return record.timestamp_ms if record.timed or self._rules.latest_ms is None else NO_TIME
+
     def decode(self, record: RawRecord) -> Decoded:
         """The good updates and the bad rest.
 
@@ -188,7 +197,8 @@ class Decoder:
         events = (records[0].encoding or self._default_encoding) in PLACED_BY_KEY
         why: dict[int, Bad] = {}
         good: dict[int, list[Edge]] = {}
-        for row, edges in enumerate(self._registered.edges(records, events=events)):
+        times_ms = [*map(self._time_of, records)]
+        for row, edges in enumerate(self._registered.edges(records, times_ms, events=events)):
             if isinstance(edges, Bad):
                 why[row] = edges
             elif edges:
@@ -211,19 +221,19 @@ class Decoder:
         if encoding == BARRIER:
             return self._barrier(record, value)
         if encoding == "msgpack":
-            return self._whole(record, decode_msgpack(value, self._rules, record.timestamp_ms))
+            return self._whole(record, decode_msgpack(value, self._rules, self._time_of(record)))
         if encoding == "arrow":
-            return self._whole(record, decode_arrow(value, self._rules, record.timestamp_ms))
+            return self._whole(record, decode_arrow(value, self._rules, self._time_of(record)))
         if encoding in ("json", "debezium"):
             form = self._json if encoding == "json" else self._changes_in(record)
             if record.partition.number is not None and not _is_json_lines(value):
-                return self._whole(record, decode_json(value, form, self._rules, record.timestamp_ms))
-            return self._lines(record, value, _json_lines(value, form, self._rules, record.timestamp_ms))
+                return self._whole(record, decode_json(value, form, self._rules, self._time_of(record)))
+            return self._lines(record, value, _json_lines(value, form, self._rules, self._time_of(record)))
         if encoding == "csv":
             return self._lines(record, value, self._csv(record, value))
         if encoding == "el":
             begin = self._edge_list_begin(record, value)
-            return self._lines(record, value, self._parse(value, begin, EDGE_LIST, record.timestamp_ms))
+            return self._lines(record, value, self._parse(value, begin, EDGE_LIST, self._time_of(record)))
         raise Bad(Reason.UNKNOWN_ENCODING, f"encoding {encoding[:80]!r}; known are {', '.join(ENCODINGS)}")
 
     def _changes_in(self, record: RawRecord) -> JsonForm:
@@ -274,7 +284,7 @@ class Decoder:
         if isinstance(layout, Bad):
             # Without a header no line means anything: the header line is bad, and so is every other.
             return Lines(bad=[(start, end, layout) for start, end in numbered_lines(value)])
-        return self._parse(value, begin, layout, record.timestamp_ms)
+        return self._parse(value, begin, layout, self._time_of(record))
 
     def _layout(self, header: bytes) -> LineLayout | Bad:
         try:

@@ -76,8 +76,11 @@ class Registered:
         self._events = Reading((*changes.paths,), changes.time)
         self._keys = Reading((*changes.ends,))
 
-    def edges(self, records: Sequence[RawRecord], *, events: bool) -> list[list[Edge] | Bad]:
-        """The edge objects that each record stands for, with their times. ``events``: they are of Debezium.
+    def edges(
+        self, records: Sequence[RawRecord], times_ms: Sequence[int], *, events: bool
+    ) -> list[list[Edge] | Bad]:
+        """The edge objects that each record stands for. ``times_ms``: of each record's edges that have none of
+        their own; ``events``: they are of Debezium.
 
         Raises:
             RegistryAway: a schema that is needed cannot be had now.
@@ -92,7 +95,7 @@ class Registered:
             return json_key(records[row].key) if isinstance(keys[row], Bad) else keys[row]
 
         made: list[list[Edge] | Bad] = []
-        for row, (record, document) in enumerate(zip(records, values, strict=True)):
+        for row, document in enumerate(values):
             if isinstance(document, Bad):
                 made.append(document)
                 continue
@@ -102,7 +105,7 @@ class Registered:
                 made.append(bad)
                 continue
             for edge in some:
-                edge.setdefault("ts", record.timestamp_ms)
+                edge.setdefault("ts", times_ms[row])
             made.append(some)
         return made
 
