@@ -277,7 +277,7 @@ def test_vertices_may_be_numbered_anew(graphs: list[Graph], directed: bool) -> N
     [
         ({}, "", ""),
         ({"window": {"count": 5}}, "ok", "the newest 5 edges"),
-        ({"window": {"length": 86400}}, "ok", "last 1"),
+        ({"window": {"length": 86400}}, "ok", "last 24 h"),
         ({"window": {"length": 1}}, "warn", "waited for longer"),
         ({"window": {"length": 3600}, "source": {"csv_columns": "src,dst"}}, "warn", "have no time"),
         ({"window": {"length": 3600}, "source": {"csv_columns": "src,dst,ts"}}, "ok", ""),

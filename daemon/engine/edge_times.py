@@ -1,4 +1,4 @@
-"""From edges to times: a hash table of keys beside their times, in the form that kernels walk through.
+"""From edges to times: a hash table whose cells are two words, a key and its time.
 
 Open addressing with linear probing in a power-of-two table. A key's home is at the top bits of its hash, so that
 the table in order is the keys in order of their hashes: growing reads one from front to back and writes the other
@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from ...gpma.edges import EMPTY_KEY, HALF, Int, Keys, Op, Ops, frozen
 from ...gpma.index.hashing import hash_int
-from ...gpma.intrinsics import inner
+from ...gpma.intrinsics import inner, prefetch
 from ...gpma.memory import Memory
 
+Cells = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -29,6 +30,7 @@ LOAD_NUMERATOR, LOAD_DENOMINATOR = 3, 4
 
 _DELETE = np.uint8(Op.DELETE)
 _ONE = np.uint64(1)
+_AHEAD = 16
 
 
 class EdgeTimes:
@@ -37,14 +39,14 @@ class EdgeTimes:
     def __init__(self, memory: Memory | None = None) -> None:
         self._memory = memory or Memory()
         self._seed = np.uint64(secrets.randbits(64))
-        self._keys, self._times = _cells(CELLS_MIN)
+        self._cells = _empty(CELLS_MIN)
         self._n = 0
 
     def __len__(self) -> int:
         return self._n
 
     def memory_bytes(self) -> int:
-        return self._keys.nbytes + self._times.nbytes
+        return self._cells.nbytes
 
     def ensure(self, n_new: int) -> None:
         """Have room for so many more edges.
@@ -52,14 +54,14 @@ class EdgeTimes:
         Raises:
             MemoryError: there is none; all is as before.
         """
-        cells = self._keys.size
-        while (self._n + n_new) * LOAD_DENOMINATOR > cells * LOAD_NUMERATOR:
-            cells *= 2
-        if cells > self._keys.size:
-            self._memory.require(16 * cells)
-            keys, times = _cells(cells)
-            _move(self._keys, self._times, keys, times, self._seed)
-            self._keys, self._times = keys, times
+        size = before = self._cells.size // 2
+        while (self._n + n_new) * LOAD_DENOMINATOR > size * LOAD_NUMERATOR:
+            size *= 2
+        if size > before:
+            self._memory.require(16 * size)
+            cells = _empty(size)
+            _move(self._cells, cells, self._seed)
+            self._cells = cells
 
     def note(self, keys: Keys, ops: Ops, times: Times, begins: Times = NEVER) -> tuple[Keys, Times, Times]:
         """Take updates in order, for which there must be room: an insert gives its edge a time, or a later one
@@ -71,20 +73,20 @@ class EdgeTimes:
         n = keys.size
         fresh, fresh_times, taken = np.empty(n, np.uint64), np.empty(n, np.int64), np.empty(n, np.int64)
         given = frozen(keys), frozen(ops), frozen(times), frozen(begins)
-        n_fresh, n_taken = _note(self._keys, self._times, *given, self._seed, fresh, fresh_times, taken)
+        n_fresh, n_taken = _note(self._cells, *given, self._seed, fresh, fresh_times, taken)
         self._n += n_fresh - n_taken
         return fresh[:n_fresh].copy(), fresh_times[:n_fresh].copy(), taken[:n_taken].copy()
 
     def of(self, keys: Keys) -> tuple[Times, Flags]:
         """The times of these edges (0 where they have none), and which have one."""
         times, known = np.zeros(keys.size, np.int64), np.zeros(keys.size, bool)
-        _times_of(self._keys, self._times, frozen(keys), self._seed, times, known)
+        _times_of(self._cells, frozen(keys), self._seed, times, known)
         return times, known
 
     def all(self) -> tuple[Keys, Times]:
         """Every edge and its time, in no order."""
-        taken = self._keys != EMPTY_KEY
-        return self._keys[taken], self._times[taken]
+        taken = self._cells[::2] != EMPTY_KEY
+        return self._cells[::2][taken], self._cells[1::2][taken].view(np.int64)
 
 
 def canonical(keys: Keys) -> Keys:
@@ -92,13 +94,13 @@ def canonical(keys: Keys) -> Keys:
     return np.minimum(keys, (keys << HALF) | (keys >> HALF))
 
 
-def _cells(n: int) -> tuple[Keys, Times]:
-    return np.full(n, EMPTY_KEY, np.uint64), np.empty(n, np.int64)
+def _empty(size: int) -> Cells:
+    return np.full(2 * size, EMPTY_KEY, np.uint64)
 
 
 @inner
-def _shift_of(keys: Keys) -> np.uint64:
-    shift, size = np.uint64(64), keys.size
+def _shift_of(cells: Cells) -> np.uint64:
+    shift, size = np.uint64(65), cells.size
     while size > 1:
         size >>= 1
         shift -= _ONE
@@ -106,36 +108,42 @@ def _shift_of(keys: Keys) -> np.uint64:
 
 
 @inner
-def _find(cells: Keys, shift: np.uint64, seed: np.uint64, key: np.uint64) -> Int:
-    """The cell of a key, or the empty one where it would be."""
-    mask = np.uint64(cells.size - 1)
-    at = hash_int(key, seed, seed) >> shift
-    while cells[np.int64(at)] != key and cells[np.int64(at)] != EMPTY_KEY:
-        at = (at + _ONE) & mask
-    return np.int64(at)
+def _ask_for(cells: Cells, shift: np.uint64, seed: np.uint64, keys: Keys, i: Int) -> None:
+    """Have the cell of an update that is soon to come brought into the cache."""
+    if i + _AHEAD < keys.size:
+        prefetch(cells, np.int64(hash_int(keys[i + _AHEAD], seed, seed) >> shift) << 1)
 
 
 @inner
-def _remove(cells: Keys, times: Times, shift: np.uint64, seed: np.uint64, at: Int) -> None:
-    mask = np.uint64(cells.size - 1)
-    hole = next = np.uint64(at)
+def _find(cells: Cells, shift: np.uint64, seed: np.uint64, key: np.uint64) -> Int:
+    """Where the cell of a key begins, or the empty one where it would be."""
+    mask = np.int64(cells.size - 1)
+    at = np.int64(hash_int(key, seed, seed) >> shift) << 1
+    while cells[at] != key and cells[at] != EMPTY_KEY:
+        at = (at + 2) & mask
+    return at
+
+
+@inner
+def _remove(cells: Cells, shift: np.uint64, seed: np.uint64, at: Int) -> None:
+    mask = np.int64(cells.size - 1)
+    hole = next = np.int64(at)
     while True:
-        next = (next + _ONE) & mask
-        key = cells[np.int64(next)]
+        next = (next + 2) & mask
+        key = cells[next]
         if key == EMPTY_KEY:
             break
-        home = hash_int(key, seed, seed) >> shift
+        home = np.int64(hash_int(key, seed, seed) >> shift) << 1
         if (next - home) & mask >= (next - hole) & mask:
-            cells[np.int64(hole)] = key
-            times[np.int64(hole)] = times[np.int64(next)]
+            cells[hole] = key
+            cells[hole + 1] = cells[next + 1]
             hole = next
-    cells[np.int64(hole)] = EMPTY_KEY
+    cells[hole] = EMPTY_KEY
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _note(
-    cells: Keys,
-    times: Times,
+    cells: Cells,
     keys: Keys,
     ops: Ops,
     given: Times,
@@ -148,25 +156,26 @@ def _note(
     shift = _shift_of(cells)
     n_fresh, n_taken = 0, 0
     for i in range(keys.size):
+        _ask_for(cells, shift, seed, keys, i)
         key = keys[i]
         at = _find(cells, shift, seed, key)
         known = cells[at] == key
-        if known and ops[i] != _DELETE and begins.size > 0 and times[at] < begins[i]:
-            taken[n_taken] = times[at]
+        time = np.int64(cells[at + 1])
+        if known and (ops[i] == _DELETE or (begins.size > 0 and time < begins[i])):
+            taken[n_taken] = time
             n_taken += 1
-            _remove(cells, times, shift, seed, at)
+            _remove(cells, shift, seed, at)
+            if ops[i] == _DELETE:
+                continue
             at = _find(cells, shift, seed, key)
             known = False
-        if ops[i] == _DELETE:
-            if known:
-                taken[n_taken] = times[at]
-                n_taken += 1
-                _remove(cells, times, shift, seed, at)
-        elif known:
-            times[at] = max(times[at], given[i])
+        elif ops[i] == _DELETE:
+            continue
+        if known:
+            cells[at + 1] = np.uint64(max(time, given[i]))
         else:
             cells[at] = key
-            times[at] = given[i]
+            cells[at + 1] = np.uint64(given[i])
             fresh[n_fresh] = key
             fresh_times[n_fresh] = given[i]
             n_fresh += 1
@@ -174,29 +183,30 @@ def _note(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _times_of(cells: Keys, times: Times, keys: Keys, seed: np.uint64, found: Times, known: Flags) -> None:
+def _times_of(cells: Cells, keys: Keys, seed: np.uint64, found: Times, known: Flags) -> None:
     shift = _shift_of(cells)
     for i in range(keys.size):
+        _ask_for(cells, shift, seed, keys, i)
         at = _find(cells, shift, seed, keys[i])
         if cells[at] == keys[i]:
             known[i] = True
-            found[i] = times[at]
+            found[i] = np.int64(cells[at + 1])
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _move(old: Keys, old_times: Times, cells: Keys, times: Times, seed: np.uint64) -> None:
+def _move(old: Cells, cells: Cells, seed: np.uint64) -> None:
     """Into an empty table, in order from an empty cell on: so each search is short, and both are read in order."""
     shift = _shift_of(cells)
     start = 0
     while old[start] != EMPTY_KEY:
-        start += 1
-    for i in range(old.size):
+        start += 2
+    for i in range(0, old.size, 2):
         from_ = (start + i) & (old.size - 1)
         key = old[from_]
         if key != EMPTY_KEY:
             at = _find(cells, shift, seed, key)
             cells[at] = key
-            times[at] = old_times[from_]
+            cells[at + 1] = old[from_ + 1]
 
 
 def warm_up() -> None:
