@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import socket
 import ssl
 import threading
+import tomllib
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,6 +35,7 @@ from graphtide.daemon.ingest.decode_columns import Bad
 from graphtide.daemon.ingest.named_columns import NamedColumns
 from graphtide.daemon.ingest.registry import REFERENCES_MAX, Registry, RegistryAway
 from graphtide.daemon.ingest.sources import make_registry
+from graphtide.daemon.records.encodings import REGISTERED
 from graphtide.daemon.records.stream import Decoded, Partition, RawRecord
 from graphtide.daemon.tools import doctor
 from graphtide.gpma.index.ids import StringColumn
@@ -641,6 +644,17 @@ def test_settings() -> None:
     with pytest.raises(ConfigError, match=r"source.registry.url.*must be given when source.encoding is"):
         from_tables({"source": {"encoding": "registry"}})
     assert make_registry(from_tables({})) is None
+
+
+@pytest.mark.parametrize("page", ["operations.md", "protocol.md"])
+def test_examples_are_settings(page: str) -> None:
+    text = (Path(__file__).resolve().parents[1] / "docs" / page).read_text("utf-8")
+    found = [block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "registry" in block]
+    assert found
+    for block in found:
+        config = from_tables(tomllib.loads(block))
+        assert config.source.encoding in REGISTERED and config.source.registry.url
+        assert config.source.columns.src == "payer"
 
 
 def test_the_doctor_asks_the_registry() -> None:
