@@ -506,7 +506,7 @@ def test_schemas_that_are_too_large(registry: SchemaRegistry) -> None:
 
 
 def test_only_so_many_schemas_are_kept(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_registry, "KEPT_BYTES_MAX", 4 * (1 << 10) + 4 * len(json.dumps(EDGE)))
+    monkeypatch.setattr(decode_registry, "KEPT_BYTES_MAX", 4 * ((1 << 10) + 16 * len(json.dumps(EDGE))))
     numbers = [registry.register(f"kept{at}", EDGE) for at in range(6)]
     decoder = reading(registry)
 
@@ -518,6 +518,16 @@ def test_only_so_many_schemas_are_kept(registry: SchemaRegistry, monkeypatch: py
     assert [asks(number) for number in numbers] == [True] * 6
     assert [asks(number) for number in numbers[2:]] == [False] * 4, "the ones that were used last"
     assert asks(numbers[0]) and asks(numbers[2]) and not asks(numbers[4])
+
+
+def test_a_schema_of_no_use_is_read_once(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = registry.register("a", "message {", "PROTOBUF")
+    decoder = reading(registry)
+    record = raw(framed(number, b"", b"\0"))
+    bad = [("bad-schema", "the Protobuf schema has '{' where a name must stand")]
+    assert why(decoder.decode(record)) == bad
+    monkeypatch.setattr(decode_registry, "declared", None)
+    assert why(decoder.decode(record)) == bad
 
 
 def test_an_id_may_become_known(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -575,7 +585,8 @@ def test_one_that_says_nothing_is_away_in_time() -> None:
             Registry(url, timeout_s=0.1).schema(1)
 
 
-def test_one_that_drips_is_away_in_time() -> None:
+@pytest.mark.parametrize("head", [b"", b"\r\n"])
+def test_one_that_drips_is_away_in_time(head: bytes) -> None:
     """Each byte comes soon enough; all of them do not."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         over = threading.Event()
@@ -583,10 +594,10 @@ def test_one_that_drips_is_away_in_time() -> None:
         def drip() -> None:
             taken, _ = listening.accept()
             with taken:
-                taken.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                taken.sendall(b"HTTP/1.1 200 OK\r\n" + head)
                 while not over.wait(0.01):
                     try:
-                        taken.sendall(b" ")
+                        taken.sendall(b"x")
                     except OSError:
                         return
 
