@@ -38,6 +38,7 @@ from ..gpma.host import array as pma
 from ..gpma.host import snapshot
 from ..gpma.index import vertex_index
 from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
+from ..gpma.shipped import shipped
 from ..partition import classes, exploring, graph, numbering
 from .config.settings import Config
 from .errors import ConfigError
@@ -152,14 +153,16 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
         ConfigError: a program cannot be made, compiled or run; the message names it.
         Stopped: ``stop`` was set; every process has ended.
     """
+    try:
+        with only_from_cache():
+            _load(needs)
+        return
+    except Missing:
+        pass
+    if isinstance(unusable := shipped(), str):
+        log.info("the kernels that came with graphtide are not used: %s", unusable)
     folder = runtime.cache_directory()
     if runtime.is_writable(folder):
-        try:
-            with only_from_cache():
-                _load(needs)
-            return
-        except Missing:
-            pass
         log.info("compiling kernels for this machine, once (%s), into %s", ELSEWHERE, folder)
         _compile_aside(needs, stop, report)
     else:
