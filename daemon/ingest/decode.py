@@ -191,7 +191,10 @@ class Decoder:
         for row, edges in enumerate(self._registered.edges(records, events=events)):
             if isinstance(edges, Bad):
                 why[row] = edges
-            elif edges:
+                continue
+            for edge in edges:
+                edge.setdefault("ts", records[row].timestamp_ms)
+            if edges:
                 good[row] = edges
         rows = [*good]
 

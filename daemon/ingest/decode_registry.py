@@ -110,7 +110,7 @@ class Registered:
         self._keys = Reading((*changes.ends,))
 
     def edges(self, records: Sequence[RawRecord], *, events: bool) -> list[list[Edge] | Bad]:
-        """The edge objects that each record stands for, with their times. ``events``: they are of Debezium.
+        """The edge objects that each record stands for. ``events``: they are of Debezium.
 
         Raises:
             RegistryAway: a schema that is needed cannot be had now.
@@ -125,18 +125,14 @@ class Registered:
             return json_key(records[row].key) if isinstance(keys[row], Bad) else keys[row]
 
         made: list[list[Edge] | Bad] = []
-        for row, (record, document) in enumerate(zip(records, values, strict=True)):
+        for row, document in enumerate(values):
             if isinstance(document, Bad):
                 made.append(document)
                 continue
             try:
-                some = [] if document is None else self._edges(document, partial(key_of, row), events=events)
+                made.append([] if document is None else self._edges(document, partial(key_of, row), events=events))
             except Bad as bad:
                 made.append(bad)
-                continue
-            for edge in some:
-                edge.setdefault("ts", record.timestamp_ms)
-            made.append(some)
         return made
 
     def _edges(self, document: Any, key: Callable[[], Any], *, events: bool) -> list[Edge]:
