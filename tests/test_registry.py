@@ -673,12 +673,14 @@ def test_the_doctor_asks_the_registry() -> None:
         config = from_tables({"source": {"registry": {"url": server.url}}})
         (finding,) = doctor._registry(config)
         assert (finding.status, finding.found) == ("ok", f"{server.url} (JSON, PROTOBUF, AVRO)")
-        server.answer = 404, b"<html>"
-        (finding,) = doctor._registry(config)
-        assert finding.status == "fail" and "is no schema registry" in finding.found
-        server.answer = 503, b""
-        (finding,) = doctor._registry(config)
-        assert finding.status == "fail" and "is no schema registry" in finding.found
+        for status, body, said in [
+            (200, b"<html>", "is no schema registry"),
+            (200, b"{}", "is no schema registry"),
+            (401, b"{}", "answers 401 to /schemas/types"),
+        ]:
+            server.answer = status, body
+            (finding,) = doctor._registry(config)
+            assert finding.status == "fail" and said in finding.found
     assert not [*doctor._registry(from_tables({}))]
 
 

@@ -94,7 +94,9 @@ class Registry:
         Raises:
             RegistryAway: it cannot be asked.
         """
-        kinds = self._answer("/schemas/types")[1]
+        status, kinds = self._answer("/schemas/types")
+        if status != 200:
+            raise RegistryAway(f"{self._named} answers {status} to /schemas/types")
         try:
             known = orjson.loads(kinds)
         except orjson.JSONDecodeError:
