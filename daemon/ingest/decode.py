@@ -121,6 +121,8 @@ class Decoder:
             MemoryError: as ``decode``.
             RegistryAway: a schema that is needed cannot be had now; nothing is done yet.
         """
+        if REGISTERED.isdisjoint({record.encoding or self._default_encoding for record in records}):
+            return [self.decode(record) for record in records]
         decoded: list[Decoded] = []
         for run_of, group in groupby(records, self._run_of):
             some = [*group]
@@ -144,13 +146,11 @@ class Decoder:
             return Decoded(record, None, (record.refused,))
         if value is None:
             return Decoded(record, None)
-        if self._run_of(record) is not None:
-            return self._run([record])
         try:
             return self._decode(record, value)
         except Bad as bad:
             return Decoded(record, None, (_bad_record(record, value, 0, len(value), bad),))
-        except MemoryError:  # says nothing about the record
+        except (MemoryError, RegistryAway):  # they say nothing about the record
             raise
         except Exception as error:  # whatever it is, one record must not stop the stream
             return Decoded(record, None, (_bad_record(record, value, 0, len(value), _internal(error)),))
@@ -227,6 +227,8 @@ class Decoder:
         if encoding == "el":
             begin = self._edge_list_begin(record, value)
             return self._lines(record, value, self._parse(value, begin, EDGE_LIST, record.timestamp_ms))
+        if encoding in REGISTERED:
+            return self._run([record])
         raise Bad(Reason.UNKNOWN_ENCODING, f"encoding {encoding[:80]!r}; known are {', '.join(ENCODINGS)}")
 
     def _changes_in(self, record: RawRecord) -> JsonForm:
