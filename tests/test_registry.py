@@ -35,7 +35,9 @@ from graphtide.daemon.ingest.decode_columns import Bad
 from graphtide.daemon.ingest.named_columns import NamedColumns
 from graphtide.daemon.ingest.registry import REFERENCES_MAX, Registry, RegistryAway
 from graphtide.daemon.ingest.sources import make_registry
+from graphtide.daemon.ingest.spool import SpoolSource
 from graphtide.daemon.records.encodings import REGISTERED
+from graphtide.daemon.records.spool_format import frame
 from graphtide.daemon.records.stream import Decoded, Partition, RawRecord
 from graphtide.daemon.tools import doctor
 from graphtide.gpma.index.ids import StringColumn
@@ -655,6 +657,24 @@ def test_settings() -> None:
     with pytest.raises(ConfigError, match=r"source.registry.url.*must be given when source.encoding is"):
         from_tables({"source": {"encoding": "registry"}})
     assert make_registry(from_tables({})) is None
+
+
+def test_records_in_a_spool(registry: SchemaRegistry, tmp_path: Path) -> None:
+    """In frames, as those of MessagePack are; a bad one is set aside at its own byte."""
+    number = registry.register("a", EDGE)
+    frames = [frame(framed(number, avro(EDGE, edge(at, 9)))) for at in range(3)]
+    frames[1] = frame(framed(number, b""))
+    (tmp_path / "edges.registry").write_bytes(b"".join(frames))
+    source = SpoolSource(tmp_path)
+    source.open(None)
+    try:
+        records = until(lambda: source.poll(1 << 20, 0.1))
+    finally:
+        source.close()
+    (decoded,) = reading(registry).decode_all(records)
+    assert [row[:2] for row in updates(decoded)] == [(0, 9), (2, 9)]
+    assert [(bad.offset, bad.reason) for bad in decoded.bad] == [(len(frames[0]), "malformed")]
+    assert decoded.record.next_offset == sum(map(len, frames))
 
 
 @pytest.mark.parametrize("page", ["operations.md", "protocol.md"])
