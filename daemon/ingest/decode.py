@@ -122,6 +122,8 @@ class Decoder:
             MemoryError: as ``decode``.
             RegistryAway: a schema that is needed cannot be had now; nothing is done yet.
         """
+        if REGISTERED.isdisjoint({record.encoding or self._default_encoding for record in records}):
+            return [self.decode(record) for record in records]
         decoded: list[Decoded] = []
         for run_of, group in groupby(records, self._run_of):
             some = [*group]
@@ -153,13 +155,11 @@ class Decoder:
             return Decoded(record, None, (record.refused,))
         if value is None:
             return Decoded(record, None)
-        if self._run_of(record) is not None:
-            return self._run([record])
         try:
             return self._decode(record, value)
         except Bad as bad:
             return Decoded(record, None, (_bad_record(record, value, 0, len(value), bad),))
-        except MemoryError:  # says nothing about the record
+        except (MemoryError, RegistryAway):  # they say nothing about the record
             raise
         except Exception as error:  # whatever it is, one record must not stop the stream
             return Decoded(record, None, (_bad_record(record, value, 0, len(value), _internal(error)),))
@@ -197,11 +197,13 @@ class Decoder:
         events = (records[0].encoding or self._default_encoding) in PLACED_BY_KEY
         why: dict[int, Bad] = {}
         good: dict[int, list[Edge]] = {}
-        times_ms = [*map(self._time_of, records)]
-        for row, edges in enumerate(self._registered.edges(records, times_ms, events=events)):
+        for row, edges in enumerate(self._registered.edges(records, events=events)):
             if isinstance(edges, Bad):
                 why[row] = edges
-            elif edges:
+                continue
+            for edge in edges:
+                edge.setdefault("ts", self._time_of(records[row]))
+            if edges:
                 good[row] = edges
         rows = [*good]
 
@@ -234,6 +236,8 @@ class Decoder:
         if encoding == "el":
             begin = self._edge_list_begin(record, value)
             return self._lines(record, value, self._parse(value, begin, EDGE_LIST, self._time_of(record)))
+        if encoding in REGISTERED:
+            return self._run([record])
         raise Bad(Reason.UNKNOWN_ENCODING, f"encoding {encoding[:80]!r}; known are {', '.join(ENCODINGS)}")
 
     def _changes_in(self, record: RawRecord) -> JsonForm:
