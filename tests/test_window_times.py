@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from graphtide.daemon.ingest.decode import Decoder
+from graphtide.daemon.ingest.registry import Registry, Schema
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.stream import Decoded, Partition, RawRecord
 
@@ -124,3 +125,34 @@ def test_without_a_window_times_do_not_matter() -> None:
     item = Decoder().decode(record)
     assert kept(item) == [(0, 2**50), (1, READ_AT)]
     assert not item.bad
+
+
+class JsonSchemas(Registry):
+    """A registry that knows every id."""
+
+    def __init__(self) -> None:
+        pass
+
+    def schema(self, number: int) -> Schema:
+        return Schema("JSON", "{}", {})
+
+
+def test_records_that_are_read_together_have_times_of_their_own() -> None:
+    decoder = Decoder(default_encoding="registry", registry=JsonSchemas())
+    records = [
+        RawRecord(
+            Partition("edges", 0),
+            at,
+            at + 1,
+            b"\0\0\0\0\1" + json.dumps({"src": at, "dst": 7}).encode(),
+            "registry",
+            time,
+            timed=time != READ_AT,
+        )
+        for at, time in enumerate([900, 100, READ_AT, LATEST + 1, 300])
+    ]
+    decoder.accept_until(LATEST)
+    (decoded,) = decoder.decode_all(records)
+    assert decoded.block is not None and isinstance(decoded.block.timestamps_ms, np.ndarray)
+    assert decoded.block.src.tolist() == [0, 1, 4] and decoded.block.timestamps_ms.tolist() == [900, 100, 300]
+    assert [(bad.offset, bad.reason) for bad in decoded.bad] == [(2, "no-time"), (3, "in-future")]
