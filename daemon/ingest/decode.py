@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any, Literal
 
 from ...partition.weights import WeightDomain
@@ -56,6 +57,9 @@ REASONS = tuple(reason.value for reason in Reason)
 
 _LETTER_BYTES = 200
 """About what a letter has besides its record's bytes, key and headers, and the reason in words."""
+
+_ALIKE = attrgetter("partition", "encoding", "refused")
+"""What records have in common that may be read together."""
 
 _MATRIX_MARKET = b"%%MatrixMarket"
 
@@ -122,13 +126,16 @@ class Decoder:
             RegistryAway: a schema that is needed cannot be had now; nothing is done yet.
         """
         decoded: list[Decoded] = []
-        for run_of, group in groupby(records, self._run_of):
+        for (partition, given, refused), group in groupby(records, _ALIKE):
             some = [*group]
-            if run_of is None:
-                decoded += map(self.decode, some)
-            else:
+            encoding = given or self._default_encoding
+            if refused is None and (
+                encoding in REGISTERED or (encoding in OBJECTS and partition.number is not None)
+            ):
                 for piece in pieces(some):
-                    decoded += self._run(piece) if len(piece) > 1 else [self.decode(piece[0])]
+                    decoded += self._run(piece, encoding) if len(piece) > 1 else [self.decode(piece[0])]
+            else:
+                decoded += map(self.decode, some)
         return decoded
 
     def decode(self, record: RawRecord) -> Decoded:
@@ -152,30 +159,24 @@ class Decoder:
         except Exception as error:  # whatever it is, one record must not stop the stream
             return Decoded(record, None, (_bad_value(record, _internal(error)),))
 
-    def _run_of(self, record: RawRecord) -> tuple[Partition, str] | None:
-        """What a record has in common with those that it is read with; None: it is read by itself."""
-        encoding = record.encoding or self._default_encoding
-        shares = encoding in REGISTERED or (encoding in OBJECTS and record.partition.number is not None)
-        return (record.partition, encoding) if shares and record.refused is None else None
-
-    def _run(self, records: Sequence[RawRecord]) -> list[Decoded]:
+    def _run(self, records: Sequence[RawRecord], encoding: str) -> list[Decoded]:
         """Records of one partition and encoding together, but for those that hold many updates."""
         try:
-            return [*self._read_together(records)]
+            return [*self._read_together(records, encoding)]
         except (MemoryError, RegistryAway):
             raise
         except Exception:  # whose fault it is shows when each is read by itself
             return [*map(self.decode, records)]
 
-    def _read_together(self, records: Sequence[RawRecord]) -> Iterator[Decoded]:
-        encoding = records[0].encoding or self._default_encoding
+    def _read_together(self, records: Sequence[RawRecord], encoding: str) -> Iterator[Decoded]:
+        events = encoding in PLACED_BY_KEY
         made: list[list[Edge] | Bad] = []
         alone: dict[int, Decoded] = {}
         if encoding in REGISTERED:
-            made = self._registered.edges(records, events=encoding in PLACED_BY_KEY)
+            made = self._registered.edges(records, events=events)
         else:
             for row, record in enumerate(records):
-                outcome = self._object(record, events=encoding in PLACED_BY_KEY)
+                outcome = self._object(record, events=events)
                 if isinstance(outcome, Decoded):
                     alone[row], outcome = outcome, []
                 made.append(outcome)
