@@ -29,7 +29,7 @@ from waiting import until
 
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.errors import ConfigError
-from graphtide.daemon.ingest import decode, decode_registry
+from graphtide.daemon.ingest import decode_registry, decode_runs
 from graphtide.daemon.ingest.decode import REASONS, Decoder
 from graphtide.daemon.ingest.decode_columns import Bad
 from graphtide.daemon.ingest.named_columns import NamedColumns
@@ -241,7 +241,7 @@ def test_any_cut_into_runs_gives_the_same(registry: SchemaRegistry) -> None:
 
 
 def test_long_runs_are_read_in_pieces(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "RUN_RECORDS_MAX", 3)
+    monkeypatch.setattr(decode_runs, "RUN_RECORDS_MAX", 3)
     number = registry.register("a", EDGE)
     records = [raw(framed(number, avro(EDGE, edge(at))), at) for at in range(7)]
     decoded = reading(registry).decode_all(records)
@@ -431,9 +431,10 @@ def test_a_failure_inside_is_of_its_record_alone(
         return edges(records, events=events)
 
     monkeypatch.setattr(decoder._registered, "edges", fail)
-    (decoded,) = decoder.decode_all([raw(framed(number, avro(EDGE, edge(at))), at) for at in range(3)])
-    assert [row[0] for row in updates(decoded)] == [0, 2]
-    assert [(bad.offset, bad.reason, bad.detail) for bad in decoded.bad] == [
+    first, failed, last = decoder.decode_all([raw(framed(number, avro(EDGE, edge(at))), at) for at in range(3)])
+    assert [row[0] for one in (first, last) for row in updates(one)] == [0, 2]
+    assert failed.block is None and not first.bad and not last.bad
+    assert [(bad.offset, bad.reason, bad.detail) for bad in failed.bad] == [
         (1, "internal", "RuntimeError: no luck")
     ]
 
