@@ -10,8 +10,8 @@ the list of changes included; medians after a warm-up. Then words are compared w
 Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``hubs`` deletes the tree edges
 of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``components``: from scratch,
 and after batches. ``counts``: likewise, beside the search. ``pagerank``, ``ppr``: likewise, against a solution in
-float64. ``host``: the host's engine on the same batches, on all cores; it compiles for a while when its kernels
-are not in Numba's cache.
+float64. ``triangles``, ``lcc``, ``cdlp``: whole refreshes, what the host does included. ``host``: the host's
+engine on the same batches, on all cores; it compiles for a while when its kernels are not in Numba's cache.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from device_components import components
 from device_counts import counts
+from device_exact import TWINS, exact
 from device_graph import Graph, Row, cupy, machine, show
 from device_ppr import ppr
 from device_ranks import pagerank
@@ -38,7 +39,7 @@ from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.gpma.edges import EdgeBatch, EdgeList
 
-PARTS = ("fresh", "refresh", "hubs", "epoch", "components", "counts", "pagerank", "ppr", "host")
+PARTS = ("fresh", "refresh", "hubs", "epoch", "components", "counts", "pagerank", "ppr", *TWINS, "host")
 KINDS: tuple[type[PathProgram], ...] = (BFS, SSSP)
 HUBS = (10, 1000)
 NO_SOURCES = np.empty(0, np.uint32)
@@ -317,6 +318,10 @@ def run(
     if "ppr" in parts:
         rows = ppr(graph, batches, repeats, Budget(share))
         result["ppr"] = show(f"personalised PageRank, scale {scale}, {graph.loaded.size:,} edges", rows)
+    for kind in TWINS:
+        if kind in parts:
+            rows = exact(graph, kind, batches, repeats, Budget(share))
+            result[kind] = show(f"{kind}, scale {scale}, {graph.loaded.size:,} edges", rows)
     if "host" in parts:
         result["host"] = show(f"beside the host, scale {scale}", host(graph, batches, repeats, Budget(share)))
     return result

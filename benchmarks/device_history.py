@@ -1,9 +1,9 @@
 """A short history of programs on a CUDA device, against fresh starts: what compute-sanitizer runs.
 
-Every kernel of two path programs, of path counts, of components and of both PageRanks runs: settling and trimming,
-searching and spreading, recounting, mending a forest, passes and pushes, queues that hold everything and queues
-that run over, rows of one edge and of hundreds. Each allocation is one of the device's own, so that accesses
-behind its end are seen.
+Every kernel of two path programs, of path counts, of components, of both PageRanks, of triangles and of
+communities runs: settling and trimming, searching and spreading, recounting, mending a forest, passes and pushes,
+changed links, votes, queues that hold everything and queues that run over, rows of one edge and of hundreds. Each
+allocation is one of the device's own, so that accesses behind its end are seen.
 
     compute-sanitizer --tool racecheck python benchmarks/device_history.py
 """
@@ -14,6 +14,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from device_exact import TWINS, Exact
 from device_ppr import Walk
 from device_ranks import Ranks
 
@@ -50,6 +51,9 @@ def run(seed: int) -> None:
     history_of_ranks(np.random.default_rng(seed))
     history_of_walks(np.random.default_rng(seed))
     print(f"{len(BATCHES)} batches: both PageRanks keep to their bounds, and sums in every bit")
+    for kind in TWINS:
+        history_of_exact(kind, np.random.default_rng(seed))
+    print(f"{len(BATCHES)} batches: {', '.join(TWINS)} are those of fresh starts")
 
 
 def rows(rng: np.random.Generator, batches: Sequence[int]) -> Iterator[DeviceSide]:
@@ -139,6 +143,15 @@ def history_of_walks(rng: np.random.Generator) -> None:
         assert walk.wrong_bits() == 0
     assert report.error_bound is not None
     assert walk.error(precision=1e-5) <= report.error_bound
+
+
+def history_of_exact(kind: str, rng: np.random.Generator) -> None:
+    states = rows(rng, BATCHES)
+    program = Exact(next(states), kind)
+    program.start()
+    for _ in states:
+        program.refresh(program.change())
+        assert program.wrong() == 0
 
 
 def runs_of(kind: type[PathProgram], device: DeviceSide) -> PathRuns:

@@ -38,6 +38,7 @@ from ..gpma.host import array as pma
 from ..gpma.host import snapshot
 from ..gpma.index import vertex_index
 from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
+from ..gpma.shipped import shipped
 from ..partition import classes, exploring, graph, numbering
 from .config.settings import Config
 from .engine import edge_times
@@ -71,6 +72,7 @@ class Needs:
     python_modules: list[str]
     results_topic: bool = False
     rows_move: bool = False
+    registry: bool = False
     expires: bool = False
 
     @classmethod
@@ -84,6 +86,7 @@ class Needs:
             python_modules=list(config.compute.python_modules),
             results_topic=config.results.kind == "kafka",
             rows_move=config.partition.host_rows == "owned",
+            registry=config.source.registry.url is not None,
             expires=config.window.is_on,
         )
 
@@ -95,7 +98,7 @@ class Needs:
         return [
             ("packed arrays", pma.warm_up),
             ("vertex index", lambda: vertex_index.warm_up(self.vertex_ids)),
-            ("decoders", lambda: decode.warm_up(self.vertex_ids)),
+            ("decoders", lambda: decode.warm_up(self.vertex_ids, registry=self.registry)),
             *self._programs(),
             ("copies of edges", snapshot.warm_up),
             ("vertices", graph.warm_up),
@@ -154,14 +157,16 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
         ConfigError: a program cannot be made, compiled or run; the message names it.
         Stopped: ``stop`` was set; every process has ended.
     """
+    try:
+        with only_from_cache():
+            _load(needs)
+        return
+    except Missing:
+        pass
+    if isinstance(unusable := shipped(), str):
+        log.info("the kernels that came with graphtide are not used: %s", unusable)
     folder = runtime.cache_directory()
     if runtime.is_writable(folder):
-        try:
-            with only_from_cache():
-                _load(needs)
-            return
-        except Missing:
-            pass
         log.info("compiling kernels for this machine, once (%s), into %s", ELSEWHERE, folder)
         _compile_aside(needs, stop, report)
     else:
@@ -295,6 +300,7 @@ def _all() -> Iterator[Needs]:
             [],
             results_topic=directed,
             rows_move=directed,
+            registry=directed,
             expires=directed,
         )
 

@@ -31,7 +31,7 @@ from ..gpma.index.ids import IdColumn, StringColumn
 from ..gpma.index.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
 from ..partition.graph import Graph, RowsLost
-from . import kernels, systemd, terminal
+from . import kernels, systemd
 from .again import LostDevice, StartAgain, lost_before
 from .client.wire import LATENCY_BUCKETS_SECONDS
 from .config.settings import Config, TlsConfig
@@ -66,7 +66,7 @@ from .ingest.loop import Ingest, IngestReport
 from .ingest.named_columns import named_columns
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
-from .ingest.sources import make_dead_letters, make_source
+from .ingest.sources import make_dead_letters, make_registry, make_source
 from .memory import MemoryGuard
 from .outgoing.make import make_writer, resume_of
 from .outgoing.writer import Resume, Writer
@@ -141,17 +141,11 @@ def warm_up(config: Config, stop: threading.Event, advance: Callable[[float], No
         kernels.Stopped: ``stop`` was set.
     """
     started = time.monotonic()
-    with terminal.progress(shown=progress) as bar:
-        task = bar.add_task("compiling kernels (once; cached afterwards)", total=None)
-        reported = started
+    with _shown_progress() if progress else _logged_progress() as show:
 
         def report(now: kernels.Progress) -> None:
-            nonlocal reported
             advance(now.done / now.total if now.total else 0.0)
-            bar.update(task, total=now.total, completed=now.done, description=f"compiling kernels ({now.kernels})")
-            if not progress and time.monotonic() > reported + kernels.REPORT_SECONDS:
-                reported = time.monotonic()
-                log.info("compiling kernels: %s", now)
+            show(now)
 
         kernels.prepare(kernels.Needs.of(config), stop, report)
     log.info(
@@ -159,6 +153,34 @@ def warm_up(config: Config, stop: threading.Event, advance: Callable[[float], No
         time.monotonic() - started,
         runtime.cache_directory(),
     )
+
+
+@contextmanager
+def _shown_progress() -> Iterator[Callable[[kernels.Progress], None]]:
+    """Shows on a terminal how compiling goes on."""
+    from .terminal import progress  # loads Rich, which a daemon that nobody looks at does without
+
+    with progress() as bar:
+        task = bar.add_task("compiling kernels (once; cached afterwards)", total=None)
+
+        def show(now: kernels.Progress) -> None:
+            bar.update(task, total=now.total, completed=now.done, description=f"compiling kernels ({now.kernels})")
+
+        yield show
+
+
+@contextmanager
+def _logged_progress() -> Iterator[Callable[[kernels.Progress], None]]:
+    """Logs now and then how compiling goes on."""
+    reported = time.monotonic()
+
+    def show(now: kernels.Progress) -> None:
+        nonlocal reported
+        if time.monotonic() > reported + kernels.REPORT_SECONDS:
+            reported = time.monotonic()
+            log.info("compiling kernels: %s", now)
+
+    yield show
 
 
 class Service:
@@ -536,6 +558,7 @@ class Service:
         self._stack.callback(self.dead_letters.close)
         self.queue = PreparedQueue(config.epoch.queue_updates_max)
         self.reuse = IdReuse(self.index, self._begin_grace)
+        stop = threading.Event()
         self.ingest = Ingest(
             source=self.source,
             decoder=Decoder(
@@ -545,6 +568,7 @@ class Service:
                 csv_columns=config.source.csv_columns or None,
                 csv_delimiter=config.source.csv_delimiter,
                 columns=named_columns(config.source.columns),
+                registry=make_registry(config, given_up=stop.is_set),
             ),
             index=self.index,
             reuse=self.reuse,
@@ -557,6 +581,7 @@ class Service:
             recovery=self.health.recovery,
             has_memory=self.memory.has_room,
             engine_waits=self._engine_waits,
+            stop=stop,
             event_time=self._make_event_time(),
             counts_order=isinstance(self.window, CountWindow),
         )

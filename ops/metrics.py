@@ -198,7 +198,8 @@ class Metrics:
             "source_lag_seconds", "Age of the newest record read while there is more to read; 0 at the end."
         )
         self._waiting = self._gauge(
-            "ingest_waiting", "1 while nothing is read because bad records find no room; `stats` says more."
+            "ingest_waiting",
+            "1 while nothing is read: bad records find no room, or schemas cannot be had; `stats` says more.",
         )
         self._outages = self._counter("source_outages", "Times that the source could not be reached.")
         self._barriers = self._counter(

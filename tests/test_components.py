@@ -32,6 +32,7 @@ from graphtide.compute.forest.cut import TURN_EDGES
 from graphtide.compute.forest.external_order import SortedVertices
 from graphtide.compute.program import Published, Refresh
 from graphtide.gpma.edges import HALF, NO_VERTEX, Vertices, destinations, sources
+from graphtide.gpma.index.id_order import IdOrder, order_of
 from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.gpma.index.vertex_index import Kind, VertexIndex
 from graphtide.partition.graph import Graph
@@ -51,6 +52,9 @@ class Ids:
     def sort_by_external(self, dense: Vertices) -> Vertices:
         self.asked += dense.size
         return dense[self.ids[dense].argsort()]
+
+    def comparable(self, n_vertices: int) -> IdOrder:
+        return order_of(self.ids)
 
 
 class Run:

@@ -22,7 +22,7 @@ from waiting import PATIENCE_S, until
 
 from graphtide import Client
 from graphtide.compute import registry
-from graphtide.compute.device import NoTwin
+from graphtide.compute.device import UNTRIED, NoTwin
 from graphtide.compute.program import Program
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.config.settings import DeviceConfig
@@ -34,6 +34,7 @@ from graphtide.daemon.service import Service
 from graphtide.daemon.tools import doctor
 from graphtide.gpma.device import card
 from graphtide.gpma.edges import EdgeBatch
+from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.gpma.runtime import cache_directory
 from graphtide.ops.metrics import Metrics
 from graphtide.partition.graph import Graph
@@ -439,8 +440,9 @@ def test_a_daemon_that_must_have_a_device_refuses_to_start_without_one(tmp_path:
 def test_what_was_never_tried_on_a_card_runs_there_only_where_it_is_wanted(emulated_cupy: ModuleType) -> None:
     graph = Graph(device=True)
     try:
-        for kind, given in (("ppr", {"sources": 0}), ("sspaths", {"source": 0})):
-            program = registry.make_program(kind, kind, given)
+        given = {"ppr": {"sources": 0}, "sspaths": {"source": 0}}
+        for kind in sorted(UNTRIED):
+            program = registry.make_program(kind, kind, given.get(kind, {}), order=VertexIndex.create("int"))
             for place, on_device in (("auto", False), ("device", True), ("host", False)):
                 placed = placed_by(place, program, graph)
                 assert (placed is not None) == on_device

@@ -11,29 +11,32 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from walk_twins import FEW_THREADS, set_threads
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+PARTS = ("device_rows", "device_components", "device_counts", "device_ranks", "device_ppr", "device_exact")
 
 
 def test_every_part_has_rows(
     emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
+    set_threads(monkeypatch, FEW_THREADS)
     try:
         benchmark = importlib.import_module("device")
-        for name in ("device_rows", "device_components", "device_counts", "device_ranks", "device_ppr", "device"):
+        for name in (*PARTS, "device"):
             monkeypatch.setattr(importlib.import_module(name), "WARM_UP", 1)
         monkeypatch.setattr(benchmark, "HUBS", (3,))
+        monkeypatch.setattr(importlib.import_module("device_exact"), "ROUNDS", 2)
         parts = list(benchmark.PARTS)
         result = benchmark.run(8, parts, [1, 30], repeats=1, roots=2, seconds=60)
     finally:
-        names = ("device", "device_graph", "device_rows", "device_components", "device_counts", "device_ranks")
-        for name in (*names, "device_ppr"):
+        for name in ("device", "device_graph", *PARTS):
             sys.modules.pop(name, None)
     for part in parts:
         assert result[part], part
     assert [row["wrong"] for row in result["host"]] == [0] * 4
-    for part in ("counts", "pagerank", "ppr"):
+    for part in ("counts", "pagerank", "ppr", *benchmark.TWINS):
         assert [(row["batch"], row["wrong"]) for row in result[part]] == [(0, 0), (1, 0), (30, 0)]
     printed = capsys.readouterr().out
     assert printed.count("{'bfs': 0, 'sssp': 0}") == 2
@@ -42,10 +45,19 @@ def test_every_part_has_rows(
 
 def test_the_history_that_sanitizers_run(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
+    set_threads(monkeypatch, FEW_THREADS)
     try:
         history = importlib.import_module("device_history")
         monkeypatch.setattr(history, "BATCHES", (2000, 1, 300))
+        monkeypatch.setattr(importlib.import_module("device_exact"), "ROUNDS", 2)
         history.run(1)
     finally:
-        for name in ("device_history", "device_ppr", "device_ranks", "device_rows", "device_graph"):
+        for name in (
+            "device_history",
+            "device_exact",
+            "device_ppr",
+            "device_ranks",
+            "device_rows",
+            "device_graph",
+        ):
             sys.modules.pop(name, None)

@@ -17,6 +17,7 @@ from histories import Epoch, epoch_of, random_history
 from own_programs import Fading, Within
 from test_components import Ids
 
+from graphtide.compute.cores.kcore import KCore
 from graphtide.compute.counts.sspaths import SSPaths
 from graphtide.compute.device import NoTwin, twin
 from graphtide.compute.device.program import Abode, DeviceProgram
@@ -28,7 +29,8 @@ from graphtide.compute.paths.form import Functors
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.paths.sswp import SSWP
 from graphtide.compute.program import Program, Refresh
-from graphtide.compute.triangles.triangles import Triangles
+from graphtide.compute.rounds import Cdlp
+from graphtide.compute.triangles import LocalClustering, Triangles
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.gpma.device_failure import DeviceFailed, is_of_device
@@ -43,6 +45,9 @@ MAKERS: dict[str, Callable[[str], Program]] = {
     "fading": lambda id: Fading(id, (0,)),
     "components": lambda id: Components(id, Ids(5)),
     "sspaths": lambda id: SSPaths(id, (0,)),
+    "triangles": Triangles,
+    "lcc": LocalClustering,
+    "cdlp": lambda id: Cdlp(id, 4, Ids(5)),
 }
 
 
@@ -111,13 +116,16 @@ def columns_of(program: Program) -> dict[str, np.ndarray]:
 
 
 def values_of(program: Program, n: int) -> list[int]:
-    """The bits of a path program's values, counts, and the names of components."""
+    """The bits of a path program's values, counts, tallies, labels, and the names of components."""
     columns = program.columns()
     if "count" in columns:
         return columns["count"][:n].astype(np.int64).tolist()
     if "word" in columns:
         return (columns["word"][:n] >> np.uint64(32)).tolist()
-    return columns["representative"][columns["handle"][:n]].tolist()
+    if "handle" in columns:
+        return columns["representative"][columns["handle"][:n]].tolist()
+    (values, *_) = columns.values()
+    return values[:n].astype(np.int64).tolist()
 
 
 def check_report(
@@ -358,7 +366,7 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
     both: Callable[..., Both], caplog: pytest.LogCaptureFixture
 ) -> None:
     makers = {
-        "corners": Triangles,
+        "shells": KCore,
         "ranks": lambda id: PageRank(id, tolerance=1e-6),
         "odd": lambda id: Exponential(id, (0,)),
         "sssp": MAKERS["sssp"],
@@ -367,12 +375,12 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
         pair = both(makers=makers)
     line = Exponential.functors().gather.__code__.co_firstlineno + 1
     assert [record.getMessage() for record in caplog.records if "stays" in record.getMessage()] == [
-        "program corners stays on the host: programs of the kind 'triangles' have no twin on a device",
+        "program shells stays on the host: programs of the kind 'kcore' have no twin on a device",
         "program ranks stays on the host: a tolerance below 0.0001 is beyond what a device keeps of numbers",
         f"program odd stays on the host: {__file__}:{line}: a call of math.exp",
     ]
     assert {run.id: run.on_device for run in pair.start()} == {
-        "corners": False,
+        "shells": False,
         "ranks": False,
         "odd": False,
         "sssp": True,
@@ -402,6 +410,7 @@ def test_kernels_are_compiled_where_a_program_is_made_ready(
     makers = {name: MAKERS[name] for name in ("bfs", "sssp", "components")}
     makers["ranks"] = lambda id: PageRank(id)
     makers["near"] = lambda id: PersonalisedPageRank(id, (0,))
+    makers["corners"] = Triangles
     makers["paths"] = lambda id: SSPaths(id, (0,))
     pair = both(makers={})
     pair.step(epoch_of([(1, 0, v, 1.0) for v in range(1, 30)], 30))

@@ -352,7 +352,16 @@ LARGE = "mend_forest.cu", "mend.cu", "span.cu"
 
 def texts(run_long: bool) -> Iterator[tuple[str, str, bool, Sequence[str]]]:
     """(file, its text, weighted, macros) of kernels of programs."""
-    from graphtide.compute.device import count_runs, forest_runs, path_runs, ppr_runs, push_runs, walk_runs
+    from graphtide.compute.device import (
+        cdlp_runs,
+        count_runs,
+        forest_runs,
+        path_runs,
+        ppr_runs,
+        push_runs,
+        tally_runs,
+        walk_runs,
+    )
     from graphtide.compute.device.functor import cuda_text
     from graphtide.gpma.device import module
 
@@ -363,9 +372,9 @@ def texts(run_long: bool) -> Iterator[tuple[str, str, bool, Sequence[str]]]:
             file, macros, _ = path_runs.SOURCES[name]
             if run_long or file not in LARGE:
                 yield file, cuda_text(form) + module.source(folder / file), form.weighted, macros
-    sources = (forest_runs.SOURCES, walk_runs.SOURCES, ppr_runs.SOURCES)
+    sources = (forest_runs.SOURCES, walk_runs.SOURCES, ppr_runs.SOURCES, tally_runs.SOURCES)
     others = [origin for known in sources for origin in known.values()]
-    for origin in (*others, push_runs.SOURCE, count_runs.SOURCE):
+    for origin in (*others, push_runs.SOURCE, count_runs.SOURCE, cdlp_runs.SOURCE):
         if run_long or origin.file not in LARGE:
             yield origin.file, module.source(folder / origin.file), False, origin.macros
 

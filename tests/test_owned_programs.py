@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from histories import random_history
 from test_engine import DenseIds
+from walk_twins import FEW_THREADS, set_threads
 
 from graphtide.compute import registry
 from graphtide.compute.audit.auditor import Auditor
@@ -100,14 +101,25 @@ def test_every_program_on_several_hosts(directed: bool, n_sides: int) -> None:
         follow(one, other, n_sides, 25)
 
 
-DEVICE_KINDS = {"bfs": {"source": 0}, "sssp": {"source": 0}, "components": {}, "sspaths": {"source": 0}}
+DEVICE_KINDS: dict[str, dict[str, Any]] = {
+    "bfs": {"source": 0},
+    "sssp": {"source": 0},
+    "components": {},
+    "sspaths": {"source": 0},
+    "triangles": {},
+    "lcc": {},
+    "cdlp": {},
+}
 # Within their errors on either processor, as the audit proves: that of every value, or the sum of all.
 APPROXIMATE: dict[str, dict[str, Any]] = {"pagerank": {}, "ppr": {"sources": 0}}
 
 
 @pytest.mark.parametrize("directed", [True, False])
-def test_programs_on_a_device_that_has_all_rows(cupy: ModuleType, directed: bool) -> None:
+def test_programs_on_a_device_that_has_all_rows(
+    cupy: ModuleType, directed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The host has none, and programs need none there: not even to publish, to save or to be audited."""
+    set_threads(monkeypatch, FEW_THREADS)
     how = {"directed": directed, "host_rows": "owned", "device": True}
     with running(DEVICE_KINDS, directed=directed) as one, running(DEVICE_KINDS, **how) as other:
         assert all(program.on_device for program in other[1].programs)
@@ -120,8 +132,11 @@ def test_programs_on_a_device_that_has_all_rows(cupy: ModuleType, directed: bool
 
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("seed", range(2))
-def test_programs_on_a_device_while_rows_move(cupy: ModuleType, directed: bool, seed: int) -> None:
+def test_programs_on_a_device_while_rows_move(
+    cupy: ModuleType, directed: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Some rows are the host's, other ones after each epoch, and programs stay where they are."""
+    set_threads(monkeypatch, FEW_THREADS)
     kinds = {**DEVICE_KINDS, **APPROXIMATE}
     how = {"directed": directed, "host_rows": "owned", "device": True}
     with running(kinds, directed=directed) as one, running(kinds, **how) as other:

@@ -14,6 +14,8 @@ from ..counts.sspaths import SSPaths
 from ..forest.components import Components
 from ..paths.program import PathProgram
 from ..program import Program
+from ..rounds import Cdlp
+from ..triangles import LocalClustering, Triangles
 from ..walks.pagerank import PageRank
 from ..walks.ppr import PersonalisedPageRank
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from .program import DeviceProgram
 
 
-UNTRIED = frozenset({SSPaths.kind, PersonalisedPageRank.kind})
+UNTRIED = frozenset({SSPaths.kind, PersonalisedPageRank.kind, Triangles.kind, LocalClustering.kind, Cdlp.kind})
 """Kinds whose twins have run on an emulated device only: they run where they are wanted, not by default."""
 
 
@@ -90,6 +92,18 @@ def _made(program: Program) -> DeviceProgram:
 
         _require_tolerance(program.tolerance, TOLERANCE_MIN)
         return DevicePersonalisedPageRank(program)
+    if type(program) is Triangles:
+        from .tally import DeviceTriangles
+
+        return DeviceTriangles(program)
+    if type(program) is LocalClustering:
+        from .tally import DeviceLocalClustering
+
+        return DeviceLocalClustering(program)
+    if type(program) is Cdlp:
+        from .cdlp import DeviceCdlp
+
+        return DeviceCdlp(program)
     raise NoTwin(f"programs of the kind {program.kind!r} have no twin on a device")
 
 

@@ -8,13 +8,15 @@ anew in this round, which costs as much as in a fresh start.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ...gpma.edges import NO_VERTEX, Keys, Vertices, destinations, sources, transpose
+from ...gpma.index.id_order import IdOrder
 from ...gpma.memory import Memory
 from ...partition.graph import Graph, GraphChange
 from ..program import (
@@ -110,9 +112,7 @@ class Cdlp(Program):
         votes = Votes(*(_votes(graph, edges.keys) for edges in (change.arcs.inserted, change.arcs.deleted)))
         if not votes.begun.size and not votes.ended.size:
             return Refresh({"label": new} if new.size else {})
-        # A round costs a visit of each vertex beside the entries of rows.
-        tell_max = max(_TELL_FLOOR, _TELL_SHARE * (_entries(graph) + self._n))
-        run = self._run(graph, votes, new, tell_max)
+        run = self._run(graph, votes, new, self.tell_max(graph))
         return replace(run, started_over=run.changed["label"] is None) if run.changed else run
 
     def _run(self, graph: Graph, votes: Votes, new: Vertices, tell_max: float) -> Refresh:
@@ -150,6 +150,11 @@ class Cdlp(Program):
             changed = {"label": None}
         return Refresh(changed, iterations=len(self._leads), edges_read=read, active=asked)
 
+    def tell_max(self, graph: Graph) -> float:
+        """With more votes and entries of rows to tell of in a round, everybody votes."""
+        # A round costs a visit of each vertex beside the entries of rows.
+        return max(_TELL_FLOOR, _TELL_SHARE * (_entries(graph) + graph.n_vertices))
+
     def _forget_moved(self, moved: int) -> None:
         """Nobody has got another label."""
         self._scratch.was[self._scratch.moved[:moved]] = NO_VERTEX
@@ -157,6 +162,43 @@ class Cdlp(Program):
     @property
     def _rounds(self) -> list[Round]:
         return [Round(*columns) for columns in zip(self._labels, self._labels[1:], self._leads, strict=False)]
+
+    # -- what was computed elsewhere --------------------------------------------------------------------------
+
+    @property
+    def rounds(self) -> int:
+        return len(self._leads)
+
+    def order_of(self, graph: Graph) -> IdOrder:
+        """How ties are decided."""
+        return self._order.comparable(graph.n_vertices)
+
+    @property
+    def kept_rounds(self) -> tuple[list[Vertices], list[npt.NDArray[np.uint16]]]:
+        """The labels and the leads of every vertex, by round, the first being 1 (not copied)."""
+        return [column[: self._n] for column in self._labels[1:]], [column[: self._n] for column in self._leads]
+
+    def take_labels(self, graph: Graph, vertices: Vertices, labels: Vertices) -> Vertices:
+        """Take over the labels that some vertices, each named once, have in the last round.
+
+        Returns the vertices that have another one than before, ascending, and those that are new.
+        """
+        before = self._n
+        self._grow(graph.n_vertices)
+        last = self._labels[-1]
+        differs = last[vertices] != labels
+        last[vertices] = labels
+        labelled = np.sort(vertices[differs])
+        new = np.arange(before, self._n, dtype=np.uint32)
+        return np.concatenate([labelled[: np.searchsorted(labelled, before)], new])
+
+    def take_rounds(self, labels: Sequence[Vertices], leads: Sequence[npt.NDArray[np.uint16]]) -> None:
+        """Take over labels and leads of every vertex, by round."""
+        for label, labels_there, lead, leads_there in zip(
+            self._labels[1:], labels, self._leads, leads, strict=True
+        ):
+            label[: self._n] = labels_there
+            lead[: self._n] = leads_there
 
     # -- columns and state ------------------------------------------------------------------------------
 

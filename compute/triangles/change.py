@@ -28,7 +28,7 @@ from .common import SEARCH_STEPS, Room, degree, halve, look_up, merge, new_room
 
 # What a changed link costs beside its rows, in steps of a merge; how much work is worth sharing, in these; and how
 # many links (in both directions) a thread takes at a time.
-_LINK_STEPS = 32
+LINK_STEPS = 32
 _PARALLEL_MIN = 1 << 16
 _PIECE = 64
 
@@ -75,7 +75,7 @@ def survey(links: Links, out: RowView, in_: RowView, both: bool) -> tuple[Int, I
         if u < v:
             its = _entries(links, out, in_, both, v)
             few, many = min(mine, its), max(mine, its)
-            steps += _LINK_STEPS + (SEARCH_STEPS * few if SEARCH_STEPS * few < many else few + many)
+            steps += LINK_STEPS + (SEARCH_STEPS * few if SEARCH_STEPS * few < many else few + many)
     return steps, most
 
 

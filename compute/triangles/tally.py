@@ -110,19 +110,27 @@ class Tally(Program):
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         before = self._n
         self._grow(graph)
-        links = changed_links(graph, change)
-        if not self.weighs:
-            links = links.made_or_ended()
+        links = self.changed_links(graph, change)
         vertices, delta = np.empty(0, np.uint32), np.empty(0, np.int64)
         read = touched = 0
         if links.keys.size:
             rows = graph.out_rows(), graph.in_rows(), graph.directed
             steps, most = changing.survey(links, *rows)
-            is_large = steps > max(_STEPS_FLOOR, _START_SHARE * self._steps_of_start(graph))
-            if is_large and Memory().allows(self._bytes_to_start(graph)):
+            if steps > self.steps_max(graph) and Memory().allows(self._bytes_to_start(graph)):
                 return replace(self.start(graph), started_over=True)
             touched, read = changing.tally(links, *rows, self.weighs, self._differences, steps, most, graph.crew)
             vertices, delta = self._collect(int(touched))
+        return Refresh(
+            self._changed(vertices, delta, links, before),
+            iterations=int(links.keys.size > 0),
+            edges_read=int(read),
+            active=int(touched),
+        )
+
+    def _changed(
+        self, vertices: Vertices, delta: npt.NDArray[np.int64], links: Links, before: int
+    ) -> dict[str, Vertices | None]:
+        """As ``_take``, for a change since which the vertices from ``before`` on are there; no empty entries."""
         changed = self._take(vertices, delta, links)
         if self._n > before:
             new = np.arange(before, self._n, dtype=np.uint32)
@@ -130,12 +138,43 @@ class Tally(Program):
                 name: np.concatenate([entries[: np.searchsorted(entries, before)], new])
                 for name, entries in changed.items()
             }
-        return Refresh(
-            {name: entries for name, entries in changed.items() if entries.size},
-            iterations=int(links.keys.size > 0),
-            edges_read=int(read),
-            active=int(touched),
-        )
+        return {name: entries for name, entries in changed.items() if entries.size}
+
+    def changed_links(self, graph: Graph, change: GraphChange) -> Links:
+        """The links whose change may make a difference."""
+        links = changed_links(graph, change)
+        return links if self.weighs else links.made_or_ended()
+
+    def steps_max(self, graph: Graph) -> float:
+        """A change that costs more steps than this starts over."""
+        return max(_STEPS_FLOOR, _START_SHARE * self._steps_of_start(graph))
+
+    # -- what was counted elsewhere -----------------------------------------------------------------------
+
+    def take_all(
+        self, graph: Graph, tally: npt.NDArray[np.uint64], neighbors: Vertices, steps: int
+    ) -> dict[str, Vertices | None]:
+        """Take over the tally and the number of links of each vertex, counted from scratch in so many steps."""
+        self._grow(graph)
+        self._tally[: self._n] = tally
+        if self._neighbors.size:
+            self._neighbors[: self._n] = neighbors
+        self._start_steps, self._start_arcs = float(steps), float(graph.n_arcs)
+        self._added_up()
+        return dict.fromkeys(self.columns())
+
+    def take_change(
+        self, graph: Graph, vertices: Vertices, delta: npt.NDArray[np.int64], links: Links
+    ) -> dict[str, Vertices | None]:
+        """Take over by how much the tallies of some vertices differ (each once), after a change of these links.
+
+        Returns the entries that differ, by column.
+        """
+        before = self._n
+        self._grow(graph)
+        differs = np.flatnonzero(delta)
+        order = differs[np.argsort(vertices[differs])]
+        return self._changed(vertices[order], delta[order], links, before)
 
     def _steps_of_start(self, graph: Graph) -> float:
         """About what a start would cost, from what the last one did."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from ...gpma.edges import Op
 from ...gpma.index.vertex_index import VertexIndex
+from ..backoff import Backoff
 from ..errors import IdSpaceFull
 from ..failpoints import point
 from ..health import Recovery
@@ -30,6 +31,7 @@ from ..records.stream import (
     Lag,
     Offsets,
     Partition,
+    RawRecord,
     Source,
     UpdateBlock,
 )
@@ -41,6 +43,7 @@ from .misrouted import PlacementSample
 from .ordered import OrderedReader, Step
 from .prepared import Prepared, PreparedQueue
 from .refusals import RefusalLog
+from .registry import RegistryAway
 from .reuse import IdReuse
 
 log = logging.getLogger(__name__)
@@ -198,16 +201,17 @@ class Ingest:
             point("source.committed")
 
     def _handle(self, step: Step, poll_seconds: float) -> None:
-        started = time.perf_counter()
         raw = step.records
         if self.event_time is not None:
             self.decoder.accept_until(self.event_time.latest_ms(step))
-        decoded: Sequence[Decoded] = [self.decoder.decode(record) for record in raw]
-        decode_seconds = time.perf_counter() - started
+        done = self._decoded(step)
+        if done is None:
+            return
+        decoded, decode_seconds = done
         point("ingest.decoded")
         bad = [letter for item in decoded for letter in item.bad]
         if bad:
-            if not self._set_aside(bad, decoded, step):
+            if not self._set_aside(bad, step):
                 return
             self._refusals.note(bad)
             self.dead_letters_by_reason.update(letter.reason for letter in bad)
@@ -246,7 +250,37 @@ class Ingest:
         )
         self._queue(prepared)
 
-    def _set_aside(self, bad: Sequence[BadRecord], decoded: Sequence[Decoded], step: Step) -> bool:
+    def _decoded(self, step: Step) -> tuple[Sequence[Decoded], float] | None:
+        """The decoded records of a step, and the seconds that it took, once their schemas can be had; None:
+        stopped before.
+
+        While a registry is waited for nothing is read, and whoever looks is told so.
+        """
+        waits_since: float | None = None
+        backoff = Backoff()
+        try:
+            while True:
+                started = time.perf_counter()
+                try:
+                    decoded = self.decoder.decode_all(step.records)
+                except RegistryAway as away:
+                    if self.stop.is_set():
+                        return None
+                    if waits_since is None:
+                        waits_since = self.clock()
+                        log.error("%s; reading waits for it", away.message)
+                    self._hold(away.message, self.clock() - waits_since, step)
+                else:
+                    if waits_since is not None:
+                        log.info("the schema registry answers again after %.0f s", self.clock() - waits_since)
+                    return decoded, time.perf_counter() - started
+                if self.stop.wait(backoff.wait_s()):
+                    return None
+                self.reuse.step()
+        finally:
+            self._held = None
+
+    def _set_aside(self, bad: Sequence[BadRecord], step: Step) -> bool:
         """Write the bad ones of these records to the dead letters, once they find room; False: stopped before.
 
         While they wait nothing is read, and whoever looks is told so.
@@ -261,7 +295,7 @@ class Ingest:
                         waits_since = self.clock()
                         log.error(full.message)
                     bad = bad[full.taken :]
-                    self._hold(full.message, self.clock() - waits_since, decoded, step)
+                    self._hold(full.message, self.clock() - waits_since, step)
                 else:
                     if waits_since is not None:
                         log.info("bad records find room again after %.0f s", self.clock() - waits_since)
@@ -273,12 +307,12 @@ class Ingest:
         finally:
             self._held = None
 
-    def _hold(self, why: str, seconds: float, decoded: Sequence[Decoded], step: Step) -> None:
+    def _hold(self, why: str, seconds: float, step: Step) -> None:
         """Show that the records of a step have waited for so many seconds, and how far behind we are meanwhile."""
         self.source.refresh_lag()
         lag = self.reader.lag()
         amount = dict(lag.amount)
-        queued = self._before(decoded, step)
+        queued = self._before(step.records, step)
         for partition, offset in step.offsets.items():
             amount[partition] = amount.get(partition, 0) + offset - queued[partition]
         before, self._held = self._held, _Held(why, Lag(amount, max(lag.seconds, seconds)))
@@ -319,7 +353,7 @@ class Ingest:
                 batch = dense_batch(item.block, self.index)
             except IdSpaceFull as full:
                 if batches:
-                    before = self._before(decoded[number:], step)
+                    before = self._before([item.record for item in decoded[number:]], step)
                     event = None if began is None else part_way(began, decoded[:number])
                     self._queue(self._prepared(decoded[begin:number], batches, before, step, event))
                     begin, batches = number, []
@@ -359,9 +393,9 @@ class Ingest:
             decided=step.decided,
         )
 
-    def _before(self, decoded: Sequence[Decoded], step: Step) -> dict[Partition, int]:
+    def _before(self, records: Sequence[RawRecord], step: Step) -> dict[Partition, int]:
         """Where the reader stood before the first of these, which are the last of the step."""
-        first = {item.record.partition: item.record.offset for item in reversed(decoded)}
+        first = {record.partition: record.offset for record in reversed(records)}
         return step.offsets | first
 
     def _dense_with_room(self, block: UpdateBlock, full: IdSpaceFull) -> DenseBatch | None:

@@ -267,6 +267,8 @@ def _secrets(config: Config) -> Iterator[Finding]:
     if config.server.admin_token_file is not None:
         file = config.server.admin_token_file
         yield _secret_file("server.admin_token_file", file, config.server.read_admin_tokens)
+    if (password := config.source.registry.password_file) is not None:
+        yield _secret_file("source.registry.password_file", password, config.source.registry.read_password)
     for section, client in (("source", config.source.client), ("results", config.results.client)):
         for option, value in client.items():
             if option.endswith("_file"):
@@ -383,6 +385,22 @@ def _topic(config: Config, consumer: Any, topic: str, options: dict[str, Any]) -
             yield Finding(name, "warn", f"{problem}{others}", hint)
 
 
+def _registry(config: Config) -> Iterator[Finding]:
+    from ..ingest.sources import make_registry
+
+    if config.source.registry.url is None:
+        return
+    try:
+        registry = make_registry(config)
+        assert registry is not None
+        found = registry.check()
+    except GraphtideError as error:
+        hint = "check source.registry and the network; records wait for their schemas meanwhile"
+        yield Finding("registry", "fail", error.message, hint)
+    else:
+        yield Finding("registry", "ok", found)
+
+
 def _window(config: Config) -> Iterator[Finding]:
     window, source = config.window, config.source
     if window.count is not None:
@@ -450,5 +468,5 @@ def _results(config: Config) -> Iterator[Finding]:
 CHECKS: tuple[Check, ...] = (
     *(_python, _cores, _memory, _shared_memory, _limits),
     *(_packages, _numba, _gpu),
-    *(_directories, _secrets, _addresses, _kafka, _window, _results),
+    *(_directories, _secrets, _addresses, _kafka, _registry, _window, _results),
 )

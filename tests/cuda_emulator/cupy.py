@@ -863,6 +863,11 @@ USERS = (
     "graphtide.compute.device.pagerank",
     "graphtide.compute.device.ppr_runs",
     "graphtide.compute.device.ppr",
+    "graphtide.compute.device.tally_runs",
+    "graphtide.compute.device.tally",
+    "graphtide.compute.device.id_order",
+    "graphtide.compute.device.cdlp_runs",
+    "graphtide.compute.device.cdlp",
 )
 
 

@@ -1,0 +1,100 @@
+"""Triangles and local clustering on a CUDA device, which counts them; the tallies are the host's.
+
+What a link is, which of them a change touched and what a tally is are the host's, too (``compute/links.py``,
+``compute/triangles``): the device is told the links, and says by how much tallies differ. So it has nothing
+between two runs that could be moved or saved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from ...gpma.device.module import import_cupy
+from ...partition.device_side import DeviceSide
+from ...partition.graph import Graph, GraphChange
+from ..program import Refresh
+from ..triangles import LocalClustering, Triangles
+from ..triangles.tally import Tally
+from .program import DeviceProgram
+from .tally_runs import TallyRun, TallyRuns, tally_kernels
+
+
+class DeviceTally(DeviceProgram):
+    """A tally that the device counts; made from the host's."""
+
+    family: ClassVar[str] = Tally.family
+    needs_in_edges: ClassVar[bool] = True
+    value_scalars: ClassVar[tuple[str, ...] | None] = Tally.value_scalars
+    host: Tally
+
+    def __init__(self, host: Tally) -> None:
+        super().__init__(host)
+        self._runs: TallyRuns | None = None
+
+    def compile(self, device: DeviceSide) -> None:
+        tally_kernels().compile(device)
+
+    def warm_up(self, graph: Graph) -> None:
+        self.host.warm_up(graph)  # for when the device is lost
+
+    # -- runs -------------------------------------------------------------------------------------------------
+
+    def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
+        run, tally, neighbors = self._runs_on(graph, device).start(device)
+        changed = self.host.take_all(graph, tally, neighbors, run.steps)
+        return Refresh(changed, iterations=1, edges_read=run.steps, active=graph.n_vertices)
+
+    def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
+        links = self.host.changed_links(graph, change)
+        vertices, delta = np.empty(0, np.uint32), np.empty(0, np.int64)
+        run = TallyRun(0, 0, 0, 0)
+        if links.keys.size:
+            runs = self._runs_on(graph, device)
+            run = runs.change(device, links, int(self.host.steps_max(graph)))
+            if run.gave_up:
+                return replace(self._start(graph, device), started_over=True)
+            vertices, delta = runs.changes(run)
+        return Refresh(
+            self.host.take_change(graph, vertices, delta, links),
+            iterations=int(links.keys.size > 0),
+            edges_read=run.entries,
+            active=run.touched,
+        )
+
+    def _take_over(self, graph: Graph, device: DeviceSide) -> None:
+        self._runs_on(graph, device)
+
+    def _let_go(self) -> None:
+        self._runs = None
+
+    def _runs_on(self, graph: Graph, device: DeviceSide) -> TallyRuns:
+        """What counts on the device, with room for the graph's vertices."""
+        import_cupy().cuda.Device().use()  # for the thread that runs programs now
+        if self._runs is None:
+            self._runs = TallyRuns(device, weighs=self.host.weighs)
+        self._runs.make_room(graph.n_vertices)
+        return self._runs
+
+    def memory_bytes(self) -> int:
+        return super().memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
+
+
+class DeviceTriangles(DeviceTally):
+    """Triangles that the device counts."""
+
+    kind: ClassVar[str] = Triangles.kind
+    summary: ClassVar[str] = Triangles.summary
+    value = Triangles.value
+    read = staticmethod(Triangles.read)
+
+
+class DeviceLocalClustering(DeviceTally):
+    """Local clustering coefficients whose arcs the device counts."""
+
+    kind: ClassVar[str] = LocalClustering.kind
+    summary: ClassVar[str] = LocalClustering.summary
+    value = LocalClustering.value
+    read = staticmethod(LocalClustering.read)
