@@ -261,14 +261,15 @@ struct Propagating : Run<CdlpJob> {
         return of;
     }
 
-    // Those who were asked, or all vertices.
+    // Those who were asked, or all vertices. Of few a warp takes less than 32: their rows are counted one after the other.
     __device__ __forceinline__ void settle(u32 n, bool is_whole)
     {
-        for (u64 first = u64(place.warp) * 32; first < n; first += place.n_threads) {
+        const u32 n_together = u32(min((u64(n) + place.n_warps - 1) / place.n_warps, u64(32)));
+        for (u64 first = u64(place.warp) * n_together; first < n; first += u64(place.n_warps) * n_together) {
             const u64 k = first + place.lane;
             Voter mine = {0, {0, 0}, {0, 0}, false};
             bool votes = false;
-            if (k < n) {
+            if (place.lane < n_together && k < n) {
                 const u32 v = is_whole ? u32(k) : load_cached(job.asked + k);
                 votes = is_whole || !keeps_lead(v);
                 if (votes) mine = rows_of(v);
