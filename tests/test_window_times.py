@@ -137,21 +137,22 @@ class JsonSchemas(Registry):
         return Schema("JSON", "{}", {})
 
 
-def test_records_that_are_read_together_have_times_of_their_own() -> None:
-    decoder = Decoder(default_encoding="registry", registry=JsonSchemas())
+@pytest.mark.parametrize(("encoding", "head"), [("json", b""), ("registry", b"\0\0\0\0\1")])
+def test_records_that_are_read_together_have_times_of_their_own(encoding: str, head: bytes) -> None:
+    decoder = Decoder(registry=JsonSchemas())
+    decoder.accept_until(LATEST)
     records = [
         RawRecord(
-            Partition("edges", 0),
-            at,
-            at + 1,
-            b"\0\0\0\0\1" + json.dumps({"src": at, "dst": 7}).encode(),
-            "registry",
-            time,
+            partition=Partition("edges", 0),
+            offset=at,
+            next_offset=at + 1,
+            value=head + json.dumps({"src": at, "dst": 7}).encode(),
+            encoding=encoding,
+            timestamp_ms=time,
             timed=time != READ_AT,
         )
         for at, time in enumerate([900, 100, READ_AT, LATEST + 1, 300])
     ]
-    decoder.accept_until(LATEST)
     (decoded,) = decoder.decode_all(records)
     assert decoded.block is not None and isinstance(decoded.block.timestamps_ms, np.ndarray)
     assert decoded.block.src.tolist() == [0, 1, 4] and decoded.block.timestamps_ms.tolist() == [900, 100, 300]
