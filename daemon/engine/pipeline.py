@@ -280,7 +280,7 @@ class Pipeline:
             return None
         return self.window.expiring(self.epochs.updates_max, self.position.offsets, self._item)
 
-    def _epoch(self, came: Sequence[Prepared], expiring: Prepared | None) -> bool:
+    def _epoch(self, came: Sequence[Prepared], expiring: Prepared | None = None) -> bool:
         """``came``: from the queue; ``expiring``: what goes by itself, before that. At least one of the two.
 
         False: the end came while the graph waited for memory; nothing of this was taken.
