@@ -11,7 +11,7 @@ TOPIC ?= edges
 SIDE_BY_SIDE ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help client-wheel demo test test-long test-gpu daemon-gpu sanitize-gpu kill-test attack check bench bench-gpu kafka dashboards debian warm clean clean-cache
+.PHONY: help wheel client-wheel demo test test-long test-gpu daemon-gpu sanitize-gpu kill-test attack check bench bench-gpu kafka dashboards debian warm clean clean-cache
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -78,6 +78,9 @@ bench-gpu:  ## the packed array on a CUDA device, and a graph that has one, with
 	PYTHONPATH=.links $(PYTHON) benchmarks/storage_device.py
 	PYTHONPATH=.links $(PYTHON) benchmarks/sides.py
 	PYTHONPATH=.links $(PYTHON) benchmarks/device.py
+
+wheel: $(BIN)/.test  ## build dist/graphtide-*.whl with compiled kernels, for this kind of machine, this Python and Numba
+	sh ops/wheel.sh $(abspath $(BIN))/python dist
 
 client-wheel: $(BIN)/.test  ## build dist/graphtide_client-*.whl: the clients alone
 	rm -rf build/client && mkdir -p build dist && cp -RL ops/client build/client

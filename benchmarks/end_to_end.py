@@ -1,12 +1,16 @@
 """Load the whole daemon: sustained updates per second and freshness together, queries beside it.
 
     python benchmarks/end_to_end.py [--scale 20] [--rates 500000,10000] [--sources spool,kafka] [--seconds 300]
+                                    [--generators 1]
 
 A pool of distinct RMAT pairs is three quarters loaded; then 80% upserts of pool pairs and 20% deletions of
 present edges arrive at a fixed rate, whether the daemon keeps up or not (open loop). Queries arrive at a fixed
 rate too, and each answer names the offsets it reflects: a record's freshness is the time from when it was due
 until the first answer that covers it. BFS, components and PageRank are kept. Beside it, in the same run, a
 SciPy script recomputes PageRank and components under the same rates.
+
+``--generators``: so many processes make and send the updates, each those of its own vertices (as producers place
+edges) to its own partition or file, in turns; together they send at the rate. Processor time is that of all.
 """
 
 from __future__ import annotations
@@ -20,11 +24,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -35,6 +39,7 @@ from rich.progress import Progress
 from graphtide import AsyncClient, Client
 from graphtide.daemon.errors import Unavailable
 from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.placement import partition_of
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.tools.generate import Churn, Updates
 
@@ -46,18 +51,19 @@ TOPIC = "edges"
 
 
 class SpoolTarget:
-    """Appends records to one spool file, a new one for each stage, so that the old can be deleted."""
+    """Appends a generator's records to one spool file, a new one for each stage: the old can be deleted."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, number: int) -> None:
         self.folder = folder
+        self.number = number
         self.stage = ""
 
     def open(self) -> None:
-        self.writer = SpoolWriter(self.folder, name=self.stage)
+        self.writer = SpoolWriter(self.folder, name=self.file.removesuffix(".msgpack"))
 
     @property
     def file(self) -> str:
-        return f"{self.stage}.msgpack"
+        return f"{self.stage}-{self.number:02}.msgpack"
 
     def send(self, value: bytes) -> int:
         """Send one record; the offset after it."""
@@ -76,17 +82,18 @@ class SpoolTarget:
 
 
 class KafkaTarget:
-    """Sends records to one partition with lz4; offsets follow from counting."""
+    """Sends a generator's records to its partition with lz4; offsets follow from counting."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, number: int) -> None:
         self.bootstrap = bootstrap
+        self.number = number
         self.stage = ""
 
     def open(self) -> None:
         from kafka import KafkaConsumer, KafkaProducer
         from kafka.structs import TopicPartition
 
-        partition = TopicPartition(TOPIC, 0)
+        partition = TopicPartition(TOPIC, self.number)
         consumer = KafkaConsumer(bootstrap_servers=self.bootstrap)
         self.next = consumer.end_offsets([partition])[partition]
         consumer.close()
@@ -95,15 +102,15 @@ class KafkaTarget:
         )
 
     def send(self, value: bytes) -> int:
-        self.producer.send(TOPIC, value, partition=0)
+        self.producer.send(TOPIC, value, partition=self.number)
         self.next += 1
         return self.next
 
     def visible(self, offsets: dict[str, Any]) -> int:
-        return int(offsets.get(TOPIC, {}).get(0, 0))
+        return int(offsets.get(TOPIC, {}).get(self.number, 0))
 
     def wanted(self, offset: int) -> dict[str, Any]:
-        return {TOPIC: {0: offset}}
+        return {TOPIC: {self.number: offset}}
 
     def close(self) -> None:
         self.producer.flush()
@@ -111,6 +118,22 @@ class KafkaTarget:
 
 
 Target = SpoolTarget | KafkaTarget
+
+
+class Generator(NamedTuple):
+    """A part of the stream, and where it goes."""
+
+    target: Target
+    churn: Churn
+
+
+def wanted(generators: Sequence[Generator], offsets: Sequence[int]) -> dict[str, Any]:
+    """The offsets of all of them, as clients say them."""
+    named: dict[str, Any] = {}
+    for generator, offset in zip(generators, offsets, strict=True):
+        for name, value in generator.target.wanted(offset).items():
+            named[name] = named[name] | value if isinstance(value, dict) and name in named else value
+    return named
 
 
 def encode(updates: Updates) -> bytes:
@@ -132,24 +155,27 @@ def in_background(work: Callable[..., None], *arguments: Any) -> Any:
     return receive
 
 
-def load_edges(target: Target, churn: Churn, edges: int, record_edges: int, sent: Any) -> None:
+def load_edges(generator: Generator, record_edges: int, sent: Any) -> None:
     """Send the first edges as fast as the source takes them."""
+    target, churn = generator
     target.open()
     offset = 0
-    for updates in churn.load(edges, record_edges):
+    for updates in churn.load(churn.settles_at, record_edges):
         offset = target.send(encode(updates))
     target.close()
     sent.send(offset)
 
 
-def generate(target: Target, churn: Churn, rate: float, record: int, seconds: float, sent: Any) -> None:
-    """Send records when they are due; report (due time, offset after) of each, and our processor time."""
+def generate(generator: Generator, start: float, every: float, records: int, record: int, sent: Any) -> None:
+    """Send records when they are due, from ``start`` on; report (due time, offset after) of each, our processor
+    time, and which pairs are present.
+    """
+    target, churn = generator
     target.open()
     due, offsets = [], []
-    start = time.monotonic() + 0.5
-    for i in range(int(rate * seconds / record)):
+    for i in range(records):
         value = encode(churn.next(record))
-        moment = start + i * record / rate
+        moment = start + i * every
         if (pause := moment - time.monotonic()) > 0:
             time.sleep(pause)
         offsets.append(target.send(value))
@@ -159,12 +185,12 @@ def generate(target: Target, churn: Churn, rate: float, record: int, seconds: fl
 
 
 def query(
-    address: str, target: Target, programs: list[str], ids: np.ndarray, rate: float, stop: Any, out: Any
+    address: str, targets: list[Target], programs: list[str], ids: np.ndarray, rate: float, stop: Any, out: Any
 ) -> None:
-    """Ask at a fixed rate; report (answered at, visible offset, latency) of each request."""
+    """Ask at a fixed rate; report (answered at, latency, visible offset of each target) of each request."""
 
-    async def main() -> list[tuple[float, int, float]]:
-        answers: list[tuple[float, int, float]] = []
+    async def main() -> list[list[float]]:
+        answers: list[list[float]] = []
         rng = np.random.default_rng(1)
         async with AsyncClient(address) as client:
 
@@ -174,7 +200,7 @@ def query(
                 sent = time.monotonic()
                 answer = await client.get(program, vertices)
                 now = time.monotonic()
-                answers.append((now, target.visible(answer.offsets), now - sent))
+                answers.append([now, now - sent, *(target.visible(answer.offsets) for target in targets)])
 
             start, i, open_requests = time.monotonic(), 0, set()
             while not stop.is_set():
@@ -213,8 +239,7 @@ def measure(
     address: str,
     daemon_pid: int,
     broker_pid: int | None,
-    target: Target,
-    churn: Churn,
+    generators: list[Generator],
     *,
     stage: str,
     rate: float,
@@ -224,36 +249,54 @@ def measure(
     drain_s: float,
 ) -> dict[str, Any]:
     """Run one rate for a while; what was sustained, how fresh, how fast the answers, at whose expense."""
-    target.stage = stage
+    for generator in generators:
+        generator.target.stage = stage
     stop = fork.Event()
     programs = ["pagerank", "components", "hops"]
-    ids = np.unique(churn.src[:100_000])
+    ids = np.unique(np.concatenate([one.churn.src[: 100_000 // len(generators)] for one in generators]))
     cpu = {"daemon": Cpu(daemon_pid)} | ({"broker": Cpu(broker_pid)} if broker_pid else {})
-    queries_out = in_background(query, address, target, programs, ids, query_rate, stop)
+    targets = [generator.target for generator in generators]
+    queries_out = in_background(query, address, targets, programs, ids, query_rate, stop)
     time.sleep(1.0)
     before = {name: part.seconds() for name, part in cpu.items()}
     started = time.monotonic()
-    sent_out = in_background(generate, target, churn, rate, record, seconds)
-    due, offsets, generator_cpu, churn.present = sent_out.recv()
+    every = record * len(generators) / rate
+    sending = [
+        in_background(
+            generate, one, started + 0.5 + number * record / rate, every, int(seconds / every) or 1, record
+        )
+        for number, one in enumerate(generators)
+    ]
+    sent = [receive.recv() for receive in sending]
+    for one, (_, _, _, present) in zip(generators, sent, strict=True):
+        one.churn.present[:] = present
+    due = np.concatenate([times for times, *_ in sent])
     with Client(address, timeout=drain_s + 10) as client:
-        client.wait(min_offsets=target.wanted(int(offsets[-1])), timeout_ms=int(drain_s * 1000))
+        reached = wanted(generators, [int(offsets[-1]) for _, offsets, *_ in sent])
+        client.wait(min_offsets=reached, timeout_ms=int(drain_s * 1000))
         elapsed = time.monotonic() - started - 0.5
         used = {name: part.seconds() - before[name] for name, part in cpu.items()}
         time.sleep(0.1)
         stop.set()
         answers = queries_out.recv()
         edges = client.stats()["edges"]
-    fresh = freshness(due, offsets, answers)
+    fresh = np.concatenate(
+        [
+            freshness(times, offsets, answers[:, [0, 2 + number]])
+            for number, (times, offsets, *_) in enumerate(sent)
+        ]
+    )
     # The first second is warming up: the first epochs after a pause are not what a stream sees.
-    settled = fresh[due > due[0] + 1.0] * 1000
-    latency = answers[(answers[:, 0] > due[0]) & (answers[:, 0] < due[-1]), 2] * 1000
+    settled = fresh[due > due.min() + 1.0] * 1000
+    latency = answers[(answers[:, 0] > due.min()) & (answers[:, 0] < due.max()), 1] * 1000
     memory = sum(p.memory_info().rss for p in [psutil.Process(daemon_pid), *psutil.Process(daemon_pid).children()])
-    updates = offsets.size * record
+    updates = due.size * record
     return {
         "stage": stage,
         "record": record,
+        "generators": len(generators),
         "rate asked": int(rate),
-        "updates/s": int(updates / max(elapsed, due[-1] - due[0] + record / rate)),
+        "updates/s": int(updates / max(elapsed, due.max() - due.min() + record / rate)),
         "fresh p50 ms": float(np.percentile(settled, 50)),
         "fresh p99 ms": float(np.percentile(settled, 99)),
         "query p50 ms": float(np.percentile(latency, 50)),
@@ -261,14 +304,14 @@ def measure(
         "query p99.9 ms": float(np.percentile(latency, 99.9)),
         "daemon cores": used["daemon"] / elapsed,
         "broker cores": used.get("broker", 0.0) / elapsed,
-        "generator cores": generator_cpu / elapsed,
+        "generator cores": sum(seconds for _, _, seconds, _ in sent) / elapsed,
         "edges": int(edges),
         "bytes/edge": memory / edges,
     }
 
 
 def freshness(due: np.ndarray, offsets: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Seconds from when each record was due to the first answer that covers it."""
+    """Seconds from when each record was due to the first answer (answered at, visible offset) that covers it."""
     order = np.argsort(answers[:, 0])
     answered, visible = answers[order, 0], np.maximum.accumulate(answers[order, 1])
     first = np.searchsorted(visible, offsets)
@@ -308,8 +351,11 @@ def run_source(kind: str, churn: Churn, arguments: argparse.Namespace) -> list[d
     """Start a daemon on one kind of source, load it, and measure every rate."""
     folder = Path(tempfile.mkdtemp(prefix="graphtide-bench-", dir=arguments.folder))
     churn.present[:] = False
+    n = arguments.generators
+    # Each has the edges that producers place in its partition.
+    parts = [churn] if n == 1 else churn.divided(partition_of(churn.src, n), n)
     broker = None
-    target: Target
+    targets: list[Target]
     try:
         if kind == "kafka":
             from graphtide.ops.kafka import DevKafka
@@ -317,12 +363,12 @@ def run_source(kind: str, churn: Churn, arguments: argparse.Namespace) -> list[d
             broker = DevKafka()
             broker.start()
             retention = {"retention.bytes": str(1 << 30), "segment.bytes": str(1 << 27)}
-            broker.create_topic(TOPIC, 1, retention)
-            target = KafkaTarget(broker.bootstrap)
+            broker.create_topic(TOPIC, n, retention)
+            targets = [KafkaTarget(broker.bootstrap, number) for number in range(n)]
             source = f'kind = "kafka"\nbootstrap_servers = ["{broker.bootstrap}"]\ntopics = ["{TOPIC}"]'
         else:
             (folder / "spool").mkdir()
-            target = SpoolTarget(folder / "spool")
+            targets = [SpoolTarget(folder / "spool", number) for number in range(n)]
             source = f'kind = "spool"\npath = "{folder}/spool"'
         root = int(np.bincount(churn.src).argmax())
         text = CONFIG.format(source=source, folder=folder, root=root, checkpoint_s=arguments.checkpoint_seconds)
@@ -335,7 +381,8 @@ def run_source(kind: str, churn: Churn, arguments: argparse.Namespace) -> list[d
             )
         try:
             broker_pid = None if broker is None else broker.pid
-            return _drive(f"unix:{folder}/s", daemon.pid, broker_pid, target, churn, kind, arguments)
+            generators = [*map(Generator, targets, parts)]
+            return _drive(f"unix:{folder}/s", daemon.pid, broker_pid, generators, kind, arguments)
         finally:
             daemon.terminate()
             if daemon.wait(120) != 0:
@@ -350,34 +397,37 @@ def _drive(
     address: str,
     daemon_pid: int,
     broker_pid: int | None,
-    target: Target,
-    churn: Churn,
+    generators: list[Generator],
     kind: str,
     arguments: argparse.Namespace,
 ) -> list[dict[str, Any]]:
     client = _connect(address)
-    target.stage = "00-load"
     started = time.monotonic()
-    out = in_background(load_edges, target, churn, arguments.edges, 10_000)
+    loading = []
+    for generator in generators:
+        generator.target.stage = "00-load"
+        loading.append(in_background(load_edges, generator, 10_000))
     with Progress(transient=True) as bar:
-        task = bar.add_task(f"{kind}: loading", total=arguments.edges)
-        loaded_to = _watched(out.recv, lambda: bar.update(task, completed=client.stats()["edges"]))
+        task = bar.add_task(f"{kind}: loading", total=sum(one.churn.settles_at for one in generators))
+        loaded_to = _watched(
+            lambda: [one.recv() for one in loading], lambda: bar.update(task, completed=client.stats()["edges"])
+        )
         _watched(
-            lambda: client_wait(address, target.wanted(loaded_to)),
+            lambda: client_wait(address, wanted(generators, loaded_to)),
             lambda: bar.update(task, completed=client.stats()["edges"]),
         )
     seconds = time.monotonic() - started
     print(f"{kind}: loaded {client.stats()['edges']:,} edges in {seconds:.1f} s", flush=True)
     client.close()
-    churn.present[: arguments.edges] = True
+    for one in generators:
+        one.churn.present[: one.churn.settles_at] = True
     rows = []
     for number, (rate, record, seconds) in enumerate(arguments.rates, 1):
         row = measure(
             address,
             daemon_pid,
             broker_pid,
-            target,
-            churn,
+            generators,
             stage=f"{number:02}-{kind}",
             rate=rate,
             record=record,
@@ -469,6 +519,7 @@ def main() -> None:
     parser.add_argument("--rates", default="500000x10000,10000x100", help="RATE[xEDGES_PER_RECORD[xSECONDS]],...")
     parser.add_argument("--baseline-seconds", type=float, default=20, help="SciPy at each rate; 0: leave it out")
     parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--generators", type=int, default=1, help="processes that send, each to its own partition")
     parser.add_argument("--query-rate", type=float, default=500)
     parser.add_argument("--checkpoint-seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)

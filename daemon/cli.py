@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from contextlib import closing
@@ -215,11 +216,48 @@ def run(
     shown = sys.stderr.isatty() if progress is None else progress
     try:
         with closing(Template(loaded.config.graph.vertex_ids, loaded.config.compute.python_modules)) as template:
+            gc.disable()  # what loads stays: to look for garbage in it takes an eighth of the time
             from .service import serve  # while the template loads as much as this does
 
+            gc.enable()
             raise typer.Exit(serve(loaded.config, template, progress=shown))
     except StartAgain as again:
         replace_process(again.lost)
+
+
+@app.command(
+    epilog=examples(
+        "[cyan]graphtide kernels --config /etc/graphtide/graphtide.toml[/cyan]  after an upgrade, then restart",
+        "[cyan]graphtide kernels --portable[/cyan]  in the recipe of an image, as who may write the package",
+        "Where kernels came compiled with graphtide and fit this machine, there is nothing to do.",
+    )
+)
+def kernels(
+    config: ConfigFile = None,
+    settings: SetFlags = None,
+    portable: Annotated[
+        bool,
+        typer.Option(
+            "--portable",
+            help="Compile all kernels, for any settings and most machines of this kind, into the package itself.",
+        ),
+    ] = False,
+) -> None:
+    """Compile ahead what `run` would compile at its first start with these settings."""
+    if portable:
+        from .tools.portable import compile_portable
+
+        forms, file = compile_portable()
+        print(f"{forms} kernels in {file}")
+        return
+    loaded = _load(config, _flags(settings))
+    import threading
+
+    from .logs import configure
+    from .service import warm_up
+
+    configure(loaded.config.log.level, loaded.config.log.format)
+    warm_up(loaded.config, threading.Event(), lambda share: None, progress=sys.stderr.isatty())
 
 
 @app.command(

@@ -38,8 +38,10 @@ from ..gpma.host import array as pma
 from ..gpma.host import snapshot
 from ..gpma.index import vertex_index
 from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
+from ..gpma.shipped import shipped
 from ..partition import classes, exploring, graph, numbering
 from .config.settings import Config
+from .engine import edge_times
 from .errors import ConfigError
 from .ingest import decode, reuse
 from .outgoing import batches
@@ -70,6 +72,8 @@ class Needs:
     python_modules: list[str]
     results_topic: bool = False
     rows_move: bool = False
+    registry: bool = False
+    expires: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Needs:
@@ -82,6 +86,8 @@ class Needs:
             python_modules=list(config.compute.python_modules),
             results_topic=config.results.kind == "kafka",
             rows_move=config.partition.host_rows == "owned",
+            registry=config.source.registry.url is not None,
+            expires=config.window.is_on,
         )
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
@@ -92,7 +98,7 @@ class Needs:
         return [
             ("packed arrays", pma.warm_up),
             ("vertex index", lambda: vertex_index.warm_up(self.vertex_ids)),
-            ("decoders", lambda: decode.warm_up(self.vertex_ids)),
+            ("decoders", lambda: decode.warm_up(self.vertex_ids, registry=self.registry)),
             *self._programs(),
             ("copies of edges", snapshot.warm_up),
             ("vertices", graph.warm_up),
@@ -100,6 +106,7 @@ class Needs:
             ("numbering", numbering.warm_up),
             ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),
+            *([("times of edges", edge_times.warm_up)] if self.expires else []),
             *([("batches of results", batches.warm_up)] if self.results_topic else []),
             *([("classes of rows", classes.warm_up)] if self.rows_move else []),
         ]
@@ -150,14 +157,16 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
         ConfigError: a program cannot be made, compiled or run; the message names it.
         Stopped: ``stop`` was set; every process has ended.
     """
+    try:
+        with only_from_cache():
+            _load(needs)
+        return
+    except Missing:
+        pass
+    if isinstance(unusable := shipped(), str):
+        log.info("the kernels that came with graphtide are not used: %s", unusable)
     folder = runtime.cache_directory()
     if runtime.is_writable(folder):
-        try:
-            with only_from_cache():
-                _load(needs)
-            return
-        except Missing:
-            pass
         log.info("compiling kernels for this machine, once (%s), into %s", ELSEWHERE, folder)
         _compile_aside(needs, stop, report)
     else:
@@ -291,6 +300,8 @@ def _all() -> Iterator[Needs]:
             [],
             results_topic=directed,
             rows_move=directed,
+            registry=directed,
+            expires=directed,
         )
 
 

@@ -6,6 +6,8 @@ kernel's *turn*: a lock on one byte of a file in that folder of the cache. All o
 of compiling, so that the threads of a process take turns anyway. Who finds the turn taken waits and then loads
 what the other has saved. The system frees the turns of a process that ends, however it ends. Kernels wait only for
 those that they call, so that turns cannot be waited for in a circle.
+
+What came compiled with graphtide (``shipped.py``) is taken before any of that.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ from typing import Any
 import numba.core.dispatcher
 from numba.core import event
 from numba.core.caching import FunctionCache, NullCache
+from numba.core.runtime.nrt import rtsys
+
+from . import shipped
+from .lazy_linking import LazyCacheImpl
 
 MISSING = "graphtide:missing"
 """Numba's event (``numba.core.event``) that a kernel is not in the cache: before it is compiled, and again and
@@ -122,9 +128,17 @@ _turns = _Turns()
 class SharedCache(FunctionCache):
     """A kernel's cache that waits for whoever is compiling the same kernel."""
 
+    _impl_class = LazyCacheImpl
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        self._ours = shipped.is_ours(function)
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled form, or None: then the caller compiles it, and all others wait for that."""
-        found = self._load(sig, target_context)
+        found = shipped.load(self._py_func, sig, target_context)
+        if found is None:
+            found = self._load(sig, target_context)
         if found is None:
             self._take_turn()
             found = self._load(sig, target_context)
@@ -134,6 +148,10 @@ class SharedCache(FunctionCache):
 
     def _load(self, sig: Any, target_context: Any) -> Any:
         try:
+            if self._ours:
+                # Numba would first load all that its compiler needs, for as long as our kernels take.
+                rtsys.initialize(target_context)
+                return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
             return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
         except (AttributeError, ImportError, EOFError, pickle.UnpicklingError):
             # Of another version, whose types are no longer there, or cut: it can be no guide to anything.
@@ -177,12 +195,25 @@ class _GiveUp(event.Listener):  # type: ignore[misc]
             dispatcher._cache.give_turn()
 
 
-def _cache_of(function: Any) -> SharedCache | NullCache:
-    """The cache of a kernel; none where no folder can be written: then each process compiles for itself."""
+class _Unwritten(NullCache):  # type: ignore[misc]
+    """A kernel's cache where no folder can be written: what did not come compiled each process compiles."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled form that came with graphtide, or None."""
+        found = shipped.load(self._function, sig, target_context)
+        if found is None:
+            event.start_event(MISSING)  # type: ignore[no-untyped-call]
+        return found
+
+
+def _cache_of(function: Any) -> SharedCache | _Unwritten:
     try:
         return SharedCache(function)  # type: ignore[no-untyped-call]
     except RuntimeError:  # no folder will do
-        return NullCache()
+        return _Unwritten(function)
 
 
 def install() -> None:

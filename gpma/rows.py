@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import overload
 
-from .edges import HALF, LOW, Int, Keys, Vertices, Weights
+from .edges import HALF, LOW, Int, Keys, Offsets, Vertices, Weights
 from .intrinsics import prefetch_to_read, uncounted
 from .splice import spliced
 
@@ -35,6 +35,9 @@ _LINES = 4
 # the vertex so many places ahead.
 _LEAVES_AHEAD = 8
 _ROWS_AHEAD = 12
+
+# To go past so many rows costs what it costs to find one.
+_NEAR = 8
 
 
 class RowView(NamedTuple):
@@ -201,6 +204,35 @@ def find_on(rows: RowView, leaf: Int, key: Int) -> tuple[Int, Int]:
 # -- many rows ----------------------------------------------------------------------------------------------------
 
 
+def openings(rows: RowView, begin: Int, end: Int) -> Iterator[tuple[Int, Int]]:
+    """Where rows begin .. end - 1 begin, without a look at what they hold: (vertex, slot).
+
+    Of a row without edges it is any slot.
+    """
+    first = begin
+    while first < end and rows.degrees[first] == 0:
+        first += 1
+    place = np.int64(0)
+    if first < end:
+        for slot, _ in runs(rows, first):
+            place = slot
+            break
+    leaf = place >> rows.leaf_shift
+    leaf_end = (leaf << rows.leaf_shift) + np.int64(rows.counts[leaf])
+    for v in range(begin, end):
+        opening = place
+        place += np.int64(rows.degrees[v])
+        while place >= leaf_end:
+            leaf += np.int64(1)
+            leaf = np.int64(rows.stretch_end) if leaf == rows.stretch_begin else leaf
+            if leaf >= rows.counts.size:
+                break
+            leaf_begin = leaf << rows.leaf_shift
+            place += leaf_begin - leaf_end
+            leaf_end = leaf_begin + np.int64(rows.counts[leaf])
+        yield v, opening
+
+
 def runs_in_order(rows: RowView, begin: Int, end: Int) -> Iterator[tuple[Int, Int, Int, bool]]:
     """The runs of rows begin .. end - 1: (vertex, first slot, slot behind the last, whether the row ends here).
 
@@ -280,6 +312,45 @@ def runs_of(rows: RowView, vertices: Vertices, begin: Int, end: Int) -> Iterator
                     place = leaf << rows.leaf_shift
                     leaf_end = place + np.int64(rows.counts[leaf])
             yield x, start, stop, is_last
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@spliced
+def open_rows(rows: RowView, vertices: Vertices, begin: Int, end: Int, opens: Offsets) -> None:
+    """Find the rows of vertices[begin:end], which ascend, and have their first edges fetched from memory.
+
+    ``opens`` (int64[>= end - begin]) gets the slots in which these rows begin: for ``runs_on``.
+    """
+    first, last = np.int64(vertices[begin]), np.int64(vertices[end - 1])
+    if last - first < _NEAR * (end - begin):
+        at = np.int64(0)
+        for v, opening in openings(rows, first, last + 1):
+            if v == np.int64(vertices[begin + at]):
+                opens[at] = opening
+                _ask_for(rows.keys, opening)
+                at += 1
+        return
+    for k in range(begin, end):
+        leaf = np.int64(rows.row_leaf[vertices[k]])
+        _ask_for(rows.counts, leaf)
+        for line in range(_LINES):
+            _ask_for(rows.keys, (leaf << rows.leaf_shift) + line * _LINE)
+    for k in range(begin, end):
+        opens[k - begin] = 0
+        for slot, _ in runs(rows, vertices[k]):
+            opens[k - begin] = slot
+            break
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def first_held(keys: Keys, slot: Int, stop: Int, held: Keys) -> tuple[Int, Int]:
+    """The first neighbour in keys[slot:stop] that a bitmap (uint64 words) holds, or -1; and the slot behind it, or
+    ``stop``."""
+    for i in range(slot, stop):
+        u = keys[i] & LOW
+        if (held[u >> np.uint64(6)] >> (u & np.uint64(63))) & np.uint64(1):
+            return np.int64(u), i + 1
+    return np.int64(-1), stop
 
 
 def live_runs(rows: RowView, first_leaf: Int) -> Iterator[tuple[Int, Int]]:

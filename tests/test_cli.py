@@ -45,6 +45,7 @@ ROOT = Path(__file__).parent.parent
 
 COMMANDS = (
     "run",
+    "kernels",
     "demo",
     "produce",
     "load",
@@ -107,6 +108,23 @@ def test_version_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("graphtide ")
+
+
+def test_a_daemon_looks_for_garbage_once_it_has_loaded_and_not_before() -> None:
+    code = (
+        "import gc, sys; from types import SimpleNamespace\n"
+        "from graphtide.daemon import cli; from graphtide.daemon.serve import template\n"
+        "template.Template = lambda *given: SimpleNamespace(close=lambda: None)\n"
+        "class Service:\n"
+        "    def __getattr__(self, name):\n"
+        "        print('loading', gc.isenabled())\n"
+        "        return lambda *given, **more: print('serving', gc.isenabled()) or 0\n"
+        "sys.modules['graphtide.daemon.service'] = Service()\n"
+        "cli.app(['run'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["loading False", "serving True"]
 
 
 def test_version_as_json(runner: CliRunner) -> None:

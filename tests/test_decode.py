@@ -787,7 +787,12 @@ def test_a_barrier_holds_no_updates() -> None:
 
 def test_every_reason_is_one_of_the_list() -> None:
     seen = {reason for *_, reason in BAD_RECORDS}
-    assert seen == set(REASONS) - {"internal", "damaged", "bad-name"}, "the last two are of whole files"
+    of_files, of_schemas, of_windows = (
+        {"damaged", "bad-name"},
+        {"unknown-schema", "bad-schema"},
+        {"no-time", "in-future"},
+    )
+    assert seen == set(REASONS) - {"internal"} - of_files - of_schemas - of_windows
 
 
 def test_a_failure_inside_is_a_bad_record_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -975,6 +980,8 @@ SEEDS = {
         b'{"op":"d","before":{"src":1,"dst":"2"},"after":null,"ts_ms":5}\n{"op":"t"}\n',
     ],
     "arrow": [b"\xff\xff\xff\xff\0\0\0\0"],  # tests/test_arrow.py has more
+    "registry": [b"\0\0\0\0\x01\x02\x04"],  # tests/test_registry.py has more
+    "debezium-registry": [b"\0\0\0\0\x01\x02\x04"],
 }
 
 

@@ -32,6 +32,7 @@ from graphtide.daemon.client.blocking import Subscription
 from graphtide.daemon.config.load import load
 from graphtide.daemon.config.settings import Config, default_socket_path
 from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.tools import portable
 from graphtide.gpma import runtime
 from graphtide.ops import dashboards
 from graphtide.ops.kafka import DevKafka
@@ -131,6 +132,16 @@ def test_the_folders_of_the_image_are_those_that_graphtide_uses(
     assert asked["address"] == f"unix:{default_socket_path({'RUNTIME_DIRECTORY': run})}"
     ports = {port(address) for address in Config().server.listen if address.startswith("tcp:")}
     assert {int(text) for text in said("EXPOSE")[0].split()} == ports | {port(Config().metrics.listen)}
+
+
+def test_the_image_has_its_kernels_compiled_before_it_is_copied() -> None:
+    order = [(name, rest) for name, rest in instructions() if "/opt/graphtide" in rest and name in ("RUN", "COPY")]
+    (step,) = [place for place, (_, rest) in enumerate(order) if "graphtide kernels" in rest]
+    (installed,) = [place for place, (_, rest) in enumerate(order) if "pip install" in rest]
+    (copied,) = [place for place, (name, rest) in enumerate(order) if name == "COPY" and "--from=build" in rest]
+    assert installed < step < copied
+    machine, command = re.findall(r"= (\w+) \]; then \S+/graphtide (.*); fi", order[step][1])[0]
+    assert machine in portable.TARGETS and parsed(command.split())["portable"]
 
 
 def test_the_extras_that_builds_name_exist() -> None:

@@ -46,3 +46,20 @@ def test_loading_is_remembered_and_a_seed_repeats() -> None:
     assert one.present.sum() == 600
     list(other.load(600))
     np.testing.assert_array_equal(one.next(100).src, other.next(100).src)
+
+
+def test_divided_streams_share_the_pool() -> None:
+    """Each has the pairs of its owner alone, in the vertices of the whole, and sends what one stream would."""
+    churn, again = (Churn(scale=8, pool=1_000, seed=7) for _ in range(2))
+    owners = churn.src % 3
+    parts = churn.divided(owners, 3)
+    pool = {*zip(churn.src.tolist(), churn.dst.tolist(), strict=True)}
+    divided = [{*zip(part.src.tolist(), part.dst.tolist(), strict=True)} for part in parts]
+    assert set.union(*divided) == pool and sum(map(len, divided)) == len(pool)
+    assert len({part.next(100).weights.tobytes() for part in parts}) == 3, "their numbers are their own"
+    for owner, (part, other) in enumerate(zip(parts, again.divided(owners, 3), strict=True)):
+        other.next(100)
+        updates = part.stream(2_000)
+        assert (updates.src % 3 == owner).all() and (updates.ops == 0).any()
+        np.testing.assert_array_equal(updates.src, other.stream(2_000).src)
+    assert not churn.present.any()

@@ -117,10 +117,10 @@ def test_a_compiler_that_fails_is_told_and_leaves_the_work_to_the_daemon(caplog:
     assert seen[0].done == 0 and seen[0].total == len(seen[0].left) == len(needs().steps())
 
 
-def test_a_daemon_loads_the_client_of_kafka_only_for_kafka() -> None:
-    script = "import sys, graphtide.daemon.service; print('kafka' in sys.modules)"
+def test_a_daemon_loads_the_client_of_kafka_only_for_kafka_and_rich_only_for_a_terminal() -> None:
+    script = "import sys, graphtide.daemon.service; print('kafka' in sys.modules, 'rich' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    assert done.stdout == "False False\n"
 
 
 def test_only_what_is_configured_is_compiled() -> None:
@@ -277,7 +277,12 @@ def test_waiting_for_another_process_can_be_stopped() -> None:
 
 
 def test_a_stop_while_this_process_compiles_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it does where no folder for kernels can be written."""
+    """As it does where no folder for kernels can be written, and they did not come compiled."""
+
+    def nothing() -> None:
+        raise Missing
+
+    monkeypatch.setattr(kernels, "only_from_cache", nothing)
     monkeypatch.setattr(runtime, "is_writable", lambda folder: False)
     stop = threading.Event()
     stop.set()

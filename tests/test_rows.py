@@ -20,8 +20,11 @@ from graphtide.gpma.rows import (
     RowView,
     copy_row,
     find_on,
+    first_held,
     live_runs,
     live_runs_before,
+    open_rows,
+    openings,
     runs,
     runs_in_order,
     runs_of,
@@ -101,6 +104,37 @@ def test_walks_find_every_live_slot_in_order(grow: bool) -> None:
         for x, slot, stop, _ in runs_of(rows, vertices, 2, 30):
             found.setdefault(x, []).extend(rows.keys[slot:stop].tolist())
         assert found == {x: row[vertices[x]] for x in range(2, 30)}
+        begins = {u: next(runs(rows, u))[0] for u in range(VERTICES) if row[u]}
+        opened = {v: slot for v, slot in openings(rows, 1, VERTICES) if row[v]}
+        assert opened == {u: begins[u] for u in begins if u >= 1}
+        assert [v for v, _ in openings(rows, 1, VERTICES)] == list(range(1, VERTICES))
+
+
+@pytest.mark.parametrize("grow", [True, False])
+def test_rows_that_lie_near_and_far_are_opened(grow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(7)
+    slots = np.empty(VERTICES, np.int64)
+    for array in changing(rng, grow=grow):
+        rows = array.view()
+        chosen = np.sort(rng.permutation(VERTICES)[: rng.integers(1, VERTICES)]).astype(np.uint32)
+        begin = int(rng.integers(0, chosen.size))
+        for near in (0, 1, VERTICES):  # a search for each, some of either, one walk
+            monkeypatch.setitem(open_rows.py_func.__globals__, "_NEAR", near)
+            open_rows.py_func(rows, chosen, begin, chosen.size, slots)
+            for k, v in enumerate(chosen[begin:].tolist()):
+                keys = keys_of(rows, runs_on(rows, slots[k], int(rows.degrees[v])))
+                assert keys == keys_of(rows, runs(rows, v))
+
+
+def test_the_first_neighbor_that_a_bitmap_holds() -> None:
+    keys = pack(np.full(5, 3), np.array([2, 64, 70, 130, 131]))
+    held = np.zeros(3, np.uint64)
+    assert first_held.py_func(keys, 0, 5, held) == (-1, 5)
+    for u in (131, 64):
+        held[u >> 6] |= np.uint64(1) << np.uint64(u & 63)
+        at = keys.tolist().index(3 << 32 | u)
+        assert first_held.py_func(keys, 1, 5, held) == (u, at + 1)
+    assert first_held.py_func(keys, 2, 4, held) == (-1, 4)
 
 
 @pytest.mark.parametrize("grow", [True, False])

@@ -116,7 +116,7 @@ class Components(Program):
         out, in_, both = _rows(graph)
         # Where the edges are, the largest component most likely is.
         hub = int(out.degrees[:n].argmax()) if n else 0
-        reach = new_reach(n, self._search.members, self._search.queue_next)
+        reach = new_reach(n, graph.crew.threads, self._search.members, self._search.queue_next)
         edges = span(self._forest, n, graph.n_arcs, hub, out, in_, both, reach, graph.crew)
         self._start_edges = int(edges)
         self._name_all()

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW, NO_VERTEX, Keys, Vertices
 from ...gpma.intrinsics import uncounted, uncounted_inner
-from ...gpma.rows import runs
+from ...gpma.rows import first_held, open_rows, runs, runs_on
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
 from .forest import LEVEL_STEP, N_FREE, N_USED
@@ -33,6 +33,8 @@ _SWEEP_SHARE = 16
 
 # How many vertices of a sweep a thread takes at a time (a multiple of 64), and how many are worth sharing.
 _SWEEP_PIECE = 4096
+# So many vertices' rows are asked for before the first of them is read.
+_TOGETHER = 64
 _PARALLEL_MIN = 1 << 15
 
 # As in ``forest.py``, they allocate nothing.
@@ -47,7 +49,8 @@ class Reach(NamedTuple):
 
     ``queue`` and ``found`` uint32[n]; ``held`` uint64[(n + 63) // 64]: a bitmap of the tree; ``counts`` and
     ``edges`` int64 by piece of a sweep: vertices found, and the edges that they have; ``cursor`` int64[32]: the
-    next piece, the edges read.
+    next piece, the edges read. Of each thread, for vertices that are looked at together: ``opens`` int64[threads,
+    64], where their rows begin, and ``looking`` uint32[threads, 64].
     """
 
     queue: Vertices
@@ -56,15 +59,19 @@ class Reach(NamedTuple):
     counts: npt.NDArray[np.int64]
     edges: npt.NDArray[np.int64]
     cursor: npt.NDArray[np.int64]
+    opens: npt.NDArray[np.int64]
+    looking: Vertices
 
 
 NEXT, READ = 0, 16
 
 
-def new_reach(n: int, queue: Vertices, found: Vertices) -> Reach:
+def new_reach(n: int, threads: int, queue: Vertices, found: Vertices) -> Reach:
     """For so many vertices, in columns that have room for them."""
     counts, edges = np.empty((2, (n + _SWEEP_PIECE - 1) // _SWEEP_PIECE), np.int64)
-    return Reach(queue, found, np.empty((n + 63) // 64, np.uint64), counts, edges, np.zeros(32, np.int64))
+    held, cursor = np.empty((n + 63) // 64, np.uint64), np.zeros(32, np.int64)
+    opens, looking = np.empty((threads, _TOGETHER), np.int64), np.empty((threads, _TOGETHER), np.uint32)
+    return Reach(queue, found, held, counts, edges, cursor, opens, looking)
 
 
 @_inline
@@ -96,15 +103,14 @@ def _push_row(forest, rows, u, h, level, queue, tail):  # type: ignore[no-untype
 
 @_inline
 @spliced
-def _find_held(rows, v, held):  # type: ignore[no-untyped-def]
-    """A neighbour of v in this row that the bitmap holds, or -1; and the edges read."""
+def _find_held(rows, slot, v, held):  # type: ignore[no-untyped-def]
+    """A neighbour of v, whose row begins at ``slot``, that the bitmap holds, or -1; and the edges read."""
     read = np.int64(0)
-    for slot, stop in runs(rows, v):
-        for i in range(slot, stop):
-            u = rows.keys[i] & LOW
-            read += 1
-            if (held[u >> np.uint64(6)] >> (u & np.uint64(63))) & _ONE:
-                return np.int64(u), read
+    for begin, stop in runs_on(rows, slot, np.int64(rows.degrees[v])):
+        u, behind = first_held(rows.keys, begin, stop, held)
+        read += behind - begin
+        if u >= 0:
+            return u, read
     return np.int64(-1), read
 
 
@@ -121,6 +127,7 @@ def _pull_pieces(t, forest, n, out, in_, both, h, level, reach):  # type: ignore
 
     Those that find one go to the begin of their piece's part of ``found``.
     """
+    opens, looking = reach.opens[t], reach.looking[t]
     read_all = np.int64(0)
     while True:
         begin = fetch_add(reach.cursor, NEXT, np.int64(_SWEEP_PIECE))
@@ -128,19 +135,29 @@ def _pull_pieces(t, forest, n, out, in_, both, h, level, reach):  # type: ignore
             break
         end = begin
         edges = np.int64(0)
-        for v in range(begin, min(begin + _SWEEP_PIECE, n)):
-            if forest.handle[v] != NO_VERTEX:
-                continue
-            u, read = _find_held(out, v, reach.held)
-            read_all += read
-            if u < 0 and both:
-                u, read = _find_held(in_, v, reach.held)
-                read_all += read
-            if u >= 0:
-                _take(forest, v, h, u, level)
-                reach.found[end] = v
-                end += 1
-                edges += _edges_of(out, in_, both, v)
+        for first in range(begin, min(begin + _SWEEP_PIECE, n), _TOGETHER):
+            n_looking: Any = np.int64(0)
+            for each in range(first, min(first + _TOGETHER, n)):
+                looking[n_looking] = each
+                n_looking += np.int64(forest.handle[each] == NO_VERTEX)
+            for side in range(2 if both else 1):
+                if n_looking == 0:
+                    break
+                rows = out if side == 0 else in_
+                open_rows(rows, looking, np.int64(0), n_looking, opens)
+                left: Any = np.int64(0)
+                for k in range(n_looking):
+                    v = np.int64(looking[k])
+                    u, read = _find_held(rows, opens[k], v, reach.held)
+                    read_all += read
+                    looking[left] = v
+                    left += np.int64(u < 0)
+                    if u >= 0:
+                        _take(forest, v, h, u, level)
+                        reach.found[end] = v
+                        end += 1
+                        edges += _edges_of(out, in_, both, v)
+                n_looking = left
         reach.counts[begin // _SWEEP_PIECE] = end - begin
         reach.edges[begin // _SWEEP_PIECE] = edges
     fetch_add(reach.cursor, READ, read_all)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ...gpma.atomics import compare_swap, exchange, fetch_add, load, ordered_swap
 from ...gpma.edges import HALF, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch
-from ...gpma.rows import runs
+from ...gpma.rows import first_held, open_rows, runs, runs_on
 from ...gpma.splice import spliced
 from ...gpma.team import share
 from .mend import AHEAD, NOTHING, PARENT, UNREACHED
@@ -40,6 +40,8 @@ _PARALLEL_SWEEP = 1 << 14
 _PIECE = 64
 _PIECES = 64
 _SWEEP_PIECE = 4096
+# So many vertices' rows are asked for before the first of them is read.
+_TOGETHER = 64
 # A step takes the best vertices that wait, up to so many edges for each that waits, and at least so many; the
 # sample of those waiting that decides.
 _STEP_EDGES = 1
@@ -74,13 +76,15 @@ the edges read, the vertices found."""
 class Sweep(NamedTuple):
     """Work space of a search by levels.
 
-    ``front`` and ``next_front``: bitmaps, uint64[(n + 63) // 64]; ``left``: int64 by piece of a sweep, as
-    ``level_pull`` has it; ``gathered``: uint32[threads, _GATHERED]; ``cursor``: int64[80], zeros.
+    ``front`` and ``next_front``: bitmaps, uint64[(n + 63) // 64]; ``left``: int64 by piece of a sweep,
+    and ``opens``, as ``level_pull`` has them; ``gathered``: uint32[threads, _GATHERED]; ``cursor``: int64[80],
+    zeros.
     """
 
     front: Keys
     next_front: Keys
     left: npt.NDArray[np.int64]
+    opens: npt.NDArray[np.int64]
     gathered: npt.NDArray[np.uint32]
     cursor: npt.NDArray[np.int64]
 
@@ -91,6 +95,7 @@ def new_sweep(n: int, threads: int) -> Sweep:
         np.empty((n + 63) // 64, np.uint64),
         np.empty((n + 63) // 64, np.uint64),
         np.empty(n // _SWEEP_PIECE + 1, np.int64),
+        np.empty((threads, _TOGETHER), np.int64),
         np.empty((threads, _GATHERED), np.uint32),
         np.zeros(80, np.int64),
     )
@@ -150,15 +155,17 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
 
 @template
 @spliced
-def level_pull(t, word, role, in_, n, bits, front, next_front, waiting, left, cursor):  # type: ignore[no-untyped-def]
+def level_pull(t, word, role, in_, n, bits, front, next_front, waiting, left, opens, cursor):  # type: ignore[no-untyped-def]
     """Unreached vertices, in pieces drawn from ``cursor``, look for a parent on the frontier.
 
     ``front`` and ``next_front``: bitmaps (uint64[(n + 63) // 64]), which stay in cache where the words do not.
     A piece is a multiple of 64 vertices, so that no two threads write one word of a bitmap. Of each piece those
     that still look stand in ``waiting`` (uint32[n]) from where it begins; ``left`` (int64[pieces]) are their
     numbers, -1 before the first pull. Listing them takes no branch, and whether a vertex looks is a toss-up.
+    ``opens``: int64[threads, _TOGETHER].
     """
     keys, degrees = in_.keys, in_.degrees
+    slots = opens[t]
     edges = np.int64(0)
     found = np.int64(0)
     while True:
@@ -175,27 +182,23 @@ def level_pull(t, word, role, in_, n, bits, front, next_front, waiting, left, cu
                 waiting[end_waiting] = each
                 end_waiting += np.int64(word[each] == UNREACHED) & np.int64(degrees[each] > 0)
         kept = begin
-        for k in range(begin, end_waiting):
-            v = np.int64(waiting[k])
-            waiting[kept] = v
-            kept += 1
-            looking = True
-            for slot, stop in runs(in_, v):
-                i = slot
-                while i < stop:
-                    u = keys[i] & LOW
-                    i += 1
-                    if (front[u >> np.uint64(6)] >> (u & np.uint64(63))) & _ONE:
-                        word[v] = (bits << HALF) | u
-                        role[u] = PARENT
+        for first in range(begin, end_waiting, _TOGETHER):
+            last: Any = min(first + _TOGETHER, end_waiting)
+            open_rows(in_, waiting, first, last, slots)
+            for k in range(first, last):
+                v = np.int64(waiting[k])
+                waiting[kept] = v
+                kept += 1
+                for slot, stop in runs_on(in_, slots[k - first], np.int64(degrees[v])):
+                    parent, behind = first_held(keys, slot, stop, front)
+                    edges += behind - slot
+                    if parent >= 0:
+                        word[v] = (bits << HALF) | np.uint64(parent)
+                        role[parent] = PARENT
                         next_front[v >> 6] |= _ONE << np.uint64(v & 63)
                         found += 1
                         kept -= 1
-                        looking = False
                         break
-                edges += i - slot
-                if not looking:
-                    break
         left[piece] = kept - begin
     fetch_add(cursor, FOUND, found)
     fetch_add(cursor, EDGES, edges)
@@ -226,7 +229,7 @@ def frontier(t, front, n, queue, gathered, cursor):  # type: ignore[no-untyped-d
 @template
 def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue, sweep, crew):  # type: ignore[no-untyped-def]
     """The whole search; (levels, edges read, vertices reached). ``word`` starts unreached."""
-    front, next_front, left = sweep.front, sweep.next_front, sweep.left
+    front, next_front, left, opens = sweep.front, sweep.next_front, sweep.left, sweep.opens
     cursor, gathered = sweep.cursor, sweep.gathered
     tail = np.int64(0)
     ahead = np.int64(0)
@@ -281,9 +284,9 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
             cursor[NEXT] = 0
             cursor[FOUND] = 0
             if n < _PARALLEL_SWEEP:
-                pull_level(np.int64(0), word, role, in_, n, bits, front, next_front, queue, left, cursor)
+                pull_level(np.int64(0), word, role, in_, n, bits, front, next_front, queue, left, opens, cursor)
             else:
-                share(crew, pull_level, (word, role, in_, n, bits, front, next_front, queue, left, cursor))
+                share(crew, pull_level, (word, role, in_, n, bits, front, next_front, queue, left, opens, cursor))
             awake = cursor[FOUND]
             reached += awake
             levels += 1

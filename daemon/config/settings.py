@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from ...gpma.cores import usable_cores
 from ..client.addresses import TcpAddress, UnixAddress, is_loopback, parse_address, parse_http_address
 from ..errors import ConfigError
-from ..records.encodings import Encoding
+from ..records.encodings import REGISTERED, Encoding
 
 VERTICES_MAX = 2**32 - 2
 """Dense ids are 32 bits wide, and two of them are taken."""
@@ -284,6 +285,73 @@ class ColumnsConfig(Section):
             yield "op_values", f"must name each value once ({', '.join(sorted(repeated))})"
 
 
+class RegistryConfig(Section):
+    """The schema registry of records whose encoding is `registry` or `debezium-registry`."""
+
+    url: str | None = Field(
+        default=None,
+        description="Where it is: http://HOST:PORT or https://HOST:PORT, with the path of Confluent's interface, "
+        "if it has one (Apicurio: `/apis/ccompat/v7`).",
+        examples=["https://registry:8081"],
+    )
+    username: str | None = Field(default=None, min_length=1, description="The user, for basic authentication.")
+    password: SecretStr | None = Field(
+        default=None, description="That user's password; better in a file: `password_file`."
+    )
+    password_file: Path | None = Field(default=None, description="A file with that password.")
+    ca_file: Path | None = Field(
+        default=None, description="https: the certificates (PEM) to trust, in place of the system's."
+    )
+    certificate_file: Path | None = Field(
+        default=None, description="https: our own certificate (PEM), where the registry asks for one."
+    )
+    key_file: Path | None = Field(
+        default=None, description="https: the private key of that certificate, if it is not in the same file."
+    )
+    timeout: float = Field(
+        default=5.0, ge=0.1, le=600, description="Seconds after which a registry that does not answer is away."
+    )
+    schema_bytes_max: int = Field(
+        default=1 << 20,
+        ge=1 << 10,
+        le=16 << 20,
+        description="The most characters of a schema with all that it refers to; records of a larger one are bad.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if self.url is not None:
+            yield from self._url_problems(self.url)
+        if self.password is not None and self.password_file is not None:
+            yield "password_file", "must not be given together with source.registry.password"
+        if (self.username is None) != (self.password is None and self.password_file is None):
+            yield "username", "must be given together with source.registry.password or password_file"
+        if self.key_file is not None and self.certificate_file is None:
+            yield "key_file", "must be left out without source.registry.certificate_file"
+
+    def _url_problems(self, url: str) -> Iterator[Problem]:
+        allowed = "must be http://HOST[:PORT][/PATH] or https://..., without a user, a query or a fragment"
+        try:
+            parts = urlsplit(url)
+            whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port that is none
+            yield "url", allowed
+            return
+        if not whole or parts.username is not None or parts.query or parts.fragment or not url.isascii():
+            yield "url", allowed
+        elif parts.scheme == "http" and (self.ca_file or self.certificate_file):
+            yield "url", "must begin with https:// where there are certificates"
+
+    def read_password(self) -> str:
+        """The password; empty where none is given.
+
+        Raises:
+            ConfigError: its file cannot be read.
+        """
+        if self.password_file is not None:
+            return read_secret("source.registry.password_file", self.password_file)
+        return "" if self.password is None else self.password.get_secret_value()
+
+
 def client_options(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """A table of options for kafka-python, secrets read from their files.
 
@@ -366,6 +434,9 @@ class SourceConfig(Section):
     columns: ColumnsConfig = Field(
         default_factory=ColumnsConfig, description="What a producer calls the columns of an update."
     )
+    registry: RegistryConfig = Field(
+        default_factory=RegistryConfig, description="The schema registry of records that name their schema."
+    )
     fetch_bytes_max: int = Field(
         default=16 << 20, ge=1 << 16, le=1 << 30, description="The most bytes of records that one poll takes."
     )
@@ -407,6 +478,10 @@ class SourceConfig(Section):
             yield from self._csv_problems()
         for key, allowed in self.columns.problems():
             yield f"columns.{key}", allowed
+        for key, allowed in self.registry.problems():
+            yield f"registry.{key}", allowed
+        if self.encoding in REGISTERED and self.registry.url is None:
+            yield "registry.url", f'must be given when source.encoding is "{self.encoding}"'
         if self.client:
             yield from client_problems(self.client)
 
@@ -581,6 +656,66 @@ class EpochConfig(Section):
     def problems(self) -> Iterator[Problem]:
         if self.queue_updates_max < self.updates_max:
             yield "queue_updates_max", f"must be at least epoch.updates_max ({self.updates_max})"
+
+
+class WindowConfig(Section):
+    """Edges that expire by themselves: those of some time, or the newest ones. Without `length` and `count`:
+    none."""
+
+    length: float | None = Field(
+        default=None,
+        gt=0,
+        le=3.2e9,
+        description="Seconds of event time that an edge lasts after its last upsert. Times are those of updates "
+        "(`ts`), else of the records of Kafka; an insert in a spool file must have one. Event time is how far all "
+        "partitions have come.",
+        examples=["86400"],
+    )
+    count: int | None = Field(
+        default=None,
+        ge=1,
+        le=1 << 40,
+        description="The newest so many edges last, by the order in which their last upserts are applied. An edge "
+        "that is deleted counts until so many newer ones came.",
+        examples=["1000000"],
+    )
+    isolated: Literal["keep", "delete"] = Field(
+        default="keep",
+        description="What becomes of vertices without edges: they stay, or are deleted, and then exist exactly as "
+        "long as they have an edge.",
+    )
+    allowed_lateness: float = Field(
+        default=0.0,
+        ge=0,
+        le=3.2e9,
+        description="With `length`: seconds that event time stays behind the newest time of each partition, so "
+        "that older updates may come. An upsert whose edge would have expired is dropped and counted.",
+    )
+    idle_timeout: float = Field(
+        default=60.0,
+        ge=0.1,
+        le=3.2e9,
+        description="With `length`: seconds after which a partition that nothing comes of, and of which nothing "
+        "is left to read, does not hold event time back any more. It takes part again with its next record.",
+    )
+    max_future_skew: float = Field(
+        default=3600.0,
+        ge=0,
+        le=3.2e9,
+        description="With `length`: an update whose time lies more than so many seconds in the future, when it is "
+        "read first, is bad: one alone would have everything expire.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if self.length is not None and self.count is not None:
+            yield "count", "must be left out with window.length: edges last for some time, or the newest ones do"
+        if self.length is not None and self.length < 0.001:
+            yield "length", "must be at least 0.001: times are milliseconds"
+
+    @property
+    def is_on(self) -> bool:
+        """Whether edges expire."""
+        return self.length is not None or self.count is not None
 
 
 class LimitsConfig(Section):
@@ -1035,6 +1170,7 @@ class Config(Section):
     results: ResultsConfig = Field(default_factory=ResultsConfig)
     program: tuple[ProgramConfig, ...] = Field(default_factory=_default_programs)
     epoch: EpochConfig = Field(default_factory=EpochConfig)
+    window: WindowConfig = Field(default_factory=WindowConfig)
     server: ServerConfig = Field(default_factory=ServerConfig)
     metrics: MetricsConfig = Field(default_factory=MetricsConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)

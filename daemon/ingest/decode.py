@@ -13,18 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, Literal
 
 from ...partition.weights import WeightDomain
 from ..records.barrier import barrier_id
-from ..records.encodings import BARRIER, ENCODINGS, HEADER_LINE, ROW, Encoding
+from ..records.encodings import BARRIER, ENCODINGS, HEADER_LINE, PLACED_BY_KEY, REGISTERED, ROW, Encoding
+from ..records.event_time import NO_TIME
 from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
 from . import decode_text
 from .decode_arrow import decode_arrow
 from .decode_columns import Bad, Reason, Rules, concatenate, finish
-from .decode_debezium import CAPTURED, Changes
+from .decode_debezium import CAPTURED, Changes, json_key
 from .decode_records import (
+    Edge,
     JsonForm,
     decode_document,
     decode_json,
@@ -34,6 +36,7 @@ from .decode_records import (
     one_each,
     plain_edge,
 )
+from .decode_registry import Registered
 from .decode_text import (
     CHUNK_LINES,
     EDGE_LIST,
@@ -44,6 +47,7 @@ from .decode_text import (
     salvage,
 )
 from .named_columns import NamedColumns
+from .registry import Registry, RegistryAway
 from .sift import ROWS_APART_MAX, BadPart, Room, Sifted, bad_parts
 
 REASONS = tuple(reason.value for reason in Reason)
@@ -51,6 +55,9 @@ REASONS = tuple(reason.value for reason in Reason)
 
 _LETTER_BYTES = 200
 """About what a letter has besides its record's bytes, key and headers, and the reason in words."""
+
+RUN_RECORDS_MAX = 8_192
+"""So many records of a registry are read together at most: what stands in them takes about a kilobyte each."""
 
 _MATRIX_MARKET = b"%%MatrixMarket"
 
@@ -70,11 +77,13 @@ class Decoder:
         line_bytes_max: int = 1 << 20,
         compiled_from: int = 0,
         columns: NamedColumns | None = None,
+        registry: Registry | None = None,
     ) -> None:
         """``csv_columns``: the columns of CSV that has no header lines, by our names; ``default_encoding``: of
         records that name none; ``columns``: what producers call them in JSON, header lines and captured tables;
         ``updates_max``: updates in one record; ``line_bytes_max``: bytes in one line;
-        ``compiled_from``: from so many bytes of lines on it pays to load the compiled parser.
+        ``compiled_from``: from so many bytes of lines on it pays to load the compiled parser; ``registry``: has
+        the schemas of records that name theirs.
 
         Raises:
             ValueError: an encoding, a column or the delimiter is none.
@@ -89,6 +98,7 @@ class Decoder:
         self._columns = columns
         self._json = JsonForm(plain_edge if columns is None else columns.edge, one_each)
         self._changes = Changes(CAPTURED if columns is None else columns)
+        self._registered = Registered(registry, columns, self._changes)
         self._fixed_layout: LineLayout | None = None
         if csv_columns:
             try:
@@ -104,17 +114,47 @@ class Decoder:
         self._layouts.pop(partition, None)
         self._in_preamble.discard(partition)
 
+    def decode_all(self, records: Sequence[RawRecord]) -> list[Decoded]:
+        """Each by itself, in order; but records of a registry that follow each other in one partition as one,
+        which begins where the first does and ends with the last, and has the time of the first.
+
+        Raises:
+            MemoryError: as ``decode``.
+            RegistryAway: a schema that is needed cannot be had now; nothing is done yet.
+        """
+        decoded: list[Decoded] = []
+        for run_of, group in groupby(records, self._run_of):
+            some = [*group]
+            if run_of is None:
+                decoded += map(self.decode, some)
+            else:
+                decoded += (
+                    self._run(some[at : at + RUN_RECORDS_MAX]) for at in range(0, len(some), RUN_RECORDS_MAX)
+                )
+        return decoded
+
+    def accept_until(self, latest_ms: int) -> None:
+        """From now on inserts must have a time, and nothing may have a later one (milliseconds since 1970)."""
+        self._rules = replace(self._rules, latest_ms=latest_ms)
+
+    def _time_of(self, record: RawRecord) -> int:
+        """What updates have as their time that give none."""
+        return record.timestamp_ms if record.timed or self._rules.latest_ms is None else NO_TIME
+
     def decode(self, record: RawRecord) -> Decoded:
         """The good updates and the bad rest.
 
         Raises:
             MemoryError: nothing can be said about the record; whatever else is wrong makes it a bad one.
+            RegistryAway: its schema cannot be had now.
         """
         value = record.value
         if record.refused is not None:
             return Decoded(record, None, (record.refused,))
         if value is None:
             return Decoded(record, None)
+        if self._run_of(record) is not None:
+            return self._run([record])
         try:
             return self._decode(record, value)
         except Bad as bad:
@@ -122,33 +162,84 @@ class Decoder:
         except MemoryError:  # says nothing about the record
             raise
         except Exception as error:  # whatever it is, one record must not stop the stream
-            why = Bad(Reason.INTERNAL, f"{type(error).__name__}: {error}"[:500])
-            return Decoded(record, None, (_bad_record(record, value, 0, len(value), why),))
+            return Decoded(record, None, (_bad_record(record, value, 0, len(value), _internal(error)),))
+
+    def _run_of(self, record: RawRecord) -> tuple[Partition, str] | None:
+        """What a record has in common with those that it is read with; None: it is read by itself."""
+        encoding = record.encoding or self._default_encoding
+        return (record.partition, encoding) if encoding in REGISTERED and record.refused is None else None
+
+    def _run(self, records: Sequence[RawRecord]) -> Decoded:
+        """Records of a registry; each is applied whole, or is bad."""
+        try:
+            blocks, bad = self._blocks(records)
+        except (MemoryError, RegistryAway):
+            raise
+        except Exception as error:
+            if len(records) == 1:
+                blocks, bad = [], [(records[0], _internal(error))]
+            else:  # whose fault it is shows when each is read by itself
+                alone = [self._run([record]) for record in records]
+                found = [one.block for one in alone if one.block is not None]
+                letters = [letter for one in alone for letter in one.bad]
+                dropped = sum(one.self_loops_dropped for one in alone)
+                return Decoded(_whole_run(records), concatenate(found) if found else None, letters, dropped)
+        letters = [
+            _bad_record(record, record.value or b"", 0, len(record.value or b""), why) for record, why in bad
+        ]
+        if not blocks:
+            return Decoded(_whole_run(records), None, letters)
+        block, dropped = finish(concatenate(blocks), self._rules)
+        return Decoded(_whole_run(records), block, letters, dropped)
+
+    def _blocks(self, records: Sequence[RawRecord]) -> tuple[list[UpdateBlock], list[tuple[RawRecord, Bad]]]:
+        """The updates of records of a registry in order, and the bad ones."""
+        events = (records[0].encoding or self._default_encoding) in PLACED_BY_KEY
+        why: dict[int, Bad] = {}
+        good: dict[int, list[Edge]] = {}
+        times_ms = [*map(self._time_of, records)]
+        for row, edges in enumerate(self._registered.edges(records, times_ms, events=events)):
+            if isinstance(edges, Bad):
+                why[row] = edges
+            elif edges:
+                good[row] = edges
+        rows = [*good]
+
+        def convert(some: Sequence[int]) -> UpdateBlock:
+            return decode_rows([*chain.from_iterable(good[row] for row in some)], self._rules, 0)
+
+        blocks: list[UpdateBlock] = []
+        for first, outcome in salvage(rows, convert):
+            if isinstance(outcome, Bad):
+                why[rows[first]] = outcome
+            else:
+                blocks.append(outcome)
+        return blocks, [(records[row], why[row]) for row in sorted(why)]
 
     def _decode(self, record: RawRecord, value: bytes) -> Decoded:
         encoding = record.encoding or self._default_encoding
         if encoding == BARRIER:
             return self._barrier(record, value)
         if encoding == "msgpack":
-            return self._whole(record, decode_msgpack(value, self._rules, record.timestamp_ms))
+            return self._whole(record, decode_msgpack(value, self._rules, self._time_of(record)))
         if encoding == "arrow":
-            return self._whole(record, decode_arrow(value, self._rules, record.timestamp_ms))
+            return self._whole(record, decode_arrow(value, self._rules, self._time_of(record)))
         if encoding in ("json", "debezium"):
             form = self._json if encoding == "json" else self._changes_in(record)
             if record.partition.number is not None and not _is_json_lines(value):
-                return self._whole(record, decode_json(value, form, self._rules, record.timestamp_ms))
-            return self._lines(record, value, _json_lines(value, form, self._rules, record.timestamp_ms))
+                return self._whole(record, decode_json(value, form, self._rules, self._time_of(record)))
+            return self._lines(record, value, _json_lines(value, form, self._rules, self._time_of(record)))
         if encoding == "csv":
             return self._lines(record, value, self._csv(record, value))
         if encoding == "el":
             begin = self._edge_list_begin(record, value)
-            return self._lines(record, value, self._parse(value, begin, EDGE_LIST, record.timestamp_ms))
+            return self._lines(record, value, self._parse(value, begin, EDGE_LIST, self._time_of(record)))
         raise Bad(Reason.UNKNOWN_ENCODING, f"encoding {encoding[:80]!r}; known are {', '.join(ENCODINGS)}")
 
     def _changes_in(self, record: RawRecord) -> JsonForm:
         """A change may be of two edges."""
         return JsonForm(
-            lambda document: self._changes.edges(document, record.key),
+            lambda document: self._changes.edges(document, lambda: json_key(record.key)),
             lambda changes: [*chain.from_iterable(changes)],
         )
 
@@ -193,7 +284,7 @@ class Decoder:
         if isinstance(layout, Bad):
             # Without a header no line means anything: the header line is bad, and so is every other.
             return Lines(bad=[(start, end, layout) for start, end in numbered_lines(value)])
-        return self._parse(value, begin, layout, record.timestamp_ms)
+        return self._parse(value, begin, layout, self._time_of(record))
 
     def _layout(self, header: bytes) -> LineLayout | Bad:
         try:
@@ -232,6 +323,14 @@ class Decoder:
                 self._in_preamble.add(partition)
             return len(value)
         return begin
+
+
+def _internal(error: Exception) -> Bad:
+    return Bad(Reason.INTERNAL, f"{type(error).__name__}: {error}"[:500])
+
+
+def _whole_run(records: Sequence[RawRecord]) -> RawRecord:
+    return replace(records[0], next_offset=records[-1].next_offset)
 
 
 def _is_json_lines(value: bytes) -> bool:
@@ -344,9 +443,14 @@ def _bad_bytes(
     )
 
 
-def warm_up(vertex_ids: Literal["int", "string"] = "int") -> None:
-    """Compile what decoding needs, or load it from the cache."""
+def warm_up(vertex_ids: Literal["int", "string"] = "int", *, registry: bool = False) -> None:
+    """Compile what decoding needs, or load it from the cache. ``registry``: also records of a registry."""
     if vertex_ids == "int":
         from . import decode_compiled
 
         decode_compiled.warm_up()
+    if registry:
+        from . import avro, protobuf
+
+        avro.warm_up()
+        protobuf.warm_up()

@@ -1,12 +1,13 @@
 """Change events of Debezium: rows of a table of edges that came, changed or went.
 
-An event is JSON, ``{"op", "before", "after", "source", ...}``, alone or as the ``payload`` beside its ``schema``.
+An event is ``{"op", "before", "after", "source", ...}``; in JSON alone, or the ``payload`` beside its ``schema``.
 What each field holds: https://debezium.io/documentation/reference/stable/connectors/postgresql.html, "Data change
 events"; the other connectors of relational databases share the form.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -28,9 +29,26 @@ class Changes:
         """``names``: of the columns, or of paths in them; the operation is the event's own."""
         self._rows = NamedColumns(names.src, names.dst, None, names.weight, names.ts, lenient=names.lenient)
 
-    def edges(self, document: dict[str, Any], key: bytes | None) -> list[dict[str, Any]]:
+    @property
+    def paths(self) -> list[tuple[str, ...]]:
+        """All that is read of an event, without ``payload``: the names that lead there."""
+        rows = [(name, *path) for name in ("before", "after") for path in self._rows.paths.values()]
+        return [("op",), ("ts_ms",), ("source", "ts_ms"), *rows]
+
+    @property
+    def time(self) -> tuple[str, ...] | None:
+        """The one of these that is a column of times."""
+        path = self._rows.paths.get("ts")
+        return None if path is None else ("after", *path)
+
+    @property
+    def ends(self) -> list[tuple[str, ...]]:
+        """What is read of a record's key."""
+        return [self._rows.paths["src"], self._rows.paths["dst"]]
+
+    def edges(self, document: dict[str, Any], key: Callable[[], Any]) -> list[dict[str, Any]]:
         """Edge objects in order, as ``decode_records.decode_rows`` takes them: for a row whose ends changed, the
-        old edge deleted and the new one inserted; none for a tombstone. ``key``: the record's.
+        old edge deleted and the new one inserted; none for a tombstone. ``key``: gives the record's key, decoded.
 
         Raises:
             Bad: it is no change of a row, or which edge it is about cannot be told.
@@ -62,7 +80,7 @@ class Changes:
             raise Bad(Reason.BAD_COLUMN, f"after must be an object, and is {columns.shown(row)}")
         return _within("after", self._rows, row)
 
-    def _updated(self, event: dict[str, Any], key: bytes | None) -> list[dict[str, Any]]:
+    def _updated(self, event: dict[str, Any], key: Callable[[], Any]) -> list[dict[str, Any]]:
         new = self._inserted(event)
         old = self._old_ends(event)
         if old is None:
@@ -75,7 +93,7 @@ class Changes:
             return [new]
         return [{"op": "delete", **old}, new]
 
-    def _deleted(self, event: dict[str, Any], key: bytes | None) -> dict[str, Any]:
+    def _deleted(self, event: dict[str, Any], key: Callable[[], Any]) -> dict[str, Any]:
         ends = self._old_ends(event) or self._ends_of_key(key)
         if ends is None:
             raise Bad(Reason.BAD_CHANGE, f"a delete without the ends of the edge: {_WHOLE_ROWS}")
@@ -84,17 +102,22 @@ class Changes:
     def _old_ends(self, event: dict[str, Any]) -> dict[str, Any] | None:
         return self._ends_in(event.get("before"))
 
-    def _ends_of_key(self, key: bytes | None) -> dict[str, Any] | None:
+    def _ends_of_key(self, key: Callable[[], Any]) -> dict[str, Any] | None:
         """The ends of the edge, where they are the key of the table."""
-        try:
-            document = orjson.loads(key or b"null")
-        except orjson.JSONDecodeError:
-            return None
+        document = key()
         wrapped = isinstance(document, dict) and "payload" in document
         return self._ends_in(document["payload"] if wrapped else document)
 
     def _ends_in(self, row: Any) -> dict[str, Any] | None:
         return self._rows.ends(row) if isinstance(row, dict) else None
+
+
+def json_key(key: bytes | None) -> Any:
+    """A record's key as JSON; None where it is none."""
+    try:
+        return orjson.loads(key or b"null")
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _within(name: str, names: NamedColumns, row: dict[str, Any]) -> dict[str, Any]:

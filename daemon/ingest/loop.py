@@ -18,9 +18,11 @@ import numpy as np
 
 from ...gpma.edges import Op
 from ...gpma.index.vertex_index import VertexIndex
+from ..backoff import Backoff
 from ..errors import IdSpaceFull
 from ..failpoints import point
 from ..health import Recovery
+from ..records.event_time import EventState
 from ..records.stream import (
     BadRecord,
     DeadLetters,
@@ -29,16 +31,19 @@ from ..records.stream import (
     Lag,
     Offsets,
     Partition,
+    RawRecord,
     Source,
     UpdateBlock,
 )
 from .barriers import Barriers
 from .decode import Decoder
 from .dense import DenseBatch, dense_batch
+from .event_time import EventTime, part_way
 from .misrouted import PlacementSample
 from .ordered import OrderedReader, Step
 from .prepared import Prepared, PreparedQueue
 from .refusals import RefusalLog
+from .registry import RegistryAway
 from .reuse import IdReuse
 
 log = logging.getLogger(__name__)
@@ -65,7 +70,8 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What one step came to, for the metrics; times in seconds. ``misrouted``: of the edges that were sampled."""
+    """What one step came to, for the metrics; times in seconds. ``late``: upserts that came too late for their
+    edges to last; ``misrouted``: of the edges that were sampled."""
 
     records: int
     bytes: int
@@ -75,6 +81,7 @@ class IngestReport:
     vertex_inserts: int
     vertex_deletes: int
     self_loops_dropped: int
+    late: int
     misrouted: int
     ids_reused: int
     bad: Sequence[BadRecord]
@@ -103,6 +110,8 @@ class Ingest:
     stop: threading.Event = field(default_factory=threading.Event)
     dead_letters_by_reason: Counter[str] = field(default_factory=Counter)
     clock: Callable[[], float] = time.monotonic
+    event_time: EventTime | None = None
+    counts_order: bool = False
     reader: OrderedReader = field(init=False)
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
     _position: dict[Partition, int] = field(default_factory=dict)
@@ -170,11 +179,13 @@ class Ingest:
             started = time.perf_counter()
             step = self.reader.poll(self.poll_bytes_max, timeout_s=0.1)
             polled_at = self.clock()
+            if self.event_time is not None:
+                self.event_time.looked(self.source.outages, came=bool(step.records))
             if step.records:
                 point("ingest.polled")
                 self._handle(step, time.perf_counter() - started)
             elif self._moved(step) or order != self.order:
-                self._queue(self._prepared([], [], step.offsets, step))
+                self._queue(self._prepared([], [], step.offsets, step, self._event))
             order = self.order
             if not self.recovery.over:
                 self.recovery.read(self.reader.backlog(), self._items)
@@ -190,21 +201,29 @@ class Ingest:
             point("source.committed")
 
     def _handle(self, step: Step, poll_seconds: float) -> None:
-        started = time.perf_counter()
         raw = step.records
-        decoded = [self.decoder.decode(record) for record in raw]
-        decode_seconds = time.perf_counter() - started
+        if self.event_time is not None:
+            self.decoder.accept_until(self.event_time.latest_ms(step))
+        done = self._decoded(step)
+        if done is None:
+            return
+        decoded, decode_seconds = done
         point("ingest.decoded")
         bad = [letter for item in decoded for letter in item.bad]
         if bad:
-            if not self._set_aside(bad, decoded, step):
+            if not self._set_aside(bad, step):
                 return
             self._refusals.note(bad)
             self.dead_letters_by_reason.update(letter.reason for letter in bad)
             point("ingest.dead_letter")
         started = time.perf_counter()
         reused_before = self.reuse.reused
-        prepared = self._prepare(decoded, step)
+        late, began = 0, self._event
+        if self.event_time is not None:
+            timed = self.event_time.take(step, decoded, self.reader.lag().amount)
+            decoded, late = timed.decoded, timed.late
+            step = step._replace(decided=timed.decided, ordered=step.ordered or timed.together)
+        prepared = self._prepare(decoded, step, began)
         if prepared is None:
             return
         index_seconds = time.perf_counter() - started
@@ -220,6 +239,7 @@ class Ingest:
                 vertex_inserts=ops[Op.INSERT_VERTEX],
                 vertex_deletes=ops[Op.DELETE_VERTEX],
                 self_loops_dropped=sum(item.self_loops_dropped for item in decoded),
+                late=late,
                 misrouted=self._placement.misrouted(decoded),
                 ids_reused=self.reuse.reused - reused_before,
                 bad=bad,
@@ -230,7 +250,37 @@ class Ingest:
         )
         self._queue(prepared)
 
-    def _set_aside(self, bad: Sequence[BadRecord], decoded: Sequence[Decoded], step: Step) -> bool:
+    def _decoded(self, step: Step) -> tuple[Sequence[Decoded], float] | None:
+        """The decoded records of a step, and the seconds that it took, once their schemas can be had; None:
+        stopped before.
+
+        While a registry is waited for nothing is read, and whoever looks is told so.
+        """
+        waits_since: float | None = None
+        backoff = Backoff()
+        try:
+            while True:
+                started = time.perf_counter()
+                try:
+                    decoded = self.decoder.decode_all(step.records)
+                except RegistryAway as away:
+                    if self.stop.is_set():
+                        return None
+                    if waits_since is None:
+                        waits_since = self.clock()
+                        log.error("%s; reading waits for it", away.message)
+                    self._hold(away.message, self.clock() - waits_since, step)
+                else:
+                    if waits_since is not None:
+                        log.info("the schema registry answers again after %.0f s", self.clock() - waits_since)
+                    return decoded, time.perf_counter() - started
+                if self.stop.wait(backoff.wait_s()):
+                    return None
+                self.reuse.step()
+        finally:
+            self._held = None
+
+    def _set_aside(self, bad: Sequence[BadRecord], step: Step) -> bool:
         """Write the bad ones of these records to the dead letters, once they find room; False: stopped before.
 
         While they wait nothing is read, and whoever looks is told so.
@@ -245,7 +295,7 @@ class Ingest:
                         waits_since = self.clock()
                         log.error(full.message)
                     bad = bad[full.taken :]
-                    self._hold(full.message, self.clock() - waits_since, decoded, step)
+                    self._hold(full.message, self.clock() - waits_since, step)
                 else:
                     if waits_since is not None:
                         log.info("bad records find room again after %.0f s", self.clock() - waits_since)
@@ -257,17 +307,18 @@ class Ingest:
         finally:
             self._held = None
 
-    def _hold(self, why: str, seconds: float, decoded: Sequence[Decoded], step: Step) -> None:
+    def _hold(self, why: str, seconds: float, step: Step) -> None:
         """Show that the records of a step have waited for so many seconds, and how far behind we are meanwhile."""
         self.source.refresh_lag()
         lag = self.reader.lag()
         amount = dict(lag.amount)
-        queued = self._before(decoded, step)
+        queued = self._before(step.records, step)
         for partition, offset in step.offsets.items():
             amount[partition] = amount.get(partition, 0) + offset - queued[partition]
         before, self._held = self._held, _Held(why, Lag(amount, max(lag.seconds, seconds)))
         if before is None or before.lag.amount != amount:
-            self._queue(self._prepared([], [], queued, Step([], queued, step.late, recorded=step.recorded)))
+            unread = Step([], queued, step.late, recorded=step.recorded)
+            self._queue(self._prepared([], [], queued, unread, self._event))
 
     def _moved(self, step: Step) -> bool:
         """The source passed what is no record (an aborted transaction, say), for which somebody may wait; or it is
@@ -284,10 +335,15 @@ class Ingest:
         if self.queue.put(prepared):
             point("ingest.queued")
 
-    def _prepare(self, decoded: Sequence[Decoded], step: Step) -> Prepared | None:
+    @property
+    def _event(self) -> EventState | None:
+        return None if self.event_time is None else self.event_time.state
+
+    def _prepare(self, decoded: Sequence[Decoded], step: Step, began: EventState | None) -> Prepared | None:
         """The updates of these records between dense vertices; None: it was stopped while it waited for ids.
 
-        What stands before a record that finds no ids is queued first: vertices that it deletes may make room.
+        ``began``: how far event time had come before them. What stands before a record that finds no ids is queued
+        first: vertices that it deletes may make room.
         """
         begin, batches = 0, list[DenseBatch]()
         for number, item in enumerate(decoded):
@@ -297,18 +353,24 @@ class Ingest:
                 batch = dense_batch(item.block, self.index)
             except IdSpaceFull as full:
                 if batches:
-                    before = self._before(decoded[number:], step)
-                    self._queue(self._prepared(decoded[begin:number], batches, before, step))
+                    before = self._before([item.record for item in decoded[number:]], step)
+                    event = None if began is None else part_way(began, decoded[:number])
+                    self._queue(self._prepared(decoded[begin:number], batches, before, step, event))
                     begin, batches = number, []
                 found = self._dense_with_room(item.block, full)
                 if found is None:
                     return None
                 batch = found
             batches.append(batch)
-        return self._prepared(decoded[begin:], batches, step.offsets, step)
+        return self._prepared(decoded[begin:], batches, step.offsets, step, self._event)
 
     def _prepared(
-        self, decoded: Sequence[Decoded], batches: Sequence[DenseBatch], offsets: dict[Partition, int], step: Step
+        self,
+        decoded: Sequence[Decoded],
+        batches: Sequence[DenseBatch],
+        offsets: dict[Partition, int],
+        step: Step,
+        event: EventState | None,
     ) -> Prepared:
         blocks = [(item.record, item.block) for item in decoded if item.block is not None]
         self._items += 1
@@ -321,15 +383,19 @@ class Ingest:
             record_times_ms=np.array([record.timestamp_ms for record, _ in blocks], np.int64),
             record_updates=np.array([len(block) for _, block in blocks], np.int64),
             # Edges of one pair are in one partition; only deletions of vertices meet updates of others.
-            together=step.ordered or any(bool((block.ops == Op.DELETE_VERTEX).any()) for _, block in blocks),
+            together=step.ordered
+            or (self.counts_order and bool(blocks))
+            or any(bool((block.ops == Op.DELETE_VERTEX).any()) for _, block in blocks),
             recorded=step.recorded,
             late=step.late,
             item=self._items,
+            event=event,
+            decided=step.decided,
         )
 
-    def _before(self, decoded: Sequence[Decoded], step: Step) -> dict[Partition, int]:
+    def _before(self, records: Sequence[RawRecord], step: Step) -> dict[Partition, int]:
         """Where the reader stood before the first of these, which are the last of the step."""
-        first = {item.record.partition: item.record.offset for item in reversed(decoded)}
+        first = {record.partition: record.offset for record in reversed(records)}
         return step.offsets | first
 
     def _dense_with_room(self, block: UpdateBlock, full: IdSpaceFull) -> DenseBatch | None:

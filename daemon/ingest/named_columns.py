@@ -40,7 +40,7 @@ class NamedColumns:
         Raises:
             Bad: what is named is not there, or the operation is unknown.
         """
-        column, paths = "op", self._paths
+        column, paths = "op", self.paths
         try:
             op = "insert" if self.op is None else self._op(_at(document, paths["op"]))
             column = "src"
@@ -77,18 +77,19 @@ class NamedColumns:
         return {column: name for column, name in given.items() if name is not None}
 
     @cached_property
-    def _paths(self) -> dict[str, tuple[str, ...]]:
+    def paths(self) -> dict[str, tuple[str, ...]]:
+        """The names that lead to each column that is named, by our name for it."""
         return {column: tuple(name.split(".")) for column, name in self._names.items()}
 
     def _found(self, document: dict[str, Any], column: str) -> Any:
         try:
-            return _at(document, self._paths[column])
+            return _at(document, self.paths[column])
         except (KeyError, TypeError):
             return _MISSING
 
     def _missing(self, document: dict[str, Any], column: str) -> Bad:
         value: Any = document
-        path = self._paths[column]
+        path = self.paths[column]
         for depth, part in enumerate(path):
             if type(value) is not dict:
                 at, given = ".".join(path[:depth]), columns.shown(value)

@@ -1,10 +1,12 @@
-"""The source and the dead letters that a configuration asks for.
+"""The source, its registry and the dead letters that a configuration asks for.
 
 Kafka's client is imported where Kafka is asked for: that takes a fifth of a second.
 """
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Callable
 from typing import Any
 
 from ..config.settings import Config
@@ -12,6 +14,7 @@ from ..errors import ConfigError
 from ..records.stream import DeadLetters, Source
 from .dead_letters import FileDeadLetters
 from .decode_arrow import NEEDS_PYARROW, is_readable
+from .registry import Registry, basic_authorization
 from .spool import SpoolSource
 
 
@@ -45,6 +48,36 @@ def make_source(config: Config) -> Source:
         fetch_bytes_max=source.fetch_bytes_max,
         compacted=source.compacted,
         reach_s=config.checkpoint.reach(),
+    )
+
+
+def make_registry(config: Config, given_up: Callable[[], bool] = lambda: False) -> Registry | None:
+    """The schema registry, if there is one; it is not asked yet. ``given_up``: see there.
+
+    Raises:
+        ConfigError: a file that its settings name cannot be used.
+    """
+    given = config.source.registry
+    if given.url is None:
+        return None
+    password = given.read_password()
+    context = None
+    if given.url.startswith("https:"):
+        try:
+            context = ssl.create_default_context(cafile=given.ca_file)
+            if given.certificate_file is not None:
+                context.load_cert_chain(given.certificate_file, given.key_file)
+        except OSError as error:  # an SSLError is one
+            files = [given.ca_file, given.certificate_file, given.key_file]
+            named = ", ".join(str(file) for file in files if file is not None)
+            raise ConfigError(f"source.registry: certificates cannot be used ({named}): {error}") from error
+    return Registry(
+        given.url,
+        authorization=basic_authorization(given.username, password) if given.username else "",
+        context=context,
+        timeout_s=given.timeout,
+        schema_bytes_max=given.schema_bytes_max,
+        given_up=given_up,
     )
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-Encoding = Literal["msgpack", "json", "csv", "el", "debezium", "arrow"]
+Encoding = Literal["msgpack", "json", "csv", "el", "debezium", "arrow", "registry", "debezium-registry"]
 ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 
-FRAMED: frozenset[Encoding] = frozenset({"msgpack", "arrow"})
+REGISTERED: frozenset[Encoding] = frozenset({"registry", "debezium-registry"})
+"""Records of these begin with the id of their schema in a registry: they are Avro, Protobuf or JSON."""
+
+FRAMED: frozenset[Encoding] = REGISTERED | {"msgpack", "arrow"}
 """Spool files of these hold frames; those of the others hold lines of text."""
 
 CONTENT_TYPE = "application/vnd.graphtide.edges+msgpack"
@@ -27,9 +30,11 @@ CONTENT_TYPES: dict[str, Encoding] = {
     "text/plain": "el",
     "application/vnd.debezium+json": "debezium",
     "application/vnd.apache.arrow.stream": "arrow",
+    "application/vnd.graphtide.registry": "registry",
+    "application/vnd.graphtide.debezium-registry": "debezium-registry",
 }
 
-PLACED_BY_KEY: frozenset[Encoding] = frozenset({"debezium"})
+PLACED_BY_KEY: frozenset[Encoding] = frozenset({"debezium", "debezium-registry"})
 """Records of these come through the partition of their key, wherever their edges belong."""
 
 BARRIER = "application/vnd.graphtide.barrier"

@@ -7,6 +7,7 @@ flows are equal: with a share ``d`` of deletions at ``1 - d / (1 - d)`` of the p
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -84,6 +85,18 @@ class Churn:
         self.src, self.dst = distinct_rmat(scale, pool, self._rng)
         self.present = np.zeros(pool, bool)
         self.delete_share = delete_share
+
+    def divided(self, owners: npt.NDArray[np.int64], count: int) -> list[Churn]:
+        """A stream for each of ``count`` owners, over the pairs of the pool that are its own (int64[pool], from
+        0), with random numbers of its own. Together they are over the whole pool, which is left as it is.
+        """
+        return [self._of(np.flatnonzero(owners == owner), rng) for owner, rng in enumerate(self._rng.spawn(count))]
+
+    def _of(self, pairs: npt.NDArray[np.int64], rng: np.random.Generator) -> Churn:
+        part = copy.copy(self)
+        part._rng = rng
+        part.src, part.dst, part.present = self.src[pairs], self.dst[pairs], self.present[pairs]
+        return part
 
     @property
     def settles_at(self) -> int:

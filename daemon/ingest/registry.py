@@ -1,0 +1,209 @@
+"""A schema registry, asked over HTTP: what schema an id stands for, with all that it refers to.
+
+The interface is Confluent's, which Karapace, Redpanda and Apicurio (``/apis/ccompat/v7``) have as well:
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html. An id stands for one schema for ever.
+
+Where the registry does not answer as a registry does (no connection, no answer in time, a refusal, a page of
+something else), nothing is said about any record: that is ``RegistryAway``, and may be tried again.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, cast
+from urllib.parse import quote, urlsplit
+
+import orjson
+
+from ..errors import GraphtideError
+from . import decode_columns as columns
+from .decode_columns import Bad, Reason
+
+SchemaKind = Literal["AVRO", "PROTOBUF", "JSON"]
+
+REFERENCES_MAX = 256
+"""Schemas that one schema may refer to, directly or not."""
+
+_UNKNOWN = frozenset({40401, 40402, 40403})  # no such subject, version, schema
+_HEADERS = {
+    "Accept": "application/vnd.schemaregistry.v1+json, application/json",
+    "User-Agent": "graphtide",
+}
+_PIECE = 1 << 16
+_WRAPPING = 1 << 16  # what an answer holds besides the schema
+_ESCAPED = 6  # JSON writes a character with so many bytes at most
+
+
+class RegistryAway(GraphtideError):
+    """The registry cannot be asked just now, or does not let us."""
+
+    code = "registry-away"
+    retriable = True
+
+
+class Schema(NamedTuple):
+    """``text``: as it was registered; ``references``: the texts of what it refers to by their names there, each
+    after those that it refers to itself."""
+
+    kind: SchemaKind
+    text: str
+    references: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Registry:
+    """``url``: ``http(s)://HOST[:PORT][/PATH]``; ``authorization``: the header's value, empty: none;
+    ``context``: for https; ``timeout_s``: for one request; ``schema_bytes_max``: one schema and all that it refers
+    to; ``given_up``: asks whether to go on asking."""
+
+    url: str
+    authorization: str = field(default="", repr=False)
+    context: ssl.SSLContext | None = None
+    timeout_s: float = 5.0
+    schema_bytes_max: int = 1 << 20
+    given_up: Callable[[], bool] = lambda: False
+
+    def schema(self, number: int) -> Schema:
+        """The schema with this id.
+
+        Raises:
+            Bad: there is none, or it cannot be used.
+            RegistryAway: it is not known whether there is one.
+        """
+        answer = self._asked(f"/schemas/ids/{number}", f"schema {number}")
+        kind = answer.get("schemaType") or "AVRO"
+        if kind not in ("AVRO", "PROTOBUF", "JSON"):
+            raise Bad(Reason.BAD_SCHEMA, f"schema {number} is of the unknown type {columns.shown(kind)}")
+        text = self._text(answer, f"schema {number}")
+        if kind == "JSON":
+            return Schema("JSON", text, {})
+        return Schema(cast(SchemaKind, kind), text, self._referred(answer, number, len(text)))
+
+    def check(self) -> str:
+        """What it can do, in words.
+
+        Raises:
+            RegistryAway: it cannot be asked.
+        """
+        kinds = self._answer("/schemas/types")[1]
+        try:
+            known = orjson.loads(kinds)
+        except orjson.JSONDecodeError:
+            known = None
+        if not isinstance(known, list):
+            raise RegistryAway(f"{self._named} is no schema registry: it does not say what types it knows")
+        return f"{self.url} ({', '.join(map(str, known[:9]))})"
+
+    @property
+    def _named(self) -> str:
+        return f"the schema registry at {self.url}"
+
+    def _referred(self, answer: dict[str, Any], number: int, size: int) -> dict[str, str]:
+        """What an answer refers to, what that refers to first; ``size``: of its own text."""
+        found: dict[str, str] = {}
+        asked: set[str] = set()
+        pending = [("", "", iter(_references(answer, number)))]
+        while pending:
+            name, text, left = pending[-1]
+            reference = next(left, None)
+            if reference is None:
+                pending.pop()
+                found |= {name: text} if name else {}
+            elif reference.name not in asked:
+                asked.add(reference.name)
+                if len(asked) > REFERENCES_MAX:
+                    raise Bad(Reason.BAD_SCHEMA, f"schema {number} refers to more than {REFERENCES_MAX} others")
+                what = f"{columns.shown(reference.name)}, to which schema {number} refers,"
+                path = f"/subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
+                other = self._asked(path, what)
+                text = self._text(other, what)
+                size += len(text)
+                if size > self.schema_bytes_max:
+                    raise Bad(Reason.BAD_SCHEMA, f"schema {number} is too large, with all that it refers to")
+                pending.append((reference.name, text, iter(_references(other, number))))
+        return found
+
+    def _text(self, answer: dict[str, Any], what: str) -> str:
+        text = answer.get("schema")
+        if not isinstance(text, str):
+            raise RegistryAway(f"{self._named} answers without a schema when asked for {what}")
+        if len(text) > self.schema_bytes_max:
+            limit = self.schema_bytes_max
+            raise Bad(Reason.BAD_SCHEMA, f"{what} has {len(text)} characters; at most {limit} are allowed")
+        return text
+
+    def _asked(self, path: str, what: str) -> dict[str, Any]:
+        status, body = self._answer(path)
+        try:
+            answer = orjson.loads(body) if len(body) <= self._body_max else None
+        except orjson.JSONDecodeError:
+            answer = None
+        if status == 404 and isinstance(answer, dict) and answer.get("error_code") in _UNKNOWN:
+            raise Bad(Reason.UNKNOWN_SCHEMA, f"the registry knows no {what.removesuffix(',')}")
+        if status != 200:
+            raise RegistryAway(f"{self._named} answers {status} to {path}")
+        if len(body) > self._body_max:
+            raise Bad(Reason.BAD_SCHEMA, f"{what} takes more than {self._body_max} bytes")
+        if not isinstance(answer, dict):
+            raise RegistryAway(f"{self._named} answers with something else than a schema to {path}")
+        return answer
+
+    @property
+    def _body_max(self) -> int:
+        return _ESCAPED * self.schema_bytes_max + _WRAPPING
+
+    def _answer(self, path: str) -> tuple[int, bytes]:
+        """The status and the body, of which no more is read than one byte too many. Nothing is followed."""
+        if self.given_up():
+            raise RegistryAway(f"{self._named} is not asked any more")
+        place = urlsplit(self.url)
+        connection = self._connection(place.hostname or "", place.port)
+        headers = {**_HEADERS, **({"Authorization": self.authorization} if self.authorization else {})}
+        ends = time.monotonic() + self.timeout_s
+        body = bytearray()
+        try:
+            connection.request("GET", place.path.rstrip("/") + path, headers=headers)
+            with contextlib.closing(connection.getresponse()) as response:
+                while len(body) <= self._body_max and (piece := response.read1(_PIECE)):
+                    body += piece
+                    if time.monotonic() > ends:
+                        raise TimeoutError("timed out")
+                return response.status, bytes(body)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            why = str(error) or type(error).__name__
+            raise RegistryAway(f"{self._named} does not answer: {why[:200]}") from None
+        finally:
+            connection.close()
+
+    def _connection(self, host: str, port: int | None) -> http.client.HTTPConnection:
+        if self.context is None:
+            return http.client.HTTPConnection(host, port, timeout=self.timeout_s)
+        return http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=self.context)
+
+
+def basic_authorization(username: str, password: str) -> str:
+    """The value of the header for HTTP's basic authentication (RFC 7617)."""
+    return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
+
+
+class _Reference(NamedTuple):
+    name: str
+    subject: str
+    version: int
+
+
+def _references(answer: dict[str, Any], number: int) -> list[_Reference]:
+    """What an answer refers to itself."""
+    try:
+        given = [_Reference(one["name"], one["subject"], one["version"]) for one in answer.get("references") or ()]
+    except (KeyError, TypeError):
+        given = [_Reference("", "", 0)]
+    if any([*map(type, one)] != [str, str, int] or not one.name for one in given):
+        raise Bad(Reason.BAD_SCHEMA, f"schema {number} refers to others in a way that is not understood")
+    return given
