@@ -93,7 +93,10 @@ class LazyCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
     """How Numba's cache keeps and loads kernels."""
 
     def reduce(self, compiled: Any) -> Any:
-        return reduce(compiled)
+        try:
+            return reduce(compiled)
+        except (AttributeError, TypeError, ValueError):  # another Numba, which keeps kernels otherwise
+            return super().reduce(compiled)  # type: ignore[no-untyped-call]
 
     def rebuild(self, context: Any, kept: Any) -> Any:
         return rebuild(context, kept)

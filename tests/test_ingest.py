@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -190,8 +191,11 @@ Record = tuple[range, range]
 class Script:
     """A source of one poll, and what the rest of the daemon does whenever ingest waits for a moment."""
 
-    def __init__(self, records: list[Record], vertices_max: int) -> None:
+    def __init__(
+        self, records: list[Record], vertices_max: int, encoding: Literal["msgpack", "json"] = "msgpack"
+    ) -> None:
         self.records = records
+        self.encoding = encoding
         self.offset = 0
         self.committed: list[int] = []
         self.applied: list[int] = []
@@ -221,9 +225,15 @@ class Script:
         if begin == self.offset:
             self.ingest.stop.set()
         return [
-            RawRecord(PARTITION, number, number + 1, encoded(*self.records[number]), "msgpack", 0)
+            RawRecord(PARTITION, number, number + 1, self.encoded(*self.records[number]), self.encoding, 0)
             for number in range(begin, self.offset)
         ]
+
+    def encoded(self, made: range, gone: range) -> bytes:
+        if self.encoding == "msgpack":
+            return encoded(made, gone)
+        ((id, op),) = [*((id, "insert_vertex") for id in made), *((id, "delete_vertex") for id in gone)]
+        return json.dumps({"src": id, "op": op}).encode()
 
     def position(self) -> dict[Partition, int]:
         return {PARTITION: self.offset}
@@ -307,6 +317,22 @@ class TestFullIdSpace:
         assert len(script.applied) < 40, "many records fit at once"
         told = len(script.committed)
         assert told > 5 and script.committed == script.applied[:told], "what is safe is told while it waits"
+
+    def test_so_they_are_between_records_of_an_edge_each(self) -> None:
+        """Which share a block only where that makes no difference."""
+        records = [
+            one
+            for made, gone in churn(20, 1, 2)
+            for one in ((made, range(0)), (range(0), gone))
+            if any(map(len, one))
+        ]
+        script = Script(records, vertices_max=4, encoding="json")
+        script.run()
+        assert script.applied[-1] == len(records) and script.alive() == {18, 19}
+        assert script.graph.n_vertices <= 4
+        script = Script(records, vertices_max=100, encoding="json")
+        script.run()
+        assert script.applied == [len(records)] and script.alive() == {18, 19}
 
     def test_so_are_those_that_a_checkpoint_holds(self) -> None:
         script = Script(churn(3, 4, 1), vertices_max=8)

@@ -14,6 +14,7 @@ import pytest
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl
 
+from graphtide.gpma import lazy_linking
 from graphtide.gpma.kernel_cache import SharedCache, only_from_cache
 from graphtide.gpma.lazy_linking import Bitcode
 
@@ -107,3 +108,19 @@ def test_numba_reads_what_is_kept_and_what_numba_keeps_is_read(
     with only_from_cache():
         assert kernel()(2.5) == 5
     assert len(parsed) == 1
+
+
+def test_a_numba_that_keeps_kernels_otherwise_is_left_to_its_ways(
+    parsed: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def otherwise(compiled: object) -> None:
+        raise ValueError("not enough values to unpack")
+
+    for file in files(tmp_path):
+        file.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(lazy_linking, "reduce", otherwise)
+        assert kernel()(2.5) == 5
+    assert kernel()(2.5) == 5
+    (file,) = files(tmp_path)
+    assert not isinstance(pickle.loads(file.read_bytes())[0][2][1], Bitcode)

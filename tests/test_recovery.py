@@ -391,6 +391,17 @@ def test_misrouted_edges_are_sampled_and_counted(
     assert [record.getMessage().split()[0] for record in caplog.records] == ["t/0", "t/1", "t/2"]
 
 
+def test_of_records_that_are_read_together_as_many_are_sampled() -> None:
+    """One wrong edge among many records of one each is found as if each was read by itself."""
+    owner = partition_of(np.arange(200), 2)
+    right, wrong = np.flatnonzero(owner == 0)[:60].tolist(), int(np.flatnonzero(owner == 1)[0])
+    ids, t = [*right[:31], wrong, *right[31:]], Partition("t", 0)
+    records = [raw(at, b'{"src":%d,"dst":1}' % id, t, "json") for at, id in enumerate(ids)]
+    source = ScriptedSource((records, {t: len(ids)}), partitions=2)
+    _, (report,), bad = ingested(source)
+    assert not bad and report.records == report.inserts == 61 and report.misrouted == 1
+
+
 def test_one_partition_and_files_have_no_wrong_place() -> None:
     value = encode_msgpack(np.arange(9), np.arange(9))
     for partition, count in ((P, 1), (Partition("a.msgpack"), 1)):

@@ -77,6 +77,8 @@ def play(seed: int, folder: Path) -> None:
             life.read()
             life.epoch(1000)
         assert life.looks() == life.expected(), f"seed {seed}, at the end, {settings}"
+        late = sum(report.late for report in life.reports)
+        assert late == life.naive.late - life.late_before, f"seed {seed}, {settings}: late upserts"
     finally:
         life.end()
 

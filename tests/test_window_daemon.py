@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +14,20 @@ from brokers import client as kafka_client
 from kafka import KafkaProducer
 from running import Daemon, toml
 from waiting import until
+from windowed import Naive, Row, Settings
 
 from graphtide import Client
+from graphtide.daemon.failpoints import ON_REQUEST, POINTS
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.records.stream import Decided, Partition
 from graphtide.ops.kafka import DevKafka
 
 NOW = 1_700_000_000
 """Where the streams begin, in seconds since 1970; their own times count from there."""
+PLACES = [
+    point for point in POINTS if point not in ON_REQUEST and not point.startswith(("results.", "rows.", "dead"))
+]
 PROGRAMS = [{"name": "components"}]
 
 
@@ -133,3 +140,57 @@ def test_what_the_clock_decided_is_decided_for_good(kafka: DevKafka, tmp_path: P
         with daemon.client() as client:
             assert settled(client, end, pairs) == {(5, 6)}
             assert window(client)["event_time_ms"] == milliseconds(20)
+
+
+@pytest.mark.kafka
+@pytest.mark.kill
+@pytest.mark.timeout(3600)
+def test_wherever_it_is_killed_the_window_is_the_naive_one(
+    kafka: DevKafka, seed: int, run_long: bool, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(seed)
+    topic, ids = f"window-{uuid.uuid4().hex[:8]}", range(40)
+    kafka.create_topic(topic, 2)
+    settings = {
+        "source": {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [topic]},
+        "window": {"length": 20.0, "isolated": "delete", "allowed_lateness": 3.0, "idle_timeout": 1e6},
+        "epoch": {"updates_max": 30, "queue_updates_max": 60},
+        "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.3},
+        "program": PROGRAMS,
+    }
+    written: dict[Partition, list[list[Row]]] = {Partition(topic, number): [] for number in range(2)}
+    now = 0
+
+    def write() -> None:
+        """A record for each partition, some of its updates out of order and some too late."""
+        nonlocal now
+        now += int(rng.integers(0, 700))
+        for number in range(2):
+            n = int(rng.integers(1, 20))
+            src, dst = rng.integers(0, 20, n) * 2 + number, rng.integers(0, 40, n)
+            times = NOW * 1000 + now - rng.integers(0, 30_000, n) * (rng.random(n) < 0.3)
+            ops = (rng.random(n) < 0.85).astype(np.uint8)
+            value = encode_msgpack(src, dst, ops, timestamps_ms=times)
+            producer.send(topic, value, partition=number).get(timeout=60)
+            rows = zip(ops.tolist(), src.tolist(), dst.tolist(), times.tolist(), strict=True)
+            written[Partition(topic, number)].append([*rows])
+
+    with kafka_client(KafkaProducer, kafka.bootstrap) as producer, Daemon(tmp_path, settings) as daemon:
+        for _ in range(30 if run_long else 1):
+            place, count = str(rng.choice(PLACES)), int(rng.integers(1, 6 if run_long else 2))
+            print(f"killed at {place}:{count}")
+            daemon.start(kill_at=f"{place}:{count}", ready_s=None)
+            assert daemon.process is not None
+            deadline = time.monotonic() + 8
+            while daemon.process.poll() is None and time.monotonic() < deadline:
+                write()
+                time.sleep(0.05)
+            daemon.kill()
+        daemon.start()
+        naive = Naive(Settings(length=20_000, lateness=3_000, isolated=True))
+        naive.step([(place, rows) for place, records in written.items() for rows in records], Decided(), 10**15)
+        pairs = [(src, dst) for src in ids for dst in ids]
+        offsets = {topic: {place.number: len(records) for place, records in written.items()}}
+        with daemon.client() as client:
+            assert settled(client, offsets, pairs) == naive.edges.keys()
+            assert client.stats()["vertices"] == len(naive.vertices)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from graphtide.daemon.ingest.decode import Decoder
+from graphtide.daemon.ingest.registry import Registry, Schema
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.stream import Decoded, Partition, RawRecord
 
@@ -124,3 +125,35 @@ def test_without_a_window_times_do_not_matter() -> None:
     item = Decoder().decode(record)
     assert kept(item) == [(0, 2**50), (1, READ_AT)]
     assert not item.bad
+
+
+class JsonSchemas(Registry):
+    """A registry that knows every id."""
+
+    def __init__(self) -> None:
+        pass
+
+    def schema(self, number: int) -> Schema:
+        return Schema("JSON", "{}", {})
+
+
+@pytest.mark.parametrize(("encoding", "head"), [("json", b""), ("registry", b"\0\0\0\0\1")])
+def test_records_that_are_read_together_have_times_of_their_own(encoding: str, head: bytes) -> None:
+    decoder = Decoder(registry=JsonSchemas())
+    decoder.accept_until(LATEST)
+    records = [
+        RawRecord(
+            partition=Partition("edges", 0),
+            offset=at,
+            next_offset=at + 1,
+            value=head + json.dumps({"src": at, "dst": 7}).encode(),
+            encoding=encoding,
+            timestamp_ms=time,
+            timed=time != READ_AT,
+        )
+        for at, time in enumerate([900, 100, READ_AT, LATEST + 1, 300])
+    ]
+    (decoded,) = decoder.decode_all(records)
+    assert decoded.block is not None and isinstance(decoded.block.timestamps_ms, np.ndarray)
+    assert decoded.block.src.tolist() == [0, 1, 4] and decoded.block.timestamps_ms.tolist() == [900, 100, 300]
+    assert [(bad.offset, bad.reason) for bad in decoded.bad] == [(2, "no-time"), (3, "in-future")]

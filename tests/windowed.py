@@ -171,6 +171,7 @@ class Life:
         )
         self.shown = dict(self.offsets)
         self.naive = Naive(settings) if kept is None else deepcopy(kept.naive)
+        self.late_before = self.naive.late
         self.models: list[tuple[int, Naive]] = [(0, deepcopy(self.naive))]  # after each item from the published on
         self.held: Collection[Partition] = ()
         self.wall, self.turn = 0, 0.0

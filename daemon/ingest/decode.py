@@ -11,14 +11,16 @@ of a file the spool source gives that line along with every later block, as the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any, Literal
 
 from ...partition.weights import WeightDomain
 from ..records.barrier import barrier_id
-from ..records.encodings import BARRIER, ENCODINGS, HEADER_LINE, PLACED_BY_KEY, REGISTERED, ROW, Encoding
+from ..records.encodings import BARRIER, ENCODINGS, HEADER_LINE, OBJECTS, PLACED_BY_KEY, REGISTERED, ROW, Encoding
 from ..records.event_time import NO_TIME
 from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
 from . import decode_text
@@ -37,6 +39,7 @@ from .decode_records import (
     plain_edge,
 )
 from .decode_registry import Registered
+from .decode_runs import one_block, pieces
 from .decode_text import (
     CHUNK_LINES,
     EDGE_LIST,
@@ -56,8 +59,8 @@ REASONS = tuple(reason.value for reason in Reason)
 _LETTER_BYTES = 200
 """About what a letter has besides its record's bytes, key and headers, and the reason in words."""
 
-RUN_RECORDS_MAX = 8_192
-"""So many records of a registry are read together at most: what stands in them takes about a kilobyte each."""
+_ALIKE = attrgetter("partition", "encoding", "refused")
+"""What records have in common that may be read together."""
 
 _MATRIX_MARKET = b"%%MatrixMarket"
 
@@ -115,22 +118,25 @@ class Decoder:
         self._in_preamble.discard(partition)
 
     def decode_all(self, records: Sequence[RawRecord]) -> list[Decoded]:
-        """Each by itself, in order; but records of a registry that follow each other in one partition as one,
-        which begins where the first does and ends with the last, and has the time of the first.
+        """All in order: each by itself, but those of an edge or two each (JSON, records of a registry) that follow
+        each other in one partition of a topic as one, which begins where the first does and ends with the last,
+        and has the time of the first.
 
         Raises:
             MemoryError: as ``decode``.
             RegistryAway: a schema that is needed cannot be had now; nothing is done yet.
         """
         decoded: list[Decoded] = []
-        for run_of, group in groupby(records, self._run_of):
+        for (partition, given, refused), group in groupby(records, _ALIKE):
             some = [*group]
-            if run_of is None:
-                decoded += map(self.decode, some)
+            encoding = given or self._default_encoding
+            if refused is None and (
+                encoding in REGISTERED or (encoding in OBJECTS and partition.number is not None)
+            ):
+                for piece in pieces(some):
+                    decoded += self._run(piece, encoding) if len(piece) > 1 else [self.decode(piece[0])]
             else:
-                decoded += (
-                    self._run(some[at : at + RUN_RECORDS_MAX]) for at in range(0, len(some), RUN_RECORDS_MAX)
-                )
+                decoded += map(self.decode, some)
         return decoded
 
     def accept_until(self, latest_ms: int) -> None:
@@ -153,68 +159,75 @@ class Decoder:
             return Decoded(record, None, (record.refused,))
         if value is None:
             return Decoded(record, None)
-        if self._run_of(record) is not None:
-            return self._run([record])
         try:
             return self._decode(record, value)
         except Bad as bad:
-            return Decoded(record, None, (_bad_record(record, value, 0, len(value), bad),))
-        except MemoryError:  # says nothing about the record
+            return Decoded(record, None, (_bad_value(record, bad),))
+        except (MemoryError, RegistryAway):  # says nothing about the record
             raise
         except Exception as error:  # whatever it is, one record must not stop the stream
-            return Decoded(record, None, (_bad_record(record, value, 0, len(value), _internal(error)),))
+            return Decoded(record, None, (_bad_value(record, _internal(error)),))
 
-    def _run_of(self, record: RawRecord) -> tuple[Partition, str] | None:
-        """What a record has in common with those that it is read with; None: it is read by itself."""
-        encoding = record.encoding or self._default_encoding
-        return (record.partition, encoding) if encoding in REGISTERED and record.refused is None else None
-
-    def _run(self, records: Sequence[RawRecord]) -> Decoded:
-        """Records of a registry; each is applied whole, or is bad."""
+    def _run(self, records: Sequence[RawRecord], encoding: str) -> list[Decoded]:
+        """Records of one partition and encoding together, but for those that hold many updates."""
         try:
-            blocks, bad = self._blocks(records)
+            return [*self._read_together(records, encoding)]
         except (MemoryError, RegistryAway):
             raise
-        except Exception as error:
-            if len(records) == 1:
-                blocks, bad = [], [(records[0], _internal(error))]
-            else:  # whose fault it is shows when each is read by itself
-                alone = [self._run([record]) for record in records]
-                found = [one.block for one in alone if one.block is not None]
-                letters = [letter for one in alone for letter in one.bad]
-                dropped = sum(one.self_loops_dropped for one in alone)
-                return Decoded(_whole_run(records), concatenate(found) if found else None, letters, dropped)
-        letters = [
-            _bad_record(record, record.value or b"", 0, len(record.value or b""), why) for record, why in bad
-        ]
-        if not blocks:
-            return Decoded(_whole_run(records), None, letters)
-        block, dropped = finish(concatenate(blocks), self._rules)
-        return Decoded(_whole_run(records), block, letters, dropped)
+        except Exception:  # whose fault it is shows when each is read by itself
+            return [*map(self.decode, records)]
 
-    def _blocks(self, records: Sequence[RawRecord]) -> tuple[list[UpdateBlock], list[tuple[RawRecord, Bad]]]:
-        """The updates of records of a registry in order, and the bad ones."""
-        events = (records[0].encoding or self._default_encoding) in PLACED_BY_KEY
-        why: dict[int, Bad] = {}
-        good: dict[int, list[Edge]] = {}
-        times_ms = [*map(self._time_of, records)]
-        for row, edges in enumerate(self._registered.edges(records, times_ms, events=events)):
-            if isinstance(edges, Bad):
-                why[row] = edges
-            elif edges:
-                good[row] = edges
-        rows = [*good]
+    def _read_together(self, records: Sequence[RawRecord], encoding: str) -> Iterator[Decoded]:
+        events = encoding in PLACED_BY_KEY
+        made: list[list[Edge] | Bad] = []
+        alone: dict[int, Decoded] = {}
+        if encoding in REGISTERED:
+            made = self._registered.edges(records, events=events)
+        else:
+            for row, record in enumerate(records):
+                outcome = self._object(record, events=events)
+                if isinstance(outcome, Decoded):
+                    alone[row], outcome = outcome, []
+                made.append(outcome)
+        begin = 0
+        for row in (*alone, len(records)):
+            if begin < row:
+                yield self._together(records[begin:row], made[begin:row])
+            if row in alone:
+                yield alone[row]
+            begin = row + 1
 
-        def convert(some: Sequence[int]) -> UpdateBlock:
-            return decode_rows([*chain.from_iterable(good[row] for row in some)], self._rules, 0)
-
-        blocks: list[UpdateBlock] = []
-        for first, outcome in salvage(rows, convert):
-            if isinstance(outcome, Bad):
-                why[rows[first]] = outcome
+    def _object(self, record: RawRecord, *, events: bool) -> list[Edge] | Bad | Decoded:
+        """The edge objects that a record of JSON stands for, or why it is bad; of one that holds many updates what
+        it comes to."""
+        value = record.value
+        if value is None:
+            return []
+        if b"\n" in value and _is_json_lines(value):
+            return self.decode(record)
+        try:
+            document = load_json(value)
+            if events:
+                edges = self._changes.edges(document, partial(json_key, record.key))
+            elif (edge := self._json.read(document)) is not None:
+                edges = [edge]
             else:
-                blocks.append(outcome)
-        return blocks, [(records[row], why[row]) for row in sorted(why)]
+                return self._whole(record, decode_document(document, self._rules, self._time_of(record)))
+        except Bad as bad:
+            return bad
+        return edges
+
+    def _together(self, records: Sequence[RawRecord], made: Sequence[list[Edge] | Bad]) -> Decoded:
+        for record, edges in zip(records, made, strict=True):
+            for edge in () if isinstance(edges, Bad) else edges:
+                edge.setdefault("ts", self._time_of(record))
+        whole = replace(records[0], next_offset=records[-1].next_offset)
+        block, bad = one_block(made, self._rules)
+        letters = [_bad_value(records[row], why) for row, why in bad]
+        if block is None:
+            return Decoded(whole, None, letters)
+        kept, dropped = finish(block, self._rules)
+        return Decoded(whole, kept, letters, dropped)
 
     def _decode(self, record: RawRecord, value: bytes) -> Decoded:
         encoding = record.encoding or self._default_encoding
@@ -224,7 +237,10 @@ class Decoder:
             return self._whole(record, decode_msgpack(value, self._rules, self._time_of(record)))
         if encoding == "arrow":
             return self._whole(record, decode_arrow(value, self._rules, self._time_of(record)))
-        if encoding in ("json", "debezium"):
+        if encoding in REGISTERED:
+            events = encoding in PLACED_BY_KEY
+            return self._together([record], self._registered.edges([record], events=events))
+        if encoding in OBJECTS:
             form = self._json if encoding == "json" else self._changes_in(record)
             if record.partition.number is not None and not _is_json_lines(value):
                 return self._whole(record, decode_json(value, form, self._rules, self._time_of(record)))
@@ -329,10 +345,6 @@ def _internal(error: Exception) -> Bad:
     return Bad(Reason.INTERNAL, f"{type(error).__name__}: {error}"[:500])
 
 
-def _whole_run(records: Sequence[RawRecord]) -> RawRecord:
-    return replace(records[0], next_offset=records[-1].next_offset)
-
-
 def _is_json_lines(value: bytes) -> bool:
     """Whether the first line is an object by itself and others follow: else the whole is one document."""
     spans = numbered_lines(value)
@@ -421,6 +433,10 @@ def _bad_lines(record: RawRecord, value: bytes, lines: Lines, room: Room) -> lis
 
 def _bad_record(record: RawRecord, value: bytes, start: int, end: int, bad: Bad) -> BadRecord:
     return _bad_bytes(record, start, value[start:end], bad)
+
+
+def _bad_value(record: RawRecord, bad: Bad) -> BadRecord:
+    return _bad_bytes(record, 0, record.value or b"", bad)
 
 
 def _bad_row(record: RawRecord, start: int, part: BadPart) -> BadRecord:

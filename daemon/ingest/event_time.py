@@ -115,7 +115,9 @@ class EventTime:
         idle |= {*decided.idle}
         idle = frozenset(place for place in idle if place in step.offsets)
         gone = newest.keys() - active - idle
-        newest = {place: time for place, time in newest.items() if place not in gone}
+        for place in gone:
+            del newest[place]
+            self._heard.pop(place, None)
         time_ms = max(before.time_ms, self._least_watermark(newest, active))
         self.state = EventState(newest, active, idle, time_ms)
         behind = before.time_ms > NO_TIME and any(
@@ -132,16 +134,16 @@ class EventTime:
         block, partition = item.block, item.record.partition
         if block is None:
             return item
-        times = timestamps_in_full(block)
-        length, lateness = self.rules.length_ms, self.rules.lateness_ms
+        length, lateness, times = self.rules.length_ms, self.rules.lateness_ms, block.timestamps_ms
         known = newest.get(partition, NO_TIME)
-        latest = max(known, int(times.max(initial=NO_TIME)))
+        latest = max(known, _newest_of(item))
         _note(partition, latest, newest)
-        # Each is judged by what came before it. Only where one is older than the newest by that much is that
-        # looked at.
-        least = max(latest - lateness, time_ms) - length
-        if int(times.min(initial=UNLIMITED)) > least:
+        # Of records of one time this is all there is to do; of others it mostly is.
+        least = max((known if isinstance(times, int) else latest) - lateness, time_ms) - length
+        oldest = times if isinstance(times, int) else int(times.min(initial=UNLIMITED))
+        if oldest > least:
             return item
+        times = timestamps_in_full(block)
         before: IntColumn = np.maximum.accumulate(np.concatenate([np.array([known], np.int64), times[:-1]]))
         limits = np.maximum(np.maximum(before, -UNLIMITED) - lateness, max(time_ms, -UNLIMITED)) - length
         late = (times <= limits) & (block.ops == Op.INSERT)
@@ -196,4 +198,7 @@ def _note(partition: Partition, time_ms: int, newest: dict[Partition, int]) -> N
 
 
 def _newest_of(item: Decoded) -> int:
-    return NO_TIME if item.block is None else int(timestamps_in_full(item.block).max(initial=NO_TIME))
+    if item.block is None:
+        return NO_TIME
+    times = item.block.timestamps_ms
+    return times if isinstance(times, int) else int(times.max(initial=NO_TIME))

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...gpma.index.ids import concatenate_ids
+from ...gpma.index.ids import IntColumn, concatenate_ids
 from ..records.columns import UpdateColumns, canonical
 from ..records.encodings import PLACED_BY_KEY
 from ..records.placement import partition_of
-from ..records.stream import Decoded, Partition, Source, UpdateBlock
+from ..records.stream import Decoded, Partition, RawRecord, Source, UpdateBlock
 
 log = logging.getLogger(__name__)
 
@@ -32,29 +32,28 @@ class PlacementSample:
 
     def misrouted(self, decoded: Sequence[Decoded]) -> int:
         """How many of the sampled edges belong to another partition; logged once for each partition."""
-        by_topic: dict[str, list[tuple[Partition, UpdateBlock]]] = {}
+        by_topic: dict[str, list[tuple[RawRecord, UpdateBlock]]] = {}
         for item in decoded:
             placed = item.record.partition.number is not None and item.record.encoding not in PLACED_BY_KEY
             if placed and item.block is not None and len(item.block):
-                by_topic.setdefault(item.record.partition.name, []).append((item.record.partition, item.block))
+                by_topic.setdefault(item.record.partition.name, []).append((item.record, item.block))
         total = 0
         for topic, blocks in by_topic.items():
             n_partitions = self._source.partition_count(topic)
             if n_partitions > 1:
-                total += self._misrouted(blocks, n_partitions)
+                total += self._misrouted(topic, blocks, n_partitions)
         return total
 
-    def _misrouted(self, blocks: Sequence[tuple[Partition, UpdateBlock]], n_partitions: int) -> int:
-        rows = [np.arange(0, len(block), -(-len(block) // SAMPLED_EDGES)) for _, block in blocks]
+    def _misrouted(self, topic: str, blocks: Sequence[tuple[RawRecord, UpdateBlock]], n_partitions: int) -> int:
+        rows = [_sampled(record, len(block)) for record, block in blocks]
         src = concatenate_ids([block.src[some] for (_, block), some in zip(blocks, rows, strict=True)])
         if not self._directed:
             dst = concatenate_ids([block.dst[some] for (_, block), some in zip(blocks, rows, strict=True)])
             ops = np.concatenate([block.ops[some] for (_, block), some in zip(blocks, rows, strict=True)])
             src = canonical(UpdateColumns(src, dst, ops)).src
-        came_through = np.repeat([partition.number for partition, _ in blocks], [some.size for some in rows])
+        came_through = np.repeat([record.partition.number for record, _ in blocks], [some.size for some in rows])
         belongs_to = partition_of(src, n_partitions)
         wrong = np.flatnonzero(came_through != belongs_to)
-        topic = blocks[0][0].name
         for number, owner in dict(
             zip(came_through[wrong].tolist(), belongs_to[wrong].tolist(), strict=True)
         ).items():
@@ -68,3 +67,9 @@ class PlacementSample:
                     owner,
                 )
         return int(wrong.size)
+
+
+def _sampled(record: RawRecord, n: int) -> IntColumn:
+    """Which of n edges are checked: those of records that were read together are many records'."""
+    sampled = SAMPLED_EDGES * (record.next_offset - record.offset)
+    return np.arange(0, n, -(-n // sampled))

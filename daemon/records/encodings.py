@@ -14,6 +14,9 @@ ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 REGISTERED: frozenset[Encoding] = frozenset({"registry", "debezium-registry"})
 """Records of these begin with the id of their schema in a registry: they are Avro, Protobuf or JSON."""
 
+OBJECTS: frozenset[Encoding] = frozenset({"json", "debezium"})
+"""Records of these are JSON."""
+
 FRAMED: frozenset[Encoding] = REGISTERED | {"msgpack", "arrow"}
 """Spool files of these hold frames; those of the others hold lines of text."""
 

@@ -164,7 +164,8 @@ class UpdateBlock:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What one raw record came to: its good updates (None: there are none) and what was bad in it."""
+    """What one raw record, or several that were read as one, came to: good updates (None: there are none) and what
+    was bad."""
 
     record: RawRecord
     block: UpdateBlock | None
