@@ -6,7 +6,8 @@ Random edges with weights, between integers and between strings (1000 different 
 turns, the least of several tries. Arrow is left out where PyArrow is not installed.
 
 Then records of one edge each, as producers that know nothing of graphtide send them, a poll of them at a time:
-what a record of a registry, or a change event of Debezium, costs beside one in JSON. Avro is written by fastavro.
+what a record of a registry, a line of CSV with its header, or a change event of Debezium costs beside one in JSON.
+All have one time. Avro is written by fastavro.
 """
 
 from __future__ import annotations
@@ -198,8 +199,10 @@ def one_each(rng: np.random.Generator) -> list[dict[str, Any]]:
     ]
     source = {"ts_ms": 1_559_033_904_863, **dict.fromkeys(SOURCE, "something")}
     events = [{"op": "c", "before": None, "after": row, "source": source, "ts_ms": 1} for row in rows]
+    header = ",".join(rows[0]).encode() + b"\n"
     made: dict[str, tuple[str, list[bytes]]] = {
         "JSON": ("json", [json.dumps(row).encode() for row in rows]),
+        "CSV": ("csv", [header + ",".join(map(str, row.values())).encode() for row in rows]),
         "Avro": ("registry", avro(1, ROW, rows)),
         "Protobuf": ("registry", protobuf(rows)),
         "Debezium, JSON": ("debezium", [json.dumps(event).encode() for event in events]),

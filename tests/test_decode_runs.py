@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphtide.daemon.ingest import decode_runs
-from graphtide.daemon.ingest.decode import Decoder
+from graphtide.daemon.ingest.decode import Decoder, warm_up
 from graphtide.daemon.ingest.named_columns import NamedColumns
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.stream import BadRecord, Decoded, Partition, RawRecord
@@ -26,6 +26,11 @@ NAMED = NamedColumns(
     "a", "in.b", op="k", weight="w", ts="t", op_values={"c": "insert", "7": "delete", "gone": "delete_vertex"}
 )
 ROWS = NamedColumns("a", "b", weight="w", lenient=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    warm_up()
 
 
 def raw(value: Any, offset: int = 0, encoding: str = "json", **changed: Any) -> RawRecord:
@@ -302,4 +307,76 @@ def test_any_records_are_what_each_is_by_itself(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode_runs, "RUN_RECORDS_MAX", data.draw(st.integers(3, 14)))
         check_same(decoder, records)
+    assert "internal" not in {bad.reason for bad in letters(decoder.decode_all(records))}
+
+
+# -- lines --------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_one_header_and_time_share_a_block() -> None:
+    header, other = b"id,src,dst,weight\n", b"dst,src\n"
+    bodies = [header + b"7,1,2,0.5", header + b"7,1,x,1\n7,3,4,2\r\n\n7,3,4,-1", header, header + b"7,5,6,"]
+    bodies += [other + b"1,2", other + b"3,4\n", b"src,to\n1,2", b"", other + b"5,6"]
+    records = [raw(value, at, "csv", timestamp_ms=NOW) for at, value in enumerate(bodies)]
+    records.append(raw(other + b"7,8", 9, "csv", timestamp_ms=NOW + 1))
+    decoder = Decoder()
+    check_same(decoder, records)
+    first, second, no_header, nothing, fifth, later = decoder.decode_all(records)
+    assert rows([first]) == [(1, 2, 1, 0.5, NOW), (3, 4, 1, 2.0, NOW), (5, 6, 1, 1.0, NOW)]
+    assert [(bad.offset, bad.reason, bad.value) for bad in first.bad] == [
+        (1, "bad-id", b"7,1,x,1"),
+        (1, "bad-weight", b"7,3,4,-1"),
+    ]
+    assert [row[:2] for row in rows([second, fifth, later])] == [(2, 1), (4, 3), (6, 5), (8, 7)]
+    assert [row[4] for row in rows([second, fifth, later])] == [NOW, NOW, NOW, NOW + 1]
+    assert [bad.reason for bad in letters([no_header, nothing])] == ["bad-column"] * 2
+
+
+def test_lines_of_files_are_not_joined() -> None:
+    """They begin where the file does, once."""
+    records = [
+        raw(b"src,dst\n1,2\n", 0, "csv", partition=FILE, next_offset=12),
+        raw(b"3,4\n", 12, "csv", partition=FILE, next_offset=16),
+    ]
+    assert [row[:2] for row in rows(Decoder().decode_all(records))] == [(1, 2), (3, 4)]
+
+
+LAYOUTS: list[tuple[str, dict[str, Any], list[bytes], list[bytes]]] = [
+    ("csv", {}, [b"src,dst\n", b"src,dst\n", b"dst,src\n", b"src\n", b""], [b"1,2", b"2,2", b' 3,"1"']),
+    ("csv", {}, [b"op,src,dst,weight,ts\n"], [b"d,1,2,,", b"insert,1,2,0.5,7", b",3,3,,", b"delete_vertex,3,,,8"]),
+    ("csv", {"csv_columns": ["src", "dst", "weight"]}, [b""], [b"1,2,0.5", b"2,2,", b"3,1,1e39"]),
+    (
+        "csv",
+        {"columns": NamedColumns("a", "b", op="k", op_values=NAMED.op_values)},
+        [b"k,a,b\n"],
+        [b"c,1,2", b"7,2,2"],
+    ),
+    ("el", {}, [b"", b"", b"", b"# 1\n", b"%%MatrixMarket matrix\n% 2\n3 3 1\n"], [b"1 2", b"2\t2 5", b"3 1 1 7"]),
+]
+fields = st.one_of(
+    st.sampled_from([b"1", b"2", b"3"]),
+    st.sampled_from([b"1", b"2", b"insert", b"delete", b"c", b"7", b"gone", b"0.5", b"", b" "]),
+    st.sampled_from([b"x", b"-1", b'"2"', b'"', b"9" * 19, b"1e400", b"\xff", b"delete_vertex", b"#", b"\r"]),
+)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_any_lines_are_what_those_of_each_record_are(data: st.DataObject) -> None:
+    encoding, given_, headers, known = data.draw(st.sampled_from(LAYOUTS))
+    kind: Any = data.draw(st.sampled_from(["int", "string"]))
+    comma = b"," if encoding == "csv" else b" "
+    odd = st.integers(2, 5).flatmap(lambda n: st.lists(fields, min_size=n, max_size=n)).map(comma.join)
+    lines = st.lists(st.one_of(*[st.sampled_from(known)] * 4, odd), max_size=3)
+    text = st.tuples(lines.map(b"\n".join), st.sampled_from([b"", b"", b"\n", b"\r\n"]))
+    value = st.one_of(
+        *[st.builds(lambda head, body: head + b"".join(body), st.sampled_from(headers), text)] * 5, st.none()
+    )
+    record = st.tuples(value, st.sampled_from([NOW, NOW, NOW, NOW + 1]), st.sampled_from([TOPIC] * 6 + [OTHER]))
+    records = [
+        raw(value, at, encoding, timestamp_ms=ms, partition=partition)
+        for at, (value, ms, partition) in enumerate(data.draw(st.lists(record, max_size=12)))
+    ]
+    decoder = Decoder(kind, self_loops=data.draw(st.sampled_from(["keep", "drop"])), line_bytes_max=40, **given_)
+    check_same(decoder, records)
     assert "internal" not in {bad.reason for bad in letters(decoder.decode_all(records))}

@@ -20,7 +20,17 @@ from typing import Any, Literal
 
 from ...partition.weights import WeightDomain
 from ..records.barrier import barrier_id
-from ..records.encodings import BARRIER, ENCODINGS, HEADER_LINE, OBJECTS, PLACED_BY_KEY, REGISTERED, ROW, Encoding
+from ..records.encodings import (
+    BARRIER,
+    ENCODINGS,
+    HEADER_LINE,
+    LINES,
+    OBJECTS,
+    PLACED_BY_KEY,
+    REGISTERED,
+    ROW,
+    Encoding,
+)
 from ..records.event_time import NO_TIME
 from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
 from . import decode_text
@@ -39,7 +49,7 @@ from .decode_records import (
     plain_edge,
 )
 from .decode_registry import Registered
-from .decode_runs import one_block, pieces
+from .decode_runs import JoinedLines, one_block, pieces
 from .decode_text import (
     CHUNK_LINES,
     EDGE_LIST,
@@ -118,9 +128,9 @@ class Decoder:
         self._in_preamble.discard(partition)
 
     def decode_all(self, records: Sequence[RawRecord]) -> list[Decoded]:
-        """All in order: each by itself, but those of an edge or two each (JSON, records of a registry) that follow
-        each other in one partition of a topic as one, which begins where the first does and ends with the last,
-        and has the time of the first.
+        """All in order: each by itself, but those of few edges each (JSON, records of a registry, lines) that
+        follow each other in one partition of a topic as one, which begins where the first does and ends with the
+        last, and has the time of the first.
 
         Raises:
             MemoryError: as ``decode``.
@@ -130,9 +140,8 @@ class Decoder:
         for (partition, given, refused), group in groupby(records, _ALIKE):
             some = [*group]
             encoding = given or self._default_encoding
-            if refused is None and (
-                encoding in REGISTERED or (encoding in OBJECTS and partition.number is not None)
-            ):
+            of_few = encoding in REGISTERED or (encoding in OBJECTS | LINES and partition.number is not None)
+            if of_few and refused is None:
                 for piece in pieces(some):
                     decoded += self._run(piece, encoding) if len(piece) > 1 else [self.decode(piece[0])]
             else:
@@ -169,15 +178,17 @@ class Decoder:
             return Decoded(record, None, (_bad_value(record, _internal(error)),))
 
     def _run(self, records: Sequence[RawRecord], encoding: str) -> list[Decoded]:
-        """Records of one partition and encoding together, but for those that hold many updates."""
+        """Records of one partition and encoding, together where they can be."""
+        read = self._lines_together if encoding in LINES else self._objects_together
         try:
-            return [*self._read_together(records, encoding)]
+            return [*read(records, encoding)]
         except (MemoryError, RegistryAway):
             raise
         except Exception:  # whose fault it is shows when each is read by itself
             return [*map(self.decode, records)]
 
-    def _read_together(self, records: Sequence[RawRecord], encoding: str) -> Iterator[Decoded]:
+    def _objects_together(self, records: Sequence[RawRecord], encoding: str) -> Iterator[Decoded]:
+        """All but those that hold many updates."""
         events = encoding in PLACED_BY_KEY
         made: list[list[Edge] | Bad] = []
         alone: dict[int, Decoded] = {}
@@ -221,13 +232,46 @@ class Decoder:
         for record, edges in zip(records, made, strict=True):
             for edge in () if isinstance(edges, Bad) else edges:
                 edge.setdefault("ts", self._time_of(record))
-        whole = replace(records[0], next_offset=records[-1].next_offset)
         block, bad = one_block(made, self._rules)
         letters = [_bad_value(records[row], why) for row, why in bad]
-        if block is None:
+        return self._finished(records, [] if block is None else [block], letters)
+
+    def _lines_together(self, records: Sequence[RawRecord], encoding: str) -> Iterator[Decoded]:
+        """Those of one header line and time."""
+        for (header, timestamp_ms), group in groupby(records, partial(self._header, encoding)):
+            some = [*group]
+            layout: LineLayout | Bad | None = None
+            if header is not None and len(some) > 1:
+                layout = EDGE_LIST if encoding == "el" else self._fixed_layout or self._layout(header)
+            if header is None or layout is None or isinstance(layout, Bad):
+                yield from map(self.decode, some)
+                continue
+            joined = JoinedLines([(record.value or b"")[len(header) :] for record in some])
+            lines = self._parse(joined.text, 0, layout, timestamp_ms)
+            letters: list[BadRecord] = []
+            for row, bad in joined.bad_by_record(lines).items():
+                record, text = some[row], (some[row].value or b"")[len(header) :]
+                letters += _bad_lines(record, text, bad, _room(record))
+            yield self._finished(some, lines.blocks, letters)
+
+    def _header(self, encoding: str, record: RawRecord) -> tuple[bytes | None, int]:
+        """A record's header line (empty: it needs none), and its time. None: it is read by itself."""
+        value, header = record.value, b""
+        if value is None or (encoding == "el" and value.startswith(_MATRIX_MARKET)):
+            return None, self._time_of(record)
+        if encoding == "csv" and self._fixed_layout is None:
+            header = value[: value.find(b"\n") + 1 or len(value)]
+        return header, self._time_of(record)
+
+    def _finished(
+        self, records: Sequence[RawRecord], blocks: Sequence[UpdateBlock], letters: Sequence[BadRecord]
+    ) -> Decoded:
+        """What records came to that were read together."""
+        whole = replace(records[0], next_offset=records[-1].next_offset)
+        if not blocks:
             return Decoded(whole, None, letters)
-        kept, dropped = finish(block, self._rules)
-        return Decoded(whole, kept, letters, dropped)
+        block, dropped = finish(concatenate(blocks), self._rules)
+        return Decoded(whole, block, letters, dropped)
 
     def _decode(self, record: RawRecord, value: bytes) -> Decoded:
         encoding = record.encoding or self._default_encoding

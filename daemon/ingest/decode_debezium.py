@@ -71,8 +71,10 @@ class Changes:
             raise Bad(Reason.BAD_CHANGE, "a truncate does not say which edges go: delete the rows instead")
         else:
             raise Bad(Reason.BAD_OP, f"op is {columns.shown(op)}; allowed are c, r, u and d")
-        changed_ms = _changed_ms(event)
-        return [{"ts": changed_ms, **edge} for edge in edges] if changed_ms is not None else edges
+        if (changed_ms := _changed_ms(event)) is not None:
+            for edge in edges:
+                edge.setdefault("ts", changed_ms)
+        return edges
 
     def _inserted(self, event: dict[str, Any]) -> dict[str, Any]:
         row = event.get("after")

@@ -1,18 +1,20 @@
-"""Records of an edge or two each: those that follow each other in a partition share one block of columns.
+"""Records of few edges each: those that follow each other in a partition share one block of columns.
 
 What is good, what is bad, and why, is as it is where each of them is read by itself.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 
 import numpy as np
 
 from ..records.stream import RawRecord, UpdateBlock
 from .decode_columns import Bad, BadRows, Rules
 from .decode_records import Edge, decode_rows
+from .decode_text import Lines
 
 RUN_RECORDS_MAX = 8_192
 """So many records are read together at most: what stands in them takes about a kilobyte each."""
@@ -59,3 +61,20 @@ def _why(edges: Sequence[Edge], rules: Rules) -> Bad:
     except Bad as bad:
         return bad
     raise AssertionError("a record that is good alone is good beside others")
+
+
+class JoinedLines:
+    """The lines of several records as one text."""
+
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        self.text = b"\n".join(texts)
+        self._starts = [0, *accumulate(len(text) + 1 for text in texts)]
+
+    def bad_by_record(self, lines: Lines) -> dict[int, Lines]:
+        """The bad lines of each record that has some, by its number, where they stand in its own text."""
+        found: dict[int, Lines] = {}
+        for start, end, why in lines.bad:
+            row = bisect_right(self._starts, start) - 1
+            begin = self._starts[row]
+            found.setdefault(row, Lines()).bad.append((start - begin, end - begin, why))
+        return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any
 
 from ..config.settings import ColumnsConfig
@@ -40,24 +41,24 @@ class NamedColumns:
         Raises:
             Bad: what is named is not there, or the operation is unknown.
         """
-        column, paths = "op", self.paths
+        column, read = "op", self._read
         try:
-            op = "insert" if self.op is None else self._op(_at(document, paths["op"]))
+            op = "insert" if self.op is None else self._op(read["op"](document))
             column = "src"
-            edge = {"op": op, "src": _at(document, paths["src"])}
-            if not columns.on_a_vertex(op):
+            edge = {"op": op, "src": read["src"](document)}
+            if op == "insert" or not columns.on_a_vertex(op):
                 column = "dst"
-                edge["dst"] = _at(document, paths["dst"])
+                edge["dst"] = read["dst"](document)
             elif (dst := self._found(document, "dst")) is not _MISSING:
                 edge["dst"] = dst
             if op == "insert" and self.weight is not None:
                 column = "weight"
-                weight = self._found(document, "weight") if self.lenient else _at(document, paths["weight"])
+                weight = self._found(document, "weight") if self.lenient else read["weight"](document)
                 if weight is not _MISSING:
                     edge["weight"] = _number(weight)
             if self.ts is not None:
                 column = "ts"
-                edge["ts"] = _at(document, paths["ts"])
+                edge["ts"] = read["ts"](document)
         except (KeyError, TypeError):
             raise self._missing(document, column) from None
         return edge
@@ -81,9 +82,17 @@ class NamedColumns:
         """The names that lead to each column that is named, by our name for it."""
         return {column: tuple(name.split(".")) for column, name in self._names.items()}
 
+    @cached_property
+    def _read(self) -> dict[str, Callable[[dict[str, Any]], Any]]:
+        """What lies at each of ``paths``; KeyError or TypeError: nothing."""
+        return {
+            column: itemgetter(*path) if len(path) == 1 else partial(_at, path)
+            for column, path in self.paths.items()
+        }
+
     def _found(self, document: dict[str, Any], column: str) -> Any:
         try:
-            return _at(document, self.paths[column])
+            return self._read[column](document)
         except (KeyError, TypeError):
             return _MISSING
 
@@ -126,7 +135,7 @@ def why_no_value(value: Any, op_values: Mapping[str, str]) -> str:
     return f"op is {columns.shown(value)}; source.columns.op_values has {columns.shown(sorted(op_values))}"
 
 
-def _at(document: Any, path: tuple[str, ...]) -> Any:
+def _at(path: tuple[str, ...], document: Any) -> Any:
     """What lies there.
 
     Raises:

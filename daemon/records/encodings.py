@@ -17,6 +17,9 @@ REGISTERED: frozenset[Encoding] = frozenset({"registry", "debezium-registry"})
 OBJECTS: frozenset[Encoding] = frozenset({"json", "debezium"})
 """Records of these are JSON."""
 
+LINES: frozenset[Encoding] = frozenset({"csv", "el"})
+"""Records of these are lines of fields."""
+
 FRAMED: frozenset[Encoding] = REGISTERED | {"msgpack", "arrow"}
 """Spool files of these hold frames; those of the others hold lines of text."""
 
