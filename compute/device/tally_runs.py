@@ -60,7 +60,7 @@ def tally_kernels() -> Kernels:
     return Kernels(SOURCES, weighted=False)
 
 
-# Leaves of a row that a warp walks in one piece: that takes it some ten times as long as what it looks up before.
+# Leaves of a row that a warp walks in one piece; not measured on a card.
 PIECE_LEAVES = 4
 # Columns grow by this factor.
 _ROOM = 1.5
