@@ -148,6 +148,31 @@ def test_who_names_a_processor_gets_kernels_for_that(package: Path, monkeypatch:
     assert "NUMBA_CPU_NAME" in str(shipped.shipped())
 
 
+def test_who_denies_wide_registers_gets_kernels_without(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rewritten(shipped.FILE, features="+avx")
+    assert isinstance(shipped.shipped(), Shipped) == llvm.get_host_cpu_features().get("avx", False)
+    shipped.shipped.cache_clear()
+    monkeypatch.setattr(config, "ENABLE_AVX", 0)  # as NUMBA_ENABLE_AVX does
+    assert str(shipped.shipped()).endswith("this processor lacks avx")
+
+
+def test_kernels_that_name_what_is_not_here_are_passed_over(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a module of another NumPy."""
+    whole = shipped.FILE.read_bytes()
+    assert whole.count(b"numba") > 1
+    begin = Shipped.read(shipped.FILE).begin
+    parts = whole[begin:].replace(b"numba", b"amnub")
+    said = json.loads(whole.split(b"\n", 2)[1])
+    for name, (offset, length, _) in said["parts"].items():
+        said["parts"][name] = offset, length, zlib.crc32(parts[offset : offset + length])
+    header = json.dumps(said).encode() + b"\n"
+    shipped.FILE.write_bytes(b"%b%b%d\n%b" % (shipped._FORMAT, header, zlib.crc32(header), parts))
+    assert isinstance(shipped.shipped(), Shipped)
+    assert count(lambda: fresh(package).total(np.arange(4.0))) == 2
+
+
 def test_kernels_of_modules_that_have_changed_are_passed_over(package: Path) -> None:
     with open(package / "sums.py", "a") as module:
         module.write("\n# another line, which moves nothing\n")
