@@ -156,8 +156,8 @@ class SharedCache(FunctionCache):
                 rtsys.initialize(target_context)
                 return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
             return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-        except (AttributeError, ImportError, EOFError, pickle.UnpicklingError):
-            # Of another version, whose types are no longer there, or cut: it can be no guide to anything.
+        except (AttributeError, ImportError, EOFError, OSError, pickle.UnpicklingError):
+            # Of another version, whose types are no longer there, or cut, or another user's: no guide to anything.
             with contextlib.suppress(OSError):
                 os.unlink(self._cache_file._index_path)
             return None

@@ -131,6 +131,14 @@ def test_kernels_of_other_packages_are_kept_as_numba_does_it(
     assert b"graphtide" not in file.read_bytes()
 
 
+def test_what_cannot_be_read_is_compiled_anew(parsed: list[bytes], tmp_path: Path) -> None:
+    """Such as what another user keeps for himself."""
+    (index,) = tmp_path.rglob("*.nbi")
+    index.unlink()
+    index.mkdir()
+    assert kernel()(2.5) == 5
+
+
 # -- another Numba --------------------------------------------------------------------------------------------
 
 
