@@ -199,6 +199,7 @@ def write(cache: Path, path: Path) -> int:
 
     Raises:
         ValueError: they are for several processors, or there are none.
+        OSError: the file cannot be written; the one that was there is left as it was.
     """
     made: dict[str, bytes] = {}
     targets, n_forms = set(), 0
@@ -227,6 +228,10 @@ def write(cache: Path, path: Path) -> int:
         offset += len(part)
     header = json.dumps({"made_for": asdict(MadeFor.here(features)), "parts": parts}).encode() + b"\n"
     beside = path.with_name(f"{path.name}.new")
-    beside.write_bytes(b"".join([_FORMAT, header, b"%d\n" % zlib.crc32(header), *made.values()]))
-    beside.replace(path)
+    try:
+        beside.write_bytes(b"".join([_FORMAT, header, b"%d\n" % zlib.crc32(header), *made.values()]))
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
     return n_forms

@@ -268,6 +268,7 @@ def compiler(status: int, cache: Path) -> Callable[..., SimpleNamespace]:
         assert command[-2:] == ["graphtide.daemon.kernels", "--all"]
         assert (env["NUMBA_CPU_NAME"], env["NUMBA_CPU_FEATURES"]) == portable.TARGETS["x86_64"]
         assert env["NUMBA_DISABLE_INTEL_SVML"] == "1"
+        assert not {"NUMBA_BOUNDSCHECK", "NUMBA_CACHE_LOCATOR_CLASSES"} & env.keys()
         shutil.copytree(cache, env["NUMBA_CACHE_DIR"], dirs_exist_ok=True)
         return SimpleNamespace(returncode=status)
 
@@ -279,6 +280,8 @@ def test_portable_kernels_are_put_into_the_package(
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(subprocess, "run", compiler(0, made.parent / "cache"))
+    monkeypatch.setenv("NUMBA_BOUNDSCHECK", "1")
+    monkeypatch.setenv("NUMBA_CACHE_LOCATOR_CLASSES", "InTreeCacheLocator")
     with monkeypatch.context() as patch:
         patch.setattr(shipped, "PACKAGE", made)  # Numba's cache goes by where the modules were
         shipped.FILE.unlink()
@@ -289,6 +292,10 @@ def test_portable_kernels_are_put_into_the_package(
     monkeypatch.setattr(shipped, "FILE", package / "no" / "kernels.bin")
     with pytest.raises(NotWritten, match=r"kernels\.bin"):
         portable.compile_portable()
+    shipped.FILE.mkdir(parents=True)
+    with pytest.raises(NotWritten, match=r"kernels\.bin"):
+        portable.compile_portable()
+    assert [file.name for file in shipped.FILE.parent.iterdir()] == ["kernels.bin"]
 
 
 def test_portable_kernels_are_refused_where_they_cannot_be_made(
