@@ -2,7 +2,8 @@
 
 Beside machine code Numba keeps a kernel's LLVM module, so that kernels which are compiled later can take it in. By
 itself it reads all of that with the machine code, which is half of the time that this takes, though a start that
-finds its kernels compiles none. Here the module stays bytes until a kernel is compiled that calls this one.
+finds its kernels compiles none. Here the module stays bytes until a kernel is compiled that calls this one. The
+listing of types (``inspect_types``) is not kept at all.
 
 It all happens under Numba's lock of compiling, as compiling and loading do anyway. ``relied_on.py`` lists what of
 Numba is taken for granted; nothing else imports this module before that has been found there.
@@ -15,6 +16,9 @@ from typing import Any
 import llvmlite.binding as llvm
 from numba.core.caching import CompileResultCacheImpl
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
+
+_NO_TYPES = ""
+"""For the listing of every variable's type, which nobody reads: it would be a third of what is kept."""
 
 
 class Bitcode(bytes):
@@ -58,7 +62,8 @@ class LazyCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
 
     def reduce(self, compiled: Any) -> Any:
         """What is kept of a compiled kernel."""
-        (name, kind, (machine_code, module)), description, *rest = compiled._reduce()
+        library, description, environment, signature, objectmode, lifted, _, *rest = compiled._reduce()
+        name, kind, (machine_code, module) = library
         bitcode = Bitcode(module)
         entries = (
             description.llvm_func_name,
@@ -66,7 +71,8 @@ class LazyCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
             description.llvm_cfunc_wrapper_name,
         )
         bitcode.entries = tuple(filter(compiled.library.codegen._engine.is_symbol_defined, entries))
-        return ((name, kind, (machine_code, bitcode)), description, *rest)
+        library = name, kind, (machine_code, bitcode)
+        return (library, description, environment, signature, objectmode, lifted, _NO_TYPES, *rest)
 
 
 def install() -> None:

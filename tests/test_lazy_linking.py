@@ -113,6 +113,7 @@ def test_numba_reads_what_is_kept_and_what_numba_keeps_is_read(
         assert kernel()(2.5) == 5
     plain = pickle.loads(file.read_bytes())
     assert isinstance(kept[0][2][1], Bitcode) and not isinstance(plain[0][2][1], Bitcode)
+    assert "twice" in plain[6] and not kept[6], "the listing of types, a third of what is kept"
     parsed.clear()
     with only_from_cache():
         assert kernel()(2.5) == 5
