@@ -38,6 +38,7 @@ from ..gpma.host import array as pma
 from ..gpma.host import snapshot
 from ..gpma.index import vertex_index
 from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
+from ..gpma.relied_on import lacking
 from ..gpma.shipped import shipped
 from ..partition import classes, exploring, graph, numbering
 from .config.settings import Config
@@ -157,6 +158,8 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
         ConfigError: a program cannot be made, compiled or run; the message names it.
         Stopped: ``stop`` was set; every process has ended.
     """
+    if lacks := lacking():
+        log.info("kernels are kept and loaded as Numba does it by itself, which takes longer: %s", lacks)
     try:
         with only_from_cache():
             _load(needs)
