@@ -188,7 +188,7 @@ class Decoder:
             return [*map(self.decode, records)]
 
     def _objects_together(self, records: Sequence[RawRecord], encoding: str) -> Iterator[Decoded]:
-        """All but those that hold many updates."""
+        """All but those of several lines, or many updates."""
         events = encoding in PLACED_BY_KEY
         made: list[list[Edge] | Bad] = []
         alone: dict[int, Decoded] = {}
@@ -209,12 +209,12 @@ class Decoder:
             begin = row + 1
 
     def _object(self, record: RawRecord, *, events: bool) -> list[Edge] | Bad | Decoded:
-        """The edge objects that a record of JSON stands for, or why it is bad; of one that holds many updates what
-        it comes to."""
+        """The edge objects that a record of JSON stands for, or why it is bad; of one of several lines, or many
+        updates, what it comes to."""
         value = record.value
         if value is None:
             return []
-        if b"\n" in value and _is_json_lines(value):
+        if b"\n" in value and b"\n" in value.strip(b" \t\n"):  # of several lines
             return self.decode(record)
         try:
             document = load_json(value)
