@@ -258,9 +258,9 @@ class Ingest:
         """
         waits_since: float | None = None
         backoff = Backoff()
-        # Of records that are read together each makes two vertices at most. Where ids may run out each is read by
-        # itself: what stands before one that finds none may give some back.
-        together = self.index.room >= 2 * len(step.records)
+        # Where ids may run out (a new vertex takes a byte of its record at least) each record is read by itself:
+        # what stands before one that finds none may give some back.
+        together = self.index.room >= sum(len(record.value or b"") for record in step.records)
         try:
             while True:
                 started = time.perf_counter()
