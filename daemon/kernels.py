@@ -38,9 +38,11 @@ from ..gpma.host import array as pma
 from ..gpma.host import snapshot
 from ..gpma.index import vertex_index
 from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
+from ..gpma.relied_on import lacking
 from ..gpma.shipped import shipped
 from ..partition import classes, exploring, graph, numbering
 from .config.settings import Config
+from .engine import edge_times
 from .errors import ConfigError
 from .ingest import decode, reuse
 from .outgoing import batches
@@ -72,6 +74,7 @@ class Needs:
     results_topic: bool = False
     rows_move: bool = False
     registry: bool = False
+    expires: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Needs:
@@ -85,6 +88,7 @@ class Needs:
             results_topic=config.results.kind == "kafka",
             rows_move=config.partition.host_rows == "owned",
             registry=config.source.registry.url is not None,
+            expires=config.window.is_on,
         )
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
@@ -103,6 +107,7 @@ class Needs:
             ("numbering", numbering.warm_up),
             ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),
+            *([("times of edges", edge_times.warm_up)] if self.expires else []),
             *([("batches of results", batches.warm_up)] if self.results_topic else []),
             *([("classes of rows", classes.warm_up)] if self.rows_move else []),
         ]
@@ -153,6 +158,8 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
         ConfigError: a program cannot be made, compiled or run; the message names it.
         Stopped: ``stop`` was set; every process has ended.
     """
+    if lacks := lacking():
+        log.info("kernels are kept and loaded as Numba does it by itself, which takes longer: %s", lacks)
     try:
         with only_from_cache():
             _load(needs)
@@ -297,6 +304,7 @@ def _all() -> Iterator[Needs]:
             results_topic=directed,
             rows_move=directed,
             registry=directed,
+            expires=directed,
         )
 
 

@@ -49,6 +49,7 @@ from .engine.standing import Standing
 from .engine.steering import Steering
 from .engine.storage import Storage
 from .engine.topology import EngineTopology
+from .engine.window import CountWindow, TimeWindow, Window
 from .errors import (
     CheckpointError,
     ConfigError,
@@ -60,6 +61,7 @@ from .errors import (
 from .health import Health
 from .ingest import decode
 from .ingest.decode import Decoder
+from .ingest.event_time import EventTime, EventTimeRules
 from .ingest.loop import Ingest, IngestReport
 from .ingest.named_columns import named_columns
 from .ingest.prepared import PreparedQueue
@@ -353,6 +355,7 @@ class Service:
         self.graph = self._empty_graph(programs)
         self._stack.callback(self.graph.close)
         self.index.crew = self.graph.crew
+        self.window = self._make_window()
         self._restored: frozenset[str] = frozenset()
         self._newest: Newest | None = None
         self._resume: Resume | None = None
@@ -433,7 +436,7 @@ class Service:
         kept: dict[str, Any] = {
             "directed": config.graph.directed,
             "weighted": self.weighted,
-            "in_edges": any(program.needs_in_edges for program in programs),
+            "in_edges": any(program.needs_in_edges for program in programs) or self._watches_in_edges,
             "in_weights": any(program.needs_in_edges and program.needs_weights for program in programs),
         }
 
@@ -463,6 +466,35 @@ class Service:
                 return graph
         return made(device=False)
 
+    @property
+    def _watches_in_edges(self) -> bool:
+        """Whether it is asked of every vertex that loses an edge whether it has any."""
+        window = self.config.window
+        return window.is_on and window.isolated == "delete"
+
+    def _make_window(self) -> Window | None:
+        """What has edges expire; the graph is there."""
+        window = self.config.window
+        isolated = window.isolated == "delete"
+        if window.length is not None:
+            return TimeWindow(self.graph, milliseconds(window.length), isolated=isolated)
+        if window.count is not None:
+            return CountWindow(self.graph, window.count, isolated=isolated)
+        return None
+
+    def _make_event_time(self) -> EventTime | None:
+        """How far event time has come, where edges expire by it."""
+        window = self.config.window
+        if window.length is None or not isinstance(self.window, TimeWindow):
+            return None
+        rules = EventTimeRules(
+            length_ms=milliseconds(window.length),
+            lateness_ms=milliseconds(window.allowed_lateness),
+            idle_s=window.idle_timeout,
+            ahead_ms=milliseconds(window.max_future_skew),
+        )
+        return EventTime(rules, self.window.event)
+
     def _program(self, name: str, id: str, parameters: dict[str, Any]) -> Program:
         try:
             return registry.make_program(name, id, parameters, order=self.index)
@@ -482,6 +514,8 @@ class Service:
         else:
             policy = self.config.partition.policy
             rebalancing.load(self.graph, edge_list, n_vertices, edges.get("dead"), room, policy)
+        if self.window is not None:
+            self.window.restore(checkpoint.facts.get("window"), checkpoint.part("window"))
         restored = set()
         for program in [] if self._numbering["renumbered"] else programs:
             saved, present = checkpoint.programs.get(program.id), self.specs[program.id]
@@ -548,6 +582,8 @@ class Service:
             has_memory=self.memory.has_room,
             engine_waits=self._engine_waits,
             stop=stop,
+            event_time=self._make_event_time(),
+            counts_order=isinstance(self.window, CountWindow),
         )
         self.order = OrderLog(config.checkpoint.path / "order")
         self._stack.callback(self.order.close)
@@ -593,6 +629,7 @@ class Service:
             newest=self._newest,
             facts=self._facts,
             requested=requested,
+            window=self.window,
         )
         background_audit = BackgroundAudit(
             Auditor(self.graph, self.engine, self.link.published),
@@ -624,6 +661,7 @@ class Service:
             lost=self._lost,
             rebalancing=self._make_rebalancing(storage),
             results=self.results,
+            window=self.window,
             full_audit=config.audit.full_every_epoch,
         )
 
@@ -846,6 +884,7 @@ class Service:
             vertex_deletes=report.vertex_deletes,
             self_loops_dropped=report.self_loops_dropped,
             ids_reused=report.ids_reused,
+            late=report.late,
             poll_seconds=report.poll_seconds,
             decode_seconds=report.decode_seconds,
             index_seconds=report.index_seconds,
@@ -913,6 +952,11 @@ def _tls_files(tls: TlsConfig) -> TlsFiles | None:
     if tls.certificate is None or tls.key is None:
         return None
     return TlsFiles(str(tls.certificate), str(tls.key), None if tls.client_ca is None else str(tls.client_ca))
+
+
+def milliseconds(seconds: float) -> int:
+    """A setting as event time has it."""
+    return round(seconds * 1000)
 
 
 def id_column(ids: Sequence[ExternalId], kind: str) -> IdColumn:

@@ -7,7 +7,8 @@ of compiling, so that the threads of a process take turns anyway. Who finds the 
 what the other has saved. The system frees the turns of a process that ends, however it ends. Kernels wait only for
 those that they call, so that turns cannot be waited for in a circle.
 
-What came compiled with graphtide (``shipped.py``) is taken before any of that.
+What came compiled with graphtide (``shipped.py``) is taken before any of that. Kernels of other packages, such as
+those of users' programs, are kept and loaded as Numba does it, so that it can read them where graphtide is not.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from numba.core.caching import FunctionCache, NullCache
 from numba.core.runtime.nrt import rtsys
 
 from . import shipped
-from .lazy_linking import LazyCacheImpl
+from .relied_on import lacking
 
 MISSING = "graphtide:missing"
 """Numba's event (``numba.core.event``) that a kernel is not in the cache: before it is compiled, and again and
@@ -128,11 +129,13 @@ _turns = _Turns()
 class SharedCache(FunctionCache):
     """A kernel's cache that waits for whoever is compiling the same kernel."""
 
-    _impl_class = LazyCacheImpl
-
     def __init__(self, function: Any) -> None:
+        self._lazy = lacking() is None and shipped.is_ours(function)
+        if self._lazy:
+            from .lazy_linking import LazyCacheImpl
+
+            self._impl_class = LazyCacheImpl
         super().__init__(function)  # type: ignore[no-untyped-call]
-        self._ours = shipped.is_ours(function)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled form, or None: then the caller compiles it, and all others wait for that."""
@@ -148,13 +151,13 @@ class SharedCache(FunctionCache):
 
     def _load(self, sig: Any, target_context: Any) -> Any:
         try:
-            if self._ours:
+            if self._lazy:
                 # Numba would first load all that its compiler needs, for as long as our kernels take.
                 rtsys.initialize(target_context)
                 return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
             return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-        except (AttributeError, ImportError, EOFError, pickle.UnpicklingError):
-            # Of another version, whose types are no longer there, or cut: it can be no guide to anything.
+        except (AttributeError, ImportError, EOFError, OSError, pickle.UnpicklingError):
+            # Of another version, whose types are no longer there, or cut, or another user's: no guide to anything.
             with contextlib.suppress(OSError):
                 os.unlink(self._cache_file._index_path)
             return None
@@ -221,3 +224,7 @@ def install() -> None:
     if numba.core.dispatcher.FunctionCache is not _cache_of:  # type: ignore[attr-defined]
         numba.core.dispatcher.FunctionCache = _cache_of  # type: ignore[attr-defined]
         event.register("numba:compile", _GiveUp())  # type: ignore[no-untyped-call]
+        if lacking() is None:
+            from . import lazy_linking
+
+            lazy_linking.install()

@@ -2,7 +2,11 @@
 
 Beside machine code Numba keeps a kernel's LLVM module, so that kernels which are compiled later can take it in. By
 itself it reads all of that with the machine code, which is half of the time that this takes, though a start that
-finds its kernels compiles none. Here the module stays bytes until a kernel is compiled that calls this one.
+finds its kernels compiles none. Here the module stays bytes until a kernel is compiled that calls this one. The
+listing of types (``inspect_types``) is not kept at all.
+
+It all happens under Numba's lock of compiling, as compiling and loading do anyway. ``relied_on.py`` lists what of
+Numba is taken for granted; nothing else imports this module before that has been found there.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from numba.core.caching import CompileResultCacheImpl
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompileResult
+from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
+
+_NO_TYPES = ""
+"""For the listing of every variable's type, which nobody reads: it would be a third of what is kept."""
 
 
 class Bitcode(bytes):
@@ -25,75 +31,50 @@ class Bitcode(bytes):
 
 
 class _Library(JITCodeLibrary):  # type: ignore[misc]
-    """Machine code, and bytes of a module."""
+    """Machine code, and perhaps bytes of a module."""
 
     _bitcode: Bitcode | None = None
-    _module: Any = None
 
-    @property
-    def _shared_module(self) -> Any:
-        """What kernels take in that are compiled later."""
-        if self._module is None and self._bitcode is not None:
-            self._module = llvm.parse_bitcode(self._bitcode)
-            self._codegen._engine._load_defined_symbols(self._module)
-            self._bitcode = None
-        return self._module
-
-    @_shared_module.setter
-    def _shared_module(self, module: Any) -> None:
-        self._module = module
-
-
-class _Context:
-    """Stands for a target's context and code generator while a kernel is put together."""
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self.typing_context = context.typing_context
-        self.get_executable = context.get_executable
-
-    def codegen(self) -> _Context:
-        return self
-
-    def unserialize_library(self, kept: tuple[str, str, tuple[bytes, Bitcode]]) -> Any:
-        name, _, (machine_code, bitcode) = kept
-        codegen = self._context.codegen()
-        library: Any = _Library(codegen, name)  # type: ignore[no-untyped-call]
-        library._bitcode = bitcode
+    @classmethod
+    def _unserialize(cls, codegen: Any, state: Any) -> Any:
+        name, kind, data = state
+        if kind != "object" or not isinstance(data[1], Bitcode):
+            return super()._unserialize(codegen, state)  # type: ignore[no-untyped-call]
+        machine_code, bitcode = data
+        library: Any = codegen.create_library(name)
         library.enable_object_caching()
         library._set_compiled_object(machine_code)
         library._finalize_final_module()
+        library._bitcode = bitcode
         codegen._engine._defined_symbols.update(bitcode.entries)
         return library
 
-
-def reduce(compiled: Any) -> Any:
-    """What is kept of a compiled kernel: as Numba keeps it, and reads it, with ``Bitcode``."""
-    (name, kind, (machine_code, module)), description, *rest = compiled._reduce()
-    bitcode = Bitcode(module)
-    entries = (
-        description.llvm_func_name,
-        description.llvm_cpython_wrapper_name,
-        description.llvm_cfunc_wrapper_name,
-    )
-    bitcode.entries = tuple(filter(compiled.library.codegen._engine.is_symbol_defined, entries))
-    return ((name, kind, (machine_code, bitcode)), description, *rest)
-
-
-def rebuild(context: Any, kept: Any) -> Any:
-    """A compiled kernel from what is kept of it, by ``reduce`` or by Numba."""
-    _, kind, data = kept[0]
-    if kind != "object" or not isinstance(data[1], Bitcode):
-        return CompileResult._rebuild(context, *kept)  # type: ignore[no-untyped-call]
-    compiled = CompileResult._rebuild(_Context(context), *kept)  # type: ignore[no-untyped-call]
-    return compiled._replace(target_context=context)
+    def _get_module_for_linking(self) -> Any:
+        if self._bitcode is not None:
+            module = llvm.parse_bitcode(self._bitcode)
+            self._codegen._engine._load_defined_symbols(module)
+            self._shared_module, self._bitcode = module, None
+        return super()._get_module_for_linking()  # type: ignore[no-untyped-call]
 
 
 class LazyCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
-    """How Numba's cache keeps and loads kernels."""
+    """How Numba's cache keeps kernels: with ``Bitcode``, which a Numba without ``install`` reads as its own."""
 
     def reduce(self, compiled: Any) -> Any:
-        return reduce(compiled)
+        """What is kept of a compiled kernel."""
+        library, description, environment, signature, objectmode, lifted, _, *rest = compiled._reduce()
+        name, kind, (machine_code, module) = library
+        bitcode = Bitcode(module)
+        entries = (
+            description.llvm_func_name,
+            description.llvm_cpython_wrapper_name,
+            description.llvm_cfunc_wrapper_name,
+        )
+        bitcode.entries = tuple(filter(compiled.library.codegen._engine.is_symbol_defined, entries))
+        library = name, kind, (machine_code, bitcode)
+        return (library, description, environment, signature, objectmode, lifted, _NO_TYPES, *rest)
 
-    def rebuild(self, context: Any, kept: Any) -> Any:
-        return rebuild(context, kept)
+
+def install() -> None:
+    """Let Numba load what is kept so without its module."""
+    JITCPUCodegen._library_class = _Library

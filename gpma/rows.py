@@ -36,7 +36,7 @@ _LINES = 4
 _LEAVES_AHEAD = 8
 _ROWS_AHEAD = 12
 
-# To go past so many rows costs what it costs to find one.
+# To go past so many rows, or full leaves, costs what it costs to find a row.
 _NEAR = 8
 
 
@@ -322,7 +322,13 @@ def open_rows(rows: RowView, vertices: Vertices, begin: Int, end: Int, opens: Of
     ``opens`` (int64[>= end - begin]) gets the slots in which these rows begin: for ``runs_on``.
     """
     first, last = np.int64(vertices[begin]), np.int64(vertices[end - 1])
-    if last - first < _NEAR * (end - begin):
+    passed = last - first
+    if passed < _NEAR * (end - begin):
+        edges = np.int64(0)  # of the rows on the way, among which may be hubs
+        for v in range(first, last):
+            edges += np.int64(rows.degrees[v])
+        passed += edges >> rows.leaf_shift
+    if passed < _NEAR * (end - begin):
         at = np.int64(0)
         for v, opening in openings(rows, first, last + 1):
             if v == np.int64(vertices[begin + at]):

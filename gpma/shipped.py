@@ -29,12 +29,11 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 import numba
-from numba.core import config
-from numba.core.caching import _CacheLocator
+from numba.core import caching, codegen, compiler, config
 from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 
-from .lazy_linking import rebuild
+from .relied_on import lacking
 
 PACKAGE = Path(__file__).parents[1]
 FILE = PACKAGE / "kernels.bin"
@@ -100,10 +99,9 @@ def _sources() -> str:
 
 
 def _features() -> set[str]:
-    try:
-        return {name for name, here in llvm.get_host_cpu_features().items() if here}
-    except RuntimeError:  # LLVM does not know this processor
-        return set()
+    """The processor's, less those that ``NUMBA_ENABLE_AVX`` denies; none where LLVM does not know it."""
+    listed: str = codegen.get_host_cpu_features()  # type: ignore[no-untyped-call]
+    return {feature[1:] for feature in listed.split(",") if feature.startswith("+")}
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,12 @@ class Shipped:
                 content = file.read(length)
         except OSError:
             return None
-        return pickle.loads(content) if zlib.crc32(content) == checksum else None
+        if zlib.crc32(content) != checksum:
+            return None
+        try:
+            return pickle.loads(content)
+        except (AttributeError, ImportError):  # of another NumPy, say
+            return None
 
 
 @functools.cache
@@ -158,10 +161,10 @@ def shipped() -> Shipped | str | None:
     """The kernels that came with this graphtide; why they cannot be used; or None where none did."""
     try:
         found = Shipped.read(FILE)
-        misfit = found.made_for.misfit()
+        misfit = lacking() or found.made_for.misfit()
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         misfit = str(error)
     return found if misfit is None else f"{FILE}: {misfit}"
 
@@ -185,7 +188,7 @@ def load(function: Any, signature: Any, target_context: Any) -> Any:
     if form is None:
         return None
     rtsys.initialize(target_context)  # what compiled code calls; what the compiler needs beside it is not loaded
-    return rebuild(target_context, form)
+    return compiler.CompileResult._rebuild(target_context, *form)  # type: ignore[no-untyped-call]
 
 
 # -- making the file ------------------------------------------------------------------------------------------
@@ -196,12 +199,13 @@ def write(cache: Path, path: Path) -> int:
 
     Raises:
         ValueError: they are for several processors, or there are none.
+        OSError: the file cannot be written; the one that was there is left as it was.
     """
     made: dict[str, bytes] = {}
     targets, n_forms = set(), 0
     for folder, module in {os.path.dirname(module): module for module in _modules()}.items():
         # Numba names a folder of its cache by the modules' folder.
-        kept = cache / _CacheLocator.get_suitable_cache_subpath(module)  # type: ignore[no-untyped-call]
+        kept = cache / caching._CacheLocator.get_suitable_cache_subpath(module)  # type: ignore[no-untyped-call]
         for index in sorted(kept.glob("*.nbi")):
             with open(index, "rb") as file:
                 pickle.load(file)  # Numba's version
@@ -224,6 +228,10 @@ def write(cache: Path, path: Path) -> int:
         offset += len(part)
     header = json.dumps({"made_for": asdict(MadeFor.here(features)), "parts": parts}).encode() + b"\n"
     beside = path.with_name(f"{path.name}.new")
-    beside.write_bytes(b"".join([_FORMAT, header, b"%d\n" % zlib.crc32(header), *made.values()]))
-    beside.replace(path)
+    try:
+        beside.write_bytes(b"".join([_FORMAT, header, b"%d\n" % zlib.crc32(header), *made.values()]))
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
     return n_forms

@@ -267,6 +267,15 @@ class Metrics:
             "What counts against it: of a limited control group everything in it, else what is resident.",
         )
         self._memory_waits = self._gauge("waits_for_memory", "1 while updates wait until memory comes free.")
+        self._expired = self._counter("expired_edges", "Edges that went by themselves, as the window has it.")
+        self._late = self._counter(
+            "late_upserts", "Upserts that were dropped, since their edges would have expired already."
+        )
+        self._window_edges = self._gauge("window_edges", "Edges whose times are kept, for them to expire.")
+        self._event_time = self._gauge(
+            "event_time_timestamp_seconds",
+            "How far event time has come; 0: edges do not expire by it, or not yet.",
+        )
 
     def _device_metrics(self) -> None:
         self._device_present = self._gauge("device_present", "1 while a device keeps the graph beside the host.")
@@ -523,6 +532,7 @@ class Metrics:
         vertex_deletes: int = 0,
         self_loops_dropped: int,
         ids_reused: int = 0,
+        late: int = 0,
         poll_seconds: float,
         decode_seconds: float,
         index_seconds: float,
@@ -537,6 +547,7 @@ class Metrics:
         self._updates.labels("delete_vertex").inc(vertex_deletes)
         self._loops.inc(self_loops_dropped)
         self._ids_reused.inc(ids_reused)
+        self._late.inc(late)
         self.stage("poll", poll_seconds)
         self.stage("decode", decode_seconds)
         self.stage("index", index_seconds)
@@ -649,6 +660,15 @@ class Metrics:
             self._structures = set(memory_bytes)
         for name, size in memory_bytes.items():
             self._memory.labels(name).set(size)
+
+    def expired(self, edges: int) -> None:
+        """So many more edges went by themselves."""
+        self._expired.inc(edges)
+
+    def window(self, *, edges: int, event_time_seconds: float = 0.0) -> None:
+        """Edges whose times are kept, and how far event time has come."""
+        self._window_edges.set(edges)
+        self._event_time.set(event_time_seconds)
 
     def device(self, *, present: bool, programs: int, held_bytes: int, limit_bytes: int) -> None:
         """Whether a device keeps the graph beside the host, how many programs run there, and its memory; limit 0:

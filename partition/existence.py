@@ -105,7 +105,7 @@ class Existence:
             if self.n_dead == 0 or not _names_dead(frozen(batch.keys), frozen(batch.ops), self._alive):
                 return None
             ops = _NO_OPS
-        deletions = _Deletions.of(ops)
+        deletions = Deletions.of(ops)
         named, overridden = self._named(batch, deletions)
         inserting = np.flatnonzero(ops.ops == Op.INSERT_VERTEX)
         inserted = ops.vertices[inserting]
@@ -144,7 +144,7 @@ class Existence:
     def _existed(self, vertices: Vertices, n_before: int) -> Flags:
         return self._alive[vertices] & (vertices < n_before)
 
-    def _named(self, batch: EdgeBatch, deletions: _Deletions) -> tuple[Vertices, Positions]:
+    def _named(self, batch: EdgeBatch, deletions: Deletions) -> tuple[Vertices, Positions]:
         """The vertices, of those that are dead or deleted, that edge inserts name after their last deletion;
         and the positions of the edge updates that a later deletion overrides."""
         ends = sources(batch.keys), destinations(batch.keys)
@@ -165,7 +165,7 @@ class Existence:
 
 
 @dataclass(frozen=True, slots=True)
-class _Deletions:
+class Deletions:
     """The last deletion of each vertex that has one: ``vertices`` uint32[k] ascending, ``rows`` int64[k] where
     it stands among the operations, ``positions`` int64[k] how many edge updates stand before it."""
 
@@ -174,7 +174,7 @@ class _Deletions:
     positions: Positions
 
     @classmethod
-    def of(cls, ops: VertexOps) -> _Deletions:
+    def of(cls, ops: VertexOps) -> Deletions:
         rows = np.flatnonzero(ops.ops == Op.DELETE_VERTEX)[::-1]
         vertices, first = np.unique(ops.vertices[rows], return_index=True)
         return cls(vertices, rows[first], ops.positions[rows[first]])

@@ -388,13 +388,13 @@ def config(**tables: Any) -> Config:
 
 def test_rows_are_on_one_side_only_where_all_programs_can_do_with_it() -> None:
     hops = registry.make_program("bfs", "hops", {"source": 1})
-    triangles = registry.make_program("triangles", "closed", {})
+    cores = registry.make_program("kcore", "deep", {})
     for host_rows in ("auto", "all"):
-        assert host_rows_of(config(partition={"host_rows": host_rows}), [hops, triangles]) == "all"
+        assert host_rows_of(config(partition={"host_rows": host_rows}), [hops, cores]) == "all"
     owned = {"host_rows": "owned"}
     assert host_rows_of(config(partition=owned), [hops]) == "owned"
-    with pytest.raises(ConfigError, match=r"program 'closed' needs all rows .*'triangles' have no twin"):
-        host_rows_of(config(partition=owned), [hops, triangles])
+    with pytest.raises(ConfigError, match=r"program 'deep' needs all rows .*'kcore' have no twin"):
+        host_rows_of(config(partition=owned), [hops, cores])
     with pytest.raises(ConfigError, match=r"program 'hops' needs all rows .*its place is the host"):
         host_rows_of(config(partition=owned, compute={"place": "host"}), [hops])
 

@@ -787,8 +787,12 @@ def test_a_barrier_holds_no_updates() -> None:
 
 def test_every_reason_is_one_of_the_list() -> None:
     seen = {reason for *_, reason in BAD_RECORDS}
-    of_files, of_schemas = {"damaged", "bad-name"}, {"unknown-schema", "bad-schema"}
-    assert seen == set(REASONS) - {"internal"} - of_files - of_schemas
+    of_files, of_schemas, of_windows = (
+        {"damaged", "bad-name"},
+        {"unknown-schema", "bad-schema"},
+        {"no-time", "in-future"},
+    )
+    assert seen == set(REASONS) - {"internal"} - of_files - of_schemas - of_windows
 
 
 def test_a_failure_inside_is_a_bad_record_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,3 +50,10 @@ def test_a_windowed_file(tmp_path: Path) -> None:
     stream = make_stream(path, None, window=20)
     assert stream.updates.ops.tolist() == [1, 1, 0, 0, 1]
     assert stream.root == 1
+    # The daemon is told of the inserts, and finds out by itself what goes.
+    assert stream.sent.src.tolist() == [1, 2, 1]
+    assert stream.sent.timestamps_ms is not None
+    assert stream.sent.timestamps_ms.tolist() == [100_000, 105_000, 200_000]
+    assert len(make_stream(path, 4, window=20).updates) == 2, (
+        "a delete at the end has no insert that it comes with"
+    )

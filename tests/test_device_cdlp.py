@@ -21,7 +21,8 @@ from graphtide.compute.device import NoTwin, twin
 from graphtide.compute.program import Refresh
 from graphtide.compute.rounds import Cdlp, cdlp
 from graphtide.gpma.edges import Op
-from graphtide.gpma.index.ids import StringColumn
+from graphtide.gpma.index.ids import IdColumn, StringColumn
+from graphtide.gpma.index.kinds import LENGTH, LENGTH_BITS
 from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph
 
@@ -60,7 +61,7 @@ class CdlpRun(TwinRun):
         """Give external ids to the vertices up to n."""
         if n > self.index.n_vertices:
             new = self.ids[self.index.n_vertices : n]
-            self.index.insert(StringColumn.of(new) if self.index.kind == "string" else np.array(new, np.int64))
+            self.index.insert(column_of(new))
 
     def refresh(self, epoch: Epoch) -> Refresh:
         """Apply an epoch; exactly what changed is reported, and the host starts over where this did."""
@@ -189,11 +190,46 @@ def test_ties_go_by_the_ids_that_vertices_have_now(run_of: Callable[..., CdlpRun
         run.index.remove(gone)
         run.index.free(gone)
         run.ids[vertex] = word if ids is names else number
-        given = run.index.insert(StringColumn.of([word]) if ids is names else np.array([number], np.int64))
+        given = run.index.insert(column_of([word if ids is names else number]))
         assert np.asarray(given).tolist() == [vertex]
         run.step(inserts([(vertex, 0)], 3))
         first, second = run.ids[1:3]
         assert run.labels[0] == (1 if first < second else 2)
+
+
+@both_kinds
+def test_ids_that_are_brought_are_those_of_the_index(cupy: ModuleType, ids: Any, seed: int) -> None:
+    """As vertices come, and dense ids go to others, until the bytes of strings that are gone are left out."""
+    from graphtide.compute.device.id_order import DeviceIdOrder
+
+    rng = np.random.default_rng(seed)
+    order, made = DeviceIdOrder(cupy.cuda.Stream(non_blocking=True)), iter(ids(2000, seed))
+    index = VertexIndex.create("string" if ids is names else "int")
+    held: list[Any] = []
+    for _ in range(100):
+        renamed = rng.permutation(len(held))[: rng.integers(0, 3)].astype(np.uint32)
+        for vertex in renamed:
+            index.remove(np.array([vertex], np.uint32))
+            index.free(np.array([vertex], np.uint32))
+            held[vertex] = next(made)
+            index.insert(column_of([held[vertex]]))
+        new = [next(made) for _ in range(int(rng.integers(0, 3)))]
+        held += new
+        if new:
+            index.insert(column_of(new))
+        order.bring(index.comparable(len(held)), len(held), renamed)
+        found = order._ids[: len(held)].get()
+        if ids is numbers:
+            assert found.view(np.int64).tolist() == held
+            continue
+        arena = order._arena.get().tobytes()
+        begins, lengths = (found >> LENGTH_BITS).tolist(), (found & LENGTH).tolist()
+        assert [arena[at : at + n].decode() for at, n in zip(begins, lengths, strict=True)] == held
+        assert order._used <= 2 * sum(lengths)
+
+
+def column_of(ids: list[Any]) -> IdColumn:
+    return StringColumn.of(ids) if isinstance(ids[0], str) else np.array(ids, np.int64)
 
 
 def test_awkward_graphs(run_of: Callable[..., CdlpRun], monkeypatch: pytest.MonkeyPatch) -> None:

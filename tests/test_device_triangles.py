@@ -118,26 +118,64 @@ def test_any_history(
 
 
 @both_ways
-def test_hubs_of_a_larger_graph(run_of: Callable[..., TallyRun], directed: bool, seed: int) -> None:
-    """Rows of many leaves, of which the longer are looked into; batches that start over."""
+@pytest.mark.parametrize("piece_leaves", [1, 4])
+def test_hubs_of_a_larger_graph(
+    run_of: Callable[..., TallyRun],
+    directed: bool,
+    piece_leaves: int,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Links between rows of many leaves, in one piece or in several; batches that start over."""
+    from graphtide.compute.device import tally_runs
+
     cuda_emulator.seed(seed)
+    monkeypatch.setattr(tally_runs, "PIECE_LEAVES", piece_leaves)
+    monkeypatch.setattr(tally, "_STEPS_FLOOR", 1 << 12)
     history = rmat_history(1, directed=directed, scale=8, degree=8, updates=(20, 200, 3), vertex_share=0.02)
     run = run_of(directed=directed)
     for epoch in history.epochs:
         run.step(epoch)
         assert run.columns()["arcs"].max() > 10
+    run.step(inserts([(u, v) for u in (0, 1, 2) for v in range(3, 253, u + 1)], 256))
+    run.step(inserts([(0, 1), (2, 1)], 256))
+    run.step(epoch_of([(Op.DELETE, 0, 1, 1.0), (Op.INSERT, 2, 0, 1.0), (Op.DELETE, 1, 8, 1.0)], 256))
+    assert not run.report.started_over
+
+
+@both_ways
+def test_short_rows_that_begin_in_one_leaf_and_end_in_another(
+    run_of: Callable[..., TallyRun], directed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one piece each, however many leaves a piece has."""
+    from graphtide.compute.device import tally_runs
+
+    monkeypatch.setattr(tally_runs, "PIECE_LEAVES", 1)
+    run = run_of(directed=directed)
+    links = [(5 * k + u, 5 * k + v) for k in range(80) for u, v in clique(range(5))]
+    run.step(inserts(links, 400))
+    for changed in (links[3::10], links[7::10]):
+        run.step(deletes(changed, 400))
+        assert not run.report.started_over
+        run.step(inserts(changed, 400))
 
 
 @both_members
 @both_ways
-def test_rows_on_both_sides(run_of: Callable[..., TallyRun], kind: str, directed: bool, seed: int) -> None:
-    """Other ones live on the host after each epoch, where kernels read them."""
+def test_rows_on_both_sides(
+    run_of: Callable[..., TallyRun], kind: str, directed: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other ones live on the host after each epoch, where kernels read them; also in pieces."""
+    from graphtide.compute.device import tally_runs
+
     cuda_emulator.seed(seed)
+    monkeypatch.setattr(tally_runs, "PIECE_LEAVES", 1)
     rng = np.random.default_rng(seed)
     run = run_of(kind=kind, directed=directed, owned=True)
     first = rmat_history(2, directed=directed, scale=6, degree=9, updates=(1,)).epochs[0]
-    later = random_history(seed, directed=directed, epochs=8, vertices=64, vertex_share=0.05).epochs
-    for k, epoch in enumerate((first, *later)):
+    hubs = inserts([edge for hub in (0, 1) for v in range(2, 80) for edge in ((hub, v), (v, hub))], 80)
+    later = random_history(seed, directed=directed, epochs=6, vertices=64, vertex_share=0.05).epochs
+    for k, epoch in enumerate((first, hubs, inserts([(0, 1)], 80), *later)):
         n = max(epoch.n_vertices, run.graph.n_vertices)
         run.step(Epoch(epoch.src, epoch.dst, epoch.ops, epoch.weights, n))
         run.graph.migrate(np.flatnonzero(rng.random(n) < 0.4).astype(np.uint32), k % 2)

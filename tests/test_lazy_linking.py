@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import pickle
-from collections.abc import Callable
+import threading
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +15,15 @@ import llvmlite.binding as llvm
 import numba as nb
 import numpy as np
 import pytest
-from numba.core import config
-from numba.core.caching import CompileResultCacheImpl
+from numba.core import caching, codegen, compiler, config
+from numba.core.caching import Cache
 
-from graphtide.gpma.kernel_cache import SharedCache, only_from_cache
+from graphtide.daemon import kernels
+from graphtide.daemon.kernels import Needs
+from graphtide.gpma import shipped
+from graphtide.gpma.kernel_cache import only_from_cache
 from graphtide.gpma.lazy_linking import Bitcode
+from graphtide.gpma.relied_on import lacking
 
 
 def twice(value: float) -> float:
@@ -29,7 +37,8 @@ def kernel() -> Any:
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[bytes]:
-    """The kernel is in the cache; what modules are read from now on."""
+    """The kernel, one of ours, is in the cache; what modules are read from now on."""
+    monkeypatch.setattr(shipped, "PACKAGE", Path(__file__).parent)
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     assert kernel()(1.5) == 3
     read: list[bytes] = []
@@ -95,7 +104,8 @@ def test_numba_reads_what_is_kept_and_what_numba_keeps_is_read(
     (file,) = files(tmp_path)
     kept = pickle.loads(file.read_bytes())
     with monkeypatch.context() as patch:
-        patch.setattr(SharedCache, "_impl_class", CompileResultCacheImpl)
+        patch.setattr(shipped, "PACKAGE", tmp_path)
+        patch.setattr(codegen.JITCPUCodegen, "_library_class", codegen.JITCodeLibrary)
         with only_from_cache():
             assert kernel()(2.5) == 5
         assert len(parsed) == 1
@@ -103,7 +113,133 @@ def test_numba_reads_what_is_kept_and_what_numba_keeps_is_read(
         assert kernel()(2.5) == 5
     plain = pickle.loads(file.read_bytes())
     assert isinstance(kept[0][2][1], Bitcode) and not isinstance(plain[0][2][1], Bitcode)
+    assert "twice" in plain[6] and not kept[6], "the listing of types, a third of what is kept"
     parsed.clear()
     with only_from_cache():
         assert kernel()(2.5) == 5
     assert len(parsed) == 1
+
+
+def test_kernels_of_other_packages_are_kept_as_numba_does_it(
+    parsed: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has them in a cache of their own may read that where graphtide is not."""
+    (file,) = files(tmp_path)
+    assert b"graphtide" in file.read_bytes()
+    file.unlink()
+    monkeypatch.setattr(shipped, "PACKAGE", tmp_path)
+    assert kernel()(1.5) == 3
+    assert b"graphtide" not in file.read_bytes()
+
+
+def test_what_cannot_be_read_is_compiled_anew(parsed: list[bytes], tmp_path: Path) -> None:
+    """Such as what another user keeps for himself."""
+    (index,) = tmp_path.rglob("*.nbi")
+    index.unlink()
+    index.mkdir()
+    assert kernel()(2.5) == 5
+
+
+# -- another Numba --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def look_again() -> Iterator[Callable[[], str | None]]:
+    """What Numba lacks now."""
+
+    def look() -> str | None:
+        lacking.cache_clear()
+        return lacking()
+
+    yield look
+    lacking.cache_clear()
+
+
+def test_this_numba_has_what_is_relied_on(look_again: Callable[[], str | None]) -> None:
+    assert look_again() is None
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (caching, "CompileResultCacheImpl"),
+        (compiler.CompileResult, "_rebuild"),
+        (codegen.CPUCodeLibrary, "_get_module_for_linking"),
+        (codegen.JitEngine, "is_symbol_defined"),
+    ],
+)
+def test_what_is_gone_from_numba_is_missed(
+    look_again: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    monkeypatch.delattr(owner, name)
+    said = str(look_again())
+    assert name in said and said.endswith("is not there")
+
+
+def test_what_is_called_otherwise_or_keeps_its_things_elsewhere_is_missed(
+    look_again: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defined(self: Any, name: str) -> bool:
+        return name in self._symbols  # type: ignore[no-any-return]
+
+    def _defined(self: Any, name: str, library: Any) -> bool:
+        return name in self._defined_symbols  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(codegen.JitEngine, "is_symbol_defined", defined)
+    assert str(look_again()).endswith("JitEngine.is_symbol_defined does not use _defined_symbols")
+    monkeypatch.setattr(codegen.JitEngine, "is_symbol_defined", _defined)
+    assert str(look_again()).endswith("JitEngine.is_symbol_defined is called otherwise")
+
+
+@pytest.fixture
+def another_numba(look_again: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Numba that does the same, and has another name for a part of it."""
+
+    def load_overload(self: Any, sig: Any, target_context: Any) -> Any:
+        target_context.refresh()
+        return self._load_form(sig, target_context)
+
+    monkeypatch.setattr(Cache, "_load_form", Cache._load_overload, raising=False)
+    monkeypatch.setattr(Cache, "load_overload", load_overload)
+    monkeypatch.delattr(Cache, "_load_overload")
+    assert look_again() == "numba.core.caching.Cache.load_overload does not use _load_overload"
+
+
+def test_with_another_numba_kernels_are_kept_and_loaded_as_it_does_it(
+    parsed: list[bytes], tmp_path: Path, another_numba: None
+) -> None:
+    (file,) = files(tmp_path)
+    with only_from_cache():
+        assert kernel()(2.5) == 5, "what was kept before"
+    file.unlink()
+    assert kernel()(2.5) == 5
+    assert b"graphtide" not in file.read_bytes()
+    with only_from_cache():
+        assert kernel()(2.5) == 5
+
+
+def test_with_another_numba_kernels_that_came_compiled_are_not_used(
+    another_numba: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipped, "FILE", tmp_path / "kernels.bin")
+    made_for = dict.fromkeys(shipped.MadeFor.__dataclass_fields__, "")
+    header = json.dumps({"made_for": made_for, "parts": {}}).encode() + b"\n"
+    shipped.FILE.write_bytes(b"%b%b%d\n" % (shipped._FORMAT, header, zlib.crc32(header)))
+    shipped.shipped.cache_clear()
+    try:
+        assert str(shipped.shipped()).endswith("load_overload does not use _load_overload")
+    finally:
+        shipped.shipped.cache_clear()
+
+
+def test_a_start_says_once_that_numba_is_another(
+    another_numba: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kernels, "_load", lambda needs: None)
+    caplog.set_level(logging.INFO)
+    needs = Needs(directed=True, weighted=False, vertex_ids="int", programs=[], python_modules=[])
+    kernels.prepare(needs, threading.Event(), lambda progress: None)
+    assert [record.message for record in caplog.records if "as Numba does it by itself" in record.message] == [
+        "kernels are kept and loaded as Numba does it by itself, which takes longer: "
+        "numba.core.caching.Cache.load_overload does not use _load_overload"
+    ]

@@ -70,6 +70,7 @@ extend First {{ int32 more = 9; }}
 """
 KIND = 'syntax = "proto3"; package other.kind; enum Kind { UNKNOWN = 0; KNOWN = 1; }'
 ALL = (1,)
+TYPES = declared(TEXT, [KIND])
 
 
 def descriptor() -> Any:
@@ -111,7 +112,7 @@ Message = descriptor()
 
 
 def laid_out(*paths: Path, which: tuple[int, ...] = ALL, time: Path | None = None) -> Layout:
-    return layout(TEXT, {"other/kind.proto": KIND}, which, Wanted(paths, time))
+    return layout(TYPES, which, Wanted(paths, time))
 
 
 EVERY: list[Path] = [(f"{letter}_{kind}",) for letter in "ab" for kind in KINDS]
@@ -252,7 +253,7 @@ def test_older_syntax() -> None:
     }
     message B { optional A.C c = 1; optional int64 message = 2; }
     """
-    plan = layout(text, {}, (0,), Wanted([("src",), ("dst",), ("result",), ("option_b", "c", "x")]))
+    plan = layout(declared(text, ()), (0,), Wanted([("src",), ("dst",), ("result",), ("option_b", "c", "x")]))
     found, bad = plan.read([b"\x08\x05", b"\x08\x05\x1b\x08\x01\x1c\x2a\x04\x0a\x02\x08\x07"])
     assert not bad
     documents = found.documents()
@@ -267,6 +268,8 @@ BAD_SCHEMAS = [
     ("message A { int64 x 1; }", "has '1' where = must stand"),
     ("message A { int64 x = y; }", "has 'y' where a number must stand"),
     ("message A { int64 x = 1", "ends too early"),
+    ("message A { int64 x = 0; }", "has a field of number 0"),
+    ("message A { int64 x = 9223372036854775808; }", "has a field of number 9223372036854775808"),
     ("message A ; }", "has ';' where { must stand"),
     ("\0", "has '\\x00', which is not of its language"),
     ('syntax = "proto3', "has '\"proto3', which is not of its language"),

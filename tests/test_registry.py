@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import re
 import socket
 import ssl
 import threading
+import tomllib
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,6 +36,9 @@ from graphtide.daemon.ingest.decode_columns import Bad
 from graphtide.daemon.ingest.named_columns import NamedColumns
 from graphtide.daemon.ingest.registry import REFERENCES_MAX, Registry, RegistryAway
 from graphtide.daemon.ingest.sources import make_registry
+from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.records.encodings import REGISTERED
+from graphtide.daemon.records.spool_format import frame
 from graphtide.daemon.records.stream import Decoded, Partition, RawRecord
 from graphtide.daemon.tools import doctor
 from graphtide.gpma.index.ids import StringColumn
@@ -504,7 +510,7 @@ def test_schemas_that_are_too_large(registry: SchemaRegistry) -> None:
 
 
 def test_only_so_many_schemas_are_kept(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_registry, "KEPT_BYTES_MAX", 4 * (1 << 10) + 4 * len(json.dumps(EDGE)))
+    monkeypatch.setattr(decode_registry, "KEPT_BYTES_MAX", 4 * ((1 << 10) + 16 * len(json.dumps(EDGE))))
     numbers = [registry.register(f"kept{at}", EDGE) for at in range(6)]
     decoder = reading(registry)
 
@@ -516,6 +522,16 @@ def test_only_so_many_schemas_are_kept(registry: SchemaRegistry, monkeypatch: py
     assert [asks(number) for number in numbers] == [True] * 6
     assert [asks(number) for number in numbers[2:]] == [False] * 4, "the ones that were used last"
     assert asks(numbers[0]) and asks(numbers[2]) and not asks(numbers[4])
+
+
+def test_a_schema_of_no_use_is_read_once(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = registry.register("a", "message {", "PROTOBUF")
+    decoder = reading(registry)
+    record = raw(framed(number, b"", b"\0"))
+    bad = [("bad-schema", "the Protobuf schema has '{' where a name must stand")]
+    assert why(decoder.decode(record)) == bad
+    monkeypatch.setattr(decode_registry, "declared", None)
+    assert why(decoder.decode(record)) == bad
 
 
 def test_an_id_may_become_known(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -573,20 +589,18 @@ def test_one_that_says_nothing_is_away_in_time() -> None:
             Registry(url, timeout_s=0.1).schema(1)
 
 
-def test_one_that_drips_is_away_in_time() -> None:
+@pytest.mark.parametrize("head", [b"", b"\r\n"])
+def test_one_that_drips_is_away_in_time(head: bytes) -> None:
     """Each byte comes soon enough; all of them do not."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         over = threading.Event()
 
         def drip() -> None:
             taken, _ = listening.accept()
-            with taken:
-                taken.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            with taken, contextlib.suppress(OSError):  # it has hung up
+                taken.sendall(b"HTTP/1.1 200 OK\r\n" + head)
                 while not over.wait(0.01):
-                    try:
-                        taken.sendall(b" ")
-                    except OSError:
-                        return
+                    taken.sendall(b"x")
 
         dripping = threading.Thread(target=drip)
         dripping.start()
@@ -644,17 +658,48 @@ def test_settings() -> None:
     assert make_registry(from_tables({})) is None
 
 
+def test_records_in_a_spool(registry: SchemaRegistry, tmp_path: Path) -> None:
+    """In frames, as those of MessagePack are; a bad one is set aside at its own byte."""
+    number = registry.register("a", EDGE)
+    frames = [frame(framed(number, avro(EDGE, edge(at, 9)))) for at in range(3)]
+    frames[1] = frame(framed(number, b""))
+    (tmp_path / "edges.registry").write_bytes(b"".join(frames))
+    source = SpoolSource(tmp_path)
+    source.open(None)
+    try:
+        records = until(lambda: source.poll(1 << 20, 0.1))
+    finally:
+        source.close()
+    (decoded,) = reading(registry).decode_all(records)
+    assert [row[:2] for row in updates(decoded)] == [(0, 9), (2, 9)]
+    assert [(bad.offset, bad.reason) for bad in decoded.bad] == [(len(frames[0]), "malformed")]
+    assert decoded.record.next_offset == sum(map(len, frames))
+
+
+@pytest.mark.parametrize("page", ["operations.md", "protocol.md"])
+def test_examples_are_settings(page: str) -> None:
+    text = (Path(__file__).resolve().parents[1] / "docs" / page).read_text("utf-8")
+    found = [block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "registry" in block]
+    assert found
+    for block in found:
+        config = from_tables(tomllib.loads(block))
+        assert config.source.encoding in REGISTERED and config.source.registry.url
+        assert config.source.columns.src == "payer"
+
+
 def test_the_doctor_asks_the_registry() -> None:
     with SchemaRegistry() as server:
         config = from_tables({"source": {"registry": {"url": server.url}}})
         (finding,) = doctor._registry(config)
         assert (finding.status, finding.found) == ("ok", f"{server.url} (JSON, PROTOBUF, AVRO)")
-        server.answer = 404, b"<html>"
-        (finding,) = doctor._registry(config)
-        assert finding.status == "fail" and "is no schema registry" in finding.found
-        server.answer = 503, b""
-        (finding,) = doctor._registry(config)
-        assert finding.status == "fail" and "is no schema registry" in finding.found
+        for status, body, said in [
+            (200, b"<html>", "is no schema registry"),
+            (200, b"{}", "is no schema registry"),
+            (401, b"{}", "answers 401 to /schemas/types"),
+        ]:
+            server.answer = status, body
+            (finding,) = doctor._registry(config)
+            assert finding.status == "fail" and said in finding.found
     assert not [*doctor._registry(from_tables({}))]
 
 

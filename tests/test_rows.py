@@ -118,12 +118,26 @@ def test_rows_that_lie_near_and_far_are_opened(grow: bool, monkeypatch: pytest.M
         rows = array.view()
         chosen = np.sort(rng.permutation(VERTICES)[: rng.integers(1, VERTICES)]).astype(np.uint32)
         begin = int(rng.integers(0, chosen.size))
-        for near in (0, 1, VERTICES):  # a search for each, some of either, one walk
+        for near in (0, 100, 1 << 20):  # a search for each, some of either, one walk
             monkeypatch.setitem(open_rows.py_func.__globals__, "_NEAR", near)
             open_rows.py_func(rows, chosen, begin, chosen.size, slots)
             for k, v in enumerate(chosen[begin:].tolist()):
                 keys = keys_of(rows, runs_on(rows, slots[k], int(rows.degrees[v])))
                 assert keys == keys_of(rows, runs(rows, v))
+
+
+def test_hubs_between_rows_are_not_gone_past() -> None:
+    """Small rows with a hub between every two of them are looked for, one by one."""
+    n, hub_degree = 40, 4000
+    vertex, head = np.divmod(np.arange(n * hub_degree), hub_degree)
+    array = PackedMemoryArray(weighted=False)
+    array.ensure_vertices(n)
+    array.load(EdgeList(pack(vertex, head)[(vertex % 2 == 1) | (head < 2)]))
+    small, slots = np.arange(0, n, 2, dtype=np.uint32), np.empty(n, np.int64)
+    rows = array.view()
+    assert reads_of(lambda rows: open_rows.py_func(rows, small, 0, small.size, slots), rows) <= 4 * small.size
+    for k, u in enumerate(small.tolist()):
+        assert keys_of(rows, runs_on(rows, slots[k], int(rows.degrees[u]))) == keys_of(rows, runs(rows, u))
 
 
 def test_the_first_neighbor_that_a_bitmap_holds() -> None:

@@ -148,6 +148,31 @@ def test_who_names_a_processor_gets_kernels_for_that(package: Path, monkeypatch:
     assert "NUMBA_CPU_NAME" in str(shipped.shipped())
 
 
+def test_who_denies_wide_registers_gets_kernels_without(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rewritten(shipped.FILE, features="+avx")
+    assert isinstance(shipped.shipped(), Shipped) == llvm.get_host_cpu_features().get("avx", False)
+    shipped.shipped.cache_clear()
+    monkeypatch.setattr(config, "ENABLE_AVX", 0)  # as NUMBA_ENABLE_AVX does
+    assert str(shipped.shipped()).endswith("this processor lacks avx")
+
+
+def test_kernels_that_name_what_is_not_here_are_passed_over(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a module of another NumPy."""
+    whole = shipped.FILE.read_bytes()
+    assert whole.count(b"numba") > 1
+    begin = Shipped.read(shipped.FILE).begin
+    parts = whole[begin:].replace(b"numba", b"amnub")
+    said = json.loads(whole.split(b"\n", 2)[1])
+    for name, (offset, length, _) in said["parts"].items():
+        said["parts"][name] = offset, length, zlib.crc32(parts[offset : offset + length])
+    header = json.dumps(said).encode() + b"\n"
+    shipped.FILE.write_bytes(b"%b%b%d\n%b" % (shipped._FORMAT, header, zlib.crc32(header), parts))
+    assert isinstance(shipped.shipped(), Shipped)
+    assert count(lambda: fresh(package).total(np.arange(4.0))) == 2
+
+
 def test_kernels_of_modules_that_have_changed_are_passed_over(package: Path) -> None:
     with open(package / "sums.py", "a") as module:
         module.write("\n# another line, which moves nothing\n")
@@ -243,6 +268,7 @@ def compiler(status: int, cache: Path) -> Callable[..., SimpleNamespace]:
         assert command[-2:] == ["graphtide.daemon.kernels", "--all"]
         assert (env["NUMBA_CPU_NAME"], env["NUMBA_CPU_FEATURES"]) == portable.TARGETS["x86_64"]
         assert env["NUMBA_DISABLE_INTEL_SVML"] == "1"
+        assert not {"NUMBA_BOUNDSCHECK", "NUMBA_CACHE_LOCATOR_CLASSES"} & env.keys()
         shutil.copytree(cache, env["NUMBA_CACHE_DIR"], dirs_exist_ok=True)
         return SimpleNamespace(returncode=status)
 
@@ -254,6 +280,8 @@ def test_portable_kernels_are_put_into_the_package(
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(subprocess, "run", compiler(0, made.parent / "cache"))
+    monkeypatch.setenv("NUMBA_BOUNDSCHECK", "1")
+    monkeypatch.setenv("NUMBA_CACHE_LOCATOR_CLASSES", "InTreeCacheLocator")
     with monkeypatch.context() as patch:
         patch.setattr(shipped, "PACKAGE", made)  # Numba's cache goes by where the modules were
         shipped.FILE.unlink()
@@ -264,6 +292,10 @@ def test_portable_kernels_are_put_into_the_package(
     monkeypatch.setattr(shipped, "FILE", package / "no" / "kernels.bin")
     with pytest.raises(NotWritten, match=r"kernels\.bin"):
         portable.compile_portable()
+    shipped.FILE.mkdir(parents=True)
+    with pytest.raises(NotWritten, match=r"kernels\.bin"):
+        portable.compile_portable()
+    assert [file.name for file in shipped.FILE.parent.iterdir()] == ["kernels.bin"]
 
 
 def test_portable_kernels_are_refused_where_they_cannot_be_made(
@@ -330,6 +362,8 @@ def test_a_wheel_with_kernels_starts_and_compiles_nothing(
 ) -> None:
     if not run_long:
         pytest.skip("compiles every kernel there is: make test-long")
+    if platform.machine() not in portable.TARGETS:
+        pytest.skip(f"no portable kernels on {platform.machine()}")
     run("sh", str(ROOT / "ops" / "wheel.sh"), sys.executable, str(tmp_path / "dist"))
     (wheel,) = (tmp_path / "dist").iterdir()
     assert wheel.name.endswith(f"-cp{sys.version_info[0]}{sys.version_info[1]}-none-linux_x86_64.whl")

@@ -245,8 +245,8 @@ struct Propagating : Run<CdlpJob> {
 
     // -- voting ----------------------------------------------------------------------------------------------------
 
-    // What a lane has done to its vertex.
-    struct Outcome {
+    // A lane's vertex, whose rows are to be read, and whether it gets another label.
+    struct Voter {
         u32 vertex;
         Row out, in;
         bool moves;
@@ -254,21 +254,22 @@ struct Propagating : Run<CdlpJob> {
         __device__ __forceinline__ u32 entries() const { return out.degree + in.degree; }
     };
 
-    __device__ __forceinline__ Outcome rows_of(u32 v) const
+    __device__ __forceinline__ Voter rows_of(u32 v) const
     {
-        Outcome of = {v, load_row(out, v), {0, 0}, false};
+        Voter of = {v, load_row(out, v), {0, 0}, false};
         if (job.is_directed) of.in = load_row(in, v);
         return of;
     }
 
-    // Those who were asked, or all vertices.
+    // Those who were asked, or all vertices. Of few a warp takes less than 32: their rows are counted one after the other.
     __device__ __forceinline__ void settle(u32 n, bool is_whole)
     {
-        for (u64 first = u64(place.warp) * 32; first < n; first += place.n_threads) {
+        const u32 n_together = u32(min((u64(n) + place.n_warps - 1) / place.n_warps, u64(32)));
+        for (u64 first = u64(place.warp) * n_together; first < n; first += u64(place.n_warps) * n_together) {
             const u64 k = first + place.lane;
-            Outcome mine = {0, {0, 0}, {0, 0}, false};
+            Voter mine = {0, {0, 0}, {0, 0}, false};
             bool votes = false;
-            if (k < n) {
+            if (place.lane < n_together && k < n) {
                 const u32 v = is_whole ? u32(k) : load_cached(job.asked + k);
                 votes = is_whole || !keeps_lead(v);
                 if (votes) mine = rows_of(v);
@@ -301,7 +302,7 @@ struct Propagating : Run<CdlpJob> {
     }
 
     // By one lane.
-    __device__ __forceinline__ void conclude(Outcome& of, const Poll& poll)
+    __device__ __forceinline__ void conclude(Voter& of, const Poll& poll)
     {
         const u32 v = of.vertex, label = poll.most ? poll.best : v, old = load_cached(labels + v);
         store_cached(leads + v, u16(min(poll.most - poll.next, LEAD_MAX)));
@@ -313,7 +314,7 @@ struct Propagating : Run<CdlpJob> {
     }
 
     // Has those of the lanes' vertices that got another label tell of it in the next round.
-    __device__ __forceinline__ void move(const Outcome& mine)
+    __device__ __forceinline__ void move(const Voter& mine)
     {
         const bool moves[2] = {mine.moves, false};
         if (!__any_sync(ALL_LANES, mine.moves)) return;
@@ -386,9 +387,8 @@ struct Propagating : Run<CdlpJob> {
 
     __device__ __forceinline__ Frontier long_in() const
     {
-        Frontier rows = {job.voter_rows + job.voters_room, job.long_rows + 3 * u64(job.long_room), nullptr, job.voters_room};
-        rows.counts = &job.counters->long_in;
-        return rows;
+        Entry* const short_rows = job.voter_rows + job.voters_room;
+        return {short_rows, job.long_rows + 3 * u64(job.long_room), &job.counters->long_in, job.voters_room};
     }
 
     // Slots for the labels of so many neighbours: whole pieces, a power of two.
@@ -427,7 +427,7 @@ struct Propagating : Run<CdlpJob> {
     {
         for (u64 first = u64(place.warp) * 32; first < n_voters; first += place.n_threads) {
             const bool is_there = first + place.lane < n_voters;
-            Outcome mine = {0, {0, 0}, {0, 0}, false};
+            Voter mine = {0, {0, 0}, {0, 0}, false};
             u64 at = 0, slots = 0;
             if (is_there) {
                 mine = rows_of(load_cached(job.voters[wave & 1] + first + place.lane));
@@ -501,7 +501,7 @@ struct Propagating : Run<CdlpJob> {
     {
         const u32 begin = load_cached(job.tables + v);
         if (begin == NOWHERE) return;
-        Outcome of = rows_of(v);
+        Voter of = rows_of(v);
         const u64 n_pieces = slots_for(of.entries()) / PIECE;
         Poll poll = {NO_LABEL, 0, 0, 0};
         for (u64 k = place.lane; k < n_pieces; k += 32) poll = merged(poll, load_wide(job.polls + begin + k));

@@ -9,6 +9,11 @@ struct Span {
     u32 vertex, first, last, degree;
 
     __device__ __forceinline__ Row row() const { return {first, degree}; }
+
+    __device__ __forceinline__ u32 leaves() const { return degree ? last - first + 1 : 0; }
+
+    // From a later leaf on; the degree is as many edges as may be left.
+    __device__ __forceinline__ Row row_from(u32 leaf) const { return {first + leaf, leaf < leaves() ? degree : 0}; }
 };
 
 __device__ __forceinline__ Span span_of(const State& rows, u32 vertex)
@@ -50,12 +55,13 @@ __device__ __forceinline__ bool leads_to(const State& rows, const Span& row, u32
     return at < count && load_constant(keys + at) == key;
 }
 
-// Calls visit(edges) for the row of a vertex, leaf by leaf in order; all lanes of a warp are in a call.
-template <class Visit>
-__device__ __forceinline__ void walk_row_by_warp(const State& rows, u32 vertex, const Row& row, Visit visit)
+// Calls visit(edges) for the row of a vertex, leaf by leaf in order, or for ``n_leaves`` of them; all lanes of a warp are in
+// a call.
+template <class Visit> __device__ __forceinline__ void walk_row_by_warp(
+    const State& rows, u32 vertex, const Row& row, Visit visit, u32 n_leaves = NO_LEAF)
 {
     u32 leaf = row.leaf;
-    for (u32 left = row.degree; left; leaf++) {
+    for (u32 left = row.degree; left && n_leaves; leaf++, n_leaves--) {
         const Edges edges = edges_of(load_part(rows, leaf), leaf, vertex);
         left -= vote(edges.live[0], edges.live[1]).count();
         visit(edges);

@@ -6,10 +6,11 @@
 
 // Zero between runs, all but the barrier.
 struct TallyCounters {
-    u64 steps;     // about what a change costs, as the host counts it; from scratch the entries that were read
-    u64 entries;   // that were looked up; from scratch those of all forward lists
+    u64 steps;       // about what a change costs, as the host counts it; from scratch the entries that were read
+    u64 entries;     // that were looked up; from scratch those of all forward lists
+    u64 long_links;  // links of several pieces << 32 | their pieces but for the first ones
     u32 touched;
-    u32 barrier;   // of the grid; never reset
+    u32 barrier;     // of the grid; never reset
 };
 
 // The forward links of a vertex: those to vertices of larger (degree, id). First come those of its out-row, then those
@@ -31,10 +32,11 @@ struct TallyJob {
     u32 changes_room;
     u32 is_directed;
     u32 weighs;           // 1: a triangle counts for a vertex as often as its opposite side has arcs
-    u32 unused;
+    u32 piece_leaves;     // of a row that a warp walks in one piece
     // A change: its links in both directions, ascending, and their arcs, before | after << NOW_SHIFT.
     const u64* keys;
     const u8* arcs;
+    u64* long_links;  // [n_links] those of several pieces: the number of the second << 32 | link
     u64 steps_max;  // nothing is done when it costs more
     // From scratch.
     Forward* forward;  // [vertices]
@@ -57,7 +59,7 @@ __device__ __forceinline__ void tell_tally(const TallyJob& job, u32 gave_up)
     TallyCounters* const counters = job.counters;
     const u64 said[TALLY_SAID] = {
         gave_up, load_cached(&counters->touched), load_cached(&counters->steps), load_cached(&counters->entries)};
-    counters->steps = counters->entries = 0;
+    counters->steps = counters->entries = counters->long_links = 0;
     counters->touched = 0;
     __threadfence_system();
     for (u32 k = 0; k < TALLY_SAID; k++) tell(job, k, said[k]);

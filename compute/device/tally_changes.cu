@@ -3,7 +3,8 @@
 // so is the measure of what it costs.
 //
 // A warp takes a link. Of its two ends that with the shorter rows is walked, lane by lane, with the links that ended;
-// each vertex there is looked up among the changed links of the other end, else in its rows, in place.
+// each vertex there is looked up among the changed links of the other end, else in its rows, in place. Links between hubs are
+// cut into pieces of some leaves, which all warps take equal shares of.
 #include "tally.cuh"
 
 constexpr u32 BEFORE = (1u << NOW_SHIFT) - 1;
@@ -25,10 +26,8 @@ struct Tallying : Run<TallyJob> {
         barrier();
         const bool gives_up = load_cached(&job.counters->steps) > job.steps_max;
         if (!gives_up) {
-            for (u32 k = place.warp; k < job.n_links; k += place.n_warps) {
-                const u64 key = load_constant(job.keys + k);
-                if (source(key) < destination(key)) take(key, load_constant(job.arcs + k));
-            }
+            for (u32 k = place.warp; k < job.n_links; k += place.n_warps) take_first(k);
+            take_others();
             add_by_block({0, place.lane ? 0 : cost[1]}, &job.counters->steps);
             barrier();
             write_changes();
@@ -47,9 +46,24 @@ struct Tallying : Run<TallyJob> {
             const u64 mine = entries_of(source(key)), its = entries_of(destination(key));
             const u64 few = min(mine, its), many = max(mine, its);
             cost[0] += LINK_STEPS + (SEARCH_STEPS * few < many ? SEARCH_STEPS * few : few + many);
+            if (is_divided(few)) divide(k, mine <= its ? source(key) : destination(key));
         }
         __syncwarp();
         add_by_block({cost[0], 0}, &job.counters->steps);
+    }
+
+    // Whether a link is cut into pieces, by the entries of its shorter end; rows of few of them may lie in many leaves.
+    __device__ __forceinline__ bool is_divided(u64 entries) const { return entries > job.piece_leaves * LEAF_SLOTS; }
+
+    // Lists a link that has several pieces, going by the rows of one end.
+    __device__ __forceinline__ void divide(u32 k, u32 v)
+    {
+        const Spans rows = spans_of(out, in, job.is_directed, v);
+        const u32 leaves = max(rows.out.leaves(), rows.in.leaves());
+        if (leaves <= job.piece_leaves) return;
+        const u64 others = (leaves - 1) / job.piece_leaves;
+        const u64 found = atomicAdd(&job.counters->long_links, 1ull << 32 | others);
+        store_cached(job.long_links + (found >> 32), found << 32 | k);
     }
 
     // How many entries a list of the links of a vertex can have, with those that the change ended.
@@ -109,8 +123,38 @@ struct Tallying : Run<TallyJob> {
         return {v, overlay_of(v), spans_of(out, in, job.is_directed, v), 0};
     }
 
-    __device__ __forceinline__ void take(u64 key, u32 arcs)
+    // The first piece of a link, with what it ended.
+    __device__ __forceinline__ void take_first(u32 k)
     {
+        const u64 key = load_constant(job.keys + k);
+        if (source(key) < destination(key)) take(k, 0);
+    }
+
+    // A share of all other pieces.
+    __device__ __forceinline__ void take_others()
+    {
+        const u64 found = load_cached(&job.counters->long_links);
+        const u32 n = u32(found >> 32), n_pieces = u32(found), share = (n_pieces + place.n_warps - 1) / place.n_warps;
+        u32 at = u32(min(u64(place.warp) * share, u64(n_pieces)));
+        const u32 end = u32(min(u64(at) + share, u64(n_pieces)));
+        if (at >= end) return;
+        u32 low = 0;  // the last link whose pieces begin there or before
+        for (u32 high = n; high - low > 1;) {
+            const u32 middle = (low + high) / 2;
+            if (first_piece(middle) <= at) low = middle;
+            else high = middle;
+        }
+        for (; at < end; low++) {
+            const u32 first = first_piece(low), stop = low + 1 < n ? min(end, first_piece(low + 1)) : end;
+            for (; at < stop; at++) take(u32(load_cached(job.long_links + low)), 1 + at - first);
+        }
+    }
+
+    __device__ __forceinline__ u32 first_piece(u32 at) const { return u32(load_cached(job.long_links + at) >> 32); }
+
+    __device__ __forceinline__ void take(u32 k, u32 piece)
+    {
+        const u64 key = load_constant(job.keys + k);
         End few = end_at(source(key)), many = end_at(destination(key));
         const auto size = [](const End& end) { return u64(end.rows.degree()) + (end.own.end - end.own.begin); };
         if (size(few) > size(many)) {
@@ -118,19 +162,32 @@ struct Tallying : Run<TallyJob> {
             few = many;
             many = other;
         }
-        cost[1] += size(few);
-        const Arcs link = arcs_from(arcs);
-        walk_row_by_warp(out, few.vertex, few.rows.out.row(), [&](const Edges& row) {
+        const Arcs link = arcs_from(load_constant(job.arcs + k));
+        const u32 first = piece * job.piece_leaves, n_leaves = is_divided(size(few)) ? job.piece_leaves : NO_LEAF;
+        const auto visit_out = [&](const Edges& row) {
             take_both(link, few, many, row.live, row.head, [&](u32 w) {
                 return job.is_directed ? 1 + (job.weighs && leads_to(in, few.rows.in, w)) : 2;
             });
-        });
-        walk_row_by_warp(in, few.vertex, few.rows.in.row(), [&](const Edges& row) {
+        };
+        const auto visit_in = [&](const Edges& row) {
             bool is_only_here[2];
             for (u32 j = 0; j < 2; j++) is_only_here[j] = row.live[j] && !leads_to(out, few.rows.out, row.head[j]);
             __syncwarp();
             take_both(link, few, many, is_only_here, row.head, [](u32) { return 1u; });
-        });
+        };
+        walk_row_by_warp(out, few.vertex, few.rows.out.row_from(first), visit_out, n_leaves);
+        walk_row_by_warp(in, few.vertex, few.rows.in.row_from(first), visit_in, n_leaves);
+        if (!piece) {
+            cost[1] += size(few);
+            take_ended(link, few, many);
+        }
+        differ(few);
+        differ(many);
+    }
+
+    // What changed links of one end are links no more.
+    __device__ __forceinline__ void take_ended(const Arcs& link, End& few, End& many)
+    {
         for (u32 first = few.own.begin; first < few.own.end; first += 32) {
             const u32 at = first + place.lane;
             const bool is_there = at < few.own.end && !arcs_from(load_constant(job.arcs + at)).is;
@@ -138,8 +195,6 @@ struct Tallying : Run<TallyJob> {
             const u32 head[2] = {is_there ? destination(load_constant(job.keys + at)) : 0, 0};
             take_both(link, few, many, has_ended, head, [](u32) { return 0u; });
         }
-        differ(few);
-        differ(many);
     }
 
     // The triangles of a link with these vertices, two a lane, to which its first end is linked.

@@ -28,8 +28,8 @@ _LISTS = ("forward", "heads", "tails", "head_arcs")
 TALLY_JOB: Final = np.dtype(
     [
         *((name, np.uint64) for name in (*_COLUMNS, "counters", "status", "changes")),
-        *((name, np.uint32) for name in ("changes_room", "is_directed", "weighs", "unused")),
-        *((name, np.uint64) for name in ("keys", "arcs", "steps_max", *_LISTS)),
+        *((name, np.uint32) for name in ("changes_room", "is_directed", "weighs", "piece_leaves")),
+        *((name, np.uint64) for name in ("keys", "arcs", "long_links", "steps_max", *_LISTS)),
         *((name, np.uint32) for name in ("n_links", "n_vertices", "sequence", "unused_too")),
     ]
 )
@@ -37,7 +37,7 @@ TALLY_JOB: Final = np.dtype(
 
 TALLY_COUNTERS: Final = np.dtype(
     [
-        *((name, np.uint64) for name in ("steps", "entries")),
+        *((name, np.uint64) for name in ("steps", "entries", "long_links")),
         *((name, np.uint32) for name in ("touched", "barrier")),
     ]
 )
@@ -60,12 +60,14 @@ def tally_kernels() -> Kernels:
     return Kernels(SOURCES, weighted=False)
 
 
+# Leaves of a row that a warp walks in one piece; not measured on a card.
+PIECE_LEAVES = 4
 # Columns grow by this factor.
 _ROOM = 1.5
 # The list of changes has room for one vertex in so many, and for so many at least; else all are copied.
 CHANGES_SHARE, CHANGES_LEAST = 16, 4096
 
-_CALL = struct.Struct("=7Q4I")
+_CALL = struct.Struct("=8Q4I")
 assert TALLY_JOB.fields is not None
 _CALL_BEGINS = TALLY_JOB.fields["keys"][1]
 assert _CALL_BEGINS + _CALL.size == TALLY_JOB.itemsize
@@ -114,10 +116,11 @@ class TallyRuns:
         self._staging = Staging(self._stream)
         with self._stream:
             self._counters = zeros(TALLY_COUNTERS.itemsize, np.uint8)
+            self._long_links = allocate(0, np.uint64)
         self._by_vertex: _ByVertex | None = None
         job = self._calls.job
         job["counters"] = address(self._counters)
-        job["is_directed"], job["weighs"] = device.directed, weighs
+        job["is_directed"], job["weighs"], job["piece_leaves"] = device.directed, weighs, PIECE_LEAVES
 
     # -- arrays -----------------------------------------------------------------------------------------------
 
@@ -167,9 +170,10 @@ class TallyRuns:
         arcs = links.before | links.after << np.uint8(NOW_SHIFT)
         with self._stream:
             there = self._staging.bring(EdgeBatch(links.keys, arcs), weighted=False)
-        run = self._run(
-            "change", device, (address(there.keys), address(there.ops), steps_max, 0, 0, 0, 0), arcs.size
-        )
+            if arcs.size > self._long_links.size:
+                self._long_links = allocate(int(_ROOM * arcs.size), np.uint64)
+        given = (address(array) for array in (there.keys, there.ops, self._long_links))
+        run = self._run("change", device, (*given, steps_max, 0, 0, 0, 0), arcs.size)
         self._staging.arrived()
         return run
 
@@ -187,7 +191,7 @@ class TallyRuns:
             heads, tails = allocate(n_links, np.uint32), allocate(n_links, np.uint32)
             arcs = allocate(n_links, np.uint8) if self._weighs and self._directed else None
         lists = (address(array) for array in (forward, heads, tails, arcs))
-        run = self._run("start", device, (0, 0, 0, *lists), 0)
+        run = self._run("start", device, (0, 0, 0, 0, *lists), 0)
         tally = there.deltas[:n].get(stream=self._stream).view(np.uint64)
         neighbors: Vertices = there.touched[:n].get(stream=self._stream)
         self.clear()

@@ -658,6 +658,66 @@ class EpochConfig(Section):
             yield "queue_updates_max", f"must be at least epoch.updates_max ({self.updates_max})"
 
 
+class WindowConfig(Section):
+    """Edges that expire by themselves: those of some time, or the newest ones. Without `length` and `count`:
+    none."""
+
+    length: float | None = Field(
+        default=None,
+        gt=0,
+        le=3.2e9,
+        description="Seconds of event time that an edge lasts after its last upsert. Times are those of updates "
+        "(`ts`), else of the records of Kafka; an insert in a spool file must have one. Event time is how far all "
+        "partitions have come.",
+        examples=["86400"],
+    )
+    count: int | None = Field(
+        default=None,
+        ge=1,
+        le=1 << 40,
+        description="The newest so many edges last, by the order in which their last upserts are applied. An edge "
+        "that is deleted counts until so many newer ones came.",
+        examples=["1000000"],
+    )
+    isolated: Literal["keep", "delete"] = Field(
+        default="keep",
+        description="What becomes of vertices without edges: they stay, or are deleted, and then exist exactly as "
+        "long as they have an edge.",
+    )
+    allowed_lateness: float = Field(
+        default=0.0,
+        ge=0,
+        le=3.2e9,
+        description="With `length`: seconds that event time stays behind the newest time of each partition, so "
+        "that older updates may come. An upsert whose edge would have expired is dropped and counted.",
+    )
+    idle_timeout: float = Field(
+        default=60.0,
+        ge=0.1,
+        le=3.2e9,
+        description="With `length`: seconds after which a partition that nothing comes of, and of which nothing "
+        "is left to read, does not hold event time back any more. It takes part again with its next record.",
+    )
+    max_future_skew: float = Field(
+        default=3600.0,
+        ge=0,
+        le=3.2e9,
+        description="With `length`: an update whose time lies more than so many seconds in the future, when it is "
+        "read first, is bad: one alone would have everything expire.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if self.length is not None and self.count is not None:
+            yield "count", "must be left out with window.length: edges last for some time, or the newest ones do"
+        if self.length is not None and self.length < 0.001:
+            yield "length", "must be at least 0.001: times are milliseconds"
+
+    @property
+    def is_on(self) -> bool:
+        """Whether edges expire."""
+        return self.length is not None or self.count is not None
+
+
 class LimitsConfig(Section):
     """What one client may ask for. Each limit is enforced before memory is spent."""
 
@@ -1110,6 +1170,7 @@ class Config(Section):
     results: ResultsConfig = Field(default_factory=ResultsConfig)
     program: tuple[ProgramConfig, ...] = Field(default_factory=_default_programs)
     epoch: EpochConfig = Field(default_factory=EpochConfig)
+    window: WindowConfig = Field(default_factory=WindowConfig)
     server: ServerConfig = Field(default_factory=ServerConfig)
     metrics: MetricsConfig = Field(default_factory=MetricsConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)

@@ -41,6 +41,7 @@ from .recording import Recording
 from .sides import Sides
 from .standing import Standing, bytes_of
 from .storage import Storage
+from .window import Window
 
 log = logging.getLogger(__name__)
 
@@ -110,13 +111,14 @@ class Pipeline:
         lost: LostDevice | None = None,
         rebalancing: Rebalancing | None = None,
         results: Outgoing | None = None,
+        window: Window | None = None,
         full_audit: bool = False,
     ) -> None:
         """``source``, ``dead_letters``: how reading goes on, and what was refused by reason, which are shown.
         ``numbering``: how vertices were numbered at the start, which is shown, too.
         ``stop``: ends a wait for memory. ``card``: the graph's device, if it has one; ``lost``: the one that
         this start does without. ``rebalancing``: who moves rows between sides. ``results``: who writes what
-        changed. (None: nobody.)
+        changed. (None: nobody.) ``window``: what has edges expire; None: nothing.
 
         ``full_audit``: check everything after every epoch.
         """
@@ -143,11 +145,13 @@ class Pipeline:
         self.sides = Sides(self.graph, metrics, card, lambda: self.engine.programs, lost)
         self.rebalancing = rebalancing
         self.results = results
+        self.window = window
         self.full_audit = full_audit
         self.between = BetweenEpochs(queue.wake)
         self.asked: Callable[[], Mapping[str, Any]] = dict
         """What to show of programs that are asked for at run time."""
         self._followed: list[Since] = []
+        self._item = 0  # the last one that came from the queue
         self._published_at = 0.0
         self._passes_published = 0
         self._written_published = 0
@@ -173,13 +177,18 @@ class Pipeline:
         while True:
             self.health.turn()
             self._require_rows()
-            taken = self.queue.take(self.epochs.updates_max, timeout_s=0.1, linger_s=self.epochs.linger_ms / 1000)
-            if taken:
+            expiring = None if self.queue.closed else self._expiring()
+            room = self.epochs.updates_max - (0 if expiring is None else expiring.updates)
+            timeout_s = 0.1 if expiring is None else 0.0
+            taken = self.queue.take(room, timeout_s=timeout_s, linger_s=self.epochs.linger_ms / 1000)
+            if taken or expiring is not None:
                 point("epoch.taken")
-                if not self._epoch(taken):
+                if not self._epoch(taken, expiring):
                     self.queue.close()  # whoever waits there for room need not
                     return
-                self.health.recovery.published(taken[-1].item)
+                if taken:
+                    self._item = taken[-1].item
+                    self.health.recovery.published(self._item)
             elif self.queue.closed:
                 return
             self._publish_wait()
@@ -265,12 +274,22 @@ class Pipeline:
         """A checkpoint that is being written, or a program computed beside us, has vertices alive that died."""
         return self.checkpoints.writing or bool(self._followed)
 
-    def _epoch(self, taken: Sequence[Prepared]) -> bool:
-        """False: the end came while the graph waited for memory; nothing of this was taken."""
+    def _expiring(self) -> Prepared | None:
+        """What goes by itself, for the next epoch."""
+        if self.window is None:
+            return None
+        return self.window.expiring(self.epochs.updates_max, self.position.offsets, self._item)
+
+    def _epoch(self, came: Sequence[Prepared], expiring: Prepared | None = None) -> bool:
+        """``came``: from the queue; ``expiring``: what goes by itself, before that. At least one of the two.
+
+        False: the end came while the graph waited for memory; nothing of this was taken.
+        """
         started = time.perf_counter()
-        for item in taken:
+        for item in came:
             self.metrics.stage("queue", started - item.prepared_at)
-        self.recording.begin(self.position.offsets, taken, in_trouble=lambda: self._publish([], None))
+        self.recording.begin(self.position.offsets, came, in_trouble=lambda: self._publish([], None))
+        taken = came if expiring is None else [expiring, *came]
         batch, vertex_ops = one_batch(taken, weighted=self.graph.weighted, columns=self.graph.columns)
         updates = len(batch) + (0 if vertex_ops is None else len(vertex_ops))
         applied = started
@@ -280,6 +299,8 @@ class Pipeline:
         tries = 0
         while True:
             try:
+                if self.window is not None:
+                    self.window.make_room(batch)
                 with self.gate.apply():
                     if len(batch) or vertex_ops is not None or taken[-1].n_vertices > self.graph.n_vertices:
                         begun = time.perf_counter()
@@ -307,6 +328,9 @@ class Pipeline:
             if self.stop.wait(MEMORY_PAUSE_S):
                 return False
         self.memory.granted()
+        if self.window is not None:
+            self.window.note(taken, batch, vertex_ops, change)
+            self.metrics.expired(0 if expiring is None else len(expiring.batches[0].edges))
         if change is not None:
             for since in self._followed:
                 since.note(change)
@@ -464,6 +488,8 @@ class Pipeline:
             memory_bytes=self.memory_bytes(),
         )
         self.sides.look()
+        if self.window is not None:
+            self.metrics.window(**self.window.shown())
         self.metrics.published(self.position.incarnation, self.position.number)
 
     def memory_bytes(self) -> dict[str, int]:
@@ -473,6 +499,8 @@ class Pipeline:
         for program in self.engine.programs:
             sizes[f"program_{program.id}"] = bytes_of(program)
         sizes["checkpoint"] = self.checkpoints.memory_bytes()
+        if self.window is not None:
+            sizes["window"] = self.window.memory_bytes()
         return sizes
 
     def stats(self) -> dict[str, Any]:
@@ -503,6 +531,7 @@ class Pipeline:
             "audit": self.background_audit.stats(),
             "checkpoint": None if newest is None else self._shown(newest),
             **({} if self.results is None else {"results": self.results.stats()}),
+            **({} if self.window is None else {"window": self.window.stats()}),
         }
 
     def _shown(self, newest: Newest) -> dict[str, Any]:

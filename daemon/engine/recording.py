@@ -43,7 +43,7 @@ class Recording:
         fresh = [item for item in taken if not item.recorded]
         known = taken[: len(taken) - len(fresh)]
         self._before = known[-1].offsets if known else before
-        self._passed = [Passed(item.offsets, item.together, item.late) for item in fresh]
+        self._passed = [Passed(item.offsets, item.together, item.late, item.decided) for item in fresh]
         if self._passed:
             self._write(in_trouble)
 

@@ -31,6 +31,7 @@ from ..records.encodings import (
     ROW,
     Encoding,
 )
+from ..records.event_time import NO_TIME
 from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
 from . import decode_text
 from .decode_arrow import decode_arrow
@@ -147,6 +148,14 @@ class Decoder:
                 decoded += map(self.decode, some)
         return decoded
 
+    def accept_until(self, latest_ms: int) -> None:
+        """From now on inserts must have a time, and nothing may have a later one (milliseconds since 1970)."""
+        self._rules = replace(self._rules, latest_ms=latest_ms)
+
+    def _time_of(self, record: RawRecord) -> int:
+        """What updates have as their time that give none."""
+        return record.timestamp_ms if record.timed or self._rules.latest_ms is None else NO_TIME
+
     def decode(self, record: RawRecord) -> Decoded:
         """The good updates and the bad rest.
 
@@ -200,8 +209,8 @@ class Decoder:
             begin = row + 1
 
     def _object(self, record: RawRecord, *, events: bool) -> list[Edge] | Bad | Decoded:
-        """The edge objects that a record of JSON stands for, with their times, or why it is bad; of one of several
-        lines, or many updates, what it comes to."""
+        """The edge objects that a record of JSON stands for, or why it is bad; of one of several lines, or many
+        updates, what it comes to."""
         value = record.value
         if value is None:
             return []
@@ -214,14 +223,15 @@ class Decoder:
             elif (edge := self._json.read(document)) is not None:
                 edges = [edge]
             else:
-                return self._whole(record, decode_document(document, self._rules, record.timestamp_ms))
+                return self._whole(record, decode_document(document, self._rules, self._time_of(record)))
         except Bad as bad:
             return bad
-        for edge in edges:
-            edge.setdefault("ts", record.timestamp_ms)
         return edges
 
     def _together(self, records: Sequence[RawRecord], made: Sequence[list[Edge] | Bad]) -> Decoded:
+        for record, edges in zip(records, made, strict=True):
+            for edge in () if isinstance(edges, Bad) else edges:
+                edge.setdefault("ts", self._time_of(record))
         block, bad = one_block(made, self._rules)
         letters = [_bad_value(records[row], why) for row, why in bad]
         return self._finished(records, [] if block is None else [block], letters)
@@ -248,10 +258,10 @@ class Decoder:
         """A record's header line (empty: it needs none), and its time. None: it is read by itself."""
         value, header = record.value, b""
         if value is None or (encoding == "el" and value.startswith(_MATRIX_MARKET)):
-            return None, record.timestamp_ms
+            return None, self._time_of(record)
         if encoding == "csv" and self._fixed_layout is None:
             header = value[: value.find(b"\n") + 1 or len(value)]
-        return header, record.timestamp_ms
+        return header, self._time_of(record)
 
     def _finished(
         self, records: Sequence[RawRecord], blocks: Sequence[UpdateBlock], letters: Sequence[BadRecord]
@@ -268,22 +278,22 @@ class Decoder:
         if encoding == BARRIER:
             return self._barrier(record, value)
         if encoding == "msgpack":
-            return self._whole(record, decode_msgpack(value, self._rules, record.timestamp_ms))
+            return self._whole(record, decode_msgpack(value, self._rules, self._time_of(record)))
         if encoding == "arrow":
-            return self._whole(record, decode_arrow(value, self._rules, record.timestamp_ms))
+            return self._whole(record, decode_arrow(value, self._rules, self._time_of(record)))
         if encoding in REGISTERED:
             events = encoding in PLACED_BY_KEY
             return self._together([record], self._registered.edges([record], events=events))
         if encoding in OBJECTS:
             form = self._json if encoding == "json" else self._changes_in(record)
             if record.partition.number is not None and not _is_json_lines(value):
-                return self._whole(record, decode_json(value, form, self._rules, record.timestamp_ms))
-            return self._lines(record, value, _json_lines(value, form, self._rules, record.timestamp_ms))
+                return self._whole(record, decode_json(value, form, self._rules, self._time_of(record)))
+            return self._lines(record, value, _json_lines(value, form, self._rules, self._time_of(record)))
         if encoding == "csv":
             return self._lines(record, value, self._csv(record, value))
         if encoding == "el":
             begin = self._edge_list_begin(record, value)
-            return self._lines(record, value, self._parse(value, begin, EDGE_LIST, record.timestamp_ms))
+            return self._lines(record, value, self._parse(value, begin, EDGE_LIST, self._time_of(record)))
         raise Bad(Reason.UNKNOWN_ENCODING, f"encoding {encoding[:80]!r}; known are {', '.join(ENCODINGS)}")
 
     def _changes_in(self, record: RawRecord) -> JsonForm:
@@ -334,7 +344,7 @@ class Decoder:
         if isinstance(layout, Bad):
             # Without a header no line means anything: the header line is bad, and so is every other.
             return Lines(bad=[(start, end, layout) for start, end in numbered_lines(value)])
-        return self._parse(value, begin, layout, record.timestamp_ms)
+        return self._parse(value, begin, layout, self._time_of(record))
 
     def _layout(self, header: bytes) -> LineLayout | Bad:
         try:

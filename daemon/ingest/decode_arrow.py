@@ -94,7 +94,7 @@ class _ArrowColumns:
             raise Bad(Reason.BAD_COLUMN, "dst is missing")
         weights = columns.checked_weights(_weights(given["weight"]), rules.weights) if "weight" in given else None
         ts = _times(given["ts"], timestamp_ms) if "ts" in given else timestamp_ms
-        return UpdateBlock(src, dst, ops, weights, ts)
+        return UpdateBlock(src, dst, ops, weights, columns.checked_times(ts, ops, rules))
 
     def encode(self) -> bytes:
         import pyarrow as pa

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from ...gpma.edges import Op, Ops, Weights
 from ...gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, IntColumn, StringColumn, concatenate_ids, equal_ids
 from ...partition.weights import WeightDomain, are_allowed, in_domain, why_not
+from ..records.event_time import NO_TIME, UNLIMITED
 from ..records.stream import UpdateBlock
 
 
@@ -42,6 +43,10 @@ class Reason(StrEnum):
     """A weight that is no finite float32, or outside the graph's weight domain."""
     BAD_TIMESTAMP = "bad-timestamp"
     """A time that is no 64-bit integer."""
+    NO_TIME = "no-time"
+    """An insert without a time of its own, in a record without one, where edges expire by time."""
+    IN_FUTURE = "in-future"
+    """A time that lies further in the future than is allowed, where edges expire by time."""
     TOO_LARGE = "too-large"
     """More updates in a record, or more bytes in a line, than allowed."""
     BAD_VERTEX_OP = "bad-vertex-op"
@@ -85,7 +90,8 @@ class BadRows(Bad):
 class Rules:
     """What a graph accepts, and how much of it at once.
 
-    ``updates_max``: updates in one record; ``line_bytes_max``: bytes in one line of a line format.
+    ``updates_max``: updates in one record; ``line_bytes_max``: bytes in one line of a line format. ``latest_ms``:
+    inserts must have a time, and nothing may have a later one (milliseconds since 1970); None: any, or none.
     """
 
     vertex_ids: Literal["int", "string"]
@@ -93,6 +99,7 @@ class Rules:
     drop_self_loops: bool
     updates_max: int
     line_bytes_max: int
+    latest_ms: int | None = None
 
 
 OPS_BY_NAME = {
@@ -292,6 +299,34 @@ def timestamps_of(values: Sequence[Any]) -> IntColumn:
             return np.array(values, np.int64)
     why = "it must be a 64-bit integer (milliseconds)"
     raise refused(Reason.BAD_TIMESTAMP, values, _is_int64, lambda value: f"ts is {shown(value)}; {why}")
+
+
+def checked_times(times: IntColumn | int, ops: Ops, rules: Rules) -> IntColumn | int:
+    """The times of updates, or one for all of them; refuses those that edges cannot expire by.
+
+    Where all updates lack one the record is bad, whatever is in it.
+    """
+    latest = rules.latest_ms
+    if latest is None:
+        return times
+    if isinstance(times, int):
+        if -UNLIMITED <= times <= latest or (times < -UNLIMITED and not (ops == Op.INSERT).any()):
+            return times
+        raise Bad(*_why_no_time(times, latest))
+    if (late := np.flatnonzero(times > latest)).size:
+        raise BadRows(Reason.IN_FUTURE, late, lambda row: _why_no_time(int(times[row]), latest)[1])
+    if (none := np.flatnonzero((times < -UNLIMITED) & (ops == Op.INSERT))).size:
+        raise BadRows(Reason.NO_TIME, none, lambda row: _why_no_time(NO_TIME, latest)[1])
+    return times
+
+
+def _why_no_time(time_ms: int, latest_ms: int) -> tuple[Reason, str]:
+    if time_ms > latest_ms:
+        return (
+            Reason.IN_FUTURE,
+            f"ts is {time_ms}, {time_ms - latest_ms} ms later than is allowed when this is read",
+        )
+    return Reason.NO_TIME, "edges expire by the time of their updates (window.length): ts is missing"
 
 
 def finish(block: UpdateBlock, rules: Rules) -> tuple[UpdateBlock | None, int]:

@@ -5,6 +5,8 @@ Importing this loads the compiler, which takes half a second.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,7 +16,7 @@ from ..records.stream import UpdateBlock
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason, Rules
 from .decode_text import LineLayout, Lines, parse_spans
-from .line_parser import IGNORED, REREAD_WEIGHT, SET_ASIDE, LineFormat, ParsedLines
+from .line_parser import IGNORED, REREAD_WEIGHT, SET_ASIDE, LineColumns, LineFormat, ParsedLines
 
 
 def line_format(layout: LineLayout, line_bytes_max: int, timestamp_ms: int) -> LineFormat:
@@ -49,6 +51,10 @@ def parse_lines(value: bytes, begin: int, layout: LineLayout, rules: Rules, time
         keep[row] = False
         detail = why_not(found.weights[row], rules.weights)
         lines.bad.append((*found.spans[row].tolist(), Bad(Reason.BAD_WEIGHT, detail)))
+    if rules.latest_ms is not None:
+        for row, bad in _bad_times(found, keep & (status != SET_ASIDE), rules):
+            keep[row] = False
+            lines.bad.append((*found.spans[row].tolist(), bad))
     spans = [(start, end) for start, end in found.spans[aside].tolist()]
     for first, outcome in parse_spans(value, spans, layout, rules, timestamp_ms):
         if isinstance(outcome, Bad):
@@ -68,6 +74,18 @@ def parse_lines(value: bytes, begin: int, layout: LineLayout, rules: Rules, time
     if len(block):
         lines.blocks.append(block)
     return lines
+
+
+def _bad_times(found: LineColumns, rows: npt.NDArray[np.bool_], rules: Rules) -> Iterator[tuple[int, Bad]]:
+    """Those of these rows (bool[n]) whose times edges cannot expire by, and why."""
+    left = np.flatnonzero(rows)
+    while left.size:
+        try:
+            columns.checked_times(found.ts[left], found.ops[left], rules)
+            return
+        except columns.BadRows as bad:
+            yield from ((int(left[row]), Bad(bad.reason, bad.why(row))) for row in bad.rows.tolist())
+            left = np.delete(left, bad.rows)
 
 
 def _weights(

@@ -71,7 +71,8 @@ class _Columns:
             weights = columns.weights_of(weights, rules.weights)
         elif weights is not None:
             weights = columns.checked_weights(weights, rules.weights)
-        return UpdateBlock(src, dst, ops, weights, columns.timestamps_of(ts) if isinstance(ts, list) else ts)
+        ts = columns.timestamps_of(ts) if isinstance(ts, list) else ts
+        return UpdateBlock(src, dst, ops, weights, columns.checked_times(ts, ops, rules))
 
     def encode(self) -> bytes:
         return self.pack({"v": RECORD_VERSION, **self.given})
@@ -192,11 +193,10 @@ def decode_rows(rows: Sequence[dict[str, Any]], rules: Rules, timestamp_ms: int)
     weights = None
     if any("weight" in row for row in rows):
         weights = columns.weights_of([row.get("weight", 1.0) for row in rows], rules.weights)
-    if not any("ts" in row for row in rows):
-        return UpdateBlock(src, dst, ops, weights, timestamp_ms)
-    return UpdateBlock(
-        src, dst, ops, weights, columns.timestamps_of([row.get("ts", timestamp_ms) for row in rows])
-    )
+    ts: IntColumn | int = timestamp_ms
+    if any("ts" in row for row in rows):
+        ts = columns.timestamps_of([row.get("ts", timestamp_ms) for row in rows])
+    return UpdateBlock(src, dst, ops, weights, columns.checked_times(ts, ops, rules))
 
 
 def _listed_columns(document: dict[str, Any], rules: Rules) -> _Columns:

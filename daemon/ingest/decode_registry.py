@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from ..records.stream import RawRecord
@@ -21,13 +21,15 @@ from .decode_columns import Bad, Reason
 from .decode_debezium import Changes, json_key
 from .decode_records import Edge, load_json
 from .named_columns import NamedColumns
-from .proto import MessageType, message_type
+from .proto import MessageType, Types, declared, message_type
 from .registry import Registry, Schema
 
 NEEDS_REGISTRY = "records of a schema registry need source.registry.url"
 
 KEPT_BYTES_MAX = 64 << 20
-"""Bytes of the texts of schemas that are kept, all in all."""
+"""Bytes of schemas that are kept, and of what is made of them, all in all and about."""
+_LEAST_BYTES = 1 << 10
+_BYTES_A_CHARACTER = 16  # of a text in which types are as short as can be
 UNKNOWN_S = 10.0
 """An id that the registry did not know is asked for again after so long; it may have been about to hear of it."""
 
@@ -36,6 +38,8 @@ _HEAD = 5  # bytes before the message types, or the record itself
 
 Documents = list[Any]
 """For each record its document, or why it is ``Bad``; None for one without a value."""
+
+Reader = Callable[[Sequence[bytes]], Documents]
 
 
 class Reading(NamedTuple):
@@ -51,14 +55,43 @@ class _Known:
     def __init__(self, schema: Schema | Bad, until: float = float("inf")) -> None:
         self.schema = schema
         self.until = until
-        self.readers: dict[tuple[Reading, MessageType], Callable[[Sequence[bytes]], Documents]] = {}
+        self._readers: dict[tuple[Reading, MessageType], Reader] = {}
+        texts = () if isinstance(schema, Bad) else (schema.text, *schema.references.values())
+        self.bytes = _LEAST_BYTES + _BYTES_A_CHARACTER * sum(map(len, texts))
 
-    @property
-    def bytes(self) -> int:
-        """Of its texts, about."""
+    def reader(self, kind: MessageType, reading: Reading) -> Reader:
+        """What reads records of this schema; ``kind``: of Protobuf, else ().
+
+        Raises:
+            Bad: nothing does.
+        """
+        which = (reading, kind)
+        if which not in self._readers:
+            try:
+                self._readers[which] = self._made(kind, Wanted(reading.paths, reading.time))
+            except Bad as bad:
+                if bad.reason is Reason.BAD_SCHEMA:  # once and for all: to find that out may have taken long
+                    self.schema = bad
+                raise
+        return self._readers[which]
+
+    def _made(self, kind: MessageType, wanted: Wanted) -> Reader:
         if isinstance(self.schema, Bad):
-            return 1 << 10
-        return len(self.schema.text) + sum(map(len, self.schema.references.values())) + (1 << 10)
+            raise self.schema
+        if self.schema.kind == "JSON":
+            return lambda bodies: [*map(_json, bodies)]
+        from . import avro, protobuf  # which load the compiler
+
+        if self.schema.kind == "AVRO":
+            read = avro.layout(self.schema.text, self.schema.references.values(), wanted).read
+        else:
+            read = protobuf.layout(self._types, kind, wanted).read
+        return partial(_with_bad, read)
+
+    @cached_property
+    def _types(self) -> Types:
+        assert not isinstance(self.schema, Bad)
+        return declared(self.schema.text, self.schema.references.values())
 
 
 class Registered:
@@ -77,7 +110,7 @@ class Registered:
         self._keys = Reading((*changes.ends,))
 
     def edges(self, records: Sequence[RawRecord], *, events: bool) -> list[list[Edge] | Bad]:
-        """The edge objects that each record stands for, with their times. ``events``: they are of Debezium.
+        """The edge objects that each record stands for. ``events``: they are of Debezium.
 
         Raises:
             RegistryAway: a schema that is needed cannot be had now.
@@ -92,18 +125,14 @@ class Registered:
             return json_key(records[row].key) if isinstance(keys[row], Bad) else keys[row]
 
         made: list[list[Edge] | Bad] = []
-        for row, (record, document) in enumerate(zip(records, values, strict=True)):
+        for row, document in enumerate(values):
             if isinstance(document, Bad):
                 made.append(document)
                 continue
             try:
-                some = [] if document is None else self._edges(document, partial(key_of, row), events=events)
+                made.append([] if document is None else self._edges(document, partial(key_of, row), events=events))
             except Bad as bad:
                 made.append(bad)
-                continue
-            for edge in some:
-                edge.setdefault("ts", record.timestamp_ms)
-            made.append(some)
         return made
 
     def _edges(self, document: Any, key: Callable[[], Any], *, events: bool) -> list[Edge]:
@@ -135,10 +164,8 @@ class Registered:
                 what = "a record of a registry must begin with a zero byte and the id of its schema"
                 raise Bad(Reason.MALFORMED, what)
             known = self._schema(int.from_bytes(head[1:], "big"))
-            if isinstance(known.schema, Bad):
-                raise known.schema
-            if known.schema.kind != "PROTOBUF":
-                return self._reader(known, (), reading)([value[_HEAD:] for value in values])
+            if isinstance(known.schema, Bad) or known.schema.kind != "PROTOBUF":
+                return known.reader((), reading)([value[_HEAD:] for value in values])
         except Bad as bad:
             return [bad] * len(values)
         documents: Documents = [None] * len(values)
@@ -151,21 +178,12 @@ class Registered:
                 documents[row] = bad
         for kind, some in of_type.items():
             try:
-                read = self._reader(known, kind, reading)([body for _, body in some])
+                read = known.reader(kind, reading)([body for _, body in some])
             except Bad as bad:
                 read = [bad] * len(some)
             for (row, _), document in zip(some, read, strict=True):
                 documents[row] = document
         return documents
-
-    def _reader(
-        self, known: _Known, kind: MessageType, reading: Reading
-    ) -> Callable[[Sequence[bytes]], Documents]:
-        which = (reading, kind)
-        if which not in known.readers:
-            assert not isinstance(known.schema, Bad)
-            known.readers[which] = _made_reader(known.schema, kind, Wanted(reading.paths, reading.time))
-        return known.readers[which]
 
     def _schema(self, number: int) -> _Known:
         known = self._known.get(number)
@@ -190,18 +208,6 @@ class Registered:
 
 def _is_given(document: Mapping[str, Any], name: str) -> bool:
     return name in document and (document[name] is not None or name in ("src", "dst"))
-
-
-def _made_reader(schema: Schema, kind: MessageType, wanted: Wanted) -> Callable[[Sequence[bytes]], Documents]:
-    if schema.kind == "JSON":
-        return lambda bodies: [*map(_json, bodies)]
-    from . import avro, protobuf  # which load the compiler
-
-    if schema.kind == "AVRO":
-        read = avro.layout(schema.text, schema.references.values(), wanted).read
-    else:
-        read = protobuf.layout(schema.text, schema.references, kind, wanted).read
-    return partial(_with_bad, read)
 
 
 def _with_bad(

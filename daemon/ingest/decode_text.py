@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.index.ids import IntColumn
 from ..records.stream import UpdateBlock
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason, Rules
@@ -210,10 +211,10 @@ def _convert_rows(
     if any(text.strip() for text in given.get("weight", ())):
         numbers = columns.float32_of([_weight(text.strip()) for text in given["weight"]])
         weights = columns.checked_weights(numbers, rules.weights)
-    if not any(text.strip() for text in given.get("ts", ())):
-        return UpdateBlock(src, dst, ops, weights, timestamp_ms)
-    ts = columns.timestamps_of([_timestamp(text.strip(), timestamp_ms) for text in given["ts"]])
-    return UpdateBlock(src, dst, ops, weights, ts)
+    ts: IntColumn | int = timestamp_ms
+    if any(text.strip() for text in given.get("ts", ())):
+        ts = columns.timestamps_of([_timestamp(text.strip(), timestamp_ms) for text in given["ts"]])
+    return UpdateBlock(src, dst, ops, weights, columns.checked_times(ts, ops, rules))
 
 
 def _ops(texts: Sequence[str], op_values: Mapping[str, str]) -> npt.NDArray[np.uint8]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...gpma.edges import NO_VERTEX, EdgeBatch, Op, Vertices, pack
-from ...gpma.index.ids import IdColumn, concatenate_ids
+from ...gpma.index.ids import IdColumn, IntColumn, concatenate_ids
 from ...gpma.index.vertex_index import VertexIndex
 from ...partition.existence import VertexOps
 from ..errors import IdSpaceFull
@@ -19,13 +20,15 @@ class DenseBatch(NamedTuple):
     """A block of updates between dense vertices.
 
     ``vertices``: the operations on vertices, None where there are none. Deletions that named a vertex which
-    never existed are left out, and counted: ``unknown`` of edges, ``unknown_vertices`` of vertices.
+    never existed are left out, and counted: ``unknown`` of edges, ``unknown_vertices`` of vertices. ``times``: of
+    the edge updates, int64 or one for all, in milliseconds since 1970.
     """
 
     edges: EdgeBatch
     vertices: VertexOps | None = None
     unknown: int = 0
     unknown_vertices: int = 0
+    times: IntColumn | int = 0
 
     @property
     def updates(self) -> int:
@@ -48,15 +51,21 @@ def dense_batch(block: UpdateBlock, index: VertexIndex) -> DenseBatch:
     inserts = block.ops == Op.INSERT
     if inserts.all():
         src, dst = _inserted(index, block.src, block.dst)
-        return DenseBatch(EdgeBatch(pack(src, dst), block.ops, block.weights))
+        return DenseBatch(EdgeBatch(pack(src, dst), block.ops, block.weights), times=block.timestamps_ms)
     _inserted(index, block.src[inserts], block.dst[inserts])
     src, dst = index.lookup(block.src), index.lookup(block.dst)
     known = (src != NO_VERTEX) & (dst != NO_VERTEX)
     unknown = int(known.size - np.count_nonzero(known))
     if unknown == 0:
-        return DenseBatch(EdgeBatch(pack(src, dst), block.ops, block.weights))
+        return DenseBatch(EdgeBatch(pack(src, dst), block.ops, block.weights), times=block.timestamps_ms)
     weights = None if block.weights is None else block.weights[known]
-    return DenseBatch(EdgeBatch(pack(src[known], dst[known]), block.ops[known], weights), unknown=unknown)
+    batch = EdgeBatch(pack(src[known], dst[known]), block.ops[known], weights)
+    return DenseBatch(batch, unknown=unknown, times=_times_at(block, known))
+
+
+def _times_at(block: UpdateBlock, rows: npt.NDArray[np.bool_]) -> IntColumn | int:
+    times = block.timestamps_ms
+    return times if isinstance(times, int) else times[rows]
 
 
 def _with_vertex_ops(block: UpdateBlock, index: VertexIndex) -> DenseBatch:
@@ -78,6 +87,7 @@ def _with_vertex_ops(block: UpdateBlock, index: VertexIndex) -> DenseBatch:
         VertexOps(src[vertex], block.ops[vertex], positions[vertex]),
         unknown=int(np.count_nonzero(~known)) - unknown_vertices,
         unknown_vertices=unknown_vertices,
+        times=_times_at(block, edge),
     )
 
 

@@ -549,6 +549,7 @@ class KafkaSource:
             timestamp_ms=item.timestamp if item.timestamp >= 0 else int(self.clock() * 1000),
             key=item.key,
             headers=headers,
+            timed=item.timestamp >= 0,
         )
 
     def _look(self, records: list[RawRecord]) -> None:

@@ -22,6 +22,7 @@ from ..backoff import Backoff
 from ..errors import IdSpaceFull
 from ..failpoints import point
 from ..health import Recovery
+from ..records.event_time import EventState
 from ..records.stream import (
     BadRecord,
     DeadLetters,
@@ -37,6 +38,7 @@ from ..records.stream import (
 from .barriers import Barriers
 from .decode import Decoder
 from .dense import DenseBatch, dense_batch
+from .event_time import EventTime, part_way
 from .misrouted import PlacementSample
 from .ordered import OrderedReader, Step
 from .prepared import Prepared, PreparedQueue
@@ -68,7 +70,8 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What one step came to, for the metrics; times in seconds. ``misrouted``: of the edges that were sampled."""
+    """What one step came to, for the metrics; times in seconds. ``late``: upserts that came too late for their
+    edges to last; ``misrouted``: of the edges that were sampled."""
 
     records: int
     bytes: int
@@ -78,6 +81,7 @@ class IngestReport:
     vertex_inserts: int
     vertex_deletes: int
     self_loops_dropped: int
+    late: int
     misrouted: int
     ids_reused: int
     bad: Sequence[BadRecord]
@@ -106,6 +110,8 @@ class Ingest:
     stop: threading.Event = field(default_factory=threading.Event)
     dead_letters_by_reason: Counter[str] = field(default_factory=Counter)
     clock: Callable[[], float] = time.monotonic
+    event_time: EventTime | None = None
+    counts_order: bool = False
     reader: OrderedReader = field(init=False)
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
     _position: dict[Partition, int] = field(default_factory=dict)
@@ -173,11 +179,13 @@ class Ingest:
             started = time.perf_counter()
             step = self.reader.poll(self.poll_bytes_max, timeout_s=0.1)
             polled_at = self.clock()
+            if self.event_time is not None:
+                self.event_time.looked(self.source.outages, came=bool(step.records))
             if step.records:
                 point("ingest.polled")
                 self._handle(step, time.perf_counter() - started)
             elif self._moved(step) or order != self.order:
-                self._queue(self._prepared([], [], step.offsets, step))
+                self._queue(self._prepared([], [], step.offsets, step, self._event))
             order = self.order
             if not self.recovery.over:
                 self.recovery.read(self.reader.backlog(), self._items)
@@ -194,6 +202,8 @@ class Ingest:
 
     def _handle(self, step: Step, poll_seconds: float) -> None:
         raw = step.records
+        if self.event_time is not None:
+            self.decoder.accept_until(self.event_time.latest_ms(step))
         done = self._decoded(step)
         if done is None:
             return
@@ -208,7 +218,12 @@ class Ingest:
             point("ingest.dead_letter")
         started = time.perf_counter()
         reused_before = self.reuse.reused
-        prepared = self._prepare(decoded, step)
+        late, began = 0, self._event
+        if self.event_time is not None:
+            timed = self.event_time.take(step, decoded, self.reader.lag().amount)
+            decoded, late = timed.decoded, timed.late
+            step = step._replace(decided=timed.decided, ordered=step.ordered or timed.together)
+        prepared = self._prepare(decoded, step, began)
         if prepared is None:
             return
         index_seconds = time.perf_counter() - started
@@ -224,6 +239,7 @@ class Ingest:
                 vertex_inserts=ops[Op.INSERT_VERTEX],
                 vertex_deletes=ops[Op.DELETE_VERTEX],
                 self_loops_dropped=sum(item.self_loops_dropped for item in decoded),
+                late=late,
                 misrouted=self._placement.misrouted(decoded),
                 ids_reused=self.reuse.reused - reused_before,
                 bad=bad,
@@ -234,7 +250,7 @@ class Ingest:
         )
         self._queue(prepared)
 
-    def _decoded(self, step: Step) -> tuple[list[Decoded], float] | None:
+    def _decoded(self, step: Step) -> tuple[Sequence[Decoded], float] | None:
         """The decoded records of a step, and the seconds that it took, once their schemas can be had; None:
         stopped before.
 
@@ -307,7 +323,8 @@ class Ingest:
             amount[partition] = amount.get(partition, 0) + offset - queued[partition]
         before, self._held = self._held, _Held(why, Lag(amount, max(lag.seconds, seconds)))
         if before is None or before.lag.amount != amount:
-            self._queue(self._prepared([], [], queued, Step([], queued, step.late, recorded=step.recorded)))
+            unread = Step([], queued, step.late, recorded=step.recorded)
+            self._queue(self._prepared([], [], queued, unread, self._event))
 
     def _moved(self, step: Step) -> bool:
         """The source passed what is no record (an aborted transaction, say), for which somebody may wait; or it is
@@ -324,10 +341,15 @@ class Ingest:
         if self.queue.put(prepared):
             point("ingest.queued")
 
-    def _prepare(self, decoded: Sequence[Decoded], step: Step) -> Prepared | None:
+    @property
+    def _event(self) -> EventState | None:
+        return None if self.event_time is None else self.event_time.state
+
+    def _prepare(self, decoded: Sequence[Decoded], step: Step, began: EventState | None) -> Prepared | None:
         """The updates of these records between dense vertices; None: it was stopped while it waited for ids.
 
-        What stands before a record that finds no ids is queued first: vertices that it deletes may make room.
+        ``began``: how far event time had come before them. What stands before a record that finds no ids is queued
+        first: vertices that it deletes may make room.
         """
         begin, batches = 0, list[DenseBatch]()
         for number, item in enumerate(decoded):
@@ -338,17 +360,23 @@ class Ingest:
             except IdSpaceFull as full:
                 if batches:
                     before = self._before([item.record for item in decoded[number:]], step)
-                    self._queue(self._prepared(decoded[begin:number], batches, before, step))
+                    event = None if began is None else part_way(began, decoded[:number])
+                    self._queue(self._prepared(decoded[begin:number], batches, before, step, event))
                     begin, batches = number, []
                 found = self._dense_with_room(item.block, full)
                 if found is None:
                     return None
                 batch = found
             batches.append(batch)
-        return self._prepared(decoded[begin:], batches, step.offsets, step)
+        return self._prepared(decoded[begin:], batches, step.offsets, step, self._event)
 
     def _prepared(
-        self, decoded: Sequence[Decoded], batches: Sequence[DenseBatch], offsets: dict[Partition, int], step: Step
+        self,
+        decoded: Sequence[Decoded],
+        batches: Sequence[DenseBatch],
+        offsets: dict[Partition, int],
+        step: Step,
+        event: EventState | None,
     ) -> Prepared:
         blocks = [(item.record, item.block) for item in decoded if item.block is not None]
         self._items += 1
@@ -361,10 +389,14 @@ class Ingest:
             record_times_ms=np.array([record.timestamp_ms for record, _ in blocks], np.int64),
             record_updates=np.array([len(block) for _, block in blocks], np.int64),
             # Edges of one pair are in one partition; only deletions of vertices meet updates of others.
-            together=step.ordered or any(bool((block.ops == Op.DELETE_VERTEX).any()) for _, block in blocks),
+            together=step.ordered
+            or (self.counts_order and bool(blocks))
+            or any(bool((block.ops == Op.DELETE_VERTEX).any()) for _, block in blocks),
             recorded=step.recorded,
             late=step.late,
             item=self._items,
+            event=event,
+            decided=step.decided,
         )
 
     def _before(self, records: Sequence[RawRecord], step: Step) -> dict[Partition, int]:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
-from ..records.stream import Lag, LateBarrier, Partition, Passed, RawRecord, Source
+from ..records.stream import Decided, Lag, LateBarrier, Partition, Passed, RawRecord, Source
 from .barriers import Barriers, is_barrier
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Step(NamedTuple):
     """Records to be applied together, sorted by partition and offset, and where the reader stands after them.
 
     ``late``: the barriers that nobody waits for any more from there on; ``ordered``: that the records came in this
-    step is known from nothing else; ``recorded``: the order log has them.
+    step is known from nothing else; ``recorded``: the order log has them, and ``decided`` is from there.
     """
 
     records: Sequence[RawRecord]
@@ -42,6 +42,7 @@ class Step(NamedTuple):
     late: tuple[LateBarrier, ...] = ()
     ordered: bool = False
     recorded: bool = False
+    decided: Decided | None = None
 
 
 class OrderedReader:
@@ -129,7 +130,7 @@ class OrderedReader:
             if reached:
                 self._next_target()
             if records:
-                return Step(records, self.position(), target.late, recorded=True)
+                return Step(records, self.position(), target.late, recorded=True, decided=target.decided)
             if not reached:
                 return None
         return self._next_by_barriers()

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from ...gpma.edges import EdgeBatch
 from ...partition.existence import VertexOps
-from ..records.stream import LateBarrier, Partition
+from ..records.event_time import EventState
+from ..records.stream import Decided, LateBarrier, Partition
 from .dense import DenseBatch
 
 ITEMS_MAX = 1024
@@ -29,7 +30,8 @@ class Prepared:
     updates; ``record_times_ms`` and ``record_updates``: the time of each record and how many updates it brought,
     for freshness; ``together``: their order between partitions can matter; ``recorded``: the order log has it
     already; ``late``: the barriers that nobody waits for any more from there on; ``item``: its number, rising;
-    ``prepared_at``: ``time.perf_counter`` when it began to wait for the engine.
+    ``event``: how far event time has come, where edges expire by it, and ``decided``, what the clock on the wall
+    did about that; ``prepared_at``: ``time.perf_counter`` when it began to wait for the engine.
     """
 
     batches: Sequence[DenseBatch]
@@ -42,6 +44,8 @@ class Prepared:
     recorded: bool = False
     late: tuple[LateBarrier, ...] = ()
     item: int = 0
+    event: EventState | None = None
+    decided: Decided | None = None
     prepared_at: float = field(default_factory=time.perf_counter)
 
 
@@ -149,6 +153,17 @@ def one_batch(
             edges.weights[begin : begin + len(batch)] = 1 if batch.weights is None else batch.weights
             begin += len(batch)
     return edges, _concatenated_vertex_ops(dense)
+
+
+def times_of(prepared: Sequence[Prepared]) -> npt.NDArray[np.int64]:
+    """int64[n]: the times of the edge updates in ``one_batch``, milliseconds since 1970."""
+    batches = [batch for item in prepared for batch in item.batches]
+    times = np.empty(sum(len(batch.edges) for batch in batches), np.int64)
+    begin = 0
+    for batch in batches:
+        times[begin : begin + len(batch.edges)] = batch.times
+        begin += len(batch.edges)
+    return times
 
 
 def _concatenated_vertex_ops(batches: Sequence[DenseBatch]) -> VertexOps | None:

@@ -173,7 +173,7 @@ class _Parser:
                 self._skip()
 
     def _message(self, scope: str, depth: int) -> Message:
-        return self._body(Message(_within(scope, self._next()), self._types), depth)
+        return self._body(Message(_within(scope, self._name()), self._types), depth)
 
     def _body(self, message: Message, depth: int) -> Message:
         if depth > NESTED_MAX:
@@ -206,9 +206,11 @@ class _Parser:
             while self._next() != ">":
                 pass
             kind, repeated = "", True
-        name = self._next()
+        name = self._name()
         self._expect("=")
         number = self._number()
+        if not 0 < number < 1 << 29:
+            raise _bad(f"has a field of number {columns.shown(number)}")
         if kind == "group":
             message.inner.append(self._body(Message(_within(message.name, name), self._types), depth + 1))
             message.fields.append(Field(name.lower(), number, "group", repeated=True))
@@ -255,6 +257,11 @@ class _Parser:
     def _expect(self, word: str) -> None:
         if (found := self._next()) != word:
             raise _bad(f"has {columns.shown(found)} where {word} must stand")
+
+    def _name(self) -> str:
+        if not (word := self._next()).replace(".", "").isidentifier():
+            raise _bad(f"has {columns.shown(word)} where a name must stand")
+        return word
 
     def _number(self) -> int:
         word = self._next()

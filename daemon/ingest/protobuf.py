@@ -6,7 +6,7 @@ fields, and one compiled walk reads the messages along it. It enters no message 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numba as nb
@@ -18,7 +18,7 @@ from ...gpma.intrinsics import inner
 from . import captured
 from .captured import DOCUMENT, NULL, Captured, Form, Numbers, Wanted
 from .decode_columns import Bad, Reason
-from .proto import Field, Message, MessageType, declared
+from .proto import Field, Message, MessageType, Types, declared
 
 _VARINT, _WORD, _BYTES, _GROUP, _END, _HALF = range(6)
 _ANY = -1
@@ -81,13 +81,12 @@ class Layout(NamedTuple):
         return Captured(self.wanted, self.forms, found[0], found[1], found[2], data), bad
 
 
-def layout(text: str, references: Mapping[str, str], which: MessageType, wanted: Wanted) -> Layout:
-    """The layout of a message type; ``references``: the texts that the schema imports.
+def layout(types: Types, which: MessageType, wanted: Wanted) -> Layout:
+    """The layout of a message type.
 
     Raises:
-        Bad: the schema is none, or has no such type.
+        Bad: the schema has no such type.
     """
-    types = declared(text, references.values())
     return _Builder(wanted).built(types.message(which))
 
 
@@ -254,4 +253,4 @@ def _walk(
 
 def warm_up() -> None:
     """Compile the walk, or load it from the cache."""
-    layout("message Empty {}", {}, (0,), Wanted([])).read([b""])
+    layout(declared("message Empty {}", ()), (0,), Wanted([])).read([b""])

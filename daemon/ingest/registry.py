@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import http.client
+import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
+import h11
 import orjson
 
 from ..errors import GraphtideError
@@ -31,10 +32,12 @@ REFERENCES_MAX = 256
 """Schemas that one schema may refer to, directly or not."""
 
 _UNKNOWN = frozenset({40401, 40402, 40403})  # no such subject, version, schema
-_HEADERS = {
-    "Accept": "application/vnd.schemaregistry.v1+json, application/json",
-    "User-Agent": "graphtide",
-}
+_HEADERS = (
+    ("Accept", "application/vnd.schemaregistry.v1+json, application/json"),
+    ("User-Agent", "graphtide"),
+    ("Connection", "close"),
+)
+_HEADERS_MAX = 1 << 16
 _PIECE = 1 << 16
 _WRAPPING = 1 << 16  # what an answer holds besides the schema
 _ESCAPED = 6  # JSON writes a character with so many bytes at most
@@ -48,8 +51,8 @@ class RegistryAway(GraphtideError):
 
 
 class Schema(NamedTuple):
-    """``text``: as it was registered; ``references``: the texts of what it refers to by their names there, each
-    after those that it refers to itself."""
+    """``text``: as it was registered, for JSON empty; ``references``: the texts of what it refers to, by their
+    names there, each after those that it refers to itself."""
 
     kind: SchemaKind
     text: str
@@ -82,7 +85,7 @@ class Registry:
             raise Bad(Reason.BAD_SCHEMA, f"schema {number} is of the unknown type {columns.shown(kind)}")
         text = self._text(answer, f"schema {number}")
         if kind == "JSON":
-            return Schema("JSON", text, {})
+            return Schema("JSON", "", {})  # records say all
         return Schema(cast(SchemaKind, kind), text, self._referred(answer, number, len(text)))
 
     def check(self) -> str:
@@ -91,7 +94,9 @@ class Registry:
         Raises:
             RegistryAway: it cannot be asked.
         """
-        kinds = self._answer("/schemas/types")[1]
+        status, kinds = self._answer("/schemas/types")
+        if status != 200:
+            raise RegistryAway(f"{self._named} answers {status} to /schemas/types")
         try:
             known = orjson.loads(kinds)
         except orjson.JSONDecodeError:
@@ -159,32 +164,50 @@ class Registry:
         return _ESCAPED * self.schema_bytes_max + _WRAPPING
 
     def _answer(self, path: str) -> tuple[int, bytes]:
-        """The status and the body, of which no more is read than one byte too many. Nothing is followed."""
+        """The status and the body, of which no more is read than a piece too many. Nothing is followed."""
         if self.given_up():
             raise RegistryAway(f"{self._named} is not asked any more")
         place = urlsplit(self.url)
-        connection = self._connection(place.hostname or "", place.port)
-        headers = {**_HEADERS, **({"Authorization": self.authorization} if self.authorization else {})}
+        headers = [*_HEADERS, ("Host", place.netloc)]
+        headers += [("Authorization", self.authorization)] if self.authorization else []
+        request = h11.Request(method="GET", target=place.path.rstrip("/") + path, headers=headers)
         ends = time.monotonic() + self.timeout_s
-        body = bytearray()
         try:
-            connection.request("GET", place.path.rstrip("/") + path, headers=headers)
-            with contextlib.closing(connection.getresponse()) as response:
-                while len(body) <= self._body_max and (piece := response.read1(_PIECE)):
-                    body += piece
-                    if time.monotonic() > ends:
-                        raise TimeoutError("timed out")
-                return response.status, bytes(body)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            with contextlib.closing(self._connected(place)) as connected:
+                return self._exchange(connected, request, ends)
+        except (OSError, h11.ProtocolError) as error:
             why = str(error) or type(error).__name__
             raise RegistryAway(f"{self._named} does not answer: {why[:200]}") from None
-        finally:
-            connection.close()
 
-    def _connection(self, host: str, port: int | None) -> http.client.HTTPConnection:
+    def _connected(self, place: SplitResult) -> socket.socket:
+        port = place.port or (80 if self.context is None else 443)
+        connected = socket.create_connection((place.hostname, port), self.timeout_s)
         if self.context is None:
-            return http.client.HTTPConnection(host, port, timeout=self.timeout_s)
-        return http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=self.context)
+            return connected
+        try:
+            return self.context.wrap_socket(connected, server_hostname=place.hostname)
+        except BaseException:
+            connected.close()
+            raise
+
+    def _exchange(self, connected: socket.socket, request: h11.Request, ends: float) -> tuple[int, bytes]:
+        http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEADERS_MAX)
+        connected.sendall((http.send(request) or b"") + (http.send(h11.EndOfMessage()) or b""))
+        status, body = 0, bytearray()
+        while len(body) <= self._body_max:
+            event = http.next_event()
+            if event is h11.NEED_DATA:
+                if (left := ends - time.monotonic()) <= 0:
+                    raise TimeoutError("timed out")
+                connected.settimeout(left)
+                http.receive_data(connected.recv(_PIECE))
+            elif isinstance(event, h11.Response):
+                status = event.status_code
+            elif isinstance(event, h11.Data):
+                body += event.data
+            elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
+                break
+        return status, bytes(body)
 
 
 def basic_authorization(username: str, password: str) -> str:

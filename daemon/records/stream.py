@@ -36,17 +36,31 @@ class LateBarrier(NamedTuple):
     partitions: tuple[int, ...]
 
 
+class Decided(NamedTuple):
+    """What the clock on the wall decided about a step, where event time counts; a replay takes it from here.
+
+    ``joined``: partitions that event time waits for from there on, though nothing of them is in the step;
+    ``idle``: those that it waits for no more, until something comes of them. ``latest_ms``: the time (milliseconds
+    since 1970) past which updates were refused; None: none was.
+    """
+
+    joined: tuple[Partition, ...] = ()
+    idle: tuple[Partition, ...] = ()
+    latest_ms: int | None = None
+
+
 class Passed(NamedTuple):
     """Where every partition stood once, on the way that the stream was applied.
 
     ``together``: what lies between the place before and this one was applied as one step, partition by partition.
     Else nothing in between depends on an order, except that of each partition. ``late``: what no partition has to
-    wait for any more, the oldest first.
+    wait for any more, the oldest first. ``decided``: about this step; None where nothing was.
     """
 
     offsets: Mapping[Partition, int]
     together: bool
     late: tuple[LateBarrier, ...] = ()
+    decided: Decided | None = None
 
 
 def offsets_to_wire(offsets: Offsets) -> dict[str, Any]:
@@ -84,8 +98,8 @@ class RawRecord:
 
     ``value`` is None for a Kafka tombstone. ``encoding`` is one of ``encodings.ENCODINGS``. For line formats of
     a spool a raw record is a block of whole lines: errors and offsets are then counted per line.
-    ``timestamp_ms``: the record's own time, in milliseconds since 1970. ``refused``: what the source itself found
-    wrong with it; then there is nothing to decode.
+    ``timestamp_ms``: the record's own time, in milliseconds since 1970, if ``timed``; else, when it was read.
+    ``refused``: what the source itself found wrong with it; then there is nothing to decode.
     """
 
     partition: Partition
@@ -97,6 +111,7 @@ class RawRecord:
     key: bytes | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
     refused: BadRecord | None = None
+    timed: bool = False
 
 
 class Whole(NamedTuple):
@@ -149,7 +164,8 @@ class UpdateBlock:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What one raw record came to: its good updates (None: there are none) and what was bad in it."""
+    """What one raw record, or several that were read as one, came to: good updates (None: there are none) and what
+    was bad."""
 
     record: RawRecord
     block: UpdateBlock | None

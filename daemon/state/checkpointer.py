@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,18 @@ log = logging.getLogger(__name__)
 
 ROOM = 1.125
 """Buffers are made so much larger than what they are for, since the graph may grow while edges are copied."""
+
+
+class KeptWindow(Protocol):
+    """What a checkpoint keeps of when edges expire, of the present epoch."""
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON can say them."""
+        ...
+
+    def arrays(self) -> dict[str, Array]:
+        """Columns, by names of their own."""
+        ...
 
 
 class Buffers:
@@ -124,13 +136,15 @@ class Checkpointer:
         newest: Newest | None = None,
         facts: Callable[[], Mapping[str, Any]] = dict,
         requested: RequestedCheckpoints | None = None,
+        window: KeptWindow | None = None,
     ) -> None:
         """``programs``: those whose state belongs to the present epoch. ``on_checkpoint`` gets the offsets.
 
         ``source_state``: what the source has a checkpoint keep beside them. ``newest``: the checkpoint that the
         graph was made from. ``facts``: what one of the present epoch is to say besides, as JSON can.
-        ``requested``: those that are to be made before they are due.
+        ``requested``: those that are to be made before they are due. ``window``: the times of edges that expire.
         """
+        self.window = window
         self.facts = facts
         self.graph = graph
         self.index = index
@@ -295,12 +309,16 @@ class Checkpointer:
         for name, array in self.index.state(self.graph.n_vertices).items():
             arrays[f"index/{name}"] = array
         arrays["source/state"] = np.frombuffer(self.source_state(), np.uint8)
+        facts = {**self.facts(), "n_vertices": self.graph.n_vertices, "updates": self.position.updates}
+        if self.window is not None:
+            facts["window"] = self.window.facts()
+            arrays |= {f"window/{name}": array for name, array in self.window.arrays().items()}
         checkpoint = Checkpoint(
             epoch=epoch,
             offsets=offsets_to_wire(offsets),
             identity=dict(self.identity),
             programs={program.id: self.program_specs[program.id] for program in programs},
-            facts={**self.facts(), "n_vertices": self.graph.n_vertices, "updates": self.position.updates},
+            facts=facts,
             arrays=arrays,
         )
         return _Taken(checkpoint, dict(offsets), self.graph.n_arcs)

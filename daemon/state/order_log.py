@@ -4,11 +4,12 @@ What was applied in one step (deletions of vertices, above all, which meet edges
 in one step again, after all that came before. Such an epoch is durable here before anybody sees it. Of the others
 only the newest counts: it is written over the one before it, and synced now and then.
 
-The log is a folder of segments, ``<number>.log``, of frames (``records.spool_format``) of MessagePack: first
-``{v, identity, offsets, late}``, where the segment begins; then ``[together, offsets]``, the partitions that
-moved, or ``[together, offsets, late]``, where other barriers than before are late (``records.stream.Passed``). A
-segment ends with each checkpoint, and goes when the oldest kept checkpoint covers it. What a crash left incomplete
-at the end of the newest was shown to nobody.
+The log is a folder of segments, ``<number>.log``, of frames (``records.spool_format``) of MessagePack: first ``{v,
+identity, offsets, late}``, where the segment begins; then ``[together, offsets]``, the partitions that moved, or
+``[together, offsets, late]``, where other barriers than before are late, or ``[together, offsets, late, [joined,
+idle, latest_ms]]``, where the clock decided something about event time (``records.stream.Passed``). A segment ends
+with each checkpoint, and goes when the oldest kept checkpoint covers it. What a crash left incomplete at the end
+of the newest was shown to nobody.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ import msgpack
 from ..errors import CheckpointError
 from ..failpoints import point
 from ..records.spool_format import FramingLost, frame, read_frames
-from ..records.stream import LateBarrier, Offsets, Passed, offsets_from_wire, offsets_to_wire
+from ..records.stream import Decided, LateBarrier, Offsets, Partition, Passed, offsets_from_wire, offsets_to_wire
 from .checkpoint import sync_folder
 
 log = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION = 3
 READABLE = range(1, VERSION + 1)
-"""The first one named no barriers."""
+"""The first one named no barriers, and the second decided nothing about event time."""
 SYNC_INTERVAL_S = 1.0
 """What need not be durable at once is synced so often, while epochs go on."""
 _SUFFIX = ".log"
@@ -115,13 +116,13 @@ class OrderLog:
         """
         done: Future[None] = Future()
         done.set_result(None)
-        if all(_alone(item.offsets) for item in passed):
+        if all(_alone(item.offsets) and item.decided is None for item in passed):
             return done
         self._end_segment_if_covered(passed[-1].offsets)
         fixed, must_stay = self._fixed, b""
         newest = Passed(dict(before), together=False, late=self._newest.late)
         for item in passed:
-            if item.together and len(item.offsets) > 1:
+            if item.decided is not None or (item.together and len(item.offsets) > 1):
                 must_stay += _entry(fixed, newest, together=False) + _entry(newest, item, together=True)
                 fixed = item
             newest = item
@@ -263,9 +264,15 @@ def _after(passed: Passed, entry: Any) -> Passed:
     """Where the stream stands after this entry."""
     if isinstance(entry, dict):
         return Passed(offsets_from_wire(entry["offsets"]), together=False, late=_late(entry.get("late", ())))
-    together, moved, *late = entry
+    together, moved, *rest = entry
     offsets = {**passed.offsets, **offsets_from_wire(moved)}
-    return Passed(offsets, together, _late(late[0]) if late else passed.late)
+    decided = _decided(*rest[1]) if len(rest) > 1 else None
+    return Passed(offsets, together, _late(rest[0]) if rest else passed.late, decided)
+
+
+def _decided(joined: Sequence[Sequence[Any]], idle: Sequence[Sequence[Any]], latest_ms: int | None) -> Decided:
+    joining, silent = (tuple(Partition(*place) for place in some) for some in (joined, idle))
+    return Decided(joining, silent, latest_ms)
 
 
 def _late(wire: Sequence[tuple[str, str, Sequence[int]]]) -> tuple[LateBarrier, ...]:
@@ -291,8 +298,10 @@ def _end_of(path: Path) -> Passed:
 def _entry(before: Passed, after: Passed, *, together: bool) -> bytes:
     """What changed; nothing where nothing did, and no step is to be told."""
     moved = {p: offset for p, offset in after.offsets.items() if before.offsets.get(p) != offset}
-    late = [] if after.late == before.late else [after.late]
-    return _framed([together, offsets_to_wire(moved), *late]) if together or moved or late else b""
+    rest: list[Any] = [] if after.late == before.late and after.decided is None else [after.late]
+    if after.decided is not None:
+        rest.append(after.decided)
+    return _framed([together, offsets_to_wire(moved), *rest]) if together or moved or rest else b""
 
 
 def _framed(content: object) -> bytes:

@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ...gpma.edges import EdgeList, Vertices
+from ...gpma.edges import EdgeList, Vertices, destinations, pack, sources
 from ...gpma.index.vertex_index import state_of
 from ...partition import numbering
 from ...partition.graph import Graph
@@ -76,8 +77,21 @@ def renumbered(checkpoint: Checkpoint, order: Vertices, graph: Graph) -> Checkpo
     arrays |= {"graph/keys": edges.keys, "graph/dead": np.empty(0, np.uint32)}
     if edges.weights is not None:
         arrays["graph/weights"] = edges.weights
+    arrays |= _window(checkpoint, order)
     facts = {**checkpoint.facts, "n_vertices": order.size}
     return replace(checkpoint, arrays=arrays, facts=facts, programs={})
+
+
+def _window(checkpoint: Checkpoint, order: Vertices) -> dict[str, npt.NDArray[Any]]:
+    """What is kept of when edges expire, which names no dead vertex. Undirected edges may have the larger end
+    first."""
+    arrays = {name: array for name, array in checkpoint.arrays.items() if name.startswith("window/")}
+    if arrays:
+        place = np.zeros(checkpoint.facts["n_vertices"], np.uint32)
+        place[order] = np.arange(order.size, dtype=np.uint32)
+        keys = arrays["window/keys"]
+        arrays["window/keys"] = pack(place[sources(keys)], place[destinations(keys)])
+    return arrays
 
 
 def _edges(checkpoint: Checkpoint) -> EdgeList:

@@ -31,7 +31,7 @@ from ...gpma.index.ids import IntColumn
 from .. import terminal
 from ..client import Client
 from ..errors import ConfigError, GraphtideError, Unavailable
-from ..records.encode import encode_msgpack
+from ..records.columns import UpdateColumns
 from ..records.spool_format import SpoolWriter
 from .files import read_updates
 from .generate import Churn, Updates
@@ -54,16 +54,29 @@ class DemoFailed(GraphtideError):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """All updates of the demonstration, in order, and what to call them."""
+    """All updates of the demonstration, in order, and what to call them.
+
+    ``updates``: what they come to; ``times_ms``: int64 of them, where edges expire: then the daemon is sent the
+    inserts alone, and deletes by itself what was not inserted again for ``window`` seconds.
+    """
 
     name: str
     updates: Updates
+    window: float | None = None
+    times_ms: npt.NDArray[np.int64] | None = None
 
     @property
     def root(self) -> int:
         """The vertex that most inserts leave from: a source from which much can be reached."""
         ids, times = np.unique(self.updates.src[self.updates.ops == Op.INSERT], return_counts=True)
         return int(ids[times.argmax()])
+
+    @property
+    def sent(self) -> UpdateColumns:
+        """What is sent to the daemon."""
+        of = self.updates
+        whole = UpdateColumns(of.src, of.dst, of.ops, of.weights, self.times_ms)
+        return whole if self.times_ms is None else whole.take(np.flatnonzero(of.ops == Op.INSERT))
 
 
 def run_demo(*, data: Path | None, updates: int | None, window: float | None, keep: Path | None) -> int:
@@ -88,10 +101,11 @@ def run_demo(*, data: Path | None, updates: int | None, window: float | None, ke
     console.print(
         f"[bold]{stream.name}[/bold]: {len(stream.updates):,} updates, {inserts:,} inserts and "
         f"{len(stream.updates) - inserts:,} deletions"
+        + ("" if stream.window is None else ", which are the daemon's own")
     )
     folder = keep if keep is not None else Path(tempfile.mkdtemp(prefix="graphtide-demo-"))
     try:
-        with _daemon(folder, stream.root, console) as address, Client(address, timeout=60) as client:
+        with _daemon(folder, stream, console) as address, Client(address, timeout=60) as client:
             _stream(client, folder / "spool", stream, console)
             final = FinalGraph.replay(stream.updates.src, stream.updates.dst, stream.updates.ops)
             _show_answers(client, final.ids, stream.root, console)
@@ -119,12 +133,17 @@ def make_stream(data: Path | None, updates: int | None, window: float | None) ->
     stop = updates or len(columns)
     assert isinstance(columns.src, np.ndarray) and isinstance(columns.dst, np.ndarray)
     assert columns.weights is not None
+    if window:  # what expires goes when an insert comes
+        stop = int(np.flatnonzero(columns.ops[:stop] == Op.INSERT)[-1]) + 1
     part = Updates(columns.src[:stop], columns.dst[:stop], columns.ops[:stop], columns.weights[:stop])
-    return Stream(name, part)
+    if not window:
+        return Stream(name, part)
+    assert columns.timestamps_ms is not None
+    return Stream(name, part, window, columns.timestamps_ms[:stop])
 
 
 @contextlib.contextmanager
-def _daemon(folder: Path, root: int, console: Console) -> Iterator[str]:
+def _daemon(folder: Path, stream: Stream, console: Console) -> Iterator[str]:
     """A daemon in this folder; yields its address, and sees to a clean end.
 
     Raises:
@@ -140,7 +159,8 @@ def _daemon(folder: Path, root: int, console: Console) -> Iterator[str]:
         f'[dead_letters]\npath = "{folder}/dead-letters"\n'
         f'[checkpoint]\npath = "{folder}/checkpoints"\n'
         f'[server]\nlisten = ["{address}"]\n[metrics]\nlisten = "off"\n'
-        f'[[program]]\nname = "bfs"\nid = "hops"\nsource = {root}\n'
+        + (f"[window]\nlength = {stream.window}\n" if stream.window else "")
+        + f'[[program]]\nname = "bfs"\nid = "hops"\nsource = {stream.root}\n'
         f'[[program]]\nname = "components"\n[[program]]\nname = "pagerank"\ntolerance = {TOLERANCE}\n'
     )
     with open(folder / "log", "wb") as log:
@@ -185,15 +205,14 @@ def _tail(log: Path) -> str:
 
 def _stream(client: Client, spool: Path, stream: Stream, console: Console) -> None:
     """Append the updates to the spool at a steady pace, show live figures, wait until the last is visible."""
-    updates = stream.updates
+    updates = stream.sent
     started = time.perf_counter()
     written: deque[tuple[int, float]] = deque()
     with SpoolWriter(spool, name="demo") as writer, Live(console=console, refresh_per_second=8) as live:
         shown = started
         for start in range(0, len(updates), RECORD_UPDATES):
-            part = slice(start, start + RECORD_UPDATES)
-            value = encode_msgpack(updates.src[part], updates.dst[part], updates.ops[part], updates.weights[part])
-            written.append((writer.append(value), time.perf_counter()))
+            part = updates.take(np.arange(start, min(start + RECORD_UPDATES, len(updates))))
+            written.append((writer.append(part.encode()), time.perf_counter()))
             writer.flush()
             sent = min(start + RECORD_UPDATES, len(updates))
             if (ahead := started + STREAM_SECONDS * sent / len(updates) - time.perf_counter()) > 0:
@@ -204,6 +223,8 @@ def _stream(client: Client, spool: Path, stream: Stream, console: Console) -> No
         asked = time.perf_counter()
         client.wait(min_offsets={writer.name: writer.offset}, timeout_ms=60_000)
         behind = time.perf_counter() - asked
+        while stream.window and client.stats()["window"]["is_due"]:
+            time.sleep(0.01)
         live.update(_figures(client, len(updates), len(updates), started, written))
     console.print(f"\nthe last update was visible in answers {behind * 1000:.0f} ms after it was written")
 

@@ -401,6 +401,26 @@ def _registry(config: Config) -> Iterator[Finding]:
         yield Finding("registry", "ok", found)
 
 
+def _window(config: Config) -> Iterator[Finding]:
+    window, source = config.window, config.source
+    if window.count is not None:
+        yield Finding("window", "ok", f"the newest {window.count:,} edges last")
+    if window.length is None:
+        return
+    from ..terminal import duration
+
+    found = f"edges last {duration(window.length)}"
+    own_columns = source.columns.model_fields_set and source.columns.ts is None
+    if source.kind == "spool" and (own_columns or (source.csv_columns and "ts" not in source.csv_columns)):
+        hint = "name the column of times (ts): inserts without one are refused, and a spool has no other times"
+        yield Finding("window", "warn", f"{found}, and updates have no time", hint)
+    elif window.idle_timeout > window.length:
+        hint = "event time waits longer for a silent partition than edges last: lower window.idle_timeout"
+        yield Finding("window", "warn", f"{found}, and a silent partition is waited for longer", hint)
+    else:
+        yield Finding("window", "ok", found)
+
+
 def _results(config: Config) -> Iterator[Finding]:
     if config.results.kind != "kafka":
         return
@@ -448,5 +468,5 @@ def _results(config: Config) -> Iterator[Finding]:
 CHECKS: tuple[Check, ...] = (
     *(_python, _cores, _memory, _shared_memory, _limits),
     *(_packages, _numba, _gpu),
-    *(_directories, _secrets, _addresses, _kafka, _registry, _results),
+    *(_directories, _secrets, _addresses, _kafka, _registry, _window, _results),
 )

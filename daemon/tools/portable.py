@@ -36,7 +36,8 @@ def compile_portable() -> tuple[int, Path]:
     with tempfile.TemporaryDirectory(prefix="graphtide-kernels-") as folder:
         known = [entry for entry in sys.path if entry and Path(entry).exists()]
         environment = {
-            **os.environ,
+            # What whoever builds has set for Numba, such as checks of bounds, is not for everybody.
+            **{name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")},
             "PYTHONPATH": os.pathsep.join(known),
             "NUMBA_CACHE_DIR": folder,
             "NUMBA_CPU_NAME": name,  # so that kernels which came compiled are not taken

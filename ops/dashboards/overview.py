@@ -231,6 +231,24 @@ GRAPH = (
         (Query(f"max({series('waits_for_memory')})", "waits"),),
     ),
     PanelSpec(
+        "Window",
+        "Where edges expire: those whose times are kept, edges per second that went by themselves, upserts per "
+        "second that came too late, and by how many seconds event time is behind the clock.",
+        "short",
+        (
+            Query(f"sum({series('window_edges')})", "edges"),
+            Query(rate("expired_edges_total"), "expired/s"),
+            Query(rate("late_upserts_total"), "late/s"),
+            Query(
+                # Nothing where event time has not begun.
+                f"(time() - max({series('event_time_timestamp_seconds')}))"
+                f" * (max({series('event_time_timestamp_seconds')}) > bool 0)",
+                "seconds behind",
+            ),
+        ),
+        log=True,
+    ),
+    PanelSpec(
         "Device",
         "1 while a device keeps the graph beside the host, how many programs run there, how often one moved to "
         "the other processor, and how often a device was given up; the log says why.",

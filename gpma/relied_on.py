@@ -1,0 +1,82 @@
+"""What kernels that are loaded in our own ways rely on inside Numba, and whether this Numba has it.
+
+Numba promises none of this to anybody. Where any of it is missing, or is called otherwise, kernels are kept and
+loaded as Numba itself does it, which takes longer.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from typing import Any
+
+_RELIED_ON: dict[str, dict[str, tuple[str, str]]] = {
+    # By module: a function's parameters, and what it must use for our part to fit in.
+    "numba.core.caching": {
+        "Cache.load_overload": ("self sig target_context", "refresh _load_overload"),
+        "Cache._load_overload": ("self sig target_context", "_cache_file load _impl rebuild"),
+        "Cache._save_overload": ("self sig data", "_cache_file save _impl reduce"),
+        "CompileResultCacheImpl.reduce": ("self cres", "_reduce"),
+        "CompileResultCacheImpl.rebuild": ("self target_context payload", "CompileResult _rebuild"),
+    },
+    "numba.core.compiler": {
+        "CompileResult._reduce": ("self", "library serialize_using_object_code fndesc"),
+        "CompileResult._rebuild": (
+            "cls target_context libdata fndesc env signature objectmode lifted typeann reload_init "
+            "referenced_envs",
+            "codegen unserialize_library get_executable",
+        ),
+    },
+    "numba.core.cpu": {
+        "CPUContext.get_executable": (
+            "self library fndesc env",
+            "get_pointer_to_function llvm_cpython_wrapper_name",
+        ),
+        "CPUContext.load_additional_registries": ("self", "rtsys initialize"),
+    },
+    "numba.core.codegen": {
+        "JITCPUCodegen.unserialize_library": ("self serialized", "_library_class _unserialize"),
+        "JITCPUCodegen.create_library": ("self name", "_library_class"),
+        "JITCodeLibrary.serialize_using_object_code": ("self", "_get_compiled_object _get_module_for_linking"),
+        "JITCodeLibrary._unserialize": (
+            "cls codegen state",
+            "create_library enable_object_caching _set_compiled_object _shared_module _finalize_final_module "
+            "_codegen _engine _load_defined_symbols",
+        ),
+        "JITCodeLibrary._get_module_for_linking": ("self", "_shared_module"),
+        "JITCodeLibrary.finalize": ("self", "_get_module_for_linking"),
+        "JITCodeLibrary.get_pointer_to_function": ("self name", "is_symbol_defined get_function_address"),
+        "JitEngine.is_symbol_defined": ("self name", "_defined_symbols"),
+        "JitEngine._load_defined_symbols": ("self mod", "_defined_symbols"),
+    },
+    "numba.core.funcdesc": {
+        "FunctionDescriptor.llvm_func_name": ("self", ""),
+        "FunctionDescriptor.llvm_cpython_wrapper_name": ("self", ""),
+        "FunctionDescriptor.llvm_cfunc_wrapper_name": ("self", ""),
+    },
+    "numba.core.runtime.nrt": {"rtsys.initialize": ("self ctx", "")},
+}
+
+
+@functools.cache
+def lacking() -> str | None:
+    """What this Numba lacks, or has otherwise; None when all is there."""
+    for module, functions in _RELIED_ON.items():
+        for name, (parameters, uses) in functions.items():
+            try:
+                code = _code(module, name)
+            except (AttributeError, ImportError):
+                return f"{module}.{name} is not there"
+            if code.co_varnames[: code.co_argcount] != tuple(parameters.split()):
+                return f"{module}.{name} is called otherwise"
+            if missed := sorted({*uses.split()} - {*code.co_names}):
+                return f"{module}.{name} does not use {', '.join(missed)}"
+    return None
+
+
+def _code(module: str, name: str) -> Any:
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return inspect.unwrap(getattr(found, "fget", found)).__code__

@@ -1,0 +1,90 @@
+"""Edges that expire: whatever epochs a stream is cut into, and wherever it is ended and begun again, the graph is
+the naive one, and what was answered once is answered again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from windowed import History, Kept, Life, Row, Settings, Shown
+
+from graphtide.gpma.edges import Op
+
+
+def random_rows(rng: np.random.Generator, now: int, n_vertices: int, number: int, n_partitions: int) -> list[Row]:
+    """A record: updates of pairs that belong to this partition, most at about this time."""
+    rows: list[Row] = []
+    for _ in range(int(rng.integers(1, 6))):
+        src = int(rng.integers(0, n_vertices // n_partitions)) * n_partitions + number
+        dst = int(rng.integers(0, n_vertices))
+        # Both ends of an undirected edge name one partition: only pairs of it are written.
+        dst = dst - dst % n_partitions + number
+        at = now - int(rng.integers(0, 8)) * int(rng.integers(0, 8)) * (rng.random() < 0.4)
+        at += int(rng.integers(20, 400)) * (rng.random() < 0.02)
+        kind = rng.choice([Op.INSERT, Op.DELETE, Op.INSERT_VERTEX, Op.DELETE_VERTEX], p=[0.75, 0.15, 0.05, 0.05])
+        rows.append((int(kind), src, dst if kind <= Op.INSERT else 0, at))
+    return rows
+
+
+def settings_of(rng: np.random.Generator) -> Settings:
+    window: dict[str, int] = {"length": int(rng.integers(1, 60))}
+    if rng.random() < 0.35:
+        window = {"count": int(rng.integers(1, 30))}
+    return Settings(
+        **window,
+        lateness=int(rng.integers(0, 10)) * int(rng.random() < 0.5),
+        idle=float(rng.choice([3, 8, 1e9])),
+        ahead=int(rng.choice([10, 50, 10**9])),
+        directed=bool(rng.random() < 0.6),
+        isolated=bool(rng.random() < 0.4),
+    )
+
+
+def play(seed: int, folder: Path) -> None:
+    """One stream, from its beginning to its end."""
+    rng = np.random.default_rng(seed)
+    settings, n_partitions = settings_of(rng), int(rng.integers(1, 4))
+    history = History(n_partitions)
+    seen: dict[tuple[tuple[str, int], ...], Shown] = {}
+    kept: Kept | None = None
+    life = Life(settings, history, rng, folder, None)
+    wall, silent = 0, -1
+    try:
+        for turn in range(150):
+            wall += int(rng.integers(0, 5)) + int(rng.integers(0, 60)) * (rng.random() < 0.03)
+            if rng.random() < 0.1:
+                silent = int(rng.integers(-n_partitions, n_partitions))
+            for number in range(n_partitions):
+                if number != silent and rng.random() < 0.5:
+                    history.write(number, random_rows(rng, wall, 12, number, n_partitions))
+            life.wall = wall
+            for _ in range(int(rng.integers(0, 3))):
+                life.read()
+            for _ in range(int(rng.integers(0, 4))):
+                life.epoch(int(rng.choice([1, 3, 1000])))
+                if not life.window.is_due:
+                    place = tuple(sorted((str(p), offset) for p, offset in life.shown.items()))
+                    looks = life.looks()
+                    assert looks == life.expected(), f"seed {seed}, turn {turn}, {settings}"
+                    assert seen.setdefault(place, looks) == looks, f"seed {seed}, turn {turn}, {settings}: again"
+            if rng.random() < 0.05:
+                kept = life.keep()
+            if rng.random() < 0.05:
+                life.end()
+                life = Life(settings, history, rng, folder, kept)
+                life.wall = wall
+        while life.left or life.queue._items or life.window.is_due:
+            life.read()
+            life.epoch(1000)
+        assert life.looks() == life.expected(), f"seed {seed}, at the end, {settings}"
+        late = sum(report.late for report in life.reports)
+        assert late == life.naive.late - life.late_before, f"seed {seed}, {settings}: late upserts"
+    finally:
+        life.end()
+
+
+def test_any_stream_gives_the_naive_graph(seed: int, run_long: bool, tmp_path: Path) -> None:
+    for number in range(1000 if run_long else 6):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        play(seed + number, folder)
