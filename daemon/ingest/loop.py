@@ -22,7 +22,7 @@ from ..backoff import Backoff
 from ..errors import IdSpaceFull
 from ..failpoints import point
 from ..health import Recovery
-from ..records.event_time import EventState
+from ..records.event_time import UNLIMITED, EventState
 from ..records.stream import (
     BadRecord,
     DeadLetters,
@@ -38,7 +38,7 @@ from ..records.stream import (
 from .barriers import Barriers
 from .decode import Decoder
 from .dense import DenseBatch, dense_batch
-from .event_time import EventTime, part_way
+from .event_time import EventTime
 from .misrouted import PlacementSample
 from .ordered import OrderedReader, Step
 from .prepared import Prepared, PreparedQueue
@@ -202,8 +202,10 @@ class Ingest:
 
     def _handle(self, step: Step, poll_seconds: float) -> None:
         raw = step.records
+        latest_ms = UNLIMITED
         if self.event_time is not None:
-            self.decoder.accept_until(self.event_time.latest_ms(step))
+            latest_ms = self.event_time.latest_ms(step)
+            self.decoder.accept_until(latest_ms)
         done = self._decoded(step)
         if done is None:
             return
@@ -220,7 +222,7 @@ class Ingest:
         reused_before = self.reuse.reused
         late, began = 0, self._event
         if self.event_time is not None:
-            timed = self.event_time.take(step, decoded, self.reader.lag().amount)
+            timed = self.event_time.take(step, decoded, latest_ms, self.reader.lag().amount)
             decoded, late = timed.decoded, timed.late
             step = step._replace(decided=timed.decided, ordered=step.ordered or timed.together)
         prepared = self._prepare(decoded, step, began)
@@ -360,8 +362,11 @@ class Ingest:
             except IdSpaceFull as full:
                 if batches:
                     before = self._before([item.record for item in decoded[number:]], step)
-                    event = None if began is None else part_way(began, decoded[:number])
-                    self._queue(self._prepared(decoded[begin:number], batches, before, step, event))
+                    event, first = None, step
+                    if self.event_time is not None and began is not None:
+                        event, decided = self.event_time.part_way(began, decoded, number, step, before)
+                        first = step._replace(decided=decided)
+                    self._queue(self._prepared(decoded[begin:number], batches, before, first, event))
                     begin, batches = number, []
                 found = self._dense_with_room(item.block, full)
                 if found is None:
