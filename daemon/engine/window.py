@@ -423,7 +423,8 @@ def _last_before(deletions: VertexOps, vertices: Vertices, rows: npt.NDArray[np.
 def _each_once(keys: Keys) -> Keys:
     """Sorted; ``np.unique`` hashes, which takes 20 to 40 times as long."""
     keys = np.sort(keys)
-    return keys[np.concatenate([np.ones(min(keys.size, 1), bool), keys[1:] != keys[:-1]])]
+    once: Keys = keys[np.concatenate([np.ones(min(keys.size, 1), bool), keys[1:] != keys[:-1]])]
+    return once
 
 
 def _ends(keys: Keys) -> tuple[Vertices, Vertices]:

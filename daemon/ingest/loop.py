@@ -260,17 +260,14 @@ class Ingest:
         """
         waits_since: float | None = None
         backoff = Backoff()
-        # Of records that are read together each makes two vertices at most. Where ids may run out each is read by
-        # itself: what stands before one that finds none may give some back.
-        together = self.index.room >= 2 * len(step.records)
         try:
             while True:
                 started = time.perf_counter()
                 try:
-                    if together:
-                        decoded = self.decoder.decode_all(step.records)
-                    else:
-                        decoded = [*map(self.decoder.decode, step.records)]
+                    decoded = self.decoder.decode_all(step.records)
+                    if self.index.room < 2 * sum(len(item.block) for item in decoded if item.block is not None):
+                        # Ids may run out: what stands before a record that finds none may give some back.
+                        decoded = self.decoder.each_alone(decoded, step.records)
                 except RegistryAway as away:
                     if self.stop.is_set():
                         return None
