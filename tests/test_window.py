@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from windowed import History, Kept, Life, Row, Settings, Shown
+from windowed import History, Kept, Life, Row, Settings, Shown, event_state
 
+from graphtide.daemon.records.stream import Partition
 from graphtide.gpma.edges import Op
 
 
@@ -111,3 +112,44 @@ def test_what_lay_too_far_ahead_once_does_so_again(tmp_path: Path, monkeypatch: 
         edges, _ = life.looks()
         life.end()
         assert (refused, edges) == (["in-future"], frozenset())
+
+
+class Threes:
+    """Says three whatever it is asked for."""
+
+    def integers(self, low: int, high: int) -> int:
+        return 3
+
+
+def test_where_ids_run_out_within_a_step_a_replay_drops_nothing_else(tmp_path: Path) -> None:
+    """What is behind event time, but not too late, is last in a step, and waits for ids of its first records."""
+    settings = Settings(length=100, idle=3.0, vertices_max=4)
+    insert, gone = int(Op.INSERT), int(Op.DELETE_VERTEX)
+    history = History(2)
+
+    def lived(*came: tuple[int, list[Row]], turns: int) -> None:
+        for number, rows in came:
+            history.write(number, rows)
+        for _ in range(turns):
+            life.read()
+            while life.epoch(1000):
+                pass
+
+    life = Life(settings, history, Threes(), tmp_path, None)
+    lived((0, [(insert, 0, 1, 0)]), (1, [(insert, 2, 3, 0)]), turns=6)
+    lived((0, [(insert, 0, 1, 500)]), turns=1)
+    assert event_state(life).idle == {Partition("t", 1)}
+    lived(
+        (0, [(insert, 0, 1, 900)]),
+        (0, [(gone, 2, 0, 0)]),
+        (0, [(gone, 3, 0, 0)]),
+        (1, [(insert, 4, 5, 450)]),
+        turns=1,
+    )
+    looks = life.looks()
+    assert looks == life.expected() == ({(0, 1), (4, 5)}, {0, 1, 4, 5})
+    life.end()
+    life = Life(settings, history, Threes(), tmp_path, None)
+    lived(turns=9)
+    assert life.looks() == looks
+    life.end()
