@@ -277,7 +277,7 @@ def spoilt(document: dict[str, Any], how: list[tuple[str, Any]]) -> dict[str, An
     return document
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_records_are_what_each_is_by_itself(data: st.DataObject) -> None:
     encoding, columns, known, names = data.draw(st.sampled_from(FORMS))
@@ -360,7 +360,7 @@ fields = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_lines_are_what_those_of_each_record_are(data: st.DataObject) -> None:
     encoding, given_, headers, known = data.draw(st.sampled_from(LAYOUTS))

@@ -294,6 +294,28 @@ def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., CdlpRun]) ->
     run.check_results()
 
 
+def test_room_grows_with_what_needs_it(
+    emulated_run_of: Callable[..., CdlpRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More vertices leave lists for entries as they are, and have larger tables; what suffices stays."""
+    from graphtide.compute.device import cdlp_runs
+
+    monkeypatch.setattr(cdlp_runs, "POOL_LEAST", 512)
+    runs = emulated_run_of().program._runs
+    runs.make_room(300, 5000)
+    pool = runs._for_long_rows.pool_room
+    for n in (1000, 3000):
+        runs.make_room(n, 5000)
+        assert runs._for_long_rows.n_entries == 2 * 5000
+        assert runs._for_long_rows.pool_room > pool
+        pool = runs._for_long_rows.pool_room
+    there = runs._by_vertex, runs._for_long_rows
+    runs.make_room(3000, 4000)
+    assert runs._by_vertex is there[0] and runs._for_long_rows is there[1]
+    runs.make_room(3000, 5001)
+    assert runs._for_long_rows.n_entries == 3 * 5000
+
+
 class Named(CdlpRun):
     """With external ids for all the vertices that there will be."""
 

@@ -331,7 +331,7 @@ class TestFullIdSpace:
         script.run()
         assert script.applied[-1] == len(records) and script.alive() == {18, 19}
         assert script.graph.n_vertices <= 4
-        script = Script(records, vertices_max=100, encoding="json")
+        script = Script(records, vertices_max=10_000, encoding="json")
         script.run()
         assert script.applied == [len(records)] and script.alive() == {18, 19}
 

@@ -21,6 +21,7 @@ from ...gpma.index.id_order import IdOrder
 from ...partition.device_side import DeviceSide
 from .id_order import ID_ORDER, MACROS, DeviceIdOrder
 from .kernels import Calls, Kernels, Source, whole_words
+from .room import grown
 
 _COUNTS_WORDS: Final = 4
 
@@ -72,8 +73,6 @@ _PIECE: Final = 512  # as in ``cdlp.cu``
 SHORT_MAX = 128
 # Slots of the tables for longer rows, at least; more of them are counted together, where there are more.
 POOL_LEAST = 1 << 18
-# Columns grow by this factor.
-_ROOM = 1.5
 # The list of changes has room for one vertex in so many, and for so many at least; else all labels are copied.
 CHANGES_SHARE, CHANGES_LEAST = 16, 4096
 
@@ -173,11 +172,11 @@ class CdlpRuns:
         n_entries = self._sides * n_arcs
         if there is None or n_vertices > there.room:
             there = self._made(n_vertices)
-        room = there.room
-        with self._stream:
-            if long is None or n_entries > long.n_entries or _slots(min(n_entries, room)) > long.pool_room:
-                more = n_entries if long is None else max(n_entries, int(_ROOM * long.n_entries))
-                long = _made_for_long_rows(more, room)
+        if long is None or n_entries > long.n_entries or _slots(min(n_entries, there.room)) > long.pool_room:
+            with self._stream:
+                long = _made_for_long_rows(grown(n_entries, 0 if long is None else long.n_entries), there.room)
+        if there is self._by_vertex and long is self._for_long_rows:
+            return
         self._by_vertex, self._for_long_rows = there, long
         job = self._calls.job
         for name in ("labels", "leads", "heard", "asked", "tables", "short_rows"):
@@ -187,14 +186,14 @@ class CdlpRuns:
         for name, halves in (("was", there.was), ("moved", there.moved), ("voters", long.voters)):
             job[name] = address(halves), address(halves) + halves.nbytes // 2
         job["changes"], job["changes_room"] = there.changes.ctypes.data, len(there.changes)
-        job["room"], job["pool_room"] = room, long.pool_room
+        job["room"], job["pool_room"] = there.room, long.pool_room
         job["voters_room"] = long.voters.size // 2
         job["long_room"] = long.long_rows.nbytes // (4 * _ENTRY_BYTES)
 
     def _made(self, n_vertices: int) -> _ByVertex:
         """Columns for more vertices, with what there is of those that were there."""
         before, rounds = self._by_vertex, self._rounds
-        room = max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room))
+        room = grown(max(1, n_vertices), 0 if before is None else before.room)
         changes_room = min(room, max(CHANGES_LEAST, room // CHANGES_SHARE))
         with self._stream:
             labels, leads = allocate(rounds * room, np.uint32), zeros(rounds * room, np.uint16)

@@ -16,14 +16,12 @@ from ...gpma.device.state import DeviceArray, address, allocate
 from ...gpma.edges import Vertices
 from ...gpma.index.id_order import IdOrder
 from ...gpma.index.kinds import LENGTH, LENGTH_BITS
+from .room import grown
 
 ID_ORDER: Final = np.dtype([(name, np.uint64) for name in ("numbers", "places", "arena")])
 """struct IdOrder of ``id_order.cuh``."""
 
 MACROS: Final = (f"-DLENGTH_BITS={int(LENGTH_BITS)}u",)
-
-# Columns grow by this factor.
-_ROOM = 1.5
 
 
 class DeviceIdOrder:
@@ -84,7 +82,7 @@ class DeviceIdOrder:
         made: npt.NDArray[np.uint64] = (self._used + ends - lengths).astype(np.uint64) << LENGTH_BITS
         self._used += total
         if n > self._lengths.size:
-            self._lengths = np.resize(self._lengths, max(n, int(_ROOM * self._lengths.size)))
+            self._lengths = np.resize(self._lengths, grown(n, self._lengths.size))
         self._lengths[vertices] = lengths
         return made | lengths.astype(np.uint64)
 
@@ -93,7 +91,7 @@ class DeviceIdOrder:
         """The column with so much room, its first n entries being kept."""
         if room <= column.size:
             return column
-        made = allocate(max(room, int(_ROOM * column.size)), column.dtype)
+        made = allocate(grown(room, column.size), column.dtype)
         made[:n] = column[:n]
         return made
 

@@ -21,6 +21,7 @@ from ..links import NOW_SHIFT, Links
 from ..triangles.change import LINK_STEPS
 from ..triangles.common import SEARCH_STEPS
 from .kernels import Calls, Kernels, Source, whole_words
+from .room import grown
 
 _COLUMNS = ("deltas", "listed", "touched")
 _LISTS = ("forward", "heads", "tails", "head_arcs")
@@ -62,8 +63,6 @@ def tally_kernels() -> Kernels:
 
 # Leaves of a row that a warp walks in one piece; not measured on a card.
 PIECE_LEAVES = 4
-# Columns grow by this factor.
-_ROOM = 1.5
 # The list of changes has room for one vertex in so many, and for so many at least; else all are copied.
 CHANGES_SHARE, CHANGES_LEAST = 16, 4096
 
@@ -143,7 +142,7 @@ class TallyRuns:
         before = self._by_vertex
         if before is not None and n_vertices <= before.room:
             return
-        room = max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room))
+        room = grown(max(1, n_vertices), 0 if before is None else before.room)
         changes_room = min(room, max(CHANGES_LEAST, room // CHANGES_SHARE))
         with self._stream:
             made = _ByVertex(
@@ -171,7 +170,7 @@ class TallyRuns:
         with self._stream:
             there = self._staging.bring(EdgeBatch(links.keys, arcs), weighted=False)
             if arcs.size > self._long_links.size:
-                self._long_links = allocate(int(_ROOM * arcs.size), np.uint64)
+                self._long_links = allocate(grown(arcs.size, self._long_links.size), np.uint64)
         given = (address(array) for array in (there.keys, there.ops, self._long_links))
         run = self._run("change", device, (*given, steps_max, 0, 0, 0, 0), arcs.size)
         self._staging.arrived()

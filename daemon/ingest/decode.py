@@ -202,7 +202,7 @@ class Decoder:
             return [*map(self.decode, records)]
 
     def _objects_together(self, records: Sequence[RawRecord], encoding: str) -> Iterator[Decoded]:
-        """All but those of several lines, or many updates."""
+        """Records of a registry; of JSON all but those of several lines, or many updates."""
         events = encoding in PLACED_BY_KEY
         made: list[list[Edge] | Bad] = []
         alone: dict[int, Decoded] = {}
@@ -264,8 +264,8 @@ class Decoder:
             lines = self._parse(joined.text, 0, layout, timestamp_ms)
             letters: list[BadRecord] = []
             for row, bad in joined.bad_by_record(lines).items():
-                record, text = some[row], (some[row].value or b"")[len(header) :]
-                letters += _bad_lines(record, text, bad, _room(record))
+                text = (some[row].value or b"")[len(header) :]
+                letters += _bad_lines(some[row], text, bad, _room(some[row]))
             yield self._finished(some, lines.blocks, letters)
 
     def _header(self, encoding: str, record: RawRecord) -> tuple[bytes | None, int]:
