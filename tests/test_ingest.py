@@ -232,8 +232,9 @@ class Script:
     def encoded(self, made: range, gone: range) -> bytes:
         if self.encoding == "msgpack":
             return encoded(made, gone)
-        ((id, op),) = [*((id, "insert_vertex") for id in made), *((id, "delete_vertex") for id in gone)]
-        return json.dumps({"src": id, "op": op}).encode()
+        ops = [*((id, "insert_vertex") for id in made), *((id, "delete_vertex") for id in gone)]
+        rows = [{"src": id, "op": op} for id, op in ops]
+        return json.dumps({"v": 1, "edges": rows} if len(rows) > 1 else rows[0]).encode()
 
     def position(self) -> dict[Partition, int]:
         return {PARTITION: self.offset}
@@ -333,6 +334,18 @@ class TestFullIdSpace:
         script = Script(records, vertices_max=10_000, encoding="json")
         script.run()
         assert script.applied == [len(records)] and script.alive() == {18, 19}
+
+    def test_so_they_are_behind_a_record_that_takes_nearly_all(self) -> None:
+        """What is read together deletes some of its vertices before it makes as many."""
+        ones = [range(id, id + 1) for id in range(35)]
+        records = [
+            (range(28), range(0)),
+            *((range(0), one) for one in ones[:7]),
+            *((one, range(0)) for one in ones[28:]),
+        ]
+        script = Script(records, vertices_max=30, encoding="json")
+        script.run()
+        assert script.applied[-1] == len(records) and script.alive() == set(range(7, 35))
 
     def test_so_are_those_that_a_checkpoint_holds(self) -> None:
         script = Script(churn(3, 4, 1), vertices_max=8)

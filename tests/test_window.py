@@ -3,11 +3,14 @@ the naive one, and what was answered once is answered again."""
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import numpy as np
-from windowed import History, Kept, Life, Row, Settings, Shown
+import pytest
+from windowed import History, Kept, Life, Row, Settings, Shown, event_state
 
+from graphtide.daemon.records.stream import Partition
 from graphtide.gpma.edges import Op
 
 
@@ -37,6 +40,8 @@ def settings_of(rng: np.random.Generator) -> Settings:
         ahead=int(rng.choice([10, 50, 10**9])),
         directed=bool(rng.random() < 0.6),
         isolated=bool(rng.random() < 0.4),
+        encoding=str(rng.choice(["msgpack", "json"])),
+        vertices_max=int(rng.choice([12, 1000])),
     )
 
 
@@ -56,7 +61,9 @@ def play(seed: int, folder: Path) -> None:
                 silent = int(rng.integers(-n_partitions, n_partitions))
             for number in range(n_partitions):
                 if number != silent and rng.random() < 0.5:
-                    history.write(number, random_rows(rng, wall, 12, number, n_partitions))
+                    rows = random_rows(rng, wall, 12, number, n_partitions)
+                    for some in [rows] if settings.encoding == "msgpack" else [[row] for row in rows]:
+                        history.write(number, some)
             life.wall = wall
             for _ in range(int(rng.integers(0, 3))):
                 life.read()
@@ -88,3 +95,61 @@ def test_any_stream_gives_the_naive_graph(seed: int, run_long: bool, tmp_path: P
         folder = tmp_path / str(number)
         folder.mkdir()
         play(seed + number, folder)
+
+
+def test_what_lay_too_far_ahead_once_does_so_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the clock of when it was decoded, whatever that says when the step is taken."""
+    looks = count(0, 20)
+    monkeypatch.setattr(Life, "_wall_clock", lambda _: next(looks) / 1000)
+    history = History(1)
+    history.write(0, [(int(Op.INSERT), 2, 3, 25)])
+    for _ in range(2):
+        life = Life(Settings(length=100, ahead=10), history, np.random.default_rng(0), tmp_path, None)
+        while life.left or life.queue._items:
+            life.read()
+            life.epoch(1000)
+        refused = [letter.reason for report in life.reports for letter in report.bad]
+        edges, _ = life.looks()
+        life.end()
+        assert (refused, edges) == (["in-future"], frozenset())
+
+
+class Threes:
+    """Says three whatever it is asked for."""
+
+    def integers(self, low: int, high: int) -> int:
+        return 3
+
+
+def test_where_ids_run_out_within_a_step_a_replay_drops_nothing_else(tmp_path: Path) -> None:
+    """What is behind event time, but not too late, is last in a step, and waits for ids of its first records."""
+    settings = Settings(length=100, idle=3.0, vertices_max=4)
+    insert, gone = int(Op.INSERT), int(Op.DELETE_VERTEX)
+    history = History(2)
+
+    def lived(*came: tuple[int, list[Row]], turns: int) -> None:
+        for number, rows in came:
+            history.write(number, rows)
+        for _ in range(turns):
+            life.read()
+            while life.epoch(1000):
+                pass
+
+    life = Life(settings, history, Threes(), tmp_path, None)
+    lived((0, [(insert, 0, 1, 0)]), (1, [(insert, 2, 3, 0)]), turns=6)
+    lived((0, [(insert, 0, 1, 500)]), turns=1)
+    assert event_state(life).idle == {Partition("t", 1)}
+    lived(
+        (0, [(insert, 0, 1, 900)]),
+        (0, [(gone, 2, 0, 0)]),
+        (0, [(gone, 3, 0, 0)]),
+        (1, [(insert, 4, 5, 450)]),
+        turns=1,
+    )
+    looks = life.looks()
+    assert looks == life.expected() == ({(0, 1), (4, 5)}, {0, 1, 4, 5})
+    life.end()
+    life = Life(settings, history, Threes(), tmp_path, None)
+    lived(turns=9)
+    assert life.looks() == looks
+    life.end()

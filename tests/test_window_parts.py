@@ -156,6 +156,24 @@ def test_places_of_deleted_edges_take_no_more_memory_than_there_are_places(
     assert len(window._due) <= 2 * 6 + 8 + 3
 
 
+@pytest.mark.parametrize("by_time", [True, False])
+def test_what_was_inserted_again_goes_once(graphs: list[Graph], by_time: bool) -> None:
+    """Though it has several entries in the order of what is due."""
+    graph = Graph(weighted=False)
+    graphs.append(graph)
+    window: Window = TimeWindow(graph, 10, isolated=False) if by_time else CountWindow(graph, 2, isolated=False)
+    for time in range(4):
+        epoch(window, graph, [(1, 1, 2)], time)
+        epoch(window, graph, [(0, 1, 2)], time)
+    epoch(window, graph, [(1, 1, 2)], 5)
+    for head in (3, 4):
+        epoch(window, graph, [(1, 5, head)], 100)
+    while window.is_due:
+        epoch(window, graph, [], 100)
+    assert window.expired == 1
+    assert graph.n_edges == 2
+
+
 def test_a_burst_goes_in_pieces(graphs: list[Graph]) -> None:
     graphs.append(Graph(weighted=False))
     window = TimeWindow(graphs[0], 10, isolated=False)
@@ -355,7 +373,7 @@ class Stream:
             self.ends[place] += 1
         records = [item.record for item in decoded]
         step = Step(records, dict(self.ends), recorded=decided is not None, decided=decided)
-        return self.time.take(step, decoded, {B: lag})
+        return self.time.take(step, decoded, self.time.latest_ms(step), {B: lag})
 
     @property
     def now(self) -> int:
@@ -411,6 +429,24 @@ def test_a_replay_takes_what_was_decided_and_nothing_else() -> None:
     other.step((A, 0), (B, 0))
     other.step((A, 500), decided=steps[1].decided)
     assert other.now == 500
+
+
+def test_a_step_that_is_queued_in_parts_is_replayed_in_these_parts() -> None:
+    """Where ids run out within a step whose last record is of a partition that fell silent long ago."""
+    first = Stream()
+    first.step((A, 0), (B, 0))
+    first.step((A, 500), after=20.0)
+    before, ends = first.time.state, dict(first.ends)
+    whole = first.step((A, 900), (B, 450))
+    offsets = {A: first.ends[A], B: ends[B]}
+    half, decided = first.time.part_way(before, whole.decoded, 1, Step([], dict(first.ends)), offsets)
+    again = Stream(before)
+    again.ends = ends
+    again.step((A, 900), decided=decided)
+    assert again.time.state == half
+    assert again.now == 500, "it waits for what is to come"
+    assert again.step((B, 450), decided=Decided()).late == whole.late == 0
+    assert again.time.state == first.time.state
 
 
 def test_an_upsert_is_late_by_what_came_before_it_in_its_partition() -> None:

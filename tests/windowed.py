@@ -4,7 +4,8 @@ and begun again anywhere. And the oracle for it, in plain Python."""
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+import threading
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,11 +31,18 @@ Row = tuple[int, int, int, int]
 """Operation, src, dst, time."""
 Edge = tuple[int, int]
 NEVER = -(10**18)
+OPS = {
+    Op.INSERT: "insert",
+    Op.DELETE: "delete",
+    Op.INSERT_VERTEX: "insert_vertex",
+    Op.DELETE_VERTEX: "delete_vertex",
+}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``length``, ``lateness``: in time; ``idle``, ``ahead``: in turns, and in time."""
+    """``length``, ``lateness``: in time; ``idle``, ``ahead``: in turns, and in time. In ``json`` each record is of
+    one row."""
 
     length: int | None = None
     count: int | None = None
@@ -43,6 +51,8 @@ class Settings:
     ahead: int = 10**9
     directed: bool = True
     isolated: bool = False
+    encoding: str = "msgpack"
+    vertices_max: int = 1000
 
     def window(self, graph: Graph) -> Window:
         if self.length is not None:
@@ -93,7 +103,7 @@ class Naive:
                     self.late += 1
                     continue
                 self._apply(op, src, dst, at)
-        self.idle -= {partition for partition, _ in records}
+        self.idle -= {partition for partition, _ in records} | {*decided.joined}
         self.active |= {partition for partition, _ in records} | {*decided.joined}
         self.active -= {*decided.idle}
         self.idle |= {*decided.idle}
@@ -156,6 +166,39 @@ class Kept:
     naive: Naive
 
 
+class _ToldQueue(PreparedQueue):
+    """Says what is put into it."""
+
+    def __init__(self, tell: Callable[[Prepared], None]) -> None:
+        super().__init__(10**6)
+        self._tell = tell
+
+    def put(self, item: Prepared) -> bool:
+        self._tell(item)
+        return super().put(item)
+
+
+class _Turn(threading.Event):
+    """While ingest waits for ids the engine goes on."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self._meanwhile = meanwhile
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._meanwhile()
+        return False
+
+
+def encoded(rows: list[Row], encoding: str) -> bytes:
+    op, src, dst, at = map(np.array, zip(*rows, strict=True))
+    if encoding == "msgpack":
+        return encode_msgpack(src, dst, op.astype(np.uint8), timestamps_ms=at)
+    ((op, src, dst, at),) = rows
+    edge = {"src": src, "op": OPS[op], "ts": at}
+    return json.dumps(edge | ({"dst": dst} if op <= Op.INSERT else {})).encode()
+
+
 class Life:
     """From a start to an end, as the daemon's parts live it: ``read`` for ingest, ``epoch`` for the engine."""
 
@@ -177,13 +220,13 @@ class Life:
         self.wall, self.turn = 0, 0.0
         self.reports: list[IngestReport] = []
         self.graph = Graph(directed=settings.directed, weighted=False)
-        self.index = VertexIndex.create("int")
+        self.index = VertexIndex.create("int", vertices_max=settings.vertices_max)
         self.window = settings.window(self.graph)
         if kept is not None:
             self.index.restore(kept.index, kept.dead)
             self.graph.load(kept.edges, kept.n_vertices, kept.dead)
             self.window.restore(kept.facts, kept.arrays)
-        self.queue = PreparedQueue(10**6)
+        self.queue = _ToldQueue(self._model)
         self.ingest = Ingest(
             source=self,
             decoder=Decoder(),
@@ -198,6 +241,8 @@ class Life:
             event_time=self._event_time(),
             counts_order=isinstance(self.window, CountWindow),
         )
+        self.ingest.stop = _Turn(lambda: self.epoch(1000))
+        self._was: Mapping[Partition, int] = {}
         self.order = OrderLog(folder)
         self.ingest.reader.follow(self.order.open({}))
 
@@ -207,8 +252,12 @@ class Life:
         rules = EventTimeRules(
             self.settings.length, self.settings.lateness, self.settings.idle, self.settings.ahead
         )
-        clocks = (lambda: self.turn, lambda: self.wall / 1000)
-        return EventTime(rules, self.window.event, *clocks)
+        return EventTime(rules, self.window.event, lambda: self.turn, self._wall_clock)
+
+    def _wall_clock(self) -> float:
+        """It goes on, or is set, whenever somebody looks."""
+        self.wall += int(self.rng.integers(-2, 4))
+        return self.wall / 1000
 
     # -- the source, and the dead letters ----------------------------------------------------------------
 
@@ -221,9 +270,8 @@ class Life:
                 continue
             end = min(begin + int(self.rng.integers(0, 4)), len(records))
             for number in range(begin, end):
-                op, src, dst, at = map(np.array, zip(*records[number], strict=True))
-                value = encode_msgpack(src, dst, op.astype(np.uint8), timestamps_ms=at)
-                found.append(RawRecord(partition, number, number + 1, value, "msgpack", 0))
+                value = encoded(records[number], self.settings.encoding)
+                found.append(RawRecord(partition, number, number + 1, value, self.settings.encoding, 0))
             self.offsets[partition] = end
         return found
 
@@ -258,15 +306,12 @@ class Life:
     def read(self) -> None:
         """One turn of ingest."""
         self.turn += 1
-        before = self.queue.updates, len(self.queue._items)
-        was = self.ingest.reader.position()
+        self._was = self.ingest.reader.position()
         self.ingest.stop.clear()
-        self.ingest.run(was)
-        for item in list(self.queue._items)[before[1] :]:
-            self._model(item, was)
-            was = item.offsets
+        self.ingest.run(self._was)
 
-    def _model(self, item: Prepared, was: Mapping[Partition, int]) -> None:
+    def _model(self, item: Prepared) -> None:
+        was, self._was = self._was, item.offsets
         records = [
             (partition, rows)
             for partition in sorted(item.offsets)

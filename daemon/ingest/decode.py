@@ -148,6 +148,20 @@ class Decoder:
                 decoded += map(self.decode, some)
         return decoded
 
+    def each_alone(self, decoded: Sequence[Decoded], records: Sequence[RawRecord]) -> list[Decoded]:
+        """``decode_all`` of these records gave this: each of them by itself.
+
+        Raises:
+            MemoryError, RegistryAway: as ``decode_all``.
+        """
+        apart, left = list[Decoded](), iter(records)
+        for item in decoded:
+            some = [next(left)]
+            while some[-1].next_offset < item.record.next_offset:
+                some.append(next(left))
+            apart += map(self.decode, some) if len(some) > 1 else [item]
+        return apart
+
     def accept_until(self, latest_ms: int) -> None:
         """From now on inserts must have a time, and nothing may have a later one (milliseconds since 1970)."""
         self._rules = replace(self._rules, latest_ms=latest_ms)

@@ -13,7 +13,7 @@ they were.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ import numpy as np
 from ...gpma.edges import Op
 from ...gpma.index.ids import IntColumn
 from ..records.event_time import NO_TIME, UNLIMITED, EventState
-from ..records.stream import Decided, Decoded, Partition
+from ..records.stream import Decided, Decoded, Offsets, Partition
 from .decode_columns import Reason, select, timestamps_in_full
 from .ordered import Step
 
@@ -91,9 +91,9 @@ class EventTime:
             return UNLIMITED if limit is None else limit
         return min(int(self._wall_clock() * 1000) + self.rules.ahead_ms, UNLIMITED)
 
-    def take(self, step: Step, decoded: Sequence[Decoded], lag: Mapping[Partition, int]) -> Timed:
-        """Go on by a step, whose records were decoded with ``latest_ms``. ``lag``: what is left of each
-        partition."""
+    def take(self, step: Step, decoded: Sequence[Decoded], latest_ms: int, lag: Mapping[Partition, int]) -> Timed:
+        """Go on by a step. ``latest_ms``: what its records were decoded with, which is recorded, and not what the
+        clock says by now; ``lag``: what is left of each partition."""
         before, came = self.state, {record.partition for record in step.records}
         kept, newest = list[Decoded](), dict(before.newest)
         late = 0
@@ -103,23 +103,16 @@ class EventTime:
                 late += len(item.block) - (0 if judged.block is None else len(judged.block))
             kept.append(judged)
         decided = step.decided or Decided()
-        active, idle = before.active | came | {*decided.joined}, before.idle - came
         for partition in came:
             self._heard[partition] = self._now
         if not step.recorded:
-            decided = self._decide(step, active | idle, active, newest, lag)
+            decided = self._decide(step, before.active | before.idle | came, before.active | came, newest, lag)
             if any(letter.reason == Reason.IN_FUTURE for item in decoded for letter in item.bad):
-                decided = decided._replace(latest_ms=self.latest_ms(step))
-            active |= {*decided.joined}
-        active -= {*decided.idle}
-        idle |= {*decided.idle}
-        idle = frozenset(place for place in idle if place in step.offsets)
-        gone = newest.keys() - active - idle
-        for place in gone:
-            del newest[place]
-            self._heard.pop(place, None)
-        time_ms = max(before.time_ms, self._least_watermark(newest, active))
-        self.state = EventState(newest, active, idle, time_ms)
+                decided = decided._replace(latest_ms=latest_ms)
+        self.state = self._after(before, newest, came, decided, step.offsets)
+        time_ms = self.state.time_ms
+        for gone in self._heard.keys() - self.state.active - self.state.idle:
+            del self._heard[gone]
         behind = before.time_ms > NO_TIME and any(
             self._watermark(before.newest, place) < before.time_ms for place in came
         )
@@ -127,7 +120,40 @@ class EventTime:
         something = None if decided == Decided() else decided
         return Timed(kept, late, something, together=behind or begins or something is not None)
 
+    def part_way(
+        self, before: EventState, decoded: Sequence[Decoded], number: int, step: Step, offsets: Offsets
+    ) -> tuple[EventState, Decided]:
+        """After the first so many records of a step that began with ``before``, at these offsets; and what is to
+        be recorded, for a replay to come to the same.
+
+        Event time waits for whom the rest is of: so what is late in the rest is late by the whole step, too.
+        """
+        decided = step.decided or Decided()
+        newest, came = dict(before.newest), set[Partition]()
+        for item in decoded[:number]:
+            came.add(item.record.partition)
+            _note(item.record.partition, _newest_of(item), newest)
+        to_come = {item.record.partition for item in decoded[number:]} - came
+        decided = decided._replace(joined=tuple(sorted({*decided.joined} | to_come, key=str)))
+        return self._after(before, newest, came, decided, offsets), decided
+
     # -- inside -------------------------------------------------------------------------------------------
+
+    def _after(
+        self,
+        before: EventState,
+        newest: Mapping[Partition, int],
+        came: Collection[Partition],
+        decided: Decided,
+        offsets: Offsets,
+    ) -> EventState:
+        """After records of these partitions, and what was decided. ``newest``: after them, also of files that are
+        gone; ``offsets``: names those that are not."""
+        present, silent = {*came, *decided.joined}, {*decided.idle}
+        active = (before.active | present) - silent
+        idle = frozenset(place for place in (before.idle - present) | silent if place in offsets)
+        newest = {place: time for place, time in newest.items() if place in active or place in idle}
+        return EventState(newest, active, idle, max(before.time_ms, self._least_watermark(newest, active)))
 
     def _on_time(self, item: Decoded, newest: dict[Partition, int], time_ms: int) -> Decoded:
         """The record without its late upserts; notes its times in ``newest``."""
@@ -180,16 +206,6 @@ class EventTime:
         others = self._least_watermark(newest, (active | joined) - silent)
         idle = [place for place in silent if self._watermark(newest, place) < others]
         return Decided(tuple(sorted(joined, key=str)), tuple(sorted(idle, key=str)))
-
-
-def part_way(before: EventState, decoded: Iterable[Decoded]) -> EventState:
-    """After the first records of a step that began with ``before``: event time is as it was then."""
-    newest = dict(before.newest)
-    came = set[Partition]()
-    for item in decoded:
-        came.add(item.record.partition)
-        _note(item.record.partition, _newest_of(item), newest)
-    return replace(before, newest=newest, active=before.active | came, idle=before.idle - came)
 
 
 def _note(partition: Partition, time_ms: int, newest: dict[Partition, int]) -> None:

@@ -22,7 +22,7 @@ from ..backoff import Backoff
 from ..errors import IdSpaceFull
 from ..failpoints import point
 from ..health import Recovery
-from ..records.event_time import EventState
+from ..records.event_time import UNLIMITED, EventState
 from ..records.stream import (
     BadRecord,
     DeadLetters,
@@ -38,7 +38,7 @@ from ..records.stream import (
 from .barriers import Barriers
 from .decode import Decoder
 from .dense import DenseBatch, dense_batch
-from .event_time import EventTime, part_way
+from .event_time import EventTime
 from .misrouted import PlacementSample
 from .ordered import OrderedReader, Step
 from .prepared import Prepared, PreparedQueue
@@ -202,8 +202,10 @@ class Ingest:
 
     def _handle(self, step: Step, poll_seconds: float) -> None:
         raw = step.records
+        latest_ms = UNLIMITED
         if self.event_time is not None:
-            self.decoder.accept_until(self.event_time.latest_ms(step))
+            latest_ms = self.event_time.latest_ms(step)
+            self.decoder.accept_until(latest_ms)
         done = self._decoded(step)
         if done is None:
             return
@@ -220,7 +222,7 @@ class Ingest:
         reused_before = self.reuse.reused
         late, began = 0, self._event
         if self.event_time is not None:
-            timed = self.event_time.take(step, decoded, self.reader.lag().amount)
+            timed = self.event_time.take(step, decoded, latest_ms, self.reader.lag().amount)
             decoded, late = timed.decoded, timed.late
             step = step._replace(decided=timed.decided, ordered=step.ordered or timed.together)
         prepared = self._prepare(decoded, step, began)
@@ -258,17 +260,14 @@ class Ingest:
         """
         waits_since: float | None = None
         backoff = Backoff()
-        # Where ids may run out (a new vertex takes a byte of its record at least) each record is read by itself:
-        # what stands before one that finds none may give some back.
-        together = self.index.room >= sum(len(record.value or b"") for record in step.records)
         try:
             while True:
                 started = time.perf_counter()
                 try:
-                    if together:
-                        decoded = self.decoder.decode_all(step.records)
-                    else:
-                        decoded = [*map(self.decoder.decode, step.records)]
+                    decoded = self.decoder.decode_all(step.records)
+                    if self.index.room < 2 * sum(len(item.block) for item in decoded if item.block is not None):
+                        # Ids may run out: what stands before a record that finds none may give some back.
+                        decoded = self.decoder.each_alone(decoded, step.records)
                 except RegistryAway as away:
                     if self.stop.is_set():
                         return None
@@ -360,8 +359,11 @@ class Ingest:
             except IdSpaceFull as full:
                 if batches:
                     before = self._before([item.record for item in decoded[number:]], step)
-                    event = None if began is None else part_way(began, decoded[:number])
-                    self._queue(self._prepared(decoded[begin:number], batches, before, step, event))
+                    event, first = None, step
+                    if self.event_time is not None and began is not None:
+                        event, decided = self.event_time.part_way(began, decoded, number, step, before)
+                        first = step._replace(decided=decided)
+                    self._queue(self._prepared(decoded[begin:number], batches, before, first, event))
                     begin, batches = number, []
                 found = self._dense_with_room(item.block, full)
                 if found is None:
