@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import HALF, LOW, Int, Keys, Vertices, destinations, sources, transpose
+from ..gpma.edges import HALF, LOW, Int, Keys, Vertices, destinations, distinct, sources, transpose
 from ..gpma.intrinsics import uncounted
 from ..gpma.rows import RowView, runs
 from ..gpma.splice import spliced
@@ -54,7 +54,7 @@ def changed_links(graph: Graph, change: GraphChange) -> Links:
         order = touched.argsort(kind="stable")
         is_new = order < inserted.size
         return Links(touched[order], np.where(is_new, np.uint8(0), np.uint8(2)), 2 * is_new.astype(np.uint8))
-    keys = np.unique(np.concatenate([touched, transpose(touched)]))
+    keys = distinct(np.concatenate([touched, transpose(touched)]))
     now = graph.has_edge(keys)
     then = now.copy()
     then[np.searchsorted(keys, inserted)] = False

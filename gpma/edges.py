@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ Offsets = npt.NDArray[np.int64]
 Vertices = npt.NDArray[np.uint32]
 Weights = npt.NDArray[np.float32]
 Ops = npt.NDArray[np.uint8]
+Number = TypeVar("Number", bound=np.integer[Any])
 
 # A scalar inside a kernel: Numba's int64 or uint64, NumPy's or Python's for a type checker.
 Int = Any
@@ -67,6 +68,17 @@ def destinations(keys: Keys) -> Vertices:
 def transpose(keys: Keys) -> Keys:
     """The same edges, seen from their heads: src and dst change places."""
     return (keys << HALF) | (keys >> HALF)
+
+
+def distinct(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Integers, ascending, each once.
+
+    ``numpy.unique`` hashes (NumPy 2.3 and later), which takes three to twenty times as long as sorting.
+    """
+    values = np.sort(values)
+    fresh = np.ones(values.size, np.bool_)
+    np.not_equal(values[1:], values[:-1], out=fresh[1:])
+    return values[fresh]
 
 
 def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

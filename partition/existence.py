@@ -14,7 +14,20 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import HALF, LOW, NO_VERTEX, EdgeBatch, Keys, Op, Ops, Vertices, destinations, frozen, sources
+from ..gpma.edges import (
+    HALF,
+    LOW,
+    NO_VERTEX,
+    EdgeBatch,
+    Keys,
+    Op,
+    Ops,
+    Vertices,
+    destinations,
+    distinct,
+    frozen,
+    sources,
+)
 from ..gpma.rows import RowView, live_runs
 from ..gpma.splice import spliced
 from ..gpma.vertex_columns import grown
@@ -110,7 +123,7 @@ class Existence:
         inserting = np.flatnonzero(ops.ops == Op.INSERT_VERTEX)
         inserted = ops.vertices[inserting]
         inserted = inserted[inserting > deletions.last(inserted)]
-        living = np.unique(np.concatenate([named, inserted]))
+        living = distinct(np.concatenate([named, inserted]))
         doomed = deletions.vertices
         dying = np.setdiff1d(doomed, living, assume_unique=True)
         existed = self._existed(dying, n_before)

@@ -23,6 +23,7 @@ from ..gpma.edges import (
     SubCSR,
     Vertices,
     Weights,
+    distinct,
     pack,
     sources,
 )
@@ -367,7 +368,7 @@ class SplitRows:
 
     def view_of(self, direction: Direction, vertices: Vertices) -> RowView:
         """A copy of the rows of these vertices; those of others are empty in it."""
-        return _view_of(self.rows(direction, np.unique(vertices)), self.placement.owner.size)
+        return _view_of(self.rows(direction, distinct(vertices)), self.placement.owner.size)
 
     def check(self) -> list[str]:
         """Rows that are where they do not belong, in words."""

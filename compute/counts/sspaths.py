@@ -38,7 +38,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import HALF, HIGH, NO_VERTEX, Vertices
+from ...gpma.edges import HALF, HIGH, NO_VERTEX, Vertices, distinct
 from ...partition.graph import Graph, GraphChange
 from ..paths.bfs import BFS
 from ..program import (
@@ -103,7 +103,7 @@ class SSPaths(Program):
         self._counts = kernels.no_counts()
 
     def bind(self, sources: Vertices) -> None:
-        self._bound = np.unique(sources[sources != NO_VERTEX])
+        self._bound = distinct(sources[sources != NO_VERTEX])
         self._hops.bind(sources)
 
     # -- runs -------------------------------------------------------------------------------------------

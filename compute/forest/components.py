@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import NO_VERTEX, Keys, Vertices, transpose
+from ...gpma.edges import NO_VERTEX, Keys, Vertices, distinct, transpose
 from ...gpma.rows import RowView
 from ...partition.graph import Graph, GraphChange
 from ..pieces import pieces_of
@@ -426,7 +426,7 @@ class Components(Program):
 
     def _in_order(self, first: Vertices, second: Vertices) -> npt.NDArray[np.bool_]:
         """Whether the external id of first[i] is not above that of second[i]."""
-        vertices = np.unique(np.concatenate([first, second]))
+        vertices = distinct(np.concatenate([first, second]))
         rank = np.empty(vertices.size, np.int64)
         rank[np.searchsorted(vertices, self._order.sort_by_external(vertices))] = np.arange(vertices.size)
         ordered: npt.NDArray[np.bool_]

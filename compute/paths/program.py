@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices
+from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices, distinct
 from ...partition.graph import Graph, GraphChange
 from ..moved import former
 from ..pieces import pieces_of
@@ -121,7 +121,7 @@ class PathProgram(Program):
         self._log = new_log()
 
     def bind(self, sources: Vertices) -> None:
-        known = np.unique(sources[sources != NO_VERTEX]).astype(np.uint32)
+        known = distinct(sources[sources != NO_VERTEX]).astype(np.uint32)
         # A source that is one no longer would keep its word.
         self._source_moved |= not np.isin(self._bound, known).all()
         self._bound = known

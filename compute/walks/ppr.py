@@ -40,7 +40,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import NO_VERTEX, Vertices
+from ...gpma.edges import NO_VERTEX, Vertices, distinct
 from ...gpma.vertex_columns import new_column
 from ...partition.graph import Graph, GraphChange
 from ..program import (
@@ -151,7 +151,7 @@ class PersonalisedPageRank(RandomWalk):
         self._reset(0)
 
     def bind(self, sources: Vertices) -> None:
-        self._bound = np.unique(sources[sources != NO_VERTEX]).astype(np.uint32)
+        self._bound = distinct(sources[sources != NO_VERTEX]).astype(np.uint32)
 
     def start(self, graph: Graph) -> Refresh:
         work = np.zeros(WORK_SLOTS, np.int64)

@@ -27,7 +27,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Keys, Op, Ops, Vertices, frozen
+from ...gpma.edges import Keys, Op, Ops, Vertices, distinct, frozen
 from ...gpma.index.vertex_index import VertexIndex
 from ...gpma.vertex_columns import grown
 from ...partition.existence import Flags
@@ -206,7 +206,7 @@ class IdReuse:
             self._scanned = end if n_found < most else int(here[-1]) + 1
             if n_found == most:
                 break
-        return np.unique(np.concatenate(found)).astype(np.uint32)
+        return distinct(np.concatenate(found)).astype(np.uint32)
 
     def _make_room(self) -> None:
         self._states = grown(self._states, self._index.n_vertices, 0)

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from ...compute.program import ExternalId, Program
-from ...gpma.edges import NO_VERTEX, Vertices
+from ...gpma.edges import NO_VERTEX, Vertices, distinct
 from ...gpma.index.ids import IdColumn, concatenate_ids, equal_ids
 from ...gpma.index.vertex_index import VertexIndex, VertexIndexReader
 from ..errors import Unavailable
@@ -181,7 +181,7 @@ class View:
             gone.append(extra)
             if touched is not None:
                 dense = self.lookup_in(snapshot, extra)
-                touched = np.unique(np.concatenate([touched, dense[dense != NO_VERTEX]]))
+                touched = distinct(np.concatenate([touched, dense[dense != NO_VERTEX]]))
         all_gone = _each_once(concatenate_ids(gone)) if gone else changes.gone
         changes = Changes(changes.epochs, changes.n_before, changes.alive, all_gone, changes.programs)
         return scope.look(Look(self, snapshot, result, changes, touched, _ALL))

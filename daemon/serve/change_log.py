@@ -25,7 +25,7 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Vertices
+from ...gpma.edges import Vertices, distinct
 from ...gpma.index.ids import IdColumn, StringColumn, concatenate_ids
 from . import shared_memory
 from .publication import ProgramPublication, Publication
@@ -241,7 +241,7 @@ class _Union:
 
 def _merged(lists: Sequence[Vertices]) -> Vertices:
     """Ascending, each once."""
-    return np.unique(np.concatenate([_NONE, *lists]))
+    return distinct(np.concatenate([_NONE, *lists]))
 
 
 class ChangeLog:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from ...compute import registry
 from ...compute.program import Answer, ExternalId, Program, ProgramError, Published
-from ...gpma.edges import NO_VERTEX, Vertices
+from ...gpma.edges import NO_VERTEX, Vertices, distinct
 from ...gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn, concatenate_ids
 from ...partition.exploring import EdgesFound
 from ..client.wire import PROTOCOL_VERSIONS, pack_bitmap, pack_column
@@ -480,7 +480,7 @@ async def _top_among(
         result = _program(snapshot, id)
         kind = serving.program_class(result.kind)
         dense = serving.lookup_in(snapshot, among)
-        known = np.unique(dense[dense != NO_VERTEX])
+        known = distinct(dense[dense != NO_VERTEX])
         known = known[result.knows(known)]
         values = kind.read(result.published, known)
         if values.vertex_valued:
@@ -775,7 +775,7 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
 def _distinct(ids: IdColumn) -> IdColumn:
     if isinstance(ids, StringColumn) and ids.lengths.max(initial=0) > MAX_STRING_ID_BYTES:
         raise wrong("vertices", f"holds an id of more than {MAX_STRING_ID_BYTES} bytes: no vertex has one")
-    return StringColumn.of(dict.fromkeys(ids.to_list())) if isinstance(ids, StringColumn) else np.unique(ids)
+    return StringColumn.of(dict.fromkeys(ids.to_list())) if isinstance(ids, StringColumn) else distinct(ids)
 
 
 @method("unsubscribe")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import NO_VERTEX, Vertices
+from ...gpma.edges import NO_VERTEX, Vertices, distinct
 from ...gpma.index.ids import IdColumn
 from .scopes import Look, News, NotAtOnce, members
 from .values import Values, top_k
@@ -101,7 +101,7 @@ class Largest:
 
     def _found(self, look: Look) -> _Ranking:
         if self._ranking is not None and look.changes is not None and look.touched is not None:
-            dense = np.unique(np.concatenate([self._ranking.dense, look.touched, look.moved]))
+            dense = distinct(np.concatenate([self._ranking.dense, look.touched, look.moved]))
             dense = dense[look.snapshot.known(dense) != NO_VERTEX]
             values = look.values(dense)
             kept = self._ranking.without_worse(dense, values)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...compute.program import ExternalId, Program, grown
-from ...gpma.edges import NO_VERTEX, Vertices
+from ...gpma.edges import NO_VERTEX, Vertices, distinct
 from ...gpma.index.ids import IdColumn, StringColumn
 from ..errors import LimitExceeded
 from .change_log import Changes, ProgramChanges
@@ -117,7 +117,7 @@ def touched_since(names: Names, result: ProgramResults, program: str, changes: C
     if depends_on(kind, changed) or loses:
         return None
     touched = kind.touched(changed.columns, result.published)
-    return None if touched is None else np.unique(touched)
+    return None if touched is None else distinct(touched)
 
 
 def depends_on(kind: type[Program], changes: ProgramChanges) -> bool:
@@ -186,7 +186,7 @@ class Everyone:
         if look.touched is None:
             dense = np.arange(snapshot.n_vertices, dtype=np.uint32)
         else:
-            dense = np.unique(np.concatenate([look.touched, look.moved]))
+            dense = distinct(np.concatenate([look.touched, look.moved]))
         dense = dense[snapshot.known(dense) != NO_VERTEX]
         if not self._threshold:
             look.check(dense.size)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..address_space import reservation_of
 from ..device_failure import DeviceFailed
-from ..edges import Vertices
+from ..edges import Vertices, distinct
 from ..rows import RowView
 from .module import import_cupy
 from .registered import Extent, Range, Registered
@@ -111,7 +111,7 @@ class RemoteRows:
             return
         self.n_rows += int(np.count_nonzero(is_other)) * (1 if remote else -1)
         np.bitwise_xor.at(self._words, place[is_other], bit[is_other])
-        changed = np.unique(place[is_other])
+        changed = distinct(place[is_other])
         with self._stream:
             if changed.size > _UPLOAD_SHARE * self._words.size or not self._bring(changed):
                 self._bits.set(self._words, stream=self._stream)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import MAX_VERTICES, NO_VERTEX, Vertices
+from ..edges import MAX_VERTICES, NO_VERTEX, Vertices, distinct
 from ..team import ALONE, Crew
 from .hash_table import CELLS_MAX, CELLS_MIN, GENERATION, MOVED_PER_ID, capacity
 from .id_order import IdOrder, order_of
@@ -315,7 +315,7 @@ class VertexIndex:
         if len(ids) <= self.room:
             return
         new = ids[self._table.lookup(ids, self.n_vertices) == NO_VERTEX]
-        n_new = len(set(new.to_list())) if isinstance(new, StringColumn) else np.unique(new).size
+        n_new = len(set(new.to_list())) if isinstance(new, StringColumn) else distinct(new).size
         if n_new > self.room:
             taken = self._vertices_max - self.room
             raise OverflowError(f"{n_new} new vertices beside {taken} would pass the {self._vertices_max} allowed")
