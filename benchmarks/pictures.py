@@ -59,16 +59,18 @@ def _freshness(rows: list[dict[str, Any]], baseline: list[dict[str, Any]], about
 
 
 def _refreshes(rows: list[dict[str, Any]], about: str) -> Iterator[Picture]:
-    by_program: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    by_program: dict[tuple[str, str], list[tuple[int, dict[str, Any]]]] = {}
     for row in rows:
-        if str(row["batch"]).isdecimal():
-            by_program.setdefault((row["graph"], row["program"]), []).append(row)
+        batch = str(row["batch"]).replace(",", "")
+        if batch.isdecimal():
+            graph = row["graph"].partition(",")[0]  # without how many vertices and edges it has
+            by_program.setdefault((graph, row["program"]), []).append((int(batch), row))
     for (graph, program), its in by_program.items():
-        series = {"graphtide": [(int(row["batch"]), row["median ms"]) for row in its]}
+        series = {"graphtide": [(batch, row["median ms"]) for batch, row in its]}
         for peer in PEERS:
             points = [
-                (int(row["batch"]), row[peer] * row["median ms"])
-                for row in its
+                (batch, row[peer] * row["median ms"])
+                for batch, row in its
                 if isinstance(row.get(peer), int | float)
             ]
             if points:

@@ -68,14 +68,14 @@ def test_the_command_makes_a_picture_of_each_kind(tmp_path: Path) -> None:
         for kind in ("all", "get")
     ]
     row = {"stage": "01-spool", "updates/s": 1e4, "fresh p50 ms": 3.0, "fresh p99 ms": 9.0}
-    refresh = {"graph": "RMAT 18", "program": "bfs", "median ms": 2.0, "igraph": 50.0, "SciPy": ">900"}
+    refresh = {"graph": "RMAT 18, 7 vertices", "program": "bfs", "median ms": 2.0, "igraph": 50.0, "SciPy": ">900"}
     threads = [
         {"scale": 18, "threads": n, "what": "bfs refresh", "updates": 100, "ms": 8.0 / n} for n in (1, 2, 4)
     ]
     files = {
         "serve": {"machine": MACHINE, "requests": requests},
         "end": {"machine": MACHINE, "rows": [row, {**row, "updates/s": 1e5}], "baseline": [row]},
-        "compute": {"incremental": [{**refresh, "batch": batch} for batch in ("1", "100", "100 + 1 vertices")]},
+        "compute": {"incremental": [{**refresh, "batch": batch} for batch in ("1", "10,000", "1 + 1 vertices")]},
         "cores": {"machine": MACHINE, "rows": threads},
     }
     for name, content in files.items():
@@ -93,6 +93,7 @@ def test_the_command_makes_a_picture_of_each_kind(tmp_path: Path) -> None:
     assert "From a record to an answer that shows it (16 cores, 2026-11-23)" in words(texts["freshness.svg"])
     beside = words(texts["refresh-bfs-rmat-18.svg"])
     assert "igraph" in beside and "SciPy" not in beside, "how long it took is not known"
+    assert "bfs after a batch, RMAT 18" in beside
     assert len(drawn(texts["refresh-bfs-rmat-18.svg"])["circle"]) == 4
     assert "bfs, 100" in words(texts["threads-18.svg"])
     (tmp_path / "other.json").write_text("{}")
