@@ -19,6 +19,7 @@ from ...gpma.index.hashing import Bytes
 from ...gpma.intrinsics import inner
 from . import captured
 from . import decode_columns as columns
+from .binary import CUT, GOOD, OTHERS, WHY, varint, word
 from .captured import ABSENT, DOCUMENT, NULL, Captured, Form, Numbers, Wanted
 from .decode_columns import Bad, Reason
 
@@ -57,11 +58,9 @@ _UNITS = {
 }
 """Milliseconds in a unit of time, as a fraction, by logical type and by Debezium's name for it."""
 
-(_GOOD, _CUT, _REST, _NUMBER, _LENGTH, _BRANCH, _SYMBOL, _DEEP, _LONG) = range(9)
-_WHY = {
-    _CUT: "it ends too early",
+(_REST, _LENGTH, _BRANCH, _SYMBOL, _DEEP, _LONG) = range(OTHERS, OTHERS + 6)
+_WHY = WHY | {
     _REST: "bytes are left behind it",
-    _NUMBER: "a number of more than 64 bits",
     _LENGTH: "a negative length",
     _BRANCH: "a branch that the union has not",
     _SYMBOL: "a symbol that the enumeration has not",
@@ -317,30 +316,11 @@ def _symbols(given: dict[str, Any]) -> list[str]:
 
 
 @inner
-def _varint(data: Bytes, at: Any, end: Any) -> tuple[Any, Any, Any]:
-    """(number, where it ends, status) of a zigzag number."""
-    bits, shift = np.uint64(0), np.uint64(0)
-    while True:
-        if at >= end:
-            return np.int64(0), at, _CUT
-        byte = np.uint64(data[at])
-        at += 1
-        if shift == np.uint64(63) and byte > np.uint64(1):
-            return np.int64(0), at, _NUMBER
-        bits |= (byte & np.uint64(127)) << shift
-        if byte < np.uint64(128):
-            break
-        shift += np.uint64(7)
-    return np.int64(bits >> np.uint64(1)) ^ -np.int64(bits & np.uint64(1)), at, _GOOD
-
-
-@inner
-def _word(data: Bytes, at: Any, width: Any) -> Any:
-    """The bits of a float of so many bytes."""
-    bits = np.uint64(0)
-    for place in range(width):
-        bits |= np.uint64(data[at + place]) << np.uint64(8 * place)
-    return np.int64(bits)
+def _zigzag(data: Bytes, at: Any, end: Any) -> tuple[Any, Any, Any]:
+    """(number, where it ends, status)."""
+    coded, at, state = varint(data, at, end)
+    bits = np.uint64(coded)
+    return np.int64(bits >> np.uint64(1)) ^ -np.int64(bits & np.uint64(1)), at, state
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -357,7 +337,7 @@ def _walk(
         steps = STEPS_MIN + STEPS_A_BYTE * (end - at)
         top: Any = np.int64(-1)
         node: Any = np.int64(0)
-        state: Any = np.int64(_GOOD)
+        state: Any = np.int64(GOOD)
         while True:
             steps -= 1
             if steps < 0:
@@ -367,8 +347,8 @@ def _walk(
             value: Any = np.int64(0)
             size: Any = np.int64(0)
             if kind == _UNION:
-                value, at, state = _varint(data, at, end)
-                if state != _GOOD:
+                value, at, state = _zigzag(data, at, end)
+                if state != GOOD:
                     break
                 if not 0 <= value < count:
                     state = _BRANCH
@@ -382,28 +362,28 @@ def _walk(
                     break
                 stack[top], left[top] = node, count if kind == _RECORD else 0
             elif kind in (_INTEGER, _ENUM):
-                value, at, state = _varint(data, at, end)
-                if kind == _ENUM and state == _GOOD and not 0 <= value < first:
+                value, at, state = _zigzag(data, at, end)
+                if kind == _ENUM and state == GOOD and not 0 <= value < first:
                     state = _SYMBOL
             elif kind == _STRING:
-                size, at, state = _varint(data, at, end)
+                size, at, state = _zigzag(data, at, end)
                 value = at
-                if state == _GOOD and size < 0:
+                if state == GOOD and size < 0:
                     state = _LENGTH
-                elif state == _GOOD and size > end - at:
-                    state = _CUT
+                elif state == GOOD and size > end - at:
+                    state = CUT
                 else:
                     at += size
             elif kind != _NOTHING:
                 size = first if kind == _FIXED else np.int64(1 if kind == _BOOLEAN else 4 if kind == _FLOAT else 8)
                 value = at
                 if size > end - at:
-                    state = _CUT
+                    state = CUT
                 else:
                     if kind != _FIXED:
-                        value = _word(data, at, size)
+                        value = word(data, at, size)
                     at += size
-            if state != _GOOD:
+            if state != GOOD:
                 break
             if slot >= 0:
                 form[row, slot], number[row, slot], length[row, slot] = nodes[node, 4], value, size
@@ -420,32 +400,32 @@ def _walk(
                         left[top] -= 1
                     continue
                 if left[top] == 0:
-                    value, at, state = _varint(data, at, end)
-                    if state == _GOOD and value < 0:  # the block says how long it is
+                    value, at, state = _zigzag(data, at, end)
+                    if state == GOOD and value < 0:  # the block says how long it is
                         value = -value
-                        size, at, state = _varint(data, at, end)
-                        if state == _GOOD and size < 0:
+                        size, at, state = _zigzag(data, at, end)
+                        if state == GOOD and size < 0:
                             state = _LENGTH
-                    if state != _GOOD:
+                    if state != GOOD:
                         break
                     if value == 0:
                         top -= 1
                         continue
                     left[top] = value
                 if kind == _MAP:
-                    size, at, state = _varint(data, at, end)
-                    if state == _GOOD and size < 0:
+                    size, at, state = _zigzag(data, at, end)
+                    if state == GOOD and size < 0:
                         state = _LENGTH
-                    elif state == _GOOD and size > end - at:
-                        state = _CUT
-                    if state != _GOOD:
+                    elif state == GOOD and size > end - at:
+                        state = CUT
+                    if state != GOOD:
                         break
                     at += size
                 left[top] -= 1
                 node = first
-            if state != _GOOD or node < 0:
+            if state != GOOD or node < 0:
                 break
-        if state == _GOOD and at != end:
+        if state == GOOD and at != end:
             state = _REST
         status[row] = state
         at = end

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.index.hashing import Bytes
-from ...gpma.intrinsics import inner
 from . import captured
+from .binary import CUT, GOOD, OTHERS, WHY, varint, word
 from .captured import DOCUMENT, NULL, Captured, Form, Numbers, Wanted
 from .decode_columns import Bad, Reason
 from .proto import Field, Message, MessageType, Types, declared
@@ -43,10 +43,8 @@ _SCALARS: dict[str, tuple[int, Form]] = {
     "bytes": (_BYTES, captured.only("bytes")),
 }
 
-(_GOOD, _CUT, _NUMBER, _LENGTH, _FIELD, _TYPE, _GROUPS) = range(7)
-_WHY = {
-    _CUT: "it ends too early",
-    _NUMBER: "a number of more than 64 bits",
+(_LENGTH, _FIELD, _TYPE, _GROUPS) = range(OTHERS, OTHERS + 4)
+_WHY = WHY | {
     _LENGTH: "a length past its end",
     _FIELD: "a field of number 0, or of an unknown wire type",
     _TYPE: "a field that has another type",
@@ -143,23 +141,6 @@ class _Builder:
 # -- the walk ---------------------------------------------------------------------------------------------
 
 
-@inner
-def _varint(data: Bytes, at: Any, end: Any) -> tuple[Any, Any, Any]:
-    """(the bits of a number, where it ends, status)."""
-    bits, shift = np.uint64(0), np.uint64(0)
-    while True:
-        if at >= end:
-            return np.int64(0), at, _CUT
-        byte = np.uint64(data[at])
-        at += 1
-        if shift == np.uint64(63) and byte > np.uint64(1):
-            return np.int64(0), at, _NUMBER
-        bits |= (byte & np.uint64(127)) << shift
-        if byte < np.uint64(128):
-            return np.int64(bits), at, _GOOD
-        shift += np.uint64(7)
-
-
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _walk(
     data: Bytes,
@@ -178,7 +159,7 @@ def _walk(
     at: Any = np.int64(0)
     for row in range(ends.size):
         end = ends[row]
-        state: Any = np.int64(_GOOD)
+        state: Any = np.int64(GOOD)
         top: Any = np.int64(0)
         groups: Any = np.int64(0)
         within[0], stops[0] = 0, end
@@ -191,8 +172,8 @@ def _walk(
             if top < 0:
                 break
             stop = stops[top]
-            tag, at, state = _varint(data, at, stop)
-            if state != _GOOD:
+            tag, at, state = varint(data, at, stop)
+            if state != GOOD:
                 break
             wire, which = tag & 7, (tag >> 3) & ((1 << 61) - 1)
             value: Any = np.int64(0)
@@ -200,20 +181,19 @@ def _walk(
             if which == 0 or wire > _HALF:
                 state = _FIELD
             elif wire == _VARINT:
-                value, at, state = _varint(data, at, stop)
+                value, at, state = varint(data, at, stop)
             elif wire == _BYTES:
-                size, at, state = _varint(data, at, stop)
+                size, at, state = varint(data, at, stop)
                 value = at
-                if state == _GOOD and not 0 <= size <= stop - at:
+                if state == GOOD and not 0 <= size <= stop - at:
                     state = _LENGTH
                 at += size
             elif wire in (_WORD, _HALF):
                 width = np.int64(8 if wire == _WORD else 4)
                 if width > stop - at:
-                    state = _CUT
+                    state = CUT
                 else:
-                    for place in range(width):
-                        value |= np.int64(data[at + place]) << (8 * place)
+                    value = word(data, at, width)
                 at += width
             elif wire == _GROUP:
                 groups += 1
@@ -222,7 +202,7 @@ def _walk(
             else:
                 groups -= 1
                 continue
-            if state != _GOOD:
+            if state != GOOD:
                 break
             if groups > 0 and not (groups == 1 and wire == _GROUP):
                 continue
@@ -244,7 +224,7 @@ def _walk(
                             form[row, absent[missing, 0]] = absent[missing, 1]
                 form[row, slot], number[row, slot], length[row, slot] = fields[entry, 4], value, size
                 break
-            if state != _GOOD:
+            if state != GOOD:
                 break
         status[row] = state
         at = end
