@@ -73,6 +73,28 @@ class TwinRun:
         raise NotImplementedError
 
 
+class MirroredRun(TwinRun):
+    """A program twice: ``program`` on the device, and ``host``, which takes the same changes and has the same
+    state. Rows may have owners (``owned``)."""
+
+    def __init__(self, make: Callable[[], Program], *, directed: bool, owned: bool) -> None:
+        self.owned = owned
+        super().__init__(make, directed=directed, weighted=False, sources=())
+        self.host = self.make()
+        self.host.start(self.graph)
+
+    def new_graph(self, *, directed: bool, weighted: bool) -> Graph:
+        rows: Any = {"host_rows": "owned"} if self.owned else {}
+        return Graph(directed=directed, weighted=weighted, device=True, threads=1, **rows)
+
+    def check(self) -> None:
+        super().check()
+        state, wanted = self.program.state(), self.host.state()
+        assert list(state) == list(wanted)
+        for name, column in wanted.items():
+            assert state[name].tobytes() == column.tobytes(), name
+
+
 class WalkRun(TwinRun):
     """A random walk; a subclass says what is right."""
 
