@@ -20,7 +20,7 @@ from .. import __version__
 from ..compute import registry
 from ..compute.audit import storage as audit_storage
 from ..compute.audit.auditor import Auditor
-from ..compute.device import UNTRIED, NoTwin, twin
+from ..compute.device import NoTwin, twin
 from ..compute.engine import Engine
 from ..compute.homes import Homes
 from ..compute.program import ExternalId, Program, ProgramError, require_publishable
@@ -389,11 +389,8 @@ class Service:
         Raises:
             NoTwin: it stays on the host.
         """
-        place = self.config.place_of(program.id)
-        if place == "host":
+        if self.config.place_of(program.id) == "host":
             raise NoTwin("its place is the host, by the configuration")
-        if place == "auto" and not graph.owned and program.kind in UNTRIED:
-            raise NoTwin('its twin has been tried on an emulated device only; place = "device" has it run there')
         return twin(program, graph)
 
     def _usable_kept(self) -> dict[str, Spec]:

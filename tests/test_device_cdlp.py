@@ -203,6 +203,7 @@ def test_ids_that_are_brought_are_those_of_the_index(cupy: ModuleType, ids: Any,
         if new:
             index.insert(column_of(new))
         order.bring(index.comparable(len(held)), len(held), renamed)
+        order._stream.synchronize()
         found = order._ids[: len(held)].get()
         if ids is numbers:
             assert found.view(np.int64).tolist() == held

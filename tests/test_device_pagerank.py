@@ -55,7 +55,7 @@ class RanksRun(WalkRun):
         from graphtide.compute.device.walk_runs import WalkRuns
 
         runs: WalkRuns = self.program._runs
-        there, n = runs._there, self.graph.n_vertices
+        there, n = self.there, self.graph.n_vertices
         keys = self.graph.export().keys
         tails, heads = sources(keys).astype(int), destinations(keys).astype(int)
         degrees = np.bincount(tails, minlength=n)
@@ -76,7 +76,7 @@ class RanksRun(WalkRun):
 
     def bits(self) -> list[list[int]]:
         """All that is kept of every vertex."""
-        there, n = self.program._runs._there, self.graph.n_vertices
+        there, n = self.there, self.graph.n_vertices
         columns = (*there.ranks[:2], *there.majorant[:2], there.weights)
         return [column.get()[:n].view(np.uint32).tolist() for column in columns]
 

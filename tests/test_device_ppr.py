@@ -63,7 +63,7 @@ class PprRun(WalkRun):
         """Sums are the right-hand side and the shares of all in-neighbours, in every bit, and those over all
         vertices are theirs; shares are next to what they stand for."""
         runs, n = self.program._runs, self.graph.n_vertices
-        there = runs._there
+        there = self.there
         keys = self.graph.export().keys
         tails, heads = sources(keys).astype(int), destinations(keys).astype(int)
         degrees = np.bincount(tails, minlength=n)
@@ -85,7 +85,7 @@ class PprRun(WalkRun):
 
     def bits(self) -> list[list[int]]:
         """All that is kept of every vertex."""
-        there, n = self.program._runs._there, self.graph.n_vertices
+        there, n = self.there, self.graph.n_vertices
         return [column.get()[:n].tolist() for column in (there.values, there.sums, there.shares)]
 
 

@@ -105,6 +105,13 @@ class WalkRun(TwinRun):
         check_changed(before, self.program, self.graph.n_vertices, self.report)
         return self.report
 
+    @property
+    def there(self) -> Any:
+        """What the device keeps, when all that was launched is done."""
+        runs = self.program._runs
+        runs._stream.synchronize()
+        return runs._there
+
     def estimates(self) -> np.ndarray:
         column: np.ndarray = self.program.columns()["estimate"][: self.graph.n_vertices]
         return column

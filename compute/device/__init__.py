@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from .program import DeviceProgram
 
 
-UNTRIED = frozenset({SSPaths.kind, PersonalisedPageRank.kind, Triangles.kind, LocalClustering.kind, Cdlp.kind})
-"""Kinds whose twins have run on an emulated device only: they run where they are wanted, not by default."""
-
-
 class NoTwin(LookupError):
     """A program runs on the host only; the message says why."""
 

@@ -72,14 +72,14 @@ class DeviceComponents(DeviceProgram):
         if run.gave_up:
             fresh = self._start(graph, device)
             return replace(fresh, edges_read=fresh.edges_read + run.edges, started_over=True)
-        changed = self.host.take(graph, change, self._changes(runs, run, graph.n_vertices))
+        changed = self.host.take(graph, change, self._changes(runs, run, graph))
         return Refresh(changed, iterations=run.rounds, edges_read=run.edges, active=run.logged)
 
-    def _changes(self, runs: ForestRuns, run: ForestRun, n: int) -> Told:
+    def _changes(self, runs: ForestRuns, run: ForestRun, graph: Graph) -> Told:
         listed = runs.changes(run)
-        if listed is not None:
-            return Told(listed[:, 0].copy(), listed[:, 1].copy(), listed[:, 2].copy(), listed[:, 3].copy())
-        return _told(runs.read(n))
+        if listed is None:
+            return self.host.differing(runs.read(graph.n_vertices), graph.crew)
+        return Told(listed[:, 0].copy(), listed[:, 1].copy(), listed[:, 2].copy(), listed[:, 3].copy())
 
     def _take_over(self, graph: Graph, device: DeviceSide) -> None:
         forest = self.host.forest_of(graph)

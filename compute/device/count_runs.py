@@ -16,6 +16,7 @@ from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Keys, Vertices
 from ...partition.device_side import DeviceSide
+from .fetch import Fetch
 from .kernels import Calls, Kernels, Source, whole_words
 from .path_runs import PathRuns
 
@@ -123,6 +124,7 @@ class CountRuns:
         with self._stream:
             self._counters = zeros(COUNT_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
+        self._fetch = Fetch(self._stream)
         self._by_vertex: _ByVertex | None = None
         self._calls.job["counters"] = address(self._counters)
 
@@ -131,7 +133,8 @@ class CountRuns:
     @property
     def memory_bytes(self) -> int:
         """Of the host, pinned."""
-        return 0 if self._by_vertex is None else self._by_vertex.changes.nbytes
+        listed = 0 if self._by_vertex is None else self._by_vertex.changes.nbytes
+        return listed + self._fetch.memory_bytes
 
     @property
     def _there(self) -> _ByVertex:
@@ -155,6 +158,7 @@ class CountRuns:
                 if before is not None:
                     made.levels[: before.room] = before.levels
                     made.paths[: before.room] = before.paths
+                self._fetch.reserve(made.paths.nbytes)
             if long_bytes > long_rows.size:
                 long_rows = allocate(int(_ROOM * long_bytes) // 32 * 32, np.uint8)
         assert made is not None
@@ -222,13 +226,12 @@ class CountRuns:
         return listed[: run.changed, 0].astype(np.uint32), listed[: run.changed, 1].view(np.float64)
 
     def read(self, n: int) -> F64:
-        """The counts of the first ``n`` vertices.
+        """The counts of the first ``n`` vertices; good until the next call.
 
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
-        counts: F64 = self._there.paths[:n].get(stream=self._stream)
-        return counts
+        return self._fetch.read(self._there.paths[:n])
 
     def write(self, levels: Vertices, counts: F64) -> None:
         """Set levels and counts of as many vertices."""

@@ -11,10 +11,12 @@ import numpy as np
 
 from ...gpma.device.module import import_cupy
 from ...gpma.edges import Vertices
+from ...gpma.team import Crew
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..counts.sspaths import SSPaths
 from ..program import Parameter, Refresh
+from . import fetch
 from .count_runs import CountRun, CountRuns, count_kernels
 from .paths import DevicePathProgram
 from .program import DeviceProgram
@@ -41,6 +43,7 @@ class DeviceSSPaths(DeviceProgram):
         self._n = 0
 
     def compile(self, device: DeviceSide) -> None:
+        fetch.warm_up(np.float64)
         self._hops.compile(device)
         count_kernels().compile(device)
 
@@ -64,7 +67,7 @@ class DeviceSSPaths(DeviceProgram):
         if len(device.report) or hops.active:
             runs = self._runs_on(graph, device)
             counted = runs.count(device, self._hops.runs, hops.active)
-            changed = self._take(runs, counted)
+            changed = self._take(runs, counted, graph.crew)
         if new.size:
             changed = np.concatenate([changed[changed < before], new])
         return Refresh(
@@ -74,14 +77,13 @@ class DeviceSSPaths(DeviceProgram):
             active=hops.active + counted.counted,
         )
 
-    def _take(self, runs: CountRuns, run: CountRun) -> Vertices:
+    def _take(self, runs: CountRuns, run: CountRun, crew: Crew) -> Vertices:
         """Take over what a run changed; the vertices with another count."""
         listed = runs.changes(run)
-        counts = self.host.counts[: self._n]
         if listed is None:
-            found = runs.read(self._n)
-            vertices = np.flatnonzero(found != counts).astype(np.uint32)
-            listed = vertices, found[vertices]
+            counts = self.host.counts
+            vertices, _ = fetch.take_differing(counts, runs.read(self._n), crew)
+            listed = vertices, counts[vertices]
         self.host.take_counts(*listed, run.saturated)
         return listed[0]
 

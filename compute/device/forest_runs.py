@@ -17,6 +17,7 @@ from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...partition.device_side import DeviceSide
+from .fetch import Fetch
 from .kernels import Calls, Kernels, Source
 
 Words = npt.NDArray[np.uint32]
@@ -159,6 +160,7 @@ class ForestRuns:
         with self._stream:
             self._counters = zeros(FOREST_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
+        self._fetch = Fetch(self._stream)
         self._vertices: _Vertices | None = None
         job = self._calls.job
         job["counters"], job["is_directed"] = address(self._counters), device.directed
@@ -174,7 +176,8 @@ class ForestRuns:
     @property
     def memory_bytes(self) -> int:
         """Of the host, pinned."""
-        return 0 if self._vertices is None else self._vertices.changes.nbytes
+        listed = 0 if self._vertices is None else self._vertices.changes.nbytes
+        return listed + self._fetch.memory_bytes
 
     def make_room(self, n_vertices: int, n_arcs: int) -> None:
         """For so many vertices, and as many long rows as there may be.
@@ -189,6 +192,7 @@ class ForestRuns:
         with self._stream:
             if vertices is None or n_vertices > vertices.room:
                 vertices = self._grown(n_vertices)
+                self._fetch.reserve(vertices.nodes.nbytes)
             if long_bytes > long_rows.size:
                 long_rows = allocate(int(_ROOM * long_bytes) // 16 * 16, np.uint8)
         self._vertices, self._long_rows = vertices, long_rows
@@ -300,9 +304,13 @@ class ForestRuns:
         return None if run.logged > self._vertices.changes_room else self._vertices.changes[: run.logged]
 
     def read(self, n: int) -> Words:
-        """uint32[n, 4]: parent, level and handle of the first ``n`` vertices, and a word that means nothing."""
-        nodes: Words = self.nodes[:n].get(stream=self._stream)
-        return nodes
+        """uint32[n, 4]: parent, level and handle of the first ``n`` vertices, and a word that means nothing; good
+        until the next call.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        return self._fetch.read(self.nodes[:n])
 
     def write(self, parent: Vertices, level: Vertices, handle: Vertices) -> None:
         """Set the forest of as many vertices."""

@@ -20,6 +20,7 @@ from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Keys, Vertices
 from ...partition.device_side import DeviceSide
 from ..paths.form import Form
+from .fetch import Fetch
 from .functor import cuda_text
 from .kernels import Calls, Kernels, Source
 
@@ -165,6 +166,7 @@ class PathRuns:
             self._long_rows = allocate(0, np.uint8)
             self._sources = allocate(0, np.uint32)
         self._sources_there: Vertices = np.empty(0, np.uint32)
+        self._fetch = Fetch(self._stream)
         self._vertices: _Vertices | None = None
         job = self._calls.job
         job["counters"], job["source_word"] = address(self._counters), source_word
@@ -186,7 +188,8 @@ class PathRuns:
     @property
     def memory_bytes(self) -> int:
         """Of the host, pinned."""
-        return 0 if self._vertices is None else self._vertices.changes.nbytes
+        listed = 0 if self._vertices is None else self._vertices.changes.nbytes
+        return listed + self._fetch.memory_bytes
 
     def make_room(self, n_vertices: int, n_arcs: int) -> None:
         """For so many vertices, new ones being unreached, and as many long rows as there may be.
@@ -201,6 +204,7 @@ class PathRuns:
         with self._stream:
             if vertices is None or n_vertices > vertices.room:
                 vertices = self._grown(n_vertices)
+                self._fetch.reserve(vertices.words.nbytes)
             if long_bytes > long_rows.size:
                 long_rows = allocate(int(_ROOM * long_bytes) // 16 * 16, np.uint8)
         self._vertices, self._long_rows = vertices, long_rows
@@ -316,9 +320,12 @@ class PathRuns:
         return listed[:, 0].astype(np.uint32), listed[:, 1]
 
     def read(self, n: int) -> Keys:
-        """The words of the first ``n`` vertices."""
-        words: Keys = self.words[:n].get(stream=self._stream)
-        return words
+        """The words of the first ``n`` vertices; good until the next call.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        return self._fetch.read(self.words[:n])
 
     def write(self, words: Keys) -> None:
         """Set the words of as many vertices."""

@@ -12,12 +12,14 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from ...gpma.device.module import import_cupy
-from ...gpma.edges import HALF, Keys, Vertices
+from ...gpma.edges import Keys, Vertices
+from ...gpma.team import Crew
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
-from ..paths.mend import NOTHING, UNREACHED
+from ..paths.mend import UNREACHED
 from ..paths.program import PathProgram
 from ..program import Answer, Published, Refresh
+from . import fetch
 from .path_runs import Limits, PathRun, PathRuns, path_kernels
 from .program import DeviceProgram
 
@@ -49,6 +51,7 @@ class DevicePathProgram(DeviceProgram):
         self._n = self._n_reached = 0
 
     def compile(self, device: DeviceSide) -> None:
+        fetch.warm_up(np.uint64)
         path_kernels(self.host.form).compile(device)
 
     def warm_up(self, graph: Graph) -> None:
@@ -61,8 +64,7 @@ class DevicePathProgram(DeviceProgram):
         words = self.host.words(graph)
         runs = self._runs_on(graph, device)
         run = runs.start(device, self.host.sources_to_start(graph))
-        words[:n] = runs.read(n)
-        self._n, self._n_reached = n, int(np.count_nonzero(words[:n] >> HALF != NOTHING))
+        self._n, self._n_reached = n, int(fetch.take_all(words, runs.read(n), UNREACHED, graph.crew))
         self.host.note_all_words(graph)
         return Refresh({"word": None}, iterations=run.rounds, edges_read=run.edges, active=self._n_reached)
 
@@ -79,7 +81,7 @@ class DevicePathProgram(DeviceProgram):
         run = runs.mend(device, sources, self._limits(graph))
         if run.gave_up:
             return _over(self._start(graph, device), run.edges)
-        changed = self._take(runs, run, words, before)
+        changed = self._take(runs, run, words, before, graph.crew)
         found = np.concatenate([changed, new]) if new.size else changed
         return Refresh(
             {"word": found} if found.size else {},
@@ -93,19 +95,18 @@ class DevicePathProgram(DeviceProgram):
         edges = max(SETTLE_LEAST, int(SETTLE_SHARE[weighted] * graph.n_arcs))
         return Limits(_ALL if weighted else max(LOST_LEAST, int(LOST_SHARE * self._n_reached)), edges)
 
-    def _take(self, runs: PathRuns, run: PathRun, words: Keys, before: int) -> Vertices:
+    def _take(self, runs: PathRuns, run: PathRun, words: Keys, before: int, crew: Crew) -> Vertices:
         """Take over what a run changed; the vertices below ``before`` whose words differ."""
         listed = runs.changes(run)
         if listed is None:
-            written = runs.read(self._n)
-            vertices = np.flatnonzero(written != words[: self._n]).astype(np.uint32)
-            written = written[vertices]
+            vertices, old = fetch.take_differing(words, runs.read(self._n), crew)
+            written = words[vertices]
         else:
             vertices, written = listed
             differs = words[vertices] != written
             vertices, written = vertices[differs], written[differs]
-        old = words[vertices]
-        words[vertices] = written
+            old = words[vertices]
+            words[vertices] = written
         self.host.note_words(vertices, old)
         gained = np.count_nonzero(old == UNREACHED) - np.count_nonzero(written == UNREACHED)
         self._n_reached += int(gained)
@@ -115,7 +116,7 @@ class DevicePathProgram(DeviceProgram):
         self._n = graph.n_vertices
         words = self.host.words(graph)[: self._n]
         self._runs_on(graph, device).write(words)
-        self._n_reached = int(np.count_nonzero(words >> HALF != NOTHING))
+        self._n_reached = int(np.count_nonzero(words != UNREACHED))
 
     def _let_go(self) -> None:
         self._runs = None

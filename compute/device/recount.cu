@@ -266,11 +266,10 @@ struct Counting : Run<CountJob> {
             const u32 at = is_there ? level_now(v) : NO_LEVEL;
             const bool changes = is_there && at == NO_LEVEL && set_count(v, NO_LEVEL, 0.0);
             if (at != NO_LEVEL) {
-                atomicAdd(job.ends + at, 1);
                 least = min(least, at);
                 most = max(most, at);
             }
-            __syncwarp();
+            advance_end(at);
             log_changed(changes, v);
         });
         least = __reduce_min_sync(ALL_LANES, least);
@@ -286,10 +285,20 @@ struct Counting : Run<CountJob> {
         barrier();
         for_chosen(seeds, [&](bool is_there, u32 v) {
             const u32 at = is_there ? level_now(v) : NO_LEVEL;
-            if (at != NO_LEVEL) store_cached(job.sorted + atomicAdd(job.ends + at, 1), v);
+            const u32 to = advance_end(at);
+            if (at != NO_LEVEL) store_cached(job.sorted + to, v);
             __syncwarp();
         });
         barrier();
+    }
+
+    // Moves the end of a lane's level by one; where it was. Lanes of one level do it at once: levels are few.
+    __device__ __forceinline__ u32 advance_end(u32 at)
+    {
+        const u32 peers = __match_any_sync(ALL_LANES, at), first = __ffs(peers) - 1;
+        u32 before = 0;
+        if (at != NO_LEVEL && place.lane == first) before = atomicAdd(job.ends + at, u32(__popc(peers)));
+        return __shfl_sync(ALL_LANES, before, first) + __popc(peers & lanes_before());
     }
 
     // Makes numbers of vertices the places where those of a level begin; when they are put there, these become the ends.

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from ...gpma.edges import NO_VERTEX, Keys, Vertices, distinct, transpose
 from ...gpma.rows import RowView
+from ...gpma.team import Crew
 from ...partition.graph import Graph, GraphChange
 from ..pieces import pieces_of
 from ..program import (
@@ -43,7 +44,7 @@ from .cut import Pieces, Search
 from .external_order import SortedVertices
 from .forest import Changes, Forest
 from .span import new_reach, span
-from .taken import Told, add_own, depths, list_free, take, take_all
+from .taken import Told, add_own, depths, differing, list_free, take, take_all
 
 # A change that takes more edges and steps than this share of what a fresh start reads gives way to one; up to so
 # many never. (Each costs ten times what it costs a start, which goes through memory in order on all threads.)
@@ -222,6 +223,10 @@ class Components(Program):
         list_free(forest, n, self._place)
         vertices = np.arange(n, dtype=np.uint32)
         return Told(vertices, forest.parent[:n], forest.handle[:n], depths(forest, n))
+
+    def differing(self, nodes: npt.NDArray[np.uint32], crew: Crew) -> Told:
+        """What ``take`` is to be told, where all nodes of the graph are at hand (``taken.differing``)."""
+        return differing(self._forest, self._n, nodes, crew)
 
     def take_all(self, graph: Graph, told: Told) -> dict[str, Vertices | None]:
         """Take over the forest of a fresh start; what changed."""

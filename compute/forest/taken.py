@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numba as nb
 import numpy as np
+import numpy.typing as npt
 
+from ...gpma.atomics import fetch_add
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.intrinsics import uncounted, uncounted_inner
+from ...gpma.team import ALONE, Crew, at_most, share
+from ..pieces import PIECE
 from .forest import (
     LEVEL_STEP,
     N_FREE,
@@ -27,9 +32,10 @@ from .forest import (
     rename,
 )
 
-# As in ``forest.py``, they allocate nothing.
+# As in ``forest.py``, they allocate nothing; but for a cursor, where work is shared.
 _jit: Any = uncounted
 _inner: Any = uncounted_inner
+_shares: Any = nb.njit(cache=True, nogil=True, error_model="numpy")
 
 
 class Told(NamedTuple):
@@ -39,6 +45,68 @@ class Told(NamedTuple):
     parent: Vertices
     handle: Vertices
     level: Vertices
+
+
+def differing(forest: Forest, n: int, nodes: npt.NDArray[np.uint32], crew: Crew) -> Told:
+    """Of what is told of the first vertices, that which is not so in a ``forest`` of n; and all of the others.
+
+    ``nodes``: uint32[told, 4], parent, level, handle, and a word that means nothing.
+    """
+    n_pieces = -(-len(nodes) // PIECE)
+    ends = np.zeros(n_pieces + 1, np.int64)
+    _count_differing(forest, n, nodes, ends[1:], crew)
+    np.cumsum(ends, out=ends)
+    told = Told(*(np.empty(ends[-1], np.uint32) for _ in Told._fields))
+    _list_differing(forest, n, nodes, ends, told, crew)
+    return told
+
+
+@_inner
+def _differs(forest, n, nodes, v):  # type: ignore[no-untyped-def]
+    return (
+        v >= n
+        or forest.parent[v] != nodes[v, 0]
+        or forest.level[v] != np.int64(nodes[v, 1]) * LEVEL_STEP
+        or forest.handle[v] != nodes[v, 2]
+    )
+
+
+@_shares
+def _count_differing(forest, n, nodes, counts, crew):  # type: ignore[no-untyped-def]
+    cursor = np.zeros(1, np.int64)
+    share(at_most(crew, counts.size), _count_pieces, (forest, n, nodes, cursor, counts))
+
+
+@_inner
+def _count_pieces(thread, forest, n, nodes, cursor, counts):  # type: ignore[no-untyped-def]
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= counts.size:
+            return
+        count = np.int64(0)
+        for v in range(piece * PIECE, min((piece + 1) * PIECE, np.int64(nodes.shape[0]))):
+            count += np.int64(_differs(forest, n, nodes, v))
+        counts[piece] = count
+
+
+@_shares
+def _list_differing(forest, n, nodes, ends, told, crew):  # type: ignore[no-untyped-def]
+    cursor = np.zeros(1, np.int64)
+    share(at_most(crew, ends.size - 1), _list_pieces, (forest, n, nodes, cursor, ends, told))
+
+
+@_inner
+def _list_pieces(thread, forest, n, nodes, cursor, ends, told):  # type: ignore[no-untyped-def]
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= ends.size - 1:
+            return
+        at = ends[piece]
+        for v in range(piece * PIECE, min((piece + 1) * PIECE, np.int64(nodes.shape[0]))):
+            if at < ends[piece + 1] and _differs(forest, n, nodes, v):
+                told.vertices[at], told.parent[at] = v, nodes[v, 0]
+                told.level[at], told.handle[at] = nodes[v, 1], nodes[v, 2]
+                at += 1
 
 
 def take_all(forest: Forest, n: int, told: Told, place: Vertices) -> None:
@@ -203,4 +271,5 @@ def warm_up() -> None:
     add_own(forest, changes, place, 2, 3)
     told = Told(np.array([1], np.uint32), *(np.zeros(1, np.uint32) for _ in range(3)))
     take(forest, changes, place, 2, told, np.empty(3, np.uint32), np.empty((1, 2), np.uint32))
+    differing(forest, n, np.zeros((1, 4), np.uint32), ALONE)
     depths(forest, n)
