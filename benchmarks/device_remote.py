@@ -130,11 +130,12 @@ class Measured:
         for n, step, batch in self.stream.batches(sizes, repeats):
             if step == 0:
                 runs_of = {name: [] for name in ("apply", *self.programs)}
-            runs_of["apply"].append(clocked(lambda batch=batch: self.graph.apply(batch, self.stream.n_vertices)))
-            change = runs_of["apply"][-1][1]
+            took, change = clocked(lambda batch=batch: self.graph.apply(batch, self.stream.n_vertices))
+            runs_of["apply"].append((took, None))  # a report that is still held is read before the next batch
             for name, program in self.programs.items():
                 ran = clocked(lambda program=program, change=change: program.refresh(self.graph, change))
                 runs_of[name].append(ran)
+            del change
             if step == WARM_UP + repeats - 1:
                 for name, runs in runs_of.items():
                     self.add(n, name, runs, device, host, wanted if n == sizes[-1] else {})
