@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
@@ -18,15 +19,16 @@ from waiting import until
 
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import IdSpaceFull
+from graphtide.daemon.ingest import dense
 from graphtide.daemon.ingest.decode import Decoder
-from graphtide.daemon.ingest.dense import DenseBatch, dense_batch
+from graphtide.daemon.ingest.dense import DenseBatch, dense_batch, dense_batches
 from graphtide.daemon.ingest.loop import ROOM_PATIENCE_S, Ingest
 from graphtide.daemon.ingest.prepared import Prepared, PreparedQueue, one_batch
 from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.stream import Partition, RawRecord, UpdateBlock, offsets_from_wire, offsets_to_wire
 from graphtide.gpma.edges import EdgeBatch, Op, destinations, sources
-from graphtide.gpma.index.ids import StringColumn
+from graphtide.gpma.index.ids import StringColumn, equal_ids
 from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph
 
@@ -145,9 +147,9 @@ class TestGate:
 class TestDenseBatch:
     def test_deletes_make_no_vertices(self) -> None:
         index = VertexIndex.create("int")
-        dense = dense_batch(block([(5, 6, 0, 1), (1, 2, 1, 3), (2, 1, 0, 1), (1, 9, 0, 1)]), index)
-        batch = dense.edges
-        assert (dense.unknown, dense.vertices, dense.updates) == (2, None, 4)
+        found = dense_batch(block([(5, 6, 0, 1), (1, 2, 1, 3), (2, 1, 0, 1), (1, 9, 0, 1)]), index)
+        batch = found.edges
+        assert (found.unknown, found.vertices, found.updates) == (2, None, 4)
         assert index.n_vertices == 2
         assert sources(batch.keys).tolist() == [0, 1]
         assert destinations(batch.keys).tolist() == [1, 0]
@@ -162,20 +164,58 @@ class TestDenseBatch:
             src = StringColumn.of(map(str, made.src))  # type: ignore[call-overload]
             dst = StringColumn.of(str(v) if op < 2 else "" for _, v, op, _ in rows)
             made = replace(made, src=src, dst=dst)
-        dense = dense_batch(made, index)
+        found = dense_batch(made, index)
         ids = index.external(np.arange(index.n_vertices, dtype=np.uint32))
         assert (ids.to_list() if isinstance(ids, StringColumn) else ids.tolist()) == (
             [7, 5, 6, 8, 0] if kind == "int" else ["7", "5", "6", "8", "0"]
         ), "in order of first appearance; what is only deleted, or no dst, is no vertex"
-        assert (dense.unknown, dense.unknown_vertices, dense.updates) == (1, 1, 7)
-        assert sources(dense.edges.keys).tolist() == [1, 4]
-        assert destinations(dense.edges.keys).tolist() == [2, 1]
-        assert dense.edges.weights is not None
-        assert dense.edges.weights.tolist() == [2, 1]
-        assert dense.vertices is not None
-        assert dense.vertices.vertices.tolist() == [0, 3, 2]
-        assert dense.vertices.ops.tolist() == [2, 2, 3]
-        assert dense.vertices.positions.tolist() == [0, 1, 1]
+        assert (found.unknown, found.unknown_vertices, found.updates) == (1, 1, 7)
+        assert sources(found.edges.keys).tolist() == [1, 4]
+        assert destinations(found.edges.keys).tolist() == [2, 1]
+        assert found.edges.weights is not None
+        assert found.edges.weights.tolist() == [2, 1]
+        assert found.vertices is not None
+        assert found.vertices.vertices.tolist() == [0, 3, 2]
+        assert found.vertices.ops.tolist() == [2, 2, 3]
+        assert found.vertices.positions.tolist() == [0, 1, 1]
+
+    @pytest.mark.parametrize("kind", ["int", "string"])
+    def test_blocks_together_are_the_blocks_one_by_one(
+        self, kind: Literal["int", "string"], seed: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """But for deletions, ahead of the insert that makes their vertices, which find nothing then."""
+        monkeypatch.setattr(dense, "TOGETHER_MAX", 40)
+        rng = np.random.default_rng(seed)
+        one, other = VertexIndex.create(kind), VertexIndex.create(kind)
+        for _ in range(20):
+            blocks = []
+            for _ in range(int(rng.integers(0, 9))):
+                size, most = int(rng.integers(0, 20)), 3 if rng.random() < 0.2 else 1
+                rows = np.stack([*rng.integers(0, 90, (2, size)), rng.integers(0, most + 1, size)], axis=1)
+                made = block([(*row, float(rng.integers(1, 9))) for row in rows.tolist()])
+                if kind == "string":
+                    made = replace(
+                        made, src=StringColumn.of(map(str, made.src)), dst=StringColumn.of(map(str, made.dst))
+                    )  # type: ignore[call-overload]
+                blocks.append(made)
+            together, apart = dense_batches(blocks, other), [dense_batch(some, one) for some in blocks]
+            assert one.n_vertices == other.n_vertices
+            ids = np.arange(one.n_vertices, dtype=np.uint32)
+            assert equal_ids(one.external(ids), other.external(ids)).all()
+            for found, wanted in zip(together, apart, strict=True):
+                assert found.updates == wanted.updates
+                assert found.unknown <= wanted.unknown
+                rows = [
+                    list(zip(batch.edges.keys, batch.edges.ops, batch.edges.weights, strict=True))
+                    for batch in (found, wanted)
+                ]
+                extra = Counter(rows[0])
+                extra.subtract(rows[1])
+                assert min(extra.values(), default=0) >= 0
+                assert all(op == Op.DELETE for (_, op, _), n in extra.items() if n)
+                assert (found.vertices is None) == (wanted.vertices is None)
+                if found.vertices is not None and wanted.vertices is not None:
+                    assert np.array_equal(found.vertices.vertices, wanted.vertices.vertices)
 
     def test_a_full_id_space_is_a_clear_stop(self) -> None:
         index = VertexIndex.create("int", vertices_max=3)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import NO_VERTEX, EdgeBatch, Op, Vertices, pack
+from ...gpma.edges import NO_VERTEX, EdgeBatch, Keys, Op, Ops, Vertices, pack
 from ...gpma.index.ids import IdColumn, IntColumn, concatenate_ids
 from ...gpma.index.vertex_index import VertexIndex
 from ...partition.existence import VertexOps
 from ..errors import IdSpaceFull
 from ..records.stream import UpdateBlock
 from .decode_columns import on_vertices
+
+TOGETHER_MAX = 1 << 19
+"""The ids of several blocks are asked for at once, by all threads of the index: of so many updates at most."""
 
 
 class DenseBatch(NamedTuple):
@@ -46,21 +50,75 @@ def dense_batch(block: UpdateBlock, index: VertexIndex) -> DenseBatch:
     Raises:
         IdSpaceFull: a new vertex found no id left.
     """
-    if int(block.ops.max(initial=0)) > Op.INSERT:
+    if _names_vertices(block):
         return _with_vertex_ops(block, index)
-    inserts = block.ops == Op.INSERT
+    keys, known = _keys(block.src, block.dst, block.ops, index)
+    return _known(block, keys, known)
+
+
+def dense_batches(blocks: Sequence[UpdateBlock], index: VertexIndex) -> list[DenseBatch]:
+    """``dense_batch`` of each; the index must have room for all their ids.
+
+    An edge that is deleted before a later one of these blocks makes its vertices counts as absent, not as unknown.
+    """
+    batches: list[DenseBatch] = []
+    for some in _together(blocks):
+        if len(some) == 1:
+            batches.append(dense_batch(some[0], index))
+            continue
+        ids = (concatenate_ids([block.src for block in some]), concatenate_ids([block.dst for block in some]))
+        keys, known = _keys(*ids, np.concatenate([block.ops for block in some]), index)
+        begin = 0
+        for block in some:
+            part = slice(begin, begin := begin + len(block))
+            batches.append(_known(block, keys[part], None if known is None else known[part]))
+    return batches
+
+
+def _together(blocks: Sequence[UpdateBlock]) -> Iterator[list[UpdateBlock]]:
+    """All of them, in order: those that have operations on vertices alone."""
+    some: list[UpdateBlock] = []
+    updates = 0
+    for block in blocks:
+        alone = _names_vertices(block)
+        if some and (alone or updates + len(block) > TOGETHER_MAX):
+            yield some
+            some, updates = [], 0
+        if alone:
+            yield [block]
+        else:
+            some.append(block)
+            updates += len(block)
+    if some:
+        yield some
+
+
+def _names_vertices(block: UpdateBlock) -> bool:
+    return int(block.ops.max(initial=0)) > Op.INSERT
+
+
+def _keys(src: IdColumn, dst: IdColumn, ops: Ops, index: VertexIndex) -> tuple[Keys, npt.NDArray[np.bool_] | None]:
+    """The keys of these updates of edges, and where both ends are known; None: everywhere. Inserts make theirs."""
+    inserts = ops == Op.INSERT
     if inserts.all():
-        src, dst = _inserted(index, block.src, block.dst)
-        return DenseBatch(EdgeBatch(pack(src, dst), block.ops, block.weights), times=block.timestamps_ms)
-    _inserted(index, block.src[inserts], block.dst[inserts])
-    src, dst = index.lookup(block.src), index.lookup(block.dst)
-    known = (src != NO_VERTEX) & (dst != NO_VERTEX)
-    unknown = int(known.size - np.count_nonzero(known))
-    if unknown == 0:
-        return DenseBatch(EdgeBatch(pack(src, dst), block.ops, block.weights), times=block.timestamps_ms)
+        return pack(*_inserted(index, src, dst)), None
+    there, gone = np.flatnonzero(inserts), np.flatnonzero(~inserts)
+    ends = np.empty(ops.size, np.uint32), np.empty(ops.size, np.uint32)
+    for column, made in zip(ends, _inserted(index, src[there], dst[there]), strict=True):
+        column[there] = made
+    for column, ids in zip(ends, (src, dst), strict=True):
+        column[gone] = index.lookup(ids[gone])
+    known = (ends[0] != NO_VERTEX) & (ends[1] != NO_VERTEX)
+    return pack(*ends), None if known.all() else known
+
+
+def _known(block: UpdateBlock, keys: Keys, known: npt.NDArray[np.bool_] | None) -> DenseBatch:
+    """A block of edges with these keys, those that are known."""
+    if known is None:
+        return DenseBatch(EdgeBatch(keys, block.ops, block.weights), times=block.timestamps_ms)
     weights = None if block.weights is None else block.weights[known]
-    batch = EdgeBatch(pack(src[known], dst[known]), block.ops[known], weights)
-    return DenseBatch(batch, unknown=unknown, times=_times_at(block, known))
+    batch = EdgeBatch(keys[known], block.ops[known], weights)
+    return DenseBatch(batch, unknown=int(known.size - len(batch)), times=_times_at(block, known))
 
 
 def _times_at(block: UpdateBlock, rows: npt.NDArray[np.bool_]) -> IntColumn | int:

@@ -37,7 +37,7 @@ from ..records.stream import (
 )
 from .barriers import Barriers
 from .decode import Decoder
-from .dense import DenseBatch, dense_batch
+from .dense import DenseBatch, dense_batch, dense_batches
 from .event_time import EventTime
 from .misrouted import PlacementSample
 from .ordered import OrderedReader, Step
@@ -229,8 +229,8 @@ class Ingest:
         if prepared is None:
             return
         index_seconds = time.perf_counter() - started
-        blocks = [item.block for item in decoded if item.block is not None]
-        ops = {op: sum(int(np.count_nonzero(block.ops == op)) for block in blocks) for op in Op}
+        columns = [item.block.ops for item in decoded if item.block is not None]
+        ops = np.bincount(np.concatenate(columns) if columns else [], minlength=len(Op)).tolist()
         self.report(
             IngestReport(
                 records=len(raw),
@@ -350,6 +350,9 @@ class Ingest:
         ``began``: how far event time had come before them. What stands before a record that finds no ids is queued
         first: vertices that it deletes may make room.
         """
+        blocks = [item.block for item in decoded if item.block is not None]
+        if self.index.room >= 2 * sum(map(len, blocks)):
+            return self._prepared(decoded, dense_batches(blocks, self.index), step.offsets, step, self._event)
         begin, batches = 0, list[DenseBatch]()
         for number, item in enumerate(decoded):
             if item.block is None:
@@ -393,7 +396,11 @@ class Ingest:
             # Edges of one pair are in one partition; only deletions of vertices meet updates of others.
             together=step.ordered
             or (self.counts_order and bool(blocks))
-            or any(bool((block.ops == Op.DELETE_VERTEX).any()) for _, block in blocks),
+            or any(
+                bool((block.ops == Op.DELETE_VERTEX).any())
+                for (_, block), batch in zip(blocks, batches, strict=True)
+                if batch.vertices is not None
+            ),
             recorded=step.recorded,
             late=step.late,
             item=self._items,
