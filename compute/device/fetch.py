@@ -107,7 +107,7 @@ def _count_differing(thread: int, kept: Values, found: Values, cursor: Offsets, 
             return
         count = np.int64(0)
         for v in range(piece * PIECE, min((piece + 1) * PIECE, np.int64(found.size))):
-            count += np.int64(kept[v] != found[v])
+            count += np.int64(kept[np.uintp(v)] != found[np.uintp(v)])
         ends[piece + 1] = count
 
 
@@ -119,14 +119,15 @@ def _take_differing(
         piece = fetch_add(cursor, 0, np.int64(1))
         if piece >= ends.size - 1:
             return
-        at = ends[piece]
-        if at == ends[piece + 1]:
-            continue
+        at, end = ends[piece], ends[piece + 1]
         for v in range(piece * PIECE, min((piece + 1) * PIECE, np.int64(found.size))):
-            if kept[v] != found[v]:
-                vertices[at], old[at] = np.uint32(v), kept[v]
-                kept[v] = found[v]
-                at += 1
+            if at == end:
+                break
+            # Whether an entry differs is a toss-up, and no branch.
+            was, now = kept[np.uintp(v)], found[np.uintp(v)]
+            vertices[np.uintp(at)], old[np.uintp(at)] = np.uint32(v), was
+            kept[np.uintp(v)] = now
+            at += np.int64(was != now)
 
 
 def warm_up(dtype: npt.DTypeLike) -> None:

@@ -16,7 +16,7 @@ from ..errors import IdSpaceFull
 from ..records.stream import UpdateBlock
 from .decode_columns import on_vertices
 
-TOGETHER_MAX = 1 << 19
+TOGETHER_MAX = 1 << 17
 """The ids of several blocks are asked for at once, by all threads of the index: of so many updates at most."""
 
 
