@@ -767,6 +767,7 @@ class Service:
             self.metrics.source_lag(unit=self.source.unit, amount=sum(lag.amount.values()), seconds=lag.seconds)
             self.metrics.source_outages(self.source.outages)
             self.metrics.ingest_waiting(self.ingest.waiting is not None)
+            self.metrics.schema_lookups(self.ingest.decoder.lookups)
             link = self.link
             self.metrics.server(restarts=link.restarts, connections=link.connections, waiting=link.waiting)
             self.metrics.subscriptions(link.subscriptions, link.told())

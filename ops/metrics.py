@@ -161,6 +161,7 @@ class Metrics:
         self._lock = threading.Lock()
         self._outages_seen = 0
         self._barriers_seen: dict[str, int] = {}
+        self._lookups_seen: dict[str, int] = {}
         self._server_restarts_seen = 0
         self._partitions_shown: set[str] = set()
         self._refused_seen: dict[str, int] = {}
@@ -200,6 +201,13 @@ class Metrics:
         self._waiting = self._gauge(
             "ingest_waiting",
             "1 while nothing is read: bad records find no room, or schemas cannot be had; `stats` says more.",
+        )
+        self._lookups = self._counter(
+            "schema_lookups",
+            "Schema ids that the registry was asked for. known: it has the schema; unusable: of no use to us; "
+            "unknown: it has none; away: it did not say.",
+            "outcome",
+            ("known", "unusable", "unknown", "away"),
         )
         self._outages = self._counter("source_outages", "Times that the source could not be reached.")
         self._barriers = self._counter(
@@ -568,6 +576,13 @@ class Metrics:
     def ingest_waiting(self, waiting: bool) -> None:
         """Whether nothing is read for now, though there may be something."""
         self._waiting.set(int(waiting))
+
+    def schema_lookups(self, totals: Mapping[str, int]) -> None:
+        """How often the schema registry was asked for an id since the start, by what came of it."""
+        with self._lock:
+            for outcome, total in totals.items():
+                self._lookups.labels(outcome).inc(max(total - self._lookups_seen.get(outcome, 0), 0))
+                self._lookups_seen[outcome] = total
 
     def source_outages(self, total: int) -> None:
         """How often the source could not be reached since the start, all in all."""

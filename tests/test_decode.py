@@ -789,7 +789,7 @@ def test_every_reason_is_one_of_the_list() -> None:
     seen = {reason for *_, reason in BAD_RECORDS}
     of_files, of_schemas, of_windows = (
         {"damaged", "bad-name"},
-        {"unknown-schema", "bad-schema"},
+        {"unknown-schema", "unasked-schema", "bad-schema"},
         {"no-time", "in-future"},
     )
     assert seen == set(REASONS) - {"internal"} - of_files - of_schemas - of_windows

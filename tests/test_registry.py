@@ -30,7 +30,7 @@ from waiting import until
 
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.errors import ConfigError
-from graphtide.daemon.ingest import decode_registry, decode_runs
+from graphtide.daemon.ingest import decode_registry, decode_runs, known_schemas
 from graphtide.daemon.ingest.decode import REASONS, Decoder
 from graphtide.daemon.ingest.decode_columns import Bad
 from graphtide.daemon.ingest.named_columns import NamedColumns
@@ -510,7 +510,7 @@ def test_schemas_that_are_too_large(registry: SchemaRegistry) -> None:
 
 
 def test_only_so_many_schemas_are_kept(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_registry, "KEPT_BYTES_MAX", 4 * ((1 << 10) + 16 * len(json.dumps(EDGE))))
+    monkeypatch.setattr(known_schemas, "KEPT_BYTES_MAX", 4 * ((1 << 10) + 16 * len(json.dumps(EDGE))))
     numbers = [registry.register(f"kept{at}", EDGE) for at in range(6)]
     decoder = reading(registry)
 
@@ -536,14 +536,14 @@ def test_a_schema_of_no_use_is_read_once(registry: SchemaRegistry, monkeypatch: 
 
 def test_an_id_may_become_known(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(decode_registry.time, "monotonic", lambda: now[0])
     decoder = reading(registry)
+    decoder._registered._known._clock = lambda: now[0]
     record = raw(framed(5000, avro(EDGE, edge())))
     assert why(decoder.decode(record)) == [("unknown-schema", "the registry knows no schema 5000")]
     registry.register("late", EDGE, number=5000)
     asked = len(registry.asked)
     assert why(decoder.decode(record)) and len(registry.asked) == asked, "it is not asked for at every record"
-    now[0] += decode_registry.UNKNOWN_S
+    now[0] += known_schemas.UNKNOWN_S
     assert updates(decoder.decode(record)) and len(registry.asked) == asked + 1
 
 

@@ -309,7 +309,11 @@ class RegistryConfig(Section):
         default=None, description="https: the private key of that certificate, if it is not in the same file."
     )
     timeout: float = Field(
-        default=5.0, ge=0.1, le=600, description="Seconds after which a registry that does not answer is away."
+        default=5.0,
+        ge=0.1,
+        le=600,
+        description="Seconds after which a registry is away that has not given a schema with all that it "
+        "refers to. What came is kept for the next try.",
     )
     schema_bytes_max: int = Field(
         default=1 << 20,

@@ -11,7 +11,7 @@ of a file the spool source gives that line along with every later block, as the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
@@ -121,6 +121,11 @@ class Decoder:
             self._fixed_layout = layout if columns is None else replace(layout, op_values=columns.op_values)
         self._layouts: dict[Partition, LineLayout | Bad] = {}
         self._in_preamble: set[Partition] = set()
+
+    @property
+    def lookups(self) -> Mapping[str, int]:
+        """How often the registry was asked for an id, by what came of it. Any thread may ask."""
+        return self._registered.lookups
 
     def forget(self, partition: Partition) -> None:
         """Drop what is known of a spool file that is gone."""

@@ -55,6 +55,8 @@ class Reason(StrEnum):
     """A change of a table that does not say which edges it is about."""
     UNKNOWN_SCHEMA = "unknown-schema"
     """The registry knows no schema of this id."""
+    UNASKED_SCHEMA = "unasked-schema"
+    """The registry was not asked for this id: records name too many that it does not know."""
     BAD_SCHEMA = "bad-schema"
     """The record's schema, or what it refers to, cannot be used."""
     BAD_BARRIER = "bad-barrier"

@@ -8,8 +8,6 @@ JSON, so that what is good and what is bad does not depend on the encoding.
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -20,18 +18,10 @@ from .captured import Captured, Path, Wanted
 from .decode_columns import Bad, Reason
 from .decode_debezium import Changes, json_key
 from .decode_records import Edge, load_json
+from .known_schemas import KnownSchemas, Unusable
 from .named_columns import NamedColumns
 from .proto import MessageType, Types, declared, message_type
-from .registry import Registry, Schema
-
-NEEDS_REGISTRY = "records of a schema registry need source.registry.url"
-
-KEPT_BYTES_MAX = 64 << 20
-"""Bytes of schemas that are kept, and of what is made of them, all in all and about."""
-_LEAST_BYTES = 1 << 10
-_BYTES_A_CHARACTER = 16  # of a text in which types are as short as can be
-UNKNOWN_S = 10.0
-"""An id that the registry did not know is asked for again after so long; it may have been about to hear of it."""
+from .registry import Registry, Schema, SchemaKind
 
 _MAGIC = 0
 _HEAD = 5  # bytes before the message types, or the record itself
@@ -50,14 +40,16 @@ class Reading(NamedTuple):
 
 
 class _Known:
-    """A schema that was asked for, or why it is of no use (until when)."""
+    """A schema, or why it is of no use, and what reads its records."""
 
-    def __init__(self, schema: Schema | Bad, until: float = float("inf")) -> None:
+    def __init__(self, schema: Schema | Unusable) -> None:
         self.schema = schema
-        self.until = until
         self._readers: dict[tuple[Reading, MessageType], Reader] = {}
-        texts = () if isinstance(schema, Bad) else (schema.text, *schema.references.values())
-        self.bytes = _LEAST_BYTES + _BYTES_A_CHARACTER * sum(map(len, texts))
+
+    @property
+    def kind(self) -> SchemaKind | None:
+        """None: it is of no use."""
+        return None if isinstance(self.schema, Unusable) else self.schema.kind
 
     def reader(self, kind: MessageType, reading: Reading) -> Reader:
         """What reads records of this schema; ``kind``: of Protobuf, else ().
@@ -71,13 +63,13 @@ class _Known:
                 self._readers[which] = self._made(kind, Wanted(reading.paths, reading.time))
             except Bad as bad:
                 if bad.reason is Reason.BAD_SCHEMA:  # once and for all: to find that out may have taken long
-                    self.schema = bad
+                    self.schema = Unusable(bad)
                 raise
         return self._readers[which]
 
     def _made(self, kind: MessageType, wanted: Wanted) -> Reader:
-        if isinstance(self.schema, Bad):
-            raise self.schema
+        if isinstance(self.schema, Unusable):
+            raise self.schema.bad()
         if self.schema.kind == "JSON":
             return lambda bodies: [*map(_json, bodies)]
         from . import avro, protobuf  # which load the compiler
@@ -90,7 +82,7 @@ class _Known:
 
     @cached_property
     def _types(self) -> Types:
-        assert not isinstance(self.schema, Bad)
+        assert not isinstance(self.schema, Unusable)
         return declared(self.schema.text, self.schema.references.values())
 
 
@@ -99,15 +91,18 @@ class Registered:
 
     def __init__(self, registry: Registry | None, names: NamedColumns | None, changes: Changes) -> None:
         """``names``: of the columns, None: our own; ``changes``: reads change events."""
-        self._registry = registry
         self._names = names
         self._changes = changes
-        self._known: OrderedDict[int, _Known] = OrderedDict()
-        self._known_bytes = 0
+        self._known = KnownSchemas(registry, _Known)
         own = names or NamedColumns(op="op", weight="weight", ts="ts")
         self._rows = Reading((*own.paths.values(),), own.paths.get("ts"))
         self._events = Reading((*changes.paths,), changes.time)
         self._keys = Reading((*changes.ends,))
+
+    @property
+    def lookups(self) -> Mapping[str, int]:
+        """How often the registry was asked for an id, by what came of it. Any thread may ask."""
+        return self._known.lookups
 
     def edges(self, records: Sequence[RawRecord], *, events: bool) -> list[list[Edge] | Bad]:
         """The edge objects that each record stands for. ``events``: they are of Debezium.
@@ -151,7 +146,8 @@ class Registered:
         for row, value in enumerate(values):
             if value is not None:
                 rows_of.setdefault(value[:_HEAD], []).append(row)
-        for head, rows in rows_of.items():
+        # Where not all unknown ids can be asked for, those that most records name come first.
+        for head, rows in sorted(rows_of.items(), key=lambda item: -len(item[1])):
             for row, document in zip(
                 rows, self._of_schema(head, [values[row] or b"" for row in rows], reading), strict=True
             ):
@@ -163,8 +159,8 @@ class Registered:
             if len(head) < _HEAD or head[0] != _MAGIC:
                 what = "a record of a registry must begin with a zero byte and the id of its schema"
                 raise Bad(Reason.MALFORMED, what)
-            known = self._schema(int.from_bytes(head[1:], "big"))
-            if isinstance(known.schema, Bad) or known.schema.kind != "PROTOBUF":
+            known = self._known.get(int.from_bytes(head[1:], "big"))
+            if known.kind != "PROTOBUF":
                 return known.reader((), reading)([value[_HEAD:] for value in values])
         except Bad as bad:
             return [bad] * len(values)
@@ -184,26 +180,6 @@ class Registered:
             for (row, _), document in zip(some, read, strict=True):
                 documents[row] = document
         return documents
-
-    def _schema(self, number: int) -> _Known:
-        known = self._known.get(number)
-        if known is not None and time.monotonic() < known.until:
-            self._known.move_to_end(number)
-            return known
-        if self._registry is None:
-            raise Bad(Reason.UNKNOWN_ENCODING, NEEDS_REGISTRY)
-        try:
-            fresh = _Known(self._registry.schema(number))
-        except Bad as bad:
-            passes = bad.reason is Reason.UNKNOWN_SCHEMA
-            fresh = _Known(bad, time.monotonic() + UNKNOWN_S if passes else float("inf"))
-        if known is not None:
-            self._known_bytes -= self._known.pop(number).bytes
-        self._known[number] = fresh
-        self._known_bytes += fresh.bytes
-        while self._known_bytes > KEPT_BYTES_MAX:
-            self._known_bytes -= self._known.popitem(last=False)[1].bytes
-        return fresh
 
 
 def _is_given(document: Mapping[str, Any], name: str) -> bool:

@@ -60,10 +60,22 @@ class Schema(NamedTuple):
 
 
 @dataclass(slots=True)
+class _Begun:
+    """A schema that is asked for until ``ends`` (monotonic), and the answers that came so far, by their paths."""
+
+    number: int
+    ends: float = 0.0
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Registry:
     """``url``: ``http(s)://HOST[:PORT][/PATH]``; ``authorization``: the header's value, empty: none;
-    ``context``: for https; ``timeout_s``: for one request; ``schema_bytes_max``: one schema and all that it refers
-    to; ``given_up``: asks whether to go on asking."""
+    ``context``: for https; ``timeout_s``: for one schema with all that it refers to; ``schema_bytes_max``: of
+    these; ``given_up``: asks whether to go on asking.
+
+    Of a schema that could not be had whole in that time the answers that came are kept, so that the next try goes
+    on where this one ended, however slow the registry is."""
 
     url: str
     authorization: str = field(default="", repr=False)
@@ -71,6 +83,7 @@ class Registry:
     timeout_s: float = 5.0
     schema_bytes_max: int = 1 << 20
     given_up: Callable[[], bool] = lambda: False
+    _begun: _Begun | None = field(default=None, repr=False)
 
     def schema(self, number: int) -> Schema:
         """The schema with this id.
@@ -79,14 +92,26 @@ class Registry:
             Bad: there is none, or it cannot be used.
             RegistryAway: it is not known whether there is one.
         """
-        answer = self._asked(f"/schemas/ids/{number}", f"schema {number}")
+        begun, self._begun = self._begun, None
+        if begun is None or begun.number != number:
+            begun = _Begun(number)
+        begun.ends = time.monotonic() + self.timeout_s
+        try:
+            return self._whole(begun)
+        except RegistryAway:
+            self._begun = begun
+            raise
+
+    def _whole(self, begun: _Begun) -> Schema:
+        number = begun.number
+        answer = self._asked(begun, f"/schemas/ids/{number}", f"schema {number}")
         kind = answer.get("schemaType") or "AVRO"
         if kind not in ("AVRO", "PROTOBUF", "JSON"):
             raise Bad(Reason.BAD_SCHEMA, f"schema {number} is of the unknown type {columns.shown(kind)}")
         text = self._text(answer, f"schema {number}")
         if kind == "JSON":
             return Schema("JSON", "", {})  # records say all
-        return Schema(cast(SchemaKind, kind), text, self._referred(answer, number, len(text)))
+        return Schema(cast(SchemaKind, kind), text, self._referred(answer, begun, len(text)))
 
     def check(self) -> str:
         """What it can do, in words.
@@ -94,7 +119,7 @@ class Registry:
         Raises:
             RegistryAway: it cannot be asked.
         """
-        status, kinds = self._answer("/schemas/types")
+        status, kinds = self._answer("/schemas/types", time.monotonic() + self.timeout_s)
         if status != 200:
             raise RegistryAway(f"{self._named} answers {status} to /schemas/types")
         try:
@@ -109,8 +134,9 @@ class Registry:
     def _named(self) -> str:
         return f"the schema registry at {self.url}"
 
-    def _referred(self, answer: dict[str, Any], number: int, size: int) -> dict[str, str]:
+    def _referred(self, answer: dict[str, Any], begun: _Begun, size: int) -> dict[str, str]:
         """What an answer refers to, what that refers to first; ``size``: of its own text."""
+        number = begun.number
         found: dict[str, str] = {}
         asked: set[str] = set()
         pending = [("", "", iter(_references(answer, number)))]
@@ -126,7 +152,7 @@ class Registry:
                     raise Bad(Reason.BAD_SCHEMA, f"schema {number} refers to more than {REFERENCES_MAX} others")
                 what = f"{columns.shown(reference.name)}, to which schema {number} refers,"
                 path = f"/subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
-                other = self._asked(path, what)
+                other = self._asked(begun, path, what)
                 text = self._text(other, what)
                 size += len(text)
                 if size > self.schema_bytes_max:
@@ -135,16 +161,19 @@ class Registry:
         return found
 
     def _text(self, answer: dict[str, Any], what: str) -> str:
-        text = answer.get("schema")
-        if not isinstance(text, str):
-            raise RegistryAway(f"{self._named} answers without a schema when asked for {what}")
+        text: str = answer["schema"]
         if len(text) > self.schema_bytes_max:
             limit = self.schema_bytes_max
             raise Bad(Reason.BAD_SCHEMA, f"{what} has {len(text)} characters; at most {limit} are allowed")
         return text
 
-    def _asked(self, path: str, what: str) -> dict[str, Any]:
-        status, body = self._answer(path)
+    def _asked(self, begun: _Begun, path: str, what: str) -> dict[str, Any]:
+        if (answer := begun.answers.get(path)) is None:
+            answer = begun.answers[path] = self._read(path, what, begun.ends)
+        return answer
+
+    def _read(self, path: str, what: str, ends: float) -> dict[str, Any]:
+        status, body = self._answer(path, ends)
         try:
             answer = orjson.loads(body) if len(body) <= self._body_max else None
         except orjson.JSONDecodeError:
@@ -157,13 +186,15 @@ class Registry:
             raise Bad(Reason.BAD_SCHEMA, f"{what} takes more than {self._body_max} bytes")
         if not isinstance(answer, dict):
             raise RegistryAway(f"{self._named} answers with something else than a schema to {path}")
+        if not isinstance(answer.get("schema"), str):
+            raise RegistryAway(f"{self._named} answers without a schema when asked for {what}")
         return answer
 
     @property
     def _body_max(self) -> int:
         return _ESCAPED * self.schema_bytes_max + _WRAPPING
 
-    def _answer(self, path: str) -> tuple[int, bytes]:
+    def _answer(self, path: str, ends: float) -> tuple[int, bytes]:
         """The status and the body, of which no more is read than a piece too many. Nothing is followed."""
         if self.given_up():
             raise RegistryAway(f"{self._named} is not asked any more")
@@ -171,17 +202,16 @@ class Registry:
         headers = [*_HEADERS, ("Host", place.netloc)]
         headers += [("Authorization", self.authorization)] if self.authorization else []
         request = h11.Request(method="GET", target=place.path.rstrip("/") + path, headers=headers)
-        ends = time.monotonic() + self.timeout_s
         try:
-            with contextlib.closing(self._connected(place)) as connected:
+            with contextlib.closing(self._connected(place, _left(ends))) as connected:
                 return self._exchange(connected, request, ends)
         except (OSError, h11.ProtocolError) as error:
             why = str(error) or type(error).__name__
             raise RegistryAway(f"{self._named} does not answer: {why[:200]}") from None
 
-    def _connected(self, place: SplitResult) -> socket.socket:
+    def _connected(self, place: SplitResult, timeout_s: float) -> socket.socket:
         port = place.port or (80 if self.context is None else 443)
-        connected = socket.create_connection((place.hostname, port), self.timeout_s)
+        connected = socket.create_connection((place.hostname, port), timeout_s)
         if self.context is None:
             return connected
         try:
@@ -197,9 +227,7 @@ class Registry:
         while len(body) <= self._body_max:
             event = http.next_event()
             if event is h11.NEED_DATA:
-                if (left := ends - time.monotonic()) <= 0:
-                    raise TimeoutError("timed out")
-                connected.settimeout(left)
+                connected.settimeout(_left(ends))
                 http.receive_data(connected.recv(_PIECE))
             elif isinstance(event, h11.Response):
                 status = event.status_code
@@ -208,6 +236,17 @@ class Registry:
             elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
                 break
         return status, bytes(body)
+
+
+def _left(ends: float) -> float:
+    """Seconds until then.
+
+    Raises:
+        TimeoutError: there are none.
+    """
+    if (left := ends - time.monotonic()) <= 0:
+        raise TimeoutError("timed out")
+    return left
 
 
 def basic_authorization(username: str, password: str) -> str:

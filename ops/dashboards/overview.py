@@ -46,7 +46,7 @@ STREAM = (
     PanelSpec(
         "Bad records",
         "Records sent to the dead letters, by reason, and whether reading waits for room there (1); tombstones, "
-        "outages, misrouted edges and barriers beside them.",
+        "outages, misrouted edges, barriers and questions to the schema registry beside them.",
         "short",
         (
             Query(rate("bad_records_total", "reason"), "{{reason}}"),
@@ -55,6 +55,7 @@ STREAM = (
             Query(rate("source_outages_total"), "outages"),
             Query(rate("misrouted_edges_total"), "misrouted edges"),
             Query(rate("barriers_total", "outcome"), "barriers {{outcome}}"),
+            Query(rate("schema_lookups_total", "outcome"), "schemas {{outcome}}"),
         ),
     ),
 )
