@@ -937,26 +937,6 @@ def test_without_a_usable_header_every_line_is_bad() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", ["int", "string"])
-def test_matrix_market_files_load_as_they_are(kind: Any) -> None:
-    lines = [
-        b"%%MatrixMarket matrix coordinate real general\n",
-        b"% comment\n",
-        b"\n",
-        b"4 4 2\n",
-        b"1 2 0.5\n",
-        b"3 4 1\n",
-    ]
-    for cut in range(len(lines) + 1):
-        decoder = Decoder(vertex_ids=kind)
-        head, tail = b"".join(lines[:cut]), b"".join(lines[cut:])
-        rows = good(decoder.decode(raw(head, "el", FILE, 0))) if head else []
-        rows += good(decoder.decode(raw(tail, "el", FILE, len(head)))) if tail else []
-        assert [(int(row.src), int(row.dst), row.weight) for row in rows] == [(1, 2, 0.5), (3, 4, 1.0)]
-    after_restart = Decoder().decode(raw(lines[4], "el", FILE, 70))
-    assert good(after_restart) == [Update(1, 2, 1, 0.5)]
-
-
 # Bytes that mean nothing
 
 

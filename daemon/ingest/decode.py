@@ -6,7 +6,9 @@ its number in the header ``ROW``. In line formats (CSV, edge lists, JSON lines) 
 becomes a ``BadRecord`` at its own byte offset in a spool file, at the offset of the record that held it in Kafka.
 
 The header of a CSV file is its first line, and the decoder keeps it while it reads on. For a restart in the middle
-of a file the spool source gives that line along with every later block, as the record header ``HEADER_LINE``.
+of a file the spool source gives that line along with every later block, as the record header ``HEADER_LINE``. It
+says with ``IN_PREAMBLE`` which blocks of a MatrixMarket file begin before its edges do, so that what a block means
+depends on nothing that was read before.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from ..records.encodings import (
     BARRIER,
     ENCODINGS,
     HEADER_LINE,
+    IN_PREAMBLE,
     LINES,
     OBJECTS,
     PLACED_BY_KEY,
@@ -33,7 +36,7 @@ from ..records.encodings import (
 )
 from ..records.event_time import NO_TIME
 from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
-from . import decode_text
+from . import decode_text, matrix_market
 from .decode_arrow import decode_arrow
 from .decode_columns import Bad, Reason, Rules, concatenate, finish
 from .decode_debezium import CAPTURED, Changes, json_key
@@ -71,8 +74,6 @@ _LETTER_BYTES = 200
 
 _ALIKE = attrgetter("partition", "encoding", "refused")
 """What records have in common that may be read together."""
-
-_MATRIX_MARKET = b"%%MatrixMarket"
 
 
 class Decoder:
@@ -120,7 +121,6 @@ class Decoder:
                 raise ValueError(f"csv_columns: {bad.detail}") from None
             self._fixed_layout = layout if columns is None else replace(layout, op_values=columns.op_values)
         self._layouts: dict[Partition, LineLayout | Bad] = {}
-        self._in_preamble: set[Partition] = set()
 
     @property
     def lookups(self) -> Mapping[str, int]:
@@ -130,7 +130,6 @@ class Decoder:
     def forget(self, partition: Partition) -> None:
         """Drop what is known of a spool file that is gone."""
         self._layouts.pop(partition, None)
-        self._in_preamble.discard(partition)
 
     def decode_all(self, records: Sequence[RawRecord]) -> list[Decoded]:
         """All in order: each by itself, but those of few edges each (JSON, records of a registry, lines) that
@@ -276,7 +275,7 @@ class Decoder:
     def _header(self, encoding: str, record: RawRecord) -> tuple[bytes | None, int]:
         """A record's header line (empty: it needs none), and its time. None: it is read by itself."""
         value, header = record.value, b""
-        if value is None or (encoding == "el" and value.startswith(_MATRIX_MARKET)):
+        if value is None or (encoding == "el" and matrix_market.begins(value)):
             return None, self._time_of(record)
         if encoding == "csv" and self._fixed_layout is None:
             header = value[: value.find(b"\n") + 1 or len(value)]
@@ -391,17 +390,11 @@ class Decoder:
 
     def _edge_list_begin(self, record: RawRecord, value: bytes) -> int:
         """Where the edges begin: MatrixMarket files have a line of sizes after their comments."""
-        partition = record.partition
-        at_start = partition.number is not None or record.offset == 0
-        if not (value.startswith(_MATRIX_MARKET) if at_start else partition in self._in_preamble):
+        first = record.partition.number is not None or record.offset == 0
+        if not (matrix_market.begins(value) if first else IN_PREAMBLE in dict(record.headers)):
             return 0
-        begin = decode_text.matrix_market_data(value)
-        self._in_preamble.discard(partition)
-        if begin is None:
-            if partition.number is None:
-                self._in_preamble.add(partition)
-            return len(value)
-        return begin
+        begin = matrix_market.edges_begin(value)
+        return len(value) if begin is None else begin
 
 
 def _internal(error: Exception) -> Bad:

@@ -145,17 +145,6 @@ def parse_lines(value: bytes, begin: int, layout: LineLayout, rules: Rules, time
     return lines
 
 
-def matrix_market_data(value: bytes, begin: int = 0) -> int | None:
-    """Where the edges of a MatrixMarket file begin: after its comments and the line with its sizes.
-
-    None: the block ends before they do.
-    """
-    for start, end in numbered_lines(value, begin):
-        if value[start : start + 1] != b"%":
-            return min(len(value), value.find(b"\n", end) + 1 or len(value))
-    return None
-
-
 def parse_spans(
     value: bytes, spans: Sequence[tuple[int, int]], layout: LineLayout, rules: Rules, timestamp_ms: int
 ) -> Iterator[tuple[int, UpdateBlock | Bad]]:

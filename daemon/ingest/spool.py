@@ -24,6 +24,7 @@ turn, and the directory is listed when it changed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -392,13 +393,14 @@ class SpoolSource:
             self._is_away(file, error)
             return None
         try:
-            records = self._records.read(file, content, room, lambda: self._header(file))
+            records = self._records.read(file, content, room, lambda: self._again(file))
             if records:
                 if records[-1].refused is None:  # else it is behind that already, or will never be
                     content.advance(records[-1].next_offset - file.offset)
                 file.offset = records[-1].next_offset
             if file.fingerprint[0] < FINGERPRINT_BYTES:
-                take_fingerprint(file, content)
+                with contextlib.suppress(OSError):  # the next read takes it; what was read now is passed on
+                    take_fingerprint(file, content)
         except OSError as error:
             self._is_away(file, error)
             return None
@@ -409,20 +411,11 @@ class SpoolSource:
             log.info("spool file %s can be read again", file.name)
         return records
 
-    def _header(self, file: SpoolFile) -> bytes:
-        """The first line of a file; nothing where it is too long to be one."""
-        if file.header is None:
-            handle = os.open(self._folder.file(file.name), os.O_RDONLY | os.O_CLOEXEC)
-            compression = file.kind.compression
-            content: Content = Plain(handle, 0) if compression is None else Inflated(handle, compression)
-            try:
-                count = 1 << 12
-                while (stop := content.peek(count).find(b"\n")) < 0 and count < self.record_bytes_max:
-                    count *= 2
-                file.header = content.peek(stop).rstrip(b"\r") if stop >= 0 else b""
-            finally:
-                content.close()
-        return file.header
+    def _again(self, file: SpoolFile) -> Content:
+        """The file once more, from its beginning on."""
+        handle = os.open(self._folder.file(file.name), os.O_RDONLY | os.O_CLOEXEC)
+        compression = file.kind.compression
+        return Plain(handle, 0) if compression is None else Inflated(handle, compression)
 
     # -- files ------------------------------------------------------------------------------------------
 

@@ -36,7 +36,8 @@ class SpoolFile:
     """What is known of one file.
 
     ``raw_read``: bytes of a compressed file that were decompressed; ``idle_size``: the size at which nothing
-    whole was left to read; ``aside``: the rest of it was set aside; ``away``: it could not be opened.
+    whole was left to read; ``in_preamble``: whether it is of MatrixMarket and its edges begin further on (None:
+    not known); ``aside``: the rest of it was set aside; ``away``: it could not be opened.
     """
 
     name: str
@@ -50,6 +51,7 @@ class SpoolFile:
     raw_read: int = 0
     idle_size: int = -1
     header: bytes | None = None
+    in_preamble: bool | None = None
     inflating: Inflated | None = None
     long_line: LongLine | None = None
     aside: bool = False

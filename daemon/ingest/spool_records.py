@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
-from ..records.encodings import HEADER_LINE
+from ..records.encodings import HEADER_LINE, IN_PREAMBLE
 from ..records.spool_format import CUT_BYTES, FramingLost, frame_bytes, frames
 from ..records.stream import BadRecord, RawRecord, Whole
+from . import matrix_market
 from .decode_columns import Reason
 from .spool_content import Content
 from .spool_file import LongLine, SpoolFile, complete
@@ -31,17 +33,17 @@ class RecordReader:
         self._bytes_max = record_bytes_max
         self._clock = clock
 
-    def read(self, file: SpoolFile, content: Content, room: int, header: Callable[[], bytes]) -> list[RawRecord]:
+    def read(self, file: SpoolFile, content: Content, room: int, again: Callable[[], Content]) -> list[RawRecord]:
         """Some records, frames of about ``room`` bytes, or one block of lines; none where nothing whole is left.
 
-        ``header`` gives the first line of the file.
+        ``again`` opens the file once more, at its beginning.
         """
         if file.long_line is not None:
             records = self._long_line(file, file.long_line, content)
         elif file.kind.framed:
             records = self._framed(file, content, room)
         else:
-            records = self._lines(file, content, header)
+            records = self._lines(file, content, again)
         if not records and content.damage is not None:
             records = [self.set_aside(file, content.peek(CUT_BYTES), Reason.DAMAGED, content.damage)]
         return records
@@ -71,7 +73,7 @@ class RecordReader:
                 return [self.set_aside(file, rest, Reason.DAMAGED, error.why)]
         return records
 
-    def _lines(self, file: SpoolFile, content: Content, header: Callable[[], bytes]) -> list[RawRecord]:
+    def _lines(self, file: SpoolFile, content: Content, again: Callable[[], Content]) -> list[RawRecord]:
         count = self._block_bytes
         while True:
             buffer = content.peek(count)
@@ -86,20 +88,45 @@ class RecordReader:
             count = min(2 * count, self._bytes_max)
         if stop == 0:
             return []
-        headers: tuple[tuple[str, bytes], ...] = ()
-        if file.kind.encoding == "csv" and file.offset > 0:
-            headers = ((HEADER_LINE, header()),)
+        value = buffer[:stop]
+        headers = self._context(file, value, again)
         return [
             RawRecord(
                 partition=file.partition,
                 offset=file.offset,
                 next_offset=file.offset + stop,
-                value=buffer[:stop],
+                value=value,
                 encoding=file.kind.encoding,
                 timestamp_ms=int(self._clock() * 1000),
                 headers=headers,
             )
         ]
+
+    def _context(
+        self, file: SpoolFile, value: bytes, again: Callable[[], Content]
+    ) -> tuple[tuple[str, bytes], ...]:
+        """What the beginning of a file says about a block of lines further on."""
+        first = file.offset == 0
+        if file.kind.encoding == "csv" and not first:
+            if file.header is None:
+                with contextlib.closing(again()) as content:
+                    file.header = self._first_line(content)
+            return ((HEADER_LINE, file.header),)
+        if file.kind.encoding != "el":
+            return ()
+        inside = file.in_preamble
+        if inside is None and not first:
+            with contextlib.closing(again()) as content:
+                inside = matrix_market.is_inside(content, file.offset)
+        file.in_preamble = matrix_market.next_is_inside(value, first=first, inside=bool(inside))
+        return ((IN_PREAMBLE, b""),) if inside else ()
+
+    def _first_line(self, content: Content) -> bytes:
+        """Nothing where it is too long to be one."""
+        count = 1 << 12
+        while (stop := content.peek(count).find(b"\n")) < 0 and count < self._bytes_max:
+            count *= 2
+        return content.peek(stop).rstrip(b"\r") if stop >= 0 else b""
 
     def _long_line(self, file: SpoolFile, line: LongLine, content: Content) -> list[RawRecord]:
         """Go past a line that is too long; nothing until its end is found."""
@@ -110,7 +137,7 @@ class RecordReader:
             line.add(piece if found < 0 else piece[:found])
             content.advance(len(piece) if found < 0 else found + 1)
             if ended:
-                file.long_line = None
+                file.long_line = file.in_preamble = None
                 detail = f"a line of {line.length} bytes; at most {self._bytes_max} are read"
                 whole = Whole(line.length, line.checksum)
                 stop = file.offset + line.length + (found >= 0)

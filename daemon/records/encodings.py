@@ -49,6 +49,9 @@ BARRIER = "application/vnd.graphtide.barrier"
 HEADER_LINE = "graphtide-header"
 """Record header of CSV blocks that do not begin their file: the file's first line, without its end."""
 
+IN_PREAMBLE = "graphtide-preamble"
+"""Record header of blocks of a MatrixMarket file that do not begin it, and begin before its edges do."""
+
 ROW = "graphtide-row"
 """Header of a dead letter that holds one row of a record: its number, from 0."""
 

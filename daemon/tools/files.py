@@ -27,12 +27,13 @@ import zstandard
 from ...gpma.index.ids import concatenate_ids
 from ...partition.weights import WeightDomain
 from ..errors import GraphtideError
+from ..ingest import matrix_market
 from ..ingest.decode import Decoder
 from ..ingest.decode_arrow import decode_batch, is_readable
 from ..ingest.decode_columns import COLUMNS, Bad, BadRows, Reason, Rules, finish, select
 from ..ingest.decode_text import csv_layout
 from ..records.columns import UpdateColumns
-from ..records.encodings import ROW
+from ..records.encodings import IN_PREAMBLE, ROW
 from ..records.stream import BadRecord, Partition, RawRecord, UpdateBlock
 
 PLACES_KEPT = 3
@@ -113,13 +114,16 @@ def read_columns(
         csv_delimiter="\t" if events else ",",
         compiled_from=COMPILED_FROM,
     )
-    lines = 0
+    lines, inside = 0, False
     for offset, block in _blocks(path, advance):
         if encoding == "csv" and not events and offset == 0:
             _check_header(path, block)
         value = _event_lines(block, accepts.vertex_ids) if events else block
         stop, time_ms = offset + len(value), _NO_TIME if events else 0
-        decoded = decoder.decode(RawRecord(Partition(str(path)), offset, stop, value, encoding, time_ms))
+        headers = ((IN_PREAMBLE, b""),) if inside else ()
+        inside = encoding == "el" and matrix_market.next_is_inside(value, first=offset == 0, inside=inside)
+        record = RawRecord(Partition(str(path)), offset, stop, value, encoding, time_ms, headers=headers)
+        decoded = decoder.decode(record)
         for bad in decoded.bad:
             place = partial(_place, path, lines, value, bad.offset - offset, bad)
             left_out.refuse(bad.reason, place, _updates_in(bad))

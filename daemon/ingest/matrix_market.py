@@ -1,0 +1,55 @@
+"""MatrixMarket files are edge lists with a preamble: comments, of which the first tells them, and a line of sizes.
+
+https://math.nist.gov/MatrixMarket/formats.html. A file is read in blocks of whole lines, and a preamble may be
+longer than one: so each block is told whether it begins within it, and says whether the next one does.
+"""
+
+from __future__ import annotations
+
+from .decode_text import numbered_lines
+from .spool_content import Content
+
+_BANNER = b"%%MatrixMarket"
+_PIECE_BYTES = 1 << 20
+
+
+def begins(value: bytes) -> bool:
+    """Whether this is the beginning of such a file."""
+    return value.startswith(_BANNER)
+
+
+def edges_begin(value: bytes) -> int | None:
+    """Where, in a block that begins within the preamble, the edges do.
+
+    None: the block ends before.
+    """
+    for start, end in numbered_lines(value):
+        if value[start : start + 1] != b"%":
+            return min(len(value), value.find(b"\n", end) + 1 or len(value))
+    return None
+
+
+def next_is_inside(value: bytes, *, first: bool, inside: bool) -> bool:
+    """Whether the block after this one begins within the preamble. ``first``: this one begins its file; else it
+    begins within the preamble or not (``inside``)."""
+    return (begins(value) if first else inside) and edges_begin(value) is None
+
+
+def is_inside(content: Content, offset: int) -> bool:
+    """Whether this byte of a file, at which a line begins, is within its preamble; reads on from byte 0."""
+    if not begins(content.peek(len(_BANNER))):
+        return False
+    rest = b""  # the line that is not whole yet: no more of it than what tells it from others
+    while offset > 0 and (piece := content.peek(min(offset, _PIECE_BYTES))):
+        content.advance(len(piece))
+        offset -= len(piece)
+        text = rest + piece
+        stop = text.rfind(b"\n") + 1
+        if edges_begin(text[:stop]) is not None:
+            return False
+        rest = text[stop:]
+        if rest.startswith(b"%"):
+            rest = b"%"
+        elif rest.strip():
+            return False
+    return True

@@ -1,0 +1,140 @@
+"""MatrixMarket files in a spool: what stands before their edges is none, wherever reading begins again."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphtide.daemon.ingest import spool, spool_records
+from graphtide.daemon.ingest.decode import Decoder
+from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.records.encodings import IN_PREAMBLE
+from graphtide.daemon.records.stream import Decoded, Partition, RawRecord
+from graphtide.daemon.tools import files
+from graphtide.gpma.index.ids import StringColumn
+
+FILE = Partition("a.el")
+LINES = [
+    b"%%MatrixMarket matrix coordinate real general\n",
+    b"% comment\n",
+    b"\n",
+    b"%\r\n",
+    b"  \t\n",
+    b"% another comment that is longer than the others are\n",
+    b"4 4 2\n",
+    b"% among the edges\n",
+    b"1 2 0.5\n",
+    b"3 4 1\n",
+]
+TEXT = b"".join(LINES)
+EDGES = [(1, 2, 0.5), (3, 4, 1.0)]
+
+
+def edges(decoded: Decoded) -> list[tuple[int, int, float]]:
+    assert not decoded.bad
+    if decoded.block is None:
+        return []
+    block = decoded.block
+    ends = [ids.to_list() if isinstance(ids, StringColumn) else ids.tolist() for ids in (block.src, block.dst)]
+    assert block.weights is not None
+    return [(int(src), int(dst), weight) for src, dst, weight in zip(*ends, block.weights.tolist(), strict=True)]
+
+
+def opened(path: Path, offset: int = 0, partition: Partition = FILE, **options: Any) -> SpoolSource:
+    source = SpoolSource(path, **options)
+    source.open({partition: offset} if offset else None)
+    return source
+
+
+def drain(source: SpoolSource) -> list[RawRecord]:
+    records: list[RawRecord] = []
+    while fresh := source.poll(1 << 20, timeout_s=0):
+        records += fresh
+    source.close()
+    return records
+
+
+@pytest.mark.parametrize("kind", ["int", "string"])
+def test_cut_into_any_blocks_they_load_as_they_are(tmp_path: Path, kind: Any) -> None:
+    (tmp_path / "a.el").write_bytes(TEXT)
+    for block_bytes in (1, 12, 40, 60, 90, 1000):
+        decoder = Decoder(vertex_ids=kind)
+        records = drain(opened(tmp_path, block_bytes=block_bytes))
+        assert [edge for record in records for edge in edges(decoder.decode(record))] == EDGES
+
+
+@pytest.mark.parametrize("name", ["a.el", "a.el.gz"])
+def test_a_restart_knows_where_it_stands(tmp_path: Path, name: str) -> None:
+    """Within the comments, at the line of sizes, behind it: it is another process, which saw nothing before."""
+    (tmp_path / name).write_bytes(gzip.compress(TEXT) if name.endswith("gz") else TEXT)
+    offset = 0
+    for at, line in enumerate(LINES):
+        for block_bytes in (1, 1000):
+            records = drain(opened(tmp_path, offset, Partition(name), block_bytes=block_bytes))
+            found = [edge for record in records for edge in edges(Decoder().decode(record))]
+            assert found == EDGES[max(at - 8, 0) :], (at, block_bytes)
+        offset += len(line)
+
+
+def test_a_block_that_is_decoded_again_means_the_same(tmp_path: Path) -> None:
+    """As while a registry is waited for, which one of them needs, or ids run out."""
+    (tmp_path / "a.el").write_bytes(TEXT)
+    records = drain(opened(tmp_path, block_bytes=60))
+    assert len(records) > 2
+    decoder = Decoder()
+    assert [edge for one in decoder.decode_all(records) for edge in edges(one)] == EDGES
+    assert [edge for one in decoder.decode_all(records) for edge in edges(one)] == EDGES
+
+
+def test_only_blocks_within_the_preamble_say_so(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_bytes(TEXT)
+    (tmp_path / "b.el").write_bytes(b"1 2\n% x\n3 4\n")
+    for offset in (0, 4):
+        partitions = {Partition("a.el"): 0, Partition("b.el"): offset}
+        source = SpoolSource(tmp_path, block_bytes=1)
+        source.open(partitions)
+        records = drain(source)
+        inside = [record.offset for record in records if (IN_PREAMBLE, b"") in record.headers]
+        begins = [record.offset for record in records if record.partition == FILE and record.offset]
+        assert inside == [at for at in begins if at <= TEXT.index(b"4 4 2")] and len(begins) > len(inside) > 0
+
+
+def test_a_preamble_longer_than_is_looked_at_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a comment that is too long to be a record of its own."""
+    monkeypatch.setattr("graphtide.daemon.ingest.matrix_market._PIECE_BYTES", 7)
+    monkeypatch.setattr(spool_records, "READ_BYTES", 16)
+    text = LINES[0] + b"%" + b"x" * 500 + b"\n% y\n4 4 2\n1 2\n"
+    (tmp_path / "a.el").write_bytes(text)
+    for offset in (0, len(LINES[0]), len(LINES[0]) + 502):
+        records = drain(opened(tmp_path, offset, block_bytes=1, record_bytes_max=100))
+        decoded = [Decoder().decode(record) for record in records]
+        assert sum(len(one.block) for one in decoded if one.block is not None) == 1
+        assert [bad.reason for one in decoded for bad in one.bad] == ["too-large"] * (offset <= len(LINES[0]))
+
+
+def test_files_that_are_sent_are_read_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.mtx").write_bytes(TEXT)
+    for block_bytes in (8, 50, 1 << 20):
+        monkeypatch.setattr(files, "_BLOCK_BYTES", block_bytes)
+        updates = files.read_updates(tmp_path / "a.mtx")
+        assert [*zip(updates.src, updates.dst, strict=True)] == [(1, 2), (3, 4)]
+
+
+def test_what_was_read_is_not_lost_when_the_beginning_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The position has moved on by then."""
+    (tmp_path / "a.el").write_bytes(b"1 2 1\n3 4 1\n")
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    source = opened(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(spool, "take_fingerprint", fail)
+        records = source.poll(1 << 20, timeout_s=0)
+    records += drain(source)
+    assert b"".join(record.value or b"" for record in records) == b"1 2 1\n3 4 1\n"
