@@ -90,8 +90,11 @@ class DevicePersonalisedPageRank(DeviceWalk):
             runs.clear()
             whole = whole or before.size > 0
             return self._reported(graph, sources, Sums(0, 0, 0), Refresh({"estimate": None} if whole else {}))
-        ends = np.setdiff1d(np.setdiff1d(before, sources), gone)
-        runs.enter(np.setdiff1d(sources, before), ends, gone)
+        begins = ends = _NONE
+        if _differ(sources, before):
+            begins = np.setdiff1d(sources, before)
+            ends = np.setdiff1d(np.setdiff1d(before, sources), gone)
+        runs.enter(begins, ends, gone)
         rounds = edges = active = 0
         changed: Vertices | None = None
         if kept is not None and n_updates <= max(PUSH_LEAST, PUSH_SHARE * graph.n_arcs):
