@@ -1,0 +1,168 @@
+"""Where programs run by measurement, beside all on the host and all on the device: epochs of one graph in turns.
+
+    python benchmarks/homes.py [--graphs 16,20,22,mathoverflow,road-luxembourg] [--batches 100,10000,1000000]
+        [--seconds 4] [--data ../shared/data] [--json FILE]
+
+A graph is an R-MAT graph of that scale, or the edges of a public stream (left out where its file is missing).
+BFS, components and PageRank are kept. Each batch deletes edges, every one as likely as another, and puts back what
+the one before it deleted, so that the graph stays as large as it is; a batch is a quarter of the edges at most.
+All take the same batches. After so many seconds of epochs the mean of their last half is what counts, of programs
+alone, without applying; by then ``auto`` has settled. ``moves`` are all those that it made, ``on device`` what is
+there at the end, and ``behind`` how much longer its epochs take than those of the better fixed choice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import real_streams
+from report import machine, save, show
+
+from graphtide.compute import registry
+from graphtide.compute.device import twin
+from graphtide.compute.engine import Engine
+from graphtide.compute.homes import Homes
+from graphtide.daemon.tools.generate import distinct_rmat
+from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys, Op, Vertices, distinct, pack, transpose
+from graphtide.gpma.index.vertex_index import VertexIndex
+from graphtide.partition.graph import Graph
+
+EDGES_PER_VERTEX = 16
+PROGRAMS = ("bfs", "components", "pagerank")
+EPOCHS_MIN = 6
+HALF = np.uint64(32)
+
+
+@dataclass(frozen=True)
+class Edges:
+    """A graph between vertices 0 .. n - 1; ``keys``: each edge once, in no order."""
+
+    name: str
+    directed: bool
+    n_vertices: int
+    keys: Keys
+
+    def batches(self, size: int, seed: int) -> Iterator[EdgeBatch]:
+        """Endless; the first one deletes alone."""
+        rng = np.random.default_rng(seed)
+        size = min(size, self.keys.size // 4)
+        gone = np.empty(0, np.int64)
+        is_there = np.ones(self.keys.size, bool)
+        while True:
+            drawn = distinct(rng.integers(0, self.keys.size, 4 * size))
+            drawn = rng.permutation(drawn[is_there[drawn]])[: max(1, size // 2)]
+            is_there[gone], is_there[drawn] = True, False
+            order = rng.permutation(drawn.size + gone.size)
+            keys = self.keys[np.concatenate([drawn, gone])[order]]
+            ops = np.repeat(np.array([Op.DELETE, Op.INSERT], np.uint8), [drawn.size, gone.size])[order]
+            yield EdgeBatch(keys, ops)
+            gone = drawn
+
+    @property
+    def arcs(self) -> Keys:
+        """What is loaded: ascending, both directions where they mean the same."""
+        return distinct(self.keys if self.directed else np.concatenate([self.keys, transpose(self.keys)]))
+
+
+def edges_of(name: str, folder: Path, seed: int) -> Edges | None:
+    """By the name of a stream, or a scale; None: there is no such file."""
+    if name.isdigit():
+        n = 1 << int(name)
+        src, dst = distinct_rmat(int(name), EDGES_PER_VERTEX * n, np.random.default_rng(seed))
+        return Edges(f"rmat-{name}", True, n, pack(src, dst))
+    try:
+        stream = real_streams.read(folder, name)
+    except FileNotFoundError:
+        return None
+    src, dst = stream.events.src, stream.events.dst
+    if not stream.directed:
+        src, dst = np.minimum(src, dst), np.maximum(src, dst)
+    ids = distinct(np.concatenate([src, dst]))
+    keys = distinct(pack(np.searchsorted(ids, src), np.searchsorted(ids, dst)))
+    return Edges(name, stream.directed, ids.size, np.random.default_rng(seed).permutation(keys))
+
+
+def run(edges: Edges, batches: Sequence[int], seconds: float, seed: int) -> list[dict[str, Any]]:
+    """Rows by size of the batch."""
+    rows = []
+    for size in batches:
+        took = {mode: measured(edges, size, mode, seconds, seed) for mode in ("host", "device", "auto")}
+        best = min(took["host"]["ms"], took["device"]["ms"])
+        row = {"graph": edges.name, "edges": edges.keys.size, "batch": size}
+        row |= {f"{mode} ms": took[mode]["ms"] for mode in took}
+        rows.append(
+            row | {"behind": took["auto"]["ms"] / best - 1, **{k: took["auto"][k] for k in ("moves", "on device")}}
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def measured(edges: Edges, size: int, mode: str, seconds: float, seed: int) -> dict[str, Any]:
+    """Milliseconds of an epoch, with programs where ``mode`` says."""
+    graph = Graph(directed=edges.directed, weighted=False, device=mode != "host")
+    try:
+        graph.load(EdgeList(edges.arcs), edges.n_vertices)
+        index = VertexIndex.create("int")
+        index.insert(np.arange(edges.n_vertices, dtype=np.int64))
+        root = int(np.argmax(graph.degrees("out")[: edges.n_vertices]))
+        given: dict[str, dict[str, Any]] = {"bfs": {"source": root}}
+        programs = [registry.make_program(kind, None, given.get(kind, {}), index) for kind in PROGRAMS]
+
+        def resolve(ids: Sequence[Any]) -> Vertices:
+            return np.array(ids, np.uint32)
+
+        engine = Engine(graph, programs, resolve, place=twin, judge=Homes(lambda _: mode == "auto"))
+        try:
+            return epochs(graph, engine, edges, size, seconds, seed)
+        finally:
+            engine.close()
+    finally:
+        graph.close()
+
+
+def epochs(graph: Graph, engine: Engine, edges: Edges, size: int, seconds: float, seed: int) -> dict[str, Any]:
+    engine.start()
+    took, moves, until = [], 0, time.perf_counter() + seconds
+    for batch in edges.batches(size, seed):
+        change = graph.apply(batch, edges.n_vertices)
+        begun = time.perf_counter()
+        runs = engine.refresh(change)
+        took.append(time.perf_counter() - begun)
+        assert all(ran.error is None for ran in runs), runs
+        moves += sum(ran.moved for ran in runs)
+        if time.perf_counter() > until and len(took) >= EPOCHS_MIN:
+            break
+    assert graph.device_lost is None, graph.device_lost
+    there = [program.kind for program in engine.programs if getattr(program, "on_device", False)]
+    return {"ms": 1e3 * float(np.mean(took[len(took) // 2 :])), "moves": moves, "on device": " ".join(there)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", default="16,20,22,mathoverflow,road-luxembourg")
+    parser.add_argument("--batches", default="100,10000,1000000")
+    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    sizes = [int(word) for word in given.batches.split(",")]
+    rows: list[dict[str, Any]] = []
+    for name in given.graphs.split(","):
+        edges = edges_of(name, given.data, given.seed)
+        if edges is None:
+            print(f"{name}: no file in {given.data}")
+            continue
+        rows += run(edges, sizes, given.seconds, given.seed)
+        save(given.json, {"machine": machine(), "seconds": given.seconds, "rows": rows})
+    show("epochs by where programs run", rows)
+
+
+if __name__ == "__main__":
+    main()
