@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..gpma.edges import ChangeReport, EdgeList, Keys, Vertices, destinations, sources
-
-_PIECE = 1 << 16
+from ..gpma.edges import ChangeReport, EdgeList, Keys, Vertices
 
 
 def none() -> Vertices:
@@ -167,9 +165,3 @@ def _merged(parts: Sequence[tuple[Keys, list[Any]]]) -> tuple[Keys, list[Any]]:
     order = np.argsort(keys, kind="stable")
     columns = zip(*(part[1] for part in parts), strict=True)
     return keys[order], [None if column[0] is None else np.concatenate(column)[order] for column in columns]
-
-
-def count_loops(keys: Keys) -> int:
-    """How many of these arcs are loops. In pieces: after a commit no large allocation may be needed."""
-    pieces = (keys[begin : begin + _PIECE] for begin in range(0, keys.size, _PIECE))
-    return sum(int(np.count_nonzero(sources(piece) == destinations(piece))) for piece in pieces)

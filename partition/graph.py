@@ -31,8 +31,9 @@ from ..gpma.host.snapshot import EdgeCopy
 from ..gpma.host.transposing import transposed
 from ..gpma.rows import RowView
 from ..gpma.team import Crew, Team
+from . import routing, scanning, turning
 from .changes import GraphChange as GraphChange
-from .changes import Report, count_loops, none
+from .changes import Report, none
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .graph_rows import GraphRows, Shape, SideApply, require_heads
 from .host_side import SMALL_UPDATES_MAX, HostSide
@@ -363,7 +364,7 @@ class Graph:
                     return change
             batch = replace(batch, weights=self._kept_weights(batch.weights))
             if not self._keeps_mirror:
-                require_heads(batch.keys, n_vertices)
+                require_heads(batch.keys, n_vertices, self._rows.crew)
             lives = self.existence.plan(batch, vertex_ops, before)
             if lives is not None:
                 batch = self._without(lives, batch)
@@ -396,11 +397,12 @@ class Graph:
 
     def _loops(self, report: Report, batch: EdgeBatch) -> tuple[int, ...]:
         """How many loops were inserted, overwritten, deleted, absent."""
-        if self.owned and count_loops(batch.keys) == 0:  # else the report is there already
+        crew = self._rows.crew
+        if self.owned and scanning.count_loops(batch.keys, crew) == 0:  # else the report is there already
             return 0, 0, 0, 0
         arcs = report.read()
         parts = (arcs.inserted.keys, arcs.overwritten.keys, arcs.deleted.keys, arcs.absent)
-        return tuple(map(count_loops, parts))
+        return tuple(scanning.count_loops(keys, crew) for keys in parts)
 
     def _apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> GraphChange | None:
         """``apply`` for a few updates of rows, by one compiled call. None: nothing was written, and they go the
@@ -468,7 +470,7 @@ class Graph:
                 raise
         self.existence.load(dead)
         self.n_vertices = n_vertices
-        self.self_loops = 0 if self.directed else count_loops(edges.keys)
+        self.self_loops = 0 if self.directed else scanning.count_loops(edges.keys, self._rows.crew)
 
     def by_heads(self, arcs: EdgeList) -> EdgeList:
         """Arcs in any order, seen from their heads (dst << 32 | src): by head, those of one as they stood."""
@@ -544,7 +546,9 @@ class Graph:
 
     def _kept_weights(self, weights: Weights | None) -> Weights | None:
         """Weights as this graph keeps them. Whoever decoded them has checked them; it costs a pass in cache."""
-        return None if weights is None or not self.weighted else in_domain(weights, self.weight_domain)
+        if weights is None or not self.weighted:
+            return None
+        return in_domain(weights, self.weight_domain, self._rows.crew)
 
     @contextmanager
     def _room_for(self, n_vertices: int) -> Iterator[None]:
@@ -584,5 +588,7 @@ def warm_up() -> None:
         graph.apply(EdgeBatch.of([0], [1]), 100)
         for weights in (True, False):
             transposed(EdgeList(np.ones(1, np.uint64), np.ones(1, np.float32)), weighted=weights, crew=graph.crew)
+        for module in (scanning, turning, routing):
+            module.warm_up(graph.crew)
     finally:
         graph.close()

@@ -17,7 +17,9 @@ from ..gpma.team import Crew
 from .changes import Report
 from .host_side import HostSide
 from .placement import HOST, Placement
+from .scanning import largest_word
 from .side import Direction, Reader, Side
+from .turning import both_directions, turned
 from .weights import WeightDomain
 
 if TYPE_CHECKING:
@@ -203,23 +205,36 @@ class GraphRows(ABC):
         """What is wrong with the sides among themselves, in words, given what they hold together."""
 
 
-def require_heads(keys: Keys, n_vertices: int) -> None:
+def of_rows(batch: EdgeBatch, shape: Shape, crew: Crew) -> tuple[EdgeBatch, EdgeBatch | None]:
+    """Updates of edges, one direction each, as those of out-rows, and of in-rows where these are kept.
+
+    Raises:
+        MemoryError: there is not enough.
+    """
+    if not shape.directed:
+        return both_directions(batch, crew), None
+    return batch, turned(batch, crew) if shape.in_edges else None
+
+
+def require_heads(keys: Keys, n_vertices: int, crew: Crew) -> None:
     """Check the heads of arcs; where they have rows, the array of these does.
 
     Raises:
         ValueError: an arc leads to a vertex that is not there.
     """
-    largest = int((keys & LOW).max(initial=0))
-    if keys.size and largest >= n_vertices:
+    if keys.size == 0 or largest_word(keys, crew) < n_vertices:
+        return
+    largest = int((keys & LOW).max())
+    if largest >= n_vertices:
         raise ValueError(f"an edge leads to vertex {largest} of {n_vertices}")
 
 
-def require_ends(keys: Keys, n_vertices: int) -> None:
+def require_ends(keys: Keys, n_vertices: int, crew: Crew) -> None:
     """Check both ends of arcs.
 
     Raises:
         ValueError: an arc begins or ends at a vertex that is not there.
     """
-    largest = int(np.ascontiguousarray(keys).view(np.uint32).max(initial=0))
+    largest = largest_word(keys, crew)
     if keys.size and largest >= n_vertices:
         raise ValueError(f"an edge names vertex {largest} of {n_vertices}")

@@ -28,7 +28,7 @@ from ..gpma.host.work import column
 from ..gpma.rows import RowView
 from ..gpma.team import Crew
 from .changes import Report
-from .graph_rows import GraphRows, Shape, require_ends, require_heads
+from .graph_rows import GraphRows, Shape, require_heads
 from .host_side import HostSide
 from .placement import HOST, Owners, Placement
 from .side import Direction, Reader
@@ -56,7 +56,7 @@ class OwnedRows(GraphRows):
         self.divide: Divide | None = None
         """Who owns what is loaded; None: who gets new vertices."""
         self._device_number = len(self.sides) - 1
-        self._split = SplitRows(self.sides, self.placement, shape)
+        self._split = SplitRows(self.sides, self.placement, shape, crew)
         if device is not None:
             self.placement.newcomers = self._device_number
             if len(self.hosts) == 1:
@@ -88,7 +88,6 @@ class OwnedRows(GraphRows):
 
     def apply(self, batch: EdgeBatch, n_before: int) -> Report:
         self._require()
-        require_ends(batch.keys, self.placement.owner.size)
         plan = self._asked(lambda split: split.prepare(batch))
         return self._told(lambda split: self._commit(split, plan, n_before))
 
@@ -131,7 +130,7 @@ class OwnedRows(GraphRows):
         bad = first_bad_key(column(edges.keys, np.uint64), n_vertices, self.crew)
         if bad >= 0:
             raise ValueError(f"edge {bad} of {edges.keys.size} is out of order, or of a row that does not exist")
-        require_heads(edges.keys, n_vertices)
+        require_heads(edges.keys, n_vertices, self.crew)
 
     def _divisions(self, edges: EdgeList, n_vertices: int) -> Iterator[Owners]:
         """Owners to try: as ``divide`` says, or whom new vertices go to; then the host alone."""

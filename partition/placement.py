@@ -1,4 +1,4 @@
-"""Which side owns which vertex, and the splitting of a batch by owner.
+"""Which side owns which vertex.
 
 A side is a small integer: 0 is the host, others follow. The rows of a vertex live on the side that owns it, so an
 edge's out-row belongs to the owner of its src and its in-row to the owner of its dst.
@@ -6,26 +6,15 @@ edge's out-row belongs to the owner of its src and its in-row to the owner of it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import EdgeBatch, Keys, Vertices, Weights, sources, transpose
+from ..gpma.edges import Vertices
 from ..gpma.vertex_columns import grown
 
 Owners = npt.NDArray[np.uint8]
 
 HOST = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RoutedBatch:
-    """One side's part of a batch: what its out-rows and its in-rows (None: not kept) must apply."""
-
-    side: int
-    out: EdgeBatch
-    in_: EdgeBatch | None
 
 
 class Placement:
@@ -97,36 +86,3 @@ class Placement:
 
     def _counted(self, owner: Owners) -> npt.NDArray[np.int64]:
         return np.bincount(owner, minlength=self.n_sides).astype(np.int64)
-
-
-def both_directions(batch: EdgeBatch) -> EdgeBatch:
-    """Each update followed by its mirror image; a self-loop's image says the same thing twice, harmlessly."""
-    keys = np.empty(2 * len(batch), np.uint64)
-    keys[0::2] = batch.keys
-    keys[1::2] = transpose(batch.keys)
-    weights: Weights | None = None if batch.weights is None else np.repeat(batch.weights, 2)
-    return EdgeBatch(keys, np.repeat(batch.ops, 2), weights)
-
-
-def route(batch: EdgeBatch, placement: Placement, *, in_edges: bool) -> list[RoutedBatch]:
-    """Split a batch by owner, keeping the order of updates within each part; idle sides are left out.
-
-    The weights of the batch go along; where one side owns all, its columns are passed on as they are.
-    """
-    transposed = EdgeBatch(transpose(batch.keys), batch.ops, batch.weights) if in_edges else None
-    if placement.sole is not None:
-        return [RoutedBatch(placement.sole, batch, transposed)] if len(batch) else []
-    out_owner = placement.owners(sources(batch.keys))
-    in_owner = None if transposed is None else placement.owners(sources(transposed.keys))
-    routed = []
-    for side in range(placement.n_sides):
-        out = _select(batch, out_owner == side)
-        in_ = None if transposed is None or in_owner is None else _select(transposed, in_owner == side)
-        if len(out) or (in_ is not None and len(in_)):
-            routed.append(RoutedBatch(side, out, in_))
-    return routed
-
-
-def _select(batch: EdgeBatch, mask: Keys) -> EdgeBatch:
-    weights = None if batch.weights is None else batch.weights[mask]
-    return EdgeBatch(batch.keys[mask], batch.ops[mask], weights)

@@ -30,9 +30,11 @@ from ..gpma.edges import (
 from ..gpma.host.snapshot import Turnstile
 from ..gpma.layout import LEAF_SHIFT, LEAF_SLOTS
 from ..gpma.rows import RowView
+from ..gpma.team import Crew
 from .changes import Report, merged_changes, merged_edges, no_change, no_edges
-from .graph_rows import GraphRows, Shape, SideApply
-from .placement import HOST, Placement, both_directions, route
+from .graph_rows import GraphRows, Shape, SideApply, of_rows, require_ends
+from .placement import HOST, Placement
+from .routing import route
 from .side import Direction, Side
 
 
@@ -79,12 +81,14 @@ class RowsReader:
 class SplitRows:
     """All sides behind one."""
 
-    def __init__(self, sides: Sequence[Side[Any]], placement: Placement, shape: Shape) -> None:
+    def __init__(self, sides: Sequence[Side[Any]], placement: Placement, shape: Shape, crew: Crew) -> None:
+        """``crew``: who shares what no side does by itself."""
         self.sides = tuple(sides)
         self.placement = placement
         self.applied: tuple[SideApply, ...] = ()
         """What each side did for the last batch; those without a part are left out."""
         self._shape = shape
+        self._crew = crew
         self._turnstile = Turnstile()
         self._views: dict[Direction, RowView] = {}
         self._degrees: dict[Direction, npt.NDArray[np.uint32]] = {}
@@ -132,12 +136,17 @@ class SplitRows:
             SideFull: one has not enough memory.
         """
         self._settle()
-        sole = self.placement.sole
-        if sole is not None and self.sides[sole].takes_edges and len(batch):
+        if len(batch) == 0:
+            return SplitPlan([])
+        sole, shape = self.placement.sole, self._shape
+        if sole is not None and self.sides[sole].takes_edges:
+            require_ends(batch.keys, self.placement.owner.size, self._crew)
             return SplitPlan([self._planned(sole, 2 * len(batch), lambda: self.sides[sole].prepare_edges(batch))])
-        rows = batch if self._shape.directed else both_directions(batch)
-        self._on_all(lambda side: side.expect(len(rows)))
-        parts = route(rows, self.placement, in_edges=self._shape.in_edges)
+        self._on_all(lambda side: side.expect(len(batch) if shape.directed else 2 * len(batch)))
+        if sole is not None:
+            return SplitPlan([self._prepared(sole, *of_rows(batch, shape, self._crew))])
+        routing = route(batch, self.placement, self._crew, in_edges=shape.in_edges, mirrored=not shape.directed)
+        parts = routing.parts(range(len(self.sides)), in_weights=shape.in_weights)
         return SplitPlan([self._prepared(part.side, part.out, part.in_) for part in parts])
 
     def _prepared(self, side: int, out: EdgeBatch, in_: EdgeBatch | None) -> tuple[int, Any, int]:

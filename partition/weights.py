@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import Weights
+from ..gpma.team import ALONE, Crew
+from .scanning import largest_word
 
 WeightDomain = Literal["unweighted", "non-negative", "any"]
 
@@ -16,13 +18,15 @@ _INFINITY_BITS = np.uint32(0x7F80_0000)
 _MINUS_ZERO_BITS = np.uint32(0x8000_0000)
 
 
-def in_domain(weights: Weights, domain: WeightDomain) -> Weights:
+def in_domain(weights: Weights, domain: WeightDomain, crew: Crew = ALONE) -> Weights:
     """The weights as the graph keeps them, all in its domain and no minus zero; copied only where there is one.
+
+    ``crew``: who looks at many.
 
     Raises:
         ValueError: one lies outside; the message names the first such.
     """
-    if domain == "non-negative" and weights.view(np.uint32).max(initial=0) < _INFINITY_BITS:
+    if domain == "non-negative" and largest_word(weights, crew) < _INFINITY_BITS:
         return weights  # the one pass that good weights need
     allowed = are_allowed(weights, domain)
     if not allowed.all():

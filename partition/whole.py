@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, Vertices, Weights, pack, transpose
+from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, Vertices, Weights, pack
 from ..gpma.host.small import Totals
 from ..gpma.rows import RowView, copy_row
 from ..gpma.team import Crew
 from .changes import Report, no_change
-from .graph_rows import GraphRows, Shape, require_heads
+from .graph_rows import GraphRows, Shape, of_rows, require_heads
 from .host_side import HostSide
-from .placement import Placement, both_directions
+from .placement import Placement
 from .side import Direction, Reader
 from .weights import in_domain
 
@@ -54,9 +54,7 @@ class WholeRows(GraphRows):
         return EdgeBatch.empty(n, weighted=weighted) if columns is None else columns
 
     def apply(self, batch: EdgeBatch, n_before: int) -> Report:
-        rows = batch if self.shape.directed else both_directions(batch)
-        turned = EdgeBatch(transpose(rows.keys), rows.ops, rows.weights) if self.shape.in_edges else None
-        plan = self.host.prepare(rows, turned) if len(rows) else None
+        plan = self.host.prepare(*of_rows(batch, self.shape, self.crew)) if len(batch) else None
         on_device = self._begin_on_device(lambda: batch)
         report = no_change(self.shape.weighted) if plan is None else self.host.commit(plan)
         self._finish_on_device(on_device)
@@ -71,7 +69,7 @@ class WholeRows(GraphRows):
         def cleaned() -> EdgeBatch:  # on the host nothing may fail any more
             if batch.weights is None or not self.shape.weighted:
                 return replace(batch, weights=None)
-            return replace(batch, weights=in_domain(batch.weights, domain))
+            return replace(batch, weights=in_domain(batch.weights, domain, self.crew))
 
         self._finish_on_device(self._begin_on_device(cleaned))
         return small
@@ -80,7 +78,7 @@ class WholeRows(GraphRows):
         out, in_ = self.host.out, self.host.in_
         out_plan = out.prepare_load(edges)
         if in_ is None:
-            require_heads(edges.keys, n_vertices)
+            require_heads(edges.keys, n_vertices, self.crew)
         # In-rows take as much as out-rows at most, and so does putting them in order.
         self.host.memory.require((1 if in_ is None else 3) * out.more_bytes(out_plan))
         in_plan = None if in_ is None else in_.prepare_load(self.in_arcs(edges))

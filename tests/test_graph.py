@@ -20,7 +20,7 @@ from graphtide.gpma.host.array import PackedMemoryArray, warm_up
 from graphtide.gpma.rows import RowView
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph
-from graphtide.partition.placement import HOST, Placement, route
+from graphtide.partition.placement import HOST, Placement
 
 VERTICES = 12
 
@@ -184,17 +184,14 @@ def test_vertices_are_added_and_never_taken_away() -> None:
             graph.apply(EdgeBatch.of([0], [1]), 4)
 
 
-# Placement and routing.
+# Placement.
 
 
 def test_one_side_owns_everything_and_stores_nothing() -> None:
     placement = Placement()
     placement.ensure_vertices(1000)
     assert (placement.owners(np.arange(1000, dtype=np.uint32)) == HOST).all()
-    batch = EdgeBatch.of([3, 4], [4, 3])
-    (part,) = route(batch, placement, in_edges=False)
-    assert (part.side, part.out, part.in_) == (HOST, batch, None)
-    assert route(EdgeBatch.of([], []), placement, in_edges=True) == []
+    assert placement.sole == HOST
 
 
 @pytest.mark.parametrize("n_sides", [0, 256])
@@ -219,46 +216,6 @@ def test_vertices_stay_where_they_are_until_they_are_moved() -> None:
     assert placement.owned == (999, 1, 3)
     with pytest.raises(ValueError, match="read-only"):
         placement.owner[0] = 1
-
-
-@given(
-    n_sides=st.integers(1, 3),
-    in_edges=st.booleans(),
-    weighted=st.booleans(),
-    updates=st.lists(update, max_size=40),
-)
-@settings(deadline=None, max_examples=100)
-def test_routing_keeps_every_update_in_order_at_its_owner(
-    n_sides: int, in_edges: bool, weighted: bool, updates: list[tuple[int, int, int, int]]
-) -> None:
-    placement = Placement(n_sides)
-    placement.place((np.arange(VERTICES) * 7 % n_sides).astype(np.uint8))
-    owner = placement.owners(np.arange(VERTICES, dtype=np.uint32))
-    src, dst, ops, weights = np.array(updates, np.int64).reshape(-1, 4).T
-    parts = route(EdgeBatch.of(src, dst, ops, weights if weighted else None), placement, in_edges=in_edges)
-    assert [part.side for part in parts] == sorted({part.side for part in parts})
-    seen_out, seen_in = 0, 0
-    for part in parts:
-        assert (part.in_ is not None) == in_edges
-        seen_out += len(part.out)
-        mine = [row for row in updates if owner[row[0]] == part.side]
-        assert columns(part.out, weighted) == [row if weighted else row[:3] for row in mine]
-        if part.in_ is not None:
-            seen_in += len(part.in_)
-            mine = [(v, u, op, weight) for u, v, op, weight in updates if owner[v] == part.side]
-            assert columns(part.in_, weighted) == [row if weighted else row[:3] for row in mine]
-        assert len(part.out) or (part.in_ is not None and len(part.in_))
-    assert seen_out == len(updates)
-    assert seen_in == (len(updates) if in_edges else 0)
-
-
-def columns(batch: EdgeBatch, weighted: bool) -> list[tuple[int, ...]]:
-    """The updates of a batch as tuples."""
-    assert (batch.weights is not None) == weighted
-    parts = [sources(batch.keys).tolist(), destinations(batch.keys).tolist(), batch.ops.tolist()]
-    if batch.weights is not None:
-        parts.append(batch.weights.tolist())
-    return list(zip(*parts, strict=True))
 
 
 def test_more_updates_than_positions_are_refused_and_change_nothing() -> None:

@@ -1,0 +1,83 @@
+"""What one look at each entry of a column tells; long columns are looked at by the threads of a crew."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ..gpma.atomics import fetch_add
+from ..gpma.edges import HALF, LOW, Int, Keys, Offsets, Vertices, frozen
+from ..gpma.intrinsics import uncounted_inner
+from ..gpma.team import Crew, at_most, share
+
+# Columns are cut into so many chunks at most, each of so many entries at least: some ten microseconds.
+CHUNKS_MAX, CHUNK_MIN = 64, 1 << 15
+
+
+def largest_word(column: npt.NDArray[np.generic], crew: Crew) -> int:
+    """The largest of the words of 32 bits that a contiguous column is made of, as unsigned ones; 0: there is none.
+
+    So of keys this is the larger end of any edge.
+    """
+    words: Vertices = np.ascontiguousarray(column).view(np.uint32)
+    if words.size <= CHUNK_MIN:
+        return int(words.max(initial=0))
+    return int(_largest(frozen(words), crew))
+
+
+def count_loops(keys: Keys, crew: Crew) -> int:
+    """How many of these arcs are loops. Takes no memory to speak of: it may be asked for after a commit."""
+    return int(_count_loops(frozen(keys), crew)) if keys.size else 0
+
+
+def chunks_of(n: int) -> int:
+    """Into how many chunks a column of so many entries is cut."""
+    return min(max(1, n // CHUNK_MIN), CHUNKS_MAX)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _largest(words: Vertices, crew: Crew) -> Int:
+    found = np.zeros(min(max(words.size // CHUNK_MIN, 1), CHUNKS_MAX), np.uint32)
+    share(at_most(crew, found.size), _find_largest, (words, np.zeros(1, np.int64), found))
+    return found.max()
+
+
+@uncounted_inner
+def _find_largest(thread: Int, words: Vertices, cursor: Offsets, found: Vertices) -> None:
+    n, n_chunks = np.int64(words.size), np.int64(found.size)
+    while True:
+        chunk = fetch_add(cursor, 0, np.int64(1))
+        if chunk >= n_chunks:
+            return
+        largest = np.uint32(0)
+        for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
+            largest = max(largest, words[np.uintp(i)])
+        found[np.uintp(chunk)] = largest
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _count_loops(keys: Keys, crew: Crew) -> Int:
+    found = np.zeros(min(max(keys.size // CHUNK_MIN, 1), CHUNKS_MAX), np.int64)
+    share(at_most(crew, found.size), _find_loops, (keys, np.zeros(1, np.int64), found))
+    return found.sum()
+
+
+@uncounted_inner
+def _find_loops(thread: Int, keys: Keys, cursor: Offsets, found: Offsets) -> None:
+    n, n_chunks = np.int64(keys.size), np.int64(found.size)
+    while True:
+        chunk = fetch_add(cursor, 0, np.int64(1))
+        if chunk >= n_chunks:
+            return
+        loops = np.int64(0)
+        for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
+            key = keys[np.uintp(i)]
+            loops += np.int64((key >> HALF) == (key & LOW))
+        found[np.uintp(chunk)] = loops
+
+
+def warm_up(crew: Crew) -> None:
+    """Compile what long columns take, or load it from the cache."""
+    _largest(frozen(np.ones(2, np.uint32)), crew)
+    count_loops(np.ones(1, np.uint64), crew)
