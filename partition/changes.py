@@ -10,6 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..gpma.edges import ChangeReport, EdgeList, Keys, Vertices
+from ..gpma.team import Crew
+from .scanning import count_loops
+
+Counts = tuple[int, int, int, int]
+"""Of what was inserted, overwritten, deleted, absent."""
 
 
 def none() -> Vertices:
@@ -23,14 +28,20 @@ class Report:
     Where all programs read what a device itself reports, nobody does.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_made", "_make", "_slots_moved", "_totals")
+    __slots__ = ("__weakref__", "_count_loops", "_lock", "_made", "_make", "_slots_moved", "_totals")
 
     def __init__(
-        self, totals: tuple[int, int, int, int], slots_moved: int, make: Callable[[], ChangeReport]
+        self,
+        totals: Counts,
+        slots_moved: int,
+        make: Callable[[], ChangeReport],
+        count_loops: Callable[[Crew], Counts],
     ) -> None:
-        self._totals: tuple[int, int, int, int] | None = totals
+        """``make`` and ``count_loops``: what ``read`` and ``loops`` say, as long as sides keep it."""
+        self._totals: Counts | None = totals
         self._slots_moved = slots_moved
         self._make: Callable[[], ChangeReport] | None = make
+        self._count_loops: Callable[[Crew], Counts] | None = count_loops
         self._made: ChangeReport | None = None
         self._lock = Lock()
 
@@ -38,13 +49,13 @@ class Report:
     def of(cls, change: ChangeReport) -> Report:
         """One that is there already."""
         report = cls.__new__(cls)  # of small batches every microsecond counts
-        report._totals = report._make = None
+        report._totals = report._make = report._count_loops = None
         report._slots_moved = change.slots_moved
         report._made = change
         return report
 
     @property
-    def totals(self) -> tuple[int, int, int, int]:
+    def totals(self) -> Counts:
         """How many arcs are inserted, overwritten, deleted, absent."""
         if self._totals is None:
             self._totals = totals_of(self.read())
@@ -55,6 +66,20 @@ class Report:
         """As in ``ChangeReport``, of all sides."""
         return self._slots_moved
 
+    def loops(self, crew: Crew) -> Counts:
+        """How many of these are loops; to be asked before the sides' next change, or after ``read``."""
+        count = self._count_loops
+        if self._made is None and count is not None:
+            return count(crew)
+        change = self.read()
+        inserted, overwritten, deleted = change.inserted.keys, change.overwritten.keys, change.deleted.keys
+        return (
+            count_loops(inserted, crew),
+            count_loops(overwritten, crew),
+            count_loops(deleted, crew),
+            count_loops(change.absent, crew),
+        )
+
     def read(self) -> ChangeReport:
         """Good for ever: what sides keep until their next change is copied at the first call, of any thread."""
         if self._made is None:
@@ -62,11 +87,11 @@ class Report:
                 if self._made is None:
                     assert self._make is not None
                     self._made = self._make()
-                    self._make = None
+                    self._make = self._count_loops = None
         return self._made
 
 
-def totals_of(change: ChangeReport) -> tuple[int, int, int, int]:
+def totals_of(change: ChangeReport) -> Counts:
     """How many arcs were inserted, overwritten, deleted, absent."""
     return len(change.inserted), len(change.overwritten), len(change.deleted), int(change.absent.size)
 

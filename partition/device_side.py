@@ -8,20 +8,24 @@ stream after it follows at once.
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..gpma.device.array import DevicePackedArray, DevicePlan
+from ..gpma.device.joining import Joined, totals_of
 from ..gpma.device.module import import_cupy
+from ..gpma.device.picking import Picking
 from ..gpma.device.remote import RemoteRows
-from ..gpma.device.report import DeviceReport, ReportRoom
+from ..gpma.device.report import DeviceReport
 from ..gpma.device.staging import DeviceBatch, Staging
 from ..gpma.device.turning import Turning
 from ..gpma.edges import HALF, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
 from ..gpma.host import PackedMemoryArray
-from .changes import Report
+from ..gpma.team import Crew
+from .changes import Counts, Report
 from .side import Direction, Side
 
 # Vertices of the graph on which ``warm_up`` tries the kernels.
@@ -60,11 +64,33 @@ class DeviceSide(Side[DevicePackedArray]):
         self._turning = Turning(self.stream)
         self._remote: RemoteRows | None = None
         self._nothing = self.out.empty_report()
-        self.report: DeviceReport = self._nothing
+        # What the last batch did here; what it did elsewhere, until somebody asks; and both, since then.
+        self._own: DeviceReport = self._nothing
+        self._heard: list[ChangeReport] = []
+        self._whole: DeviceReport | None = None
+        self._joining = Lock()
+        self._joined: Joined | None = None
+        self._picking: Picking | None = None
+
+    @property
+    def report(self) -> DeviceReport:
         """What the last batch did to the out-rows, update by update, both directions in an undirected graph; empty
-        after a load. Good until the next ``prepare``. Where others own rows, it tells of those, too (``hear``)."""
-        self._own: DeviceReport = self.report
-        self._whole = ReportRoom(weighted=weighted)
+        after a load. Good until the next ``prepare``.
+
+        Where others own rows, it tells of those, too (``hear``). Their part is brought here when a thread first
+        asks: where no program reads it, it stays where it is.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        if not self._heard:
+            return self._own
+        with self._joining:
+            if self._whole is None:
+                assert self._joined is not None
+                with self.stream:
+                    self._whole = self._joined.of(self._own, self._heard)
+            return self._whole
 
     @property
     def in_rows(self) -> DevicePackedArray:
@@ -113,6 +139,9 @@ class DeviceSide(Side[DevicePackedArray]):
             self._remote.close()
             self._remote = None
         if host is not None:
+            if self._picking is None:
+                with self.stream:
+                    self._picking = Picking(self.stream)
             self._remote = RemoteRows(host.out, host.in_, self.stream)
             self._remote.ensure_vertices(self.n_vertices)
 
@@ -193,32 +222,49 @@ class DeviceSide(Side[DevicePackedArray]):
 
     def finish(self, plan: DeviceSidePlan) -> None:
         """Wait for the end of what ``launch`` began, and apply what its kernels gave up; fills ``report``."""
-        self.report = self._own = self.out.finish(plan.out)
+        self._tell_of(self.out.finish(plan.out))
         if self.in_ is not None and plan.in_ is not None:
             self.in_.finish(plan.in_)
         self._staging.arrived()
 
     def forget_report(self) -> None:
         """Nothing was changed that programs must hear of."""
-        self.report = self._own = self._nothing
+        self._tell_of(self._nothing)
 
     def hear(self, changes: list[ChangeReport]) -> None:
-        """Add to ``report`` what the last batch did to out-rows that others own.
+        """Add to ``report`` what the last batch did to out-rows that others own; the columns stay as they are."""
+        self._whole, self._heard = None, [change for change in changes if sum(totals_of(change))]
 
-        Raises:
-            RuntimeError: the device, as CuPy says it.
-        """
-        with self.stream:
-            self.report = self._whole.joined(self._own, changes)
+    def _tell_of(self, report: DeviceReport) -> None:
+        self._own, self._heard, self._whole = report, [], None
 
     # -- rows that the device owns ------------------------------------------------------------------------------
 
-    def expect(self, n_updates: int) -> None:
+    def expect(self, n_updates: int, n_others: int) -> None:
         with self.stream:
-            self._whole.reserve(n_updates)
+            if self._joined is None:
+                self._joined = Joined(self.stream, weighted=self.out.weighted)
+            self._joined.reserve(n_updates, n_others)
 
     def prepare_edges(self, batch: EdgeBatch) -> DeviceSidePlan:
         return self.prepare(batch)
+
+    @property
+    def picks(self) -> bool:
+        return self._remote is not None
+
+    def bring(self, batch: EdgeBatch) -> DeviceBatch:
+        with self.stream:
+            return self._staging.bring(batch, weighted=self.out.weighted)
+
+    def pick(self, brought: DeviceBatch, n_out: int, n_in: int) -> tuple[EdgeBatch, EdgeBatch | None]:
+        assert self._remote is not None and self._picking is not None, "read_remote comes first"
+        bits = self._remote.bits
+        with self.stream:
+            if self.in_ is None:
+                return _batch(self._picking.of_out(brought, bits, n_out, mirrored=not self.directed)), None
+            out, in_ = self._picking.of_both(brought, bits, n_out, n_in, in_weights=self.in_.weighted)
+            return _batch(out), _batch(in_)
 
     def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> DeviceSidePlan:
         with self.stream:
@@ -238,7 +284,11 @@ class DeviceSide(Side[DevicePackedArray]):
             with self.stream:
                 return own.sorted()
 
-        return Report(own.totals, own.slots_moved, read)
+        def count_loops(crew: Crew) -> Counts:
+            with self.stream:
+                return own.loops()
+
+        return Report(own.totals, own.slots_moved, read, count_loops)
 
     def load_rows(self, out: EdgeList, in_: EdgeList | None) -> None:
         try:
@@ -299,7 +349,10 @@ class DeviceSide(Side[DevicePackedArray]):
     def memory_bytes(self) -> dict[str, int]:
         total = super().memory_bytes()
         total["scratch"] += self._staging.memory_bytes() + self._turning.memory_bytes()
-        total["scratch"] += self._whole.memory_bytes()
+        if self._joined is not None:
+            total["scratch"] += self._joined.memory_bytes()
+        if self._picking is not None:
+            total["scratch"] += self._picking.memory_bytes()
         return total
 
     def check(self, out: EdgeList, in_: EdgeList | None) -> list[str]:

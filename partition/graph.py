@@ -32,8 +32,8 @@ from ..gpma.host.transposing import transposed
 from ..gpma.rows import RowView
 from ..gpma.team import Crew, Team
 from . import routing, scanning, turning
+from .changes import Counts, Report, none
 from .changes import GraphChange as GraphChange
-from .changes import Report, none
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .graph_rows import GraphRows, Shape, SideApply, require_heads
 from .host_side import SMALL_UPDATES_MAX, HostSide
@@ -395,14 +395,12 @@ class Graph:
             absent_vertices=0 if lives is None else lives.absent,
         )
 
-    def _loops(self, report: Report, batch: EdgeBatch) -> tuple[int, ...]:
+    def _loops(self, report: Report, batch: EdgeBatch) -> Counts:
         """How many loops were inserted, overwritten, deleted, absent."""
         crew = self._rows.crew
         if self.owned and scanning.count_loops(batch.keys, crew) == 0:  # else the report is there already
             return 0, 0, 0, 0
-        arcs = report.read()
-        parts = (arcs.inserted.keys, arcs.overwritten.keys, arcs.deleted.keys, arcs.absent)
-        return tuple(scanning.count_loops(keys, crew) for keys in parts)
+        return report.loops(crew)
 
     def _apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> GraphChange | None:
         """``apply`` for a few updates of rows, by one compiled call. None: nothing was written, and they go the

@@ -74,11 +74,17 @@ class OwnedRows(GraphRows):
 
     def ensure_vertices(self, n_vertices: int) -> None:
         self._asked(lambda split: split.ensure_vertices(n_vertices))
+        n_before = self.placement.owner.size
         self.placement.ensure_vertices(n_vertices)
+        # Before a batch names them, of which the device picks updates by what is marked.
+        self._mark(np.arange(n_before, n_vertices, dtype=np.uint32))
 
     def withdraw_vertices(self, n_vertices: int) -> None:
+        gone = np.arange(n_vertices, self.placement.owner.size, dtype=np.uint32)
         self.placement.withdraw_vertices(n_vertices)
         self._split.withdraw_vertices(n_vertices)
+        if gone.size:
+            self._tell(lambda device: device.set_remote(gone, False) if device.reads_remote else None)
 
     def columns(self, n: int, *, weighted: bool) -> EdgeBatch:
         device = self.device
@@ -89,19 +95,27 @@ class OwnedRows(GraphRows):
     def apply(self, batch: EdgeBatch, n_before: int) -> Report:
         self._require()
         plan = self._asked(lambda split: split.prepare(batch))
-        return self._told(lambda split: self._commit(split, plan, n_before))
+        return self._told(lambda split: self._commit(split, plan))
 
     def apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> tuple[ChangeReport, Totals] | None:
-        return None
+        """By the host, where it owns all rows."""
+        if self.placement.sole != HOST:
+            return None
+        how = batch, n_updates, n_vertices, not self.shape.directed, self.shape.weight_domain == "any"
+        small = self._asked(lambda split: split.apply_small(n_updates, lambda: self.host.apply_small(*how)))
+        if small is not None:
+            self.applied = self._split.applied
+            self._tell(lambda device: device.forget_report())
+            self._tell(lambda device: device.hear([small[0]]))
+        return small
 
-    def _commit(self, split: SplitRows, plan: SplitPlan, n_before: int) -> Report:
+    def _commit(self, split: SplitRows, plan: SplitPlan) -> Report:
         if self.device is not None:
             self.device.forget_report()
         reports = split.commit(plan)
         self.applied = split.applied
         others = [report for side, report in reports.items() if side != self._device_number]
         self._tell(lambda device: device.hear([report.read() for report in others]))
-        self._mark(np.arange(n_before, self.placement.owner.size, dtype=np.uint32))
         return split.whole(reports.values())
 
     def load(self, edges: EdgeList, n_vertices: int) -> None:

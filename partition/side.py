@@ -83,8 +83,8 @@ class Side(Generic[Array]):
 
     # -- changes of rows that this side owns --------------------------------------------------------------------
 
-    def expect(self, n_updates: int) -> None:
-        """The next batch has so many updates of out-rows, of which this side may get none: it may want to tell
+    def expect(self, n_updates: int, n_others: int) -> None:
+        """The next batch has so many updates of out-rows, so many of them elsewhere: this side may want to tell
         programs of all of them.
 
         Raises:
@@ -96,6 +96,31 @@ class Side(Generic[Array]):
 
         Raises:
             NotImplementedError: ``takes_edges`` is false.
+        """
+        raise NotImplementedError
+
+    @property
+    def picks(self) -> bool:
+        """Whether it finds by itself the updates of its rows in a batch that others have a part in: ``bring``."""
+        return False
+
+    def bring(self, batch: EdgeBatch) -> Any:
+        """Begin to bring a batch of updates of edges to where this side's rows are, for ``pick``. What is brought
+        and not prepared is simply dropped.
+
+        Raises:
+            MemoryError: there is not enough.
+            NotImplementedError: ``picks`` is false.
+        """
+        raise NotImplementedError
+
+    def pick(self, brought: Any, n_out: int, n_in: int) -> tuple[Any, Any]:
+        """What ``prepare_rows`` takes, of what was brought last: so many updates of out-rows and of in-rows that
+        are here. Every end of an edge exists.
+
+        Raises:
+            MemoryError: there is not enough.
+            NotImplementedError: ``picks`` is false.
         """
         raise NotImplementedError
 

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,11 +31,13 @@ from ..gpma.host.snapshot import Turnstile
 from ..gpma.layout import LEAF_SHIFT, LEAF_SLOTS
 from ..gpma.rows import RowView
 from ..gpma.team import Crew
-from .changes import Report, merged_changes, merged_edges, no_change, no_edges
+from .changes import Counts, Report, merged_changes, merged_edges, no_change, no_edges
 from .graph_rows import GraphRows, Shape, SideApply, of_rows, require_ends
 from .placement import HOST, Placement
 from .routing import route
 from .side import Direction, Side
+
+T = TypeVar("T")
 
 
 class SideFull(MemoryError):
@@ -123,10 +125,7 @@ class SplitRows:
 
     def _on_all(self, work: Callable[[Side[Any]], None]) -> None:
         for number, side in self._present():
-            try:
-                work(side)
-            except MemoryError as error:
-                raise SideFull(number, str(error)) from error
+            self._of_side(number, partial(work, side))
 
     def prepare(self, batch: EdgeBatch) -> SplitPlan:
         """A plan for updates of edges, one direction each, every row's at its owner: all that can fail.
@@ -139,25 +138,80 @@ class SplitRows:
         if len(batch) == 0:
             return SplitPlan([])
         sole, shape = self.placement.sole, self._shape
-        if sole is not None and self.sides[sole].takes_edges:
+        if sole is None:
+            return self._prepare_parts(batch)
+        if self.sides[sole].takes_edges:
             require_ends(batch.keys, self.placement.owner.size, self._crew)
             return SplitPlan([self._planned(sole, 2 * len(batch), lambda: self.sides[sole].prepare_edges(batch))])
-        self._on_all(lambda side: side.expect(len(batch) if shape.directed else 2 * len(batch)))
-        if sole is not None:
-            return SplitPlan([self._prepared(sole, *of_rows(batch, shape, self._crew))])
+        out, in_ = of_rows(batch, shape, self._crew)
+        self._on_all(lambda side: side.expect(len(out), len(out)))
+        return SplitPlan([self._prepared(sole, out, in_)])
+
+    def _prepare_parts(self, batch: EdgeBatch) -> SplitPlan:
+        """As ``prepare``, where there are several owners.
+
+        1. Sides that pick their updates by themselves get the batch, which travels meanwhile.
+        2. Who owns what is found out and counted, so that those know how much to pick.
+        3. The others' parts are written, and prepared; last those that were picked.
+        """
+        shape, sides = self._shape, self.sides
+        brought = {
+            number: self._of_side(number, lambda side=side: side.bring(batch))  # type: ignore[misc]
+            for number, side in self._owners()
+            if side.picks
+        }
         routing = route(batch, self.placement, self._crew, in_edges=shape.in_edges, mirrored=not shape.directed)
-        parts = routing.parts(range(len(self.sides)), in_weights=shape.in_weights)
-        return SplitPlan([self._prepared(part.side, part.out, part.in_) for part in parts])
+        n_out = int(routing.out.sum())
+        for number, side in self._present():
+            n_others = n_out - int(routing.out[number])
+            self._of_side(number, lambda side=side, n=n_others: side.expect(n_out, n))  # type: ignore[misc]
+        picked = {
+            number: self._of_side(number, partial(sides[number].pick, batch_there, *routing.of(number)))
+            for number, batch_there in brought.items()
+            if any(routing.of(number))
+        }
+        others = [number for number in range(len(sides)) if number not in brought]
+        plans = [
+            self._prepared(part.side, part.out, part.in_)
+            for part in routing.parts(others, in_weights=shape.in_weights)
+        ]
+        plans += [self._prepared(number, out, in_) for number, (out, in_) in picked.items()]
+        return SplitPlan(plans)
 
     def _prepared(self, side: int, out: EdgeBatch, in_: EdgeBatch | None) -> tuple[int, Any, int]:
         updates = len(out) + (0 if in_ is None else len(in_))
         return self._planned(side, updates, lambda: self.sides[side].prepare_rows(out, in_))
 
     def _planned(self, side: int, updates: int, prepare: Callable[[], Any]) -> tuple[int, Any, int]:
+        return side, self._of_side(side, prepare), updates
+
+    def _of_side(self, number: int, work: Callable[[], T]) -> T:
+        """What a side does.
+
+        Raises:
+            SideFull: it has not enough memory.
+        """
         try:
-            return side, prepare(), updates
+            return work()
         except MemoryError as error:
-            raise SideFull(side, str(error)) from error
+            raise SideFull(number, str(error)) from error
+
+    def apply_small(self, n_updates: int, apply: Callable[[], T | None]) -> T | None:
+        """Have the host, which owns all rows, apply so many updates of out-rows at once; None: it wrote nothing.
+
+        Raises:
+            SideFull, MemoryError: there is not enough memory; nothing was written.
+        """
+        self._settle()
+        self._on_all(lambda side: side.expect(n_updates, n_updates))
+        begun = time.perf_counter()
+        with self._turnstile.writing():
+            done = apply()
+        if done is not None:
+            seconds, n_lists = time.perf_counter() - begun, len(self._shape.directions)
+            self.applied = (SideApply(self.sides[HOST].name, n_lists * n_updates, seconds),)
+            self._forget()
+        return done
 
     def commit(self, plan: SplitPlan) -> dict[int, Report]:
         """Write it, on all sides at once; what each side with a part did to its out-rows."""
@@ -172,15 +226,12 @@ class SplitRows:
         if len(reports) == 1:
             (report,) = reports
         else:
-            inserted, overwritten, deleted, absent = (
-                sum(counts) for counts in zip(*(report.totals for report in reports), strict=True)
-            )
-            moved = sum(report.slots_moved for report in reports)
             parts = list(reports)
             report = Report(
-                (inserted, overwritten, deleted, absent),
-                moved,
+                _sum([part.totals for part in parts]),
+                sum(part.slots_moved for part in parts),
                 lambda: merged_changes([part.read() for part in parts]),
+                lambda crew: _sum([part.loops(crew) for part in parts]),
             )
         self._report = weakref.ref(report)
         return report
@@ -405,15 +456,17 @@ class SplitRows:
         Raises:
             SideFull: it has no memory to copy them.
         """
-        try:
-            rows: SubCSR = self.sides[side].rows(direction, vertices)
-        except MemoryError as error:
-            raise SideFull(side, str(error)) from error
+        rows: SubCSR = self._of_side(side, lambda: self.sides[side].rows(direction, vertices))
         return EdgeList(pack(np.repeat(vertices, np.diff(rows.offsets)), rows.neighbors), rows.weights)
 
 
 def _merged(parts: Sequence[EdgeList], weighted: bool) -> EdgeList:
     return merged_edges(parts) if parts else no_edges(weighted)
+
+
+def _sum(parts: Sequence[Counts]) -> Counts:
+    inserted, overwritten, deleted, absent = (sum(counts) for counts in zip(*parts, strict=True))
+    return inserted, overwritten, deleted, absent
 
 
 def _two(batches: Sequence[EdgeBatch]) -> tuple[EdgeBatch, EdgeBatch | None]:

@@ -123,6 +123,11 @@ class Twins:
         batch = epoch.batch(weighted=self.whole.weighted)
         given = batch, epoch.n_vertices, epoch.vertex_ops()
         wanted, found = self.whole.apply(*given), self.owned.apply(*given)
+        if self.owned.device is not None and self.rng.integers(2):  # as programs there hear of it
+            told = self.owned.device.report.sorted()
+            for name in ("inserted", "overwritten", "deleted"):
+                assert same_columns(getattr(wanted.arcs, name), getattr(told, name)), name
+            assert np.array_equal(wanted.arcs.absent, told.absent)
         if self.rng.integers(2):  # else it is read when the next change is under way
             assert_same_change(wanted, found)
         self.last = wanted, found
@@ -212,11 +217,13 @@ def test_rows_leave_a_device_that_is_full(emulated_cupy: ModuleType, shape: str)
         assert_same_graph(whole, owned)
 
 
-def test_any_want_of_memory_changes_nothing(emulated_cupy: ModuleType) -> None:
+@pytest.mark.parametrize("shape", ["directed", "undirected"])
+def test_any_want_of_memory_changes_nothing(emulated_cupy: ModuleType, shape: str) -> None:
     """Whichever allocation fails, the batch is applied whole or not at all, and no row is lost."""
+    options = SHAPES[shape]
     refused = 0
     for at in range(0, 100, 3):
-        with opened() as whole, opened(host_rows="owned", device=True) as owned:
+        with opened(**options) as whole, opened(**options, host_rows="owned", device=True) as owned:
             for graph in (whole, owned):
                 graph.apply(*of_rmat(graph, 0, 300))
             owned.migrate(np.arange(0, 500, 2, dtype=np.uint32), HOST)

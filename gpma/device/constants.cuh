@@ -45,6 +45,7 @@ constexpr u32 SHARED_BYTES = GPMA_SHARED_BYTES;    // of a block that merges or 
 constexpr u32 CHUNK_EDGES = GPMA_CHUNK_EDGES;      // of a walk, that a warp visits in one piece
 constexpr u32 LOOK_UP_LANES = GPMA_LOOK_UP_LANES;  // that look for the first slot of a row
 constexpr u32 LONG_ROW = GPMA_LONG_ROW;            // edges of a row that warps share
+constexpr u32 PICK_UPDATES = GPMA_PICK_UPDATES;    // of a batch, that a warp picks from
 
 constexpr u32 BLOCK_THREADS = GPMA_BLOCK_THREADS;  // of cooperative kernels, and of those that allocate
 constexpr u32 LOCATE_THREADS = GPMA_LOCATE_THREADS;

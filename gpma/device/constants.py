@@ -32,6 +32,9 @@ LOOK_UP_LANES = 8
 # Edges from which on the row of a frontier's vertex is shared by warps. On an H200 from 48 to 256 differed by 10%.
 LONG_ROW = 64
 
+# Updates that a warp picks of a batch some of whose rows are elsewhere.
+PICK_UPDATES = 512
+
 # Threads of a block: of cooperative kernels and those that allocate; of the others of update.cu, sorted.cu,
 # load_export.cu and reads.cu.
 BLOCK_THREADS = 512

@@ -73,6 +73,11 @@ class RemoteRows:
         return sum(array.n_edges for array in self._arrays)
 
     @property
+    def bits(self) -> DeviceArray:
+        """uint32 words on the device, a bit for each vertex: whether its rows are remote. Until there are more."""
+        return self._bits
+
+    @property
     def registered_bytes(self) -> int:
         """How much of the host's memory is pinned, for kernels to read."""
         return self._registered.n_bytes + sum(copy.nbytes for copy in self._copies.values())

@@ -54,6 +54,20 @@ TURN = np.dtype(
         *_words("n", "unused"),
     ]
 )
+PICK = np.dtype(
+    [
+        *_longs("keys", "ops", "weights", "remote_bits", "tiles"),
+        *_longs("out_keys", "out_ops", "out_weights", "in_keys", "in_ops", "in_weights"),
+        *_words("n", "mirrored"),
+    ]
+)
+JOIN = np.dtype(
+    [
+        *_longs("keys", "ops", "outcome", "weights", "old_weights"),
+        *_longs("from_keys", "from_ops", "from_outcome", "from_weights", "from_old_weights"),
+        *_words("n", "unused"),
+    ]
+)
 
 # Elements of arrays on the device.
 ROW = np.dtype(_words("leaf", "degree"))

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from .columns import with_room
 from .constants import RUN_THREADS
 from .module import load
 from .staging import DeviceBatch
 from .state import DeviceArray, address, allocate
 from .structures import TURN
 from .update import Launcher
-
-# Columns grow by this factor.
-ROOM = 1.5
 
 
 class Turning:
@@ -37,7 +35,7 @@ class Turning:
             MemoryError: there is not enough.
         """
         n = int(batch.keys.size)
-        self._keys = _with_room(self._keys, n)
+        self._keys = with_room(self._keys, n)
         self._launch(self._transpose, batch, n)
         return DeviceBatch(self._keys[:n], batch.ops, batch.weights)
 
@@ -50,9 +48,9 @@ class Turning:
             MemoryError: there is not enough.
         """
         n = 2 * int(batch.keys.size)
-        self._keys, self._ops = _with_room(self._keys, n), _with_room(self._ops, n)
+        self._keys, self._ops = with_room(self._keys, n), with_room(self._ops, n)
         if batch.weights is not None:
-            self._weights = _with_room(self._weights, n)
+            self._weights = with_room(self._weights, n)
         self._launch(self._mirror, batch, n // 2)
         return DeviceBatch(self._keys[:n], self._ops[:n], None if batch.weights is None else self._weights[:n])
 
@@ -64,7 +62,3 @@ class Turning:
         turned = (address(self._keys), address(self._ops), address(self._weights))
         self._structure[0] = (*(address(column) for column in batch), *turned, n, 0)
         self._launcher.start(kernel, -(-n // RUN_THREADS), RUN_THREADS)
-
-
-def _with_room(column: DeviceArray, n: int) -> DeviceArray:
-    return column if n <= column.size else allocate(max(n, int(ROOM * column.size)), column.dtype)
