@@ -14,11 +14,13 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ..gpma.atomics import fetch_add
 from ..gpma.edges import (
     HALF,
     LOW,
     NO_VERTEX,
     EdgeBatch,
+    Int,
     Keys,
     Op,
     Ops,
@@ -28,9 +30,12 @@ from ..gpma.edges import (
     frozen,
     sources,
 )
+from ..gpma.intrinsics import uncounted_inner
 from ..gpma.rows import RowView, live_runs
 from ..gpma.splice import spliced
+from ..gpma.team import ALONE, Crew, at_most, share
 from ..gpma.vertex_columns import grown
+from .scanning import CHUNK_MIN, CHUNKS_MAX
 
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -108,14 +113,18 @@ class Existence:
         self._alive[dead] = False
         self.n_dead = dead.size
 
-    def plan(self, batch: EdgeBatch, ops: VertexOps | None, n_before: int) -> VertexChange | None:
+    def plan(
+        self, batch: EdgeBatch, ops: VertexOps | None, n_before: int, crew: Crew = ALONE
+    ) -> VertexChange | None:
         """What a batch does to vertices, of which ``n_before`` were known; None: nothing. Changes nothing.
+
+        ``crew``: who looks at a large one.
 
         Without operations on vertices it costs a constant where no vertex is dead, and one look at the batch where
         none of those is named.
         """
         if ops is None:
-            if self.n_dead == 0 or not _names_dead(frozen(batch.keys), frozen(batch.ops), self._alive):
+            if self.n_dead == 0 or not _names_dead(frozen(batch.keys), frozen(batch.ops), self._alive, crew):
                 return None
             ops = _NO_OPS
         deletions = Deletions.of(ops)
@@ -211,14 +220,30 @@ _NO_OPS = VertexOps(np.empty(0, np.uint32), np.empty(0, np.uint8), np.empty(0, n
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _names_dead(keys: Keys, ops: Ops, alive: Flags) -> bool:
+def _names_dead(keys: Keys, ops: Ops, alive: Flags, crew: Crew) -> bool:
     """Whether an insert names a vertex that is dead."""
-    known = np.uint64(alive.size)
-    for i in range(keys.size):
-        src, dst = keys[i] >> HALF, keys[i] & LOW
-        if ops[i] == _INSERT and src < known and dst < known and not (alive[src] and alive[dst]):
-            return True
-    return False
+    n_chunks = min(max(keys.size // CHUNK_MIN, 1), CHUNKS_MAX)
+    cursor, found = np.zeros(1, np.int64), np.zeros(n_chunks, np.bool_)
+    share(at_most(crew, n_chunks), _look_for_dead, (keys, ops, alive, cursor, found))
+    return bool(found.any())
+
+
+@uncounted_inner
+def _look_for_dead(thread: Int, keys: Keys, ops: Ops, alive: Flags, cursor: Positions, found: Flags) -> None:
+    """Which chunks have such an insert; once there is one, others need not be looked at."""
+    n, n_chunks, known = np.int64(keys.size), np.int64(found.size), np.uint64(alive.size)
+    while True:
+        chunk = fetch_add(cursor, 0, np.int64(1))
+        if chunk >= n_chunks:
+            return
+        for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
+            key = keys[np.uintp(i)]
+            src, dst = key >> HALF, key & LOW
+            there = src < known and dst < known and ops[np.uintp(i)] == _INSERT
+            if there and not (alive[np.uintp(src)] and alive[np.uintp(dst)]):
+                found[np.uintp(chunk)] = True
+                fetch_add(cursor, 0, n_chunks)
+                return
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -365,7 +365,7 @@ class Graph:
             batch = replace(batch, weights=self._kept_weights(batch.weights))
             if not self._keeps_mirror:
                 require_heads(batch.keys, n_vertices, self._rows.crew)
-            lives = self.existence.plan(batch, vertex_ops, before)
+            lives = self.existence.plan(batch, vertex_ops, before, self._rows.crew)
             if lives is not None:
                 batch = self._without(lives, batch)
             report = self._rows.apply(batch, before)

@@ -14,7 +14,8 @@ from naive import NaiveGraph, NaiveReport
 
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op, destinations, sources
 from graphtide.gpma.host import array as pma
-from graphtide.partition import existence
+from graphtide.gpma.team import Team
+from graphtide.partition import existence, scanning
 from graphtide.partition import graph as graph_module
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange
@@ -270,3 +271,26 @@ def test_isolated_vertices_cost_a_batch_nothing() -> None:
         assert graph.n_alive == n - 1
         graph.close()
     assert spent[0] == spent[1]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_dead_vertex_is_found_wherever_a_large_batch_names_it(threads: int) -> None:
+    n = 3 * scanning.CHUNK_MIN + 7
+    existing = existence.Existence()
+    existing.ensure_vertices(100)
+    existing.load(np.array([13], np.uint32))
+    src, dst = np.full(n, 5, np.uint32), np.full(n, 99, np.uint32)
+    team = Team(threads)
+    try:
+        for at in (0, n // 2, n - 1):
+            for ends in ((13, 5), (5, 13)):
+                src[at], dst[at] = ends
+                for op, revived in ((Op.INSERT, [13]), (Op.DELETE, None)):
+                    ops = np.full(n, Op.INSERT, np.uint8)
+                    ops[at] = op
+                    plan = existing.plan(EdgeBatch.of(src, dst, ops), None, 100, team.crew())
+                    assert (None if plan is None else plan.revived.tolist()) == revived
+            src[at], dst[at] = 5, 99
+        assert existing.plan(EdgeBatch.of(src, dst), None, 100, team.crew()) is None
+    finally:
+        team.close()
