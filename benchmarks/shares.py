@@ -6,7 +6,7 @@ apply the same batches; medians of wall time, the first pair of each size left o
 all cores; ``all``: the host has every row and the device the same ones; ``owned p%``: each row is on one
 side, so large a share of the arcs (rows by hash) on the host. Of these the milliseconds from begin to end of
 either side's part stand beside it, which overlap, and the rest of the time, in ``other ms``: routing, looking
-up, uploading, reporting.
+up, uploading. ``report ms``, after that, is what the first program takes that asks the device for what both did.
 
     python benchmarks/shares.py --scale 22 --batches 1000 10000 100000 1000000 10000000 --json out.json
 """
@@ -80,7 +80,7 @@ def by_hash(graph: Graph, share: float) -> Any:
 
 def measured(graph: Graph, edges: Edges, n: int, repeats: int) -> Row:
     seconds: list[float] = []
-    by_side: dict[str, list[float]] = {"host": [], "device": []}
+    by_side: dict[str, list[float]] = {"host": [], "device": [], "report": []}
     for _ in range(repeats + 1):
         there = mixed_batch(edges, n)
         for batch in (there, inverse(edges, there)):
@@ -90,11 +90,23 @@ def measured(graph: Graph, edges: Edges, n: int, repeats: int) -> Row:
             seconds.append(time.perf_counter() - begun)
             for part in graph.applied:
                 by_side[part.side].append(part.seconds)
+            if graph.owned and graph.device is not None:
+                begun = time.perf_counter()
+                assert graph.device.report is not None
+                graph.device.stream.synchronize()
+                by_side["report"].append(time.perf_counter() - begun)
     assert graph.device_lost is None, graph.device_lost
     took = median(seconds[2:])
     row: Row = {"ms": took * 1e3, "M/s": n / took / 1e6}
-    host, device = (median(by_side[side][2:]) if by_side[side] else 0.0 for side in ("host", "device"))
-    return {**row, "host ms": host * 1e3, "device ms": device * 1e3, "other ms": (took - max(host, device)) * 1e3}
+    host, device, report = (median(by_side[what][2:]) if by_side[what] else 0.0 for what in by_side)
+    other = took - max(host, device)
+    return {
+        **row,
+        "host ms": host * 1e3,
+        "device ms": device * 1e3,
+        "other ms": other * 1e3,
+        "report ms": report * 1e3,
+    }
 
 
 def main() -> None:

@@ -75,11 +75,8 @@ class Routing:
         for side in sides:
             wanted[side] = True
             wanted[n_sides + side] = in_edges
-        counts = np.where(wanted, self._counts, 0)
-        ends = np.cumsum(counts.sum(axis=0))
-        # By slot, and within it by chunk.
-        before = (np.cumsum(counts.T).reshape(counts.T.shape) - counts.T).T
-        cursors = np.ascontiguousarray(np.where(wanted, before, _NOWHERE))
+        cursors, ends = np.empty_like(self._counts), np.empty(wanted.size + 1, np.int64)
+        _lay_out(self._counts, wanted, cursors, ends)
         weighted = self.batch.weights is not None
         all_parts = EdgeBatch.empty(int(ends[-1]), weighted=weighted)
         _write_parts(
@@ -89,12 +86,12 @@ class Routing:
             n_sides if in_edges else 0,
             cursors,
             arrivals_of(all_parts, weighted=weighted),
-            int(ends[n_sides - 1]) if weighted and not in_weights and in_edges else int(ends[-1]),
+            ends[n_sides] if in_edges and not in_weights else ends[-1],
             self._crew,
         )
 
         def part(slot: int, weights: bool) -> EdgeBatch:
-            own = slice(int(ends[slot - 1]) if slot else 0, int(ends[slot]))
+            own = slice(ends[slot], ends[slot + 1])
             kept = all_parts.weights if weights else None
             return EdgeBatch(all_parts.keys[own], all_parts.ops[own], None if kept is None else kept[own])
 
@@ -184,6 +181,24 @@ def _count_chunks(
                 heads[np.uintp(i)] = side
                 own[np.uintp(heads_slot) + np.uintp(side)] += np.int64(1)
         largest[chunk] = np.int64(found)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _lay_out(
+    counts: npt.NDArray[np.int64],
+    wanted: npt.NDArray[np.bool_],
+    cursors: npt.NDArray[np.int64],
+    ends: Offsets,
+) -> None:
+    """Where each chunk's updates of each slot go: slot after slot, those that nobody wants nowhere. Slot ``s``
+    then is from ``ends[s]`` to ``ends[s + 1]``."""
+    n_chunks, n_slots = counts.shape
+    ends[0] = before = np.int64(0)
+    for slot in range(n_slots):
+        for chunk in range(n_chunks):
+            cursors[chunk, slot] = before if wanted[slot] else _NOWHERE
+            before += counts[chunk, slot] if wanted[slot] else np.int64(0)
+        ends[slot + 1] = before
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
