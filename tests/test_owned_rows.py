@@ -258,6 +258,28 @@ def test_a_card_that_fails_takes_its_rows_with_it_and_says_so(emulated_cupy: Mod
                 work()
 
 
+@pytest.mark.parametrize("newcomers", ["host", "device"])
+def test_wherever_a_card_fails_its_rows_are_lost_and_nothing_else(
+    emulated_cupy: ModuleType, newcomers: str
+) -> None:
+    """While it picks its updates, too, with vertices that are new in the batch."""
+    for at in range(100):
+        with opened(host_rows="owned", device=True) as graph:
+            graph.apply(*of_rmat(graph, 0, 300))
+            graph.migrate(np.arange(0, 500, 2, dtype=np.uint32), HOST)
+            graph.placement.newcomers = HOST if newcomers == "host" else 1
+            with cuda_emulator.failing_card(at, quiet=at % 2 == 1) as fault:
+                try:
+                    graph.apply(*of_rmat(graph, 1, 300, n_vertices=550))
+                except RowsLost:
+                    assert graph.device is None
+                    continue
+            assert not fault.broken
+            assert graph.check() == []
+            break
+    assert 5 < at < 99
+
+
 def test_a_card_that_fails_without_rows_is_left_behind(emulated_cupy: ModuleType) -> None:
     with opened() as whole, opened(host_rows="owned", device=True) as owned:
         for graph in (whole, owned):
