@@ -124,7 +124,8 @@ class Twins:
         given = batch, epoch.n_vertices, epoch.vertex_ops()
         wanted, found = self.whole.apply(*given), self.owned.apply(*given)
         if self.owned.device is not None and self.rng.integers(2):  # as programs there hear of it
-            told = self.owned.device.report.sorted()
+            with self.owned.device.stream:
+                told = self.owned.device.report.sorted()
             for name in ("inserted", "overwritten", "deleted"):
                 assert same_columns(getattr(wanted.arcs, name), getattr(told, name)), name
             assert np.array_equal(wanted.arcs.absent, told.absent)
