@@ -22,6 +22,8 @@ _SHARE = 0.25
 _GAIN, _TRIAL_GAIN = 0.8, 0.9
 # A trial ends at once with an epoch that takes so many times as long as there, and so many seconds more.
 _HOPELESS, _HURTS_S = 4.0, 0.02
+# And with its third epoch, of which the first is cold, where they take so many times as long as those there.
+_LOST, _SEEN = 1.5, 2
 # Before a move a program has taken so many times as long as moves do, the first being thought to take so long.
 _PATIENCE, _MOVE_S = 20.0, 0.01
 # Epochs after which the times of the other processor are forgotten: at first, and at most.
@@ -68,7 +70,9 @@ class Homes:
         kept.times[on_device, size] = before + _SHARE * (seconds - before)
         kept.recent.append(size)
         if kept.trial:
-            kept.trial = 0 if is_hopeless else kept.trial - 1
+            kept.trial -= 1
+            is_hopeless = is_hopeless or _is_lost(kept, on_device)
+            kept.trial = 0 if is_hopeless else kept.trial
             return kept.trial == 0 and _ends_trial(kept, on_device, is_hopeless=is_hopeless)
         if kept.spent_s < _PATIENCE * kept.move_s:
             return False
@@ -92,6 +96,14 @@ class Homes:
     def forget(self, id: str) -> None:
         """The program is no more."""
         self._kept.pop(id, None)
+
+
+def _is_lost(kept: _Kept, on_device: bool) -> bool:
+    """Whether a trial that goes on has shown enough."""
+    if kept.trial > _TRIAL - _SEEN:
+        return False
+    here, there = _would_take(kept, on_device), _would_take(kept, not on_device)
+    return here is not None and there is not None and here > _LOST * there
 
 
 def _ends_trial(kept: _Kept, on_device: bool, *, is_hopeless: bool) -> bool:

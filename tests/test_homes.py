@@ -78,6 +78,14 @@ def test_a_trial_that_hurts_ends_at_once() -> None:
     assert machine.on_device and machine.moves == 2
 
 
+def test_a_trial_that_is_lost_ends_soon() -> None:
+    machine = Machine(lambda on_device, _: 0.001 if on_device else 0.006)
+    machine.epochs(2_000, lambda k: 10_000)
+    assert machine.on_device and machine.moves >= 4
+    # Of each trial a cold epoch and two that count, but no more.
+    assert machine.took <= 2_000 * 0.001 + machine.moves * MOVE_S + machine.moves / 2 * 3 * 0.005 + 1e-9
+
+
 def test_small_batches_are_the_hosts_and_large_ones_the_devices() -> None:
     """And where they change by and by, it is known by then what each takes where."""
 
