@@ -1,11 +1,14 @@
 """What it costs that edges expire by themselves, beside a producer that sends the deletes.
 
-    python benchmarks/window.py [--edges 1000000] [--batch 10000] [--threads 1] [--json FILE]
+    python benchmarks/window.py [--edges 1000000] [--batch 10000] [--threads 1] [--grown 20000000] [--json FILE]
 
 Inserts of distinct random pairs, as many live ones as ``--edges``: each lasts that many inserts. In turns, one
 epoch of each: the updates of a producer who sends inserts and deletes, and the inserts alone, to a graph with a
 window. Times are of the processor, for each insert; the graph's own work is in both. Without programs: they see
 the same changes.
+
+And how long the stream pauses where more and more edges come: the table of their times alone, to ``--grown``
+edges, with the longest time that one batch took.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import numpy as np
 from report import machine, save, show
 
 from graphtide.daemon.engine import edge_times
+from graphtide.daemon.engine.edge_times import EdgeTimes
 from graphtide.daemon.engine.window import TimeWindow
 from graphtide.daemon.ingest.dense import DenseBatch
 from graphtide.daemon.ingest.prepared import Prepared, one_batch
@@ -63,11 +67,32 @@ class Windowed:
         self.window.note(taken, edges, None, self.graph.apply(edges, self._n_vertices))
 
 
+def growing(n_edges: int, n_batch: int) -> dict[str, float]:
+    """Distinct edges, none of which goes, and the times of the batches that they come in."""
+    table, taken = EdgeTimes(), list[float]()
+    keys = np.random.default_rng(2).permutation(n_edges).astype(np.uint64)
+    inserts = np.ones(n_batch, np.uint8)
+    for begin in range(0, n_edges - n_batch + 1, n_batch):
+        started = time.perf_counter()
+        table.ensure(n_batch)
+        table.note(keys[begin : begin + n_batch], inserts, np.full(n_batch, begin))
+        taken.append(time.perf_counter() - started)
+    return {
+        "edges": n_edges,
+        "batch": n_batch,
+        "all, ns an edge": sum(taken) / len(table) * 1e9,
+        "median batch, ms": float(np.median(taken)) * 1e3,
+        "longest batch, ms": max(taken) * 1e3,
+        "bytes an edge": table.memory_bytes() / len(table),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--edges", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=10_000)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--grown", type=int, default=20_000_000)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     pma.warm_up()
@@ -102,7 +127,9 @@ def main() -> None:
         }
     ]
     show("Edges that expire", rows)
-    save(given.json, {"machine": machine(), "rows": rows})
+    grown = [growing(given.grown, given.batch)]
+    show("A table of times that grows", grown)
+    save(given.json, {"machine": machine(), "rows": rows, "grown": grown})
     producer.graph.close()
     windowed.graph.close()
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from graphtide.daemon.config.settings import Config
+from graphtide.daemon.engine import edge_times
 from graphtide.daemon.engine import window as windows
 from graphtide.daemon.engine.due import AHEAD, BUCKETS, DueEntries
 from graphtide.daemon.engine.edge_times import EdgeTimes
@@ -30,13 +31,28 @@ from graphtide.partition.graph import Graph, NoMemory
 # -- times of edges -----------------------------------------------------------------------------------------------
 
 
-def test_times_of_edges_are_those_of_a_dictionary(seed: int) -> None:
+def times_table(monkeypatch: pytest.MonkeyPatch, *, in_place: bool) -> EdgeTimes:
+    """A small one, in reserved address space or not, so that it grows a few times."""
+    monkeypatch.setattr(edge_times, "CELLS_MIN", 16)
+    if not in_place:
+        monkeypatch.setattr(edge_times, "reserve", lambda n_bytes: None)
+    return EdgeTimes()
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_times_of_edges_are_those_of_a_dictionary(
+    seed: int, monkeypatch: pytest.MonkeyPatch, in_place: bool
+) -> None:
+    """While it grows, in steps small and large, as well."""
     rng = np.random.default_rng(seed)
-    table, known = EdgeTimes(), dict[int, int]()
-    for _ in range(40):
-        n = int(rng.integers(1, 400))
-        keys, ops = rng.integers(0, 3000, n).astype(np.uint64), rng.integers(0, 2, n).astype(np.uint8)
+    table, known = times_table(monkeypatch, in_place=in_place), dict[int, int]()
+    grows = 0
+    for step in range(400):
+        n = int(rng.integers(1, 400 if step % 100 == 99 else 12))
+        keys, ops = rng.integers(0, 3000, n).astype(np.uint64), (rng.random(n) < 0.7).astype(np.uint8)
+        keys[rng.random(n) < 0.01] = 0
         times = rng.integers(0, 1000, n)
+        grows += int(table._shape[0] != table._shape[1])
         fresh, taken = list[tuple[int, int]](), list[int]()
         for key, op, time in zip(keys.tolist(), ops.tolist(), times.tolist(), strict=True):
             if op == Op.DELETE:
@@ -52,7 +68,34 @@ def test_times_of_edges_are_those_of_a_dictionary(seed: int) -> None:
         found, there = table.of(asked)
         assert there.tolist() == [key in known for key in asked.tolist()]
         assert found.tolist() == [known.get(key, 0) for key in asked.tolist()]
-    assert len(table) == len(known)
+    assert len(table) == len(known) and grows > 10
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_table_grows_by_a_few_cells_for_each_edge(monkeypatch: pytest.MonkeyPatch, in_place: bool) -> None:
+    """However large it is; and it is never too full, nor larger than edges ask for."""
+    table = times_table(monkeypatch, in_place=in_place)
+    moved, advance = list[int](), edge_times._advance
+
+    def counted(cells: Any, shape: Any, seed: Any, n: int) -> bool:
+        moved.append(n)
+        return bool(advance(cells, shape, seed, n))
+
+    monkeypatch.setattr(edge_times, "_advance", counted)
+    insert = np.ones(10, np.uint8)
+    for at in range(5000):
+        moved.clear()
+        table.ensure(10)
+        assert sum(moved) <= 10 * 10 + 10
+        table.note(np.arange(10 * at, 10 * at + 10, dtype=np.uint64), insert, np.full(10, at))
+        if at > 100:
+            assert 21 < table.memory_bytes() / len(table) < 51
+    times, known = table.of(np.arange(60_000, dtype=np.uint64))
+    assert known.tolist() == [True] * 50_000 + [False] * 10_000
+    assert times[:50_000].tolist() == np.repeat(np.arange(5000), 10).tolist()
+    table.ensure(1_000_000)
+    assert table._shape[0] == table._shape[1] > 1_000_000, "what is asked for at once comes at once"
+    assert np.array_equal(table.of(np.arange(60_000, dtype=np.uint64))[0], times)
 
 
 class NoMore:
@@ -69,7 +112,7 @@ def test_a_table_that_finds_no_memory_stays_as_it_was(
     window = TimeWindow(graphs[0], 10, isolated=False)
     vars(window._times)["_memory"] = NoMore()
     before = window.memory_bytes()
-    window.make_room(EdgeBatch.of(range(700), range(700)))
+    window.make_room(EdgeBatch.of(range(600), range(600)))
     with pytest.raises(NoMemory, match="window"):
         window.make_room(EdgeBatch.of(range(800), range(800)))
     window.make_room(EdgeBatch.of(range(800), range(800), ops=[Op.DELETE] * 800))

@@ -67,10 +67,12 @@ class _Bucket:
     def _order(self) -> None:
         if self.ordered < self.end:
             kept = slice(self.begin, self.end)
+            self.ordered = self.end
+            if not (self.times[kept][1:] < self.times[kept][:-1]).any():
+                return
             order = np.argsort(self.times[kept], kind="stable")
             self.times[kept] = self.times[kept][order]
             self.keys[kept] = self.keys[kept][order]
-            self.ordered = self.end
 
 
 class DueEntries:

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import EMPTY_KEY, HALF, LOW, EdgeBatch, Keys, Op, Vertices, destinations, distinct, sources
+from ...gpma.memory import Memory
 from ...partition.existence import Deletions, VertexOps
 from ...partition.graph import Graph, GraphChange, NoMemory
 from ..ingest.dense import DenseBatch
@@ -37,6 +38,8 @@ LOOKED_AT_PER_EDGE = 4
 """At most so many entries are looked at for each edge that an epoch has room for."""
 STALE_MIN = 1 << 16
 """Entries that nobody needs any more are left until there are so many, and as many as edges."""
+ENTRY_BYTES = 2 * 16
+"""What an entry of the order takes, in columns that double."""
 FOREVER = (1 << 63) - 1
 
 
@@ -51,7 +54,8 @@ class Window(ABC):
         self.expired = 0
         self._graph = graph
         self._span = span
-        self._times = EdgeTimes()
+        self._memory = Memory()
+        self._times = EdgeTimes(self._memory)
         self._due = DueEntries(span)
         self._with_vertices = isolated
         self._isolated: Vertices = np.empty(0, np.uint32)
@@ -103,7 +107,9 @@ class Window(ABC):
             NoMemory: there is none, and all is as before.
         """
         try:
-            self._times.ensure(int(np.count_nonzero(batch.ops)))
+            n = int(np.count_nonzero(batch.ops))
+            self._memory.require(ENTRY_BYTES * n)
+            self._times.ensure(n)
         except MemoryError as error:
             raise NoMemory(f"the window: {error}") from error
 
