@@ -7,8 +7,10 @@ on the way: edges are numbered, put in order by all threads, and written.
 from __future__ import annotations
 
 import json as encoder
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,15 @@ from ...gpma.index.vertex_index import VertexIndex
 from ...partition.graph import Graph
 from ..config.settings import Config
 from ..errors import CheckpointError, ConfigError
+from ..ingest.decode_columns import Reason, select
 from ..ingest.dense import dense_batch
 from ..ingest.sources import make_source
+from ..records.event_time import UNLIMITED
 from ..records.stream import Offsets, UpdateBlock, offsets_from_wire, offsets_to_wire
 from ..state.checkpoint import Checkpoint, CheckpointStore
 from ..terminal import progress
 from .files import Accepts, BadInput, LeftOut, read_columns
+from .loaded_times import LoadedTimes
 from .produce import REFUSED, report_left_out
 
 
@@ -69,7 +74,7 @@ def load_files(config: Config, files: Sequence[Path], offsets: Offsets, *, json:
         store.write(
             checkpoint, columns if edges.weights is None else {**columns, "graph/weights": [edges.weights]}
         )
-    _report(checkpoint, len(edges), left_out, as_json=json)
+    _report(config, checkpoint, len(edges), left_out, as_json=json)
     return REFUSED if left_out.refused else 0
 
 
@@ -92,19 +97,30 @@ def _built(
     with closing(graph):
         index = VertexIndex.create(config.graph.vertex_ids, vertices_max=config.graph.vertices_max)
         index.crew = graph.crew
-        blocks = _blocks(
-            files, Accepts(config.graph.vertex_ids, config.graph.weights, config.graph.self_loops), left_out
-        )
-        updates, edges = _edges(blocks, index, graph)
+        accepts = Accepts(config.graph.vertex_ids, config.graph.weights, config.graph.self_loops)
+        blocks = _blocks(files, accepts, left_out, _latest_ms(config))
+        times = LoadedTimes(config.window, directed=config.graph.directed) if config.window.is_on else None
+        updates, edges = _edges(blocks, index, graph, times)
         if not updates:
             raise BadInput("the files hold no updates")
         arrays = {f"index/{name}": array for name, array in index.state(index.n_vertices).items()}
     arrays |= {"graph/dead": np.empty(0, np.uint32), "source/state": np.empty(0, np.uint8)}
-    facts = {"n_vertices": index.n_vertices, "updates": updates}
+    facts: dict[str, Any] = {"n_vertices": index.n_vertices, "updates": updates}
+    if times is not None:
+        kept = times.arrays()
+        facts["window"] = times.facts(kept["keys"].size)
+        arrays |= {f"window/{name}": array for name, array in kept.items()}
     return Checkpoint(epoch, offsets_to_wire(offsets), dict(identity), {}, facts, arrays), edges
 
 
-def _blocks(files: Sequence[Path], accepts: Accepts, left_out: LeftOut) -> Iterable[UpdateBlock]:
+def _latest_ms(config: Config) -> int:
+    """The latest time that an update may have, as where the stream is read."""
+    if config.window.length is None:
+        return UNLIMITED
+    return int(1000 * (time.time() + config.window.max_future_skew))
+
+
+def _blocks(files: Sequence[Path], accepts: Accepts, left_out: LeftOut, latest_ms: int) -> Iterable[UpdateBlock]:
     with progress() as bar:
         total = sum(file.stat().st_size for file in files)
         task = bar.add_task("reading", total=total)
@@ -118,12 +134,28 @@ def _blocks(files: Sequence[Path], accepts: Accepts, left_out: LeftOut) -> Itera
             for columns in read_columns(file, accepts, left_out, advance):
                 if int(columns.ops.max(initial=0)) == Op.DELETE_VERTEX:
                     raise BadInput(f"{file} deletes vertices: load takes edges and new vertices; produce the rest")
-                yield UpdateBlock(columns.src, columns.dst, columns.ops, columns.weights, 0)
+                times = 0 if columns.timestamps_ms is None else columns.timestamps_ms
+                block = UpdateBlock(columns.src, columns.dst, columns.ops, columns.weights, times)
+                yield _not_in_future(block, latest_ms, file, left_out)
             done += size
 
 
-def _edges(blocks: Iterable[UpdateBlock], index: VertexIndex, graph: Graph) -> tuple[int, EdgeList]:
-    """How many updates there were, and the out-arcs that they leave, as ``Graph.load`` takes them.
+def _not_in_future(block: UpdateBlock, latest_ms: int, file: Path, left_out: LeftOut) -> UpdateBlock:
+    """Without the updates whose times are too late ones."""
+    times = block.timestamps_ms
+    if isinstance(times, int) or not (late := times > latest_ms).any():
+        return block
+    for time_ms in times[late].tolist():
+        detail = f"{file}: the time {time_ms} lies in the future; at most {latest_ms} is allowed"
+        left_out.refuse(Reason.IN_FUTURE.value, partial(str, detail))
+    return select(block, ~late)
+
+
+def _edges(
+    blocks: Iterable[UpdateBlock], index: VertexIndex, graph: Graph, times: LoadedTimes | None
+) -> tuple[int, EdgeList]:
+    """How many updates there were, and the out-arcs that they leave, as ``Graph.load`` takes them. ``times`` notes
+    when they came.
 
     A deletion has the weight NaN, which no edge has, until only the last update of each pair is left.
     """
@@ -131,8 +163,10 @@ def _edges(blocks: Iterable[UpdateBlock], index: VertexIndex, graph: Graph) -> t
     updates = 0
     for block in blocks:
         updates += len(block)
-        edges = dense_batch(block, index).edges
-        batches.append(edges)
+        batch = dense_batch(block, index)
+        batches.append(batch.edges)
+        if times is not None:
+            times.note(batch)
     deletes = any(bool((batch.ops == Op.DELETE).any()) for batch in batches)
     keys = np.concatenate([np.empty(0, np.uint64), *(batch.keys for batch in batches)])
     weights = None
@@ -178,13 +212,20 @@ def _both_ways(edges: EdgeList, graph: Graph) -> EdgeList:
     return _ordered(EdgeList(keys, weights), graph)
 
 
-def _report(checkpoint: Checkpoint, n_arcs: int, left_out: LeftOut, *, as_json: bool) -> None:
+def _report(config: Config, checkpoint: Checkpoint, n_arcs: int, left_out: LeftOut, *, as_json: bool) -> None:
     """``n_arcs``: edges of a directed graph; of an undirected one each is two, but for self-loops."""
     updates, vertices = checkpoint.facts["updates"], checkpoint.facts["n_vertices"]
+    expires_by_time = config.window.length is not None
+    timed = checkpoint.arrays["window/keys"].size if expires_by_time else 0
     if as_json:
         answer = {"updates": updates, "vertices": vertices, "arcs": n_arcs, "offsets": checkpoint.offsets}
+        if expires_by_time:
+            answer["edges_with_times"] = timed
         print(encoder.dumps({**answer, **left_out.as_json()}))
         return
     print(f"{updates} updates loaded: {vertices} vertices, {n_arcs} arcs. `graphtide run` goes on from:")
     print(encoder.dumps(checkpoint.offsets))
+    if expires_by_time:
+        others = "; the others count as if they came when event time begins"
+        print(f"{timed} edges have a time{others if checkpoint.facts['window']['adopts'] else ''}")
     report_left_out(left_out)
