@@ -566,6 +566,7 @@ class Service:
                 csv_delimiter=config.source.csv_delimiter,
                 columns=named_columns(config.source.columns),
                 registry=make_registry(config, given_up=stop.is_set),
+                compacted=config.source.compacted == "accept",
             ),
             index=self.index,
             reuse=self.reuse,

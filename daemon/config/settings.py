@@ -427,7 +427,8 @@ class SourceConfig(Section):
     compacted: Literal["refuse", "accept"] = Field(
         default="refuse",
         description="Kafka: what to do with a compacted topic (`cleanup.policy`), of which older records of a key "
-        "are deleted. `accept` is right where each key names one edge, and each record holds one update of it.",
+        "are deleted. `accept` is right where each key names one edge, and each record holds one update of it; "
+        "of change events a tombstone then deletes the edge that its key names.",
     )
     csv_columns: Words = Field(
         default=(),

@@ -92,12 +92,14 @@ class Decoder:
         compiled_from: int = 0,
         columns: NamedColumns | None = None,
         registry: Registry | None = None,
+        compacted: bool = False,
     ) -> None:
         """``csv_columns``: the columns of CSV that has no header lines, by our names; ``default_encoding``: of
         records that name none; ``columns``: what producers call them in JSON, header lines and captured tables;
         ``updates_max``: updates in one record; ``line_bytes_max``: bytes in one line;
         ``compiled_from``: from so many bytes of lines on it pays to load the compiled parser; ``registry``: has
-        the schemas of records that name theirs.
+        the schemas of records that name theirs; ``compacted``: topics are, so that of changes of tables a
+        tombstone may be all that is left.
 
         Raises:
             ValueError: an encoding, a column or the delimiter is none.
@@ -111,7 +113,7 @@ class Decoder:
         self._delimiter = csv_delimiter
         self._columns = columns
         self._json = JsonForm(plain_edge if columns is None else columns.edge, one_each)
-        self._changes = Changes(CAPTURED if columns is None else columns)
+        self._changes = Changes(CAPTURED if columns is None else columns, compacted=compacted)
         self._registered = Registered(registry, columns, self._changes)
         self._fixed_layout: LineLayout | None = None
         if csv_columns:
@@ -185,7 +187,7 @@ class Decoder:
         if record.refused is not None:
             return Decoded(record, None, (record.refused,))
         if value is None:
-            return Decoded(record, None)
+            return self._tombstone(record)
         try:
             return self._decode(record, value)
         except Bad as bad:
@@ -231,7 +233,7 @@ class Decoder:
         updates, what it comes to."""
         value = record.value
         if value is None:
-            return []
+            return self._gone(record) if events else []
         if b"\n" in value and b"\n" in value.strip(b" \t\n"):  # of several lines
             return self.decode(record)
         try:
@@ -313,6 +315,21 @@ class Decoder:
             begin = self._edge_list_begin(record, value)
             return self._lines(record, value, self._parse(value, begin, EDGE_LIST, self._time_of(record)))
         raise Bad(Reason.UNKNOWN_ENCODING, f"encoding {encoding[:80]!r}; known are {', '.join(ENCODINGS)}")
+
+    def _tombstone(self, record: RawRecord) -> Decoded:
+        """Nothing, but of a table's changes in a compacted topic the deletion of what its key names."""
+        encoding = record.encoding or self._default_encoding
+        if not (encoding in PLACED_BY_KEY and self._changes.compacted):
+            return Decoded(record, None)
+        registered = encoding in REGISTERED
+        made = self._registered.edges([record], events=True) if registered else [self._gone(record)]
+        return self._together([record], made)
+
+    def _gone(self, record: RawRecord) -> list[Edge] | Bad:
+        try:
+            return self._changes.edges(None, partial(json_key, record.key))
+        except Bad as bad:
+            return bad
 
     def _changes_in(self, record: RawRecord) -> JsonForm:
         """A change may be of two edges."""

@@ -25,8 +25,10 @@ _WHOLE_ROWS = "the table must log whole rows (REPLICA IDENTITY FULL), or src and
 class Changes:
     """What the changes of a table do to the graph whose edges are its rows."""
 
-    def __init__(self, names: NamedColumns) -> None:
-        """``names``: of the columns, or of paths in them; the operation is the event's own."""
+    def __init__(self, names: NamedColumns, *, compacted: bool = False) -> None:
+        """``names``: of the columns, or of paths in them; the operation is the event's own. ``compacted``: a
+        tombstone may be all that is left of a key: it deletes the edge."""
+        self.compacted = compacted
         self._rows = NamedColumns(names.src, names.dst, None, names.weight, names.ts, lenient=names.lenient)
 
     @property
@@ -46,16 +48,19 @@ class Changes:
         """What is read of a record's key."""
         return [self._rows.paths["src"], self._rows.paths["dst"]]
 
-    def edges(self, document: dict[str, Any], key: Callable[[], Any]) -> list[dict[str, Any]]:
+    def edges(self, document: dict[str, Any] | None, key: Callable[[], Any]) -> list[dict[str, Any]]:
         """Edge objects in order, as ``decode_records.decode_rows`` takes them: for a row whose ends changed, the
-        old edge deleted and the new one inserted; none for a tombstone. ``key``: gives the record's key, decoded.
+        old edge deleted and the new one inserted; for a tombstone (None) none, or the one that its key names,
+        where topics are compacted. ``key``: gives the record's key, decoded.
 
         Raises:
             Bad: it is no change of a row, or which edge it is about cannot be told.
         """
-        event = document["payload"] if "payload" in document and "op" not in document else document
+        event: Any = document
+        if document is not None and "payload" in document and "op" not in document:
+            event = document["payload"]
         if event is None:
-            return []
+            return [self._gone(key)] if self.compacted else []
         if not isinstance(event, dict):
             raise Bad(Reason.MALFORMED, f"payload must be an object, not {columns.shown(event)}")
         if "op" not in event:
@@ -88,8 +93,11 @@ class Changes:
         if old is None:
             # Without the old row the ends are the same if they are the key: a row of another key is
             # reported as deleted, and the new one as created.
-            if self._ends_of_key(key) is None:
+            ends = self._ends_of_key(key)
+            if ends is None:
                 raise Bad(Reason.BAD_CHANGE, f"an update without the ends that the edge had before: {_WHOLE_ROWS}")
+            if any(str(ends[end]) != str(new[end]) for end in ("src", "dst")):
+                raise Bad(Reason.BAD_CHANGE, "an update without the row before it, whose key names another edge")
             return [new]
         if all(old[end] == new[end] for end in ("src", "dst")):
             return [new]
@@ -99,6 +107,12 @@ class Changes:
         ends = self._old_ends(event) or self._ends_of_key(key)
         if ends is None:
             raise Bad(Reason.BAD_CHANGE, f"a delete without the ends of the edge: {_WHOLE_ROWS}")
+        return {"op": "delete", **ends}
+
+    def _gone(self, key: Callable[[], Any]) -> dict[str, Any]:
+        ends = self._ends_of_key(key)
+        if ends is None:
+            raise Bad(Reason.BAD_CHANGE, "a tombstone of a compacted topic, whose key names no edge")
         return {"op": "delete", **ends}
 
     def _old_ends(self, event: dict[str, Any]) -> dict[str, Any] | None:

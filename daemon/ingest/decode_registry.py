@@ -125,16 +125,18 @@ class Registered:
                 made.append(document)
                 continue
             try:
-                made.append([] if document is None else self._edges(document, partial(key_of, row), events=events))
+                made.append(self._edges(document, partial(key_of, row), events=events))
             except Bad as bad:
                 made.append(bad)
         return made
 
     def _edges(self, document: Any, key: Callable[[], Any], *, events: bool) -> list[Edge]:
-        if type(document) is not dict:
+        if document is not None and type(document) is not dict:
             raise Bad(Reason.MALFORMED, f"must be a record, not {columns.shown(document)}")
         if events:
             return self._changes.edges(document, key)
+        if document is None:
+            return []
         if self._names is not None:
             return [self._names.edge(document)]
         # By our own names what is null is not given; ends must be.
