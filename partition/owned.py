@@ -70,6 +70,10 @@ class OwnedRows(GraphRows):
         self.placement.newcomers = HOST
         self._split.drop(self._device_number)
 
+    def close(self) -> None:
+        self._split.close()
+        super().close()
+
     # -- changes ------------------------------------------------------------------------------------------------
 
     def ensure_vertices(self, n_vertices: int) -> None:

@@ -31,6 +31,7 @@ from ..gpma.host.snapshot import Turnstile
 from ..gpma.layout import LEAF_SHIFT, LEAF_SLOTS
 from ..gpma.rows import RowView
 from ..gpma.team import Crew
+from ..gpma.threads import Pair
 from .changes import Counts, Report, merged_changes, merged_edges, no_change, no_edges
 from .graph_rows import GraphRows, Shape, SideApply, of_rows, require_ends
 from .placement import HOST, Placement
@@ -38,6 +39,9 @@ from .routing import route
 from .side import Direction, Side
 
 T = TypeVar("T")
+
+AT_ONCE_MIN = 1 << 16
+"""From so many updates on a device prepares in a thread of its own: it may wait for what it looks up first."""
 
 
 class SideFull(MemoryError):
@@ -55,10 +59,14 @@ class Migrated(NamedTuple):
     edges: int
 
 
-class SplitPlan(NamedTuple):
-    """Plans of those sides that have a part of a batch: (side, plan, updates)."""
+SidePlan = tuple[int, Any, int]
+"""A side, by its number, its plan, and how many updates of rows that has."""
 
-    parts: list[tuple[int, Any, int]]
+
+class SplitPlan(NamedTuple):
+    """Plans of those sides that have a part of a batch, by side."""
+
+    parts: list[SidePlan]
 
 
 class MovePlan(NamedTuple):
@@ -91,11 +99,17 @@ class SplitRows:
         """What each side did for the last batch; those without a part are left out."""
         self._shape = shape
         self._crew = crew
+        has_device = any(side.takes_edges for side in self.sides)
+        self._pair = Pair(min(2 if has_device else 1, crew.threads), "device-rows")
         self._turnstile = Turnstile()
         self._views: dict[Direction, RowView] = {}
         self._degrees: dict[Direction, npt.NDArray[np.uint32]] = {}
         self._report: weakref.ref[Report] | None = None
         self._gone: set[int] = set()
+
+    def close(self) -> None:
+        """End the second thread; later work is done by the caller's."""
+        self._pair.close()
 
     def drop(self, side: int) -> None:
         """A side, which owns nothing, is to be asked nothing any more."""
@@ -152,37 +166,44 @@ class SplitRows:
 
         1. Sides that pick their updates by themselves get the batch, which travels meanwhile.
         2. Who owns what is found out and counted, so that those know how much to pick.
-        3. The others' parts are written, and prepared; last those that were picked.
+        3. They pick and prepare it; the parts of the others are written and prepared, of a large batch at the same
+           time.
         """
-        shape, sides = self._shape, self.sides
+        shape = self._shape
         brought = {
-            number: self._of_side(number, lambda side=side: side.bring(batch))  # type: ignore[misc]
+            number: self._of_side(number, partial(side.bring, batch))
             for number, side in self._owners()
             if side.picks
         }
         routing = route(batch, self.placement, self._crew, in_edges=shape.in_edges, mirrored=not shape.directed)
         n_out = int(routing.out.sum())
         for number, side in self._present():
-            n_others = n_out - int(routing.out[number])
-            self._of_side(number, lambda side=side, n=n_others: side.expect(n_out, n))  # type: ignore[misc]
-        picked = {
-            number: self._of_side(number, partial(sides[number].pick, batch_there, *routing.of(number)))
-            for number, batch_there in brought.items()
-            if any(routing.of(number))
-        }
-        others = [number for number in range(len(sides)) if number not in brought]
-        plans = [
-            self._prepared(part.side, part.out, part.in_)
-            for part in routing.parts(others, in_weights=shape.in_weights)
-        ]
-        plans += [self._prepared(number, out, in_) for number, (out, in_) in picked.items()]
-        return SplitPlan(plans)
+            self._of_side(number, partial(side.expect, n_out, n_out - routing.of(number)[0]))
 
-    def _prepared(self, side: int, out: EdgeBatch, in_: EdgeBatch | None) -> tuple[int, Any, int]:
+        def pick() -> list[SidePlan]:
+            plans = []
+            for number, there in brought.items():
+                if any(n_own := routing.of(number)):
+                    out, in_ = self._of_side(number, partial(self.sides[number].pick, there, *n_own))
+                    plans.append(self._prepared(number, out, in_))
+            return plans
+
+        def cut_out() -> list[SidePlan]:
+            others = [number for number in range(len(self.sides)) if number not in brought]
+            parts = routing.parts(others, in_weights=shape.in_weights)
+            return [self._prepared(part.side, part.out, part.in_) for part in parts]
+
+        if brought and len(batch) >= AT_ONCE_MIN:
+            here, there = self._pair.run(cut_out, pick)
+        else:
+            there, here = pick(), cut_out()
+        return SplitPlan(sorted(here + there, key=lambda plan: plan[0]))
+
+    def _prepared(self, side: int, out: EdgeBatch, in_: EdgeBatch | None) -> SidePlan:
         updates = len(out) + (0 if in_ is None else len(in_))
         return self._planned(side, updates, lambda: self.sides[side].prepare_rows(out, in_))
 
-    def _planned(self, side: int, updates: int, prepare: Callable[[], Any]) -> tuple[int, Any, int]:
+    def _planned(self, side: int, updates: int, prepare: Callable[[], Any]) -> SidePlan:
         return side, self._of_side(side, prepare), updates
 
     def _of_side(self, number: int, work: Callable[[], T]) -> T:
@@ -264,7 +285,7 @@ class SplitRows:
         """
         self._settle()
         owners = self.placement.owners(vertices)
-        parts: list[tuple[int, Any, int]] = []
+        parts: list[SidePlan] = []
         outs, ins = [], []
         for side in range(len(self.sides)):
             leaving = np.sort(vertices[owners == side])

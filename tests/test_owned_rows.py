@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import cuda_emulator
 import numpy as np
@@ -15,6 +16,7 @@ from histories import Epoch, random_history
 
 from graphtide.gpma.device_failure import DeviceFailed
 from graphtide.gpma.edges import EdgeBatch, EdgeList, SubCSR
+from graphtide.partition import split_rows
 from graphtide.partition.changes import GraphChange
 from graphtide.partition.graph import Graph, NoMemory, RowsLost
 from graphtide.partition.placement import HOST
@@ -30,7 +32,7 @@ SHAPES = {
 
 @contextmanager
 def opened(**options: Any) -> Iterator[Graph]:
-    graph = Graph(threads=1, **options)
+    graph = Graph(**{"threads": 1, **options})
     try:
         yield graph
     finally:
@@ -485,3 +487,28 @@ def test_an_update_of_a_vertex_that_is_not_there_changes_nothing(emulated_cupy: 
                         owned.apply(batch, 500)
                     assert_same_graph(whole, owned)
                 owned.migrate(np.arange(0, 500, 2, dtype=np.uint32), HOST)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_both_processors_prepare_large_batches_at_once(
+    emulated_cupy: ModuleType, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In threads of their own: what either finds wrong, the graph is as before."""
+    monkeypatch.setattr(split_rows, "AT_ONCE_MIN", 1)
+    how = {"threads": 2, "host_rows": "owned", "device": True}
+    with opened(**SHAPES[shape]) as whole, opened(**SHAPES[shape], **how) as owned:
+        run_history(whole, owned, 5, epochs=6)
+        assert owned.device is not None
+        vertices = np.arange(whole.n_vertices, dtype=np.uint32)
+        owned.migrate(vertices[1::2], 1)
+        owned.migrate(vertices[0::2], HOST)
+        given = of_rmat(whole, 1, 700, n_vertices=900)
+        for number in range(2):
+            side = owned.sides[number]
+            with monkeypatch.context() as patch:
+                patch.setattr(side, "prepare_rows", mock.Mock(side_effect=MemoryError))
+                with pytest.raises(NoMemory):
+                    owned.apply(*given)
+            assert_same_graph(whole, owned)
+        assert_same_change(whole.apply(*given), owned.apply(*given))
+        assert_same_graph(whole, owned)
