@@ -25,7 +25,7 @@ over takes longer than doing it, and half as much again of the processor."""
 
 
 class HostPlan(NamedTuple):
-    """What ``HostSide.prepare`` planned for its arrays, of so many updates each."""
+    """What ``HostSide.prepare`` planned for its arrays, of so many updates each at most."""
 
     out: Plan
     in_: Plan | None
@@ -61,10 +61,11 @@ class HostSide(Side[PackedMemoryArray]):
             self.memory.require(self.out.more_bytes(plan.out))
             return plan
         out_rows, in_rows = self.out, self.in_
-        run = in_turn if len(out) <= SMALL_UPDATES_MAX else self._pair.run
+        n_updates = max(len(out), len(in_))  # where others own rows, too, one may be long and the other short
+        run = in_turn if n_updates <= SMALL_UPDATES_MAX else self._pair.run
         out_plan, in_plan = run(lambda: out_rows.prepare(out), lambda: in_rows.prepare(in_))
         self.memory.require(out_rows.more_bytes(out_plan) + in_rows.more_bytes(in_plan))
-        return HostPlan(out_plan, in_plan, len(out))
+        return HostPlan(out_plan, in_plan, n_updates)
 
     def commit(self, plan: HostPlan) -> ChangeReport:
         """Write what ``prepare`` planned; cannot fail. Returns the report of the out-rows."""
