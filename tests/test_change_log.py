@@ -158,6 +158,21 @@ def test_a_change_that_is_too_large_is_taken_anew() -> None:
     assert log.between(1, 2) is None and log.between(2, 3) is not None
 
 
+def test_what_is_known_of_records_without_a_look_is_what_a_look_says() -> None:
+    writer, rng = begun(), np.random.default_rng(9)
+    log, epoch = attach(writer), 1
+    for number in range(2, 200):
+        epoch += int(rng.random() < 0.7)
+        moved = [3] if rng.random() < 0.1 else []
+        some = rng.integers(0, 100, int(rng.integers(0, 900)))
+        writer.record(publication(epoch, 100, {"a": some}, moved=moved), whole=bool(rng.random() < 0.05))
+        for since in {number - 1, number - min(4, number - 1), max(1, number - 60)}:
+            passed, changes = log.passed(since, number), log.between(since, number)
+            assert (passed is None) == (changes is None)
+            if passed is not None and changes is not None:
+                assert (passed.epochs, passed.has_moved) == (changes.epochs, changes.alive.size > 0)
+
+
 @pytest.mark.parametrize("read_on", [True, False])
 def test_what_was_overwritten_is_missing_and_all_else_is_there(read_on: bool) -> None:
     writer, rng = begun(), np.random.default_rng(5)

@@ -148,6 +148,7 @@ def test_who_comes_second_in_an_epoch_need_not_copy_it() -> None:
         subscriptions=Subscriptions(LimitsConfig()),
         limits=LimitsConfig(),
         program_class=program_class,
+        stamp=lambda _: b"",
         external=lambda dense: dense.astype(np.int64),
     )
     teller = telling.Telling(serving)

@@ -26,7 +26,9 @@ from graphtide.daemon.client import AsyncClient, Change, Client
 from graphtide.daemon.client.changes import Following
 from graphtide.daemon.client.wire import (
     ClientCore,
+    Entries,
     Notification,
+    encode_entries,
     encode_notification,
     encode_stamp,
     encode_stamped_notification,
@@ -573,10 +575,19 @@ class Hearing:
     def __init__(self, heard: list[bytes]) -> None:
         self.push = heard.append
 
-    def notification(self, method: str, content: Mapping[str, Any], stamp: bytes | None = None) -> bytes:
+    def entries(self, content: Mapping[str, Any]) -> Entries:
+        return encode_entries(content)
+
+    def notification(
+        self,
+        method: str,
+        content: Mapping[str, Any],
+        stamp: bytes | None = None,
+        shared: Entries | None = None,
+    ) -> bytes:
         if stamp is None:
             return encode_notification(method, content)
-        return encode_stamped_notification(method, stamp, content)
+        return encode_stamped_notification(method, stamp, content, shared)
 
 
 def one_epoch() -> Snapshot:
@@ -589,14 +600,14 @@ def test_what_fails_ends_a_subscription_and_no_other(caplog: pytest.LogCaptureFi
     heard: list[bytes] = []
     snapshot = one_epoch()
 
-    def fail() -> None:
+    def fail(use: Any) -> None:
         raise ValueError("a mistake")
 
     async def run() -> int:
         subscriptions, connection = Subscriptions(LimitsConfig()), cast(OpenConnection, Hearing(heard))
         for program in ("one", "other"):
             subscriptions.add(connection, program, Everyone(0.0), snapshot, since=None, from_now=True)
-        serving = cast(Serving, SimpleNamespace(subscriptions=subscriptions, snapshot=fail))
+        serving = cast(Serving, SimpleNamespace(subscriptions=subscriptions, read=fail))
         task = asyncio.create_task(telling.Telling(serving).run())
         while len(heard) < 2:
             await asyncio.sleep(0)
@@ -628,7 +639,9 @@ def test_news_of_epochs_come_also_where_each_look_finds_another_one(
 
     class Quiet(telling.Telling):
         def _look(self, subscription: Subscription, snapshot: Snapshot, *, may_scan: bool = False) -> Any:
-            return telling._Found(snapshot, telling.nothing(self._serving), 1, {})
+            return telling._Found(
+                snapshot, telling.nothing(self._serving), 1, {}, encode_stamp(snapshot.epoch, {})
+            )
 
     async def at_once(*work: Any) -> Any:
         return work[1](*work[2:])
@@ -658,7 +671,7 @@ def test_news_of_epochs_come_also_where_each_look_finds_another_one(
         task = asyncio.create_task(Quiet(cast(Serving, serving)).run())
         async with asyncio.timeout(20):
             while len(heard) < 3:
-                subscriptions.news.set()
+                subscriptions.published()
                 await asyncio.sleep(0)
         task.cancel()
 
@@ -720,9 +733,10 @@ def test_whoever_would_remember_too_much_is_told_before_anything_is_looked_at() 
         subscriptions.add(
             cast(OpenConnection, Hearing(heard)), "rank", Everyone(0.5), snapshot(10), since=None, from_now=True
         )
-        # Of a serving that can read nothing.
-        serving: Any = SimpleNamespace(subscriptions=subscriptions, snapshot=lambda: snapshot(30))
-        telling.Telling(serving)._advance(next(subscriptions.in_turn()))
+        # Of a serving that can read nothing but which epoch there is.
+        serving: Any = SimpleNamespace(subscriptions=subscriptions, read=lambda use: use(snapshot(30)))
+        _, due = subscriptions.due()
+        telling.Telling(serving)._advance(next(due))
 
     asyncio.run(run())
     (ended,) = ClientCore().messages(heard[0])

@@ -140,18 +140,33 @@ def encode_notification(method: str, params: Mapping[str, Any]) -> bytes:
     return _packed([NOTIFICATION, method, [params]])
 
 
-def encode_stamped_notification(method: str, stamp: bytes, content: Mapping[str, Any]) -> bytes:
-    """A notification whose one parameter is a map of the two stamped entries and those of ``content``."""
+class Entries(NamedTuple):
+    """Entries of a map, as they travel: encoded once for all who are sent them."""
+
+    size: int
+    data: bytes
+
+
+def encode_entries(content: Mapping[str, Any]) -> Entries:
+    """The entries of ``content``, to be parts of other maps."""
     packer = msgpack.Packer(autoreset=False, default=plain)
+    _pack_items(packer, content)
+    return Entries(len(content), packer.bytes())
+
+
+def encode_stamped_notification(
+    method: str, stamp: bytes, content: Mapping[str, Any], shared: Entries | None = None
+) -> bytes:
+    """A notification whose one parameter is a map: the two stamped entries, those of ``content``, ``shared``."""
+    own = encode_entries(content)
+    rest = shared or Entries(0, b"")
+    packer = msgpack.Packer(autoreset=False)
     packer.pack_array_header(3)
     packer.pack(NOTIFICATION)
     packer.pack(method)
     packer.pack_array_header(1)
-    packer.pack_map_header(2 + len(content))
-    head = packer.bytes()
-    packer.reset()
-    _pack_items(packer, content)
-    return b"".join((head, stamp, packer.bytes()))
+    packer.pack_map_header(2 + own.size + rest.size)
+    return b"".join((packer.bytes(), stamp, own.data, rest.data))
 
 
 def encode_stamp(epoch: Sequence[int], offsets: Mapping[str, Any]) -> bytes:

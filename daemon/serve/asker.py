@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..client.wire import Entries
+
 
 class OpenConnection(Protocol):
     """What must be known of a client's connection."""
@@ -41,8 +43,19 @@ class OpenConnection(Protocol):
         """Wait until ``takes_more``, or for so long; which it was."""
         ...
 
-    def notification(self, method: str, content: Mapping[str, Any], stamp: bytes | None = None) -> bytes:
-        """What no request asked for, as it is sent; ``stamp``: of its epoch. Any thread may ask."""
+    def entries(self, content: Mapping[str, Any]) -> Entries:
+        """Entries of notifications, encoded for all who speak the same language. Any thread may ask."""
+        ...
+
+    def notification(
+        self,
+        method: str,
+        content: Mapping[str, Any],
+        stamp: bytes | None = None,
+        shared: Entries | None = None,
+    ) -> bytes:
+        """What no request asked for, as it is sent; ``stamp``: of its epoch, ``shared``: more of its entries, only
+        with a stamp. Any thread may ask."""
         ...
 
     def push(self, message: bytes) -> None:

@@ -37,8 +37,9 @@ UNIONS_MAX = 8
 """So many answers to ``between`` are remembered: most who ask lack the same records."""
 
 _TAIL, _HEAD, _WORDS = 0, 1, 8
-_HEADER = 4
-"""Words of a record's header: its length in bytes, sequence number, incarnation and number of the epoch."""
+_HEADER = 5
+"""Words of a record's header: its length in bytes, sequence number, incarnation and number of the epoch, and
+how many dense ids of before came to belong to a vertex or ceased to."""
 
 _HEADER_WORDS = struct.Struct(f"={_HEADER}q")
 
@@ -74,15 +75,20 @@ class ChangeLogWriter:
         To be called before readers can see the publication, and when nothing can fail any more.
         """
         lost = whole or (publication.alive is not None and publication.alive_changed is None)
-        content = b"" if lost else self._content(publication)
+        moved = _NONE if lost else self._moved(publication)
+        content = b"" if lost else self._content(publication, moved)
         self._known = {id: (item.is_fresh, self._scalars(id, item)) for id, item in publication.programs.items()}
         self._n_vertices = publication.n_vertices
-        self._append(publication.epoch, content)
+        self._append(publication.epoch, moved.size, content)
 
-    def _content(self, publication: Publication) -> bytes:
+    def _moved(self, publication: Publication) -> Vertices:
+        """Dense ids of before that came to belong to a vertex, or ceased to."""
+        changed = publication.alive_changed
+        return _NONE if publication.alive is None or changed is None else changed[changed < self._n_vertices]
+
+    def _content(self, publication: Publication, moved: Vertices) -> bytes:
         """Of the record; nothing where it would be too long to be kept."""
-        alive, changed = publication.alive, publication.alive_changed
-        moved = _NONE if alive is None or changed is None else changed[changed < self._n_vertices]
+        alive = publication.alive
         programs = {id: self._entry(id, item) for id, item in publication.programs.items()}
         columns = (column for entry in programs.values() for column in (entry[0] or {}).values())
         if 4 * moved.size + sum(len(column) for column in columns if column is not None) > self._length_max:
@@ -117,9 +123,9 @@ class ChangeLogWriter:
         names = {*program.scalars, *before[1]}
         return [columns, [name for name in names if program.scalars.get(name) != before[1].get(name)]]
 
-    def _append(self, epoch: tuple[int, int], content: bytes) -> None:
+    def _append(self, epoch: tuple[int, int], n_moved: int, content: bytes) -> None:
         length = _HEADER * 8 + -(-len(content) // 8) * 8
-        header = np.array([length, self.sequence + 1, *epoch], np.int64)
+        header = np.array([length, self.sequence + 1, *epoch, n_moved], np.int64)
         head, tail = int(self._words[_HEAD]), int(self._words[_TAIL])
         while head + length - tail > self._ring.size:
             tail += self._lengths.popleft()
@@ -186,11 +192,34 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """What is known of several publications without a look at what they changed.
+
+    ``epochs``: how many epochs they are. ``has_moved``: a dense id of before came to belong to a vertex meanwhile,
+    or ceased to.
+    """
+
+    epochs: int
+    has_moved: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Entry:
+    """A record; ``epochs``, ``moved`` and ``lost``: how many epochs, dense ids that came or ceased, and records
+    without content there were up to it, since some record."""
+
     sequence: int
     epoch: tuple[int, int]
     start: int
     length: int
+    epochs: int
+    moved: int
+    lost: int
+    has_moved: bool
+
+    @property
+    def has_content(self) -> bool:
+        return self.length > _HEADER * 8
 
 
 @dataclass(slots=True)
@@ -289,6 +318,19 @@ class ChangeLog:
                 self._unions.pop(key, None)
         return made.result()
 
+    def passed(self, since: int, until: int) -> Passed | None:
+        """What is known of those records at once, however many they are; None as of ``between``."""
+        with self._reading:
+            self._follow()
+            first, end = self._places(since, until)
+            if end - first != until - since or int(self._words[_TAIL]) > self._entries[first].start:
+                return None
+            first_one, last = self._entries[first], self._entries[end - 1]
+            # Of the first one it is not known what was before it: that record may be gone.
+            if last.lost > first_one.lost or not first_one.has_content:
+                return None
+            return Passed(last.epochs - first_one.epochs + 1, last.moved > first_one.moved or first_one.has_moved)
+
     def bytes_between(self, since: int, until: int) -> int:
         """How long those records are together, as far as they are there."""
         with self._reading:
@@ -340,7 +382,7 @@ class ChangeLog:
         for _ in itertools.count() if records_max is None else range(records_max):
             if self._end >= head:
                 break
-            length, sequence, incarnation, number = self._header(self._end)
+            length, sequence, *epoch, n_moved = self._header(self._end)
             fence()
             tail = int(self._words[_TAIL])
             if tail > self._end:
@@ -348,7 +390,7 @@ class ChangeLog:
                 self._sequences.clear()
                 self._end = tail
                 continue
-            entry = _Entry(sequence, (incarnation, number), self._end, length)
+            entry = self._counted(sequence, (epoch[0], epoch[1]), length, n_moved)
             self._entries.append(entry)
             self._sequences.setdefault(entry.epoch, sequence)
             self._end += length
@@ -358,6 +400,14 @@ class ChangeLog:
             if self._sequences.get(gone.epoch) == gone.sequence:
                 del self._sequences[gone.epoch]
         return self._end < head
+
+    def _counted(self, sequence: int, epoch: tuple[int, int], length: int, n_moved: int) -> _Entry:
+        """The record that comes next, and what there was up to it."""
+        before = self._entries[-1] if self._entries else None
+        epochs, moved, lost = (before.epochs, before.moved, before.lost) if before else (0, 0, 0)
+        epochs += before is None or before.epoch != epoch
+        lost += length == _HEADER * 8
+        return _Entry(sequence, epoch, self._end, length, epochs, moved + n_moved, lost, n_moved > 0)
 
     def _header(self, position: int) -> tuple[int, ...]:
         start = position % self._ring.size

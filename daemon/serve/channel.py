@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, cast
 
-from ..client.wire import PIECE_BYTES, InvalidParams, Request
+from ..client.wire import PIECE_BYTES, Entries, InvalidParams, Request
 from ..errors import GraphtideError, LimitExceeded, RequestError, Unauthorized
 from . import handlers
 from .admission import Guest
@@ -60,8 +60,19 @@ class Channel(asyncio.Protocol, ABC):
     # -- the language -------------------------------------------------------------------------------------
 
     @abstractmethod
-    def notification(self, method: str, content: Mapping[str, Any], stamp: bytes | None = None) -> bytes:
-        """What no request asked for, as it is sent; ``stamp``: of its epoch. Any thread may ask."""
+    def entries(self, content: Mapping[str, Any]) -> Entries:
+        """Entries of notifications, encoded for all who speak the same language. Any thread may ask."""
+
+    @abstractmethod
+    def notification(
+        self,
+        method: str,
+        content: Mapping[str, Any],
+        stamp: bytes | None = None,
+        shared: Entries | None = None,
+    ) -> bytes:
+        """What no request asked for, as it is sent; ``stamp``: of its epoch, ``shared``: more of its entries, only
+        with a stamp. Any thread may ask."""
 
     @abstractmethod
     def _answer_waiting(self) -> None:
@@ -285,8 +296,7 @@ class Channel(asyncio.Protocol, ABC):
         """The client has read everything."""
         self._reads.set()
         self._release_unread()
-        if self._serving.subscriptions.has(self):
-            self._serving.subscriptions.news.set()
+        self._serving.subscriptions.wake_all(self)
 
     @property
     def takes_more(self) -> bool:

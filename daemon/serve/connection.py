@@ -11,11 +11,13 @@ from typing import Any
 
 from ..client.wire import (
     PIECE_BYTES,
+    Entries,
     Frame,
     FrameReader,
     InvalidParams,
     Request,
     decode_request,
+    encode_entries,
     encode_error,
     encode_notification,
     encode_result,
@@ -117,10 +119,19 @@ class Connection(Channel):
 
     # -- out ----------------------------------------------------------------------------------------------
 
-    def notification(self, method: str, content: Mapping[str, Any], stamp: bytes | None = None) -> bytes:
+    def entries(self, content: Mapping[str, Any]) -> Entries:
+        return encode_entries(content)
+
+    def notification(
+        self,
+        method: str,
+        content: Mapping[str, Any],
+        stamp: bytes | None = None,
+        shared: Entries | None = None,
+    ) -> bytes:
         if stamp is None:
             return encode_notification(method, content)
-        return encode_stamped_notification(method, stamp, content)
+        return encode_stamped_notification(method, stamp, content, shared)
 
     def _encode(self, msgid: int, reply: Reply) -> bytes:
         return encode_result(msgid, reply.stamp, reply.answer)

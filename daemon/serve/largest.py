@@ -7,7 +7,7 @@ changed, until so many of the best have fallen that the rest must be looked at a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,22 +46,35 @@ class _Ranking:
         return np.flatnonzero(kept)
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Who was told of (ascending), by which ids and with which values; and the ranking that they came from."""
+
+    ranking: _Ranking
+    dense: Vertices
+    ids: IdColumn
+    values: Values
+
+
 class Largest:
     """The k vertices with the largest values. What was sent is remembered."""
 
     resumes = False
+    needs_changes = True
 
     def __init__(self, k: int) -> None:
         self._k = k
-        self._ranking: _Ranking | None = None
-        self._told: Vertices = _NONE  # ascending
-        self._ids: IdColumn | None = None
-        self._values: Values | None = None
+        self._told: _Told | None = None
+        self.topic: Hashable | None = ("largest", k)
+
+    @property
+    def position(self) -> Hashable:
+        return self._told is None
 
     def size(self, n_vertices: int, n_touched: int, shared: Mapping[Any, Any]) -> int:
         if self._k in shared:
             return min(KEPT * self._k, n_vertices)
-        return n_vertices if self._ranking is None else min(n_touched + KEPT * self._k, n_vertices)
+        return n_vertices if self._told is None else min(n_touched + KEPT * self._k, n_vertices)
 
     def weight(self, n_vertices: int) -> int:
         return KEPT * self._k
@@ -70,23 +83,23 @@ class Largest:
         ranking = self._next(look)
         dense = np.sort(ranking.dense[: self._k])
         values, ids = look.values(dense), look.names.external(dense)
-        moved = look.moved
-        if look.changes is None or self._ids is None or self._values is None:
+        moved, told = look.moved, self._told
+        if look.changes is None or told is None:
             send, gone = np.full(dense.size, True), look.names.external(_NONE)
         else:
-            stayed = members(dense, self._told) & ~members(dense, moved)
+            stayed = members(dense, told.dense) & ~members(dense, moved)
             send = ~stayed
-            send[stayed] = values[stayed].differ(self._values[np.searchsorted(self._told, dense[stayed])])
-            gone = self._ids[~members(self._told, dense[stayed])]
-
-        def remember() -> None:
-            self._ranking, self._told, self._ids, self._values = ranking, dense, ids, values
-
+            send[stayed] = values[stayed].differ(told.values[np.searchsorted(told.dense, dense[stayed])])
+            gone = told.ids[~members(told.dense, dense[stayed])]
         at = np.flatnonzero(send)
-        return News(ids[at], values[at], gone, remember)
+        now = _Told(ranking, dense, ids, values)
+        return News(ids[at], values[at], gone, lambda: self.adopt(now), now)
+
+    def adopt(self, known: _Told) -> None:
+        self._told = known
 
     def forget(self) -> None:
-        self._ranking = self._ids = None
+        self._told = None
 
     def _next(self, look: Look) -> _Ranking:
         """The ranking of this epoch, which is found out once for all who want as many.
@@ -100,13 +113,14 @@ class Largest:
         return known
 
     def _found(self, look: Look) -> _Ranking:
-        if self._ranking is not None and look.changes is not None and look.touched is not None:
-            dense = distinct(np.concatenate([self._ranking.dense, look.touched, look.moved]))
+        if self._told is not None and look.changes is not None and look.touched is not None:
+            ranking = self._told.ranking
+            dense = distinct(np.concatenate([ranking.dense, look.touched, look.moved]))
             dense = dense[look.snapshot.known(dense) != NO_VERTEX]
             values = look.values(dense)
-            kept = self._ranking.without_worse(dense, values)
-            if kept.size >= self._k or self._ranking.last is None:
-                return _ranked(dense[kept], values[kept], KEPT * self._k, self._ranking.last)
+            kept = ranking.without_worse(dense, values)
+            if kept.size >= self._k or ranking.last is None:
+                return _ranked(dense[kept], values[kept], KEPT * self._k, ranking.last)
         if not look.may_scan:
             raise NotAtOnce
         return self._of_all(look)

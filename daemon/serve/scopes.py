@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from ...compute.program import ExternalId, Program, grown
 from ...gpma.edges import NO_VERTEX, Vertices, distinct
 from ...gpma.index.ids import IdColumn, StringColumn
 from ..errors import LimitExceeded
-from .change_log import Changes, ProgramChanges
+from .change_log import Changes, Passed, ProgramChanges
 from .results import ProgramResults, Snapshot
 from .values import Names, Values, staleness, values_of, wire_ids
 
@@ -30,12 +31,14 @@ class News:
     """What a client lacks: vertices with their values, and ids that are no vertices any more.
 
     ``ids`` and ``values`` have one length. ``remember``: to be called when it is certain that it will be sent.
+    ``known``: for ``Scope.adopt`` of others who are sent the same.
     """
 
     ids: IdColumn
     values: Values
     gone: IdColumn
     remember: Callable[[], None]
+    known: Any = None
 
     def __len__(self) -> int:
         return len(self.ids) + len(self.gone)
@@ -43,6 +46,9 @@ class News:
     def parts(self) -> Iterator[tuple[dict[str, Any], bool]]:
         """As entries of messages, and whether there are more; what is gone comes first."""
         size = max(len(self), 1)
+        if size <= PART_VERTICES:
+            yield {"ids": wire_ids(self.ids), **self.values.to_wire(), "removed": wire_ids(self.gone)}, False
+            return
         for start in range(0, size, PART_VERTICES):
             end = start + PART_VERTICES
             gone = self.gone[np.arange(min(start, len(self.gone)), min(end, len(self.gone)))]
@@ -62,9 +68,11 @@ def nothing(names: Names) -> News:
 class Look:
     """What to go by: an epoch, a program's results in it, and what changed since that of the client.
 
-    ``changes``: None: all must be taken anew. ``touched``: whose values may be others since, in ascending order;
-    None: anyone's. ``vertices_max``: so many may be told of at once. ``may_scan``: all vertices may be looked at.
-    ``shared``: what others found out who looked at this program in this epoch, by what it is.
+    ``passed``: what is known of the epochs since at once; None: all must be taken anew. ``changes``: what they
+    changed, for scopes that need it (``needs_changes``); None there: as ``passed``. ``touched``: whose values
+    may be others since, in ascending order; None: anyone's. ``vertices_max``: so many may be told of at once.
+    ``may_scan``: all vertices may be looked at. ``shared``: what others found out who looked at this program in
+    this epoch, by what it is.
     """
 
     names: Names
@@ -75,13 +83,15 @@ class Look:
     vertices_max: int
     may_scan: bool = True
     shared: dict[Any, Any] = field(default_factory=dict)
+    passed: Passed | None = None
 
     def check(self, n: int) -> None:
         """
         Raises:
             LimitExceeded: so many vertices are too many to be told of.
         """
-        check_told(n, self.vertices_max, "exist" if self.changes is None else "changed")
+        anew = self.changes is None and self.passed is None
+        check_told(n, self.vertices_max, "exist" if anew else "changed")
 
     @property
     def moved(self) -> Vertices:
@@ -132,10 +142,22 @@ class NotAtOnce(Exception):
 class Scope(Protocol):
     """Whom a subscription is about, and what it remembers of them.
 
-    ``resumes``: it can go on from an epoch of before, of which it knows nothing but the changes since.
+    ``resumes``: it can go on from an epoch of before, of which it knows nothing but the changes since. ``topic``:
+    equal where others ask the same; None: what it is told is for nobody else.
     """
 
     resumes: bool
+    topic: Hashable | None
+
+    @property
+    def position(self) -> Hashable:
+        """Equal, of two with one topic who know the same publication, where they lack the same of a later one."""
+        ...
+
+    @property
+    def needs_changes(self) -> bool:
+        """What epochs changed must be known, and not only that there were some."""
+        ...
 
     def size(self, n_vertices: int, n_touched: int, shared: Mapping[Any, Any]) -> int:
         """How many vertices to look at, where so many of all were touched, at most; ``shared``: as of a look."""
@@ -154,6 +176,10 @@ class Scope(Protocol):
         """
         ...
 
+    def adopt(self, known: Any) -> None:
+        """Another with the same topic and position looked; what it found (``News.known``) is sent here, too."""
+        ...
+
     def forget(self) -> None:
         """What the client was sent is not known any more; it has the values of the place where it is, though."""
         ...
@@ -166,9 +192,12 @@ class Everyone:
     """All vertices. With a ``threshold`` (above 0) what was sent of each is remembered."""
 
     resumes = True
+    position = None
+    needs_changes = True
 
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
+        self.topic: Hashable | None = None if threshold else "everyone"
         # By dense id: what was sent, and whether anything was.
         self._sent: npt.NDArray[np.float64] = np.empty(0)
         self._state: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
@@ -221,24 +250,54 @@ class Everyone:
         lacks: Flags = differ | (state == _UNKNOWN) | (values.null != (state == _NULL))
         return lacks
 
+    def adopt(self, known: Any) -> None:
+        """Nothing is remembered where others may ask the same."""
+
     def forget(self) -> None:
         self._sent, self._state = np.empty(0), np.empty(0, np.uint8)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sent:
+    """What the client of chosen vertices was sent, by their places among them; nobody changes it.
+
+    ``dense``: ``NO_VERTEX`` where there is none; ``there``: the others' places. ``values``: of the latter, and
+    what was sent before of those that went. ``unsure``: of which the client may have a value that is off by the
+    threshold; None: of none. ``n_vertices``: so many there were.
+    """
+
+    dense: Vertices
+    there: npt.NDArray[np.intp]
+    values: Values
+    unsure: Flags | None
+    n_vertices: int
+
+
 class Chosen:
-    """These vertices (each once), also while they do not exist. What was sent of each is remembered."""
+    """These vertices (each once), also while they do not exist. What was sent of each is remembered.
+
+    All of them are looked at whatever epochs changed: to compare each with what was sent costs less than to find
+    out whether it is among the changed, and as much for many epochs as for one.
+    """
 
     resumes = True
 
     def __init__(self, ids: IdColumn, threshold: float) -> None:
         self._ids = ids
         self._threshold = threshold
-        self._dense: Vertices = np.full(len(ids), NO_VERTEX, np.uint32)
-        self._known: Flags = np.zeros(len(ids), bool)
-        self._values: Values | None = None
-        self._unsure: Flags = np.zeros(len(ids), bool)
-        """Of which the client may have a value that is off by the threshold."""
+        self._sent: _Sent | None = None
         self._resuming = False
+        self.topic: Hashable | None = ("chosen", _digest(ids), threshold)
+
+    @property
+    def position(self) -> Hashable:
+        if self._threshold:  # what was sent depends on all that was before
+            return self._sent, self._resuming
+        return self._sent is None, self._resuming
+
+    @property
+    def needs_changes(self) -> bool:
+        return self._resuming or self._sent is None
 
     def size(self, n_vertices: int, n_touched: int, shared: Mapping[Any, Any]) -> int:
         return len(self._ids)
@@ -247,55 +306,86 @@ class Chosen:
         return len(self._ids)
 
     def look(self, look: Look) -> News:
-        changes = look.changes
-        anew = changes is None or self._resuming or self._values is None
-        moved = look.moved
-        again = np.full(len(self._ids), True)
-        if not anew:
-            again = members(self._dense, moved)
-            if moved.size:
-                again |= self._dense == NO_VERTEX
-        dense = self._dense.copy()
-        if again.any():
-            dense[again] = look.names.lookup_in(look.snapshot, self._ids[again])
-        known = dense != NO_VERTEX
-        touched = np.full(len(self._ids), True) if look.touched is None else members(dense, look.touched)
-        at = np.flatnonzero(known & (again | touched))
-        values = look.values(dense[at])
-        if changes is None:
-            send, gone = np.full(at.size, True), np.zeros(len(self._ids), bool)
-        elif anew:
-            send, gone = (touched | members(dense, moved))[at], ~known & _among(self._ids, changes.gone)
-        else:
-            send, gone = self._news(at, values), self._known & ~known
-        sent = at[send]
-
-        def remember() -> None:
-            self._dense, self._known = dense, known
-            if anew or self._values is None:
-                blank = np.zeros(len(self._ids), values.values.dtype)
-                self._values = Values(blank, np.zeros(blank.size, bool))
-                self._unsure = known & (changes is not None) & (self._threshold > 0)
-            # Those of before whose values are less than the threshold off are what the client has.
-            kept = at if anew else sent
-            here = slice(None) if anew else send
-            self._values.values[kept] = values.values[here]
-            self._values.null[kept] = values.null[here]
-            self._unsure[sent] = False
-            self._resuming = False
-
-        return News(self._ids[sent], values[send], self._ids[gone], remember)
-
-    def _news(self, at: npt.NDArray[np.intp], values: Values) -> Flags:
-        """Which of these values the client does not have."""
-        assert self._values is not None
-        before = self._values[at]
-        differ: Flags = ~self._known[at] | self._unsure[at] | (values.null != before.null)
+        sent = self._sent
+        if look.passed is None or self._resuming or sent is None:
+            return self._anew(look)
+        dense, there = self._found(look, look.passed, sent)
+        values = look.values(dense[there])
+        before = sent.values[there]
+        differ = values.null != before.null
         differ |= ~values.null & _differ(values.values, before.values, self._threshold)
-        return differ
+        if dense is not sent.dense:
+            differ |= sent.dense[there] == NO_VERTEX
+        if sent.unsure is not None:
+            differ |= sent.unsure[there]
+        gone = np.empty(0, np.intp)
+        if dense is not sent.dense:
+            gone = np.flatnonzero((sent.dense != NO_VERTEX) & (dense == NO_VERTEX))
+        new = np.flatnonzero(differ)
+        at = there[new]
+        # Those whose values are less than the threshold off stay what the client has.
+        told = values[new]
+        known = sent.values
+        if new.size:
+            known = Values(known.values.copy(), known.null.copy())
+            known.values[at], known.null[at] = told.values, told.null
+        unsure = sent.unsure
+        if unsure is not None and new.size:
+            unsure = unsure.copy()
+            unsure[at] = False
+        now = _Sent(dense, there, known, unsure, look.snapshot.n_vertices)
+        return News(self._ids[at], told, self._ids[gone], lambda: self.adopt(now), now)
+
+    def _found(self, look: Look, passed: Passed, sent: _Sent) -> tuple[Vertices, npt.NDArray[np.intp]]:
+        """Dense ids of those chosen, and the places of those that have one: looked up if any may be others."""
+        missing = len(self._ids) - sent.there.size
+        if passed.has_moved:
+            dense = look.names.lookup_in(look.snapshot, self._ids)
+        elif missing and look.snapshot.n_vertices > sent.n_vertices:
+            dense, lacking = sent.dense.copy(), sent.dense == NO_VERTEX
+            dense[lacking] = look.names.lookup_in(look.snapshot, self._ids[lacking])
+        else:
+            return sent.dense, sent.there
+        if np.array_equal(dense, sent.dense):
+            return sent.dense, sent.there
+        return dense, np.flatnonzero(dense != NO_VERTEX)
+
+    def _anew(self, look: Look) -> News:
+        """For a client of which it is not known what it was sent, or that gets all that there is."""
+        changes = look.changes
+        dense = look.names.lookup_in(look.snapshot, self._ids)
+        there = np.flatnonzero(dense != NO_VERTEX)
+        values = look.values(dense[there])
+        if changes is None:
+            send, gone = np.full(there.size, True), np.full(len(self._ids), False)
+        else:
+            touched = True if look.touched is None else members(dense[there], look.touched)
+            send = members(dense[there], look.moved) | touched
+            gone = (dense == NO_VERTEX) & _among(self._ids, changes.gone)
+        blank = np.zeros(len(self._ids), values.values.dtype)
+        known = Values(blank, np.zeros(blank.size, bool))
+        known.values[there], known.null[there] = values.values, values.null
+        unsure = None
+        if changes is not None and self._threshold:
+            unsure = dense != NO_VERTEX
+            unsure[there[send]] = False
+        now = _Sent(dense, there, known, unsure, look.snapshot.n_vertices)
+        return News(self._ids[there[send]], values[send], self._ids[gone], lambda: self.adopt(now), now)
+
+    def adopt(self, known: _Sent) -> None:
+        self._sent, self._resuming = known, False
 
     def forget(self) -> None:
         self._resuming = True
+
+
+def _digest(ids: IdColumn) -> bytes:
+    """Equal for equal columns only."""
+    parts = (ids.data, ids.offsets) if isinstance(ids, StringColumn) else (np.ascontiguousarray(ids),)
+    found = hashlib.blake2b(digest_size=32)
+    for part in parts:
+        found.update(part.view(np.uint8).data if part.size else b"")
+    return found.digest()
 
 
 def members(dense: Vertices, sorted_: Vertices) -> Flags:

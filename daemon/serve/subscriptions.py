@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..errors import LimitExceeded, Unavailable
@@ -39,12 +40,28 @@ class Subscription:
     joined: object = None
     """Since which epoch its program is there, of one that came at run time: another one may get its id."""
     working: asyncio.Task[None] | None = None
+    topic: Hashable | None = field(init=False)
+    """What it asks, and of which program; equal where others ask the same. None: nobody does."""
+
+    def __post_init__(self) -> None:
+        topic = self.scope.topic
+        self.topic = None if topic is None else (self.program, str(self.joined), topic)
+
+    @property
+    def position(self) -> Hashable:
+        """Where it is: of those with one topic whoever has equal positions lacks the same."""
+        return self.place, self.scope.position
 
 
 class Subscriptions:
     """All there are, by connection and number."""
 
     def __init__(self, limits: LimitsConfig) -> None:
+        # To whom there may be something to tell: to all, or to these, in the order in which they came up.
+        self._everyone = False
+        self._woken: dict[Subscription, None] = {}
+        self._joined_at = 0  # the publication at which the last one came
+        self._topics: Counter[Hashable] = Counter()
         self.totals = {"sent": 0, "merged": 0, "snapshots": 0}
         """Since the start: messages of changes, epochs merged with a later one in them, and snapshots."""
         self.news = asyncio.Event()
@@ -71,8 +88,19 @@ class Subscriptions:
         self._log = changes
 
     def published(self) -> None:
-        """There may be another epoch."""
+        """There may be another epoch: all are due."""
+        self._everyone = True
         self.news.set()
+
+    def wake(self, subscription: Subscription) -> None:
+        """This one is due: it may have been passed over, or something came meanwhile."""
+        self._woken[subscription] = None
+        self.news.set()
+
+    def wake_all(self, connection: OpenConnection) -> None:
+        """Those of a client that reads again."""
+        for subscription in self._by_connection.get(connection, {}).values():
+            self.wake(subscription)
 
     def follow(self, records_max: int) -> bool:
         """Take notice of some of what epochs changed; whether there is more."""
@@ -82,12 +110,33 @@ class Subscriptions:
         """Whether this connection has any."""
         return connection in self._by_connection
 
-    def in_turn(self) -> Iterator[Subscription]:
-        """All of them, first one of each connection, then the next; those that end meanwhile are left out."""
-        groups = [list(group.values()) for group in self._by_connection.values()]
+    def due(self) -> tuple[bool, Iterator[Subscription]]:
+        """To whom there may be something to tell since the last call: whether to all, and those, in turn.
+
+        First one of each connection, then the next of each; those that end meanwhile are left out. Whoever becomes
+        due meanwhile comes with the next call: one of many costs itself then, not a look at all.
+        """
+        everyone, woken = self._everyone, self._woken
+        self._everyone, self._woken = False, {}
+        groups: Iterable[Iterable[Subscription]]
+        if everyone:
+            groups = [list(group.values()) for group in self._by_connection.values()]
+        else:
+            by_connection: dict[OpenConnection, list[Subscription]] = {}
+            for subscription in woken:
+                by_connection.setdefault(subscription.connection, []).append(subscription)
+            groups = by_connection.values()
+        return everyone, self._in_turn(groups)
+
+    def _in_turn(self, groups: Iterable[Iterable[Subscription]]) -> Iterator[Subscription]:
         for subscription in itertools.chain.from_iterable(itertools.zip_longest(*groups)):
             if subscription is not None and self._is_there(subscription):
                 yield subscription
+
+    def has_alike(self, subscription: Subscription) -> bool:
+        """Others ask the same of the same program."""
+        topic = subscription.topic
+        return topic is not None and self._topics[topic] > 1
 
     def add(
         self,
@@ -127,7 +176,12 @@ class Subscriptions:
         if added.place is not None:
             scope.forget()
         self._by_connection.setdefault(connection, {})[number] = added
-        self.news.set()
+        if added.topic is not None:
+            self._topics[added.topic] += 1
+        # What is due to those before it comes before its snapshot; once for all who come at one epoch.
+        self._everyone |= snapshot.sequence != self._joined_at
+        self._joined_at = snapshot.sequence
+        self.wake(added)
         return number, place is not None
 
     def end(self, connection: OpenConnection, number: int) -> bool:
@@ -139,6 +193,11 @@ class Subscriptions:
             del self._by_connection[connection]
         self._places.give_back(connection)
         self._vertices_free += subscription.weight
+        self._woken.pop(subscription, None)
+        if subscription.topic is not None:
+            self._topics[subscription.topic] -= 1
+            if not self._topics[subscription.topic]:
+                del self._topics[subscription.topic]
         if subscription.working is not None:
             subscription.working.cancel()
         return True

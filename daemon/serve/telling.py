@@ -7,26 +7,31 @@ log any more it gets a snapshot.
 
 One task goes round the subscriptions, a millisecond at a time, connections taking turns; whatever is long goes to
 a thread, with memory that is waited for, as that of other long answers.
+
+Those who ask the same of one program and know the same publication lack the same: what the first of them lacks is
+looked up and encoded once for all, of its epoch, in one round. So they stay together, however fast epochs follow.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ...compute.program import Program
 from ...gpma.edges import Vertices
-from ..client.wire import error_to_wire
+from ..client.wire import Entries, error_to_wire
 from ..errors import GraphtideError, Unavailable, UnknownProgram
 from .asker import Asker, OpenConnection
-from .change_log import ChangeLog
+from .change_log import ChangeLog, Changes
 from .results import ProgramResults, Snapshot, copied
-from .scopes import Look, News, NotAtOnce, depends_on, nothing, touched_since
+from .scopes import Look, News, NotAtOnce, Scope, depends_on, nothing, touched_since
 from .serving import Serving
 from .subscriptions import Subscription
 from .values import staleness
@@ -47,37 +52,64 @@ HEARTBEAT_SECONDS = 10.0
 RECENT_MAX = 16
 RECORDS_AT_ONCE = 256
 """So many records of the log are taken notice of before others have their turn: a few milliseconds."""
+ALIKE_VERTICES_MAX = 1 << 16
+"""Of so many vertices are answers kept for others who may lack the same, until the next round."""
+ALIKE_SECONDS = 1.0
+"""What takes long is sent to others so long after it was found, while anybody is sent it."""
 COPIED_SHARE = 4
 """Where more than this part of all vertices is looked at, results are copied first: epochs go on meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class _Found:
     """News of an epoch; ``epochs``: of how many they are the changes, 0: they are all that there is.
 
-    ``touched``: whose values may be others, by ``key`` (``Telling``).
+    ``stamp``: of the epoch. ``scope``: who looked; what others are sent of it is encoded once for each language.
+    ``touched``: whose values may be others, by ``key`` (``Telling``); None: that was not asked.
     """
 
     snapshot: Snapshot
     news: News
     epochs: int
     stale: Mapping[str, Any]
-    key: tuple[str, int, int] = ("", 0, 0)
+    stamp: bytes
+    scope: Scope | None = None
+    key: tuple[str, int, int] | None = None
     touched: Vertices | None = None
+    at: float = field(default_factory=time.monotonic)
+    _encoding: threading.Lock = field(default_factory=threading.Lock)
+    _encoded: dict[type[OpenConnection], list[tuple[Entries, bool]]] = field(default_factory=dict)
 
     @property
     def tells(self) -> bool:
         """There is something to be told."""
         return not self.epochs or len(self.news) > 0
 
-    def messages(self, stamp: bytes, subscription: Subscription, since: tuple[int, int] | None) -> list[bytes]:
+    def is_encoded(self, connection: OpenConnection) -> bool:
+        """In the language of this connection."""
+        return not self.tells or type(connection) in self._encoded
+
+    def encoded(self, connection: OpenConnection) -> list[tuple[Entries, bool]]:
+        """What all who lack it are told, in parts, and whether there are more; any thread may ask."""
+        parts = self._encoded.get(type(connection))
+        if parts is not None:
+            return parts
+        with self._encoding:
+            parts = self._encoded.get(type(connection))
+            if parts is None:
+                encode = connection.entries
+                parts = [(encode({**part, **self.stale}), more) for part, more in self.news.parts()]
+                self._encoded[type(connection)] = parts
+        return parts
+
+    def messages(self, subscription: Subscription, since: tuple[int, int] | None) -> Iterator[bytes]:
         """As they are sent to this subscriber, if there is anything to be told."""
-        encode, number = subscription.connection.notification, subscription.number
-        return [
-            encode("changed", {"subscription": number, "since": since, **part, **self.stale, "more": more}, stamp)
-            for part, more in self.news.parts()
-            if self.tells
-        ]
+        if not self.tells:
+            return
+        connection, number = subscription.connection, subscription.number
+        for shared, more in self.encoded(connection):
+            own = {"subscription": number, "since": since, "more": more}
+            yield connection.notification("changed", own, self.stamp, shared)
 
 
 class Telling:
@@ -86,11 +118,17 @@ class Telling:
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._subscriptions = serving.subscriptions
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         # By program and the publications between which its values were touched: many who ask know the same.
         self._recent: dict[tuple[str, int, int], tuple[Vertices | None]] = {}
         # By program and publication.
         self._shared: dict[tuple[str, int], dict[Any, Any]] = {}
+        # By what is asked and from where: what was found for one of several, in this round.
+        self._alike: dict[Hashable, _Found] = {}
+        self._alike_free = ALIKE_VERTICES_MAX
+        # Likewise what takes long, while it is looked at, and then as long as somebody has memory for it.
+        self._looking: dict[Hashable, asyncio.Task[_Found]] = {}
+        self._sending: WeakValueDictionary[Hashable, _Found] = WeakValueDictionary()
 
     async def run(self) -> None:
         """Tell clients what is new, until cancelled."""
@@ -99,8 +137,11 @@ class Telling:
             self._subscriptions.news.clear()
             while self._subscriptions.follow(RECORDS_AT_ONCE):
                 await asyncio.sleep(0)
+            everyone, due = self._subscriptions.due()
+            if everyone:
+                self._alike, self._alike_free = {}, ALIKE_VERTICES_MAX
             turn_ends = time.perf_counter() + TURN_SECONDS
-            for subscription in self._subscriptions.in_turn():
+            for subscription in due:
                 self._advance(subscription)
                 if time.perf_counter() > turn_ends:
                     await asyncio.sleep(0)
@@ -120,18 +161,24 @@ class Telling:
         if subscription.working is not None or not subscription.connection.takes_more:
             return
         try:
-            snapshot = self._serving.snapshot()
-            if subscription.place == snapshot.sequence:
-                self._nothing_new(subscription, snapshot)
-                return
-            # Before it is looked at; what the look finds may be newer still.
-            self._subscriptions.weigh(subscription, snapshot.n_vertices)
-            size = self._size(subscription, snapshot)
-            if size <= INLINE_MAX:
-                self._advance_now(subscription)
-                return
+            key = self._key(subscription)
+            found = None if key is None else self._alike.get(key)
+            if found is None:
+                snapshot, found = self._serving.read(partial(self._look_at_once, subscription))
+                if found is None:
+                    self._nothing_new(subscription, snapshot)
+                    return
+                if key is not None:
+                    self._keep(key, found)
+            since = self._take(subscription, found)
+            for message in found.messages(subscription, since):
+                subscription.connection.push(message)
+            self._unless_told(subscription, found)
+            return
+        except _TooMany as many:
+            size = many.size
         except NotAtOnce:
-            size = max(snapshot.n_vertices, INLINE_MAX + 1)
+            size = None
         except Unavailable:
             return  # epochs follow each other too fast: the next one, or the next tick, comes soon
         except Exception as error:
@@ -142,29 +189,36 @@ class Telling:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _advance_now(self, subscription: Subscription) -> None:
-        found = self._serving.read(partial(self._look, subscription))
-        since = self._take(subscription, found)
-        for message in found.messages(self._serving.stamp(found.snapshot), subscription, since):
-            subscription.connection.push(message)
-        self._unless_told(subscription, found)
+    def _key(self, subscription: Subscription) -> Hashable | None:
+        """Equal for all who lack the same now; None: nobody else can."""
+        return (subscription.topic, subscription.position) if self._subscriptions.has_alike(subscription) else None
 
-    async def _advance_long(self, subscription: Subscription, size: int) -> None:
-        """What was read of an epoch is kept until the client has taken it; memory is asked for before."""
+    def _keep(self, key: Hashable, found: _Found) -> None:
+        """For others, if there is room."""
+        size = len(found.news) + 1
+        if size <= self._alike_free:
+            self._alike_free -= size
+            self._alike[key] = found
+
+    async def _advance_long(self, subscription: Subscription, size: int | None) -> None:
+        """What was read of an epoch is kept until the client has taken it; memory is asked for before.
+
+        ``size``: so many vertices are looked at; None: all.
+        """
         connection, asker = subscription.connection, Asker(subscription.connection)
         try:
             try:
-                found = await self._looked_at(subscription, asker, size)
+                found = await self._found(subscription, asker, size)
             except NotAtOnce:
                 self._serving.making.give_back(asker.making_bytes)
                 asker.making_bytes = 0
-                found = await self._looked_at(subscription, asker, self._serving.snapshot().n_vertices)
+                found = await self._found(subscription, asker, None)
             since = self._take(subscription, found)
-            stamp = self._serving.stamp(found.snapshot)
-            messages = self._serving.in_thread(asker, found.messages, stamp, subscription, since)
-            await self._send(connection, await messages)
+            if not found.is_encoded(connection):
+                await self._serving.in_thread(asker, found.encoded, connection)
+            await self._send(connection, found.messages(subscription, since))
             self._unless_told(subscription, found)
-            self._subscriptions.news.set()
+            self._subscriptions.wake(subscription)
         except Unavailable:
             pass
         except Exception as error:
@@ -173,12 +227,44 @@ class Telling:
             self._serving.making.give_back(asker.making_bytes)
             subscription.working = None
 
-    async def _looked_at(self, subscription: Subscription, asker: Asker, size: int) -> _Found:
+    async def _found(self, subscription: Subscription, asker: Asker, size: int | None) -> _Found:
+        """What a client lacks; whoever lacks the same meanwhile waits for the same look."""
+        if size is None:
+            size = max(self._serving.snapshot().n_vertices, INLINE_MAX + 1)
         await self._serving.make_room(asker, size)
+        key = self._key(subscription)
+        if key is None:
+            return await self._looked_at(subscription, asker, size)
+        while True:
+            found = self._sending.get(key)
+            if found is not None and time.monotonic() - found.at < ALIKE_SECONDS:
+                return found
+            looking = self._looking.get(key)
+            if looking is None:
+                # Of its own: whoever asked first may go while others wait.
+                looking = asyncio.get_running_loop().create_task(self._looked_at(subscription, asker, size))
+                self._looking[key] = looking
+                self._tasks.add(looking)
+                looking.add_done_callback(partial(self._looked, key))
+            try:
+                return await asyncio.shield(looking)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not looking.cancelled() or (task is not None and task.cancelling()):
+                    raise
+            # Whoever looked has gone.
+
+    async def _looked_at(self, subscription: Subscription, asker: Asker, size: int) -> _Found:
         look = self._serving.in_thread(asker, self._look_aside, subscription, size)
         return await self._serving.outlasting(look)
 
-    async def _send(self, connection: OpenConnection, messages: list[bytes]) -> None:
+    def _looked(self, key: Hashable, looking: asyncio.Task[_Found]) -> None:
+        self._tasks.discard(looking)
+        del self._looking[key]
+        if not looking.cancelled() and looking.exception() is None:
+            self._sending[key] = looking.result()
+
+    async def _send(self, connection: OpenConnection, messages: Iterator[bytes]) -> None:
         """All parts, as the client reads; where others need the memory it has so long for all of them together."""
         patience_s = self._serving.limits.stall_seconds_max
         ends = time.monotonic() + patience_s
@@ -197,7 +283,7 @@ class Telling:
         n, place, scope = snapshot.n_vertices, subscription.place, subscription.scope
         shared = self._shared_by(subscription.program, snapshot.sequence)
         everything = scope.size(n, n, shared)
-        if place is None:
+        if place is None or not scope.needs_changes:
             return everything
         if self._log.bytes_between(place, snapshot.sequence) > INLINE_BYTES:
             return max(everything, INLINE_MAX + 1)
@@ -214,6 +300,20 @@ class Telling:
         touched = sum(column.size for column in program.columns.values() if column is not None)
         return scope.size(n, touched + changes.alive.size + n - changes.n_before + len(changes.gone), shared)
 
+    def _look_at_once(self, subscription: Subscription, snapshot: Snapshot) -> tuple[Snapshot, _Found | None]:
+        """What a client lacks, on the event loop: an epoch, and news if it is another than the client knows.
+
+        Raises:
+            NotAtOnce: it takes long.
+        """
+        if subscription.place == snapshot.sequence:
+            return snapshot, None
+        self._subscriptions.weigh(subscription, snapshot.n_vertices)  # before it is looked at
+        size = self._size(subscription, snapshot)
+        if size > INLINE_MAX:
+            raise _TooMany(size)
+        return snapshot, self._look(subscription, snapshot)
+
     def _look_aside(self, subscription: Subscription, size: int) -> _Found:
         """What a client lacks, in a thread, where so many vertices are looked at."""
         if COPIED_SHARE * size < self._serving.snapshot().n_vertices:
@@ -224,22 +324,28 @@ class Telling:
     def _look(self, subscription: Subscription, snapshot: Snapshot, *, may_scan: bool = False) -> _Found:
         """What a client lacks, copied from one epoch."""
         result = _results(snapshot, subscription)
-        place = subscription.place
-        changes = None if place is None else self._log.between(place, snapshot.sequence)
-        key = (subscription.program, place or 0, snapshot.sequence)
-        touched = None
-        if changes is not None:
-            found = self._recent.get(key)
-            if found is None:
-                touched = touched_since(self._serving, result, subscription.program, changes)
+        place, scope, sequence = subscription.place, subscription.scope, snapshot.sequence
+        passed = None if place is None else self._log.passed(place, sequence)
+        changes, touched, key = None, None, None
+        if place is not None and passed is not None and scope.needs_changes:
+            changes = self._log.between(place, sequence)
+            if changes is None:  # overwritten meanwhile
+                passed = None
             else:
-                (touched,) = found
+                key = (subscription.program, place, sequence)
+                touched = self._touched(key, result, changes)
         may_scan = may_scan or snapshot.n_vertices <= INLINE_MAX
-        limit, shared = self._serving.limits.vertices_max, self._shared_by(subscription.program, snapshot.sequence)
-        look = Look(self._serving, snapshot, result, changes, touched, limit, may_scan, shared)
-        news = subscription.scope.look(look)
+        limit, shared = self._serving.limits.vertices_max, self._shared_by(subscription.program, sequence)
+        look = Look(self._serving, snapshot, result, changes, touched, limit, may_scan, shared, passed)
+        news = scope.look(look)
         look.check(len(news))
-        return _Found(snapshot, news, 0 if changes is None else changes.epochs, staleness(result), key, touched)
+        epochs, stamp = 0 if passed is None else passed.epochs, self._serving.stamp(snapshot)
+        return _Found(snapshot, news, epochs, staleness(result), stamp, scope, key, touched)
+
+    def _touched(self, key: tuple[str, int, int], result: ProgramResults, changes: Changes) -> Vertices | None:
+        """Whose values may be others, of this program between these publications; None: anyone's."""
+        found = self._recent.get(key)
+        return touched_since(self._serving, result, key[0], changes) if found is None else found[0]
 
     def _shared_by(self, program: str, sequence: int) -> dict[Any, Any]:
         """What those know together who look at a program in this publication."""
@@ -258,12 +364,15 @@ class Telling:
             LimitExceeded: more would have to be remembered than there is room for.
         """
         self._subscriptions.weigh(subscription, found.snapshot.n_vertices)
-        found.news.remember()
-        # Others will ask for what lies between their place and the newest publication.
-        newest = found.snapshot.sequence
-        self._recent = {key: touched for key, touched in self._recent.items() if key[2] >= newest}
-        if found.epochs and len(self._recent) < RECENT_MAX:
-            self._recent[found.key] = (found.touched,)
+        if found.scope is subscription.scope:
+            found.news.remember()
+        else:
+            subscription.scope.adopt(found.news.known)
+        if found.key is not None:  # others will ask for what lies between their place and the newest publication
+            newest = found.snapshot.sequence
+            self._recent = {key: touched for key, touched in self._recent.items() if key[2] >= newest}
+            if len(self._recent) < RECENT_MAX:
+                self._recent[found.key] = (found.touched,)
         since = subscription.epoch if found.epochs else None
         totals = self._subscriptions.totals
         subscription.place = found.snapshot.sequence
@@ -283,9 +392,13 @@ class Telling:
         silent = time.monotonic() - subscription.told_at
         if silent < (HEARTBEAT_SECONDS if subscription.epoch == snapshot.epoch else NEWS_SECONDS):
             return
-        news = nothing(self._serving)
-        found = _Found(snapshot, news, 0, staleness(_results(snapshot, subscription)))
-        for message in found.messages(self._serving.stamp(snapshot), subscription, subscription.epoch):
+        stale = staleness(_results(snapshot, subscription))
+        key = "nothing", subscription.program, snapshot.sequence
+        found = self._alike.get(key)
+        if found is None:
+            found = _Found(snapshot, nothing(self._serving), 0, stale, self._serving.stamp(snapshot))
+            self._keep(key, found)
+        for message in found.messages(subscription, subscription.epoch):
             subscription.connection.push(message)
         subscription.epoch, subscription.told_at = snapshot.epoch, time.monotonic()
 
@@ -297,6 +410,14 @@ class Telling:
         content = {"subscription": subscription.number, "error": error_to_wire(error)}
         if self._subscriptions.end(subscription.connection, subscription.number):
             subscription.connection.push(subscription.connection.notification("ended", content))
+
+
+class _TooMany(NotAtOnce):
+    """So many vertices must be looked at, which takes a while."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
 
 
 def _results(snapshot: Snapshot, subscription: Subscription) -> ProgramResults:

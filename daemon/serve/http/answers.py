@@ -36,14 +36,25 @@ def encode_error(error: GraphtideError) -> bytes:
     return b"".join((b"{", *_entries(error_to_wire(error), first=True), b"}\n"))
 
 
-def encode_event(name: str, stamp: bytes | None, content: Mapping[str, Any], *, id: str | None = None) -> bytes:
-    """A server-sent event; ``id``: what a client that lost its connection gives back."""
+def encode_entries(content: Mapping[str, Any]) -> bytes:
+    """Entries of an event, as they follow others: encoded once for all who are sent them."""
+    return b"".join(_entries(content, first=False))
+
+
+def encode_event(
+    name: str, stamp: bytes | None, content: Mapping[str, Any], shared: bytes = b"", *, id: str | None = None
+) -> bytes:
+    """A server-sent event; ``id``: what a client that lost its connection gives back.
+
+    ``shared``: more entries (``encode_entries``), which need others before them.
+    """
     lines = [f"event: {name}\n"] + ([] if id is None else [f"id: {id}\n"])
     stamped = b"" if stamp is None else _stamp(stamp)
-    data = b"".join((b"{", stamped, *_entries(content, first=not stamped), b"}"))
+    data = b"".join((b"{", stamped, *_entries(content, first=not stamped), shared, b"}"))
     return b"".join(("".join(lines).encode(), b"data: ", data, b"\n\n"))
 
 
+@lru_cache(maxsize=4)
 def epoch_of(stamp: bytes) -> tuple[int, int]:
     """The epoch of a stamp."""
     unpacker = msgpack.Unpacker()

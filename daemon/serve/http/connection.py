@@ -10,13 +10,13 @@ from typing import Any
 
 import h11
 
-from ...client.wire import PIECE_BYTES, InvalidParams, Request, error_to_wire
+from ...client.wire import PIECE_BYTES, Entries, InvalidParams, Request, error_to_wire
 from ...errors import GraphtideError, LimitExceeded, RequestError, TimedOut, Unauthorized
 from ..admission import Guest
 from ..channel import TURN_SECONDS, Channel
 from ..handlers import with_columns
 from ..serving import Reply, Serving
-from .answers import encode_answer, encode_error, encode_event, epoch_of
+from .answers import encode_answer, encode_entries, encode_error, encode_event, epoch_of
 from .files import File
 from .routes import JSON, Asked, Head, Refused, check_origin, route, status_of
 
@@ -190,12 +190,22 @@ class HttpConnection(Channel):
 
     # -- out ----------------------------------------------------------------------------------------------
 
-    def notification(self, method: str, content: Mapping[str, Any], stamp: bytes | None = None) -> bytes:
+    def entries(self, content: Mapping[str, Any]) -> Entries:
+        return Entries(len(content), encode_entries(content))
+
+    def notification(
+        self,
+        method: str,
+        content: Mapping[str, Any],
+        stamp: bytes | None = None,
+        shared: Entries | None = None,
+    ) -> bytes:
         told = {name: value for name, value in content.items() if name != "subscription"}
+        rest = b"" if shared is None else shared.data
         if stamp is None or content.get("more"):  # what came counts once all of it has
-            return encode_event(method, stamp, told)
+            return encode_event(method, stamp, told, rest)
         incarnation, number = epoch_of(stamp)
-        return encode_event(method, stamp, told, id=f"{incarnation}.{number}")
+        return encode_event(method, stamp, told, rest, id=f"{incarnation}.{number}")
 
     def push(self, message: bytes) -> None:
         if self._closing:
