@@ -21,13 +21,14 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+
+from .histograms import Counts, Histogram, HistogramFamily
 
 log = logging.getLogger(__name__)
 
@@ -76,37 +77,6 @@ class Declared:
     help: str
 
 
-class BatchHistogram(Collector):
-    """A histogram without labels that takes many weighted observations in one vectorised call."""
-
-    def __init__(self, name: str, help: str, buckets: Sequence[float]) -> None:
-        self._name = name
-        self._help = help
-        self._bounds = np.array(buckets, np.float64)
-        self._counts = np.zeros(self._bounds.size + 1, np.int64)
-        self._sum = 0.0
-        self._lock = threading.Lock()
-
-    def observe(self, values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]) -> None:
-        """Add ``counts[i]`` observations of ``values[i]`` (float64[n], int64[n])."""
-        bucket = np.searchsorted(self._bounds, values, side="left")
-        added = np.bincount(bucket, weights=counts, minlength=self._counts.size).astype(np.int64)
-        total = float(np.dot(values, counts))
-        with self._lock:
-            self._counts += added
-            self._sum += total
-
-    def collect(self) -> Iterator[Metric]:
-        with self._lock:
-            counts, total = self._counts.copy(), self._sum
-        family = HistogramMetricFamily(self._name, self._help)
-        family.add_metric([], _cumulative(self._bounds, counts), total)
-        yield family
-
-    def describe(self) -> Iterator[Metric]:
-        yield HistogramMetricFamily(self._name, self._help)
-
-
 class QueryCollector(Collector):
     """Latencies and errors of requests, asked from the query server when Prometheus asks us."""
 
@@ -125,23 +95,17 @@ class QueryCollector(Collector):
             self._seen = self.read()
         except Exception as error:  # a server that restarts must not cost the other metrics
             log.warning("the query server's counts are not to be had: %s", error)
-        latency = HistogramMetricFamily(self.latency_name, self.latency_help, labels=["method"])
+        rows = [Counts((("method", name),), counts, total) for name, (counts, total, _) in self._seen.items()]
         errors = CounterMetricFamily(self.errors_name, self.errors_help, labels=["method", "code"])
-        for method, (counts, total, by_code) in self._seen.items():
-            latency.add_metric([method], _cumulative(self.bounds, counts), total)
+        for method, (_, _, by_code) in self._seen.items():
             for code, number in by_code.items():
                 errors.add_metric([method, code], number)
-        yield latency
+        yield HistogramFamily(self.latency_name, self.latency_help, tuple(self.bounds), rows)
         yield errors
 
     def describe(self) -> Iterator[Metric]:
-        yield HistogramMetricFamily(self.latency_name, self.latency_help, labels=["method"])
+        yield HistogramFamily(self.latency_name, self.latency_help, tuple(self.bounds))
         yield CounterMetricFamily(self.errors_name, self.errors_help, labels=["method", "code"])
-
-
-def _cumulative(bounds: Iterable[float], counts: Iterable[int]) -> list[tuple[str, float]]:
-    names = [repr(float(bound)) for bound in bounds] + ["+Inf"]
-    return list(zip(names, np.cumsum(np.asarray(counts, np.int64)).astype(float).tolist(), strict=True))
 
 
 class Metrics:
@@ -242,7 +206,7 @@ class Metrics:
             "graphtide_freshness_seconds",
             ("Time from a record's timestamp until answers show its updates, one observation per update."),
         )
-        self._freshness = BatchHistogram(name, help, FRESHNESS_SECONDS_BUCKETS)
+        self._freshness = Histogram(name, help, FRESHNESS_SECONDS_BUCKETS)
         self.registry.register(self._freshness)
         self._declare(name, "histogram", (), help)
 
@@ -521,7 +485,8 @@ class Metrics:
     ) -> Histogram:
         labels = (label,) if label else ()
         self._declare(f"graphtide_{name}", "histogram", labels, help)
-        histogram = Histogram(f"graphtide_{name}", help, labels, buckets=buckets, registry=self.registry)
+        histogram = Histogram(f"graphtide_{name}", help, buckets, label)
+        self.registry.register(histogram)
         for value in values:
             histogram.labels(value)
         return histogram
@@ -645,7 +610,7 @@ class Metrics:
 
     def observe_freshness(self, seconds: npt.NDArray[np.float64], updates: npt.NDArray[np.int64]) -> None:
         """Records of these ages (float64[n], seconds) became visible, each with so many updates (int64[n])."""
-        self._freshness.observe(seconds, updates)
+        self._freshness.observe_many(seconds, updates)
 
     # -- the graph --------------------------------------------------------------------------------------
 

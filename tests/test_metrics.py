@@ -24,10 +24,10 @@ from graphtide.daemon.client.wire import LATENCY_BUCKETS_SECONDS
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.health import Verdict
 from graphtide.daemon.serve.endpoint import CONNECTIONS_MAX, Exposition
+from graphtide.ops.histograms import Histogram
 from graphtide.ops.metrics import (
     FRESHNESS_SECONDS_BUCKETS,
     PARTITIONS_SHOWN_MAX,
-    BatchHistogram,
     Metrics,
     catalogue_markdown,
 )
@@ -187,9 +187,9 @@ def test_structures_that_are_gone_no_longer_show() -> None:
 )
 def test_weighted_observations_equal_single_ones(values: Any, seed: int) -> None:
     counts = np.random.default_rng(seed).integers(0, 1000, values.size)
-    histogram = BatchHistogram("h", "h", FRESHNESS_SECONDS_BUCKETS)
-    histogram.observe(values, counts)
-    histogram.observe(values, counts)
+    histogram = Histogram("h", "h", FRESHNESS_SECONDS_BUCKETS)
+    histogram.observe_many(values, counts)
+    histogram.observe_many(values, counts)
     (family,) = histogram.collect()
     got = {sample.labels.get("le"): sample.value for sample in family.samples if sample.name == "h_bucket"}
     for bound in FRESHNESS_SECONDS_BUCKETS:

@@ -346,9 +346,12 @@ class Channel(asyncio.Protocol, ABC):
         if self._closing:
             return
         # Over TLS the transport passes a single write on, whatever its size, and counts none of it as unread.
-        view = memoryview(message)
-        for start in range(0, len(view), PIECE_BYTES):
-            self._transport.write(view[start : start + PIECE_BYTES])
+        if len(message) <= PIECE_BYTES:
+            self._transport.write(message)
+        else:
+            view = memoryview(message)
+            for start in range(0, len(view), PIECE_BYTES):
+                self._transport.write(view[start : start + PIECE_BYTES])
         unread = self.unread_bytes
         if unread > self._limits.output_bytes_max:
             log.info("a client that does not read is disconnected: %d bytes wait", unread)

@@ -7,7 +7,9 @@ A client that stops talking is dropped after ``TIMEOUT_SECONDS``.
 
 from __future__ import annotations
 
+import gzip
 import logging
+import re
 import socket
 import ssl
 import threading
@@ -20,7 +22,9 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 import orjson
 from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.exposition import choose_encoder
 
+from ...ops.text_format import TextFormat
 from ..client.addresses import TcpAddress
 from ..errors import ConfigError
 from ..health import Verdict
@@ -30,6 +34,9 @@ log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 16
 TIMEOUT_SECONDS = 10.0
+GZIP_LEVEL = 4
+"""Higher ones take several times as long, for some per cent."""
+_STRANGE = re.compile("escaping=(dots|values)")
 
 
 class _Handler(WSGIRequestHandler):
@@ -104,7 +111,8 @@ class Exposition:
         """
         self._tls = tls
         self._checks = {"/live": live, "/ready": ready}
-        self._metrics = make_wsgi_app(registry)
+        self._text = TextFormat(registry)
+        self._anything = make_wsgi_app(registry)
         try:
             self._server = _Server(address)
         except OSError as error:
@@ -158,8 +166,7 @@ class Exposition:
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
         if path == "/metrics":
-            page: Iterable[bytes] = self._metrics(environ, start_response)
-            return page
+            return self._metrics(environ, start_response)
         if path in self._checks:
             verdict = self._checks[path]()
             status = "200 OK" if verdict.good else "503 Service Unavailable"
@@ -167,3 +174,18 @@ class Exposition:
             return [orjson.dumps(verdict.facts, option=orjson.OPT_APPEND_NEWLINE)]
         start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
         return [b"/metrics, /live or /ready\n"]
+
+    def _metrics(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """What is asked for seldom (chosen names, other ways to escape them, other verbs) the library answers."""
+        _, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
+        if environ["REQUEST_METHOD"] != "GET" or environ.get("QUERY_STRING") or _STRANGE.search(content_type):
+            page: Iterable[bytes] = self._anything(environ, start_response)
+            return page
+        text = self._text.text(open_metrics=content_type.startswith("application/openmetrics-text"))
+        headers = [("Content-Type", content_type)]
+        encodings = environ.get("HTTP_ACCEPT_ENCODING", "").lower().split(",")
+        if "gzip" in {encoding.partition(";")[0].strip() for encoding in encodings}:
+            text = gzip.compress(text, GZIP_LEVEL)
+            headers.append(("Content-Encoding", "gzip"))
+        start_response("200 OK", headers)
+        return [text]

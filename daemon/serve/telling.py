@@ -29,7 +29,7 @@ from ...gpma.edges import Vertices
 from ..client.wire import Entries, error_to_wire
 from ..errors import GraphtideError, Unavailable, UnknownProgram
 from .asker import Asker, OpenConnection
-from .change_log import ChangeLog, Changes
+from .change_log import ChangeLog, Changes, Passed
 from .results import ProgramResults, Snapshot, copied
 from .scopes import Look, News, NotAtOnce, Scope, depends_on, nothing, touched_since
 from .serving import Serving
@@ -123,6 +123,8 @@ class Telling:
         self._recent: dict[tuple[str, int, int], tuple[Vertices | None]] = {}
         # By program and publication.
         self._shared: dict[tuple[str, int], dict[Any, Any]] = {}
+        # What was known last of the publications between two.
+        self._passed: tuple[tuple[int, int], Passed | None] = (0, 0), None
         # By what is asked and from where: what was found for one of several, in this round.
         self._alike: dict[Hashable, _Found] = {}
         self._alike_free = ALIKE_VERTICES_MAX
@@ -325,7 +327,7 @@ class Telling:
         """What a client lacks, copied from one epoch."""
         result = _results(snapshot, subscription)
         place, scope, sequence = subscription.place, subscription.scope, snapshot.sequence
-        passed = None if place is None else self._log.passed(place, sequence)
+        passed = None if place is None else self._passed_between(place, sequence)
         changes, touched, key = None, None, None
         if place is not None and passed is not None and scope.needs_changes:
             changes = self._log.between(place, sequence)
@@ -341,6 +343,14 @@ class Telling:
         look.check(len(news))
         epochs, stamp = 0 if passed is None else passed.epochs, self._serving.stamp(snapshot)
         return _Found(snapshot, news, epochs, staleness(result), stamp, scope, key, touched)
+
+    def _passed_between(self, place: int, sequence: int) -> Passed | None:
+        """As the log says; most who look come from few places."""
+        key, (known, passed) = (place, sequence), self._passed
+        if key != known:
+            passed = self._log.passed(place, sequence)
+            self._passed = key, passed
+        return passed
 
     def _touched(self, key: tuple[str, int, int], result: ProgramResults, changes: Changes) -> Vertices | None:
         """Whose values may be others, of this program between these publications; None: anyone's."""
