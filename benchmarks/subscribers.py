@@ -1,16 +1,19 @@
 """What subscribers cost the query server: processor time of each epoch, and how long it takes to reach them all.
 
-    python benchmarks/subscribers.py [--subscribers 0,100,1000] [--chosen 100] [--vertices 1000000]
-        [--changed 10000] [--epochs 50] [--json FILE]
+    python benchmarks/subscribers.py [--subscribers 0,100,1000] [--chosen 100] [--ask own] [--door socket]
+        [--vertices 1000000] [--changed 10000] [--epochs 50] [--json FILE]
 
 Epochs with so many changed values are published one after the other, each as soon as all subscribers have the
-last one: all of them chose a vertex that changes in each. Meanwhile another client asks for a value again
-and again. Each subscriber has a connection of its own. Time of the server is that of all threads of its process.
+last one: all of them chose a vertex that changes in each. Each chose vertices of its own, or all ``--ask`` for the
+``same``, or for ``all`` vertices; over the socket, or as server-sent events over HTTP. Meanwhile another client
+asks for a value again and again. Each subscriber has a connection of its own. Time of the server is that of all
+threads of its process.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import select
 import socket
 import tempfile
@@ -19,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 from connections import ask, connect, cpu_seconds
 from report import machine, save, show
@@ -77,13 +81,35 @@ class Asking(threading.Thread):
         self.join()
 
 
-def drained(poll: Any, connections: dict[int, socket.socket]) -> None:
-    """Return once every connection has said something; what it was is not looked at."""
-    waiting = set(connections)
+def drained(poll: Any, connections: dict[int, socket.socket], number: int) -> None:
+    """Return once every connection has told of this epoch; of what it says only that is looked at."""
+    marks = f"[1,{number}]".encode(), b"\xa5epoch\x92\x01" + msgpack.packb(number)
+    waiting, tails = set(connections), dict.fromkeys(connections, b"")
     while waiting:
         for fd, _ in poll.poll(60_000):
-            connections[fd].recv(1 << 20)
-            waiting.discard(fd)
+            data = tails[fd] + connections[fd].recv(1 << 20)
+            tails[fd] = data[-64:]
+            if any(mark in data for mark in marks):
+                waiting.discard(fd)
+
+
+def subscribed(link: ServerLink, door: str, given: dict[str, Any]) -> socket.socket:
+    """A connection of its own, to which it was said that it is."""
+    if door == "socket":
+        connection = connect(link.addresses[0])
+        ask(connection, encode_request(2, "subscribe", given))
+        return connection
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(link.http_addresses[0].removeprefix("unix:"))
+    if "vertices" in given:
+        given = given | {"vertices": np.frombuffer(given["vertices"], "<i8").tolist()}
+    body = json.dumps(given).encode()
+    head = "POST /v1/subscribe HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    answer = b""
+    while b"event: subscribed" not in answer:
+        answer += connection.recv(1 << 16)
+    return connection
 
 
 def measured(link: ServerLink, stream: Stream, subscribers: int, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -91,9 +117,12 @@ def measured(link: ServerLink, stream: Stream, subscribers: int, arguments: argp
     assert pid is not None
     poll, connections = select.poll(), dict[int, socket.socket]()
     for _ in range(subscribers):
-        chosen = np.append(rng.integers(1, arguments.vertices, arguments.chosen - 1), 0).astype("<i8").tobytes()
-        connection = connect(link.addresses[0])
-        ask(connection, encode_request(2, "subscribe", {"program": "rank", "vertices": chosen, "snapshot": False}))
+        given: dict[str, Any] = {"program": "rank", "snapshot": False}
+        if arguments.ask != "all":
+            rng = np.random.default_rng(2) if arguments.ask == "same" else rng
+            chosen = np.append(rng.integers(1, arguments.vertices, arguments.chosen - 1), 0)
+            given["vertices"] = chosen.astype("<i8").tobytes()
+        connection = subscribed(link, arguments.door, given)
         connections[connection.fileno()] = connection
         poll.register(connection, select.POLLIN)
     asking = Asking(link.addresses[0])
@@ -102,7 +131,7 @@ def measured(link: ServerLink, stream: Stream, subscribers: int, arguments: argp
     for _ in range(arguments.epochs):
         started = time.perf_counter()
         stream.publish()
-        drained(poll, connections)
+        drained(poll, connections, stream.number)
         delays.append(time.perf_counter() - started)
         time.sleep(0.01)
     spent = (cpu_seconds(pid) - before) / arguments.epochs
@@ -123,6 +152,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--subscribers", default="0,100,1000", help="how many, several with commas between")
     parser.add_argument("--chosen", type=int, default=100, help="vertices of each")
+    parser.add_argument("--ask", choices=["own", "same", "all"], default="own", help="which vertices they chose")
+    parser.add_argument("--door", choices=["socket", "http"], default="socket")
     parser.add_argument("--vertices", type=int, default=1_000_000)
     parser.add_argument("--changed", type=int, default=10_000, help="values in each epoch")
     parser.add_argument("--epochs", type=int, default=50)
@@ -135,6 +166,7 @@ def main() -> None:
         nothing: Any = None  # nobody asks about edges
         link = ServerLink(
             listen=[f"unix:{folder}/s"],
+            http=[f"unix:{folder}/http"],
             graph={"directed": True, "weighted": False, "vertex_ids": "int"},
             index=index,
             topology=nothing,
