@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ..gpma.edges import Vertices
 from ..gpma.index.id_order import IdOrder
+from ..gpma.row_reads import RowReads
 from ..gpma.vertex_columns import grown as grown  # for programs of users, too
 from ..partition.graph import Graph, GraphChange
 from .parents import vertices_without_root
@@ -97,7 +98,7 @@ class Refresh:
     before the run, or None where the whole column must be taken as changed. ``edges_read``: entries of rows that
     were looked at. ``active``: the other work, visits of vertices to update them, or on the way along parents; a
     program that lists what it updates counts each once. ``error_bound``: the certified relative error per vertex,
-    for programs that approximate.
+    for programs that approximate. ``reads``: what a device counted, where it read rows of the host, too.
     """
 
     changed: Mapping[str, Vertices | None]
@@ -106,6 +107,7 @@ class Refresh:
     active: int = 0
     started_over: bool = False
     error_bound: float | None = None
+    reads: RowReads | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,20 @@ class DeviceSide(Side[DevicePackedArray]):
         assert self._remote is not None, "read_remote comes first"
         self._remote.mark(vertices, remote=is_remote)
 
+    @property
+    def uploaded_bytes(self) -> int:
+        """Of batches, and of rows that moved here, since the beginning; not of loads, nor of others' reports."""
+        return self._staging.uploaded_bytes + sum(array.uploaded_bytes for array in self.arrays)
+
+    def classify(self, classes: npt.NDArray[np.uint8]) -> None:
+        """Have what programs read while rows are remote counted by these classes (uint8[n], below 64).
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        if self._remote is not None:
+            self._remote.classify(classes)
+
     def ensure_vertices(self, n_vertices: int) -> None:
         super().ensure_vertices(n_vertices)
         if self._remote is not None:

@@ -25,15 +25,19 @@ __device__ __forceinline__ Span span_of(const State& rows, u32 vertex)
     return {vertex, row.leaf, last, row.degree};
 }
 
+// In a leaf: its count, and one of its two lines of keys, if not both.
+constexpr u32 LINES_OF_LOOKUP = 2;
+
 // The leaf of a remote row in which a key of it belongs. Of several leaves there none is empty.
 __device__ __forceinline__ u32 last_remote_leaf(const State& rows, const Span& row, u64 key)
 {
-    u32 low = row.first, high = row.last;
-    while (low < high) {
+    u32 low = row.first, high = row.last, lines = LINES_OF_LOOKUP;
+    for (; low < high; lines++) {
         const u32 middle = low + (high - low + 1) / 2;
         if (load_constant(keys_of(rows, middle)) <= key) low = middle;
         else high = middle - 1;
     }
+    tell_lookup(rows, lines);
     return low;
 }
 
@@ -60,12 +64,13 @@ __device__ __forceinline__ bool leads_to(const State& rows, const Span& row, u32
 template <class Visit> __device__ __forceinline__ void walk_row_by_warp(
     const State& rows, u32 vertex, const Row& row, Visit visit, u32 n_leaves = NO_LEAF)
 {
-    u32 leaf = row.leaf;
-    for (u32 left = row.degree; left && n_leaves; leaf++, n_leaves--) {
+    u32 leaf = row.leaf, left = row.degree;
+    for (; left && n_leaves; leaf++, n_leaves--) {
         const Edges edges = edges_of(load_part(rows, leaf), leaf, vertex);
         left -= vote(edges.live[0], edges.live[1]).count();
         visit(edges);
     }
+    tell_row(rows, vertex, row.leaf, row.degree - left, leaf - row.leaf);
 }
 
 // Both rows of a vertex. In an undirected graph the second one is empty: all that there is is in the first.

@@ -128,16 +128,19 @@ struct Passes : Run<WalkJob> {
 
     __device__ __forceinline__ void pull()
     {
-        for_leaves<RANGE>(in, place, [&](u32 begin, u32 end) { pull_leaves(begin, end); });
+        SidesRead read;
+        for_leaves<RANGE>(in, place, [&](u32 begin, u32 end) { pull_leaves(begin, end, read); });
+        read.tell(in);
     }
 
     // As scan_leaves of rows.cuh, for two sums at a time.
-    __device__ __forceinline__ void pull_leaves(u32 begin, u32 end)
+    __device__ __forceinline__ void pull_leaves(u32 begin, u32 end, SidesRead& read)
     {
         const float2* const shares = reinterpret_cast<const float2*>(job.ranks.shares);
         const auto emit = [&](u32 row, i64 sum) { add(job.ranks.sums + row, sum); };
         const auto emit_other = [&](u32 row, i64 sum) { add(job.majorant.sums + row, sum); };
         const u32 counts = begin + place.lane < end ? load_constant(count_of(in, begin + place.lane)) : 0;
+        if (counts) read.add(in, begin + place.lane, counts, LINES_OF_LEAF);
         Carry<i64> carry = {NO_LEAF, 0}, other_carry = {NO_LEAF, 0};
         for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
             SlotPair pairs[LEAVES_TOGETHER];

@@ -95,17 +95,20 @@ struct PprPasses : Run<PprJob> {
 
     __device__ __forceinline__ void pull()
     {
-        for_leaves<RANGE>(in, place, [&](u32 begin, u32 end) { pull_leaves(begin, end); });
+        SidesRead read;
+        for_leaves<RANGE>(in, place, [&](u32 begin, u32 end) { pull_leaves(begin, end, read); });
+        read.tell(in);
     }
 
     // As scan_leaves of rows.cuh, also of leaves that are remote.
-    __device__ __forceinline__ void pull_leaves(u32 begin, u32 end)
+    __device__ __forceinline__ void pull_leaves(u32 begin, u32 end, SidesRead& read)
     {
         const i64* const shares = job.shares;
         const auto emit = [&](u32 row, i64 sum) {
             if (sum) add(job.sums + row, sum);
         };
         const u32 counts = begin + place.lane < end ? load_constant(count_of(in, begin + place.lane)) : 0;
+        if (counts) read.add(in, begin + place.lane, counts, LINES_OF_LEAF);
         Carry<i64> carry = {NO_LEAF, 0};
         for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
             SlotPair pairs[LEAVES_TOGETHER];

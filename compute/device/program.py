@@ -95,7 +95,7 @@ class DeviceProgram(Program):
         if not self.on_device:
             return self.host.start(graph)
         self._abode = Abode.COMING
-        done = self._on_device(graph, lambda device: self._start(graph, device))
+        done = self._on_device(graph, lambda device: _counted(device, self._start(graph, device)))
         if done is None:
             return self.host.start(graph)
         self._abode = Abode.DEVICE
@@ -108,7 +108,7 @@ class DeviceProgram(Program):
             refresh = self.host.refresh(graph, change)
             self._bring(graph)
             return refresh
-        done = self._on_device(graph, lambda device: self._refresh(graph, device, change))
+        done = self._on_device(graph, lambda device: _counted(device, self._refresh(graph, device, change)))
         return replace(self.host.start(graph), started_over=True) if done is None else done
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
@@ -189,3 +189,8 @@ class DeviceProgram(Program):
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
         self.prepare_audit(graph)
         return self.host.audit_whole(graph)
+
+
+def _counted(device: DeviceSide, run: Refresh) -> Refresh:
+    """A run with what it read of rows, where some are remote."""
+    return run if device.remote is None else replace(run, reads=device.remote.take_reads())

@@ -16,15 +16,20 @@ struct Pull {
     // those that want one, or NOT_SEEN. By all lanes.
     __device__ __forceinline__ u32 seen_neighbour(u32 vertex, const Row& row, bool is_wanted) const
     {
+        SidesRead read;
         Cursor cursor = first_edges(vertex, row, is_wanted);
+        const u32 wanted = cursor.left;
         u32 found = look(cursor);
+        const u32 looked_at = wanted - cursor.left, looks = (looked_at + LOOKS_TOGETHER - 1) / LOOKS_TOGETHER;
+        if (wanted) read.add(rows, row.leaf, looked_at, LINES_OF_ROW + looks);
         for (u32 left = __ballot_sync(ALL_LANES, cursor.left && found == NOT_SEEN); left; left &= left - 1) {
             const u32 lane = __ffs(left) - 1;
             const Cursor helped = {__shfl_sync(ALL_LANES, cursor.leaf, lane), __shfl_sync(ALL_LANES, cursor.at, lane),
                 0, __shfl_sync(ALL_LANES, cursor.left, lane)};
-            const u32 tail = look_together(vertex - lane_number() + lane, helped);
+            const u32 tail = look_together(vertex - lane_number() + lane, helped, read);
             if (lane_number() == lane) found = tail;
         }
+        read.tell(rows);
         return found;
     }
 
@@ -125,18 +130,20 @@ private:
     }
 
     // The same by a warp for one of its lanes, from where that is on.
-    __device__ __forceinline__ u32 look_together(u32 vertex, Cursor cursor) const
+    __device__ __forceinline__ u32 look_together(u32 vertex, Cursor cursor, SidesRead& read) const
     {
         while (cursor.left) {
             const Edges row = edges_of(load_part(rows, cursor.leaf), cursor.leaf, vertex);
             const u32 slot = 2 * lane_number();
             const bool live[2] = {row.live[0] && slot >= cursor.at, row.live[1] && slot + 1 >= cursor.at};
+            const u32 n_edges = vote(live[0], live[1]).count();
+            if (lane_number() == 0) read.add(rows, cursor.leaf, n_edges, LINES_OF_LEAF);
             u32 tail = NOT_SEEN;
             for (u32 j = 0; j < 2; j++)
                 if (live[j] && is_seen(row.head[j])) tail = row.head[j];
             const u32 found = __ballot_sync(ALL_LANES, tail != NOT_SEEN);
             if (found) return __shfl_sync(ALL_LANES, tail, __ffs(found) - 1);
-            cursor.left -= vote(live[0], live[1]).count();
+            cursor.left -= n_edges;
             cursor.at = 0;
             cursor.leaf++;
         }

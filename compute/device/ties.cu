@@ -17,8 +17,8 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void ties(
         const Row row = load_row(in, vertex);
         if (value_bits(word) == NOTHING || parent_of(word) == NO_PARENT || row.degree == 0) continue;
         bool is_tied = false;
-        u32 left = row.degree;
-        for (u32 leaf = row.leaf; left && leaf - row.leaf < TIE_LEAVES && !is_tied; leaf++) {
+        u32 leaf = row.leaf, left = row.degree;
+        for (; left && leaf - row.leaf < TIE_LEAVES && !is_tied; leaf++) {
             const Edges edges = edges_of(load_part(in, leaf), leaf, vertex);
             left -= vote(edges.live[0], edges.live[1]).count();
             bool supports = false;
@@ -30,6 +30,7 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void ties(
             }
             is_tied = __any_sync(ALL_LANES, supports);
         }
+        tell_row(in, vertex, row.leaf, row.degree - left, leaf - row.leaf);
         if (place.lane == 0) {
             atomicAdd(&job.counters->logged, 1ull);
             if (is_tied) atomicAdd(&job.counters->lost, 1ull);

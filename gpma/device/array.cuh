@@ -59,6 +59,13 @@ struct __align__(16) Spill {
     u32 before;  // such keys in leaves further left
 };
 
+// What programs have read of rows since some may be remote: see reading.cuh. Never reset.
+struct Reads {
+    u64 by_class[2 * READ_CLASSES];  // edges; those of the host's rows first
+    u64 others[2];                   // edges of rows of any class, likewise
+    u64 lines;                       // of the host's memory
+};
+
 // The array and its work arrays; passed to kernels by value.
 struct State {
     u64* keys;            // [n_leaves * LEAF_SLOTS]
@@ -97,6 +104,8 @@ struct State {
     const u32* remote_leaf;       // [vertices] the leaf of the first key of each row that is not empty
     const u32* remote_degrees;    // [vertices]
     const u32* remote_bits;       // [vertices / 32] on the device: bit v % 32 of word v / 32 says that row v is remote
+    const u8* remote_classes;     // [vertices] likewise: the class in which reads of either row of v are counted
+    Reads* remote_reads;
     u32 n_leaves;
     u32 height;      // of the root window
     u32 leaf_least;  // keys that every leaf holds: LEAF_LEAST, or fewer in one leaf or a sparse root

@@ -83,6 +83,11 @@ class DevicePackedArray:
         return self._n_edges
 
     @property
+    def uploaded_bytes(self) -> int:
+        """Of batches that came from the host, since the beginning."""
+        return self._staging.uploaded_bytes
+
+    @property
     def n_vertices(self) -> int:
         return self._n_vertices
 

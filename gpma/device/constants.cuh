@@ -16,6 +16,8 @@ static_assert(LEAF_SLOTS == 1u << LEAF_SHIFT, "the slots of a leaf are numbered 
 static_assert(LEAF_LEAST > 0, "rows are looked for as far as leaves that are not empty reach");
 constexpr u32 REMOTE_SHIFT = GPMA_REMOTE_SHIFT;  // of the leaves of arrays on the host
 constexpr u32 REMOTE_LEAST = GPMA_REMOTE_LEAST;  // keys in each of these, unless there is one only
+constexpr u32 READ_CLASSES = GPMA_READ_CLASSES;  // of vertices, by which it is counted what is read of remote rows
+constexpr u32 LINE_BYTES = GPMA_LINE_BYTES;      // of the host's memory, that come at once
 static_assert(REMOTE_SHIFT <= LEAF_SHIFT && REMOTE_LEAST > 0, "a warp reads a remote leaf as one of its own");
 
 constexpr u64 EMPTY_KEY = GPMA_EMPTY_KEY;

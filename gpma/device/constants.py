@@ -9,6 +9,8 @@ from __future__ import annotations
 from ..edges import ABSENT, DELETED, EMPTY_KEY, INSERTED, NO_VERTEX, OVERWRITTEN, Op
 from ..layout import LEAF_LEAST as REMOTE_LEAST
 from ..layout import LEAF_SHIFT as REMOTE_SHIFT
+from ..row_reads import CLASSES as READ_CLASSES
+from ..row_reads import LINE_BYTES
 from .geometry import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
 from .structures import RECORD
 
@@ -67,6 +69,8 @@ _ELSEWHERE = {
     "LEAF_LEAST": LEAF_LEAST,
     "REMOTE_SHIFT": REMOTE_SHIFT,
     "REMOTE_LEAST": REMOTE_LEAST,
+    "READ_CLASSES": READ_CLASSES,
+    "LINE_BYTES": LINE_BYTES,
 }
 
 

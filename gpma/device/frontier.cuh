@@ -9,6 +9,7 @@
 // frontiers together: places are claimed once for the warp, by ballot.
 #pragma once
 
+#include "reading.cuh"
 #include "rows.cuh"
 
 static_assert(LEAF_SLOTS == 2 * 32, "a warp reads a leaf, two slots a lane");
@@ -211,6 +212,7 @@ struct RowCursor {
     LeafPart ahead;
     // Of long rows: the leaves that are left to this warp begin at number ``at``.
     u32 at, end;
+    RowsRead read;
 
     __device__ __forceinline__ RowCursor(
         const State& state, const Frontier& frontier, const Counts& counts, const Place& place)
@@ -249,7 +251,9 @@ struct RowCursor {
     __device__ __forceinline__ Edges take()
     {
         const Edges edges = edges_of(part, leaf, entry.vertex);
-        left -= in_short ? vote(edges.live[0], edges.live[1]).count() : 1;
+        const u32 n_edges = in_short || REMOTE ? vote(edges.live[0], edges.live[1]).count() : 0;
+        read.add(n_edges);
+        left -= in_short ? n_edges : 1;
         leaf++;
         if (left) part = load_part(state, leaf);
         return edges;
@@ -261,6 +265,7 @@ struct RowCursor {
     {
         leaf = entry.leaf;
         left = entry.size;
+        read.begin(state, entry.vertex, leaf);
         later = next;
         if (!another_short()) return;
         ahead = load_part(state, next.leaf);
@@ -286,6 +291,7 @@ struct RowCursor {
         leaf = entry.leaf + (at - entry.number);
         left = stop - at;
         at = stop;
+        read.begin(state, entry.vertex, leaf);
         part = load_part(state, leaf);
         return true;
     }
@@ -306,4 +312,5 @@ template <class Begin, class Visit> __device__ __forceinline__ void walk_rows(
             goes_on = !visit(begun, vertex, edges, cursor.in_short && !cursor.left) && cursor.left;
         }
     }
+    cursor.read.tell(state);
 }

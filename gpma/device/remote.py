@@ -4,6 +4,9 @@ A row is in one of both places. Which rows are remote, a bit says of each, on th
 of the host's columns, which the driver knows (``registered.py``), and read them over the bus. Only small columns
 are copied, and those where no address space is reserved: memory is registered by pages, and theirs are others' as
 well. The host must not write while kernels run.
+
+Kernels that read rows of both sides count what they read (``reading.cuh``), by classes of vertices that
+``classify`` is told; ``take_reads`` says what came since the last time.
 """
 
 from __future__ import annotations
@@ -18,19 +21,23 @@ import numpy.typing as npt
 from ..address_space import reservation_of
 from ..device_failure import DeviceFailed
 from ..edges import Vertices, distinct
+from ..row_reads import CLASSES, RowReads
 from ..rows import RowView
 from .module import import_cupy
 from .registered import Extent, Range, Registered
 from .state import DeviceArray, address, pinned, zeros
-from .structures import STATE
+from .structures import READS, STATE
 
 # The fields of struct State, as ``_write`` packs them.
-_COLUMNS, _NUMBERS = struct.Struct("=6Q"), struct.Struct("=3I")
+_COLUMNS, _NUMBERS = struct.Struct("=8Q"), struct.Struct("=3I")
 _FIRST_COLUMN, _FIRST_NUMBER = "remote_keys", "remote_n_leaves"
 # Bits grow by this factor. From so large a share of words on, all of them are brought anew.
 _ROOM = 1.5
 _UPLOAD_SHARE = 1 / 8
 _LEAVES_MAX = (1 << 32) - 2
+_BITS = 32
+
+Words = npt.NDArray[np.uint64]
 # Ordinary arrays of so many bytes have pages of their own: the C library maps them one by one from 32 MiB on.
 APART_BYTES = 64 << 20
 
@@ -66,6 +73,11 @@ class RemoteRows:
         self._words: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
         with stream:
             self._bits: DeviceArray = zeros(0, np.uint32)
+            self._classes: DeviceArray = zeros(0, np.uint8)
+            self._reads: DeviceArray = zeros(READS.itemsize // 8, np.uint64)
+        self._classified = False
+        # What the counters were when they were last asked; on the device they go on.
+        self._told: Words = np.zeros(READS.itemsize // 8, np.uint64)
 
     @property
     def n_edges(self) -> int:
@@ -93,15 +105,16 @@ class RemoteRows:
             MemoryError: there is not enough; nothing was changed.
         """
         size = self._words.size
-        if n_vertices <= 32 * size:
+        if n_vertices <= _BITS * size:
             return
-        room = max(-(-n_vertices // 32), int(size * _ROOM))
+        room = max(-(-n_vertices // _BITS), int(size * _ROOM))
         with self._stream:
-            bits = zeros(room, np.uint32)
+            bits, classes = zeros(room, np.uint32), zeros(_BITS * room, np.uint8)
             bits[:size] = self._bits
+            classes[: _BITS * size] = self._classes
         words = np.zeros(room, np.uint32)
         words[:size] = self._words
-        self._words, self._bits = words, bits
+        self._words, self._bits, self._classes = words, bits, classes
 
     def mark(self, vertices: Vertices, *, remote: bool) -> None:
         """Say of the rows of these vertices, each named once, whether they are remote.
@@ -131,6 +144,33 @@ class RemoteRows:
         except MemoryError:
             return False
         return True
+
+    def classify(self, classes: npt.NDArray[np.uint8]) -> None:
+        """From now on reads are counted by these classes, of the first vertices; others keep theirs, at first 0.
+
+        Takes no memory.
+
+        Raises:
+            IndexError: a vertex does not exist.
+            RuntimeError: the device, as CuPy says it.
+        """
+        if classes.size > self._classes.size:
+            raise IndexError(f"there are {self._classes.size} vertices, and classes of {classes.size}")
+        self._classes[: classes.size].set(classes, stream=self._stream)
+        self._stream.synchronize()
+        self._classified = True
+
+    def take_reads(self) -> RowReads:
+        """What kernels have read since this was last asked; until ``classify`` it is told by side alone.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        now: Words = self._reads.get(stream=self._stream)
+        since, self._told = (now - self._told).view(READS)[0], now
+        by_class = since["by_class"].reshape(2, CLASSES).astype(np.int64)
+        reads = RowReads(by_class, since["others"].astype(np.int64), int(since["lines"]))
+        return reads if self._classified else reads.without_classes()
 
     def write(self, out: npt.NDArray[np.void], in_: npt.NDArray[np.void]) -> None:
         """Fill these fields of two structures State, of the out-rows and of those to pull from.
@@ -171,7 +211,8 @@ class RemoteRows:
         packed = memoryview(to.view(np.uint8))
         if _number(packed, "n_leaves") + n_leaves - n_empty > _LEAVES_MAX:
             raise DeviceFailed("host and device together have more leaves than kernels can number")
-        _COLUMNS.pack_into(packed, _place(_FIRST_COLUMN), *addresses, address(self._bits))
+        own = (address(column) for column in (self._bits, self._classes, self._reads))
+        _COLUMNS.pack_into(packed, _place(_FIRST_COLUMN), *addresses, *own)
         _NUMBERS.pack_into(packed, _place(_FIRST_NUMBER), n_leaves - n_empty, rows.stretch_begin, n_empty)
 
 

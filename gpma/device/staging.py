@@ -38,6 +38,8 @@ class Staging:
         self._address = 0
         self._device: Any = None
         self._under_way = False
+        self.uploaded_bytes = 0
+        """Since the beginning, of what was the host's."""
 
     def columns(self, n: int, *, weighted: bool) -> EdgeBatch:
         """Columns for ``n`` updates, to be filled, in pinned memory: ``bring`` need not copy them.
@@ -95,6 +97,7 @@ class Staging:
                 self._host[part].view(dtype)[:] = column
         self._under_way = True
         self._device.data.copy_from_host_async(self._address, places[-1][0].stop, self._stream)
+        self.uploaded_bytes += places[-1][0].stop
         keys, *of_weights, ops = (
             self._cupy.ndarray(n, dtype, self._device.data + part.start) for part, dtype in places
         )

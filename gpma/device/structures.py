@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..row_reads import CLASSES
+
 
 def _longs(*names: str) -> list[tuple[str, type[np.uint64]]]:
     """Addresses, sums and keys."""
@@ -27,7 +29,7 @@ STATE = np.dtype(
         *_longs("unfit", "tall", "window_begin", "window_height", "spills", "partials"),
         *_longs("outcome", "old_weights", "counters", "status"),
         *_longs("remote_keys", "remote_weights", "remote_counts"),
-        *_longs("remote_leaf", "remote_degrees", "remote_bits"),
+        *_longs("remote_leaf", "remote_degrees", "remote_bits", "remote_classes", "remote_reads"),
         *_words("n_leaves", "height", "leaf_least", "room", "n_vertices"),
         *_words("remote_n_leaves", "remote_stretch_begin", "remote_stretch_length"),
     ]
@@ -69,7 +71,8 @@ JOIN = np.dtype(
     ]
 )
 
-# Elements of arrays on the device.
+# In the device's memory: counters, and elements of arrays.
+READS = np.dtype([("by_class", np.uint64, 2 * CLASSES), ("others", np.uint64, 2), *_longs("lines")])
 ROW = np.dtype(_words("leaf", "degree"))
 RECORD = np.dtype([*_longs("key"), ("weight", np.float32), *_words("update")])
 ITEM = np.dtype(_words("leaf", "begin", "n_updates", "count"))
