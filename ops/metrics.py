@@ -54,6 +54,9 @@ BARRIER_OUTCOMES = ("complete", "expired", "crossed")
 REFUSALS = ("token", "tls", "request", "silent", "crowded", "full")
 PROGRAM_STATES = ("fresh", "running", "stale", "quarantined", "computing", "waiting")
 SIDES = ("host", "device")
+BUS_WAYS = ("zero_copy", "upload", "download")
+READ_WAYS = ("device", "zero_copy")
+"""How programs on a device read rows: those that it has, and those of the host, where they lie."""
 MOVE_REASONS = ("headroom", "room", "balance", "gain", "request", "evict")
 STAGES_OF_LIFE = ("compiling", "waiting", "reading", "loading", "computing", "recovering", "running", "stopping")
 """Kernels are compiled; the source is waited for, as it decides about the checkpoint; the checkpoint is read, and
@@ -301,6 +304,28 @@ class Metrics:
             "placement_move_failures", "Moves that found no memory; rows stayed where they were."
         )
 
+        self._bus_bytes = self._counter(
+            "bus_bytes",
+            "Bytes between host and device: zero_copy, lines of 128 bytes of the host's rows that programs read "
+            "where they lie, as they ask for them; upload, batches of updates and rows that move; download, "
+            "results, by what runs say has changed.",
+            "way",
+            BUS_WAYS,
+        )
+        self._way_predicted = self._counter(
+            "read_predicted_seconds",
+            "Time that runs on the device were thought to take, where some rows are the host's: device, to begin "
+            "and to read rows there; zero_copy, for those of the host.",
+            "way",
+            READ_WAYS,
+        )
+        self._way_measured = self._counter(
+            "read_seconds",
+            "Time that these runs took, divided by what reads of either kind have cost in many of them.",
+            "way",
+            READ_WAYS,
+        )
+
     def _moved(self, name: str, help: str) -> Counter:
         labels = ("reason", "to")
         self._declare(f"graphtide_{name}_total", "counter", labels, help)
@@ -316,6 +341,11 @@ class Metrics:
         )
         self._active = self._gauge("program_active_vertices", "Visits of vertices in the last refresh.", "program")
         self._edges_read = self._counter("program_edges_read", "Edges read by refreshes.", "program")
+        self._remote_edges = self._counter(
+            "program_remote_edges_read",
+            "Edges of the host's rows that refreshes on the device read where they lie.",
+            "program",
+        )
         self._iterations = self._counter("program_iterations", "Iterations of refreshes.", "program")
         self._restarts = self._counter(
             "program_restarts", "Refreshes that started over because that was cheaper.", "program"
@@ -693,6 +723,19 @@ class Metrics:
         self._moved_edges.labels(reason, to).inc(edges)
         self._move_seconds.inc(seconds)
 
+    def bus(self, way: str, n_bytes: int) -> None:
+        """Bytes went one of ``BUS_WAYS``."""
+        self._bus_bytes.labels(way).inc(n_bytes)
+
+    def rows_read(self, way: str, *, predicted_s: float, measured_s: float) -> None:
+        """Of a run on the device, some rows being the host's: what one of ``READ_WAYS`` was to take, and took."""
+        self._way_predicted.labels(way).inc(predicted_s)
+        self._way_measured.labels(way).inc(measured_s)
+
+    def remote_edges_read(self, program: str, edges: int) -> None:
+        """A run on the device (of a program named by its id) read so many edges of the host's rows."""
+        self._remote_edges.labels(program).inc(edges)
+
     def move_failed(self) -> None:
         """A move found no memory."""
         self._move_failures.inc()
@@ -735,6 +778,7 @@ class Metrics:
             self._states[program] = state
         self._audit_repairs.labels(program)  # the zero before the first one
         self._moves.labels(program)
+        self._remote_edges.labels(program)
         for name in PROGRAM_STATES:
             self._state.labels(program, name).set(int(name == state))
 
@@ -743,7 +787,8 @@ class Metrics:
         with self._lock:
             self._states.pop(program, None)
         for metric in (
-            *(self._runs, self._active, self._edges_read, self._iterations, self._restarts, self._bound),
+            *(self._runs, self._active, self._edges_read, self._remote_edges),
+            *(self._iterations, self._restarts, self._bound),
             *(self._program_time, self._audit_repairs, self._moves),
         ):
             _forget(metric, program)
@@ -917,6 +962,7 @@ def catalogue_markdown() -> str:
         labels = ", ".join(f"`{label}`" for label in metric.labels)
         lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
     values = {"op": OPS, "kind": CHANGES, "stage": STAGES, "state": PROGRAM_STATES, "side": SIDES, "to": SIDES}
+    values["way"] = BUS_WAYS + READ_WAYS[:1]
     lines += ["", "Values of labels: " + "; ".join(f"`{k}`: {', '.join(v)}" for k, v in values.items()) + "."]
     lines += [f"`stage` of `graphtide_stage`: {', '.join(STAGES_OF_LIFE)}."]
     lines += [

@@ -96,6 +96,12 @@ class Survey:
             np.maximum(1, edges / np.maximum(1, rows)), rows, edges, heat, np.tile(_AGE, CLASSES // _AGES)
         )
 
+    def of_vertices(self) -> Bytes:
+        """The class of each vertex (uint8[n]); one whose rows are empty is in the class of those with one edge."""
+        classes = np.empty(self._columns.owner.size, np.uint8)
+        _classes_of(self._columns, classes)
+        return classes
+
     def listed(self, side: int, price: Floats, edges: float) -> Listed:
         """The movable vertices of a side with the lowest prices (float64[64]), until they have so many edges."""
         _, rank = np.unique(price, return_inverse=True)
@@ -264,10 +270,18 @@ def _classes(vertices: Vertices, edges: Counts, changed: Ticks, tick: Int, class
         classes[i] = _class_of(edges[i], changed[vertices[i]], tick)
 
 
+@uncounted
+def _classes_of(columns: _Columns, classes: Bytes) -> None:
+    for v in range(classes.size):
+        classes[v] = _class_of(_edges_of(columns, v), columns.changed[v], columns.tick)
+
+
 def warm_up() -> None:
     """Compile the kernels, or load them from the cache."""
     ages = RowAges()
     one = np.ones(1, np.uint32)
     for in_degrees in (one, one[:0]):
-        ages.survey(Stock(np.zeros(1, np.uint8), one, in_degrees), 1).listed(HOST, np.ones(CLASSES), 1)
+        seen = ages.survey(Stock(np.zeros(1, np.uint8), one, in_degrees), 1)
+        seen.listed(HOST, np.ones(CLASSES), 1)
+        seen.of_vertices()
     ages.classes(one, np.ones(1, np.int64))

@@ -26,6 +26,7 @@ class Measures(NamedTuple):
     arrays. ``*_apply_s``, ``*_programs_s``: how long each processor worked on the batch and on programs.
     ``updates``: of the batch. ``remote_s``: how long the device read rows of the host; ``reads`` int64[64]:
     edges that programs read on the device's behalf, wherever they lay, by class; None: nobody counted.
+    ``other_reads``: those of which only that much is known, such as of passes over everything.
     ``moved_edges``, ``moved_s``: what moved since the epoch before, and how long that took.
     """
 
@@ -41,6 +42,7 @@ class Measures(NamedTuple):
     updates: int = 0
     remote_s: float = 0.0
     reads: Counts | None = None
+    other_reads: int = 0
     moved_edges: int = 0
     moved_s: float = 0.0
 
@@ -76,7 +78,7 @@ class Reads:
     _share: float = 1.0
     _is_new: bool = True
 
-    def see(self, reads: Counts) -> None:
+    def see(self, reads: Counts | Floats) -> None:
         if self._is_new:
             self._mean, self._variance, self._is_new = reads.astype(np.float64), np.zeros(reads.size), False
             return

@@ -27,15 +27,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..gpma.edges import Vertices
-from .classes import DEVICE, NO_LIMIT, RowAges, Stock, Survey
+import numpy as np
+
+from .classes import CLASSES, DEVICE, NO_LIMIT, Bytes, RowAges, Stock, Survey
 from .division import SPARE, SPARE_MIN
 from .gains import Exchange, Worth, best_exchange, bus_seconds
 from .measures import BUDGET, WINDOW, Mean, Measures, Rate, Reads, Window
 from .moves import EDGES_LEAST, EDGES_MAX, Decision, Move, Moves, Plan, Reason, plan
 from .placement import HOST
 from .policies import DEFAULT, KEY_BYTES, POLICIES, Floats, cost
-from .reading import Reading, reading
 from .waits import LOOK_MIN, Exchanges, Relief, Turns
 
 ROOM_MIN, ROOM = 0.3, 0.25
@@ -82,6 +82,8 @@ class Rebalancer:
         self._relief: Relief | None = None
         self._patient_until = 0
         self._known: Stock | None = None
+        self._looked: Survey | None = None
+        self._shares = np.zeros(CLASSES)
         self._host_slower = _HOST_SLOWER
         self._requested = self._frozen = False
 
@@ -169,12 +171,13 @@ class Rebalancer:
         self.ages.moved(leaving.vertices)
         return Move(leaving.vertices, HOST, "evict", n)
 
-    def reading(self, vertices: Vertices) -> Reading | None:
-        """What it is for a program to read the rows of these vertices, each once, as they were at the last look.
+    def take_classes(self) -> Bytes | None:
+        """The class of each vertex (uint8[n]), to count reads by until the next ones; None: they are as they were.
 
-        None: nobody has looked yet.
+        They are told after a look at all vertices, and are of the rows as these were then.
         """
-        return None if self._known is None else reading(vertices, self._known, self.ages)
+        looked, self._looked = self._looked, None
+        return None if looked is None else looked.of_vertices()
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
@@ -189,7 +192,8 @@ class Rebalancer:
         self._move_s.see(measures.moved_s, measures.moved_edges)
         self._earn(measures)
         if measures.reads is not None:
-            self._reads.see(measures.reads)
+            others = measures.other_reads * self._shares  # as if all rows were read alike
+            self._reads.see(measures.reads + others)
         if self._moving is not None:
             self._moving.moved_edges += measures.moved_edges
             self._moving.moved_s += measures.moved_s
@@ -228,7 +232,10 @@ class Rebalancer:
             self._balance(measures)
             if self._plan is None:
                 self._fill(measures)
-        if self._plan is None and self._exchanges_pay(measures):
+        if self._plan is None and self._known is None and self._may_look(measures):
+            self._survey()  # from now on it can be counted which rows are read
+            self._exchanges.looked()
+        elif self._plan is None and self._exchanges_pay(measures):
             survey = self._survey()
             least_s = PAYS * 2 * self._move_s.value / HORIZON
             exchange = self._best_exchange(survey, least_s)
@@ -277,12 +284,14 @@ class Rebalancer:
             why = f"{measures.headroom:.1%} of the device's memory is free"
             self._begin("room", why, self._survey(), coming=coming)
 
+    def _may_look(self, measures: Measures) -> bool:
+        """Whether there are rows to exchange, and time to look for the first time."""
+        return min(measures.host_edges, measures.device_edges) > 0 and self._exchanges.is_due(0)
+
     def _exchanges_pay(self, measures: Measures) -> bool:
-        """Whether they may: rows are read over the bus, or it is not known yet, and there is time to look."""
-        if 0 in (measures.host_edges, measures.device_edges):
+        """Whether they may: rows are read over the bus, and there is time to look."""
+        if 0 in (measures.host_edges, measures.device_edges) or self._known is None:
             return False
-        if self._known is None:
-            return self._exchanges.is_due(0)
         return self._remote_s.value > 0 and self._exchanges.is_due(self._known.owner.size)
 
     def _best_exchange(self, survey: Survey, least_s: float) -> Exchange:
@@ -325,7 +334,10 @@ class Rebalancer:
     def _survey(self) -> Survey:
         longest = _LONG_ROW * self._affordable(BUDGET * self._epoch_s.value)
         self._known = self._stock()
-        return self.ages.survey(self._known, min(EDGES_MAX, longest))
+        self._looked = self.ages.survey(self._known, min(EDGES_MAX, longest))
+        edges = self._looked.edges.sum(axis=0)
+        self._shares = edges / max(1, int(edges.sum()))
+        return self._looked
 
     def _affordable(self, seconds: float) -> int:
         return min(EDGES_MAX, max(EDGES_LEAST, int(seconds / self._move_s.value)))

@@ -702,6 +702,15 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
             "device": {"name": "card", "lost": None},
             "headroom": 0.125,
             "applied": {"device": {"updates": 14, "seconds": 0.5}},
+            "bus": {
+                "bytes": {"zero_copy": 1280, "upload": 90, "download": 16},
+                "edges_read": {"hops": {"device": 4, "zero_copy": 70}},
+                "seconds": {
+                    "device": {"predicted": 0.125, "measured": 0.25},
+                    "zero_copy": {"predicted": 0.75, "measured": 1.5},
+                },
+                "gigabytes_per_second": {"hops": 22.5},
+            },
             "policy": "cost",
             "rebalancing": {
                 "frozen": False,
@@ -722,6 +731,13 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
             ["side", "vertices", "edges", "bytes", "updates", "seconds"],
             ["host", "1", "8", "100", "0", "0"],
             ["device", "4", "6", "90", "14", "0.5"],
+            ["way", "bytes", "predicted", "s", "took", "s"],
+            ["device", "-", "0.125", "0.25"],
+            ["zero_copy", "1280", "0.75", "1.5"],
+            ["upload", "90", "-", "-"],
+            ["download", "16", "-", "-"],
+            ["program", "edges", "read,", "device", "edges", "read,", "zero_copy", "GB/s", "over", "the", "bus"],
+            ["hops", "4", "70", "22.5"],
             [
                 *("epochs", "ago", "reason", "to", "host", "to", "device"),
                 *("moved", "predicted", "s", "took", "s"),

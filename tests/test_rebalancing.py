@@ -590,27 +590,6 @@ def test_equal_measures_equal_decisions() -> None:
     assert first == second and any(first[0])
 
 
-def test_what_it_is_to_read_rows_is_reckoned() -> None:
-    """By lengths that were seen when exchanges were last looked for; of many rows from a sample."""
-    there = sides(0.5)
-    some = vertices(0, 1_000)
-    assert there.rebalancer.reading(some) is None
-    run(there, 20, lambda _: QUIET)
-    reading = there.rebalancer.reading(some)
-    assert reading is not None and reading.by_class.sum() == there.degrees[some].sum()
-    exact = there.epoch(Load(some, NONE))
-    assert reading.remote_bytes == pytest.approx(exact.remote_s / there.remote_s, abs=1) and exact.remote_s > 0
-    assert exact.reads is not None and (reading.by_class == exact.reads).all()
-    many = there.rebalancer.reading(vertices(0, N))
-    none = there.rebalancer.reading(vertices(N, N + 5))
-    assert many is not None and none is not None
-    all_of_them = there.epoch(Load(vertices(0, N), NONE))
-    assert many.remote_bytes == pytest.approx(all_of_them.remote_s / there.remote_s, rel=0.25)
-    assert many.by_class.sum() == pytest.approx(there.degrees.sum(), rel=0.25)
-    # Vertices that were not there yet count nothing.
-    assert none.by_class.sum() == none.remote_bytes == 0
-
-
 def test_means_of_reads_and_how_sure_they_are() -> None:
     reads, rng = Reads(), np.random.default_rng(9)
     assert reads.bounds() == (None, None)

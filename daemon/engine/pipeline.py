@@ -345,8 +345,9 @@ class Pipeline:
         point("epoch.published")
         self.reuse.published(taken[-1].item, change, self.graph.alive, hold=self._holds_names)
         published = time.perf_counter()
+        read = self.sides.ran(runs)
         if self.rebalancing is not None:
-            self.rebalancing.after(Epoch(batch, runs, published - started))
+            self.rebalancing.after(Epoch(batch, runs, published - started, read))
         self._record(taken, change, runs)
         self.metrics.epoch(
             updates=updates,

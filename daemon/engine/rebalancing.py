@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...compute.engine import ProgramRun
+from ...gpma.device_failure import is_of_device
 from ...gpma.edges import EdgeBatch, EdgeList, Vertices, destinations, sources
 from ...gpma.vertex_columns import grown, new_column
 from ...ops.metrics import MOVE_REASONS, Metrics
@@ -30,6 +31,7 @@ from ...partition.split_rows import SideFull
 from ..config.settings import PartitionConfig
 from ..failpoints import point
 from .storage import StorageGate
+from .traffic import NOTHING, EpochReads
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +57,12 @@ class Room(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What an epoch was: what it applied, what programs did, and how long all of it took."""
+    """What an epoch was: what it applied, what programs did, how long all of it took, and what they read."""
 
     batch: EdgeBatch
     runs: Sequence[ProgramRun]
     seconds: float
+    read: EpochReads = NOTHING
 
 
 def load(graph: Graph, edges: EdgeList, n_vertices: int, dead: Vertices | None, room: Room, policy: str) -> None:
@@ -121,6 +124,19 @@ class Rebalancing:
             self._carry_out(moves)
         if self._room() is not None:
             self._graph.placement.newcomers = self._rebalancer.newcomers
+            self._classify()
+
+    def _classify(self) -> None:
+        """Have reads counted by the classes of the newest look; a device that fails at it is lost."""
+        classes, device = self._rebalancer.take_classes(), self._graph.device
+        if classes is None or device is None:
+            return
+        try:
+            device.classify(classes)
+        except Exception as error:
+            if not is_of_device(error):
+                raise
+            self._graph.drop_device(f"{type(error).__name__}: {error}")
 
     def make_room(self, error: NoMemory, updates: int, tries: int) -> bool:
         """Whether a batch of so many updates is to be tried again, if it is the device that had no memory for it.
@@ -206,6 +222,9 @@ class Rebalancing:
             host_programs_s=sum(run.seconds for run in epoch.runs if not run.on_device),
             device_programs_s=sum(run.seconds for run in epoch.runs if run.on_device),
             updates=len(epoch.batch),
+            remote_s=epoch.read.bus_s,
+            reads=epoch.read.by_class,
+            other_reads=epoch.read.others,
             moved_edges=self._moved_edges,
             moved_s=self._moved_s,
         )

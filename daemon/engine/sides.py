@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
 from ...compute.device import NoTwin, require_twin
+from ...compute.engine import ProgramRun
 from ...compute.program import Program
 from ...gpma import runtime
 from ...gpma.device import card
@@ -20,6 +21,7 @@ from ..again import LostDevice
 from ..config.settings import Config, DeviceConfig
 from ..errors import ConfigError
 from ..memory import budget_bytes
+from .traffic import EpochReads, Traffic
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +98,7 @@ class Sides:
         self._card = card
         self._lost_before = lost
         self._applied: dict[str, dict[str, float]] = {}
+        self._traffic = Traffic(graph, metrics)
         self._lost = False
 
     def applied(self, updates: int, seconds: float) -> None:
@@ -107,6 +110,10 @@ class Sides:
             total["updates"] += part.updates
             total["seconds"] += part.seconds
             self._metrics.applied(part.side, updates=part.updates, seconds=part.seconds)
+
+    def ran(self, runs: Sequence[ProgramRun]) -> EpochReads:
+        """To be called with the runs of an epoch: what they read while rows were on both sides."""
+        return self._traffic.ran(runs, self._programs())
 
     def look(self) -> None:
         """To be called after every change."""
@@ -148,7 +155,7 @@ class Sides:
 
     def placement(self) -> dict[str, Any]:
         """For the request ``placement``: what ``stats`` has, and what sides applied since the start."""
-        return {**self.stats(), "headroom": self.headroom, "applied": self._applied}
+        return {**self.stats(), "headroom": self.headroom, "applied": self._applied, "bus": self._traffic.stats()}
 
     @property
     def headroom(self) -> float | None:

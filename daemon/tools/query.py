@@ -216,13 +216,14 @@ DECISIONS = {
 
 
 def _placement(params: Mapping[str, Any], answer: Mapping[str, Any], console: Console) -> Split:
-    """A table of sides, one of what was decided lately, and one of the vertices that were asked for."""
+    """Tables of sides, of the bus, of what was decided lately, and of the vertices that were asked for."""
     rest = dict(answer)
     sides = rest.pop("sides")
     applied = rest.pop("applied")
     columns = {"side": sides, **{name: rest.pop(name) for name in ("vertices", "edges", "bytes")}}
     columns |= {name: [applied.get(side, {}).get(name, 0) for side in sides] for name in ("updates", "seconds")}
     console.print(table(tuple(columns), zip(*columns.values(), strict=True)))
+    _bus(rest.pop("bus"), console)
     rebalancing = dict(rest.pop("rebalancing") or {})
     if decisions := rebalancing.pop("decisions", []):
         rows = [[decision[name] for name in DECISIONS] for decision in decisions]
@@ -232,6 +233,23 @@ def _placement(params: Mapping[str, Any], answer: Mapping[str, Any], console: Co
     }
     asked: dict[str, list[Any]] = {VERTEX: params["vertices"]} if of_vertices else {}
     return {**asked, **of_vertices}, {**rest, **({"rebalancing": rebalancing} if rebalancing else {})}
+
+
+def _bus(bus: Mapping[str, Any], console: Console) -> None:
+    """What came over the bus by way, and what reads took; by program what was read. Nothing: nothing was."""
+    moved, seconds, read = bus["bytes"], bus["seconds"], bus["edges_read"]
+    if any(moved.values()):
+        rows = [
+            [way, moved.get(way), *(seconds.get(way, {}).get(name) for name in ("predicted", "measured"))]
+            for way in dict.fromkeys([*seconds, *moved])
+        ]
+        console.print(table(("way", "bytes", "predicted s", "took s"), rows))
+    if read:
+        rows = [
+            [program, *edges.values(), bus["gigabytes_per_second"].get(program)] for program, edges in read.items()
+        ]
+        ways = next(iter(read.values()))
+        console.print(table(("program", *(f"edges read, {way}" for way in ways), "GB/s over the bus"), rows))
 
 
 def _parallel(params: Mapping[str, Any], answer: Mapping[str, Any]) -> Split:

@@ -107,4 +107,33 @@ MOVES = (
     ),
 )
 
-ROWS: dict[str, tuple[PanelSpec, ...]] = {"Placement": PLACEMENT, "Work": WORK, "Moves": MOVES}
+BUS = (
+    rates(
+        "Bytes between host and device",
+        "Bytes per second by way: zero_copy, lines of the host's rows that programs on the device read where they "
+        "lie; upload, batches of updates and rows that move; download, results.",
+        "Bps",
+        "bus_bytes_total",
+        "way",
+        stacked=True,
+    ),
+    rates(
+        "Edges read of the host's rows",
+        "Edges per second that programs on the device read over the bus.",
+        "ops",
+        "program_remote_edges_read_total",
+        "program",
+    ),
+    PanelSpec(
+        "What reads take",
+        "Seconds per second of programs on the device while some rows are the host's: for what they do there, and "
+        "for reads over the bus (zero_copy); as it was, and as it had been predicted from runs before.",
+        "percentunit",
+        (
+            Query(rate("read_seconds_total", "way"), "{{way}}"),
+            Query(rate("read_predicted_seconds_total", "way"), "{{way}}, predicted"),
+        ),
+    ),
+)
+
+ROWS: dict[str, tuple[PanelSpec, ...]] = {"Placement": PLACEMENT, "Work": WORK, "Moves": MOVES, "Bus": BUS}
