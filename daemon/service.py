@@ -40,11 +40,12 @@ from .engine.ad_hoc import AdHoc
 from .engine.asked import EngineAsked
 from .engine.auditing import BackgroundAudit
 from .engine.beside import Beside, GivenUp, ReadyKernels
+from .engine.host_rows import Extent, HostRows, host_rows_of
 from .engine.keeping import Keeping
 from .engine.pipeline import Pipeline
 from .engine.rebalancing import Rebalancing, Room
 from .engine.recording import Recording
-from .engine.sides import card_of, host_rows_of, refused
+from .engine.sides import card_of, refused
 from .engine.standing import Standing
 from .engine.steering import Steering
 from .engine.storage import Storage
@@ -352,7 +353,7 @@ class Service:
         for id, spec in self._usable_kept().items():
             programs.append(self._program(spec["name"], id, parameters_of(spec)))
             self.specs[id] = spec
-        self.graph = self._empty_graph(programs)
+        self.graph = self._empty_graph(programs, checkpoint)
         self._stack.callback(self.graph.close)
         self.index.crew = self.graph.crew
         self.window = self._make_window()
@@ -422,8 +423,10 @@ class Service:
         """What a program that came at run time needs."""
         return replace(kernels.Needs.of(self.config), programs=[(kind, dict(given))])
 
-    def _empty_graph(self, programs: Sequence[Program]) -> Graph:
+    def _empty_graph(self, programs: Sequence[Program], checkpoint: Checkpoint | None) -> Graph:
         """A graph that keeps what these programs need, on the device, too, where there is one that works.
+
+        ``checkpoint``: what it is to be loaded from.
 
         Raises:
             ConfigError: there is none that works, and the settings insist on it; or a program needs all rows on
@@ -436,6 +439,8 @@ class Service:
             "in_edges": any(program.needs_in_edges for program in programs) or self._watches_in_edges,
             "in_weights": any(program.needs_in_edges and program.needs_weights for program in programs),
         }
+
+        self._host_rows: HostRows | None = None
 
         def made(*, device: bool, host_rows: Literal["all", "owned"] = "all") -> Graph:
             return Graph(
@@ -450,18 +455,29 @@ class Service:
         if self.card is not None:
             from ..partition import device_side
 
-            host_rows = host_rows_of(config, programs)
+            found = host_rows_of(config, programs, self._extent(checkpoint, in_rows=kept["in_edges"]))
             try:
                 device_side.warm_up(**kept)
-                graph = made(device=True, host_rows=host_rows)
+                graph = made(device=True, host_rows=found.rows)
             except Exception as error:  # the compiler's and the driver's own types
                 refused(config.device, f"{type(error).__name__}: {error}")
                 self.card = None
             else:
+                self._host_rows = found
                 shares = "each row is on one side" if graph.owned else "the host keeps all rows"
-                log.info("a device keeps the graph beside the host: %s; %s", self.card, shares)
+                log.info("a device keeps the graph beside the host: %s; %s: %s", self.card, shares, found.reason)
                 return graph
         return made(device=False)
+
+    def _extent(self, checkpoint: Checkpoint | None, *, in_rows: bool) -> Extent:
+        """What is known of the graph that is to be, and of the card's memory, which there is."""
+        assert self.card is not None
+        entries = None
+        if checkpoint is not None and not checkpoint.is_empty:
+            twice = self.config.graph.directed and in_rows
+            entries = int(checkpoint.part("graph")["keys"].size) * (2 if twice else 1)
+        limit = self.card.limit_bytes
+        return Extent(entries, self.card.memory_bytes if limit is None else limit, self.weighted)
 
     @property
     def _watches_in_edges(self) -> bool:
@@ -657,6 +673,7 @@ class Service:
             numbering=self._numbering,
             card=self.card,
             lost=self._lost,
+            host_rows=self._host_rows,
             rebalancing=self._make_rebalancing(storage),
             results=self.results,
             window=self.window,

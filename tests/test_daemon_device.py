@@ -277,6 +277,9 @@ def test_a_daemon_keeps_the_graph_on_the_device_through_restarts(emulated_daemon
         assert placement["vertices"] == [200, 200] and min(placement["bytes"]) > 0
         assert placement["device"]["name"] == "emulated" and placement["device"]["lost"] is None
         assert placement["device"]["programs"] == ["bfs", "components"]
+        with daemon.client() as client:
+            told = client.placement()
+        assert "partition.host_rows is auto" in told["host_rows_reason"]
         page = page_of(daemon)
         assert (page["present"], page["lost_total"], page["memory_limit_bytes"]) == (1, 0, 1 << 30)
         assert page["programs"] == 2

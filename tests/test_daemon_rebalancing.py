@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from test_memory import System, edges, pipeline_of, prepared
 
-from graphtide.compute import registry
 from graphtide.daemon.config.load import from_tables
-from graphtide.daemon.config.settings import Config, PartitionConfig
+from graphtide.daemon.config.settings import PartitionConfig
 from graphtide.daemon.engine import rebalancing as module
 from graphtide.daemon.engine.rebalancing import Epoch, Rebalancing, Room
-from graphtide.daemon.engine.sides import Sides, host_rows_of
+from graphtide.daemon.engine.sides import Sides
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.ingest.prepared import PreparedQueue
@@ -380,23 +379,6 @@ def test_a_load_divides_rows_as_there_is_room(setting: Setting, fits: bool) -> N
 
 
 # -- the setting ----------------------------------------------------------------------------------------------
-
-
-def config(**tables: Any) -> Config:
-    return from_tables({"program": [{"name": "bfs", "source": 1, "id": "hops"}], **tables})
-
-
-def test_rows_are_on_one_side_only_where_all_programs_can_do_with_it() -> None:
-    hops = registry.make_program("bfs", "hops", {"source": 1})
-    cores = registry.make_program("kcore", "deep", {})
-    for host_rows in ("auto", "all"):
-        assert host_rows_of(config(partition={"host_rows": host_rows}), [hops, cores]) == "all"
-    owned = {"host_rows": "owned"}
-    assert host_rows_of(config(partition=owned), [hops]) == "owned"
-    with pytest.raises(ConfigError, match=r"program 'deep' needs all rows .*'kcore' have no twin"):
-        host_rows_of(config(partition=owned), [hops, cores])
-    with pytest.raises(ConfigError, match=r"program 'hops' needs all rows .*its place is the host"):
-        host_rows_of(config(partition=owned, compute={"place": "host"}), [hops])
 
 
 def test_wrong_settings_of_the_partition_are_named() -> None:

@@ -36,6 +36,7 @@ from ..state.checkpointer import Checkpointer, Newest
 from .auditing import BackgroundAudit
 from .between import BetweenEpochs
 from .follower import Since
+from .host_rows import HostRows
 from .rebalancing import Epoch, Rebalancing
 from .recording import Recording
 from .sides import Sides
@@ -109,6 +110,7 @@ class Pipeline:
         numbering: Mapping[str, Any] | None = None,
         card: Card | None = None,
         lost: LostDevice | None = None,
+        host_rows: HostRows | None = None,
         rebalancing: Rebalancing | None = None,
         results: Outgoing | None = None,
         window: Window | None = None,
@@ -117,8 +119,9 @@ class Pipeline:
         """``source``, ``dead_letters``: how reading goes on, and what was refused by reason, which are shown.
         ``numbering``: how vertices were numbered at the start, which is shown, too.
         ``stop``: ends a wait for memory. ``card``: the graph's device, if it has one; ``lost``: the one that
-        this start does without. ``rebalancing``: who moves rows between sides. ``results``: who writes what
-        changed. (None: nobody.) ``window``: what has edges expire; None: nothing.
+        this start does without; ``host_rows``: which rows the host keeps beside one. ``rebalancing``: who moves
+        rows between sides. ``results``: who writes what changed. (None: nobody.) ``window``: what has edges
+        expire; None: nothing.
 
         ``full_audit``: check everything after every epoch.
         """
@@ -142,7 +145,7 @@ class Pipeline:
         self.stop = stop
         self.dead_letters = dead_letters
         self.numbering = numbering
-        self.sides = Sides(self.graph, metrics, card, lambda: self.engine.programs, lost)
+        self.sides = Sides(self.graph, metrics, card, lambda: self.engine.programs, lost, host_rows)
         self.rebalancing = rebalancing
         self.results = results
         self.window = window

@@ -30,6 +30,7 @@ from ...partition.rebalancing import Rebalancer
 from ...partition.split_rows import SideFull
 from ..config.settings import PartitionConfig
 from ..failpoints import point
+from .host_rows import bytes_of_entry
 from .storage import StorageGate
 from .traffic import NOTHING, EpochReads
 
@@ -44,9 +45,6 @@ BYTES_OF_UPDATE = 64
 ALL_LEAVE = 2
 """After so many tries that found no memory for a batch, the host gets all rows."""
 EVERYTHING = 1 << 60
-
-BYTES_OF_EDGE, BYTES_OF_WEIGHT, DENSITY = 8, 4, 0.7
-"""What is thought that an edge takes of each array."""
 
 
 class Room(NamedTuple):
@@ -71,7 +69,7 @@ def load(graph: Graph, edges: EdgeList, n_vertices: int, dead: Vertices | None, 
     Raises:
         NoMemory: there is not enough, on the host neither.
     """
-    each = (BYTES_OF_EDGE + (BYTES_OF_WEIGHT if graph.weighted else 0)) / DENSITY
+    each = bytes_of_entry(weighted=graph.weighted)
     graph.divide_by(lambda out, in_: divide(out, in_, each, room.limit, POLICIES[policy]))
     graph.load(edges, n_vertices, dead)
 

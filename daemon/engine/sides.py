@@ -6,9 +6,8 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
-from ...compute.device import NoTwin, require_twin
 from ...compute.engine import ProgramRun
 from ...compute.program import Program
 from ...gpma import runtime
@@ -18,9 +17,10 @@ from ...ops.metrics import Metrics
 from ...partition.graph import Graph
 from ...partition.graph_rows import SideApply
 from ..again import LostDevice
-from ..config.settings import Config, DeviceConfig
+from ..config.settings import DeviceConfig
 from ..errors import ConfigError
 from ..memory import budget_bytes
+from .host_rows import HostRows
 from .traffic import EpochReads, Traffic
 
 log = logging.getLogger(__name__)
@@ -58,27 +58,6 @@ def refused(config: DeviceConfig, reason: str) -> None:
     log.info("no device is used: %s", reason)
 
 
-def host_rows_of(config: Config, programs: Iterable[Program]) -> Literal["all", "owned"]:
-    """Which rows the host keeps beside a device, where these programs are to run.
-
-    Raises:
-        ConfigError: each row is to be on one side only, and a program runs on the host, which needs all.
-    """
-    if config.partition.host_rows != "owned":  # ``auto`` is decided here
-        return "all"
-    for program in programs:
-        try:
-            if config.place_of(program.id) == "host":
-                raise NoTwin("its place is the host, by the configuration")
-            require_twin(program)
-        except NoTwin as error:
-            raise ConfigError(
-                f"partition.host_rows is owned, and program {program.id!r} needs all rows on the host: {error}. "
-                f'Set partition.host_rows = "all", or leave the program out'
-            ) from error
-    return "owned"
-
-
 class Sides:
     """What the daemon tells of the sides: in metrics, in ``stats``, and in the log where the device is lost."""
 
@@ -89,14 +68,17 @@ class Sides:
         card: Card | None = None,
         programs: Callable[[], Iterable[Program]] = tuple,
         lost: LostDevice | None = None,
+        host_rows: HostRows | None = None,
     ) -> None:
         """``card``: the device of the graph, if it has one; ``programs``: those that run, wherever they do;
-        ``lost``: the device that this start does without."""
+        ``lost``: the device that this start does without; ``host_rows``: what was decided, where there was a
+        choice."""
         self._graph = graph
         self._programs = programs
         self._metrics = metrics
         self._card = card
         self._lost_before = lost
+        self._reason = "there is no device" if host_rows is None else host_rows.reason
         self._applied: dict[str, dict[str, float]] = {}
         self._traffic = Traffic(graph, metrics)
         self._lost = False
@@ -154,8 +136,14 @@ class Sides:
         }
 
     def placement(self) -> dict[str, Any]:
-        """For the request ``placement``: what ``stats`` has, and what sides applied since the start."""
-        return {**self.stats(), "headroom": self.headroom, "applied": self._applied, "bus": self._traffic.stats()}
+        """For the request ``placement``: what ``stats`` has, why, and what sides did since the start."""
+        return {
+            **self.stats(),
+            "host_rows_reason": self._reason,
+            "headroom": self.headroom,
+            "applied": self._applied,
+            "bus": self._traffic.stats(),
+        }
 
     @property
     def headroom(self) -> float | None:
