@@ -455,7 +455,8 @@ class Service:
         if self.card is not None:
             from ..partition import device_side
 
-            found = host_rows_of(config, programs, self._extent(checkpoint, in_rows=kept["in_edges"]))
+            extent = _extent(checkpoint, self.card, arrays=2 if kept["directed"] and kept["in_edges"] else 1)
+            found = host_rows_of(config, programs, extent._replace(weighted=self.weighted))
             try:
                 device_side.warm_up(**kept)
                 graph = made(device=True, host_rows=found.rows)
@@ -468,16 +469,6 @@ class Service:
                 log.info("a device keeps the graph beside the host: %s; %s: %s", self.card, shares, found.reason)
                 return graph
         return made(device=False)
-
-    def _extent(self, checkpoint: Checkpoint | None, *, in_rows: bool) -> Extent:
-        """What is known of the graph that is to be, and of the card's memory, which there is."""
-        assert self.card is not None
-        entries = None
-        if checkpoint is not None and not checkpoint.is_empty:
-            twice = self.config.graph.directed and in_rows
-            entries = int(checkpoint.part("graph")["keys"].size) * (2 if twice else 1)
-        limit = self.card.limit_bytes
-        return Extent(entries, self.card.memory_bytes if limit is None else limit, self.weighted)
 
     @property
     def _watches_in_edges(self) -> bool:
@@ -978,6 +969,14 @@ def milliseconds(seconds: float) -> int:
 def id_column(ids: Sequence[ExternalId], kind: str) -> IdColumn:
     """External ids as the column that the vertex index takes."""
     return StringColumn.of(map(str, ids)) if kind == "string" else np.array(ids, np.int64)
+
+
+def _extent(checkpoint: Checkpoint | None, card: Card, *, arrays: int) -> Extent:
+    """What a checkpoint tells of the graph that is to be, kept in so many arrays, and what a card has for it."""
+    entries = None
+    if checkpoint is not None and not checkpoint.is_empty:
+        entries = arrays * int(checkpoint.part("graph")["keys"].size)
+    return Extent(entries, card.memory_bytes if card.limit_bytes is None else card.limit_bytes)
 
 
 def _require_source(checkpoint: Checkpoint, store: CheckpointStore) -> None:

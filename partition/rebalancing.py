@@ -36,7 +36,7 @@ from .measures import BUDGET, WINDOW, Mean, Measures, Rate, Reads, Window
 from .moves import EDGES_LEAST, EDGES_MAX, Decision, Move, Moves, Plan, Reason, plan
 from .placement import HOST
 from .policies import DEFAULT, KEY_BYTES, POLICIES, Floats, cost
-from .waits import LOOK_MIN, Exchanges, Relief, Turns
+from .waits import LOOK_MIN, Exchanges, Looks, Relief, Turns
 
 ROOM_MIN, ROOM = 0.3, 0.25
 """The share of the device's memory that is free before rows come, and after."""
@@ -75,7 +75,7 @@ class Rebalancer:
         self._reads = Reads()
         self._move_s = Rate(_MOVE_S * EDGES_LEAST, EDGES_LEAST)
         self._purse_s = 0.0
-        self._turns, self._exchanges = Turns(), Exchanges()
+        self._turns, self._exchanges, self._looks = Turns(), Exchanges(), Looks()
         self._plan: Plan | None = None
         self._moving: Decision | None = None
         self._decisions: deque[Decision] = deque(maxlen=_DECISIONS)
@@ -99,18 +99,20 @@ class Rebalancer:
         return self._frozen
 
     def freeze(self) -> None:
-        """Nothing moves any more but by ``evict``; what is under way stops where it is."""
+        """Nothing moves any more but by ``evict``; what is under way stops where it is. Harmless to repeat."""
         self._frozen = True
         self._drop()
 
     def thaw(self) -> None:
-        """Rows move again, by what is measured from now on."""
-        self._frozen = False
-        self._restart()
+        """Rows move again, by what is measured from now on; harmless where they do."""
+        if self._frozen:
+            self._frozen = False
+            self._restart()
 
     def request(self) -> None:
         """Rebalance without thresholds and waits, within the budgets: after the next epoch, when what is under way
-        is over, and nothing is frozen."""
+        is over, nothing is frozen, and looks for requests before it have taken no more than their share of the
+        time. Several before that are one."""
         self._requested = True
 
     def budget(self) -> int:
@@ -189,6 +191,7 @@ class Rebalancer:
         self._epoch_s.see(measures.seconds)
         self._remote_s.see(measures.remote_s)
         self._exchanges.see(measures)
+        self._looks.see(measures.seconds)
         self._move_s.see(measures.moved_s, measures.moved_edges)
         self._earn(measures)
         if measures.reads is not None:
@@ -225,7 +228,7 @@ class Rebalancer:
         self._relief = Relief(self._epoch, measures.device_bytes, measures.device_edges, self._edge_bytes())
 
     def _decide(self, measures: Measures) -> None:
-        if self._requested:
+        if self._requested and self._looks.take(self._stock().owner.size):
             self._requested = False
             self._fulfil(measures)
         elif self._window.is_full:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .measures import BUDGET, WINDOW, Measures
 
-# Seconds that a pass over the vertices takes for each, of which exchanges are looked for in BUDGET of all time.
+# Seconds that a pass over the vertices takes for each. BUDGET of all time is spent on looks that can wait.
 _LOOK_S = 2e-8
 LOOK_MIN = 16
 """Epochs between two looks, at least."""
@@ -31,6 +31,24 @@ class Turns:
             since = epoch - self.epoch
             self.wait = WINDOW if since >= 8 * self.wait else min(2 * self.wait, _WAIT_MAX)
         self.to, self.epoch = to, epoch
+
+
+@dataclass(slots=True)
+class Looks:
+    """What requests may spend on looks at all vertices: a share of the time, and the first one at once."""
+
+    purse_s: float = float("inf")
+
+    def see(self, seconds: float) -> None:
+        self.purse_s += BUDGET * seconds
+
+    def take(self, n_vertices: int) -> bool:
+        """Whether there is enough for a look, which is paid for then; nothing is saved beyond it."""
+        price = _LOOK_S * n_vertices
+        if self.purse_s < price:
+            return False
+        self.purse_s = 0.0
+        return True
 
 
 class Relief(NamedTuple):

@@ -143,7 +143,7 @@ def test_a_device_that_does_not_work_is_an_error_only_where_it_must_be_there(
         there = card_of(config.device)
         service: Any = SimpleNamespace(config=config, weighted=True, card=there, _watches_in_edges=False)
         with cuda_emulator.failing_card(20, quiet=True):
-            graph = Service._empty_graph(service, [])
+            graph = Service._empty_graph(service, [], None)
         return graph, service.card
 
     caplog.set_level(logging.INFO)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import mean
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from simulated_sides import EDGE_BYTES, Load, Sides
 
-from graphtide.partition.classes import CLASSES, DEVICE, REST
+from graphtide.partition.classes import CLASSES, DEVICE, REST, RowAges
 from graphtide.partition.division import SPARE, SPARE_MIN, divide
 from graphtide.partition.measures import BUDGET, WINDOW, Measures, Reads
 from graphtide.partition.moves import EDGES_MAX
@@ -519,6 +520,82 @@ def test_a_request_needs_no_threshold_and_keeps_the_budget() -> None:
     there.rebalancer.request()
     run(there, 100, lambda _: QUIET)
     assert reasons(there) == ["request", "request"] and SPARE <= headroom(there) < SPARE + 0.03
+
+
+def test_requests_in_every_epoch_cost_their_share_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look is a pass over all vertices: of epochs that take much less, few begin with one, whoever asks."""
+    looked = []
+    survey = RowAges.survey
+
+    def counted(*given: Any, **how: Any) -> Any:
+        looked.append(1)
+        return survey(*given, **how)
+
+    monkeypatch.setattr(RowAges, "survey", counted)
+    there = sides(0.5)
+    there.limit = int(there.limit * 1.09)
+    price_s = 2e-8 * N
+    there.seen = lambda measures: measures._replace(seconds=price_s)
+    begun = len(looked)
+    for _ in range(200):
+        there.rebalancer.request()
+        run(there, 1, lambda _: QUIET)
+    assert 1 <= len(looked) - begun <= 1 + 200 * BUDGET + 1
+    there.check_rests(REST)
+    there.check_budgets()
+
+
+def test_requests_in_every_epoch_have_no_row_go_to_and_fro() -> None:
+    there = sides(0.5)
+    there.remote_s = 1e-8
+    rng = np.random.default_rng(3)
+    for k in range(400):
+        there.limit = int(there.limit * (1.3 if k % 40 == 0 else 1 / 1.3 if k % 40 == 20 else 1))
+        there.rebalancer.request()
+        run(there, 1, uniform(rng))
+    there.check_rests(REST)
+    there.check_budgets()
+
+
+def test_to_thaw_what_moves_changes_nothing() -> None:
+    """Whoever thaws in every epoch does not keep rows where they are."""
+    once, often = sides(0.5), sides(0.5)
+    for there in (once, often):
+        there.limit *= 3
+    for _ in range(3 * WINDOW):
+        often.rebalancer.thaw()
+        for there in (once, often):
+            run(there, 1, lambda _: QUIET)
+    assert often.rebalancer.decisions == once.rebalancer.decisions != []
+
+
+def test_frozen_and_thawed_in_turns_rows_rest_and_budgets_hold() -> None:
+    there = sides(0.9)
+    for k in range(300):
+        if k % 3 == 0:
+            there.rebalancer.freeze()
+        elif k % 3 == 1:
+            there.rebalancer.thaw()
+        if k == 100:
+            there.limit //= 2
+        run(there, 1, lambda _: QUIET)
+    there.check_rests(REST)
+    there.check_budgets()
+    assert headroom(there) > SPARE_MIN
+
+
+def test_a_request_waits_until_nothing_is_frozen() -> None:
+    there = sides(0.5)
+    there.limit = int(there.limit * 1.09)
+    there.rebalancer.freeze()
+    there.rebalancer.request()
+    run(there, 20, lambda _: QUIET)
+    assert reasons(there) == []
+    there.rebalancer.thaw()
+    run(there, 1, lambda _: QUIET)
+    assert reasons(there) == ["request"]
 
 
 # -- budgets ------------------------------------------------------------------------------------------------------
