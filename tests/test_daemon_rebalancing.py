@@ -173,6 +173,27 @@ def test_no_memory_for_a_batch_has_rows_leave_more_of_them_each_time_and_at_last
     setting.epoch()
 
 
+def test_rows_leave_for_want_of_memory_though_they_are_frozen(setting: Setting) -> None:
+    """And stay frozen: what left does not come back, and new vertices are the host's, until they may move."""
+    setting.epoch()
+    setting.all_to_the_device()
+    setting.moves.freeze(thaw=False)
+    setting.moves.request()
+    before = setting.graph.export()
+    assert setting.moves.make_room(no_memory(1), 10, 0)
+    owned = setting.owned()
+    assert 0 < owned[0] < N and setting.moves.frozen
+    for _ in range(100):
+        setting.epoch(20)
+        assert setting.owned() == owned
+    assert setting.moves.make_room(no_memory(1), 10, module.ALL_LEAVE)
+    assert setting.owned() == (N, 0) and setting.moves.frozen
+    assert [one["reason"] for one in setting.moves.stats()["decisions"]] == ["evict", "evict"]
+    assert setting.graph.n_edges > 0 and len(before) > 0
+    setting.moves.freeze(thaw=True)
+    setting.until(lambda: setting.owned()[1] > 0)
+
+
 def test_new_vertices_that_the_device_has_no_memory_for_are_the_hosts_at_once(setting: Setting) -> None:
     setting.graph.placement.newcomers = 1
     assert setting.moves.make_room(no_memory(1), 10, 0), "the batch is tried again"

@@ -24,7 +24,7 @@ from graphtide.gpma.edges import EdgeBatch
 from graphtide.gpma.row_reads import CLASSES, RowReads
 from graphtide.ops.metrics import Metrics
 from graphtide.partition import moves, run_costs
-from graphtide.partition.graph import Graph
+from graphtide.partition.graph import Graph, RowsLost
 from graphtide.partition.placement import HOST
 
 DEVICE = 1
@@ -114,9 +114,10 @@ class Living:
         self.apply(np.concatenate([chain, rows(rng, self.READ, 8), rows(rng, self.OTHERS, 40)]))
         self.graph.migrate(self.READ.astype(np.uint32), HOST)
 
-    def room(self) -> Room:
+    def room(self) -> Room | None:
         """As much is free as neither has rows come nor go."""
-        assert self.graph.device is not None
+        if self.graph.device is None:
+            return None
         held = 20 * sum(array.n_edges for array in self.graph.device.arrays)
         return Room(held, int(held / 0.77))
 
@@ -203,3 +204,28 @@ def test_a_card_that_fails_when_it_is_told_classes_is_lost(living: Callable[...,
     there.graph.device.classify = fail  # type: ignore[method-assign]
     there.epoch(1)
     assert there.graph.device_lost is not None and there.graph.rows_lost
+
+
+def test_wherever_a_card_fails_while_rows_move_its_rows_are_lost_and_nothing_else(
+    living: Callable[..., Living],
+) -> None:
+    """In the batch, in the run, when its reads are asked for, in a move, or when classes are told."""
+    lost = 0
+    for at in range(0, 400, 3):
+        there = living()
+        there.epoch(1)
+        there.moves.request()
+        with cuda_emulator.failing_card(at, quiet=at % 2 == 1) as fault:
+            try:
+                there.epoch(0)
+            except RowsLost:
+                assert there.graph.device is None
+            is_broken = fault.broken
+        if is_broken:
+            assert there.graph.device_lost is not None and there.graph.rows_lost
+            lost += 1
+            continue
+        assert there.graph.check() == []
+        assert "request" in there.reasons()
+        break
+    assert lost > 5 and not is_broken
