@@ -41,6 +41,7 @@ from .state_commands import EXPORT_EPILOG, checkpoint_app, export
 
 if TYPE_CHECKING:
     from .config.load import Loaded
+    from .ingest.registry import Registry
 
 FAILED, MISUSED, TRY_AGAIN, SOURCE, CHECKPOINT, NO_ROOM, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 """``EXIT_CODES`` says what each means; the systemd unit names those after which a restart would not help."""
@@ -282,6 +283,22 @@ def demo(
     raise typer.Exit(run_demo(data=data, updates=updates, window=window, keep=keep))
 
 
+def _schemas_of(url: str, config: Path | None) -> Registry:
+    """The registry at this address, asked as the daemon asks it where that is the same one."""
+    from .config.load import from_tables
+    from .ingest.named_columns import named_columns
+    from .ingest.sources import make_registry
+
+    settings = None if config is None else _load(config, []).config
+    if settings is not None and named_columns(settings.source.columns) is not None:
+        raise typer.BadParameter("--registry writes src, dst, op, weight and ts, and source.columns names others")
+    if settings is None or settings.source.registry.url != url:  # a password is for its registry alone
+        settings = from_tables({"source": {"registry": {"url": url}}})
+    registry = make_registry(settings)
+    assert registry is not None
+    return registry
+
+
 @app.command(
     epilog=examples(
         "[cyan]graphtide produce --spool spool edges.csv[/cyan]",
@@ -340,6 +357,14 @@ def produce(
     window: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Delete every edge so long after its insert.")
     ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Write Avro, a record an update, whose schema this registry gets (as TOPIC-value); with the user "
+            "and certificates of \\[source.registry] where that names it.",
+        ),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Put updates from files into a spool or a topic, each edge into the partition that it belongs to."""
@@ -358,6 +383,7 @@ def produce(
             graph = loaded.graph
             accepts = Accepts(vertex_ids or graph.vertex_ids, graph.weights, graph.self_loops)
             undirected = undirected or not graph.directed
+    asked = None if registry is None else _schemas_of(registry, config)
     status = produce_files(
         files,
         spool=spool,
@@ -368,6 +394,7 @@ def produce(
         accepts=accepts,
         undirected=undirected,
         window_seconds=window,
+        registry=asked,
     )
     raise typer.Exit(status)
 

@@ -43,6 +43,15 @@ class SchemaRegistry:
                 self.end_headers()
                 self.wfile.write(body)
 
+            def do_POST(self) -> None:
+                posted = self.rfile.read(int(self.headers["Content-Length"]))
+                status, body = registry._taken(self.path, self.headers.get("Authorization", ""), posted)
+                self.send_response(status)
+                self.send_header("Content-Type", CONTENT_TYPE)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
             def log_message(self, format: str, *arguments: Any) -> None:
                 pass
 
@@ -104,6 +113,21 @@ class SchemaRegistry:
                     return _error(404, 40401, "Subject not found")
                 about = {"subject": subject, "version": int(version), "id": id}
                 return 200, json.dumps(about | self._schemas[id]).encode()
+        return _error(404, 404, "HTTP 404 Not Found")
+
+    def _taken(self, path: str, user: str, posted: bytes) -> tuple[int, bytes]:
+        """A schema that a producer registers; what a subject has already keeps its id."""
+        if self.answer is not None:
+            return self.answer
+        if user != self.user:
+            return _error(401, 401, "Unauthorized")
+        match path.split("/")[1:]:
+            case ["subjects", subject, "versions"]:
+                text = json.loads(posted)["schema"]
+                for (name, _), number in self._subjects.items():
+                    if name == subject and self._schemas[number] == {"schema": text}:
+                        return 200, json.dumps({"id": number}).encode()
+                return 200, json.dumps({"id": self.register(subject, text)}).encode()
         return _error(404, 404, "HTTP 404 Not Found")
 
 

@@ -180,12 +180,12 @@ def test_a_schema_and_what_it_refers_to_have_one_deadline(
     monkeypatch.setattr("graphtide.daemon.ingest.registry.time.monotonic", lambda: now)
     exchange = Registry._exchange
 
-    def slow(self: Registry, connected: Any, request: Any, ends: float) -> tuple[int, bytes]:
+    def slow(self: Registry, connected: Any, request: Any, posted: bytes, ends: float) -> tuple[int, bytes]:
         nonlocal now
         now += 1.0
         if now >= ends:
             raise TimeoutError("timed out")
-        return exchange(self, connected, request, ends)
+        return exchange(self, connected, request, posted, ends)
 
     monkeypatch.setattr(Registry, "_exchange", slow)
     for at in range(20):

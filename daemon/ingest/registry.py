@@ -32,8 +32,9 @@ REFERENCES_MAX = 256
 """Schemas that one schema may refer to, directly or not."""
 
 _UNKNOWN = frozenset({40401, 40402, 40403})  # no such subject, version, schema
+_CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 _HEADERS = (
-    ("Accept", "application/vnd.schemaregistry.v1+json, application/json"),
+    ("Accept", f"{_CONTENT_TYPE}, application/json"),
     ("User-Agent", "graphtide"),
     ("Connection", "close"),
 )
@@ -48,6 +49,12 @@ class RegistryAway(GraphtideError):
 
     code = "registry-away"
     retriable = True
+
+
+class SchemaRefused(GraphtideError):
+    """The registry takes no such schema under that subject."""
+
+    code = "schema-refused"
 
 
 class Schema(NamedTuple):
@@ -112,6 +119,27 @@ class Registry:
         if kind == "JSON":
             return Schema("JSON", "", {})  # records say all
         return Schema(cast(SchemaKind, kind), text, self._referred(answer, begun, len(text)))
+
+    def register(self, subject: str, text: str) -> int:
+        """The id of this Avro schema, which becomes a version of the subject unless it is one.
+
+        Raises:
+            SchemaRefused: the registry does not take it, or not from us.
+            RegistryAway: it cannot be asked.
+        """
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        status, body = self._answer(path, time.monotonic() + self.timeout_s, orjson.dumps({"schema": text}))
+        try:
+            answer = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            answer = None
+        said = answer if isinstance(answer, dict) else {}
+        if 400 <= status < 500:
+            why = columns.shown(said.get("message") or status)
+            raise SchemaRefused(f"{self._named} does not take the schema of {subject}: {why}")
+        if status != 200 or type(said.get("id")) is not int:
+            raise RegistryAway(f"{self._named} answers {status} to {path}")
+        return int(said["id"])
 
     def check(self) -> str:
         """What it can do, in words.
@@ -194,17 +222,20 @@ class Registry:
     def _body_max(self) -> int:
         return _ESCAPED * self.schema_bytes_max + _WRAPPING
 
-    def _answer(self, path: str, ends: float) -> tuple[int, bytes]:
+    def _answer(self, path: str, ends: float, posted: bytes | None = None) -> tuple[int, bytes]:
         """The status and the body, of which no more is read than a piece too many. Nothing is followed."""
         if self.given_up():
             raise RegistryAway(f"{self._named} is not asked any more")
         place = urlsplit(self.url)
         headers = [*_HEADERS, ("Host", place.netloc)]
         headers += [("Authorization", self.authorization)] if self.authorization else []
-        request = h11.Request(method="GET", target=place.path.rstrip("/") + path, headers=headers)
+        if posted is not None:
+            headers += [("Content-Type", _CONTENT_TYPE), ("Content-Length", str(len(posted)))]
+        method = "GET" if posted is None else "POST"
+        request = h11.Request(method=method, target=place.path.rstrip("/") + path, headers=headers)
         try:
             with contextlib.closing(self._connected(place, _left(ends))) as connected:
-                return self._exchange(connected, request, ends)
+                return self._exchange(connected, request, posted or b"", ends)
         except (OSError, h11.ProtocolError) as error:
             why = str(error) or type(error).__name__
             raise RegistryAway(f"{self._named} does not answer: {why[:200]}") from None
@@ -220,9 +251,12 @@ class Registry:
             connected.close()
             raise
 
-    def _exchange(self, connected: socket.socket, request: h11.Request, ends: float) -> tuple[int, bytes]:
+    def _exchange(
+        self, connected: socket.socket, request: h11.Request, posted: bytes, ends: float
+    ) -> tuple[int, bytes]:
         http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEADERS_MAX)
-        connected.sendall((http.send(request) or b"") + (http.send(h11.EndOfMessage()) or b""))
+        events: list[h11.Event] = [request, h11.Data(posted), h11.EndOfMessage()]
+        connected.sendall(b"".join(http.send(event) or b"" for event in (events if posted else events[::2])))
         status, body = 0, bytearray()
         while len(body) <= self._body_max:
             event = http.next_event()

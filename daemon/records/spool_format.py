@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import crc32c
 
-from .encodings import ENCODINGS, FRAMED
+from .encodings import ENCODINGS, FRAMED, Encoding
 
 COMPRESSIONS = ("gz", "xz", "zst")
 UNFINISHED = (".tmp", ".part")
@@ -133,19 +133,20 @@ def _open_as_the_folder(path: str, flags: int) -> int:
 
 
 class SpoolWriter:
-    """Appends records to one ``.msgpack`` file of a spool.
+    """Appends records to one file of frames of a spool.
 
     Without a name it makes a new file, named by the time, so that files of one writer are read in the order
     in which they were made. A file has one writer at a time (a lock). An incomplete last record, which a
     writer that died may have left and no reader has taken, is cut off.
     """
 
-    def __init__(self, directory: Path | str, *, name: str | None = None) -> None:
+    def __init__(self, directory: Path | str, *, name: str | None = None, encoding: Encoding = "msgpack") -> None:
         """
         Args:
             directory: the spool; it is made when missing, for our user alone. Whoever may read the folder may
                 read its files; nobody else may write them.
-            name: the file's name, with or without ``.msgpack``.
+            name: the file's name, with or without its encoding.
+            encoding: of the records, one of ``FRAMED``.
 
         Raises:
             BlockingIOError: another writer has this file.
@@ -157,8 +158,8 @@ class SpoolWriter:
             seconds, nanoseconds = divmod(time.time_ns(), 10**9)
             stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds))
             name = f"{stamp}.{nanoseconds:09}-{os.getpid()}"
-        name = name.removesuffix(".msgpack") + ".msgpack"
-        if file_kind(name) != FileKind("msgpack", None):
+        name = f"{name.removesuffix(f'.{encoding}')}.{encoding}"
+        if file_kind(name) != FileKind(encoding, None):
             raise ValueError(f"{name!r} is not the name of a spool file")
         self.name = name
         self.path = folder / name

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 from ..errors import ConfigError, GraphtideError
 from ..records.barrier import HEADERS as BARRIER_HEADERS
 from ..records.barrier import barrier_value
-from ..records.encodings import CONTENT_TYPE
+from ..records.encodings import CONTENT_TYPES, Encoding
 from ..records.spool_format import SpoolWriter
 from ..records.stream import Partition
 
 _CONNECT_TIMEOUT_MS = 10_000
-_IN_FLIGHT_MAX = 64
+_IN_FLIGHT_MAX, _IN_FLIGHT_BYTES = 1 << 14, 64 << 20
 
 
 class ProduceFailed(GraphtideError):
@@ -32,7 +32,7 @@ class Destination(Protocol):
 
     partitions: int
 
-    def send(self, partition: int, payload: bytes) -> None: ...
+    def send(self, partition: int, *payloads: bytes) -> None: ...
 
     def barrier(self) -> None:
         """Order what was sent before what comes, in all partitions."""
@@ -50,11 +50,12 @@ class SpoolDestination:
 
     partitions = 1
 
-    def __init__(self, directory: Path | str, *, name: str | None = None) -> None:
-        self._writer = SpoolWriter(directory, name=name)
+    def __init__(self, directory: Path | str, *, name: str | None = None, encoding: Encoding = "msgpack") -> None:
+        self._writer = SpoolWriter(directory, name=name, encoding=encoding)
 
-    def send(self, partition: int, payload: bytes) -> None:
-        self._writer.append(payload)
+    def send(self, partition: int, *payloads: bytes) -> None:
+        for payload in payloads:
+            self._writer.append(payload)
         self._writer.flush()
 
     def barrier(self) -> None:
@@ -80,6 +81,7 @@ class KafkaDestination:
         *,
         client: Mapping[str, Any] | None = None,
         compression: str | None = "lz4",
+        encoding: Encoding = "msgpack",
     ) -> None:
         """
         Raises:
@@ -94,7 +96,9 @@ class KafkaDestination:
         servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
         self.topic = topic
         self._error = KafkaError
-        self._in_flight: deque[Any] = deque()
+        self._content_type = next(name for name, known in CONTENT_TYPES.items() if known == encoding).encode()
+        self._in_flight: deque[tuple[Any, int]] = deque()  # with their bytes
+        self._in_flight_bytes = 0
         self._next: dict[Partition, int] = {}
         self._name, self._barriers = uuid.uuid4().hex, 0
         try:
@@ -120,12 +124,13 @@ class KafkaDestination:
             kind = ConfigError if wrong else ProduceFailed
             raise kind(f"Kafka at {','.join(servers)}: {type(error).__name__}: {error}") from error
 
-    def send(self, partition: int, payload: bytes) -> None:
+    def send(self, partition: int, *payloads: bytes) -> None:
         """
         Raises:
             ProduceFailed: a record was refused.
         """
-        self._send(partition, payload, (("content-type", CONTENT_TYPE.encode()),))
+        for payload in payloads:
+            self._send(partition, payload, (("content-type", self._content_type),))
 
     def barrier(self) -> None:
         """One record in each partition; an idempotent producer keeps it between what is sent before and after.
@@ -155,8 +160,9 @@ class KafkaDestination:
             future = self._producer.send(self.topic, payload, key=key, partition=partition, headers=list(headers))
         except self._error as error:
             raise ProduceFailed(f"topic {self.topic}: {type(error).__name__}: {error}") from error
-        self._in_flight.append(future)
-        while len(self._in_flight) > _IN_FLIGHT_MAX:
+        self._in_flight.append((future, len(payload)))
+        self._in_flight_bytes += len(payload)
+        while len(self._in_flight) > _IN_FLIGHT_MAX or self._in_flight_bytes > _IN_FLIGHT_BYTES:
             self._settle()
 
     def finish(self) -> dict[Partition, int]:
@@ -171,8 +177,10 @@ class KafkaDestination:
         disconnect(self._producer, timeout_s=5.0)
 
     def _settle(self) -> None:
+        future, size = self._in_flight.popleft()
+        self._in_flight_bytes -= size
         try:
-            sent = self._in_flight.popleft().get(timeout=130)
+            sent = future.get(timeout=130)
         except self._error as error:
             raise ProduceFailed(f"topic {self.topic}: {type(error).__name__}: {error}") from error
         self._next[Partition(self.topic, sent.partition)] = sent.offset + 1

@@ -9,15 +9,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json as encoder
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..ingest.registry import Registry
+from ..records.avro_records import avro_records, edge_schema
 from ..records.columns import UpdateColumns, canonical
+from ..records.encodings import Encoding
 from ..records.stream import Partition, offsets_to_wire
 from .destinations import Destination, KafkaDestination, SpoolDestination
 from .files import Accepts, LeftOut, concatenated, read_columns
@@ -38,18 +42,27 @@ class Produced:
     offsets: dict[Partition, int]
 
 
+RecordsOf = Callable[[UpdateColumns], Sequence[bytes]]
+
+
+def _columnar(part: UpdateColumns) -> Sequence[bytes]:
+    return [part.encode()]
+
+
 def produce(
     columns: Iterable[UpdateColumns],
     destination: Destination,
     *,
     undirected: bool = False,
     edges_per_record: int = EDGES_PER_RECORD,
+    records_of: RecordsOf = _columnar,
 ) -> Produced:
     """Write updates, each edge to the partition that it belongs to, in order within the partition.
 
     Args:
         undirected: put every edge into canonical order first, as producers for undirected graphs must.
         edges_per_record: the most edges of one record.
+        records_of: makes the records of so many edges at most.
     """
     updates = 0
 
@@ -63,7 +76,7 @@ def produce(
     for partition, part in parts:
         for start in range(0, len(part), edges_per_record):
             chunk = np.arange(start, min(start + edges_per_record, len(part)))
-            destination.send(partition, part.take(chunk).encode())
+            destination.send(partition, *records_of(part.take(chunk)))
     return Produced(updates, destination.finish())
 
 
@@ -128,21 +141,33 @@ def produce_files(
     accepts: Accepts | None = None,
     undirected: bool = False,
     window_seconds: float | None = None,
+    registry: Registry | None = None,
 ) -> int:
     """``graphtide produce``: write files to a spool or a topic, and print what was written and what was not.
 
-    ``client``: settings of kafka-python. Returns the exit code.
+    ``client``: settings of kafka-python; ``registry``: write records of Avro, one an update, whose schema it gets.
+    Returns the exit code.
+
+    Raises:
+        SchemaRefused, RegistryAway: the registry does not take the schema.
     """
+    accepts = accepts or Accepts()
+    records_of: RecordsOf = _columnar
+    encoding: Encoding = "msgpack"
+    if registry is not None:
+        subject = f"{topic or 'graphtide'}-value"
+        number = registry.register(subject, edge_schema(accepts.vertex_ids))
+        records_of, encoding = partial(avro_records, schema_id=number), "registry"
     destination: Destination
     if spool is not None:
-        destination = SpoolDestination(spool)
+        destination = SpoolDestination(spool, encoding=encoding)
     else:
         assert kafka is not None and topic is not None
-        destination = KafkaDestination(kafka, topic, client=client)
+        destination = KafkaDestination(kafka, topic, client=client, encoding=encoding)
     left_out = LeftOut()
     with contextlib.closing(destination):
-        columns = read_files(files, accepts or Accepts(), left_out, window_seconds=window_seconds)
-        produced = produce(columns, destination, undirected=undirected)
+        columns = read_files(files, accepts, left_out, window_seconds=window_seconds)
+        produced = produce(columns, destination, undirected=undirected, records_of=records_of)
     _report(produced, left_out, as_json=json)
     return REFUSED if left_out.refused else 0
 
