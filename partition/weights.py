@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import Weights
-from ..gpma.team import ALONE, Crew
-from .scanning import largest_word
+
+if TYPE_CHECKING:
+    from ..gpma.team import Crew
 
 WeightDomain = Literal["unweighted", "non-negative", "any"]
 
@@ -18,20 +19,28 @@ _INFINITY_BITS = np.uint32(0x7F80_0000)
 _MINUS_ZERO_BITS = np.uint32(0x8000_0000)
 
 
-def in_domain(weights: Weights, domain: WeightDomain, crew: Crew = ALONE) -> Weights:
+def in_domain(weights: Weights, domain: WeightDomain, crew: Crew | None = None) -> Weights:
     """The weights as the graph keeps them, all in its domain and no minus zero; copied only where there is one.
 
-    ``crew``: who looks at many.
+    ``crew``: who looks at many; None: the caller alone.
 
     Raises:
         ValueError: one lies outside; the message names the first such.
     """
-    if domain == "non-negative" and largest_word(weights, crew) < _INFINITY_BITS:
+    if domain == "non-negative" and _largest_word(weights, crew) < _INFINITY_BITS:
         return weights  # the one pass that good weights need
     allowed = are_allowed(weights, domain)
     if not allowed.all():
         raise ValueError(why_not(weights[np.flatnonzero(~allowed)[0]], domain))
     return without_minus_zero(weights)
+
+
+def _largest_word(weights: Weights, crew: Crew | None) -> int:
+    if crew is None:
+        return int(np.ascontiguousarray(weights).view(np.uint32).max(initial=0))
+    from .scanning import largest_word  # which loads the compiler: who reads files for a spool does without
+
+    return largest_word(weights, crew)
 
 
 def are_allowed(weights: Weights, domain: WeightDomain) -> npt.NDArray[np.bool_]:
