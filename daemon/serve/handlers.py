@@ -44,7 +44,7 @@ from .exploring import Explorer
 from .histograms import Scale
 from .largest import Largest
 from .results import ProgramResults, Snapshot
-from .scopes import Chosen, Everyone, Scope, check_told
+from .scopes import Chosen, Everyone, Look, Scope, check_told
 from .serving import ALL_VERTICES, VERTICES_INLINE_MAX, Reply, Serving
 from .values import no_order, staleness, top_k, values_of, vertices_named, wire_ids
 
@@ -748,8 +748,19 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
         if snapshot.n_vertices > limit:
             check_told(snapshot.n_alive, limit, "exist")
 
-    def begin(scope: Scope) -> Reply:
-        snapshot = serving.snapshot()
+    def beginning(scope: Scope) -> Snapshot:
+        """The epoch to begin at. Whoever chose vertices knows it, and needs none of what it changed later."""
+        if whole or since is not None or not isinstance(scope, Chosen):
+            return serving.snapshot()
+        limit = serving.limits.vertices_max
+
+        def know(snapshot: Snapshot) -> Snapshot:
+            scope.know(Look(serving, snapshot, _program(snapshot, id), None, None, limit))
+            return snapshot
+
+        return serving.read(know)
+
+    def begin(scope: Scope, snapshot: Snapshot) -> Reply:
         kind = serving.program_class(_program(snapshot, id).kind)
         if threshold and kind.value is ExternalId:
             raise wrong("threshold", f"is for numbers: the values of {kind.kind} are vertices")
@@ -760,14 +771,18 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
         )
         return Reply(serving.stamp(snapshot), {"subscription": number, "resumed": resumed})
 
+    def prepared() -> tuple[Scope, Snapshot]:
+        scope = make_scope()
+        return scope, beginning(scope)
+
     async def begin_long() -> Reply:
-        return begin(await serving.in_thread(params.asker, make_scope))
+        return begin(*await serving.in_thread(params.asker, prepared))
 
     def begin_somehow() -> Outcome:
         is_long = not top and serving.snapshot().n_vertices > SCAN_CHUNK
         if ids is not None:
             is_long = len(ids) > VERTICES_INLINE_MAX
-        return begin_long() if is_long else begin(make_scope())
+        return begin_long() if is_long else begin(*prepared())
 
     return params.once_covered(serving, begin_somehow)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -317,7 +317,7 @@ class Chosen:
         if dense is not sent.dense:
             differ |= sent.dense[there] == NO_VERTEX
         if sent.unsure is not None:
-            differ |= sent.unsure[there]
+            differ |= sent.unsure[there] & ~values.null & _differ(values.values, before.values, 0.0)
         gone = np.empty(0, np.intp)
         if dense is not sent.dense:
             gone = np.flatnonzero((sent.dense != NO_VERTEX) & (dense == NO_VERTEX))
@@ -349,6 +349,13 @@ class Chosen:
         if np.array_equal(dense, sent.dense):
             return sent.dense, sent.there
         return dense, np.flatnonzero(dense != NO_VERTEX)
+
+    def know(self, look: Look) -> None:
+        """The client has the values of this epoch, or wants to hear only of those that change after it."""
+        self.adopt(self._anew(look).known)
+        assert self._sent is not None
+        if self._threshold:
+            self._sent = replace(self._sent, unsure=self._sent.dense != NO_VERTEX)
 
     def _anew(self, look: Look) -> News:
         """For a client of which it is not known what it was sent, or that gets all that there is."""

@@ -171,10 +171,9 @@ class Subscriptions:
         place = None if since is None or not scope.resumes else self.log.sequence_of(since)
         if place is not None:
             added.place, added.epoch = place, since
+            scope.forget()
         elif from_now and since is None:
             added.place, added.epoch = snapshot.sequence, snapshot.epoch
-        if added.place is not None:
-            scope.forget()
         self._by_connection.setdefault(connection, {})[number] = added
         if added.topic is not None:
             self._topics[added.topic] += 1
