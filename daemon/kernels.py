@@ -86,7 +86,7 @@ class Needs:
             programs=[(program.name, program.parameters) for program in config.program],
             python_modules=list(config.compute.python_modules),
             results_topic=config.results.kind == "kafka",
-            rows_move=config.partition.may_be_owned,
+            rows_move=config.partition.host_rows == "owned",
             registry=config.source.registry.url is not None,
             expires=config.window.is_on,
         )

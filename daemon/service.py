@@ -453,7 +453,7 @@ class Service:
             )
 
         if self.card is not None:
-            from ..partition import device_side
+            from ..partition import classes, device_side
 
             extent = _extent(checkpoint, self.card, arrays=2 if kept["directed"] and kept["in_edges"] else 1)
             found = host_rows_of(config, programs, extent._replace(weighted=self.weighted))
@@ -464,6 +464,8 @@ class Service:
                 refused(config.device, f"{type(error).__name__}: {error}")
                 self.card = None
             else:
+                if graph.owned:
+                    classes.warm_up()  # where that was not known before
                 self._host_rows = found
                 shares = "each row is on one side" if graph.owned else "the host keeps all rows"
                 log.info("a device keeps the graph beside the host: %s; %s: %s", self.card, shares, found.reason)

@@ -1,4 +1,4 @@
-"""Which rows the host keeps beside a device: all, or, where nothing speaks against it, those that it owns."""
+"""Which rows the host keeps beside a device: all, or, where it has no room for them, those that it owns."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import pytest
 
 from graphtide.compute import registry
 from graphtide.compute.program import Program
-from graphtide.daemon.config import settings
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.config.settings import Config
-from graphtide.daemon.engine import host_rows
 from graphtide.daemon.engine.host_rows import Extent, bytes_of_entry, host_rows_of
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.kernels import Needs
@@ -33,11 +31,8 @@ def hops() -> Program:
     return program("bfs", "hops", source=1)
 
 
-@pytest.fixture
-def owns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``auto`` is ``owned`` where nothing speaks against it."""
-    for module in (settings, host_rows):
-        monkeypatch.setattr(module, "AUTO_HOST_ROWS", "owned")
+BIG = Extent(10**9, 1 << 30)
+"""A graph that is larger than a device."""
 
 
 def test_what_is_said_is_done_or_refused(hops: Program) -> None:
@@ -55,25 +50,26 @@ def test_what_is_said_is_done_or_refused(hops: Program) -> None:
     assert host_rows_of(config(partition=owned), []).rows == "owned"
 
 
-def test_auto_keeps_all_rows_as_long_as_it_is_so_set(hops: Program) -> None:
-    assert settings.AUTO_HOST_ROWS == "all"
+def test_auto_keeps_all_rows_where_the_device_has_room_for_them(hops: Program) -> None:
     found = host_rows_of(config(), [hops])
-    assert found.rows == "all" and "auto" in found.reason
-    assert not config().partition.may_be_owned
-    assert config(partition={"host_rows": "owned"}).partition.may_be_owned
+    assert found == ("all", "partition.host_rows is auto, and nothing is known of the graph yet")
+    fits = int(0.8 * (1 << 30) / bytes_of_entry(weighted=False))
+    for extent in (Extent(fits, 1 << 30), Extent(10**15, None)):  # there is no limit
+        found = host_rows_of(config(), [hops], extent)
+        assert found == ("all", "partition.host_rows is auto, and the device has room for the graph")
+    for extent in (Extent(fits + 1, 1 << 30), Extent(fits, 1 << 30, weighted=True)):
+        found = host_rows_of(config(), [hops], extent)
+        assert found.rows == "owned" and f"{extent.entries:,} entries" in found.reason
 
 
-@pytest.mark.usefixtures("owns")
-def test_auto_gives_each_row_to_one_side_where_nothing_needs_all(hops: Program) -> None:
+def test_auto_gives_each_row_to_one_side_where_the_device_lacks_room(hops: Program) -> None:
     several = [hops, program("sssp", "way", source=1), program("components"), program("pagerank", tolerance=1e-3)]
-    found = host_rows_of(config(), several)
-    assert found.rows == "owned" and found.reason.startswith("all programs run on the device")
-    assert found.reason.endswith("of which nothing is known yet")
-    assert host_rows_of(config(), several, Extent(1000, 1 << 30)).reason.endswith("the whole graph")
-    assert host_rows_of(config(), several, Extent(10**15, None)).rows == "owned", "there is no limit"
+    assert host_rows_of(config(), several, BIG).rows == "owned"
+    assert host_rows_of(config(), [], BIG) == ("all", "no program needs the device")
+    found = host_rows_of(config(audit={"full_every_epoch": True}), [hops], BIG)
+    assert found.rows == "all" and "full_every_epoch" in found.reason
 
 
-@pytest.mark.usefixtures("owns")
 @pytest.mark.parametrize(
     ("kind", "parameters", "why"),
     [
@@ -85,32 +81,19 @@ def test_auto_gives_each_row_to_one_side_where_nothing_needs_all(hops: Program) 
 def test_auto_keeps_all_rows_for_a_program_that_needs_them(
     hops: Program, kind: str, parameters: dict[str, Any], why: str
 ) -> None:
-    found = host_rows_of(config(), [hops, program(kind, **parameters)])
+    found = host_rows_of(config(), [hops, program(kind, **parameters)], BIG)
     assert found.rows == "all" and "'it' needs all rows" in found.reason and why in found.reason
 
 
-@pytest.mark.usefixtures("owns")
 def test_auto_heeds_places(hops: Program) -> None:
-    found = host_rows_of(config(compute={"place": "host"}), [hops])
+    found = host_rows_of(config(compute={"place": "host"}), [hops], BIG)
     assert found.rows == "all" and "its place is the host" in found.reason
     wanted = config(compute={"place": "device"})
-    assert host_rows_of(wanted, [program("triangles")]).rows == "owned"
-    assert host_rows_of(wanted, [program("kcore")]).rows == "all"
+    assert host_rows_of(wanted, [program("triangles")], BIG).rows == "owned"
+    assert host_rows_of(wanted, [program("kcore")], BIG).rows == "all"
 
 
-@pytest.mark.usefixtures("owns")
-def test_auto_keeps_all_rows_where_the_graph_is_large_or_all_is_read_all_the_time(hops: Program) -> None:
-    found = host_rows_of(config(audit={"full_every_epoch": True}), [hops])
-    assert found.rows == "all" and "full_every_epoch" in found.reason
-    fits = int(0.8 * (1 << 30) / bytes_of_entry(weighted=False))
-    assert host_rows_of(config(), [hops], Extent(fits, 1 << 30)).rows == "owned"
-    for extent in (Extent(fits + 1, 1 << 30), Extent(fits, 1 << 30, weighted=True)):
-        found = host_rows_of(config(), [hops], extent)
-        assert found.rows == "all" and f"{extent.entries:,} entries" in found.reason
-    assert host_rows_of(config(), []) == ("all", "no program needs the device")
-
-
-@pytest.mark.usefixtures("owns")
 def test_kernels_that_move_rows_are_there_where_rows_may_move() -> None:
-    assert "classes of rows" in [name for name, _ in Needs.of(config()).steps()]
-    assert "classes of rows" not in [name for name, _ in Needs.of(config(partition={"host_rows": "all"})).steps()]
+    for rows, moves in (("all", False), ("auto", False), ("owned", True)):
+        steps = [name for name, _ in Needs.of(config(partition={"host_rows": rows})).steps()]
+        assert ("classes of rows" in steps) == moves

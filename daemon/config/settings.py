@@ -1052,16 +1052,6 @@ class DeviceConfig(Section):
         return table
 
 
-AUTO_HOST_ROWS: Literal["all", "owned"] = "all"
-"""What `partition.host_rows = "auto"` is: `all`, or `owned` where nothing speaks against it (`host_rows_of`)."""
-
-_AUTO_HOST_ROWS = {
-    "all": "`all`, at present.",
-    "owned": "`owned` where every program has a twin, and the device is thought to have room for the whole graph; "
-    "else `all`. `placement` says why.",
-}
-
-
 class PartitionConfig(Section):
     """Which rows of the graph are where, if there is a device; without one the host has all of them."""
 
@@ -1070,8 +1060,8 @@ class PartitionConfig(Section):
         description="Which rows the host keeps beside a device. `all`: all of them, so that programs may run on "
         "either, and the host goes on alone when the device is lost. `owned`: each row is on one side only, whose "
         "memories and rates of updates add up; all programs must have a twin on the device, and after its loss "
-        "the daemon starts again by itself from the newest checkpoint, without it. `auto`: "
-        + _AUTO_HOST_ROWS[AUTO_HOST_ROWS],
+        "the daemon starts again by itself from the newest checkpoint, without it. `auto`: `all`, but where the "
+        "device is known to have no room for the graph (by its checkpoint) and every program has a twin, `owned`.",
     )
     policy: Literal["cost", "hash", "hubs-on-device", "hubs-on-host", "recent"] = Field(
         default="cost",
@@ -1084,11 +1074,6 @@ class PartitionConfig(Section):
         description="With `owned`: whether rows move between the sides while the daemon runs. `admin.freeze` "
         "stops that, and lets it go on, without a restart.",
     )
-
-    @property
-    def may_be_owned(self) -> bool:
-        """Whether each row may be on one side only: it is known for sure when there are a device and programs."""
-        return (AUTO_HOST_ROWS if self.host_rows == "auto" else self.host_rows) == "owned"
 
 
 class ComputeConfig(Section):

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from ...compute.device import NoTwin, require_twin
 from ...compute.program import Program
 from ...partition.division import SPARE
-from ..config.settings import AUTO_HOST_ROWS, Config
+from ..config.settings import Config
 from ..errors import ConfigError
 
 BYTES_OF_EDGE, BYTES_OF_WEIGHT, DENSITY = 8, 4, 0.7
@@ -49,9 +49,10 @@ NOTHING_KNOWN = Extent()
 def host_rows_of(config: Config, programs: Iterable[Program], extent: Extent = NOTHING_KNOWN) -> HostRows:
     """What the setting ``partition.host_rows`` comes to where these programs are to run beside a device.
 
-    ``auto`` is ``owned`` where that costs nothing that was asked for: all programs have twins, nothing reads all
-    rows on the host, and the device is thought to have room for all. Else, and where ``AUTO_HOST_ROWS`` says so,
-    it is ``all``.
+    ``auto`` is ``all`` where the device is thought to have room for all rows: then programs may run on either side
+    (those of deep graphs take less time on the host), and the host goes on when a card is lost. Where it has none,
+    a device is of use only with some of the rows: ``auto`` is ``owned`` then, if nothing that was asked for needs
+    all of them on the host.
 
     Raises:
         ConfigError: each row is to be on one side only, and a program runs on the host, which needs all.
@@ -59,9 +60,12 @@ def host_rows_of(config: Config, programs: Iterable[Program], extent: Extent = N
     wanted = config.partition.host_rows
     if wanted == "all":
         return HostRows("all", "partition.host_rows is all")
-    if wanted == "auto" and AUTO_HOST_ROWS == "all":
-        return HostRows("all", "partition.host_rows is auto, which keeps all rows on the host")
     programs = list(programs)
+    if wanted == "auto" and extent.fits:
+        known = (
+            "nothing is known of the graph yet" if extent.entries is None else "the device has room for the graph"
+        )
+        return HostRows("all", f"partition.host_rows is auto, and {known}")
     if wanted == "auto" and not programs:
         return HostRows("all", "no program needs the device")
     for program in programs:
@@ -78,10 +82,7 @@ def host_rows_of(config: Config, programs: Iterable[Program], extent: Extent = N
         return HostRows("owned", "partition.host_rows is owned")
     if config.audit.full_every_epoch:
         return HostRows("all", "audit.full_every_epoch reads all rows on the host in every epoch")
-    if not extent.fits:
-        return HostRows("all", f"the device has no room to spare for {extent.entries:,} entries of rows")
-    known = "" if extent.entries is not None else ", of which nothing is known yet"
-    return HostRows("owned", f"all programs run on the device, which is to have the whole graph{known}")
+    return HostRows("owned", f"the device has no room to spare for {extent.entries:,} entries of rows")
 
 
 def _require_at_device(config: Config, program: Program) -> None:

@@ -217,10 +217,9 @@ def _gpu(config: Config) -> Iterator[Finding]:
 
 def _rows(config: Config) -> str:
     """Which rows a device would have, where that is not all of them."""
-    if not config.partition.may_be_owned:
+    if config.partition.host_rows != "owned":
         return ""
-    sure = "is" if config.partition.host_rows == "owned" else "may be"
-    return f"; each row {sure} on one side, by the policy {config.partition.policy}"
+    return f"; each row is on one side, by the policy {config.partition.policy}"
 
 
 # -- what the configuration names --------------------------------------------------------------------------
