@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Literal
 
 from ...partition.weights import WeightDomain
 from ..records.barrier import barrier_id
@@ -31,7 +31,6 @@ from ..records.encodings import (
     OBJECTS,
     PLACED_BY_KEY,
     REGISTERED,
-    ROW,
     Encoding,
 )
 from ..records.event_time import NO_TIME
@@ -40,13 +39,13 @@ from . import decode_text, matrix_market
 from .decode_arrow import decode_arrow
 from .decode_columns import Bad, Reason, Rules, concatenate, finish
 from .decode_debezium import CAPTURED, Changes, json_key
+from .decode_json_lines import is_json_lines, json_lines
 from .decode_records import (
     Edge,
     JsonForm,
     decode_document,
     decode_json,
     decode_msgpack,
-    decode_rows,
     load_json,
     one_each,
     plain_edge,
@@ -54,23 +53,19 @@ from .decode_records import (
 from .decode_registry import Registered
 from .decode_runs import JoinedLines, one_block, pieces
 from .decode_text import (
-    CHUNK_LINES,
     EDGE_LIST,
     LineLayout,
     Lines,
     csv_layout,
     numbered_lines,
-    salvage,
 )
+from .letters import bad_lines, bad_row, bad_value, room_of
 from .named_columns import NamedColumns
 from .registry import Registry, RegistryAway
-from .sift import ROWS_APART_MAX, BadPart, Room, Sifted, bad_parts
+from .sift import Sifted, bad_parts
 
 REASONS = tuple(reason.value for reason in Reason)
 """Every reason code that a ``BadRecord`` may carry."""
-
-_LETTER_BYTES = 200
-"""About what a letter has besides its record's bytes, key and headers, and the reason in words."""
 
 _ALIKE = attrgetter("partition", "encoding", "refused")
 """What records have in common that may be read together."""
@@ -191,11 +186,11 @@ class Decoder:
         try:
             return self._decode(record, value)
         except Bad as bad:
-            return Decoded(record, None, (_bad_value(record, bad),))
+            return Decoded(record, None, (bad_value(record, bad),))
         except (MemoryError, RegistryAway):  # says nothing about the record
             raise
         except Exception as error:  # whatever it is, one record must not stop the stream
-            return Decoded(record, None, (_bad_value(record, _internal(error)),))
+            return Decoded(record, None, (bad_value(record, _internal(error)),))
 
     def _run(self, records: Sequence[RawRecord], encoding: str) -> list[Decoded]:
         """Records of one partition and encoding, together where they can be."""
@@ -253,7 +248,7 @@ class Decoder:
             for edge in () if isinstance(edges, Bad) else edges:
                 edge.setdefault("ts", self._time_of(record))
         block, bad = one_block(made, self._rules)
-        letters = [_bad_value(records[row], why) for row, why in bad]
+        letters = [bad_value(records[row], why) for row, why in bad]
         return self._finished(records, [] if block is None else [block], letters)
 
     def _lines_together(self, records: Sequence[RawRecord], encoding: str) -> Iterator[Decoded]:
@@ -271,7 +266,7 @@ class Decoder:
             letters: list[BadRecord] = []
             for row, bad in joined.bad_by_record(lines).items():
                 text = (some[row].value or b"")[len(header) :]
-                letters += _bad_lines(some[row], text, bad, _room(some[row]))
+                letters += bad_lines(some[row], text, bad, room_of(some[row]))
             yield self._finished(some, lines.blocks, letters)
 
     def _header(self, encoding: str, record: RawRecord) -> tuple[bytes | None, int]:
@@ -306,9 +301,9 @@ class Decoder:
             return self._together([record], self._registered.edges([record], events=events))
         if encoding in OBJECTS:
             form = self._json if encoding == "json" else self._changes_in(record)
-            if record.partition.number is not None and not _is_json_lines(value):
+            if record.partition.number is not None and not is_json_lines(value):
                 return self._whole(record, decode_json(value, form, self._rules, self._time_of(record)))
-            return self._lines(record, value, _json_lines(value, form, self._rules, self._time_of(record)))
+            return self._lines(record, value, json_lines(value, form, self._rules, self._time_of(record)))
         if encoding == "csv":
             return self._lines(record, value, self._csv(record, value))
         if encoding == "el":
@@ -349,7 +344,7 @@ class Decoder:
     def _whole(self, record: RawRecord, sifted: Sifted) -> Decoded:
         bad: list[BadRecord] = []
         if sifted.refused:
-            bad = [_bad_row(record, 0, part) for part in bad_parts(sifted.refused, _room(record))]
+            bad = [bad_row(record, 0, part) for part in bad_parts(sifted.refused, room_of(record))]
         if sifted.block is None:
             return Decoded(record, None, bad)
         block, dropped = finish(sifted.block, self._rules)
@@ -358,7 +353,7 @@ class Decoder:
     def _lines(self, record: RawRecord, value: bytes, lines: Lines) -> Decoded:
         bad: list[BadRecord] = []
         if lines.bad or lines.parts:
-            bad = _bad_lines(record, value, lines, _room(record))
+            bad = bad_lines(record, value, lines, room_of(record))
         if not lines.blocks:
             return Decoded(record, None, bad)
         block, dropped = finish(concatenate(lines.blocks), self._rules)
@@ -416,120 +411,6 @@ class Decoder:
 
 def _internal(error: Exception) -> Bad:
     return Bad(Reason.INTERNAL, f"{type(error).__name__}: {error}"[:500])
-
-
-def _is_json_lines(value: bytes) -> bool:
-    """Whether the first line is an object by itself and others follow: else the whole is one document."""
-    spans = numbered_lines(value)
-    first = next(spans, None)
-    if first is None or next(spans, None) is None:
-        return False
-    line = value[first[0] : first[1]].strip()
-    return line.startswith(b"{") and line.endswith(b"}")
-
-
-def _json_lines(value: bytes, form: JsonForm, rules: Rules, timestamp_ms: int) -> Lines:
-    """JSON lines: objects that stand for edges, or documents of many, each good or bad by itself."""
-    lines = Lines()
-    spans: list[tuple[int, int]] = []
-    items: list[Any] = []
-
-    def convert(some: Sequence[Any]) -> UpdateBlock:
-        return decode_rows(form.edges(some), rules, timestamp_ms)
-
-    def take_items() -> None:
-        for first, outcome in salvage(items, convert):
-            if isinstance(outcome, Bad):
-                lines.bad.append((*spans[first], outcome))
-            else:
-                lines.blocks.append(outcome)
-        spans.clear()
-        items.clear()
-
-    for start, end in numbered_lines(value):
-        try:
-            if end - start > rules.line_bytes_max:
-                limit = rules.line_bytes_max
-                raise Bad(Reason.TOO_LARGE, f"a line of {end - start} bytes; at most {limit} are allowed")
-            document = load_json(value[start:end])
-            item = form.read(document)
-            if item is not None:
-                spans.append((start, end))
-                items.append(item)
-                if len(items) == CHUNK_LINES:
-                    take_items()
-            else:
-                take_items()
-                sifted = decode_document(document, rules, timestamp_ms)
-                if sifted.refused:
-                    lines.parts.append((start, sifted.refused))
-                if sifted.block is not None:
-                    lines.blocks.append(sifted.block)
-        except Bad as bad:
-            lines.bad.append((start, end, bad))
-    take_items()
-    lines.bad.sort(key=lambda bad: bad[0])
-    return lines
-
-
-def _room(record: RawRecord) -> Room:
-    own = len(record.key or b"") + sum(len(name) + len(value) for name, value in record.headers)
-    return Room(len(record.value or b"") + own, own + _LETTER_BYTES)
-
-
-def _bad_lines(record: RawRecord, value: bytes, lines: Lines, room: Room) -> list[BadRecord]:
-    """The bad lines, and the bad rows of documents. In a file each line is a record of its own; those of one
-    record are so as long as there is room, and the others stand together by reason."""
-    letters: list[BadRecord] = []
-    together: dict[Reason, list[tuple[int, bytes, Bad]]] = {}
-    in_file = record.partition.number is None
-    for start, end, why in lines.bad:
-        if in_file or room.is_left:
-            letters.append(_bad_record(record, value, start, end, why))
-            room.take(letters[-1].value, why)
-        else:
-            together.setdefault(why.reason, []).append((start, value[start:end], why))
-    for start, refused in lines.parts:
-        if in_file or room.is_left:
-            letters += [_bad_row(record, start, part) for part in bad_parts(refused, room)]
-        else:
-            for part in bad_parts(refused, room):
-                together.setdefault(part.why.reason, []).append((start, part.value, part.why))
-    for reason, rest in together.items():
-        for at in range(0, len(rest), ROWS_APART_MAX):
-            some = rest[at : at + ROWS_APART_MAX]
-            first, _, why = some[0]
-            detail = f"{len(some)} lines, of the first: {why.detail}"
-            letters.append(_bad_bytes(record, first, b"\n".join(line for _, line, _ in some), Bad(reason, detail)))
-    return letters
-
-
-def _bad_record(record: RawRecord, value: bytes, start: int, end: int, bad: Bad) -> BadRecord:
-    return _bad_bytes(record, start, value[start:end], bad)
-
-
-def _bad_value(record: RawRecord, bad: Bad) -> BadRecord:
-    return _bad_bytes(record, 0, record.value or b"", bad)
-
-
-def _bad_row(record: RawRecord, start: int, part: BadPart) -> BadRecord:
-    return _bad_bytes(record, start, part.value, part.why, ((ROW, b"%d" % part.row),))
-
-
-def _bad_bytes(
-    record: RawRecord, start: int, value: bytes, bad: Bad, headers: tuple[tuple[str, bytes], ...] = ()
-) -> BadRecord:
-    """``start``: the byte of the record at which what is bad begins."""
-    in_spool = record.partition.number is None
-    return BadRecord(
-        partition=record.partition,
-        offset=record.offset + start if in_spool else record.offset,
-        value=value,
-        reason=bad.reason.value,
-        detail=bad.detail,
-        key=record.key,
-        headers=(*record.headers, *headers),
-    )
 
 
 def warm_up(vertex_ids: Literal["int", "string"] = "int", *, registry: bool = False) -> None:
