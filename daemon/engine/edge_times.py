@@ -159,40 +159,42 @@ def _zeroed(size: int) -> Cells:
 
 
 @inner
-def _home(shape: Shape, seed: np.uint64, key: np.uint64) -> Int:
-    """Where the cell of a key begins, if nothing is in its way."""
+def _home(size: np.uint64, coming: np.uint64, bound: Int, seed: np.uint64, key: np.uint64) -> Int:
+    """Where the cell of a key begins, if nothing is in its way. Both places are reckoned: a processor cannot guess
+    which it is."""
     bits = hash_int(key, seed, seed) >> _S32
-    at = np.int64((bits * np.uint64(shape[_SIZE])) >> _S32)
-    if at >= shape[_BOUND]:
-        at = np.int64((bits * np.uint64(shape[_NEXT])) >> _S32)
-    return at << 1
+    at = np.int64((bits * size) >> _S32)
+    above = np.int64((bits * coming) >> _S32)
+    return (above if at >= bound else at) << 1
 
 
 @inner
-def _ask_for(cells: Cells, shape: Shape, seed: np.uint64, keys: Keys, i: Int) -> None:
+def _ask_for(
+    cells: Cells, size: np.uint64, coming: np.uint64, bound: Int, seed: np.uint64, keys: Keys, i: Int
+) -> None:
     """Have the cell of an update that is soon to come brought into the cache."""
     if i + _AHEAD < keys.size:
-        prefetch(cells, _home(shape, seed, keys[i + _AHEAD]))
+        prefetch(cells, _home(size, coming, bound, seed, keys[i + _AHEAD]))
 
 
 @inner
-def _find(cells: Cells, shape: Shape, seed: np.uint64, key: np.uint64) -> Int:
+def _find(cells: Cells, size: np.uint64, coming: np.uint64, bound: Int, seed: np.uint64, key: np.uint64) -> Int:
     """Where the cell of a key begins, or the empty one where it would be."""
-    at = _home(shape, seed, key)
+    at = _home(size, coming, bound, seed, key)
     while cells[at] != key + _ONE and cells[at] != _EMPTY:
         at += 2
     return at
 
 
 @inner
-def _remove(cells: Cells, shape: Shape, seed: np.uint64, at: Int) -> None:
+def _remove(cells: Cells, size: np.uint64, coming: np.uint64, bound: Int, seed: np.uint64, at: Int) -> None:
     hole = next = np.int64(at)
     while True:
         next += 2
         cell = cells[next]
         if cell == _EMPTY:
             break
-        if _home(shape, seed, cell - _ONE) <= hole:
+        if _home(size, coming, bound, seed, cell - _ONE) <= hole:
             cells[hole] = cell
             cells[hole + 1] = cells[next + 1]
             hole = next
@@ -212,21 +214,22 @@ def _note(
     fresh_times: Times,
     taken: Times,
 ) -> tuple[int, int]:
+    size, coming, bound = np.uint64(shape[_SIZE]), np.uint64(shape[_NEXT]), shape[_BOUND]
     last = cells.size - 2
     n_fresh, n_taken = 0, 0
     for i in range(keys.size):
-        _ask_for(cells, shape, seed, keys, i)
+        _ask_for(cells, size, coming, bound, seed, keys, i)
         key = keys[i]
-        at = _find(cells, shape, seed, key)
+        at = _find(cells, size, coming, bound, seed, key)
         known = cells[at] != _EMPTY
         time = np.int64(cells[at + 1])
         if known and (ops[i] == _DELETE or (begins.size > 0 and time < begins[i])):
             taken[n_taken] = time
             n_taken += 1
-            _remove(cells, shape, seed, at)
+            _remove(cells, size, coming, bound, seed, at)
             if ops[i] == _DELETE:
                 continue
-            at = _find(cells, shape, seed, key)
+            at = _find(cells, size, coming, bound, seed, key)
             known = False
         elif ops[i] == _DELETE:
             continue
@@ -245,9 +248,10 @@ def _note(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _times_of(cells: Cells, shape: Shape, keys: Keys, seed: np.uint64, found: Times, known: Flags) -> None:
+    size, coming, bound = np.uint64(shape[_SIZE]), np.uint64(shape[_NEXT]), shape[_BOUND]
     for i in range(keys.size):
-        _ask_for(cells, shape, seed, keys, i)
-        at = _find(cells, shape, seed, keys[i])
+        _ask_for(cells, size, coming, bound, seed, keys, i)
+        at = _find(cells, size, coming, bound, seed, keys[i])
         if cells[at] != _EMPTY:
             known[i] = True
             found[i] = np.int64(cells[at + 1])
@@ -272,8 +276,9 @@ def _advance(cells: Cells, shape: Shape, seed: np.uint64, n: int) -> bool:
             cells[at] = _EMPTY
             count += 2
     shape[_BOUND] = begin
+    size, coming, bound = np.uint64(shape[_SIZE]), np.uint64(shape[_NEXT]), begin
     for i in range(0, count, 2):
-        at = _find(cells, shape, seed, taken[i] - _ONE)
+        at = _find(cells, size, coming, bound, seed, taken[i] - _ONE)
         if at == cells.size - 2:
             return False
         cells[at] = taken[i]
