@@ -1,11 +1,11 @@
-// Counting what programs read of rows, for whoever decides which rows are remote (remote.py takes the sums). Only kernels
-// with REMOTE count; for others all of this compiles to nothing.
+// Counting what programs read of rows, for whoever decides which rows are remote (remote.py takes the sums). Only
+// kernels with REMOTE count; for others all of this compiles to nothing.
 //
-// What is read of a row counts in the class that the host gave its vertex. In a walk each lane of a warp keeps the counts
-// of a few classes, so that there is one addition to memory at the end of the walk, and none for a row. Where threads look
-// at the first edges of their own rows, or whole arrays are read, edges are counted by side alone. Lines are those of
-// LINE_BYTES that come over the bus: of a remote row's keys and weights by whole leaves, and three to find it (its first
-// leaf, its degree, the count of that leaf). What caches keep of them is not known here.
+// What is read of a row counts in the class that the host gave its vertex. In a walk each lane of a warp keeps the
+// counts of a few classes, so that there is one addition to memory at the end of the walk, and none for a row. Where
+// threads look at the first edges of their own rows, or whole arrays are read, edges are counted by side alone. Lines
+// are those of LINE_BYTES that come over the bus: of a remote row's keys and weights by whole leaves, and three to find
+// it (its first leaf, its degree, the count of that leaf). What caches keep of them is not known here.
 #pragma once
 
 #include "leaves.cuh"
@@ -44,21 +44,19 @@ struct RowsRead {
     // A leaf of it, with so many of its edges.
     __device__ __forceinline__ void add(u32 n_edges)
     {
-        if (!REMOTE) return;
-        if (place < READ_CLASSES) lines += LINES_OF_LEAF;
         const u32 own = lane_number() == (place & 31) ? n_edges : 0;
 #pragma unroll
-        for (u32 k = 0; k < EACH; k++)
+        for (u32 k = 0; REMOTE && k < EACH; k++)
             if (k == place >> 5) edges[k] += own;
+        if (REMOTE && place < READ_CLASSES) lines += LINES_OF_LEAF;
     }
 
     __device__ __forceinline__ void tell(const State& state) const
     {
-        if (!REMOTE) return;
 #pragma unroll
-        for (u32 k = 0; k < EACH; k++)
+        for (u32 k = 0; REMOTE && k < EACH; k++)
             if (edges[k]) atomicAdd(state.remote_reads->by_class + 32 * k + lane_number(), u64(edges[k]));
-        if (lane_number() == 0 && lines) atomicAdd(&state.remote_reads->lines, u64(lines));
+        if (REMOTE && lane_number() == 0 && lines) atomicAdd(&state.remote_reads->lines, u64(lines));
     }
 };
 
@@ -98,11 +96,11 @@ struct SidesRead {
     __device__ __forceinline__ void tell(const State& state) const
     {
         if (!REMOTE) return;
-        const u32 sums[SIDES + 1] = {__reduce_add_sync(ALL_LANES, edges[HOST]),
-            __reduce_add_sync(ALL_LANES, edges[DEVICE]), __reduce_add_sync(ALL_LANES, lines)};
+        const u32 here = __reduce_add_sync(ALL_LANES, edges[DEVICE]), there = __reduce_add_sync(ALL_LANES, edges[HOST]);
+        const u32 all_lines = __reduce_add_sync(ALL_LANES, lines);
         if (lane_number()) return;
-        for (u32 side = 0; side < SIDES; side++)
-            if (sums[side]) atomicAdd(state.remote_reads->others + side, u64(sums[side]));
-        if (sums[SIDES]) atomicAdd(&state.remote_reads->lines, u64(sums[SIDES]));
+        if (here) atomicAdd(state.remote_reads->others + DEVICE, u64(here));
+        if (there) atomicAdd(state.remote_reads->others + HOST, u64(there));
+        if (all_lines) atomicAdd(&state.remote_reads->lines, u64(all_lines));
     }
 };
