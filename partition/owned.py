@@ -120,7 +120,17 @@ class OwnedRows(GraphRows):
         self.applied = split.applied
         others = [report for side, report in reports.items() if side != self._device_number]
         self._tell(lambda device: device.hear([report.read() for report in others]))
-        return split.whole(reports.values())
+        report = split.whole(reports.values())
+        return self._watched(report) if self._device_number in reports else report
+
+    def _watched(self, report: Report) -> Report:
+        """The same report. The device's part is read later on, and one that fails at that takes its rows along."""
+        return Report(
+            report.totals,
+            report.slots_moved,
+            lambda: self._asked(lambda _: report.read()),
+            lambda crew: self._asked(lambda _: report.loops(crew)),
+        )
 
     def load(self, edges: EdgeList, n_vertices: int) -> None:
         self._require_loadable(edges, n_vertices)

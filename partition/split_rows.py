@@ -156,7 +156,8 @@ class SplitRows:
             return self._prepare_parts(batch)
         if self.sides[sole].takes_edges:
             require_ends(batch.keys, self.placement.owner.size, self._crew)
-            return SplitPlan([self._planned(sole, 2 * len(batch), lambda: self.sides[sole].prepare_edges(batch))])
+            updates = len(batch) * (len(shape.directions) if shape.directed else 2)
+            return SplitPlan([self._planned(sole, updates, lambda: self.sides[sole].prepare_edges(batch))])
         out, in_ = of_rows(batch, shape, self._crew)
         self._on_all(lambda side: side.expect(len(out), len(out)))
         return SplitPlan([self._prepared(sole, out, in_)])

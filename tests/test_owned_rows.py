@@ -283,6 +283,25 @@ def test_wherever_a_card_fails_its_rows_are_lost_and_nothing_else(
     assert 5 < at < 99
 
 
+@pytest.mark.parametrize("shape", ["directed", "undirected"])
+def test_wherever_a_card_fails_at_its_report_its_rows_are_lost(emulated_cupy: ModuleType, shape: str) -> None:
+    """Its part is read after the batch was written: the loops of it by the graph, all of it by whoever asks."""
+    for at in range(100):
+        with opened(host_rows="owned", device=True, **SHAPES[shape]) as graph:
+            graph.apply(*of_rmat(graph, 0, 300))
+            graph.migrate(np.arange(0, 500, 2, dtype=np.uint32), HOST)
+            with cuda_emulator.failing_card(at, quiet=at % 2 == 1) as fault:
+                try:
+                    change = graph.apply(*of_rmat(graph, 1, 300))
+                    assert len(change.arcs.inserted) > 0
+                except RowsLost:
+                    assert graph.rows_lost and graph.device is None
+                    continue
+            assert not fault.broken
+            break
+    assert 5 < at < 99
+
+
 def test_a_card_that_fails_without_rows_is_left_behind(emulated_cupy: ModuleType) -> None:
     with opened() as whole, opened(host_rows="owned", device=True) as owned:
         for graph in (whole, owned):
@@ -487,6 +506,20 @@ def test_an_update_of_a_vertex_that_is_not_there_changes_nothing(emulated_cupy: 
                         owned.apply(batch, 500)
                     assert_same_graph(whole, owned)
                 owned.migrate(np.arange(0, 500, 2, dtype=np.uint32), HOST)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_updates_of_rows_are_counted_alike_by_all_sides(emulated_cupy: ModuleType, shape: str) -> None:
+    """Whether one of them has all rows or several have some."""
+    counted = []
+    for remote in (0, 250, 500):
+        with opened(host_rows="owned", device=True, **SHAPES[shape]) as graph:
+            graph.apply(*of_rmat(graph, 0, 1300))
+            graph.migrate(np.arange(remote, dtype=np.uint32), HOST)
+            graph.apply(*of_rmat(graph, 1, 1300))
+            assert len(graph.applied) == (2 if 0 < remote < 500 else 1)
+            counted.append(sum(side.updates for side in graph.applied))
+    assert counted == [1300 * (1 if shape == "no in-rows" else 2)] * 3
 
 
 @pytest.mark.parametrize("shape", SHAPES)
