@@ -228,7 +228,8 @@ class Rebalancer:
         self._relief = Relief(self._epoch, measures.device_bytes, measures.device_edges, self._edge_bytes())
 
     def _decide(self, measures: Measures) -> None:
-        if self._requested and self._looks.take(self._stock().owner.size):
+        # By how many there were at the last look: to ask for the rows is a pass over all of them, too.
+        if self._requested and self._looks.take(0 if self._known is None else self._known.owner.size):
             self._requested = False
             self._fulfil(measures)
         elif self._window.is_full:

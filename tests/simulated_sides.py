@@ -36,7 +36,8 @@ class Sides:
 
     ``move_s``, ``remote_s``: seconds for an edge that moves, and for a byte over the bus.
     ``host_update_s``, ``device_update_s``: for an update there. ``limit``: bytes of the device; ``fixed``: of
-    which so many are taken. ``seen``: what the rebalancer is told of what was measured.
+    which so many are taken. ``seen``: what the rebalancer is told of what was measured. ``stocks``: how often it
+    asked whose the rows are.
     """
 
     move_s = 5e-8
@@ -47,13 +48,18 @@ class Sides:
 
     def __init__(self, degrees: npt.NDArray[np.uint32], owner: npt.NDArray[np.uint8], limit: float) -> None:
         self.degrees, self.owner, self.limit = degrees, owner, int(limit)
-        self.rebalancer = Rebalancer(lambda: Stock(self.owner, self.degrees, self.degrees[:0]))
+        self.rebalancer = Rebalancer(self._stock)
         self.moves: Moves = []
         self.log: list[Moves] = []
         self.seconds: list[float] = []
         self.budgets: list[int] = []
         self.seen: Callable[[Measures], Measures] = lambda measures: measures
         self._moved_edges = 0
+        self.stocks = 0
+
+    def _stock(self) -> Stock:
+        self.stocks += 1
+        return Stock(self.owner, self.degrees, self.degrees[:0])
 
     def edges(self, side: int) -> int:
         return int(self.degrees[self.owner == side].sum())

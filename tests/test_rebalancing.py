@@ -547,6 +547,18 @@ def test_requests_in_every_epoch_cost_their_share_of_the_time(
     there.check_budgets()
 
 
+def test_a_request_that_waits_for_its_turn_has_nobody_asked_for_all_rows() -> None:
+    """Whose the rows are, and their lengths, are columns of all vertices, some of which a device has."""
+    there = sides(0.5)
+    there.limit = int(there.limit * 1.09)
+    there.seen = lambda measures: measures._replace(seconds=1e-9 * N)
+    asked = there.stocks
+    for _ in range(200):
+        there.rebalancer.request()
+        run(there, 1, lambda _: QUIET)
+    assert 1 <= there.stocks - asked <= 3
+
+
 def test_requests_in_every_epoch_have_no_row_go_to_and_fro() -> None:
     there = sides(0.5)
     there.remote_s = 1e-8
