@@ -369,6 +369,8 @@ class DeviceSide(Side[DevicePackedArray]):
             total["scratch"] += self._joined.memory_bytes()
         if self._picking is not None:
             total["scratch"] += self._picking.memory_bytes()
+        if self._remote is not None:
+            total["rows"] += self._remote.memory_bytes()
         return total
 
     def check(self, out: EdgeList, in_: EdgeList | None) -> list[str]:

@@ -23,6 +23,7 @@ from walk_twins import FEW_THREADS, set_threads
 from graphtide.compute.program import Refresh
 from graphtide.gpma import vertex_columns
 from graphtide.gpma.address_space import reservation_of
+from graphtide.gpma.edges import EdgeBatch
 from graphtide.gpma.host import slot_memory
 from graphtide.gpma.host.slot_memory import SlotMemory
 from graphtide.gpma.rows import RowView
@@ -387,3 +388,18 @@ def test_kernels_compile_without_warnings(nvrtc: object, run_long: bool) -> None
         options = [*module.options(weighted=weighted), *macros, *REMOTE, *AS_CUPY, "-arch=sm_90"]
         done, log, _ = compiled(nvrtc, text, file, options)
         assert done and not log, log
+
+
+def test_what_is_marked_of_each_vertex_counts_as_memory(emulated_cupy: ModuleType) -> None:
+    """Of a million vertices a bit and a class, besides their rows."""
+    n = 1_000_000
+    held = []
+    for host_rows in ("all", "owned"):
+        graph = Graph(device=True, host_rows=host_rows, threads=1)
+        try:
+            graph.apply(EdgeBatch.of([0], [n - 1]), n)
+            assert graph.device is not None
+            held.append(graph.device.memory_bytes()["rows"])
+        finally:
+            graph.close()
+    assert held[1] - held[0] >= n + n // 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -64,7 +65,20 @@ def test_runs_of_an_epoch_add_up(graphs: list[Graph]) -> None:
     for way, seconds in zip(("device", "zero_copy"), measured, strict=True):
         assert value(metrics, "read_seconds", way=way) == pytest.approx(seconds)
     traffic.ran([], [])
-    assert traffic.stats()["gigabytes_per_second"] == {}, "the program is gone"
+    gone = traffic.stats()
+    assert gone["gigabytes_per_second"] == gone["edges_read"] == {}, "the program is gone"
+    assert gone["bytes"] == stats["bytes"] and gone["seconds"] == stats["seconds"]
+
+
+def test_what_was_told_stays_as_it_was(graphs: list[Graph]) -> None:
+    """Another thread sends it while the next epochs are counted."""
+    graphs.append(Graph())
+    traffic, programs = Traffic(graphs[0], Metrics()), [BFS("hops", (0,)), BFS("others", (0,))]
+    reads = RowReads(np.zeros((2, CLASSES), np.int64), np.array([10, 20]), 4)
+    traffic.ran([run_of(reads)], programs)
+    told, before = traffic.stats(), deepcopy(traffic.stats())
+    traffic.ran([run_of(reads), replace(run_of(reads), id="others")], programs)
+    assert told == before != traffic.stats()
 
 
 def test_epochs_in_which_no_rows_are_remote_say_nothing(graphs: list[Graph]) -> None:

@@ -141,7 +141,7 @@ class Sides:
             **self.stats(),
             "host_rows_reason": self._reason,
             "headroom": self.headroom,
-            "applied": self._applied,
+            "applied": {side: dict(total) for side, total in self._applied.items()},
             "bus": self._traffic.stats(),
         }
 

@@ -48,7 +48,7 @@ class Traffic:
         self._upload()
         by_id = {program.id: program for program in programs}
         for gone in self._costs.keys() - by_id.keys():
-            del self._costs[gone]
+            del self._costs[gone], self._edges[gone]
         total, bus_s = None, 0.0
         for run in runs:
             if not run.on_device or run.refresh is None:
@@ -64,12 +64,12 @@ class Traffic:
         return EpochReads(by_class if by_class.any() else None, int(total.others.sum()), bus_s)
 
     def stats(self) -> dict[str, Any]:
-        """For the request ``placement``."""
+        """For the request ``placement``: copies, which other threads send while epochs go on."""
         prices = {id: cost.bus_byte_s for id, cost in self._costs.items()}
         return {
-            "bytes": self._bytes,
-            "edges_read": self._edges,
-            "seconds": self._seconds,
+            "bytes": dict(self._bytes),
+            "edges_read": {id: dict(edges) for id, edges in self._edges.items()},
+            "seconds": {way: dict(seconds) for way, seconds in self._seconds.items()},
             "gigabytes_per_second": {id: 1e-9 / price for id, price in prices.items()},
         }
 

@@ -94,6 +94,10 @@ class RemoteRows:
         """How much of the host's memory is pinned, for kernels to read."""
         return self._registered.n_bytes + sum(copy.nbytes for copy in self._copies.values())
 
+    def memory_bytes(self) -> int:
+        """Bytes held on the device: of each vertex a bit and its class, and what is counted."""
+        return int(self._bits.nbytes + self._classes.nbytes + self._reads.nbytes)
+
     @property
     def _arrays(self) -> list[HostArray]:
         return [self.out] if self.in_ is None else [self.out, self.in_]
