@@ -163,6 +163,11 @@ class ChangeReport:
     absent: Keys
     slots_moved: int = 0
 
+    @property
+    def totals(self) -> tuple[int, int, int, int]:
+        """How many are inserted, overwritten, deleted, absent."""
+        return len(self.inserted), len(self.overwritten), len(self.deleted), int(self.absent.size)
+
 
 @dataclass(frozen=True, slots=True)
 class SubCSR:

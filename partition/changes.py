@@ -58,7 +58,7 @@ class Report:
     def totals(self) -> Counts:
         """How many arcs are inserted, overwritten, deleted, absent."""
         if self._totals is None:
-            self._totals = totals_of(self.read())
+            self._totals = self.read().totals
         return self._totals
 
     @property
@@ -89,11 +89,6 @@ class Report:
                     self._made = self._make()
                     self._make = self._count_loops = None
         return self._made
-
-
-def totals_of(change: ChangeReport) -> Counts:
-    """How many arcs were inserted, overwritten, deleted, absent."""
-    return len(change.inserted), len(change.overwritten), len(change.deleted), int(change.absent.size)
 
 
 @dataclass(frozen=True, slots=True)

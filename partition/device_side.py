@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.device.array import DevicePackedArray, DevicePlan
-from ..gpma.device.joining import Joined, totals_of
+from ..gpma.device.joining import Joined
 from ..gpma.device.module import import_cupy
 from ..gpma.device.picking import Picking
 from ..gpma.device.remote import RemoteRows
@@ -248,7 +248,7 @@ class DeviceSide(Side[DevicePackedArray]):
 
     def hear(self, changes: list[ChangeReport]) -> None:
         """Add to ``report`` what the last batch did to out-rows that others own; the columns stay as they are."""
-        self._whole, self._heard = None, [change for change in changes if sum(totals_of(change))]
+        self._whole, self._heard = None, [change for change in changes if sum(change.totals)]
 
     def _tell_of(self, report: DeviceReport) -> None:
         self._own, self._heard, self._whole = report, [], None

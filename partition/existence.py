@@ -35,7 +35,7 @@ from ..gpma.rows import RowView, live_runs
 from ..gpma.splice import spliced
 from ..gpma.team import ALONE, Crew, at_most, share
 from ..gpma.vertex_columns import grown
-from .scanning import CHUNK_MIN, CHUNKS_MAX
+from .scanning import chunks_of
 
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -124,7 +124,10 @@ class Existence:
         none of those is named.
         """
         if ops is None:
-            if self.n_dead == 0 or not _names_dead(frozen(batch.keys), frozen(batch.ops), self._alive, crew):
+            if self.n_dead == 0:
+                return None
+            keys, n_chunks = frozen(batch.keys), chunks_of(len(batch))
+            if not _names_dead(keys, frozen(batch.ops), self._alive, n_chunks, crew):
                 return None
             ops = _NO_OPS
         deletions = Deletions.of(ops)
@@ -220,9 +223,8 @@ _NO_OPS = VertexOps(np.empty(0, np.uint32), np.empty(0, np.uint8), np.empty(0, n
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _names_dead(keys: Keys, ops: Ops, alive: Flags, crew: Crew) -> bool:
+def _names_dead(keys: Keys, ops: Ops, alive: Flags, n_chunks: int, crew: Crew) -> bool:
     """Whether an insert names a vertex that is dead."""
-    n_chunks = min(max(keys.size // CHUNK_MIN, 1), CHUNKS_MAX)
     cursor, found = np.zeros(1, np.int64), np.zeros(n_chunks, np.bool_)
     share(at_most(crew, n_chunks), _look_for_dead, (keys, ops, alive, cursor, found))
     return bool(found.any())

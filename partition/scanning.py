@@ -23,12 +23,12 @@ def largest_word(column: npt.NDArray[np.generic], crew: Crew) -> int:
     words: Vertices = np.ascontiguousarray(column).view(np.uint32)
     if words.size <= CHUNK_MIN:
         return int(words.max(initial=0))
-    return int(_largest(frozen(words), crew))
+    return int(_largest(frozen(words), chunks_of(words.size), crew))
 
 
 def count_loops(keys: Keys, crew: Crew) -> int:
     """How many of these arcs are loops. Takes no memory to speak of: it may be asked for after a commit."""
-    return int(_count_loops(frozen(keys), crew)) if keys.size else 0
+    return int(_count_loops(frozen(keys), chunks_of(keys.size), crew)) if keys.size else 0
 
 
 def chunks_of(n: int) -> int:
@@ -37,9 +37,9 @@ def chunks_of(n: int) -> int:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _largest(words: Vertices, crew: Crew) -> Int:
-    found = np.zeros(min(max(words.size // CHUNK_MIN, 1), CHUNKS_MAX), np.uint32)
-    share(at_most(crew, found.size), _find_largest, (words, np.zeros(1, np.int64), found))
+def _largest(words: Vertices, n_chunks: int, crew: Crew) -> Int:
+    found = np.zeros(n_chunks, np.uint32)
+    share(at_most(crew, n_chunks), _find_largest, (words, np.zeros(1, np.int64), found))
     return found.max()
 
 
@@ -57,9 +57,9 @@ def _find_largest(thread: Int, words: Vertices, cursor: Offsets, found: Vertices
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _count_loops(keys: Keys, crew: Crew) -> Int:
-    found = np.zeros(min(max(keys.size // CHUNK_MIN, 1), CHUNKS_MAX), np.int64)
-    share(at_most(crew, found.size), _find_loops, (keys, np.zeros(1, np.int64), found))
+def _count_loops(keys: Keys, n_chunks: int, crew: Crew) -> Int:
+    found = np.zeros(n_chunks, np.int64)
+    share(at_most(crew, n_chunks), _find_loops, (keys, np.zeros(1, np.int64), found))
     return found.sum()
 
 
@@ -79,5 +79,5 @@ def _find_loops(thread: Int, keys: Keys, cursor: Offsets, found: Offsets) -> Non
 
 def warm_up(crew: Crew) -> None:
     """Compile what long columns take, or load it from the cache."""
-    _largest(frozen(np.ones(2, np.uint32)), crew)
+    _largest(frozen(np.ones(2, np.uint32)), 1, crew)
     count_loops(np.ones(1, np.uint64), crew)

@@ -149,7 +149,7 @@ def test_what_others_did_stands_behind_the_own_report(
             found = joined.of(own, changes)
             others = [row for change in changes for row in rows_of(change, weighted=weighted)]
             assert as_rows(cupy, found) == as_rows(cupy, own) + others
-            more = np.sum([joining.totals_of(change) for change in changes], axis=0)
+            more = np.sum([change.totals for change in changes], axis=0)
             assert found.totals == tuple((np.array(own.totals) + more).tolist())
             assert found.slots_moved == 11 + 3 * len(changes)
 

@@ -391,3 +391,22 @@ def test_construction_that_fails_leaves_nothing(emulated_cupy: ModuleType) -> No
             assert left
             break
     assert at > 10
+
+
+def test_columns_to_be_filled_are_memory_of_the_stream_that_uses_them(cupy: ModuleType) -> None:
+    """What is freed goes back to the stream it was taken on: another one would be given what is still read here."""
+    from graphtide.gpma.device import staging
+    from graphtide.gpma.device.state import allocate
+    from graphtide.partition.device_side import DeviceSide
+
+    side = DeviceSide(directed=True, weighted=True, in_edges=True, in_weights=True)
+    taken: list[int] = []
+
+    def noted(n: int, dtype: Any) -> Any:
+        taken.append(cupy.cuda.get_current_stream().ptr)
+        return allocate(n, dtype)
+
+    with mock.patch.object(staging, "allocate", noted):
+        for n in (10, 1000):
+            side.columns(n, weighted=True)
+    assert taken == [side.stream.ptr] * 2

@@ -66,7 +66,7 @@ class Joined:
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
-        totals = [own.totals, *map(totals_of, changes)]
+        totals = [own.totals, *(change.totals for change in changes)]
         inserted, overwritten, deleted, absent = (sum(counts) for counts in zip(*totals, strict=True))
         n_own, n = len(own), len(own) + sum(sum(counts) for counts in totals[1:])
         if n_own:
@@ -142,11 +142,6 @@ class Joined:
         to = [address(column) + begin * column.dtype.itemsize for column in self._columns]
         self._structure[0] = (*to, *([] if self._weighted else [0, 0]), *from_, n, 0)
         self._launcher.start(self._join.kernel.ptr, -(-n // RUN_THREADS), RUN_THREADS)
-
-
-def totals_of(change: ChangeReport) -> tuple[int, int, int, int]:
-    """How many updates were INSERTED, OVERWRITTEN, DELETED, ABSENT."""
-    return len(change.inserted), len(change.overwritten), len(change.deleted), int(change.absent.size)
 
 
 def _segments(change: ChangeReport) -> list[Segment]:

@@ -114,7 +114,8 @@ class Staging:
         if n <= self._room:
             return
         room = max(n, int(self._room * ROOM))
-        device = allocate(room * UPDATE_BYTES, np.uint8)
+        with self._stream:  # whoever fills columns may be on another one
+            device = allocate(room * UPDATE_BYTES, np.uint8)
         self._host = pinned(room * UPDATE_BYTES, np.uint8)
         self._address = self._host.ctypes.data
         self._device, self._room = device, room
