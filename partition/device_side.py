@@ -141,8 +141,8 @@ class DeviceSide(Side[DevicePackedArray]):
             self._remote = None
         if host is not None:
             if self._picking is None:
-                with self.stream:
-                    self._picking = Picking(self.stream)
+                with self.stream:  # both take no room yet, and compile now what batches need later
+                    self._picking, self._joined = Picking(self.stream), self._joining_columns()
             self._remote = RemoteRows(host.out, host.in_, self.stream)
             self._remote.ensure_vertices(self.n_vertices)
 
@@ -257,9 +257,11 @@ class DeviceSide(Side[DevicePackedArray]):
 
     def expect(self, n_updates: int, n_others: int) -> None:
         with self.stream:
-            if self._joined is None:
-                self._joined = Joined(self.stream, weighted=self.out.weighted)
+            self._joined = self._joining_columns()
             self._joined.reserve(n_updates, n_others)
+
+    def _joining_columns(self) -> Joined:
+        return self._joined or Joined(self.stream, weighted=self.out.weighted)
 
     def prepare_edges(self, batch: EdgeBatch) -> DeviceSidePlan:
         return self.prepare(batch)

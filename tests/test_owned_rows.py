@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from histories import Epoch, random_history
 
+from graphtide.gpma.device import joining, picking, turning
 from graphtide.gpma.device_failure import DeviceFailed
 from graphtide.gpma.edges import EdgeBatch, EdgeList, SubCSR
 from graphtide.partition import split_rows
@@ -281,6 +282,18 @@ def test_wherever_a_card_fails_its_rows_are_lost_and_nothing_else(
             assert graph.check() == []
             break
     assert 5 < at < 99
+
+
+def test_nothing_is_left_to_compile_for_a_device_that_shares_the_rows(emulated_cupy: ModuleType) -> None:
+    """What the first batch of rows on both sides needs is there before it."""
+    with opened(host_rows="owned", device=True) as graph, pytest.MonkeyPatch.context() as patched:
+        for module in (joining, picking, turning):
+            patched.setattr(module, "load", mock.Mock(side_effect=AssertionError("it compiles")))
+        graph.apply(*of_rmat(graph, 0, 300))
+        graph.migrate(np.arange(0, 500, 2, dtype=np.uint32), HOST)
+        graph.apply(*of_rmat(graph, 1, 300))
+        assert graph.device is not None
+        assert len(graph.device.report) > 200
 
 
 @pytest.mark.parametrize("shape", ["directed", "undirected"])

@@ -33,7 +33,8 @@ class Joined:
     def __init__(self, stream: Any, *, weighted: bool) -> None:
         self._weighted = weighted
         self._stream = stream
-        self._join = load("report.cu", weighted=True).get_function("join_report")
+        self._function = load("report.cu", weighted=True).get_function("join_report")
+        self._join = self._function.kernel.ptr  # the driver's handle, which the kernel keeps alive
         self._structure = np.zeros(1, JOIN)
         self._launcher = Launcher(stream, (self._structure,))
         self._room = 0
@@ -141,7 +142,7 @@ class Joined:
         the report, from ``begin`` on."""
         to = [address(column) + begin * column.dtype.itemsize for column in self._columns]
         self._structure[0] = (*to, *([] if self._weighted else [0, 0]), *from_, n, 0)
-        self._launcher.start(self._join.kernel.ptr, -(-n // RUN_THREADS), RUN_THREADS)
+        self._launcher.start(self._join, -(-n // RUN_THREADS), RUN_THREADS)
 
 
 def _segments(change: ChangeReport) -> list[Segment]:
