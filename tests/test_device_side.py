@@ -394,7 +394,7 @@ def test_construction_that_fails_leaves_nothing(emulated_cupy: ModuleType) -> No
 
 
 def test_columns_to_be_filled_are_memory_of_the_stream_that_uses_them(cupy: ModuleType) -> None:
-    """What is freed goes back to the stream it was taken on: another one would be given what is still read here."""
+    """What is freed goes back to the stream it was taken on, which others must not be given while it is read."""
     from graphtide.gpma.device import staging
     from graphtide.gpma.device.state import allocate
     from graphtide.partition.device_side import DeviceSide

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from histories import Epoch, random_history
 
-from graphtide.gpma.device import joining, picking, turning
 from graphtide.gpma.device_failure import DeviceFailed
 from graphtide.gpma.edges import EdgeBatch, EdgeList, SubCSR
 from graphtide.partition import split_rows
@@ -287,8 +286,9 @@ def test_wherever_a_card_fails_its_rows_are_lost_and_nothing_else(
 def test_nothing_is_left_to_compile_for_a_device_that_shares_the_rows(emulated_cupy: ModuleType) -> None:
     """What the first batch of rows on both sides needs is there before it."""
     with opened(host_rows="owned", device=True) as graph, pytest.MonkeyPatch.context() as patched:
-        for module in (joining, picking, turning):
-            patched.setattr(module, "load", mock.Mock(side_effect=AssertionError("it compiles")))
+        for module in ("joining", "picking", "turning"):
+            compiles = mock.Mock(side_effect=AssertionError("it compiles"))
+            patched.setattr(f"graphtide.gpma.device.{module}.load", compiles)
         graph.apply(*of_rmat(graph, 0, 300))
         graph.migrate(np.arange(0, 500, 2, dtype=np.uint32), HOST)
         graph.apply(*of_rmat(graph, 1, 300))
