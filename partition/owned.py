@@ -94,7 +94,10 @@ class OwnedRows(GraphRows):
         device = self.device
         if device is None:
             return EdgeBatch.empty(n, weighted=weighted)
-        return self._asked(lambda _: device.columns(n, weighted=weighted))
+        try:
+            return self._asked(lambda _: device.columns(n, weighted=weighted))
+        except MemoryError:  # ``apply`` says whose, so that something can be done about it
+            return EdgeBatch.empty(n, weighted=weighted)
 
     def apply(self, batch: EdgeBatch, n_before: int) -> Report:
         self._require()

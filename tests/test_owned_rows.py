@@ -296,6 +296,38 @@ def test_nothing_is_left_to_compile_for_a_device_that_shares_the_rows(emulated_c
         assert len(graph.device.report) > 200
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+def test_columns_that_a_device_has_no_memory_for_are_the_host_s(emulated_cupy: ModuleType, pinned: bool) -> None:
+    """What the device has not is found out by the batch, which changes nothing then. Pinned memory is no different:
+    of that CuPy says it by another error."""
+    with opened() as whole, opened(host_rows="owned", device=True) as owned:
+        for graph in (whole, owned):
+            graph.apply(*of_rmat(graph, 0, 300))
+        owned.migrate(np.arange(0, 500, 2, dtype=np.uint32), HOST)
+        given = of_rmat(whole, 1, 3000)
+        no_memory = emulated_cupy.cuda.runtime.CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+        no_memory.status = 2
+        with pytest.MonkeyPatch.context() as patched:
+            if pinned:
+                patched.setattr(emulated_cupy.cuda, "alloc_pinned_memory", mock.Mock(side_effect=no_memory))
+            else:
+                patched.setattr("graphtide.gpma.device.staging.allocate", mock.Mock(side_effect=MemoryError))
+            columns = owned.columns(3000, weighted=True)
+            for column, values in zip(
+                (columns.keys, columns.ops, columns.weights),
+                (given[0].keys, given[0].ops, given[0].weights),
+                strict=True,
+            ):
+                column[:] = values
+            with pytest.raises(NoMemory) as refused:
+                owned.apply(columns, given[1])
+            assert isinstance(refused.value.__cause__, split_rows.SideFull) and refused.value.__cause__.side == 1
+        assert owned.device is not None
+        assert_same_graph(whole, owned)
+        assert_same_change(whole.apply(*given), owned.apply(*given))
+        assert_same_graph(whole, owned)
+
+
 @pytest.mark.parametrize("shape", ["directed", "undirected"])
 def test_wherever_a_card_fails_at_its_report_its_rows_are_lost(emulated_cupy: ModuleType, shape: str) -> None:
     """Its part is read after the batch was written: the loops of it by the graph, all of it by whoever asks."""

@@ -19,6 +19,8 @@ from .structures import ITEM, RECORD, ROW, SPILL
 # An array on the device: CuPy ships no types that a checker could use.
 DeviceArray = Any
 
+# ``cudaErrorMemoryAllocation``.
+_MEMORY_ALLOCATION = 2
 # The words of a row in the row index.
 _ROW_WORDS = ROW.names or ()
 _LEAF, _DEGREE = _ROW_WORDS.index("leaf"), _ROW_WORDS.index("degree")
@@ -169,10 +171,18 @@ def pinned(n: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """So many entries, one at least, of host memory that kernels reach at the same address; the array keeps it.
 
     Raises:
-        MemoryError, RuntimeError: there is not enough, or the device fails (as CuPy says it).
+        MemoryError: there is not enough.
+        RuntimeError: the device fails (as CuPy says it).
     """
     room = max(1, n)
-    return np.frombuffer(import_cupy().cuda.alloc_pinned_memory(room * np.dtype(dtype).itemsize), dtype, room)
+    n_bytes = room * np.dtype(dtype).itemsize
+    try:
+        memory = import_cupy().cuda.alloc_pinned_memory(n_bytes)
+    except RuntimeError as error:  # of the device's own memory CuPy says it by a MemoryError, of this it does not
+        if getattr(error, "status", None) != _MEMORY_ALLOCATION:
+            raise
+        raise MemoryError(f"there are no {n_bytes:,} bytes of pinned memory") from error
+    return np.frombuffer(memory, dtype, room)
 
 
 def _uploaded(values: npt.NDArray[Any]) -> DeviceArray:
