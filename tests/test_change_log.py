@@ -173,6 +173,17 @@ def test_what_is_known_of_records_without_a_look_is_what_a_look_says() -> None:
                 assert (passed.epochs, passed.has_moved) == (changes.epochs, changes.alive.size > 0)
 
 
+def test_of_records_that_lie_ahead_nothing_is_known() -> None:
+    """A record is written before its publication can be seen: somebody may go on from there too early."""
+    writer = begun()
+    for number in (2, 3):
+        writer.record(publication(number, 10, {"a": [1]}), whole=False)
+    log = attach(writer)
+    assert log.sequence_of((1, 3)) == 3
+    for since, until in ((3, 2), (3, 1), (2, 2), (3, 3)):
+        assert log.passed(since, until) is None
+
+
 @pytest.mark.parametrize("read_on", [True, False])
 def test_what_was_overwritten_is_missing_and_all_else_is_there(read_on: bool) -> None:
     writer, rng = begun(), np.random.default_rng(5)

@@ -340,6 +340,57 @@ def test_whoever_waits_for_the_look_of_one_who_goes_is_told_all_the_same(serve: 
     assert len(looks) == 1 and sorted(len(client.epochs) for client in clients) == [0, 1, 1]
 
 
+@pytest.mark.parametrize("when", ["while it is looked at", "while it is sent"])
+def test_whoever_comes_later_is_not_sent_an_epoch_before_the_one_of_its_answer(
+    serve: Callable[[int], Served], when: str
+) -> None:
+    """Its answer covers the offsets that it asked for, and so must all that it is told."""
+    served = serve(2 * telling.INLINE_MAX)
+    looked, go_on, read = threading.Event(), threading.Event(), asyncio.Event()
+    aside = served.telling._look_aside
+
+    def slowly(subscription: Subscription, size: int) -> Any:
+        found = aside(subscription, size)
+        looked.set()
+        assert go_on.wait(20)
+        return found
+
+    async def reads(patience_s: float) -> bool:
+        await read.wait()
+        return True
+
+    served.telling._look_aside = slowly  # type: ignore[method-assign]
+    slow = served.subscribe([Everyone(0.0), Everyone(0.0)])
+    for client in slow:
+        client.reads = reads  # type: ignore[method-assign]
+
+    async def run() -> None:
+        served.subscriptions.published()
+        task = asyncio.create_task(served.telling.run())
+        while not looked.is_set():
+            await asyncio.sleep(0)
+        if when == "while it is sent":
+            go_on.set()
+            while not len(served.telling._sending):
+                await asyncio.sleep(0)
+        served.publish(np.arange(5))
+        late = served.subscribe([Everyone(0.0)])[0]
+        await asyncio.sleep(0.05)
+        go_on.set()
+        async with asyncio.timeout(20):
+            while not late.epochs:
+                await asyncio.sleep(0)
+        assert late.epochs[0] == 2 and late.known == served.values(late.known)
+        read.set()
+        async with asyncio.timeout(20):
+            while not all(client.epochs == [1, 2] for client in slow):
+                served.subscriptions.published()
+                await asyncio.sleep(0)
+        task.cancel()
+
+    served.run(run())
+
+
 def test_of_what_is_kept_for_others_there_is_a_bound(
     serve: Callable[[int], Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:

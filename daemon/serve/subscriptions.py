@@ -26,7 +26,8 @@ class Subscription:
     """One client's, under a ``number`` of its connection.
 
     ``place``: the publication that the client knows; None: it gets a snapshot. ``epoch``: the last one that it was
-    told of, at ``told_at``. ``weight``: of how many vertices it remembers something.
+    told of, at ``told_at``. ``weight``: of how many vertices it remembers something. ``began``: the publication
+    that it was answered with; nothing that it is told is older.
     """
 
     connection: OpenConnection
@@ -37,6 +38,7 @@ class Subscription:
     place: int | None = None
     epoch: tuple[int, int] | None = None
     told_at: float = 0.0
+    began: int = 0
     joined: object = None
     """Since which epoch its program is there, of one that came at run time: another one may get its id."""
     working: asyncio.Task[None] | None = None
@@ -167,7 +169,16 @@ class Subscriptions:
         self._vertices_free -= weight
         number = self._numbers[connection] = self._numbers.get(connection, -1) + 1
         joined = snapshot.programs[program].state.get("joined")
-        added = Subscription(connection, number, program, scope, weight, told_at=time.monotonic(), joined=joined)
+        added = Subscription(
+            connection,
+            number,
+            program,
+            scope,
+            weight,
+            told_at=time.monotonic(),
+            began=snapshot.sequence,
+            joined=joined,
+        )
         place = None if since is None or not scope.resumes else self.log.sequence_of(since)
         if place is not None:
             added.place, added.epoch = place, since

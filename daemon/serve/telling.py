@@ -239,7 +239,11 @@ class Telling:
             return await self._looked_at(subscription, asker, size)
         while True:
             found = self._sending.get(key)
-            if found is not None and time.monotonic() - found.at < ALIKE_SECONDS:
+            if (
+                found is not None
+                and time.monotonic() - found.at < ALIKE_SECONDS
+                and found.snapshot.sequence >= subscription.began
+            ):
                 return found
             looking = self._looking.get(key)
             if looking is None:
@@ -249,7 +253,10 @@ class Telling:
                 self._tasks.add(looking)
                 looking.add_done_callback(partial(self._looked, key))
             try:
-                return await asyncio.shield(looking)
+                found = await asyncio.shield(looking)
+                if found.snapshot.sequence >= subscription.began:
+                    return found
+                # It was looked at before this one came, who was promised what was published by then.
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if not looking.cancelled() or (task is not None and task.cancelling()):
