@@ -16,10 +16,10 @@ from schema_registry import SchemaRegistry, framed
 from graphtide.daemon.ingest import known_schemas
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.decode_columns import Bad, Reason
-from graphtide.daemon.ingest.known_schemas import IN_VAIN_LEAST_S, IN_VAIN_S, NUMBER_MAX, UNKNOWN_S, KnownSchemas
+from graphtide.daemon.ingest.known_schemas import IN_VAIN_LEAST_S, IN_VAIN_S, UNKNOWN_S, KnownSchemas
 from graphtide.daemon.ingest.loop import Ingest
 from graphtide.daemon.ingest.prepared import PreparedQueue
-from graphtide.daemon.ingest.registry import Registry, RegistryAway, Schema
+from graphtide.daemon.ingest.registry import NUMBER_MAX, Registry, RegistryAway, Schema
 from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.records.stream import Decoded, Lag, Partition, RawRecord
 from graphtide.gpma.index.vertex_index import VertexIndex

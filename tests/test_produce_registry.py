@@ -129,7 +129,9 @@ def test_what_a_registry_does_not_take(registry: SchemaRegistry, tmp_path: Path)
     registry.answer = 409, b'{"error_code": 409, "message": "incompatible"}'
     with pytest.raises(SchemaRefused, match="does not take the schema of edges-value: 'incompatible'"):
         asked.register("edges-value", edge_schema("int"))
-    for answer in ((500, b"{}"), (200, b"<html>"), (200, b'{"id": "x"}')):
+    answers = [(500, b"{}"), (429, b"{}"), (200, b"<html>"), (200, b"[]")]
+    answers += [(200, b'{"id": %b}' % id) for id in (b'"x"', b"true", b"-1", b"4294967296", b"2147483648")]
+    for answer in answers:
         registry.answer = answer
         with pytest.raises(RegistryAway):
             asked.register("edges-value", edge_schema("int"))
@@ -137,6 +139,14 @@ def test_what_a_registry_does_not_take(registry: SchemaRegistry, tmp_path: Path)
     command = ["produce", "--spool", str(tmp_path / "spool"), "--registry", registry.url, str(tmp_path / "a.csv")]
     assert CliRunner().invoke(app, command).exit_code != 0
     assert not (tmp_path / "spool").exists(), "nothing is written without a schema"
+
+
+@pytest.mark.parametrize("url", [f"http://{'a' * 70}.test", "http://127.0.0.1:1/a b"])
+def test_an_address_that_leads_nowhere(url: str) -> None:
+    asked = Registry(url)
+    for ask in (lambda: asked.register("edges-value", "{}"), lambda: asked.schema(1)):
+        with pytest.raises(RegistryAway):
+            ask()
 
 
 def test_a_password_is_for_its_registry_alone(tmp_path: Path) -> None:

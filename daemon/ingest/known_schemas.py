@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from .decode_columns import Bad, Reason
-from .registry import Registry, RegistryAway, Schema
+from .registry import NUMBER_MAX, Registry, RegistryAway, Schema
 
 NEEDS_REGISTRY = "records of a schema registry need source.registry.url"
 
@@ -33,9 +33,6 @@ IN_VAIN_S = 10.0
 """So many seconds of it can be saved up."""
 IN_VAIN_LEAST_S = 0.02
 """What one of them costs at least, however fast the answer: the registry has others to serve."""
-
-NUMBER_MAX = (1 << 31) - 1
-"""Ids are signed integers of 32 bits to registries; one asked for another says that there is no such page."""
 
 OUTCOMES = ("known", "unknown", "unusable", "away")
 

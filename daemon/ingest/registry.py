@@ -31,6 +31,10 @@ SchemaKind = Literal["AVRO", "PROTOBUF", "JSON"]
 REFERENCES_MAX = 256
 """Schemas that one schema may refer to, directly or not."""
 
+NUMBER_MAX = (1 << 31) - 1
+"""Ids are signed integers of 32 bits to registries; one asked for another says that there is no such page."""
+
+_LATER = frozenset({408, 429})  # too slow, too often: to be tried again
 _UNKNOWN = frozenset({40401, 40402, 40403})  # no such subject, version, schema
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 _HEADERS = (
@@ -134,12 +138,15 @@ class Registry:
         except orjson.JSONDecodeError:
             answer = None
         said = answer if isinstance(answer, dict) else {}
-        if 400 <= status < 500:
+        if 400 <= status < 500 and status not in _LATER:
             why = columns.shown(said.get("message") or status)
             raise SchemaRefused(f"{self._named} does not take the schema of {subject}: {why}")
-        if status != 200 or type(said.get("id")) is not int:
+        if status != 200:
             raise RegistryAway(f"{self._named} answers {status} to {path}")
-        return int(said["id"])
+        number = said.get("id")
+        if type(number) is not int or not 0 <= number <= NUMBER_MAX:
+            raise RegistryAway(f"{self._named} answers without an id of a schema to {path}")
+        return number
 
     def check(self) -> str:
         """What it can do, in words.
@@ -232,11 +239,11 @@ class Registry:
         if posted is not None:
             headers += [("Content-Type", _CONTENT_TYPE), ("Content-Length", str(len(posted)))]
         method = "GET" if posted is None else "POST"
-        request = h11.Request(method=method, target=place.path.rstrip("/") + path, headers=headers)
         try:
+            request = h11.Request(method=method, target=place.path.rstrip("/") + path, headers=headers)
             with contextlib.closing(self._connected(place, _left(ends))) as connected:
                 return self._exchange(connected, request, posted or b"", ends)
-        except (OSError, h11.ProtocolError) as error:
+        except (OSError, UnicodeError, h11.ProtocolError) as error:  # no name of a host, no path of a page
             why = str(error) or type(error).__name__
             raise RegistryAway(f"{self._named} does not answer: {why[:200]}") from None
 
