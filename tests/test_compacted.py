@@ -10,6 +10,7 @@ import pytest
 from schema_registry import SchemaRegistry, framed
 
 from graphtide.daemon.ingest.decode import Decoder
+from graphtide.daemon.ingest.decode_debezium import Changes
 from graphtide.daemon.ingest.registry import Registry
 from graphtide.daemon.records.stream import Decoded, Partition, RawRecord
 
@@ -63,6 +64,24 @@ def test_a_tombstone_of_a_compacted_topic_deletes_what_its_key_names(
         deleted = [(1, 2, 0)] if compacted else []
         assert updates(decoded) == [(1, 2, 1), *deleted, (3, 4, 1)]
         assert reasons(decoded) == ([(2, "bad-change"), (3, "bad-change")] if compacted else [])
+
+
+@pytest.mark.parametrize("encoding", ["debezium", "debezium-registry"])
+def test_a_tombstone_that_nobody_thought_of_stops_no_stream(
+    registry: SchemaRegistry, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Changes.edges
+
+    def edges(changes: Changes, document: Any, key: Any) -> Any:
+        if document is None:
+            raise RecursionError("as deep as nobody thought")
+        return made(changes, document, key)
+
+    monkeypatch.setattr(Changes, "edges", edges)
+    decoder = Decoder(registry=Registry(registry.url), compacted=True)
+    records = [raw(encoding, ENDS, None), raw(encoding, ENDS, {"op": "c", "after": ENDS}, 1)]
+    decoded = decoder.decode_all(records)
+    assert updates(decoded) == [(1, 2, 1)] and reasons(decoded) == [(0, "internal")]
 
 
 def test_tombstones_of_other_records_change_nothing(registry: SchemaRegistry) -> None:

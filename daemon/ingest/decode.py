@@ -181,10 +181,8 @@ class Decoder:
         value = record.value
         if record.refused is not None:
             return Decoded(record, None, (record.refused,))
-        if value is None:
-            return self._tombstone(record)
         try:
-            return self._decode(record, value)
+            return self._tombstone(record) if value is None else self._decode(record, value)
         except Bad as bad:
             return Decoded(record, None, (bad_value(record, bad),))
         except (MemoryError, RegistryAway):  # says nothing about the record
