@@ -298,7 +298,7 @@ def test_nothing_is_left_to_compile_for_a_device_that_shares_the_rows(emulated_c
 
 @pytest.mark.parametrize("pinned", [False, True])
 def test_columns_that_a_device_has_no_memory_for_are_the_host_s(emulated_cupy: ModuleType, pinned: bool) -> None:
-    """What the device has not is found out by the batch, which changes nothing then. Pinned memory is no different:
+    """What it has not is found out by the batch, which changes nothing then. Pinned memory is no different:
     of that CuPy says it by another error."""
     with opened() as whole, opened(host_rows="owned", device=True) as owned:
         for graph in (whole, owned):
