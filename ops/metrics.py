@@ -151,7 +151,9 @@ class Metrics:
     def _source_metrics(self, reasons: tuple[str, ...]) -> None:
         self._records = self._counter("records", "Records read from the source, bad ones and tombstones included.")
         self._record_bytes = self._counter("record_bytes", "Bytes of the records' values.")
-        self._tombstones = self._counter("tombstones", "Records without a value: skipped, but for those that delete (source.compacted).")
+        self._tombstones = self._counter(
+            "tombstones", "Records without a value: skipped, but for those that delete (source.compacted)."
+        )
         self._updates = self._counter("updates", "Updates decoded from good records, by operation.", "op", OPS)
         self._bad = self._counter(
             "bad_records", "Records refused and sent to the dead letters.", "reason", reasons

@@ -110,3 +110,12 @@ def test_what_is_asked_for_comes_as_it_is_asked_for(page: Callable[..., Any]) ->
     assert some.endswith(b"\ngraphtide_ready 0.0\n") and some.count(b"\n") == 3
     headers, values = page(Accept="application/openmetrics-text;version=1.0.0;escaping=values")
     assert "escaping=values" in headers["Content-Type"] and values.endswith(b"# EOF\n")
+
+
+def test_whoever_accepts_what_is_no_version_gets_what_everybody_gets(
+    page: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    for query in ("", "?name[]=graphtide_ready"):
+        headers, text = page(query, Accept="application/openmetrics-text;version=x")
+        assert headers["Content-Type"].startswith("text/plain; version=0.0.4") and b"graphtide_ready 0.0\n" in text
+    assert not capfd.readouterr().err

@@ -324,7 +324,11 @@ class ChangeLog:
             self._follow()
             first, end = self._places(since, until)
             # Who goes on from an epoch that is written but not yet to be seen has a place behind ``until``.
-            if until <= since or end - first != until - since or int(self._words[_TAIL]) > self._entries[first].start:
+            if (
+                until <= since
+                or end - first != until - since
+                or int(self._words[_TAIL]) > self._entries[first].start
+            ):
                 return None
             first_one, last = self._entries[first], self._entries[end - 1]
             # Of the first one it is not known what was before it: that record may be gone.

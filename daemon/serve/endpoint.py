@@ -177,7 +177,11 @@ class Exposition:
 
     def _metrics(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """What is asked for seldom (chosen names, other ways to escape them, other verbs) the library answers."""
-        _, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
+        try:
+            _, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
+        except (TypeError, ValueError):  # a version that is no number: anybody may send one, which is no news
+            environ["HTTP_ACCEPT"] = ""
+            _, content_type = choose_encoder("")
         if environ["REQUEST_METHOD"] != "GET" or environ.get("QUERY_STRING") or _STRANGE.search(content_type):
             page: Iterable[bytes] = self._anything(environ, start_response)
             return page
