@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ import pytest
 from schema_registry import SchemaRegistry, framed
 
 from graphtide.daemon.ingest import known_schemas
+from graphtide.daemon.ingest import registry as registry_module
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.decode_columns import Bad, Reason
 from graphtide.daemon.ingest.known_schemas import IN_VAIN_LEAST_S, IN_VAIN_S, UNKNOWN_S, KnownSchemas
@@ -315,3 +318,25 @@ def test_a_registry_that_goes_in_the_middle_holds_the_stream_and_loses_nothing(r
     ends = [index.external(np.arange(index.n_vertices, dtype=np.uint32)).tolist()]
     assert ends == [[1, 2, 3, 4, 5, 6, 7]]
     assert [(bad.offset, bad.reason) for bad in letters] == [(5, "unknown-schema")]
+
+
+def test_what_connecting_takes_is_taken_from_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handshake has what is left, and not as much again."""
+    now, given = [100.0], list[float | None]()
+
+    class Context(ssl.SSLContext):
+        def wrap_socket(self, sock: socket.socket, *_: Any, **__: Any) -> Any:
+            given.append(sock.gettimeout())
+            raise TimeoutError
+
+    def connected(address: tuple[str, int], timeout: float) -> socket.socket:
+        now[0] += 4.0
+        made = socket.socket()
+        made.settimeout(timeout)
+        return made
+
+    monkeypatch.setattr(registry_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(registry_module.socket, "create_connection", connected)
+    with pytest.raises(RegistryAway):
+        Registry("https://127.0.0.1:1", context=Context(ssl.PROTOCOL_TLS_CLIENT), timeout_s=5.0).schema(1)
+    assert given == [1.0]

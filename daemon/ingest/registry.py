@@ -241,18 +241,19 @@ class Registry:
         method = "GET" if posted is None else "POST"
         try:
             request = h11.Request(method=method, target=place.path.rstrip("/") + path, headers=headers)
-            with contextlib.closing(self._connected(place, _left(ends))) as connected:
+            with contextlib.closing(self._connected(place, ends)) as connected:
                 return self._exchange(connected, request, posted or b"", ends)
         except (OSError, UnicodeError, h11.ProtocolError) as error:  # no name of a host, no path of a page
             why = str(error) or type(error).__name__
             raise RegistryAway(f"{self._named} does not answer: {why[:200]}") from None
 
-    def _connected(self, place: SplitResult, timeout_s: float) -> socket.socket:
+    def _connected(self, place: SplitResult, ends: float) -> socket.socket:
         port = place.port or (80 if self.context is None else 443)
-        connected = socket.create_connection((place.hostname, port), timeout_s)
-        if self.context is None:
-            return connected
+        connected = socket.create_connection((place.hostname, port), _left(ends))
         try:
+            connected.settimeout(_left(ends))
+            if self.context is None:
+                return connected
             return self.context.wrap_socket(connected, server_hostname=place.hostname)
         except BaseException:
             connected.close()
@@ -263,6 +264,7 @@ class Registry:
     ) -> tuple[int, bytes]:
         http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEADERS_MAX)
         events: list[h11.Event] = [request, h11.Data(posted), h11.EndOfMessage()]
+        connected.settimeout(_left(ends))
         connected.sendall(b"".join(http.send(event) or b"" for event in (events if posted else events[::2])))
         status, body = 0, bytearray()
         while len(body) <= self._body_max:
