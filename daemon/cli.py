@@ -292,7 +292,8 @@ def _schemas_of(url: str, config: Path | None) -> Registry:
     settings = None if config is None else _load(config, []).config
     if settings is not None and named_columns(settings.source.columns) is not None:
         raise typer.BadParameter("--registry writes src, dst, op, weight and ts, and source.columns names others")
-    if settings is None or settings.source.registry.url != url:  # a password is for its registry alone
+    own = None if settings is None else settings.source.registry.url
+    if settings is None or own is None or own.rstrip("/") != url.rstrip("/"):  # its password is for it alone
         settings = from_tables({"source": {"registry": {"url": url}}})
     registry = make_registry(settings)
     assert registry is not None

@@ -154,9 +154,9 @@ def test_a_password_is_for_its_registry_alone(tmp_path: Path) -> None:
         config = tmp_path / "graphtide.toml"
         config.write_text(f'[source.registry]\nurl = "{own.url}"\nusername = "ali"\npassword = "open sesame"\n')
         (tmp_path / "a.csv").write_text(CSV)
-        for server in (own, other):  # the other wants none
+        for url in (own.url, f"{own.url}/", other.url):  # the other wants none
             command = ["produce", "--config", str(config), "--spool", str(tmp_path / "spool")]
-            done = CliRunner().invoke(app, [*command, "--registry", server.url, str(tmp_path / "a.csv")])
+            done = CliRunner().invoke(app, [*command, "--registry", url, str(tmp_path / "a.csv")])
             assert done.exit_code == 0, done.output
         config.write_text('[source.columns]\nsrc = "payer"\ndst = "payee"\n')
         done = CliRunner().invoke(app, [*command, "--registry", other.url, str(tmp_path / "a.csv")])
