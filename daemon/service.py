@@ -455,8 +455,9 @@ class Service:
         if self.card is not None:
             from ..partition import classes, device_side
 
-            extent = _extent(checkpoint, self.card, arrays=2 if kept["directed"] and kept["in_edges"] else 1)
-            found = host_rows_of(config, programs, extent._replace(weighted=self.weighted))
+            arrays = 2 if kept["directed"] and kept["in_edges"] else 1
+            extent = _extent(checkpoint, self.card, arrays=arrays, weighted=self.weighted)
+            found = host_rows_of(config, programs, extent)
             try:
                 device_side.warm_up(**kept)
                 graph = made(device=True, host_rows=found.rows)
@@ -973,12 +974,12 @@ def id_column(ids: Sequence[ExternalId], kind: str) -> IdColumn:
     return StringColumn.of(map(str, ids)) if kind == "string" else np.array(ids, np.int64)
 
 
-def _extent(checkpoint: Checkpoint | None, card: Card, *, arrays: int) -> Extent:
+def _extent(checkpoint: Checkpoint | None, card: Card, *, arrays: int, weighted: bool) -> Extent:
     """What a checkpoint tells of the graph that is to be, kept in so many arrays, and what a card has for it."""
     entries = None
     if checkpoint is not None and not checkpoint.is_empty:
         entries = arrays * int(checkpoint.part("graph")["keys"].size)
-    return Extent(entries, card.memory_bytes if card.limit_bytes is None else card.limit_bytes)
+    return Extent(entries, card.memory_bytes if card.limit_bytes is None else card.limit_bytes, weighted)
 
 
 def _require_source(checkpoint: Checkpoint, store: CheckpointStore) -> None:

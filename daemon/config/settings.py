@@ -1087,9 +1087,8 @@ class ComputeConfig(Section):
     place: Literal["auto", "host", "device"] = Field(
         default="auto",
         description="Where programs run that can run on a device, if there is one: `auto`: where their epochs "
-        "take less time, which is measured; they move when that changes (`cdlp`, `lcc`, `ppr`, `sspaths` and "
-        "`triangles` stay on the host, as long as that has every row); or always `host`, or `device`. A program's "
-        "own `place` goes before it.",
+        "take less time, which is measured; they move when that changes; or always `host`, or `device`. A "
+        "program's own `place` goes before it.",
     )
     python_modules: Words = Field(
         default=(),
