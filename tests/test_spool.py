@@ -12,7 +12,7 @@ import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import crc32c
 import pytest
@@ -649,3 +649,37 @@ def test_a_spool_loses_nothing_by_itself(tmp_path: Path) -> None:
     source = opened(tmp_path)
     assert source.log_margin({Partition("a.el"): 7}) == float("inf")
     source.close()
+
+
+def test_a_record_waits_for_a_small_share_of_the_time_between_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Time:
+        """A clock that goes on where somebody waits; records are written as it passes their times."""
+
+        now = 0.0
+        due: ClassVar[list[float]] = [0.010, 0.020, 0.030, 0.230, 0.240, 1.240, 9.240]
+        written = sleeps = 0
+
+        def monotonic(self) -> float:
+            return self.now
+
+        def sleep(self, seconds: float) -> None:
+            self.now += seconds
+            self.sleeps += 1
+            while self.written < len(self.due) and self.due[self.written] <= self.now:
+                writer.append(b"x")
+                writer.flush()
+                self.written += 1
+
+    clock = Time()
+    with SpoolWriter(tmp_path, name="a.msgpack") as writer:
+        source = opened(tmp_path, clock=clock.monotonic)
+        monkeypatch.setattr("graphtide.daemon.ingest.spool.time", clock)
+        source._came_at = clock.now
+        late = []
+        for due in clock.due:
+            assert values(source.poll(1 << 20, timeout_s=10.0)) == [b"x"]
+            late.append(clock.now - due)
+    assert max(late[i] for i in (0, 1, 2, 4)) <= 0.0016, late
+    assert max(late) <= 0.0101 and clock.sleeps < 1100, (late, clock.sleeps)

@@ -65,8 +65,9 @@ from .spool_records import READ_BYTES, RecordReader
 
 log = logging.getLogger(__name__)
 
-PAUSE_SECONDS_MAX = 0.01
-"""The longest pause between two looks at the directory: what an idle spool adds to freshness."""
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX, PAUSE_SHARE = 0.001, 0.01, 1 / 8
+"""Pauses between two looks at the directory are a share of how long nothing has come: what a look is late by is
+then small beside the time between records, and an idle spool is looked at seldom."""
 
 OPEN_SECONDS_MAX = 5.0
 """So long does whoever asks about a file wait for the source to be opened."""
@@ -134,6 +135,7 @@ class SpoolSource:
         self._others: Iterator[str] = iter(())
         self._to_read: set[str] = set()
         self._away = False
+        self._came_at = time.monotonic()
         self._opened = threading.Event()
         self._open_by = 0.0
         self._position: dict[Partition, int] = {}
@@ -216,16 +218,15 @@ class SpoolSource:
             SourceError: a file shrank, or was replaced.
         """
         deadline = time.monotonic() + timeout_s
-        pause_s = 0.001
         while True:
             records = self._read_available(bytes_max) if self._scan() else []
+            now = time.monotonic()
             if records:
+                self._came_at = now
                 return records
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
+            if now >= deadline:
                 return []
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 2, PAUSE_SECONDS_MAX)
+            time.sleep(min(pause_seconds(now - self._came_at), deadline - now))
 
     def position(self) -> dict[Partition, int]:
         """The next byte of every file that is not retired."""
@@ -622,6 +623,11 @@ class SpoolSource:
         del self._files[file.name], self._position[file.partition], self._amount[file.partition]
         self._to_read.discard(file.name)
         self._grew_last.pop(file.name, None)
+
+
+def pause_seconds(silence_s: float) -> float:
+    """How long to wait for the next look, when nothing has come for so long."""
+    return min(max(PAUSE_SHARE * silence_s, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX)
 
 
 def _changed_aside(name: str) -> None:
