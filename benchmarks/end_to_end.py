@@ -11,6 +11,9 @@ SciPy script recomputes PageRank and components under the same rates.
 
 ``--generators``: so many processes make and send the updates, each those of its own vertices (as producers place
 edges) to its own partition or file, in turns; together they send at the rate. Processor time is that of all.
+
+A second table says where the daemon's time went: milliseconds of an epoch by stage and program (programs of one
+epoch run side by side), and how much of a core its busiest thread used.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ import psutil
 from baseline import ScipyRecompute
 from report import machine, save, show
 from rich.progress import Progress
+from stages import between, free_port, standing
 
 from graphtide import AsyncClient, Client
 from graphtide.daemon.errors import Unavailable
@@ -238,6 +242,7 @@ class Cpu:
 def measure(
     address: str,
     daemon_pid: int,
+    metrics_port: int,
     broker_pid: int | None,
     generators: list[Generator],
     *,
@@ -259,6 +264,7 @@ def measure(
     queries_out = in_background(query, address, targets, programs, ids, query_rate, stop)
     time.sleep(1.0)
     before = {name: part.seconds() for name, part in cpu.items()}
+    stood = standing(metrics_port, daemon_pid)
     started = time.monotonic()
     every = record * len(generators) / rate
     sending = [
@@ -276,6 +282,7 @@ def measure(
         client.wait(min_offsets=reached, timeout_ms=int(drain_s * 1000))
         elapsed = time.monotonic() - started - 0.5
         used = {name: part.seconds() - before[name] for name, part in cpu.items()}
+        times = between(stood, standing(metrics_port, daemon_pid), elapsed)
         time.sleep(0.1)
         stop.set()
         answers = queries_out.recv()
@@ -307,6 +314,7 @@ def measure(
         "generator cores": sum(seconds for _, _, seconds, _ in sent) / elapsed,
         "edges": int(edges),
         "bytes/edge": memory / edges,
+        "times": times,
     }
 
 
@@ -338,7 +346,7 @@ tolerance = 1e-3
 [server]
 listen = ["unix:{folder}/s"]
 [metrics]
-listen = "off"
+listen = "127.0.0.1:{metrics_port}"
 [checkpoint]
 path = "{folder}/checkpoints"
 interval = {checkpoint_s}
@@ -371,7 +379,14 @@ def run_source(kind: str, churn: Churn, arguments: argparse.Namespace) -> list[d
             targets = [SpoolTarget(folder / "spool", number) for number in range(n)]
             source = f'kind = "spool"\npath = "{folder}/spool"'
         root = int(np.bincount(churn.src).argmax())
-        text = CONFIG.format(source=source, folder=folder, root=root, checkpoint_s=arguments.checkpoint_seconds)
+        metrics_port = free_port()
+        text = CONFIG.format(
+            source=source,
+            folder=folder,
+            root=root,
+            metrics_port=metrics_port,
+            checkpoint_s=arguments.checkpoint_seconds,
+        )
         (folder / "config.toml").write_text(text)
         with open(folder / "log", "wb") as log:
             daemon = subprocess.Popen(
@@ -382,7 +397,7 @@ def run_source(kind: str, churn: Churn, arguments: argparse.Namespace) -> list[d
         try:
             broker_pid = None if broker is None else broker.pid
             generators = [*map(Generator, targets, parts)]
-            return _drive(f"unix:{folder}/s", daemon.pid, broker_pid, generators, kind, arguments)
+            return _drive(f"unix:{folder}/s", daemon.pid, metrics_port, broker_pid, generators, kind, arguments)
         finally:
             daemon.terminate()
             if daemon.wait(120) != 0:
@@ -396,6 +411,7 @@ def run_source(kind: str, churn: Churn, arguments: argparse.Namespace) -> list[d
 def _drive(
     address: str,
     daemon_pid: int,
+    metrics_port: int,
     broker_pid: int | None,
     generators: list[Generator],
     kind: str,
@@ -426,6 +442,7 @@ def _drive(
         row = measure(
             address,
             daemon_pid,
+            metrics_port,
             broker_pid,
             generators,
             stage=f"{number:02}-{kind}",
@@ -436,8 +453,16 @@ def _drive(
             drain_s=120,
         )
         rows.append(row)
-        show("so far", rows)
+        show_rows("so far", rows)
     return rows
+
+
+def show_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """What was measured, and where the daemon's time went."""
+    show(title, [{name: value for name, value in row.items() if name != "times"} for row in rows])
+    names = dict.fromkeys(name for row in rows for name in row["times"])
+    times = [{"stage": row["stage"]} | {name: row["times"].get(name, 0.0) for name in names} for row in rows]
+    show("an epoch of the daemon", times)
 
 
 def client_wait(address: str, offsets: dict[str, Any]) -> None:
@@ -540,7 +565,9 @@ def main() -> None:
     result["rows"] = []
     for kind in arguments.sources.split(","):
         result["rows"] += run_source(kind, churn, arguments)
-    show(f"graphtide: BFS, components and PageRank kept, queries at {arguments.query_rate:g}/s", result["rows"])
+    show_rows(
+        f"graphtide: BFS, components and PageRank kept, queries at {arguments.query_rate:g}/s", result["rows"]
+    )
     slow = {row["rate asked"]: row["fresh p99 ms"] for row in result["baseline"]}
     result["ratios"] = {}
     for row in result["rows"] if slow else ():

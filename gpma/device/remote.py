@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from operator import is_
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +29,11 @@ from .registered import Extent, Range, Registered
 from .state import DeviceArray, address, pinned, zeros
 from .structures import READS, STATE
 
-# The fields of struct State, as ``_write`` packs them.
-_COLUMNS, _NUMBERS = struct.Struct("=8Q"), struct.Struct("=3I")
-_FIRST_COLUMN, _FIRST_NUMBER = "remote_keys", "remote_n_leaves"
+# The fields of struct State, and where they are.
+assert STATE.fields is not None
+_COLUMNS, _NUMBERS, _OWN_LEAVES = struct.Struct("=8Q"), struct.Struct("=3I"), struct.Struct("=I")
+_COLUMNS_AT, _NUMBERS_AT = STATE.fields["remote_keys"][1], STATE.fields["remote_n_leaves"][1]
+_OWN_LEAVES_AT = STATE.fields["n_leaves"][1]
 # Bits grow by this factor. From so large a share of words on, all of them are brought anew.
 _ROOM = 1.5
 _UPLOAD_SHARE = 1 / 8
@@ -69,7 +72,11 @@ class RemoteRows:
         # Of columns that cannot be registered, by array and by the column's place in the view.
         self._copies: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}
         for array in self._arrays:
-            array.before_pages_go = self._registered.let_go
+            array.before_pages_go = self._let_go
+        # Views as they were written last, what was written of them, and which of their columns are copied.
+        self._seen: list[RowView] = []
+        self._packed: list[_Packed] = []
+        self._to_copy: list[tuple[int, int, npt.NDArray[Any]]] = []
         self._words: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
         with stream:
             self._bits: DeviceArray = zeros(0, np.uint32)
@@ -119,6 +126,7 @@ class RemoteRows:
         words = np.zeros(room, np.uint32)
         words[:size] = self._words
         self._words, self._bits, self._classes = words, bits, classes
+        self._seen = []
 
     def mark(self, vertices: Vertices, *, remote: bool) -> None:
         """Say of the rows of these vertices, each named once, whether they are remote.
@@ -184,14 +192,12 @@ class RemoteRows:
             MemoryError: there is not enough pinned memory for columns that are copied.
         """
         views = [array.view() for array in self._arrays]
-        extents = [_extents(view) for view in views]
-        self._registered.cover([extent for column in extents for extent in column if _is_apart(extent.column)])
-        addresses = [
-            [self._address((number, place), extent.column) for place, extent in enumerate(columns)]
-            for number, columns in enumerate(extents)
-        ]
-        self._write(views[0], addresses[0], out)
-        self._write(views[-1], addresses[-1], in_)
+        if not (len(views) == len(self._seen) and all(map(_is_same, views, self._seen))):
+            self._look_at(views)
+        for number, place, column in self._to_copy:
+            self._copy((number, place), column)
+        _write(self._packed[0], out)
+        _write(self._packed[-1], in_)
 
     def close(self) -> None:
         """Read nothing any more."""
@@ -199,25 +205,57 @@ class RemoteRows:
             array.before_pages_go = nobody_reads
         self._registered.close()
         self._copies.clear()
+        self._seen = []
 
-    def _address(self, place: tuple[int, int], column: npt.NDArray[Any]) -> int:
-        """Where kernels find a column; 0: it is empty."""
-        if column.size == 0 or _is_apart(column):
-            return int(column.ctypes.data) if column.size else 0
+    def _look_at(self, views: list[RowView]) -> None:
+        """Have what kernels read of these registered, and find out where it is."""
+        self._seen = []
+        extents = [_extents(view) for view in views]
+        self._registered.cover([extent for column in extents for extent in column if _is_apart(extent.column)])
+        self._to_copy = [
+            (number, place, extent.column)
+            for number, columns in enumerate(extents)
+            for place, extent in enumerate(columns)
+            if not _is_apart(extent.column)
+        ]
+        copied = {(number, place): self._copy((number, place), column) for number, place, column in self._to_copy}
+        own = [address(column) for column in (self._bits, self._classes, self._reads)]
+        self._packed = []
+        for number, (view, columns) in enumerate(zip(views, extents, strict=True)):
+            found = [copied.get((number, place), _address(extent.column)) for place, extent in enumerate(columns)]
+            n_empty = view.stretch_end - view.stretch_begin
+            n_leaves = view.counts.size - n_empty
+            numbers = _NUMBERS.pack(n_leaves, view.stretch_begin, n_empty)
+            self._packed.append(_Packed(_COLUMNS.pack(*found, *own), numbers, n_leaves))
+        self._seen = views
+
+    def _let_go(self, pages: Iterable[Range]) -> None:
+        self._seen = []
+        self._registered.let_go(pages)
+
+    def _copy(self, place: tuple[int, int], column: npt.NDArray[Any]) -> int:
+        """Copy a column to where kernels find it; 0: it is empty. Stays there, until it has no room any more."""
         copy = self._copies.get(place)
         if copy is None or copy.size < column.nbytes:
             copy = self._copies[place] = pinned(int(_ROOM * column.nbytes), np.uint8)
         copy[: column.nbytes] = column.view(np.uint8)
-        return int(copy.ctypes.data)
+        return int(copy.ctypes.data) if column.size else 0
 
-    def _write(self, rows: RowView, addresses: list[int], to: npt.NDArray[np.void]) -> None:
-        n_leaves, n_empty = rows.counts.size, rows.stretch_end - rows.stretch_begin
-        packed = memoryview(to.view(np.uint8))
-        if _number(packed, "n_leaves") + n_leaves - n_empty > _LEAVES_MAX:
-            raise DeviceFailed("host and device together have more leaves than kernels can number")
-        own = (address(column) for column in (self._bits, self._classes, self._reads))
-        _COLUMNS.pack_into(packed, _place(_FIRST_COLUMN), *addresses, *own)
-        _NUMBERS.pack_into(packed, _place(_FIRST_NUMBER), n_leaves - n_empty, rows.stretch_begin, n_empty)
+
+class _Packed(NamedTuple):
+    """Fields of struct State that say where remote rows are. ``n_leaves``: how many leaves have a number."""
+
+    columns: bytes
+    numbers: bytes
+    n_leaves: int
+
+
+def _write(rows: _Packed, to: npt.NDArray[np.void]) -> None:
+    state = memoryview(to.view(np.uint8))
+    if _OWN_LEAVES.unpack_from(state, _OWN_LEAVES_AT)[0] + rows.n_leaves > _LEAVES_MAX:
+        raise DeviceFailed("host and device together have more leaves than kernels can number")
+    state[_COLUMNS_AT : _COLUMNS_AT + _COLUMNS.size] = rows.columns
+    state[_NUMBERS_AT : _NUMBERS_AT + _NUMBERS.size] = rows.numbers
 
 
 def nobody_reads(pages: Iterable[Range]) -> None:
@@ -232,16 +270,16 @@ def _extents(rows: RowView) -> list[Extent]:
     return [*by_leaf, *(Extent(column, [(0, column.size)]) for column in (rows.row_leaf, rows.degrees))]
 
 
+def _is_same(view: RowView, other: RowView) -> bool:
+    """Whether both are of the same columns: those of another address or length are other arrays."""
+    return all(map(is_, view, other))
+
+
+def _address(column: npt.NDArray[Any]) -> int:
+    """0: it is empty."""
+    return int(column.ctypes.data) if column.size else 0
+
+
 def _is_apart(column: npt.NDArray[Any]) -> bool:
     """Whether there is nothing else in the pages of a column, so that they can be registered."""
     return reservation_of(column) is not None or column.nbytes >= APART_BYTES
-
-
-def _place(field: str) -> int:
-    assert STATE.fields is not None
-    return STATE.fields[field][1]
-
-
-def _number(packed: memoryview, field: str) -> int:
-    found: int = struct.unpack_from("=I", packed, _place(field))[0]
-    return found
