@@ -6,12 +6,15 @@ batches (four fifths insertions, a fifth deletions), which go on from each other
 medians after a warm-up, results in the host's memory included. First the host's own programs do the same on a
 graph of its own, on all cores. The table is written as it comes, and to ``--json`` after each row.
 
-    python benchmarks/device_remote.py --scale 22 [--shares 0 0.25 0.5 0.75 1] [--orders hash longest]
+    python benchmarks/device_remote.py --scale 22 [--shares 0 0.25 0.5 0.75 1] [--orders hash longest] [--no-host]
 
 ``share``: of the arcs in both orientations. ``batch`` 0: from scratch. ``x device``, ``x host``: times of that
 with all rows on the device, and of the host's program. ``GB/s``: over the bus, if what a program says to have
 read is divided as the edges are, in whole slots: so for PageRank's passes, and about so for others; levels that
-BFS pulls are not counted. ``wrong``: results that are not the host's, after the last batch.
+BFS pulls are not counted. ``streaming``: how many times as long it takes to bring all rows of the host to the
+device once a round, by the copy engine in pieces, which is what a system has to that streams the whole graph:
+copies alone, no work on them. ``wrong``: results that are not the host's, after the last batch. Without SSSP no
+weights are kept.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ from graphtide.partition.placement import HOST
 ORDERS = ("hash", "longest")
 WARM_UP = 1
 WIDTHS = {"order": 8, "share": 6, "batch": 8, "program": 10, "ms": 9, "x device": 9, "x host": 8, "GB/s": 7}
-WIDTHS |= {"times": 5, "rounds": 6, "edges": 12, "over": 5, "wrong": 6}
+WIDTHS |= {"streaming": 9, "times": 5, "rounds": 6, "edges": 12, "over": 5, "wrong": 6}
+# Of what is streamed.
+PIECE_BYTES = 64 << 20
 Times = dict[tuple[int, str], float]
 
 
@@ -67,10 +72,12 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
 class Stream:
     """What is loaded, and batches that follow; the same every time it is begun."""
 
-    def __init__(self, scale: int, seed: int) -> None:
+    def __init__(self, scale: int, seed: int, *, weighted: bool) -> None:
         edges = Edges(scale, seed)
         self.n_vertices = edges.n_vertices
-        self.loaded = EdgeList(cupy.asnumpy(edges.loaded), cupy.asnumpy(edges.weights(edges.loaded.size)))
+        self.weighted = weighted
+        weights = cupy.asnumpy(edges.weights(edges.loaded.size)) if weighted else None
+        self.loaded = EdgeList(cupy.asnumpy(edges.loaded), weights)
         self.pool = cupy.asnumpy(edges.pool)
         tails = (self.loaded.keys >> np.uint64(32)).astype(np.int64)
         self.source = np.array([np.bincount(tails).argmax()], np.uint32)
@@ -88,7 +95,7 @@ class Stream:
                 at += n_new
                 order = rng.permutation(n)
                 ops = np.repeat(np.array([1, 0], np.uint8), [n_new, n // 5])[order]
-                weights = rng.integers(1, 256, n).astype(np.float32)
+                weights = rng.integers(1, 256, n).astype(np.float32) if self.weighted else None
                 yield n, step, EdgeBatch(np.concatenate([new, old])[order], ops, weights)
 
 
@@ -120,11 +127,15 @@ class Measured:
         for program in self.programs.values():
             program.bind(stream.source if program.sources else np.empty(0, np.uint32))
         self.times: Times = {}
+        self.streamed_s: float | None = None
 
     def run(self, sizes: list[int], repeats: int, device: Times, host: Times, wanted: dict[str, Any]) -> None:
         """``device``, ``host``: times to compare with; ``wanted``: results, where they are known."""
         for name, program in self.programs.items():
             runs = [clocked(lambda program=program: program.start(self.graph)) for _ in range(WARM_UP + repeats)]
+            device_side = self.graph.device
+            if self.streamed_s is None and device_side is not None and device_side.remote is not None:
+                self.streamed_s = streamed(self.graph)  # by now the driver knows the host's columns
             self.add(0, name, runs, device, host, {})
         runs_of: dict[str, list[tuple[float, Any]]] = {}
         for n, step, batch in self.stream.batches(sizes, repeats):
@@ -155,6 +166,8 @@ class Measured:
             row |= {"rounds": refresh.iterations, "edges": refresh.edges_read, "over": int(refresh.started_over)}
             if self.graph.device is not None:
                 row["GB/s"] = refresh.edges_read * self.place["share"] * self.slot_bytes() / seconds / 1e9
+            if self.streamed_s is not None and refresh.iterations:
+                row["streaming"] = refresh.iterations * self.streamed_s / seconds
         if name in wanted:
             row["wrong"] = wrong(name, self.results(name), wanted[name])
         self.table.add(row)
@@ -170,6 +183,23 @@ class Measured:
         answer = type(program).read(published, np.arange(n, dtype=np.uint32))
         values: npt.NDArray[Any] = np.where(answer.null, np.asarray(-1).astype(answer.values.dtype), answer.values)
         return values
+
+
+def streamed(graph: Graph) -> float:
+    """Seconds to bring the keys of all out-rows of the host to the device once, in pieces, by two streams."""
+    keys = graph.host.out.view().keys
+    n_piece = PIECE_BYTES // keys.itemsize
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    buffers = [cupy.empty(n_piece, keys.dtype) for _ in streams]
+
+    def bring() -> None:
+        for number, begin in enumerate(range(0, keys.size, n_piece)):
+            piece = keys[begin : begin + n_piece]
+            buffers[number % 2][: piece.size].set(piece, stream=streams[number % 2])
+        for stream in streams:
+            stream.synchronize()
+
+    return min(clocked(bring)[0] for _ in range(3))
 
 
 def wrong(name: str, found: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> int:
@@ -199,18 +229,23 @@ def run(
     sizes: list[int],
     repeats: int,
     path: Path | None,
+    *,
+    on_host_alone: bool = True,
 ) -> list[Row]:
-    """Measure, show and write rows as they come, and return them."""
+    """Measure, show and write rows as they come, and return them. ``on_host_alone``: first without a device."""
     table = Table(path, {"machine": machine(), "scale": scale})
-    stream = Stream(scale, 1)
-    alone = Graph()
-    try:
-        alone.load(stream.loaded, stream.n_vertices)
-        there = Measured(alone, stream, names, {"order": "(host)", "share": 1.0}, table)
-        there.run(sizes, repeats, {}, {}, {})
-        host, wanted = there.times, {name: there.results(name) for name in names}
-    finally:
-        alone.close()
+    stream = Stream(scale, 1, weighted="sssp" in names)
+    host: Times = {}
+    wanted: dict[str, Any] = {}
+    if on_host_alone:
+        alone = Graph(weighted=stream.weighted)
+        try:
+            alone.load(stream.loaded, stream.n_vertices)
+            there = Measured(alone, stream, names, {"order": "(host)", "share": 1.0}, table)
+            there.run(sizes, repeats, {}, {}, {})
+            host, wanted = there.times, {name: there.results(name) for name in names}
+        finally:
+            alone.close()
     device: Times = {}
     for order in orders:
         for share in shares:
@@ -231,7 +266,7 @@ def run(
 
 def split(stream: Stream, names: list[str], order: str, share: float, table: Table) -> Measured:
     """A graph with so many of its edges on the host, and programs on its device."""
-    graph = Graph(device=True, host_rows="owned")
+    graph = Graph(device=True, host_rows="owned", weighted=stream.weighted)
 
     def divide(out: Vertices, in_: Vertices) -> npt.NDArray[np.uint8]:
         on_device = len(graph.sides) - 1
@@ -252,10 +287,21 @@ def main() -> None:
     parser.add_argument("--programs", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 10_000, 1_000_000])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--no-host", action="store_true", help="leave out the host alone, and what is held against it"
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    shares = sorted(options.shares)
-    run(options.scale, shares, options.orders, options.programs, options.batches, options.repeats, options.json)
+    run(
+        options.scale,
+        sorted(options.shares),
+        options.orders,
+        options.programs,
+        options.batches,
+        options.repeats,
+        options.json,
+        on_host_alone=not options.no_host,
+    )
 
 
 if __name__ == "__main__":
