@@ -38,6 +38,7 @@ from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.program import Program, Published, Refresh
 from graphtide.compute.walks.pagerank import PageRank
+from graphtide.gpma.device.registered import PIECE_BYTES
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Vertices
 from graphtide.partition.graph import Graph
 from graphtide.partition.placement import HOST
@@ -46,8 +47,6 @@ ORDERS = ("hash", "longest")
 WARM_UP = 1
 WIDTHS = {"order": 8, "share": 6, "batch": 8, "program": 10, "ms": 9, "x device": 9, "x host": 8, "GB/s": 7}
 WIDTHS |= {"streaming": 9, "times": 5, "rounds": 6, "edges": 12, "over": 5, "wrong": 6}
-# Of what is streamed.
-PIECE_BYTES = 64 << 20
 Times = dict[tuple[int, str], float]
 
 
@@ -191,10 +190,12 @@ def streamed(graph: Graph) -> float:
     n_piece = PIECE_BYTES // keys.itemsize
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
     buffers = [cupy.empty(n_piece, keys.dtype) for _ in streams]
+    # The driver copies from one registered piece at a time, and these end at multiples of PIECE_BYTES.
+    first = -keys.ctypes.data % PIECE_BYTES // keys.itemsize or n_piece
+    pieces = [keys[:first], *(keys[begin : begin + n_piece] for begin in range(first, keys.size, n_piece))]
 
     def bring() -> None:
-        for number, begin in enumerate(range(0, keys.size, n_piece)):
-            piece = keys[begin : begin + n_piece]
+        for number, piece in enumerate(pieces):
             buffers[number % 2][: piece.size].set(piece, stream=streams[number % 2])
         for stream in streams:
             stream.synchronize()
