@@ -120,6 +120,25 @@ def test_an_admin_client_is_broken_off_for_good(kafka: DevKafka, topic: str) -> 
     assert not leftovers(before)
 
 
+@KINDS
+@pytest.mark.kafka
+def test_a_client_that_is_closed_while_it_sends_leaves_no_socket(
+    kind: Any, kafka: DevKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Held.now()
+    made = connect(kind, {}, bootstrap_servers=[kafka.bootstrap])
+    network = (made._sender if kind is KafkaProducer else made)._client
+    manager = network._manager
+    network._net.call_soon_threadsafe(lambda: manager.get_connection(manager.least_loaded_node()))
+    until(lambda: any(connection.connected for connection in manager._conns.values()))
+    (transport,) = (connection.transport for connection in manager._conns.values() if connection.connected)
+    monkeypatch.setattr(transport, "_sock_send", lambda: (0, None))  # the broker takes nothing more
+    network._net.call_soon_threadsafe(lambda: transport.write(b"a request"))
+    until(lambda: transport._writing)
+    disconnect(made)
+    assert not leftovers(before, grace_s=0)
+
+
 @pytest.mark.kafka
 def test_what_has_unsent_records_and_no_broker_any_more_ends_when_it_is_closed(
     kafka: DevKafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,8 @@
 
 Left to themselves, clients of kafka-python leave threads and sockets: a constructor that fails leaves its network
 running; ``close`` of a producer gives up at once, everything running, when records are unsent after its timeout;
-and the socket of a connection that is refused, or was not made yet when its client is closed, is never closed.
+and the socket of a connection that is refused, was not made yet when its client is closed, or still has something
+to send then, is never closed.
 """
 
 from __future__ import annotations
@@ -68,6 +69,15 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
 
     refusal: KafkaError | None = None
     _refused = 0
+    _transports: tuple[Any, ...] = ()
+
+    def close_sockets(self) -> None:
+        """Close what ``close`` leaves open: a connection that it finds sending closes itself when all is sent, for
+        which nobody waits. The network must have ended."""
+        for transport in self._transports:
+            if transport._sock is not None:
+                transport._sock.close()
+        self._transports = ()
 
     def get_connection(self, *arguments: Any, **options: Any) -> Any:
         connection = super().get_connection(*arguments, **options)
@@ -76,6 +86,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
 
     async def _build_transport(self, *arguments: Any, **options: Any) -> Any:
         transport = await super()._build_transport(*arguments, **options)
+        self._transports = (*(other for other in self._transports if other._sock is not None), transport)
         transport._sock_recv = _words_before_the_end(transport._sock_recv)
         return transport
 
@@ -85,6 +96,17 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
             self._refused += 1
             if self._refused == REFUSED_MAX:
                 self._net.call_soon(self.close)
+
+
+class _Network(KafkaNetClient):  # type: ignore[misc]
+    """Leaves no socket open when it is closed."""
+
+    def close(self, node_id: Any = None) -> None:
+        try:
+            super().close(node_id)
+        finally:
+            if node_id is None:
+                self._manager.close_sockets()
 
 
 def _words_before_the_end(
@@ -115,10 +137,10 @@ def connect(
         KafkaError: the cluster cannot be reached, it refuses the client (one of ``REFUSALS``), or an option is
             wrong. Nothing of the client stays.
     """
-    made: list[KafkaNetClient] = []
+    made: list[_Network] = []
     managers: list[_Manager] = []
 
-    def network(**settings: Any) -> KafkaNetClient:
+    def network(**settings: Any) -> _Network:
         if settings.get("proxy_url") is None and settings.get("socks5_proxy") is None:
             settings["proxy_url"] = f"{_ClosedSocket.SCHEMES[0]}://"
         selector = NetworkSelector(**settings)
@@ -128,7 +150,7 @@ def connect(
             selector.close()
             raise
         managers.append(manager)
-        made.append(KafkaNetClient(selector, manager))
+        made.append(_Network(selector, manager))
         on_start(lambda: selector.call_soon_threadsafe(manager.close))
         return made[-1]
 
