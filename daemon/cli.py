@@ -42,6 +42,7 @@ from .state_commands import EXPORT_EPILOG, checkpoint_app, export
 if TYPE_CHECKING:
     from .config.load import Loaded
     from .ingest.registry import Registry
+    from .records.encodings import SchemaKind
 
 FAILED, MISUSED, TRY_AGAIN, SOURCE, CHECKPOINT, NO_ROOM, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 """``EXIT_CODES`` says what each means; the systemd unit names those after which a restart would not help."""
@@ -283,6 +284,9 @@ def demo(
     raise typer.Exit(run_demo(data=data, updates=updates, window=window, keep=keep))
 
 
+_SCHEMA_KINDS: dict[str, SchemaKind] = {"avro": "AVRO", "protobuf": "PROTOBUF", "json": "JSON"}
+
+
 def _schemas_of(url: str, config: Path | None) -> Registry:
     """The registry at this address, asked as the daemon asks it where that is the same one."""
     from .config.load import from_tables
@@ -362,9 +366,13 @@ def produce(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Write Avro, a record an update, whose schema this registry gets (as TOPIC-value); with the user "
+            help="Write a record an update, of a schema that this registry gets (as TOPIC-value); with the user "
             "and certificates of \\[source.registry] where that names it.",
         ),
+    ] = None,
+    schema: Annotated[
+        Literal["avro", "protobuf", "json"] | None,
+        typer.Option(help="What records of --registry are. Default: avro.", show_default=False),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -373,6 +381,8 @@ def produce(
         raise typer.BadParameter("give either --spool DIR or --kafka HOST:PORT")
     if (kafka is None) != (topic is None):
         raise typer.BadParameter("--kafka and --topic belong together")
+    if schema is not None and registry is None:
+        raise typer.BadParameter("--schema needs --registry URL")
     from .tools.files import Accepts
     from .tools.produce import produce_files
 
@@ -396,6 +406,7 @@ def produce(
         undirected=undirected,
         window_seconds=window,
         registry=asked,
+        schema=_SCHEMA_KINDS[schema or "avro"],
     )
     raise typer.Exit(status)
 

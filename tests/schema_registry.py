@@ -123,11 +123,13 @@ class SchemaRegistry:
             return _error(401, 401, "Unauthorized")
         match path.split("/")[1:]:
             case ["subjects", subject, "versions"]:
-                text = json.loads(posted)["schema"]
+                given = json.loads(posted)
+                kind = given.get("schemaType", "AVRO")
+                entry = {"schema": given["schema"]} | ({} if kind == "AVRO" else {"schemaType": kind})
                 for (name, _), number in self._subjects.items():
-                    if name == subject and self._schemas[number] == {"schema": text}:
+                    if name == subject and self._schemas[number] == entry:
                         return 200, json.dumps({"id": number}).encode()
-                return 200, json.dumps({"id": self.register(subject, text)}).encode()
+                return 200, json.dumps({"id": self.register(subject, given["schema"], kind)}).encode()
         return _error(404, 404, "HTTP 404 Not Found")
 
 

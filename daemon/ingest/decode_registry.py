@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+from ..records.encodings import SchemaKind
 from ..records.stream import RawRecord
 from . import decode_columns as columns
 from .captured import Captured, Path, Wanted
@@ -21,7 +22,7 @@ from .decode_records import Edge, load_json
 from .known_schemas import KnownSchemas, Unusable
 from .named_columns import NamedColumns
 from .proto import MessageType, Types, declared, message_type
-from .registry import Registry, Schema, SchemaKind
+from .registry import Registry, Schema
 
 _MAGIC = 0
 _HEAD = 5  # bytes before the message types, or the record itself

@@ -16,17 +16,16 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import SplitResult, quote, urlsplit
 
 import h11
 import orjson
 
 from ..errors import GraphtideError
+from ..records.encodings import SchemaKind
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason
-
-SchemaKind = Literal["AVRO", "PROTOBUF", "JSON"]
 
 REFERENCES_MAX = 256
 """Schemas that one schema may refer to, directly or not."""
@@ -124,15 +123,16 @@ class Registry:
             return Schema("JSON", "", {})  # records say all
         return Schema(cast(SchemaKind, kind), text, self._referred(answer, begun, len(text)))
 
-    def register(self, subject: str, text: str) -> int:
-        """The id of this Avro schema, which becomes a version of the subject unless it is one.
+    def register(self, subject: str, text: str, kind: SchemaKind = "AVRO") -> int:
+        """The id of this schema, which becomes a version of the subject unless it is one.
 
         Raises:
             SchemaRefused: the registry does not take it, or not from us.
             RegistryAway: it cannot be asked.
         """
         path = f"/subjects/{quote(subject, safe='')}/versions"
-        status, body = self._answer(path, time.monotonic() + self.timeout_s, orjson.dumps({"schema": text}))
+        posted = {"schema": text} if kind == "AVRO" else {"schema": text, "schemaType": kind}
+        status, body = self._answer(path, time.monotonic() + self.timeout_s, orjson.dumps(posted))
         try:
             answer = orjson.loads(body)
         except orjson.JSONDecodeError:

@@ -14,6 +14,9 @@ ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 REGISTERED: frozenset[Encoding] = frozenset({"registry", "debezium-registry"})
 """Records of these begin with the id of their schema in a registry: they are Avro, Protobuf or JSON."""
 
+SchemaKind = Literal["AVRO", "PROTOBUF", "JSON"]
+"""Which of the three a schema is of, by the names that registries have for them."""
+
 OBJECTS: frozenset[Encoding] = frozenset({"json", "debezium"})
 """Records of these are JSON."""
 

@@ -11,7 +11,6 @@ import itertools
 import json as encoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ingest.registry import Registry
-from ..records.avro_records import avro_records, edge_schema
 from ..records.columns import UpdateColumns, canonical
-from ..records.encodings import Encoding
+from ..records.encodings import Encoding, SchemaKind
+from ..records.registry_records import FORMS
 from ..records.stream import Partition, offsets_to_wire
 from .destinations import Destination, KafkaDestination, SpoolDestination
 from .files import Accepts, LeftOut, concatenated, read_columns
@@ -142,11 +141,12 @@ def produce_files(
     undirected: bool = False,
     window_seconds: float | None = None,
     registry: Registry | None = None,
+    schema: SchemaKind = "AVRO",
 ) -> int:
     """``graphtide produce``: write files to a spool or a topic, and print what was written and what was not.
 
-    ``client``: settings of kafka-python; ``registry``: write records of Avro, one an update, whose schema it gets.
-    Returns the exit code.
+    ``client``: settings of kafka-python; ``registry``: gets a schema of the type ``schema``, and every update is a
+    record of that schema. Returns the exit code.
 
     Raises:
         SchemaRefused, RegistryAway: the registry does not take the schema.
@@ -156,8 +156,9 @@ def produce_files(
     encoding: Encoding = "msgpack"
     if registry is not None:
         subject = f"{topic or 'graphtide'}-value"
-        number = registry.register(subject, edge_schema(accepts.vertex_ids))
-        records_of, encoding = partial(avro_records, schema_id=number), "registry"
+        form = FORMS[schema]
+        number = registry.register(subject, form.schema(accepts.vertex_ids), schema)
+        records_of, encoding = (lambda part: form.records(part, number)), "registry"
     destination: Destination
     if spool is not None:
         destination = SpoolDestination(spool, encoding=encoding)
