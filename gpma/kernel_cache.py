@@ -7,14 +7,19 @@ of compiling, so that the threads of a process take turns anyway. Who finds the 
 what the other has saved. The system frees the turns of a process that ends, however it ends. Kernels wait only for
 those that they call, so that turns cannot be waited for in a circle.
 
+By itself it also goes by the text of a kernel's own file alone. Functions and constants of other modules become
+part of a kernel, too: here it is another kernel where any of them is another (``made_of.py``).
+
 What came compiled with graphtide (``shipped.py``) is taken before any of that. Kernels of other packages, such as
-those of users' programs, are kept and loaded as Numba does it, so that it can read them where graphtide is not.
+those of users' programs, are kept and loaded as Numba does it, so that it can read them where graphtide is not,
+unless they use functions of several files.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import pickle
@@ -27,7 +32,7 @@ from numba.core import event
 from numba.core.caching import FunctionCache, NullCache
 from numba.core.runtime.nrt import rtsys
 
-from . import shipped
+from . import made_of, shipped
 from .relied_on import lacking
 
 MISSING = "graphtide:missing"
@@ -127,9 +132,14 @@ _turns = _Turns()
 
 
 class SharedCache(FunctionCache):
-    """A kernel's cache that waits for whoever is compiling the same kernel."""
+    """A kernel's cache that waits for whoever is compiling the same kernel, and knows what it is made of.
+
+    ``options`` are those by which it is compiled.
+    """
 
     def __init__(self, function: Any) -> None:
+        self.options: tuple[str, ...] = ()
+        self._made_of: str | None = None
         self._lazy = lacking() is None and shipped.is_ours(function)
         if self._lazy:
             from .lazy_linking import LazyCacheImpl
@@ -165,11 +175,32 @@ class SharedCache(FunctionCache):
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save the compiled form, and let the next one have its turn."""
         try:
+            if lacking() is None:
+                self._forget_others(self._index_key(sig, data.codegen))
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
         except OSError:  # a full disk, say: the kernel is there all the same, for this process
             pass
         finally:
             self.give_turn()
+
+    def _index_key(self, sig: Any, *others: Any) -> tuple[Any, ...]:
+        """By what the index knows a form: Numba's key, and what the form is made of beside that."""
+        key: tuple[Any, ...] = super()._index_key(sig, *others)  # type: ignore[no-untyped-call]
+        if self._made_of is None:  # not before: when it is defined, what it calls need not be there
+            whole = made_of.whole(self._py_func)
+            by_numba = not shipped.is_ours(self._py_func) and whole.files == {self._py_func.__code__.co_filename}
+            self._made_of = "" if by_numba else f"{whole.digest} {self.options}"
+        if not self._made_of:
+            return key
+        types = getattr(sig, "args", sig)  # a tuple, or a signature where the result's type was given, too
+        return *key, hashlib.sha256(f"{self._made_of} {[*made_of.fields(types)]}".encode()).hexdigest()
+
+    def _forget_others(self, key: tuple[Any, ...]) -> None:
+        """Let the file of what the form was when it was made of something else be written anew."""
+        forms = self._cache_file._load_index()
+        kept = {other: file for other, file in forms.items() if other == key or other[:3] != key[:3]}
+        if len(kept) < len(forms):
+            self._cache_file._save_index(kept)
 
     def _take_turn(self) -> None:
         event.start_event(MISSING)  # type: ignore[no-untyped-call]
@@ -219,10 +250,25 @@ def _cache_of(function: Any) -> SharedCache | _Unwritten:
         return _Unwritten(function)
 
 
+def _telling_options(enable_caching: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Numba tells a cache which function it is for, and nothing of how that is compiled."""
+
+    @functools.wraps(enable_caching)
+    def enable(dispatcher: Any) -> None:
+        enable_caching(dispatcher)
+        cache: Any = dispatcher._cache
+        if hasattr(cache, "options"):  # one of ours
+            cache.options = tuple(map(str, made_of.options(dispatcher)))
+
+    return enable
+
+
 def install() -> None:
     """Let all kernels that are defined from now on use it."""
     if numba.core.dispatcher.FunctionCache is not _cache_of:  # type: ignore[attr-defined]
         numba.core.dispatcher.FunctionCache = _cache_of  # type: ignore[attr-defined]
+        dispatchers: Any = numba.core.dispatcher.Dispatcher
+        dispatchers.enable_caching = _telling_options(dispatchers.enable_caching)
         event.register("numba:compile", _GiveUp())  # type: ignore[no-untyped-call]
         if lacking() is None:
             from . import lazy_linking

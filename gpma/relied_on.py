@@ -15,8 +15,11 @@ _RELIED_ON: dict[str, dict[str, tuple[str, str]]] = {
     # By module: a function's parameters, and what it must use for our part to fit in.
     "numba.core.caching": {
         "Cache.load_overload": ("self sig target_context", "refresh _load_overload"),
-        "Cache._load_overload": ("self sig target_context", "_cache_file load _impl rebuild"),
-        "Cache._save_overload": ("self sig data", "_cache_file save _impl reduce"),
+        "Cache._load_overload": ("self sig target_context", "_index_key _cache_file load _impl rebuild"),
+        "Cache._save_overload": ("self sig data", "_index_key codegen _cache_file save _impl reduce"),
+        "Cache._index_key": ("self sig codegen", "_py_func magic_tuple"),
+        "IndexDataCacheFile._load_index": ("self", ""),
+        "IndexDataCacheFile._save_index": ("self overloads", ""),
         "CompileResultCacheImpl.reduce": ("self cres", "_reduce"),
         "CompileResultCacheImpl.rebuild": ("self target_context payload", "CompileResult _rebuild"),
     },

@@ -212,7 +212,7 @@ def write(cache: Path, path: Path) -> int:
                 _, saved = pickle.load(file)
             name = os.path.relpath(os.path.join(folder, index.name.rpartition(".py")[0]), PACKAGE)
             forms = {}
-            for number, ((signature, target, (code, captured)), data) in enumerate(saved.items()):
+            for number, ((signature, target, (code, captured), *_), data) in enumerate(saved.items()):
                 if captured in _NOTHING_CAPTURED:
                     targets.add(target)
                     forms[signature, code] = number

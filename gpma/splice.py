@@ -14,9 +14,7 @@ text of the generator, with the loop's body where it yields, before the compiler
 
 ``break`` ends a walk, ``continue`` goes on with its next step, and a walk may stand within a walk. The kernel
 keeps its place in its file: in messages, where all that the walk's text does is at the line of the loop, and for
-Numba's disk cache. That knows another text of a walk by the kernel's instructions. It does not where nothing but a
-constant is another one, nor in what calls the kernel: then its files (``*.nbi``) must be deleted, as for any
-function of another module that kernels use.
+Numba's disk cache, which knows another text of a walk by what the kernel is made of (``made_of.py``).
 
 **Records.** A parameter of which a walk takes nothing but fields, like ``rows``, must be given by name; the kernel
 then takes its fields where the walk does. (Numba counts references to an array that it takes out of a record, with

@@ -20,7 +20,7 @@ from numba.core.caching import Cache
 
 from graphtide.daemon import kernels
 from graphtide.daemon.kernels import Needs
-from graphtide.gpma import shipped
+from graphtide.gpma import kernel_cache, shipped
 from graphtide.gpma.kernel_cache import only_from_cache
 from graphtide.gpma.lazy_linking import Bitcode
 from graphtide.gpma.relied_on import lacking
@@ -100,11 +100,11 @@ def files(folder: Path) -> list[Path]:
 def test_numba_reads_what_is_kept_and_what_numba_keeps_is_read(
     parsed: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after an upgrade, or the way back, over one cache."""
+    """As after an upgrade of Numba, or the way back, over one cache."""
     (file,) = files(tmp_path)
     kept = pickle.loads(file.read_bytes())
     with monkeypatch.context() as patch:
-        patch.setattr(shipped, "PACKAGE", tmp_path)
+        patch.setattr(kernel_cache, "lacking", lambda: "all that is relied on")
         patch.setattr(codegen.JITCPUCodegen, "_library_class", codegen.JITCodeLibrary)
         with only_from_cache():
             assert kernel()(2.5) == 5

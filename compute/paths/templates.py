@@ -5,8 +5,8 @@ the loops belong to the engine. A loop is written once, as a **template**: a fun
 global names. ``specialise`` makes a kernel of it, with a program's own functions under those names, so that the
 compiler inlines them as if they had been written there.
 
-Numba's disk cache would not notice another functor in the same loop. Every kernel therefore carries a digest of
-all that it is made of (its own code, functors, captured values, helpers from any module) in its name, and
+Several functors go into one loop, and the kernels of each must be kept. Every kernel therefore carries a digest
+of all that it is made of (its own code, functors, captured values, helpers from any module) in its name, and
 Numba keeps a file per name: a changed functor is compiled anew, an unchanged one is found by every process.
 (Closures over functors would not do: Numba's key for them is their pickle, which differs between processes.)
 """
@@ -14,21 +14,17 @@ Numba keeps a file per name: a changed functor is compiled anew, an unchanged on
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any
 
 import numba as nb
-import numpy as np
-from numba.core.dispatcher import Dispatcher
 
 from ...gpma.intrinsics import uncounted, uncounted_inner
+from ...gpma.made_of import Untold, facts
 from ..program import ProgramError
 
 Kernel = Callable[..., Any]
-_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
-# What the compiler takes of these it knows by name: their code is none of ours.
-_LIBRARIES = ("numpy", "numba", "math")
 
 
 def template(function: Callable[..., Any]) -> Any:
@@ -45,7 +41,15 @@ def digest(function: Callable[..., Any], place: Callable[[str], str] = str) -> s
     Raises:
         ProgramError: it captures something whose content cannot be told.
     """
-    return hashlib.sha256("\n".join(_facts(function, place, set())).encode()).hexdigest()
+    lines = []
+    for fact in facts(function, place):
+        if isinstance(fact, Untold):
+            raise ProgramError(
+                f"a functor captures {fact.value!r} ({type(fact.value).__name__}); it may capture numbers, texts, "
+                "tuples, arrays and functions"
+            )
+        lines.append(fact)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def specialise(made_of: Callable[..., Any], names: Mapping[str, Any]) -> Kernel:
@@ -80,68 +84,3 @@ def _bound(made_of: Callable[..., Any], names: Mapping[str, Any], suffix: str = 
     function.__qualname__ = f"{made_of.__name__}_{digest(function)[:20]}{suffix}"
     function.__module__ = made_of.__module__
     return function
-
-
-def _facts(value: Any, place: Callable[[str], str], seen: set[int]) -> Iterator[str]:
-    """Everything that decides what a function computes, as text."""
-    if isinstance(value, Dispatcher):
-        value = value.py_func
-    if (definition := getattr(value, "_defn", None)) is not None:  # an intrinsic: made by this function
-        yield from _facts_of_code(definition.__code__)
-    elif isinstance(value, _CONSTANTS):
-        yield f"{type(value).__name__} {value!r}"
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _facts(item, place, seen)
-    elif isinstance(value, np.ndarray):
-        yield f"array {value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-    elif isinstance(value, FunctionType):
-        if id(value) not in seen:
-            seen.add(id(value))
-            # Compiled code is loaded together with the modules of all that went into it: equal functions of other
-            # modules are others.
-            yield f"of {place(value.__module__)}"
-            yield from _facts_of_code(value.__code__)
-            captured = value.__code__.co_freevars
-            cells = (cell.cell_contents for cell in value.__closure__ or ())
-            namespace = {**value.__globals__, **dict(zip(captured, cells, strict=True))}
-            used = _used(namespace, (*_names(value.__code__), *captured))
-            for item in (*used, *(value.__defaults__ or ())):
-                yield from _facts(item, place, seen)
-    elif isinstance(value, ModuleType):
-        yield f"module {value.__name__}"
-    elif name := getattr(value, "__qualname__", None):  # a type, or a function of a library
-        yield f"{value.__module__}.{name}"
-    else:
-        raise ProgramError(
-            f"a functor captures {value!r} ({type(value).__name__}); it may capture numbers, texts, tuples, "
-            "arrays and functions"
-        )
-
-
-def _used(namespace: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Any]:
-    """What a function that uses these names may take from its namespace, directly or out of modules there."""
-    waiting, modules = [namespace], set()
-    while waiting:
-        namespace = waiting.pop()
-        for value in [namespace[name] for name in names if name in namespace]:
-            yield value
-            is_own = isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in _LIBRARIES
-            if is_own and id(value) not in modules:
-                modules.add(id(value))
-                waiting.append(vars(value))
-
-
-def _facts_of_code(code: CodeType) -> Iterator[str]:
-    """The instructions, names and constants of a function, and of those written inside it."""
-    yield f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars}"
-    for constant in code.co_consts:
-        yield from _facts_of_code(constant) if isinstance(constant, CodeType) else (repr(constant),)
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """Every global name that a function, or one written inside it, may use."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
