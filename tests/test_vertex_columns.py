@@ -55,6 +55,13 @@ def test_large_columns_grow_where_they_lie_and_by_little(reserves: bool) -> None
     assert (column[: 10 * ROOM] == 7).all() and not column[10 * ROOM :].any()
 
 
+def test_large_columns_do_not_begin_alike() -> None:
+    """Entries of one vertex, multiples of 256 MiB apart, would be one to the caches of some processors."""
+    columns = [new_column(ROOM, np.uint8) for _ in range(16)]
+    begins = {column.ctypes.data % (256 << 20) for column in columns}
+    assert len(begins) > len(columns) // 2
+
+
 def test_the_same_requests_give_one_size_whatever_the_dtype() -> None:
     """Programs ask one column how large all are."""
     columns = [np.empty(0, dtype) for dtype in (np.uint8, np.uint32, np.float64)]
