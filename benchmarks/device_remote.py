@@ -40,6 +40,7 @@ from graphtide.compute.program import Program, Published, Refresh
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.gpma.device.registered import PIECE_BYTES
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Vertices
+from graphtide.gpma.index.id_order import IdOrder, order_of
 from graphtide.partition.graph import Graph
 from graphtide.partition.placement import HOST
 
@@ -58,6 +59,9 @@ class Numbers:
 
     def sort_by_external(self, dense: Vertices) -> Vertices:
         return np.sort(dense)
+
+    def comparable(self, n_vertices: int) -> IdOrder:
+        return order_of()
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {

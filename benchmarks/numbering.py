@@ -41,6 +41,7 @@ from graphtide.compute import registry
 from graphtide.compute.engine import Engine
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys, Op, Vertices, destinations, pack, sources
 from graphtide.gpma.host import array as pma
+from graphtide.gpma.index.id_order import IdOrder, order_of
 from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition import graph as storage
 from graphtide.partition import numbering
@@ -148,6 +149,9 @@ class _ByNumber:
 
     def sort_by_external(self, dense: Vertices) -> Vertices:
         return np.sort(dense)
+
+    def comparable(self, n_vertices: int) -> IdOrder:
+        return order_of()
 
 
 def used_ms(work: Callable[[], object]) -> float:

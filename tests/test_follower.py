@@ -16,6 +16,7 @@ from graphtide.daemon.engine.between import BetweenEpochs
 from graphtide.daemon.engine.follower import Follower, GraphCopy, Since
 from graphtide.daemon.errors import Unavailable
 from graphtide.gpma.edges import Vertices
+from graphtide.gpma.index.id_order import IdOrder, order_of
 from graphtide.partition.graph import Graph
 
 KINDS = ("bfs", "components", "pagerank", "triangles", "sspaths")
@@ -29,6 +30,9 @@ class Order:
 
     def sort_by_external(self, dense: Vertices) -> Vertices:
         return np.sort(dense)[::-1]
+
+    def comparable(self, n_vertices: int) -> IdOrder:
+        return order_of(-np.arange(n_vertices))
 
 
 def resolve(sources: object) -> Vertices:

@@ -23,6 +23,7 @@ from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.program import Program, Refresh
 from graphtide.compute.registry import KINDS, make_program
 from graphtide.gpma.edges import EdgeBatch, Keys, Op, Vertices, destinations, pack, sources
+from graphtide.gpma.index.id_order import IdOrder, order_of
 from graphtide.partition.graph import Graph, GraphChange
 
 SCALE = 16
@@ -164,6 +165,9 @@ class DenseOrder:
 
     def sort_by_external(self, dense: Vertices) -> Vertices:
         return np.sort(dense)
+
+    def comparable(self, n_vertices: int) -> IdOrder:
+        return order_of()
 
 
 def band(n: int) -> list[npt.NDArray[np.int64]]:

@@ -43,8 +43,9 @@ from . import forest as kernels
 from .cut import Pieces, Search
 from .external_order import SortedVertices
 from .forest import Changes, Forest
+from .members import list_free, name_all, relink
 from .span import new_reach, span
-from .taken import Told, add_own, depths, differing, list_free, take, take_all
+from .taken import Told, add_own, depths, differing, take, take_all
 
 # A change that takes more edges and steps than this share of what a fresh start reads gives way to one; up to so
 # many never. (Each costs ten times what it costs a start, which goes through memory in order on all threads.)
@@ -58,8 +59,6 @@ _HOPE = 1.05
 _SORTED_MAX = 4096
 # Passes over all vertices, in search of one large tree's label, that take as long as sorting all vertices.
 _PASSES_PER_SORT = 8
-# From scratch, components larger than this share find their label by a scan of their own, without sorting.
-_GIANT_SHARE = 64
 
 _LEVELS = "the parent's level is not below its own: parents may lead to no root"
 _SLICE_RULES = (
@@ -120,7 +119,7 @@ class Components(Program):
         reach = new_reach(n, graph.crew.threads, self._search.members, self._search.queue_next)
         edges = span(self._forest, n, graph.n_arcs, hub, out, in_, both, reach, graph.crew)
         self._start_edges = int(edges)
-        self._name_all()
+        self._name_all(graph)
         everything = dict.fromkeys(("handle", "representative", "size"))
         return Refresh(everything, iterations=1, edges_read=edges, active=n)
 
@@ -220,7 +219,7 @@ class Components(Program):
         n = graph.n_vertices
         self._place = grown(self._place, n)
         forest = self._forest
-        list_free(forest, n, self._place)
+        list_free(forest, n, self._place, graph.crew)
         vertices = np.arange(n, dtype=np.uint32)
         return Told(vertices, forest.parent[:n], forest.handle[:n], depths(forest, n))
 
@@ -228,15 +227,15 @@ class Components(Program):
         """What ``take`` is to be told, where all nodes of the graph are at hand (``taken.differing``)."""
         return differing(self._forest, self._n, nodes, crew)
 
-    def take_all(self, graph: Graph, told: Told) -> dict[str, Vertices | None]:
-        """Take over the forest of a fresh start; what changed."""
+    def take_all(self, graph: Graph, nodes: npt.NDArray[np.uint32]) -> dict[str, Vertices | None]:
+        """Take over the forest of a fresh start (``taken.take_all``); what changed."""
         n = graph.n_vertices
         self._grow(n)
         self._place = grown(self._place, n)
         self._n, self._n_dead = n, n - graph.n_alive
         self._sorted = SortedVertices(self._order)
-        take_all(self._forest, n, told, self._place)
-        self._name_all()
+        take_all(self._forest, nodes, self._place, graph.crew)
+        self._name_all(graph)
         return dict.fromkeys(("handle", "representative", "size"))
 
     def take(self, graph: Graph, change: GraphChange, told: Told) -> dict[str, Vertices | None]:
@@ -264,17 +263,9 @@ class Components(Program):
         if candidates.size:
             kernels.name_representatives(self._forest, self._order.sort_by_external(candidates))
 
-    def _name_all(self) -> None:
+    def _name_all(self, graph: Graph) -> None:
         """Name every tree's representative, as after a fresh start."""
-        forest, n = self._forest, self._n
-        sizes = forest.size[: forest.counts[kernels.N_USED]]
-        handle = forest.handle[:n]
-        giant = sizes > max(_SORTED_MAX, n // _GIANT_SHARE)
-        for h in np.flatnonzero(giant):
-            forest.representative[h] = self._order.smallest(np.flatnonzero(handle == h).astype(np.uint32))
-        if sizes.size:
-            shared = (sizes > 1) & ~giant
-            self._name(np.flatnonzero(shared[handle]).astype(np.uint32))
+        name_all(self._forest, self._n, self._order.comparable(self._n), graph.crew)
 
     def _name_orphan(self, h: int, member: int, leaver: int) -> None:
         """Find the representative of tree h after ``leaver``, which was it.
@@ -336,7 +327,8 @@ class Components(Program):
         forest.parent[:n] = state["parent"]
         forest.handle[:n] = state["handle"]
         forest.representative[:n] = state["representative"]
-        kernels.relink(forest, n)
+        relink(forest, n, graph.crew)
+        list_free(forest, int(handle.max()) + 1 if n else 0, np.empty(0, np.uint32), graph.crew)
         if not kernels.relevel(forest, n):
             raise ValueError("saved parents form no forest")
 

@@ -342,33 +342,6 @@ def classify(handle, parent, inserted, deleted, joining, links, pieces, crew):  
 
 
 @_jit
-def relink(forest, n):  # type: ignore[no-untyped-def]
-    """Rebuild lists, sizes and free handles from ``handle`` (and ``representative``, which it keeps)."""
-    used = np.int64(0)
-    for free in range(n):
-        forest.size[free] = 0
-    for v in range(n):
-        h = np.int64(forest.handle[v])
-        used = np.int64(max(used, h + np.int64(1)))
-        r = forest.representative[h]
-        if forest.size[h] == 0:
-            forest.next[r] = r
-            forest.prev[r] = r
-        forest.size[h] += np.uint32(1)
-        if v != np.int64(r):
-            after = forest.next[r]
-            forest.next[r] = v
-            forest.prev[v] = r
-            forest.next[v] = after
-            forest.prev[after] = v
-    forest.counts[N_FREE] = 0
-    forest.counts[N_USED] = used
-    for free in range(used):
-        if forest.size[free] == 0:
-            _free_handle(forest, free)
-
-
-@_jit
 def relevel(forest, n):  # type: ignore[no-untyped-def]
     """Give all vertices the levels of a fresh start, from ``parent``; False if parents lead round and round."""
     unknown, climbing = np.int64(-1), np.int64(-2)

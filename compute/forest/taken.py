@@ -28,9 +28,10 @@ from .forest import (
     note_handle,
     plant,
     relevel,
-    relink,
     rename,
 )
+from .members import list_free, relink, take_nodes
+from .members import warm_up as warm_up_members
 
 # As in ``forest.py``, they allocate nothing; but for a cursor, where work is shared.
 _jit: Any = uncounted
@@ -109,29 +110,15 @@ def _list_pieces(thread, forest, n, nodes, cursor, ends, told):  # type: ignore[
                 at += 1
 
 
-def take_all(forest: Forest, n: int, told: Told, place: Vertices) -> None:
-    """Make ``forest`` what is told of all n vertices, in their order; representatives are any members.
+def take_all(forest: Forest, nodes: npt.NDArray[np.uint32], place: Vertices, crew: Crew) -> None:
+    """Make ``forest`` what is told of all vertices; trees are not named yet.
 
-    ``place`` (uint32[n] at least): where each free handle stands in the list of them, else ``NO_VERTEX``.
+    ``nodes``: as for ``differing``. ``place`` (uint32[n] at least): where each free handle stands in the list of
+    them, else ``NO_VERTEX``.
     """
-    forest.parent[:n], forest.handle[:n], forest.level[:n] = told.parent, told.handle, told.level
-    forest.level[:n] *= LEVEL_STEP
-    forest.representative[:n] = NO_VERTEX
-    forest.representative[told.handle] = told.vertices
-    relink(forest, n)
-    list_free(forest, n, place)
-
-
-def list_free(forest: Forest, n: int, place: Vertices) -> None:
-    """All numbers below n are handles from now on; those that name no tree are free."""
-    used = int(forest.counts[N_USED])
-    forest.size[used:n] = 0
-    forest.representative[used:n] = NO_VERTEX
-    free = np.flatnonzero(forest.size[:n] == 0).astype(np.uint32)
-    forest.free[: free.size] = free
-    forest.counts[N_FREE], forest.counts[N_USED] = free.size, n
-    place[:n] = NO_VERTEX
-    place[free] = np.arange(free.size, dtype=np.uint32)
+    take_nodes(forest, nodes, crew)
+    relink(forest, len(nodes), crew)
+    list_free(forest, len(nodes), place, crew)
 
 
 @_jit
@@ -266,8 +253,8 @@ def warm_up() -> None:
     columns = [np.zeros(n, np.uint32) for _ in range(7)]
     changes = Changes._make([*columns, np.zeros(2, np.int64), 1])
     place = np.zeros(n, np.uint32)
-    none, zeros = np.full(2, NO_VERTEX, np.uint32), np.zeros(2, np.uint32)
-    take_all(forest, 2, Told(np.arange(2, dtype=np.uint32), none, np.arange(2, dtype=np.uint32), zeros), place)
+    warm_up_members()
+    take_all(forest, np.array([[NO_VERTEX, 0, 0, 0], [NO_VERTEX, 0, 1, 0]], np.uint32), place, ALONE)
     add_own(forest, changes, place, 2, 3)
     told = Told(np.array([1], np.uint32), *(np.zeros(1, np.uint32) for _ in range(3)))
     take(forest, changes, place, 2, told, np.empty(3, np.uint32), np.empty((1, 2), np.uint32))
