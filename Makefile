@@ -5,13 +5,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 KILLS ?= 100
 ATTACKS ?= 100
+# A container engine, and options of its commands "build" and "run".
+ENGINE ?= docker
+BUILD_OPTIONS ?=
+RUN_OPTIONS ?=
 TOPIC ?= edges
 # Files of tests run side by side, in the order of their names (longest last would leave cores idle); each process has
 # a broker of its own.
 SIDE_BY_SIDE ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help wheel client-wheel demo test test-long test-gpu daemon-gpu sanitize-gpu kill-test attack check bench bench-gpu kafka dashboards debian warm clean clean-cache
+.PHONY: help wheel client-wheel demo test test-long test-gpu daemon-gpu sanitize-gpu image-test kill-test attack check bench bench-gpu kafka dashboards debian warm clean clean-cache
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -58,6 +62,10 @@ sanitize-gpu:  ## compute-sanitizer on short histories of the packed array and o
 	  PYTHONPATH=.links compute-sanitizer --tool $$tool --error-exitcode 1 \
 	    $(PYTHON) benchmarks/$$history.py || exit; \
 	done; done
+
+image-test: $(BIN)/.test  ## build the image with ENGINE (docker, podman), run a container of it, kill and stop it
+	$(ENGINE) build $(BUILD_OPTIONS) --file ops/docker/Dockerfile --tag graphtide .
+	GRAPHTIDE_ENGINE='$(ENGINE)' GRAPHTIDE_RUN_OPTIONS='$(RUN_OPTIONS)' $(BIN)/pytest tests/test_image.py
 
 kill-test: $(BIN)/.test debian  ## kill the daemon KILLS times at seeded points
 	$(BIN)/pytest tests/test_kill.py --kills $(KILLS)

@@ -1,4 +1,4 @@
-"""What ``ops/docker`` and ``ops/kubernetes`` say is so: no container runs here, but what is in them does."""
+"""What ``ops/docker`` and ``ops/kubernetes`` say is so, without containers (see ``test_image``)."""
 
 from __future__ import annotations
 
