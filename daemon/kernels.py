@@ -32,7 +32,7 @@ import numba as nb
 
 from ..compute import registry
 from ..compute.program import ProgramError
-from ..gpma import runtime
+from ..gpma import copying, runtime
 from ..gpma.cores import usable_cores
 from ..gpma.host import array as pma
 from ..gpma.host import snapshot
@@ -102,6 +102,7 @@ class Needs:
             ("decoders", lambda: decode.warm_up(self.vertex_ids, registry=self.registry)),
             *self._programs(),
             ("copies of edges", snapshot.warm_up),
+            ("copies of columns", copying.warm_up),
             ("vertices", graph.warm_up),
             ("explorations", exploring.warm_up),
             ("numbering", numbering.warm_up),

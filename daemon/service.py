@@ -755,6 +755,7 @@ class Service:
             socket_group=server.socket_group,
             python_modules=self.config.compute.python_modules,
             template=self._template,
+            crew=self.graph.crew,
         )
 
     def _watch_server(self) -> None:

@@ -26,7 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...compute.program import Column, Published
+from ...gpma.copying import copy_column
 from ...gpma.edges import MAX_VERTICES, Vertices
+from ...gpma.team import ALONE, Crew
 from ...partition.existence import living
 from ..client.wire import plain
 from ..errors import Unavailable
@@ -146,9 +148,10 @@ _NOTHING: _Indices = np.empty(0, np.intp)
 class ResultsWriter:
     """Publishes epochs; one thread calls it."""
 
-    def __init__(self, changes: ChangeLogWriter | None = None) -> None:
-        """``changes``: where to write down what each publication changed."""
+    def __init__(self, changes: ChangeLogWriter | None = None, crew: Crew = ALONE) -> None:
+        """``changes``: where to write down what each publication changed. ``crew``: who copies whole columns."""
         self._changes = changes
+        self._crew = crew
         self._memory: _Memory | None = None
         # What the epoch that is active now changed, and the inactive copy therefore misses (None: all of it).
         self._previous: dict[_ColumnKey, _Indices | None] = {}
@@ -235,7 +238,8 @@ class ResultsWriter:
                     base = None
                 source = program.columns[name] if program.is_fresh else None
                 key = (id, name)
-                _update(target, base, source, spans, self._previous.get(key, _NOTHING), changed.get(key, _NOTHING))
+                missed, own = self._previous.get(key, _NOTHING), changed.get(key, _NOTHING)
+                _update(target, base, source, spans, missed, own, self._crew)
         memory.meta[copy][: len(meta)] = np.frombuffer(meta, np.uint8)
         words[_META_LENGTH + copy] = len(meta)
         fence()
@@ -297,6 +301,7 @@ def _update(
     spans: _Spans,
     missed: _Indices | None,
     changed: _Indices | None,
+    crew: Crew,
 ) -> None:
     """Bring one column of the inactive copy up to date.
 
@@ -305,12 +310,12 @@ def _update(
     """
     n_active, n = spans.n_active, spans.n
     if source is not None and (active is None or changed is None):
-        target[:n] = source[:n]
+        copy_column(target[:n], source[:n], crew)
         return
     if active is None:
         return
     if missed is None or spans.n_copy is None:
-        target[:n_active] = active[:n_active]
+        copy_column(target[:n_active], active[:n_active], crew)
     else:
         target[spans.n_copy : n_active] = active[spans.n_copy : n_active]
         target[missed] = active[missed]

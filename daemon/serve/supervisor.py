@@ -33,6 +33,7 @@ from ... import __version__
 from ...compute.program import Published
 from ...gpma.edges import Vertices
 from ...gpma.index.ids import IdColumn
+from ...gpma.team import ALONE, Crew
 from ...partition.graph import RowsLost
 from ..client.addresses import parse_http_address
 from ..client.wire import (
@@ -229,6 +230,7 @@ class ServerLink:
         socket_group: str | None = None,
         python_modules: Sequence[str] = (),
         template: Template | None = None,
+        crew: Crew = ALONE,
     ) -> None:
         """``http``: where the HTTP door is, and names by which it may be called.
 
@@ -238,6 +240,7 @@ class ServerLink:
         to change something.
         ``python_modules`` are imported by the server, for programs that they register.
         ``template``: one for such ids and modules that runs already; it is ``stop`` that ends it.
+        ``crew``: who copies whole columns of results.
         """
         given = limits or LimitsConfig()
         self.listen = list(listen)
@@ -268,7 +271,7 @@ class ServerLink:
         self._insecure = insecure
         self._socket_group = socket_group
         self._changes = ChangeLogWriter(given.changes_bytes, index.external)
-        self._writer = ResultsWriter(self._changes)
+        self._writer = ResultsWriter(self._changes, crew)
         self._listeners: list[tuple[socket.socket, str]] = []
         self._template = template
         self._process: _Process | None = None

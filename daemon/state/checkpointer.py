@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ...compute.program import Program
+from ...gpma.copying import copy_column
 from ...gpma.edges import EdgeList
 from ...gpma.host.snapshot import EdgeCopy
 from ...gpma.index.vertex_index import VertexIndex
+from ...gpma.team import ALONE, Crew
 from ...ops.metrics import Metrics
 from ...partition.graph import Graph
 from ..errors import CheckpointError, NotWritten
@@ -52,7 +54,9 @@ class Buffers:
     a thread that nobody waits for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, crew: Crew = ALONE) -> None:
+        """``crew``: who copies."""
+        self._crew = crew
         self._memory: dict[str, npt.NDArray[np.uint8]] = {}
         self._lock = threading.Lock()
 
@@ -72,9 +76,9 @@ class Buffers:
         copies = {}
         with self._lock:
             for name, array in arrays.items():
-                memory = self._room(name, array.nbytes)
-                copies[name] = memory[: array.nbytes].view(array.dtype).reshape(array.shape)
-                np.copyto(copies[name], array)
+                memory = self._room(name, array.nbytes)[: array.nbytes]
+                copy_column(memory, np.ascontiguousarray(array).reshape(-1).view(np.uint8), self._crew)
+                copies[name] = memory.view(array.dtype).reshape(array.shape)
         return copies
 
     def _room(self, name: str, size: int) -> npt.NDArray[np.uint8]:
@@ -162,7 +166,7 @@ class Checkpointer:
         self.requested = requested or RequestedCheckpoints(store.path)
         if newest is not None:
             self.requested.made(newest)
-        self._buffers = Buffers()
+        self._buffers = Buffers(graph.crew)
         self._making: _Making | None = None
         self._thread: threading.Thread | None = None
         self._began_at = time.monotonic()
