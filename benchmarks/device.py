@@ -10,8 +10,9 @@ the list of changes included; medians after a warm-up. Then words are compared w
 Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``hubs`` deletes the tree edges
 of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``components``: from scratch,
 and after batches. ``counts``: likewise, beside the search. ``pagerank``, ``ppr``: likewise, against a solution in
-float64. ``triangles``, ``lcc``, ``cdlp``: whole refreshes, what the host does included. ``host``: the host's
-engine on the same batches, on all cores; it compiles for a while when its kernels are not in Numba's cache.
+float64. ``several``: personalised PageRanks and searches, all in one go and one after the other. ``triangles``,
+``lcc``, ``cdlp``: whole refreshes, what the host does included. ``host``: its engine on the same batches, on
+all cores; it compiles for a while when its kernels are not in Numba's cache.
 """
 
 from __future__ import annotations
@@ -31,15 +32,17 @@ from device_graph import Graph, Row, cupy, machine, show
 from device_ppr import ppr
 from device_ranks import pagerank
 from device_rows import WARM_UP, Budget, Rows, clocked
+from device_several import several
 
 from graphtide.compute.device import paths as device_paths
 from graphtide.compute.device.path_runs import Limits, PathRun, PathRuns
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.paths.sssp import SSSP
+from graphtide.compute.steps import alone
 from graphtide.gpma.edges import EdgeBatch, EdgeList
 
-PARTS = ("fresh", "refresh", "hubs", "epoch", "components", "counts", "pagerank", "ppr", *TWINS, "host")
+PARTS = ("fresh", "refresh", "hubs", "epoch", "components", "counts", "pagerank", "ppr", "several", *TWINS, "host")
 KINDS: tuple[type[PathProgram], ...] = (BFS, SSSP)
 HUBS = (10, 1000)
 NO_SOURCES = np.empty(0, np.uint32)
@@ -55,7 +58,7 @@ class Bench(Rows):
         self.source = self.hubs[:1].copy()
         self.runs = {kind.kind: self.runs_of(kind) for kind in KINDS}
         for runs in self.runs.values():
-            runs.start(self.device, self.source)
+            alone(runs.start(self.device, self.source))
 
     def runs_of(self, kind: type[PathProgram]) -> PathRuns:
         program = kind(kind.kind, (0,))
@@ -75,7 +78,7 @@ class Bench(Rows):
         found = {}
         for kind in KINDS:
             fresh = self.runs_of(kind)
-            fresh.start(self.device, self.source)
+            alone(fresh.start(self.device, self.source))
             n = self.graph.n_vertices
             half = np.uint64(32)
             differs = (fresh.words[:n] >> half) != (self.runs[kind.kind].words[:n] >> half)
@@ -96,8 +99,8 @@ def fresh(graph: Graph, roots: int, repeats: int, budget: Budget) -> list[Row]:
     rates, times = [], []
     for root in np.random.default_rng(1).permutation(bench.hubs[: n // 4])[:roots]:
         source = np.array([root], np.uint32)
-        runs.start(bench.device, source)
-        took = min(clocked(lambda source=source: runs.start(bench.device, source))[0] for _ in range(2))
+        alone(runs.start(bench.device, source))
+        took = min(clocked(lambda source=source: alone(runs.start(bench.device, source)))[0] for _ in range(2))
         reached = runs.words[:n] != ~np.uint64(0)
         edges = int(degrees[reached].astype(np.uint64).sum())
         if edges > 10:
@@ -111,7 +114,7 @@ def fresh(graph: Graph, roots: int, repeats: int, budget: Budget) -> list[Row]:
     ]
     took = []
     for step in budget.repeats(repeats):
-        us, run = clocked(lambda: bench.runs["sssp"].start(bench.device, bench.source))
+        us, run = clocked(lambda: alone(bench.runs["sssp"].start(bench.device, bench.source)))
         if step >= WARM_UP:
             took.append(us)
     rows.append(
@@ -152,9 +155,9 @@ def mend_all(bench: Bench, last: dict[str, PathRun]) -> dict[str, float]:
         limits = bench.limits(runs, weighted=kind == "sssp")
 
         def mended(runs: PathRuns = runs, limits: Limits = limits) -> PathRun:
-            run = runs.mend(bench.device, NO_SOURCES, limits)
+            run = alone(runs.mend(bench.device, NO_SOURCES, limits))
             if run.gave_up:
-                runs.start(bench.device, bench.source)
+                alone(runs.start(bench.device, bench.source))
             else:
                 runs.changes(run)
             return run
@@ -177,7 +180,7 @@ def hubs(bench: Bench, repeats: int, budget: Budget) -> list[Row]:
             for step in budget.repeats(repeats):
                 undone = bench.apply(EdgeBatch(cupy.asarray(keys), cupy.zeros(keys.size, np.uint8)))
                 us = mend_all(bench, last)[kind]
-                start_us, _ = clocked(lambda kind=kind: bench.runs[kind].start(bench.device, bench.source))
+                start_us, _ = clocked(lambda kind=kind: alone(bench.runs[kind].start(bench.device, bench.source)))
                 if step >= WARM_UP:
                     times.append(us)
                     starts.append(start_us)
@@ -214,16 +217,16 @@ def epoch(bench: Bench, batches: list[int], repeats: int, budget: Budget) -> lis
             begun = time.perf_counter()
             device.finish(plan)
             applied = time.perf_counter()
-            run = runs.mend(device, NO_SOURCES, limits)
+            run = alone(runs.mend(device, NO_SOURCES, limits))
             runs.changes(run)
             ends = (begun, applied, time.perf_counter())
             if run.gave_up:
-                runs.start(device, bench.source)
+                alone(runs.start(device, bench.source))
             if step >= WARM_UP:
                 for part, end in zip(parts.values(), ends, strict=True):
                     part.append((end - begin) * 1e6)
             undone = bench.undoing()
-            other.mend(device, NO_SOURCES, bench.limits(other, weighted=True))
+            alone(other.mend(device, NO_SOURCES, bench.limits(other, weighted=True)))
             bench.apply(undone)
             mend_all(bench, {})
         medians = {f"{name} us": median(took) for name, took in parts.items()}
@@ -318,6 +321,9 @@ def run(
     if "ppr" in parts:
         rows = ppr(graph, batches, repeats, Budget(share))
         result["ppr"] = show(f"personalised PageRank, scale {scale}, {graph.loaded.size:,} edges", rows)
+    if "several" in parts:
+        rows = several(graph, batches, repeats, Budget(share))
+        result["several"] = show(f"several programs, scale {scale}, {graph.loaded.size:,} edges", rows)
     for kind in TWINS:
         if kind in parts:
             rows = exact(graph, kind, batches, repeats, Budget(share))

@@ -13,6 +13,7 @@ from graphtide.compute.device import paths as device_paths
 from graphtide.compute.device.count_runs import CountRun, CountRuns
 from graphtide.compute.device.path_runs import Limits, PathRuns
 from graphtide.compute.paths.bfs import BFS
+from graphtide.compute.steps import alone
 
 NO_SOURCES = np.empty(0, np.uint32)
 
@@ -36,21 +37,21 @@ class Counts(Rows):
 
     def start(self) -> tuple[float, float, CountRun]:
         """Microseconds of search and counts, and what the latter told."""
-        search_us, _ = clocked(lambda: self.search.start(self.device, self.source))
-        counts_us, run = clocked(lambda: self.counts.start(self.device, self.search))
+        search_us, _ = clocked(lambda: alone(self.search.start(self.device, self.source)))
+        counts_us, run = clocked(lambda: alone(self.counts.start(self.device, self.search)))
         return search_us, counts_us, run
 
     def refresh(self) -> tuple[float, float, CountRun]:
         """The same of what the product does after a batch, but for the copies on the host."""
         edges = max(device_paths.SETTLE_LEAST, int(device_paths.SETTLE_SHARE[False] * self.device.out.n_edges))
         lost = max(device_paths.LOST_LEAST, int(device_paths.LOST_SHARE * self.graph.n_vertices))
-        search_us, mended = clocked(lambda: self.search.mend(self.device, NO_SOURCES, Limits(lost, edges)))
+        search_us, mended = clocked(lambda: alone(self.search.mend(self.device, NO_SOURCES, Limits(lost, edges))))
         if mended.gave_up:
             again_us, counts_us, run = self.start()
             return search_us + again_us, counts_us, run
 
         def count() -> CountRun:
-            run = self.counts.count(self.device, self.search, mended.logged)
+            run = alone(self.counts.count(self.device, self.search, mended.logged))
             self.counts.changes(run)
             return run
 
@@ -60,8 +61,8 @@ class Counts(Rows):
     def wrong(self) -> int:
         """How many counts are not those of a fresh start."""
         search, counts = self.new_runs()
-        search.start(self.device, self.source)
-        counts.start(self.device, search)
+        alone(search.start(self.device, self.source))
+        alone(counts.start(self.device, search))
         n = self.graph.n_vertices
         return int(np.count_nonzero(counts.read(n) != self.counts.read(n)))
 

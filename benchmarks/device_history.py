@@ -25,6 +25,7 @@ from graphtide.compute.device.path_runs import Limits, PathRuns
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.paths.sssp import SSSP
+from graphtide.compute.steps import alone
 from graphtide.gpma.device import module
 from graphtide.gpma.edges import EdgeBatch, EdgeList
 from graphtide.partition.device_side import DeviceSide
@@ -76,13 +77,13 @@ def history(kind: type[PathProgram], rng: np.random.Generator) -> None:
     states = rows(rng, BATCHES)
     device = next(states)
     kept, fresh = runs_of(kind, device), runs_of(kind, device)
-    kept.start(device, SOURCE)
+    alone(kept.start(device, SOURCE))
     for _ in states:
         kept.make_room(VERTICES, device.out.n_edges)
         fresh.make_room(VERTICES, device.out.n_edges)
-        if kept.mend(device, np.empty(0, np.uint32), ALL).gave_up:  # a queue was too small
-            kept.start(device, SOURCE)
-        fresh.start(device, SOURCE)
+        if alone(kept.mend(device, np.empty(0, np.uint32), ALL)).gave_up:  # a queue was too small
+            alone(kept.start(device, SOURCE))
+        alone(fresh.start(device, SOURCE))
         assert np.array_equal(kept.read(VERTICES) >> HALF, fresh.read(VERTICES) >> HALF)
 
 
@@ -90,19 +91,19 @@ def history_of_counts(rng: np.random.Generator) -> None:
     states = rows(rng, BATCHES)
     device = next(states)
     search, kept, fresh = runs_of(BFS, device), CountRuns(device), CountRuns(device)
-    search.start(device, SOURCE)
+    alone(search.start(device, SOURCE))
     kept.make_room(VERTICES, 0)
-    kept.start(device, search)
+    alone(kept.start(device, search))
     for _ in states:
         for runs in (search, kept, fresh):
             runs.make_room(VERTICES, device.out.n_edges)
-        mended = search.mend(device, np.empty(0, np.uint32), ALL)
+        mended = alone(search.mend(device, np.empty(0, np.uint32), ALL))
         if mended.gave_up:
-            search.start(device, SOURCE)
-            kept.start(device, search)
+            alone(search.start(device, SOURCE))
+            alone(kept.start(device, search))
         else:
-            kept.count(device, search, mended.logged)
-        fresh.start(device, search)
+            alone(kept.count(device, search, mended.logged))
+        alone(fresh.start(device, search))
         assert np.array_equal(kept.read(VERTICES), fresh.read(VERTICES))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import numpy as np
 from device_graph import Graph, Row, cupy
@@ -11,6 +13,7 @@ from device_rows import WARM_UP, Budget, Rows, clocked
 
 from graphtide.compute.device.ppr import DevicePersonalisedPageRank
 from graphtide.compute.program import Refresh
+from graphtide.compute.steps import Steps, alone
 from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.partition.device_side import DeviceSide
 
@@ -25,8 +28,21 @@ class Walk(OnRows):
         self.program.bind(np.array([source], np.uint32))
 
     def watch(self) -> None:
-        self.note(self.program._runs, "push", lambda run, _: pushed(run))
-        self.note(self.program._runs, "solve", lambda run, _: f"{run.rounds} passes")
+        self.note_steps("push", pushed)
+        self.note_steps("solve", lambda run: f"{run.rounds} passes")
+
+    def note_steps(self, method: str, say: Callable[[Any], str]) -> None:
+        """``note`` for runs by steps."""
+        runs: Any = self.program._runs
+        run = getattr(runs, method)
+
+        def noted(*given: Any) -> Steps[Any]:
+            yield from ()
+            us, made = clocked(lambda: alone(run(*given)))
+            self.steps.append(f"{say(made)} {us:.0f}")
+            return made
+
+        setattr(runs, method, noted)
 
     def error(self, precision: float = 1e-10) -> float:
         """The error in sum of the results, against a solution in float64 of this precision."""

@@ -1,7 +1,7 @@
 """Runs the vertex programs of an epoch on a few threads, one failing without harm to the others.
 
-Where the graph has a device, programs run there that can (``device.twin``), one after another: each wants the
-whole device.
+Where the graph has a device, programs run there that can (``device.twin``), one kind after another: each wants the
+whole device. Refreshes of one kind may go on side by side (``Program.joins``).
 
 The engine knows neither metrics nor sockets: what a run did comes back as a ``ProgramRun``. One thread calls
 it; the programs themselves run on its pool, and their kernels release the interpreter lock.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +26,7 @@ from ..partition.graph import Graph, GraphChange, RowsLost
 from .device import NoTwin, require_twin, twin
 from .homes import Homes
 from .program import ExternalId, Program, ProgramError, Refresh, Violation, require_publishable
+from .steps import Steps, together
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ of that in processor time, and does not end sooner."""
 
 Resolve = Callable[[Sequence[ExternalId]], Vertices]
 """Dense vertices of external ids, ``NO_VERTEX`` where unknown."""
+
+_Group = tuple[Program, ...]
 
 Place = Callable[[Program, Graph], Program]
 """The twin of a program, which runs on the graph's device; raises ``NoTwin`` for one that stays on the host."""
@@ -57,6 +60,7 @@ class Judge(Protocol):
 class ProgramRun:
     """One run of one program: what it did, or why it failed. ``refresh`` is None when there was no run.
 
+    ``seconds``: what it took; of runs that went on side by side, an equal part of what all of them took.
     ``on_device``: whether the graph's device did it; ``moved``: whether the other processor does from now on.
     """
 
@@ -194,7 +198,8 @@ class Engine:
         programs = [self._programs[id] for id in chosen]
         for id in chosen:
             self._states[id] = ProgramState("fresh", seconds=self._states[id].seconds)
-        return self._run_all(programs, lambda program: program.start(self._graph), self._threads)
+        done = self._run_all([(program,) for program in programs], self._start, self._threads)
+        return [done[id] for id in chosen]
 
     def refresh(self, change: GraphChange) -> list[ProgramRun]:
         """Bring every program that is not quarantined up to date with a change that the graph has taken.
@@ -208,7 +213,8 @@ class Engine:
         programs = [self._programs[id] for id, state in self._states.items() if state.state == "fresh"]
         seconds = sorted(self._states[program.id].seconds for program in programs)
         threads = self._threads if sum(seconds[:-1]) >= HANDED_OVER_S_MIN else 1
-        runs = self._run_all(programs, lambda program: program.refresh(self._graph, change), threads)
+        done = self._run_all(self._joined(programs), lambda group: self._refresh(group, change), threads)
+        runs = [done[program.id] for program in programs]
         if self._graph.device is None or self._graph.owned:  # the home is where the rows are
             return runs
         return [self._rehoused(run, change.n_arcs) for run in runs]
@@ -228,15 +234,15 @@ class Engine:
     # -- inside -----------------------------------------------------------------------------------------
 
     def _run_all(
-        self, programs: Sequence[Program], work: Callable[[Program], Refresh], threads: int
-    ) -> list[ProgramRun]:
-        """Run, longest first by the last measure; the results stand in the order of ``programs``."""
+        self, groups: Iterable[_Group], work: Callable[[_Group], list[ProgramRun]], threads: int
+    ) -> dict[str, ProgramRun]:
+        """Run, longest first by the last measure; the runs by the ids of their programs."""
         self._graph.require_own_process()
-        waiting = deque(sorted(programs, key=lambda program: -self._states[program.id].seconds))
         has_device = self._graph.device is not None
-        on_device = [program for program in waiting if has_device and program.on_device]
-        for program in on_device[1:]:  # these follow the first of them
-            waiting.remove(program)
+        waiting = deque(sorted(groups, key=lambda group: -sum(self._states[each.id].seconds for each in group)))
+        on_device = [group for group in waiting if has_device and group[0].on_device]
+        for group in on_device[1:]:  # these follow the first of them
+            waiting.remove(group)
         # The caller's thread is one of the threads: a lone program costs no handover.
         others = min(threads, len(waiting)) - 1
         done: dict[str, ProgramRun] = {}
@@ -247,8 +253,8 @@ class Engine:
                     first = waiting.popleft()
                 except IndexError:
                     break
-                for program in on_device if first in on_device else (first,):
-                    done[program.id] = self._run(program, work)
+                for group in on_device if first in on_device else (first,):
+                    done.update((run.id, run) for run in work(group))
 
         helpers = [self._pool.submit(drain) for _ in range(others)]
         drain()
@@ -257,22 +263,55 @@ class Engine:
         for run in done.values():
             state = "fresh" if run.error is None else "quarantined"
             self._states[run.id] = ProgramState(state, run.error, run.seconds)
-        return [done[program.id] for program in programs]
+        return done
 
-    def _run(self, program: Program, work: Callable[[Program], Refresh]) -> ProgramRun:
+    def _joined(self, programs: Sequence[Program]) -> list[_Group]:
+        """The programs, those together whose refreshes go on side by side."""
+        groups: dict[Hashable, list[Program]] = {}
+        for program in programs:
+            joins = program.joins(self._graph)
+            groups.setdefault((None, program.id) if joins is None else (joins, None), []).append(program)
+        return [tuple(group) for group in groups.values()]
+
+    def _start(self, group: _Group) -> list[ProgramRun]:
+        (program,) = group
+        return [self._run(program, lambda: program.start(self._graph))]
+
+    def _refresh(self, group: _Group, change: GraphChange) -> list[ProgramRun]:
+        if len(group) == 1:
+            (program,) = group
+            return [self._run(program, lambda: program.refresh(self._graph, change))]
         begun = self._clock()
+        outcomes = together([self._refreshing(program, change) for program in group])
+        seconds = (self._clock() - begun) / len(group)
+        return [self._ran(program, outcome, seconds) for program, outcome in zip(group, outcomes, strict=True)]
+
+    def _refreshing(self, program: Program, change: GraphChange) -> Steps[Refresh]:
+        self._bind(program)
+        refresh = yield from program.refreshing(self._graph, change)
+        require_publishable(program, self._graph.n_vertices, refresh.changed)
+        return refresh
+
+    def _run(self, program: Program, work: Callable[[], Refresh]) -> ProgramRun:
+        begun = self._clock()
+        outcome: Refresh | Exception
         try:
             self._bind(program)
-            refresh = work(program)
-            require_publishable(program, self._graph.n_vertices, refresh.changed)
-        except RowsLost:  # no fault of the program's
-            raise
+            outcome = work()
+            require_publishable(program, self._graph.n_vertices, outcome.changed)
         except Exception as error:
-            log.exception("program %s failed", program.id)
-            reason = f"{type(error).__name__}: {error}"
-            return ProgramRun(program.id, None, self._clock() - begun, reason)
+            outcome = error
+        return self._ran(program, outcome, self._clock() - begun)
+
+    def _ran(self, program: Program, outcome: Refresh | Exception, seconds: float) -> ProgramRun:
+        """What a run came to that took so long."""
+        if isinstance(outcome, RowsLost):  # no fault of the program's
+            raise outcome
+        if isinstance(outcome, Exception):
+            log.error("program %s failed", program.id, exc_info=outcome)
+            return ProgramRun(program.id, None, seconds, f"{type(outcome).__name__}: {outcome}")
         on_device = self._graph.device is not None and program.on_device
-        return ProgramRun(program.id, refresh, self._clock() - begun, None, on_device)
+        return ProgramRun(program.id, outcome, seconds, None, on_device)
 
     def _rehoused(self, run: ProgramRun, updates: int) -> ProgramRun:
         """The run, after which its program moved to the other processor if it takes less time there."""

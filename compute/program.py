@@ -9,7 +9,7 @@ process.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol
 
@@ -22,6 +22,7 @@ from ..gpma.row_reads import RowReads
 from ..gpma.vertex_columns import grown as grown  # for programs of users, too
 from ..partition.graph import Graph, GraphChange
 from .parents import vertices_without_root
+from .steps import Steps
 
 Column = npt.NDArray[Any]
 ExternalId = int | str
@@ -217,6 +218,16 @@ class Program(ABC):
     @abstractmethod
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         """Bring the state from before ``change`` (already applied to ``graph``) up to date."""
+
+    def joins(self, graph: Graph) -> Hashable | None:
+        """What the program has in common with others whose refreshes may go on side by side with its own
+        (``refreshing``); None: it runs by itself."""
+        return None
+
+    def refreshing(self, graph: Graph, change: GraphChange) -> Steps[Refresh]:
+        """As ``refresh``, by steps; of programs that join others."""
+        yield from ()
+        return self.refresh(graph, change)
 
     @abstractmethod
     def columns(self) -> dict[str, Column]:

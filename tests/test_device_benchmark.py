@@ -14,7 +14,15 @@ import pytest
 from walk_twins import FEW_THREADS, set_threads
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-PARTS = ("device_rows", "device_components", "device_counts", "device_ranks", "device_ppr", "device_exact")
+PARTS = (
+    "device_rows",
+    "device_components",
+    "device_counts",
+    "device_ranks",
+    "device_ppr",
+    "device_several",
+    "device_exact",
+)
 
 
 def test_every_part_has_rows(
@@ -27,6 +35,7 @@ def test_every_part_has_rows(
         for name in (*PARTS, "device"):
             monkeypatch.setattr(importlib.import_module(name), "WARM_UP", 1)
         monkeypatch.setattr(benchmark, "HUBS", (3,))
+        monkeypatch.setattr(importlib.import_module("device_several"), "PROGRAMS", {"ppr": (1, 3), "bfs": (1, 2)})
         monkeypatch.setattr(importlib.import_module("device_exact"), "ROUNDS", 2)
         parts = list(benchmark.PARTS)
         result = benchmark.run(8, parts, [1, 30], repeats=1, roots=2, seconds=60)
@@ -38,6 +47,9 @@ def test_every_part_has_rows(
     assert [row["wrong"] for row in result["host"]] == [0] * 4
     for part in ("counts", "pagerank", "ppr", *benchmark.TWINS):
         assert [(row["batch"], row["wrong"]) for row in result[part]] == [(0, 0), (1, 0), (30, 0)]
+    rows = [(row["program"], row["batch"], row["programs"], row["wrong"]) for row in result["several"]]
+    ran = [("ppr", 1), ("ppr", 3), ("bfs", 1), ("bfs", 2)]
+    assert sorted(rows) == sorted((kind, batch, n, 0) for kind, n in ran for batch in (1, 30))
     printed = capsys.readouterr().out
     assert printed.count("{'bfs': 0, 'sssp': 0}") == 2
     assert "wrong components after refreshes: 0\n" in printed

@@ -110,7 +110,7 @@ class Solving:
         solve: Any = PprRuns.solve
 
         def pushed(*given: Any) -> Any:
-            run = push(*given)
+            run = yield from push(*given)
             self.pushed += bool(run.is_solved and run.rounds)
             self.edited += bool(run.is_solved and not run.rounds)
             self.given_up += not run.is_solved

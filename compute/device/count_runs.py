@@ -7,6 +7,7 @@ than ever before.
 from __future__ import annotations
 
 import struct
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,8 +17,9 @@ from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Keys, Vertices
 from ...partition.device_side import DeviceSide
+from ..steps import Steps
 from .fetch import Fetch
-from .kernels import Calls, Kernels, Source, whole_words
+from .kernels import Calls, KernelCall, Kernels, Source, whole_words
 from .path_runs import PathRuns
 
 F64 = npt.NDArray[np.float64]
@@ -50,11 +52,13 @@ COUNT_COUNTERS: Final = np.dtype(
 )
 """struct CountCounters of ``recount.cu``."""
 
-SOURCE: Final = Source("recount.cu")
+SOURCE: Final = Source("recount.cu", takes_several=True)
 _RECOUNT = "recount"
 
 
+@cache
 def count_kernels() -> Kernels:
+    """The same for all programs: so their calls may begin in one go."""
     return Kernels({_RECOUNT: SOURCE}, weighted=False)
 
 
@@ -110,7 +114,8 @@ class _ByVertex(NamedTuple):
 
 
 class CountRuns:
-    """The counts of one program on the device, and what changes them; all on the stream of ``device``."""
+    """The counts of one program on the device, and what changes them, by steps; all on the stream of
+    ``device``."""
 
     def __init__(self, device: DeviceSide) -> None:
         """Compiles nothing yet.
@@ -174,7 +179,7 @@ class CountRuns:
 
     # -- runs -------------------------------------------------------------------------------------------------
 
-    def start(self, device: DeviceSide, search: PathRuns) -> CountRun:
+    def start(self, device: DeviceSide, search: PathRuns) -> Steps[CountRun]:
         """Count from scratch, on words that are right; by how many more counts are at the limit, so many are.
 
         Raises:
@@ -182,17 +187,17 @@ class CountRuns:
         """
         with self._stream:
             self._there.paths.fill(0)
-        return self._run(device, search, 0, begins=True)
+        return (yield from self._run(device, search, 0, begins=True))
 
-    def count(self, device: DeviceSide, search: PathRuns, n_touched: int) -> CountRun:
+    def count(self, device: DeviceSide, search: PathRuns, n_touched: int) -> Steps[CountRun]:
         """Count after the batch that ``device`` applied last, for which the search wrote so many words.
 
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it; the counts are void.
         """
-        return self._run(device, search, n_touched, begins=False)
+        return (yield from self._run(device, search, n_touched, begins=False))
 
-    def _run(self, device: DeviceSide, search: PathRuns, n_touched: int, *, begins: bool) -> CountRun:
+    def _run(self, device: DeviceSide, search: PathRuns, n_touched: int, *, begins: bool) -> Steps[CountRun]:
         report, arcs = device.report, device.n_arcs
         n_updates = 0 if begins else len(report)
         _CALL.pack_into(
@@ -210,7 +215,7 @@ class CountRuns:
             self._calls.next_number(),
             0,
         )
-        self._calls.launch(self._kernel, device)
+        yield KernelCall(self._calls, self._kernel, device)
         return CountRun(*whole_words(self._calls.wait(), _WORDS))
 
     # -- results ----------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..counts.sspaths import SSPaths
 from ..program import Parameter, Refresh
+from ..steps import Steps, alone
 from . import fetch
 from .count_runs import CountRun, CountRuns, count_kernels
 from .paths import DevicePathProgram
@@ -34,6 +35,7 @@ class DeviceSSPaths(DeviceProgram):
     value_scalars: ClassVar[tuple[str, ...] | None] = SSPaths.value_scalars
     parameters: ClassVar[tuple[Parameter, ...]] = SSPaths.parameters
     needs_in_edges: ClassVar[bool] = True
+    by_steps: ClassVar[bool] = True
     host: SSPaths
 
     def __init__(self, host: SSPaths) -> None:
@@ -53,20 +55,24 @@ class DeviceSSPaths(DeviceProgram):
     # -- runs -------------------------------------------------------------------------------------------------
 
     def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
-        return self._count_all(graph, device, self._hops._start(graph, device))
+        return alone(self._starting(graph, device))
 
-    def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
-        hops = self._hops._refresh(graph, device, change)
+    def _starting(self, graph: Graph, device: DeviceSide) -> Steps[Refresh]:
+        hops = yield from self._hops.starting(graph, device)
+        return (yield from self._count_all(graph, device, hops))
+
+    def _refreshing(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Steps[Refresh]:
+        hops = yield from self._hops._refreshing(graph, device, change)
         moved = hops.changed.get("word", _NONE)
         if moved is None:
-            return self._count_all(graph, device, hops)
+            return (yield from self._count_all(graph, device, hops))
         before, self._n = self._n, graph.n_vertices
         self.host.take_levels(graph, moved)
         new = np.arange(before, self._n, dtype=np.uint32)
         changed, counted = _NONE, CountRun(0, 0, 0, 0, 0)
         if len(device.report) or hops.active:
             runs = self._runs_on(graph, device)
-            counted = runs.count(device, self._hops.runs, hops.active)
+            counted = yield from runs.count(device, self._hops.runs, hops.active)
             changed = self._take(runs, counted, graph.crew)
         if new.size:
             changed = np.concatenate([changed[changed < before], new])
@@ -87,11 +93,11 @@ class DeviceSSPaths(DeviceProgram):
         self.host.take_counts(*listed, run.saturated)
         return listed[0]
 
-    def _count_all(self, graph: Graph, device: DeviceSide, hops: Refresh) -> Refresh:
+    def _count_all(self, graph: Graph, device: DeviceSide, hops: Refresh) -> Steps[Refresh]:
         """Count from scratch, on hops that are right."""
         self._n = n = graph.n_vertices
         runs = self._runs_on(graph, device)
-        run = runs.start(device, self._hops.runs)
+        run = yield from runs.start(device, self._hops.runs)
         self.host.take_all(graph, runs.read(n), run.saturated)
         return Refresh(
             {"count": None},

@@ -33,7 +33,7 @@ template <class Job> struct Run {
     {
     }
 
-    __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
+    __device__ __forceinline__ void barrier() { barrier_at(place, &job.counters->barrier); }
 };
 
 // -- sums --------------------------------------------------------------------------------------------------------

@@ -1,17 +1,23 @@
-"""Cooperative kernels of programs: each is one launch of as many blocks as fit on the device side by side."""
+"""Cooperative kernels of programs: each is one launch of as many blocks as fit on the device side by side.
+
+Small jobs do not fill a device: most of their time they wait for memory and at barriers. So several of a kind may
+share a launch, each in a part of its blocks with barriers of its own. What a kernel makes of a job does not depend
+on the number of blocks.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ...gpma.device.constants import BLOCK_THREADS
 from ...gpma.device.module import import_cupy, load_cooperative_text, source
+from ...gpma.device.state import pinned
 from ...gpma.device.structures import STATE
 from ...gpma.device.update import Launcher
 from ...gpma.device.waiting import Told
@@ -25,11 +31,15 @@ REMOTE = ("-DREMOTE=1",)
 
 class Source(NamedTuple):
     """Where a kernel comes from, and how many of its blocks a multiprocessor gets at most: more of them wait for
-    each other longer, but a search is bound by memory and wants them. It has the name of its file."""
+    each other longer, but a search is bound by memory and wants them. It has the name of its file.
+
+    ``takes_several``: the file has another one for several jobs, of that name and ``_several``.
+    """
 
     file: str
     macros: tuple[str, ...] = ()
     blocks: int = 1
+    takes_several: bool = False
 
 
 def whole_words(halves: Sequence[int], form: struct.Struct) -> tuple[Any, ...]:
@@ -38,11 +48,15 @@ def whole_words(halves: Sequence[int], form: struct.Struct) -> tuple[Any, ...]:
 
 
 class Variant(NamedTuple):
-    """``handle``: the driver's, which ``function`` keeps alive. ``blocks``: of a launch, BLOCK_THREADS each."""
+    """``handle``: the driver's, which ``function`` keeps alive. ``blocks``: of a launch, BLOCK_THREADS each.
+
+    ``several``: the variant for several jobs; None: there is none.
+    """
 
     function: Any
     handle: Any
     blocks: int
+    several: Variant | None = None
 
 
 class Kernel:
@@ -64,13 +78,22 @@ class Kernel:
 
     def _compiled(self, macros: tuple[str, ...]) -> Variant:
         cuda = import_cupy().cuda
-        text = self._head + source(_FOLDER / self._origin.file)
+        origin = self._origin
+        text = self._head + source(_FOLDER / origin.file)
         module = load_cooperative_text(text, weighted=self._weighted, macros=macros)
-        function = module.get_function(Path(self._origin.file).stem)
-        handle = function.kernel.ptr
-        fit = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, 0)
         multiprocessors = int(cuda.Device().attributes["MultiProcessorCount"])
-        return Variant(function, handle, multiprocessors * min(fit, self._origin.blocks))
+
+        def variant(name: str, most: int | None) -> Variant:
+            function = module.get_function(name)
+            handle = function.kernel.ptr
+            fit = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, 0)
+            return Variant(function, handle, multiprocessors * (fit if most is None else min(fit, most)))
+
+        name = Path(origin.file).stem
+        made = variant(name, origin.blocks)
+        if not origin.takes_several or REMOTE[0] in macros:
+            return made
+        return made._replace(several=variant(f"{name}_several", None))
 
 
 class Kernels:
@@ -99,6 +122,40 @@ class Kernels:
                 kernel.variant(remote=True)
 
 
+JOBS: Final = np.dtype([("jobs", np.uint64), ("blocks", np.uint32), ("unused", np.uint32)])
+"""struct Jobs of ``frontier.cuh``."""
+
+
+class _Several:
+    """Jobs of one kind that are launched together; ``room`` of them at most."""
+
+    def __init__(
+        self, stream: Any, states: Sequence[npt.NDArray[np.void]], job: np.dtype[np.void], room: int
+    ) -> None:
+        self.room = room
+        n_bytes = room * job.itemsize
+        self._jobs: npt.NDArray[np.void] = pinned(n_bytes, np.uint8)[:n_bytes].view(f"V{job.itemsize}")
+        own = np.zeros(1, np.dtype(f"V{JOBS.itemsize}"))
+        self._fields: Any = own.view(JOBS)
+        self._launcher = Launcher(stream, (*states, own))
+
+    def launch(self, variant: Variant, jobs: Sequence[npt.NDArray[np.void]]) -> None:
+        """Launch a kernel of several jobs on these, as often as it takes: a job has a block at least.
+
+        What was launched so before has ended.
+        """
+        for place, job in enumerate(jobs):
+            self._jobs[place] = job[0]
+        for begin in range(0, len(jobs), variant.blocks):
+            self._launch(variant, begin, min(len(jobs) - begin, variant.blocks))
+
+    def _launch(self, variant: Variant, begin: int, n: int) -> None:
+        """Launch a kernel on ``n`` jobs from ``begin`` on."""
+        blocks = variant.blocks // n
+        self._fields["jobs"], self._fields["blocks"] = self._jobs[begin:].ctypes.data, blocks
+        self._launcher.start_cooperative(variant.handle, n * blocks, BLOCK_THREADS, 0)
+
+
 class Calls:
     """Calls of kernels that take out-rows, in-rows and a job, and say in words how they ended; one at a time.
 
@@ -108,6 +165,7 @@ class Calls:
     def __init__(self, job: np.dtype[np.void], n_words: int, stream: Any) -> None:
         """``job`` has the field ``status``, where kernels find the words."""
         self._stream = stream
+        self._several: _Several | None = None
         self._structures = tuple(np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, job))
         self._out, self._in, own = self._structures
         self.job: Any = own.view(job)
@@ -137,6 +195,26 @@ class Calls:
         variant = kernel.variant(remote=device.remote is not None)
         (launcher or self._launcher).start_cooperative(variant.handle, variant.blocks, BLOCK_THREADS, 0)
 
+    def launch_with(self, others: Sequence[Calls], kernel: Kernel, device: DeviceSide) -> None:
+        """Launch a kernel with the jobs of this and of others as they are; waits for nothing.
+
+        ``others``: on the same stream.
+
+        Raises:
+            MemoryError: there is not enough for so many jobs.
+            RuntimeError: as ``launch``.
+        """
+        variant = kernel.variant(remote=device.remote is not None)
+        if not others or variant.several is None:
+            for calls in (self, *others):
+                calls.launch(kernel, device)
+            return
+        jobs = [calls._structures[2] for calls in (self, *others)]
+        if self._several is None or self._several.room < len(jobs):
+            self._several = _Several(self._stream, self._structures[:2], self.job.dtype, len(jobs))
+        device.write_states(self._out, self._in)
+        self._several.launch(variant.several, jobs)
+
     def wait(self) -> list[int]:
         """Wait for the call that has the last number; its words.
 
@@ -146,3 +224,18 @@ class Calls:
         told = self._told
         told.wait(self._number)
         return [told.word(place) for place in self._places]
+
+
+class KernelCall(NamedTuple):
+    """A call that a run by steps asks for (``compute/steps.py``): a kernel, with the job of ``calls`` as it is."""
+
+    calls: Calls
+    kernel: Kernel
+    device: DeviceSide
+
+    @property
+    def kind(self) -> Hashable:
+        return self.kernel
+
+    def begin(self, others: Sequence[Self]) -> None:
+        self.calls.launch_with([other.calls for other in others], self.kernel, self.device)

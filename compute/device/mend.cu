@@ -432,3 +432,14 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend(
 {
     Mending{out, in, job, place_in_grid()}.run();
 }
+
+#if !REMOTE
+// Several jobs at once, each by a part of the grid.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend_several(
+    const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ Jobs<PathJob> jobs)
+{
+    __shared__ PathJob job;
+    const Place place = jobs.take(job);
+    Mending{out, in, job, place}.run();
+}
+#endif

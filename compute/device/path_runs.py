@@ -9,6 +9,7 @@ there are more vertices or long rows than ever before.
 from __future__ import annotations
 
 import struct
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,9 +21,10 @@ from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Keys, Vertices
 from ...partition.device_side import DeviceSide
 from ..paths.form import Form
+from ..steps import Steps
 from .fetch import Fetch
 from .functor import cuda_text
-from .kernels import Calls, Kernels, Source
+from .kernels import Calls, KernelCall, Kernels, Source
 
 PATH_JOB: Final = np.dtype(
     [
@@ -94,8 +96,8 @@ class PathRun(NamedTuple):
 
 
 SOURCES: Final = {
-    "settle": Source("mend.cu", ("-DSETTLES=1",)),
-    "trim": Source("mend.cu", ("-DSETTLES=0",)),
+    "settle": Source("mend.cu", ("-DSETTLES=1",), takes_several=True),
+    "trim": Source("mend.cu", ("-DSETTLES=0",), takes_several=True),
     "ties": Source("ties.cu"),
     "search": Source("search.cu", blocks=3),
     "spread": Source("spread.cu", blocks=2),
@@ -113,9 +115,14 @@ def path_kernels(form: Form) -> Kernels:
     Raises:
         Unprintable: its functions.
     """
-    names = kernels_of(weighted=form.weighted)
-    sources = {name: SOURCES[name] for name in names}
-    return Kernels(sources, head=cuda_text(form), weighted=form.weighted)
+    sources = tuple((name, SOURCES[name]) for name in kernels_of(weighted=form.weighted))
+    return _kernels(sources, cuda_text(form), weighted=form.weighted)
+
+
+@cache
+def _kernels(sources: tuple[tuple[str, Source], ...], head: str, *, weighted: bool) -> Kernels:
+    """The same for all programs of one text: so their calls may begin in one go."""
+    return Kernels(dict(sources), head=head, weighted=weighted)
 
 
 class Limits(NamedTuple):
@@ -144,7 +151,8 @@ class _Vertices(NamedTuple):
 
 
 class PathRuns:
-    """The words of one program on the device, and the runs that change them; all on the stream of ``device``."""
+    """The words of one program on the device, and the runs that change them, by steps; all on the stream of
+    ``device``."""
 
     def __init__(self, form: Form, source_word: np.uint64, device: DeviceSide) -> None:
         """Compiles nothing yet.
@@ -241,36 +249,37 @@ class PathRuns:
 
     # -- runs -------------------------------------------------------------------------------------------------
 
-    def mend(self, device: DeviceSide, sources: Vertices, limits: Limits) -> PathRun:
+    def mend(self, device: DeviceSide, sources: Vertices, limits: Limits) -> Steps[PathRun]:
         """Bring the words up to date with the batch that ``device`` applied last, and reach these sources.
 
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it; the words are void.
         """
         if self._settles is None:
-            self._settles = not self._weighted or self._tie_share(device) >= TIES_MIN
-        return self._run("settle" if self._settles else "trim", device, device.report, sources, limits)
+            self._settles = not self._weighted or (yield from self._tie_share(device)) >= TIES_MIN
+        kernel = "settle" if self._settles else "trim"
+        return (yield from self._run(kernel, device, device.report, sources, limits))
 
-    def start(self, device: DeviceSide, sources: Vertices) -> PathRun:
+    def start(self, device: DeviceSide, sources: Vertices) -> Steps[PathRun]:
         """Compute the words from scratch, from these sources.
 
         Raises:
             As ``mend``.
         """
         if not self._weighted:
-            return self._run("search", device, None, sources, _NO_LIMITS)
+            return (yield from self._run("search", device, None, sources, _NO_LIMITS))
         self._settles = None
         step = Limits(0, max(STEP_LEAST, device.n_arcs // STEP_SHARE))
-        return self._run("spread", device, None, sources, step)
+        return (yield from self._run("spread", device, None, sources, step))
 
-    def _tie_share(self, device: DeviceSide) -> float:
+    def _tie_share(self, device: DeviceSide) -> Steps[float]:
         """Of some reached vertices, the part with another support than the parent; 1 where none is reached."""
-        run = self._run("ties", device, None, np.empty(0, np.uint32), _NO_LIMITS)
+        run = yield from self._run("ties", device, None, np.empty(0, np.uint32), _NO_LIMITS)
         return run.lost / run.logged if run.logged else 1.0
 
     def _run(
         self, name: str, device: DeviceSide, report: DeviceReport | None, sources: Vertices, limits: Limits
-    ) -> PathRun:
+    ) -> Steps[PathRun]:
         vertices = self._vertices
         assert vertices is not None
         if self._stamp >= STAMP_MAX:
@@ -293,7 +302,7 @@ class PathRuns:
             self._stamp,
             self._calls.next_number(),
         )
-        self._calls.launch(self._kernels[name], device)
+        yield KernelCall(self._calls, self._kernels[name], device)
         run = PathRun(*self._calls.wait())
         self._stamp = run.next_stamp
         return run

@@ -19,6 +19,7 @@ from ...partition.graph import Graph, GraphChange
 from ..paths.mend import UNREACHED
 from ..paths.program import PathProgram
 from ..program import Answer, Published, Refresh
+from ..steps import Steps, alone
 from . import fetch
 from .path_runs import Limits, PathRun, PathRuns, path_kernels
 from .program import DeviceProgram
@@ -39,6 +40,7 @@ class DevicePathProgram(DeviceProgram):
     family: ClassVar[str] = "path"
     needs_in_edges: ClassVar[bool] = True
     has_parents: ClassVar[bool] = True
+    by_steps: ClassVar[bool] = True
     value: ClassVar[type[np.uint32] | type[np.float32]]
     host: PathProgram
 
@@ -60,17 +62,21 @@ class DevicePathProgram(DeviceProgram):
     # -- runs -------------------------------------------------------------------------------------------------
 
     def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
+        return alone(self.starting(graph, device))
+
+    def starting(self, graph: Graph, device: DeviceSide) -> Steps[Refresh]:
+        """``start``, by steps."""
         n = graph.n_vertices
         words = self.host.words(graph)
         runs = self._runs_on(graph, device)
-        run = runs.start(device, self.host.sources_to_start(graph))
+        run = yield from runs.start(device, self.host.sources_to_start(graph))
         self._n, self._n_reached = n, int(fetch.take_all(words, runs.read(n), UNREACHED, graph.crew))
         self.host.note_all_words(graph)
         return Refresh({"word": None}, iterations=run.rounds, edges_read=run.edges, active=self._n_reached)
 
-    def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
+    def _refreshing(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Steps[Refresh]:
         if self.host.must_start(change):
-            return _over(self._start(graph, device))
+            return _over((yield from self.starting(graph, device)))
         before, self._n = self._n, graph.n_vertices
         words = self.host.words(graph)
         sources = self.host.sources_to_reach(graph, change)
@@ -78,9 +84,9 @@ class DevicePathProgram(DeviceProgram):
         if not (len(device.report) or sources.size):
             return Refresh({"word": new} if new.size else {})
         runs = self._runs_on(graph, device)
-        run = runs.mend(device, sources, self._limits(graph))
+        run = yield from runs.mend(device, sources, self._limits(graph))
         if run.gave_up:
-            return _over(self._start(graph, device), run.edges)
+            return _over((yield from self.starting(graph, device)), run.edges)
         changed = self._take(runs, run, words, before, graph.crew)
         found = np.concatenate([changed, new]) if new.size else changed
         return Refresh(

@@ -13,7 +13,6 @@ the sources.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh
 from ..saved_scalars import SCALARS, unpacked
+from ..steps import Steps, alone
 from ..walks.ppr import TARGET, PersonalisedPageRank, Solved
 from .ppr_runs import PprRuns, Sums, ppr_kernels
 from .program import Unfit
@@ -49,6 +49,7 @@ class DevicePersonalisedPageRank(DeviceWalk):
     value_scalars: ClassVar[tuple[str, ...]] = PersonalisedPageRank.value_scalars
     parameters: ClassVar[tuple[Parameter, ...]] = PersonalisedPageRank.parameters
     positional_scalars: ClassVar[tuple[str, ...]] = PersonalisedPageRank.positional_scalars
+    by_steps: ClassVar[bool] = True
     host: PersonalisedPageRank
 
     def __init__(self, host: PersonalisedPageRank) -> None:
@@ -67,18 +68,18 @@ class DevicePersonalisedPageRank(DeviceWalk):
     def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
         self._there(graph, device).clear()
         self._kept, self._sources = Sums(0, 0, 0), _NONE
-        return self._settled(graph, device, 0, self.host.existing_sources(graph), _NONE, whole=True)
+        return alone(self._settled(graph, device, 0, self.host.existing_sources(graph), _NONE, whole=True))
 
-    def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
+    def _refreshing(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Steps[Refresh]:
         sources, gone = self.host.existing_sources(graph), change.deleted_vertices
         inserted, _, deleted, _ = change.report.totals
         if not (inserted or deleted or gone.size or graph.n_vertices > self._n or _differ(sources, self._sources)):
             return Refresh({}, error_bound=self.host.error_bound)
-        return self._settled(graph, device, len(device.report), sources, gone, whole=False)
+        return (yield from self._settled(graph, device, len(device.report), sources, gone, whole=False))
 
     def _settled(
         self, graph: Graph, device: DeviceSide, n_updates: int, sources: Vertices, gone: Vertices, *, whole: bool
-    ) -> Refresh:
+    ) -> Steps[Refresh]:
         """Solve for the batch of so many updates that the device applied last, and for restarts at ``sources``.
 
         ``gone``: the vertices that went. ``whole``: whether all estimates are to be taken as changed.
@@ -89,40 +90,42 @@ class DevicePersonalisedPageRank(DeviceWalk):
         if not sources.size:
             runs.clear()
             whole = whole or before.size > 0
-            return self._reported(graph, sources, Sums(0, 0, 0), Refresh({"estimate": None} if whole else {}))
+            bound = self._certified(graph, sources, Sums(0, 0, 0))
+            return Refresh({"estimate": None} if whole else {}, error_bound=bound)
         begins = ends = _NONE
         if _differ(sources, before):
             begins = np.setdiff1d(sources, before)
             ends = np.setdiff1d(np.setdiff1d(before, sources), gone)
-        runs.enter(begins, ends, gone)
+        if begins.size or ends.size or gone.size:
+            runs.enter(begins, ends, gone)
         rounds = edges = active = 0
         changed: Vertices | None = None
         if kept is not None and n_updates <= max(PUSH_LEAST, PUSH_SHARE * graph.n_arcs):
-            run = runs.push(device, kept, n_updates)
+            run = yield from runs.push(device, kept, n_updates)
             rounds, edges, active = run.rounds, run.edges, run.moved
             kept, changed = (run.sums, runs.changes(run)) if run.is_solved else (None, None)
         else:
             kept = None
         if kept is None:
-            run = runs.solve(device)
+            run = yield from runs.solve(device)
             rounds, edges, kept = rounds + run.rounds, edges + run.rounds * graph.n_arcs, run.sums
         if whole:
             changed = None
-        refresh = Refresh(
+        return Refresh(
             {"estimate": changed} if changed is None or changed.size else {},
             iterations=rounds,
             edges_read=edges,
             active=active,
+            error_bound=self._certified(graph, sources, kept),
         )
-        return self._reported(graph, sources, kept, refresh)
 
-    def _reported(self, graph: Graph, sources: Vertices, kept: Sums, refresh: Refresh) -> Refresh:
-        """Certify what the device has now."""
+    def _certified(self, graph: Graph, sources: Vertices, kept: Sums) -> float:
+        """Certify what the device has now; the error bound."""
         self._graph, self._n, self._sources = graph, graph.n_vertices, sources
         if not self.host.certify(graph, sources, self._solved(kept, graph.n_arcs)):
             raise Unfit(f"the numbers of the device do not reach a tolerance of {self.host.tolerance:g}")
         self._kept, self._is_ahead = kept, True
-        return replace(refresh, error_bound=self.host.error_bound)
+        return self.host.error_bound
 
     def _solved(self, sums: Sums, n_arcs: int) -> Solved:
         assert self._runs is not None

@@ -312,3 +312,14 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void ppr_pushes(
 {
     PprPushes(out, in, job, place_in_grid()).run();
 }
+
+#if !REMOTE
+// Several jobs at once, each by a part of the grid.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void ppr_pushes_several(
+    const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ Jobs<PprJob> jobs)
+{
+    __shared__ PprJob job;
+    const Place place = jobs.take(job);
+    PprPushes(out, in, job, place).run();
+}
+#endif

@@ -12,6 +12,7 @@ int64 overflows, whatever it is of; how many vertices there are does not matter.
 from __future__ import annotations
 
 import struct
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +22,8 @@ from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
-from .kernels import Calls, Kernels, Source, whole_words
+from ..steps import Steps
+from .kernels import Calls, KernelCall, Kernels, Source, whole_words
 from .program import Unfit
 from .walk_runs import bits_behind, passes_max
 
@@ -61,10 +63,15 @@ PPR_COUNTERS: Final = np.dtype(
 )
 """struct PprCounters of ``ppr.cuh``."""
 
-SOURCES: Final = {"passes": Source("ppr_passes.cu", blocks=2), "pushes": Source("ppr_pushes.cu")}
+SOURCES: Final = {
+    "passes": Source("ppr_passes.cu", blocks=2),
+    "pushes": Source("ppr_pushes.cu", takes_several=True),
+}
 
 
+@cache
 def ppr_kernels() -> Kernels:
+    """The same for all programs: so their calls may begin in one go."""
     return Kernels(SOURCES, weighted=False)
 
 
@@ -143,7 +150,7 @@ class _ByVertex(NamedTuple):
 
 
 class PprRuns:
-    """The system of one program on the device, and what changes it; all on the stream of ``device``."""
+    """The system of one program on the device, and what changes it, by steps; all on the stream of ``device``."""
 
     def __init__(self, damping: float, n_sources: int, limit: float, goal: float, device: DeviceSide) -> None:
         """Compiles nothing yet. ``n_sources``: that there may be. Sizes of residuals are to add up to ``limit`` of
@@ -246,7 +253,7 @@ class PprRuns:
         self._n_entries = n
         self._calls.job["entries"] = self._entries.ctypes.data
 
-    def push(self, device: DeviceSide, before: Sums, n_updates: int) -> PprRun:
+    def push(self, device: DeviceSide, before: Sums, n_updates: int) -> Steps[PprRun]:
         """Take the batch that ``device`` applied last, and push if residuals exceed their limit then.
 
         ``before``: the sums of before the batch. ``n_updates``: of the batch.
@@ -259,18 +266,18 @@ class PprRuns:
                 self._there.stamps.fill(0)
                 self._there.moved_stamps.fill(0)
             self._stamp = 1
-        run = self._run("pushes", device, before, n_updates)
+        run = yield from self._run("pushes", device, before, n_updates)
         self._stamp += run.rounds + 2
         return run
 
-    def solve(self, device: DeviceSide) -> PprRun:
+    def solve(self, device: DeviceSide) -> Steps[PprRun]:
         """Passes until residuals are within their goal, from what there is, which need not be of this graph.
 
         Raises:
             Unfit: they get no closer in the numbers of the device.
             MemoryError, RuntimeError: the device, as CuPy says it.
         """
-        run = self._run("passes", device, Sums(0, 0, 0), 0)
+        run = yield from self._run("passes", device, Sums(0, 0, 0), 0)
         if not run.is_solved:
             raise Unfit("its residuals get no smaller in the numbers of the device")
         return run
@@ -280,7 +287,7 @@ class PprRuns:
         listed = self._there.changes
         return None if run.moved > listed.size else listed[: run.moved].copy()
 
-    def _run(self, name: str, device: DeviceSide, before: Sums, n_updates: int) -> PprRun:
+    def _run(self, name: str, device: DeviceSide, before: Sums, n_updates: int) -> Steps[PprRun]:
         report, arcs = device.report, device.n_arcs
         _CALL.pack_into(
             self._calls.packed,
@@ -298,7 +305,7 @@ class PprRuns:
             self._calls.next_number(),
         )
         self._n_entries = 0
-        self._calls.launch(self._kernels[name], device)
+        yield KernelCall(self._calls, self._kernels[name], device)
         return PprRun(*whole_words(self._calls.wait(), _WORDS))
 
     # -- columns ----------------------------------------------------------------------------------------------

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from enum import Enum, auto
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from ...gpma.device_failure import is_of_device
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..program import Column, Program, Refresh, Violation
+from ..steps import Steps, alone
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,14 @@ class DeviceProgram(Program):
     last anything may be raised: what is not the device's (``is_of_device``) goes on to the caller. Class
     attributes, ``read`` and ``parents`` are to be those of the host's class.
 
+    A family of which there may be many programs, whose small refreshes leave most of a device idle, gives
+    ``_refreshing`` in the place of ``_refresh``, and says so by ``by_steps``.
+
     It may also ``move`` to the host and back, while the device is sound.
     """
+
+    by_steps: ClassVar[bool] = False
+    """Whether refreshes of several programs of the class may go on side by side: see ``_refreshing``."""
 
     def __init__(self, host: Program) -> None:
         """``host``: must not be used by others any more."""
@@ -77,9 +84,14 @@ class DeviceProgram(Program):
     def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
         """As ``start``."""
 
-    @abstractmethod
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
         """As ``refresh``; the device's report of the change is ``device.report``."""
+        return alone(self._refreshing(graph, device, change))
+
+    def _refreshing(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Steps[Refresh]:
+        """The same by steps, each of which is a ``KernelCall`` of which it has not heard yet."""
+        yield from ()
+        return self._refresh(graph, device, change)
 
     @abstractmethod
     def _take_over(self, graph: Graph, device: DeviceSide) -> None:
@@ -102,14 +114,26 @@ class DeviceProgram(Program):
         return done
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
+        return alone(self.refreshing(graph, change))
+
+    def joins(self, graph: Graph) -> Hashable | None:
+        if not self.by_steps or self._abode is not Abode.DEVICE or graph.device is None:
+            return None
+        # What is read of remote rows is counted for one program at a time.
+        return type(self) if graph.device.remote is None else None
+
+    def refreshing(self, graph: Graph, change: GraphChange) -> Steps[Refresh]:
         if not self.on_device:
             return self.host.refresh(graph, change)
         if self._abode is Abode.COMING:  # the host has the state, of before the change
             refresh = self.host.refresh(graph, change)
             self._bring(graph)
             return refresh
-        done = self._on_device(graph, lambda device: _counted(device, self._refresh(graph, device, change)))
+        done = yield from self._stepping(graph, lambda device: self._counting(graph, device, change))
         return replace(self.host.start(graph), started_over=True) if done is None else done
+
+    def _counting(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Steps[Refresh]:
+        return _counted(device, (yield from self._refreshing(graph, device, change)))
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         if self._abode is Abode.DEVICE:
@@ -143,11 +167,20 @@ class DeviceProgram(Program):
         Raises:
             Exception: what is no failure of the device, but a mistake on the host: only ``start`` is of use then.
         """
+
+        def in_one_step(device: DeviceSide) -> Steps[T]:
+            yield from ()
+            return work(device)
+
+        return alone(self._stepping(graph, in_one_step))
+
+    def _stepping(self, graph: Graph, work: Callable[[DeviceSide], Steps[T]]) -> Steps[T | None]:
+        """``_on_device`` for work by steps."""
         if self._abode is Abode.HOME:
             return None
         if graph.device is not None:
             try:
-                return work(graph.device)
+                return (yield from work(graph.device))
             except MemoryError as error:
                 log.warning("program %s goes on at the host: the device has no memory for it: %s", self.id, error)
             except Unfit as error:

@@ -46,7 +46,7 @@ template <bool BOUNDED> struct Pushing {
     {
     }
 
-    __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
+    __device__ __forceinline__ void barrier() { barrier_at(place, &job.counters->barrier); }
 
     __device__ __forceinline__ Frontier asked(u32 turn)
     {

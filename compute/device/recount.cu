@@ -281,7 +281,7 @@ struct Counting : Run<CountJob> {
         barrier();
         least = ~load_cached(&counters->above);
         most = load_cached(&counters->most);
-        if (blockIdx.x == 0 && least != NO_LEVEL) add_up_ends(least, most);
+        if (place.is_in_first_block() && least != NO_LEVEL) add_up_ends(least, most);
         barrier();
         for_chosen(seeds, [&](bool is_there, u32 v) {
             const u32 at = is_there ? level_now(v) : NO_LEVEL;
@@ -482,3 +482,14 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void recount(
 {
     Counting(out, in, job, place_in_grid()).run();
 }
+
+#if !REMOTE
+// Several jobs at once, each by a part of the grid.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void recount_several(
+    const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ Jobs<CountJob> jobs)
+{
+    __shared__ CountJob job;
+    const Place place = jobs.take(job);
+    Counting(out, in, job, place).run();
+}
+#endif

@@ -18,6 +18,7 @@ from ...gpma.device.module import import_cupy
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..program import Column, Program, Refresh
+from ..steps import Steps
 from ..walks.walk import RandomWalk
 from .program import DeviceProgram
 
@@ -73,11 +74,11 @@ class DeviceWalk(DeviceProgram):
         self._is_void = False
         return refresh
 
-    def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
+    def refreshing(self, graph: Graph, change: GraphChange) -> Steps[Refresh]:
         if self._is_void:
             refresh = replace(self.start(graph), started_over=True)
         else:
-            refresh = super().refresh(graph, change)
+            refresh = yield from super().refreshing(graph, change)
         if self._published is not None:
             self._published = None
             refresh = replace(refresh, changed={"estimate": None})

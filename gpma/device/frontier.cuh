@@ -39,16 +39,44 @@ struct Frontier {
     u32 room;
 };
 
-// A thread's place in the grid.
+// A thread's place in the grid, or in the part of it that has one job.
 struct Place {
-    u32 thread, n_threads, warp, n_warps, lane;
+    u32 thread, n_threads, warp, n_warps, lane, n_blocks;
+
+    __device__ __forceinline__ bool is_in_first_block() const { return thread == threadIdx.x; }
 };
 
-__device__ __forceinline__ Place place_in_grid()
+__device__ __forceinline__ Place place_among(u32 block, u32 n_blocks)
 {
-    const u32 thread = blockIdx.x * blockDim.x + threadIdx.x, n_threads = gridDim.x * blockDim.x;
-    return {thread, n_threads, thread >> 5, n_threads >> 5, lane_number()};
+    const u32 thread = block * blockDim.x + threadIdx.x, n_threads = n_blocks * blockDim.x;
+    return {thread, n_threads, thread >> 5, n_threads >> 5, lane_number(), n_blocks};
 }
+
+__device__ __forceinline__ Place place_in_grid() { return place_among(blockIdx.x, gridDim.x); }
+
+// All threads of the place's grid, or of its part of one, wait here.
+__device__ __forceinline__ void barrier_at(const Place& place, u32* arrived)
+{
+    part_barrier(arrived, place.is_in_first_block(), place.n_blocks);
+}
+
+// Several jobs for one launch, whose blocks are dealt out to them, so many in a row to each.
+template <class Job> struct Jobs {
+    const Job* jobs;  // in the host's pinned memory
+    u32 blocks;       // of each
+    u32 unused;
+
+    // Copies this block's job to where all of its threads see it; the thread's place in the part that has this job.
+    __device__ __forceinline__ Place take(Job& job) const
+    {
+        static_assert(sizeof(Job) % 4 == 0 && __is_trivially_copyable(Job), "copied by words");
+        const u32* const from = reinterpret_cast<const u32*>(jobs + blockIdx.x / blocks);
+        u32* const to = reinterpret_cast<u32*>(&job);
+        for (u32 i = threadIdx.x; i < sizeof(Job) / 4; i += blockDim.x) to[i] = load_constant(from + i);
+        __syncthreads();
+        return place_among(blockIdx.x % blocks, blocks);
+    }
+};
 
 // Calls visit(begin, end) for ranges of RANGE leaves, the last one shorter, of both sides; by whole warps.
 template <u32 RANGE, class Visit>

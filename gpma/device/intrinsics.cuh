@@ -56,13 +56,14 @@ template <u32 LEFT> __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" : : "n"(LEFT) : "memory");
 }
 
-// All threads of all blocks of a cooperative launch wait here; what any of them wrote before, all see after.
-// The top bit of ``arrived`` turns over each time: block 0 adds what is missing to 2^31, the others one each.
-__device__ __forceinline__ void grid_barrier(u32* arrived)
+// All threads of so many blocks of a cooperative launch wait here, one of which is the first; what any of them wrote
+// before, all see after. The top bit of ``arrived`` turns over each time, however many blocks there are: the first adds
+// what is missing to 2^31, the others one each.
+__device__ __forceinline__ void part_barrier(u32* arrived, bool is_first, u32 n_blocks)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
-        const u32 step = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
+        const u32 step = is_first ? 0x80000000u - (n_blocks - 1) : 1u;
         u32 before, now;
         asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(arrived), "r"(step) : "memory");
         do {
@@ -71,6 +72,9 @@ __device__ __forceinline__ void grid_barrier(u32* arrived)
     }
     __syncthreads();
 }
+
+// The same for all blocks of the launch.
+__device__ __forceinline__ void grid_barrier(u32* arrived) { part_barrier(arrived, blockIdx.x == 0, gridDim.x); }
 
 // Sets a word in the host's memory, in one piece.
 __device__ __forceinline__ void publish(u64* word, u64 value)

@@ -72,6 +72,7 @@ struct Thread {
 struct Block {
     Dim index;
     unsigned number, alive, at_barrier, at_grid;
+    const void* part;  // the word of the barrier at which it waits with a part of the grid
     std::vector<Thread> threads;
     std::vector<uint32_t> warp_alive;
     std::map<std::pair<int, size_t>, unsigned char*> variables;  // (place in the source, size): storage
@@ -251,7 +252,7 @@ inline void check_block_barrier(Block& block) {
 
 inline void check_grid_barrier() {
     for (auto& block : machine.resident)
-        if (block->at_grid < block->alive) return;
+        if (block->at_grid < block->alive || block->part != nullptr) return;
     // Now and then one block comes from the barrier last, when the others have done all up to the next one.
     machine.behind = draw(2) ? machine.resident[draw(machine.resident.size())].get() : nullptr;
     for (auto& block : machine.resident) {
@@ -284,6 +285,27 @@ inline void grid_barrier(const char* file = __builtin_FILE(), int line = __built
     t.block->at_grid++;
     check_grid_barrier();
     if (t.wait == Wait::GRID) return wait_for(Wait::GRID, file, line);
+    leave();
+}
+
+// Every thread of so many blocks calls it, which name the same word.
+inline void part_barrier(const void* word, unsigned n_blocks, const char* file, int line) {
+    Thread& t = *machine.current;
+    if (!machine.launch->cooperative) fail(name_of(t) + ": a grid barrier in a launch that is not cooperative");
+    if (t.block->at_grid && t.block->part != word) fail(name_of(t) + " waits for another part of the grid than its block");
+    t.wait = Wait::GRID, t.file = file, t.line = line;
+    t.block->at_grid++;
+    t.block->part = word;
+    std::vector<Block*> arrived;
+    for (auto& block : machine.resident)
+        if (block->part == word && block->at_grid == block->alive) arrived.push_back(block.get());
+    if (arrived.size() < n_blocks) return wait_for(Wait::GRID, file, line);
+    machine.behind = draw(2) ? arrived[draw(arrived.size())] : nullptr;
+    for (Block* block : arrived) {
+        block->at_grid = 0;
+        block->part = nullptr;
+        release(*block, Wait::GRID);
+    }
     leave();
 }
 
@@ -457,6 +479,7 @@ inline void start_block(unsigned number) {
     block.index = {number % launch.grid.x, number / launch.grid.x % launch.grid.y, number / launch.grid.x / launch.grid.y};
     block.alive = n;
     block.at_barrier = block.at_grid = 0;
+    block.part = nullptr;
     block.dynamic = new_shared(block, launch.dynamic_bytes);
     block.stacks = take_stacks(n);
     block.threads.resize(n);

@@ -28,6 +28,13 @@ inline void grid_barrier(u32*, const char* file = __builtin_FILE(), int line = _
     emulator::grid_barrier(file, line);
 }
 
+inline void part_barrier(
+    u32* word, bool, u32 n_blocks, const char* file = __builtin_FILE(), int line = __builtin_LINE())
+{
+    if (n_blocks == gridDim.x) emulator::grid_barrier(file, line);
+    else emulator::part_barrier(word, n_blocks, file, line);
+}
+
 inline void publish(u64* word, u64 value)
 {
     emulator::step_aside();

@@ -1,0 +1,87 @@
+"""Runs by steps: what a run has a device do, it asks for, and goes on when that was begun.
+
+So runs of several programs go on side by side, in one thread: what they ask for at the same time is begun in one
+go, and each waits for its own when it has its turn again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Hashable, Sequence
+from typing import Protocol, Self, TypeVar
+
+T = TypeVar("T")
+
+
+class Call(Protocol):
+    """What a run has a device do, and waits for by itself when it goes on."""
+
+    @property
+    def kind(self) -> Hashable:
+        """Calls of one kind may begin in one go."""
+        ...
+
+    def begin(self, others: Sequence[Self]) -> None:
+        """Begin this call and others of its kind; waits for none of them.
+
+        Raises:
+            Exception: none of them counts as begun.
+        """
+        ...
+
+
+Steps = Generator[Call, None, T]
+"""A run: it yields its calls, each of which has been begun when it goes on, and returns what it comes to."""
+
+
+def alone(steps: Steps[T]) -> T:
+    """What a run comes to, each of its calls begun by itself.
+
+    Raises:
+        Exception: what the run raises; it hears of a call that could not be begun, and may have an answer.
+    """
+    (outcome,) = together([steps])
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def together(runs: Sequence[Steps[T]]) -> list[T | Exception]:
+    """What runs come to that go on side by side: of each what it returned, or what it raised.
+
+    A round begins what all of them ask for, calls of one kind in one go, and then each goes on to its next call or
+    to its end, in their order.
+    """
+    outcomes: dict[int, T | Exception] = {}
+    asked: dict[int, Call] = {}
+
+    def go_on(place: int, error: Exception | None) -> None:
+        run = runs[place]
+        try:
+            asked[place] = next(run) if error is None else run.throw(error)
+        except StopIteration as end:
+            outcomes[place] = end.value
+        except Exception as raised:
+            outcomes[place] = raised
+
+    for place in range(len(runs)):
+        go_on(place, None)
+    while asked:
+        begun = _begun(asked)
+        asked.clear()
+        for place, error in begun.items():
+            go_on(place, error)
+    return [outcomes[place] for place in range(len(runs))]
+
+
+def _begun(asked: dict[int, Call]) -> dict[int, Exception | None]:
+    """Begin these calls; why one could not be, by its place, in the order of places."""
+    kinds: dict[Hashable, list[int]] = {}
+    for place, call in asked.items():
+        kinds.setdefault(call.kind, []).append(place)
+    errors: dict[int, Exception | None] = dict.fromkeys(asked)
+    for first, *others in kinds.values():
+        try:
+            asked[first].begin([asked[place] for place in others])
+        except Exception as error:
+            errors.update(dict.fromkeys((first, *others), error))
+    return errors

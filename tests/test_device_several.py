@@ -1,0 +1,272 @@
+"""Programs of one kind whose refreshes share launches: each comes to what it would come to by itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cuda_emulator
+import numpy as np
+import pytest
+from histories import Epoch, inserts, random_history
+from test_device_structures import differences
+from walk_twins import FEW_THREADS, set_threads
+
+from graphtide.compute.counts.sspaths import SSPaths
+from graphtide.compute.device import twin
+from graphtide.compute.engine import Engine, ProgramRun
+from graphtide.compute.homes import Homes
+from graphtide.compute.paths.bfs import BFS
+from graphtide.compute.paths.sssp import SSSP
+from graphtide.compute.program import Program
+from graphtide.compute.walks.ppr import PersonalisedPageRank
+from graphtide.gpma.edges import NO_VERTEX, Vertices
+from graphtide.partition.graph import Graph, GraphChange
+
+MAKERS: dict[str, Callable[[str, int], Program]] = {
+    "ppr": lambda id, k: PersonalisedPageRank(id, (k, k + 5), tolerance=(1e-3, 1e-2, 1e-5)[k % 3]),
+    "bfs": lambda id, k: BFS(id, (k,)),
+    "sssp": lambda id, k: SSSP(id, (k,)),
+    "sspaths": lambda id, k: SSPaths(id, (k,)),
+}
+STAY = Homes(lambda _: False)
+
+
+class Several:
+    """Programs by kinds, ``each`` of every one, in an engine; and the same on the same graph, each by itself."""
+
+    def __init__(self, graph: Graph, kinds: tuple[str, ...], each: int, **engine: Any) -> None:
+        self.graph = graph
+        self.of = {f"{kind}{k}": (kind, k) for k in range(each) for kind in kinds}
+        programs = [MAKERS[kind](id, k) for id, (kind, k) in self.of.items()]
+        self.engine = Engine(graph, programs, self.resolve, **{"judge": STAY, **engine})
+        self.engine.start()
+        self.single: dict[str, Any] = {}
+        for id, (kind, k) in self.of.items():
+            self.single[id] = twin(MAKERS[kind](id, k), graph)
+            self.bind(id)
+            self.single[id].start(graph)
+
+    @staticmethod
+    def resolve(ids: Any) -> Vertices:
+        return np.array(ids, np.uint32)
+
+    def bind(self, id: str) -> None:
+        graph, program = self.graph, self.single[id]
+        known = [v if v < graph.n_vertices and graph.alive[v] else NO_VERTEX for v in program.sources]
+        program.bind(np.array(known, np.uint32))
+
+    def change(self, epoch: Epoch) -> GraphChange:
+        return self.graph.apply(epoch.batch(weighted=True), epoch.n_vertices, epoch.vertex_ops())
+
+    def step(self, epoch: Epoch) -> list[ProgramRun]:
+        """Apply an epoch; programs are those that ran by themselves, and proven."""
+        change = self.change(epoch)
+        runs = self.engine.refresh(change)
+        for id, program in self.single.items():
+            self.bind(id)
+            program.refresh(self.graph, change)
+        assert [run.error for run in runs] == [None] * len(runs)
+        self.check()
+        return runs
+
+    def check(self) -> None:
+        for program in self.engine.programs:
+            assert self.bits(program) == self.bits(self.single[program.id]), program.id
+        assert not any(self.engine.audit().values())
+
+    def bits(self, program: Any) -> list[list[int]]:
+        """Of what must be the same: of paths all but which of several parents it is."""
+        n = self.graph.n_vertices
+        columns = program.columns()
+        if "word" in columns:
+            return [(columns["word"][:n] >> np.uint64(32)).tolist()]
+        found = [np.ascontiguousarray(column[:n]).view(np.uint64).tolist() for column in columns.values()]
+        if program.on_device and "estimate" in columns:
+            there = program._runs._there
+            found += [column.get()[:n].tolist() for column in (there.values, there.sums, there.shares)]
+        return found
+
+
+@pytest.fixture
+def launched(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Of every launch for several: how many jobs it had, and blocks each."""
+    from graphtide.compute.device import kernels
+
+    set_threads(monkeypatch, FEW_THREADS)
+    launch = kernels._Several._launch
+    seen = []
+
+    def noted(self: Any, variant: Any, begin: int, n: int) -> None:
+        launch(self, variant, begin, n)
+        seen.append((n, int(self._fields["blocks"][0])))
+
+    monkeypatch.setattr(kernels._Several, "_launch", noted)
+    return seen
+
+
+@pytest.fixture
+def several(launched: list[tuple[int, int]]) -> Iterator[Callable[..., Several]]:
+    """Makes a ``Several``; all is closed at the end."""
+    made: list[Several] = []
+
+    def make(kinds: tuple[str, ...], each: int, *, directed: bool = True, **engine: Any) -> Several:
+        graph = Graph(directed=directed, device=True, threads=1)
+        made.append(Several(graph, kinds, each, **engine))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.engine.close()
+        one.graph.close()
+
+
+def more_blocks(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, multiprocessors: int) -> None:
+    """An emulated device that has room for so many blocks at a time."""
+    monkeypatch.setitem(cupy.cuda.Device.attributes, "MultiProcessorCount", multiprocessors)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_programs_that_share_launches_are_those_that_run_by_themselves(
+    cupy: ModuleType,
+    several: Callable[..., Several],
+    launched: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    seed: int,
+    run_long: bool,
+) -> None:
+    """After every epoch; sources appear, go and come back."""
+    cuda_emulator.seed(seed)
+    if cupy.__version__ == "emulated":
+        more_blocks(cupy, monkeypatch, 7)
+    them = several((kind,), 3, directed=seed % 2 == 0)
+    history = random_history(seed, directed=seed % 2 == 0, epochs=20 if run_long else 8, vertex_share=0.1)
+    for epoch in history.epochs:
+        runs = them.step(epoch)
+        assert all(run.on_device for run in runs)
+    assert (3, 2) in launched or cupy.__version__ != "emulated"
+
+
+def test_more_jobs_than_a_device_has_blocks_take_several_launches(
+    several: Callable[..., Several], launched: list[tuple[int, int]], seed: int, cupy: ModuleType
+) -> None:
+    if cupy.__version__ != "emulated":
+        pytest.skip("a real device has more blocks")
+    cuda_emulator.seed(seed)
+    them = several(("bfs",), 5)
+    for epoch in random_history(seed, directed=True, epochs=4).epochs:
+        launched.clear()
+        them.step(epoch)
+        assert launched[:3] == [(2, 1), (2, 1), (1, 2)]
+
+
+def test_kinds_go_one_after_another_and_divide_their_time_equally(several: Callable[..., Several]) -> None:
+    ticks = itertools.count()
+    them = several(("ppr", "bfs"), 2, clock=lambda: float(next(ticks)))
+    runs = them.step(inserts([(0, 1), (1, 2)], 3))
+    assert [run.seconds for run in runs] == [0.5] * 4
+    runs = several(("ppr", "bfs"), 1, clock=lambda: float(next(ticks))).step(inserts([(0, 1), (1, 2)], 3))
+    assert [run.seconds for run in runs] == [1.0] * 2
+
+
+class Anywhere:
+    """Moves programs at random."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self.moves = 0
+
+    def leaves(self, id: str, updates: int, seconds: float, *, on_device: bool) -> bool:
+        return bool(self._rng.random() < 0.3)
+
+    def moved(self, id: str, seconds: float) -> None:
+        self.moves += 1
+
+    def forget(self, id: str) -> None:
+        pass
+
+
+def test_those_share_launches_that_are_at_home_on_the_device(
+    several: Callable[..., Several], launched: list[tuple[int, int]], seed: int
+) -> None:
+    """Others run on the host meanwhile, and move."""
+    cuda_emulator.seed(seed)
+    judge = Anywhere(seed)
+    them = several(("bfs", "sspaths"), 3, judge=judge)
+    homes = set()
+    for epoch in random_history(seed, directed=True, epochs=12, vertex_share=0.1).epochs:
+        homes.add(tuple(run.on_device for run in them.step(epoch)))
+    assert judge.moves and len(homes) > 1 and launched
+
+
+@pytest.mark.parametrize("error", [ValueError("of the host"), MemoryError("of the device")])
+def test_a_program_that_fails_does_no_harm_to_those_it_shares_launches_with(
+    several: Callable[..., Several], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A mistake on the host quarantines it; where the device does not suffice for it, it goes home."""
+    them = several(("ppr",), 3)
+    one, *others = them.engine.programs
+    them.step(inserts([(0, 1), (1, 2), (2, 0), (0, 6)], 9))
+    with monkeypatch.context() as patch:
+
+        def fails(*_: Any) -> Any:
+            raise error
+
+        patch.setattr(one, "_certified", fails)  # when its calls have ended
+        change = them.change(inserts([(0, 3), (1, 4), (1, 7)], 9))
+        runs = them.engine.refresh(change)
+    for id, program in them.single.items():
+        them.bind(id)
+        program.refresh(them.graph, change)
+    assert them.graph.device_lost is None
+    for program in others:
+        assert program.on_device
+        assert them.bits(program) == them.bits(them.single[program.id])
+    if isinstance(error, MemoryError):
+        assert [run.error for run in runs] == [None] * 3
+        assert [run.on_device for run in runs] == [False, True, True]
+    else:
+        assert [run.error for run in runs] == ["ValueError: of the host", None, None]
+        assert them.engine.states()[one.id].state == "quarantined"
+        them.engine.start([one.id])
+    assert not any(them.engine.audit().values())
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_card_that_fails_sends_all_home_within_the_run(
+    emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, quiet: bool
+) -> None:
+    set_threads(monkeypatch, FEW_THREADS)
+    for at in range(60):
+        graph = Graph(device=True, threads=1)
+        programs = [MAKERS[kind](f"{kind}{k}", k) for kind in ("ppr", "bfs") for k in range(2)]
+        engine = Engine(graph, programs, Several.resolve, judge=STAY)
+        graph.apply(inserts([(v, (3 * v + 1) % 40) for v in range(40)], 40).batch(weighted=True), 40)
+        engine.start()
+        change = graph.apply(inserts([(v, (7 * v + 2) % 40) for v in range(40)], 40).batch(weighted=True), 40)
+        with cuda_emulator.failing_card(at, quiet=quiet) as fault:
+            runs = engine.refresh(change)
+            broken = fault.broken
+        try:
+            assert [run.error for run in runs] == [None] * 4
+            assert not any(engine.audit().values())
+            if not broken:
+                assert all(run.on_device for run in runs)
+                assert at > 3
+                return
+            assert graph.device is None
+        finally:
+            engine.close()
+            graph.close()
+    pytest.fail("every call failed")
+
+
+def test_structures_are_those_of_kernels(emulated_cupy: ModuleType, tmp_path: Path) -> None:
+    from graphtide.compute.device.kernels import JOBS
+
+    head = "struct Job { unsigned word; };"
+    assert differences(emulated_cupy, tmp_path, {"Jobs<Job>": JOBS}, "frontier.cuh", head) == {}
