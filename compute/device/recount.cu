@@ -226,12 +226,17 @@ struct Counting : Run<CountJob> {
     __device__ __forceinline__ bool mark(u32 v, u32 role) { return !(atomicOr(job.roles + v, role) & QUEUED); }
 
     // Lets the count of a vertex grow; whether it must be queued. Where differences add up to the limit in size it is
-    // counted by its in-edges: more might not fit.
+    // counted by its in-edges: more might not fit. Most find that something was added before, and are done: who added
+    // that to nothing has queued it. What is added to a vertex that is counted by its in-edges means nothing, and is set
+    // to zero with the rest when its turn comes.
     __device__ __forceinline__ bool grow(u32 v, i64 difference)
     {
-        if (difference == 0 || load_cached(job.roles + v) & BY_ROW) return false;
-        const i64 before = i64(atomicAdd(reinterpret_cast<u64*>(job.deltas + v), u64(difference)));
-        return mark(v, size_of(before + difference) >= WHOLE_LIMIT ? QUEUED | BY_ROW : QUEUED);
+        if (difference == 0) return false;
+        const u64 before = atomicAdd(reinterpret_cast<u64*>(job.deltas + v), u64(difference));
+        const i64 now = i64(before + u64(difference));
+        const bool fits = now > -WHOLE_LIMIT && now < WHOLE_LIMIT;
+        if (before && fits) return false;
+        return mark(v, fits ? QUEUED : QUEUED | BY_ROW);
     }
 
     // The successors of these vertices grow by the difference of each, and are listed if they were not.
