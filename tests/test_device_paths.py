@@ -470,7 +470,7 @@ def test_kernels_compile_without_warnings(nvrtc: object, kind: str, architecture
 
     form = KINDS[kind]("x", (0,)).form
     for name in kernels_of(weighted=form.weighted):
-        file, macros, _ = SOURCES[name]
+        file, macros, *_ = SOURCES[name]
         options = [*module.options(weighted=form.weighted), *macros, *AS_CUPY, f"-arch={architecture}"]
         code = cuda_text(form) + module.source(Path(module.__file__).parents[2] / "compute" / "device" / file)
         done, log, _ = compiled(nvrtc, code, file, options)
