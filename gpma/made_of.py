@@ -69,7 +69,7 @@ def facts(function: Callable[..., Any], place: Callable[[str], str] = str) -> It
             seen.add(id(part))
             # Compiled code is loaded together with the modules of all that went into it: equal functions of other
             # modules are others.
-            yield f"of {place(part.__module__)}"
+            yield f"of {place(_module(part))}"
             waiting.extend(reversed([*_of_function(part)]))
 
 
@@ -105,11 +105,11 @@ def whole(function: FunctionType) -> Whole:
 
 
 def _alone(function: FunctionType) -> tuple[str, tuple[FunctionType, ...]]:
-    lines, uses = [f"of {function.__module__}"], []
+    lines, uses = [f"of {_module(function)}"], []
     for part in _of_function(function):
         if isinstance(part, FunctionType):
             uses.append(part)
-            part = f"{part.__module__}.{part.__qualname__}"
+            part = f"{_module(part)}.{part.__qualname__}"
         elif isinstance(part, Untold):
             part = f"some {type(part.value).__qualname__}"
         lines.append(part)
@@ -146,7 +146,7 @@ def _of_value(value: Any) -> Iterator[Part]:
         yield f"{type(value).__name__} {value!r}"
     elif isinstance(value, ModuleType):
         yield f"module {value.__name__}"
-    elif isinstance(value, FunctionType) and _package(value.__module__) not in _LIBRARIES:
+    elif isinstance(value, FunctionType) and _package(_module(value)) not in _LIBRARIES:
         yield value
     elif isinstance(value, Dispatcher):
         yield from options(value)
@@ -185,7 +185,7 @@ def _overloads(n_registered: int) -> Mapping[FunctionType, list[FunctionType]]:
     (``numba.extending.overload``, ``register_jitable``)."""
     found: dict[FunctionType, list[FunctionType]] = {}
     for function, kind in templates.builtin_registry.globals[:n_registered]:
-        if isinstance(function, FunctionType) and _package(function.__module__) not in _LIBRARIES:
+        if isinstance(function, FunctionType) and _package(_module(function)) not in _LIBRARIES:
             made_by = (getattr(template, "_overload_func", None) for template in kind.templates)
             found.setdefault(function, []).extend(maker for maker in made_by if maker is not None)
     return found
@@ -209,6 +209,11 @@ def _names(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
+
+
+def _module(function: FunctionType) -> str:
+    """Where a function was made; nothing, if that was no module (``exec``)."""
+    return function.__module__ or ""
 
 
 def _package(module: str) -> str:
