@@ -11,8 +11,9 @@ BUILD_OPTIONS ?=
 RUN_OPTIONS ?=
 TOPIC ?= edges
 # Files of tests run side by side, in the order of their names (longest last would leave cores idle); each process has
-# a broker of its own.
-SIDE_BY_SIDE ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# a broker of its own. One more than there are cores: daemons are waited for.
+WORKERS ?= $(shell nproc | awk '{ print ($$1 < 4 ? $$1 + 1 : 4) }')
+SIDE_BY_SIDE ?= -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help wheel client-wheel demo test test-long test-gpu daemon-gpu sanitize-gpu image-test kill-test attack check bench bench-gpu kafka dashboards debian warm clean clean-cache

@@ -9,8 +9,12 @@ from types import ModuleType
 import cuda_emulator
 import numpy as np
 import pytest
+import sampling
 from leaks import nothing_is_left_behind as nothing_is_left_behind  # for every test
 from path_runs import PathRun
+from sampling import pytest_collection_modifyitems as pytest_collection_modifyitems
+from sampling import pytest_configure_node as pytest_configure_node
+from sampling import pytest_report_header as pytest_report_header
 
 from graphtide.daemon.config import settings
 from graphtide.ops.kafka import DevKafka, KafkaUnavailable, missing_tools
@@ -25,9 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--attacks", metavar="N", help="how many attacks are tried, or their names (each once)")
     group.addoption("--threads", type=int, metavar="N", help="threads of a graph's team (the machine's cores)")
     group.addoption("--seed", type=int, metavar="S", help="the seed of random tests (else drawn and printed)")
+    group.addoption("--sample-seed", type=int, metavar="S", help="the seed of the sample (else drawn and printed)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    sampling.settle(config)
     threads: int | None = config.getoption("--threads")
     if threads is not None:
         vars(partition_graph)["usable_cores"] = vars(settings)["usable_cores"] = lambda: threads

@@ -63,6 +63,7 @@ def test_any_history(history: History, sources: set[int]) -> None:
         run.check_against_oracle()
 
 
+@pytest.mark.sample(12)
 @on_both_homes
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("seed", range(12))

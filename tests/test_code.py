@@ -81,6 +81,7 @@ def plant(folder: Path, file: str, line: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("file", "line", "contract"),
     [

@@ -77,6 +77,7 @@ def replayed(parts: list[Updates], *, directed: bool = True) -> FinalGraph:
     return FinalGraph.replay(src, dst, ops, directed=directed)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "daemon",
     [{"graph": {"directed": directed, "weights": weights}} for directed in (True, False) for weights in ("any",)]
@@ -289,6 +290,7 @@ def test_a_checkpoint_of_before_vertices_could_be_deleted_is_read(daemon: Daemon
         assert client.stats()["vertices"] == 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "daemon",
     [

@@ -387,6 +387,7 @@ def on_device(request: pytest.FixtureRequest) -> tuple[str, ...]:
     return (PROGRAM,)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("directed", [True, False])
 def test_answers_are_those_of_a_daemon_without_a_device(
     on_device: tuple[str, ...], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, directed: bool

@@ -139,6 +139,7 @@ def test_host_histories_match_the_model() -> None:
     run_state_machine_as_test(partial(ArrayMachine, side), settings=side.settings)
 
 
+@pytest.mark.sample(1)
 def test_emulated_histories_match_the_model(
     emulated_cupy: ModuleType, way: Callable[[], None], run_long: bool, seed: int
 ) -> None:
@@ -229,6 +230,7 @@ def long_history(side: DeviceSide, seed: int, largest: int, steps: int) -> None:
         assert_moved_leaves_are_within_bounds(before, side.leaves(array))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("number", range(6))
 def test_emulated_long_histories_match_numpy(
     emulated_cupy: ModuleType, way: Callable[[], None], seed: int, number: int

@@ -190,6 +190,7 @@ def test_hubs_of_a_larger_graph(run_of: Callable[..., TwinRun], directed: bool, 
         assert k or int(run.graph.out_rows().degrees.max()) > 64
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("push_share", "pull_share", "room"), [("0.5f", "0.0f", 32), ("0.002f", "0.07f", 1 << 20)]
 )
@@ -496,6 +497,7 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
     assert differences(cupy, tmp_path, dtypes, "../../compute/device/forest.cuh") == {}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "architecture"), [("mend", ARCHITECTURES[0]), ("span", ARCHITECTURES[-1])])
 def test_kernels_compile_without_warnings(nvrtc: object, name: str, architecture: str) -> None:
     from graphtide.compute.device.forest_runs import SOURCES

@@ -386,6 +386,7 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
     assert differences(cupy, tmp_path, dtypes, "../../compute/device/pushes.cu") == {}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_compile_without_warnings(nvrtc: object, architecture: str) -> None:
     from graphtide.compute.device import push_runs, walk_runs

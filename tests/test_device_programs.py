@@ -622,6 +622,7 @@ def test_the_host_fails_as_it_always_did(both: Callable[..., Both], monkeypatch:
     assert pair.engine.states()["one"].state == "quarantined"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "quiet"),
     [("bfs", False), ("bfs", True), ("sssp", False), ("sssp", True), ("components", True)],
@@ -649,6 +650,7 @@ def test_a_card_may_fail_at_any_call_of_a_run(
     assert calls >= 12  # each of two programs launches, and waits
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["bfs", "sssp", "components"])
 def test_a_card_may_be_full_at_any_allocation_of_a_run(both: Callable[..., Both], name: str, seed: int) -> None:
     first, second = random_history(seed, directed=True, epochs=2).epochs

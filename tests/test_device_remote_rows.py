@@ -292,6 +292,7 @@ def live(rows: RowView) -> list[np.ndarray]:
     return [rows.row_leaf, rows.degrees, *(column[part] for column, parts in by_leaf for part in parts)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("family", ["bfs", "components", "pagerank"])
 def test_while_the_host_s_array_grows_and_shrinks(
     emulated_run_of: Make, family: str, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -380,11 +381,14 @@ def texts(run_long: bool) -> Iterator[tuple[str, str, bool, Sequence[str]]]:
             yield origin.file, module.source(folder / origin.file), False, origin.macros
 
 
-def test_kernels_compile_without_warnings(nvrtc: object, run_long: bool) -> None:
+@pytest.mark.long
+def test_kernels_compile_without_warnings(nvrtc: object, seed: int, run_long: bool) -> None:
     from graphtide.compute.device.kernels import REMOTE
     from graphtide.gpma.device import module
 
-    for file, text, weighted, macros in texts(run_long):
+    every = [*texts(run_long)]
+    chosen = np.random.default_rng(seed).choice(len(every), len(every) if run_long else 4, replace=False)
+    for file, text, weighted, macros in (every[which] for which in chosen):
         options = [*module.options(weighted=weighted), *macros, *REMOTE, *AS_CUPY, "-arch=sm_90"]
         done, log, _ = compiled(nvrtc, text, file, options)
         assert done and not log, log

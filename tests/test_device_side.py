@@ -259,6 +259,7 @@ def assert_host_went_on(graph: Graph, alone: Graph) -> None:
     assert graph.check() == []
 
 
+@pytest.mark.sample(1, of="name")
 @pytest.mark.parametrize("name", ["directed", "undirected"])
 def test_a_device_without_memory_is_dropped_and_the_host_goes_on(
     emulated_cupy: ModuleType, graphs: list[Graph], change: Callable[[Graph], Any], name: str
@@ -284,6 +285,7 @@ def test_a_device_without_memory_is_dropped_and_the_host_goes_on(
     assert edges_of(graph) == edges_of(alone)
 
 
+@pytest.mark.sample(1, of="name,quiet")
 @pytest.mark.parametrize("quiet", [False, True])
 @pytest.mark.parametrize("name", ["directed", "undirected"])
 def test_a_card_that_fails_at_any_launch_or_wait_is_dropped_and_the_host_goes_on(

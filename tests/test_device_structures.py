@@ -81,6 +81,7 @@ def differences(
     }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("file", FILES)
 def test_fields_are_where_kernels_look_for_them(cupy: ModuleType, tmp_path: Path, file: str) -> None:
     dtypes = {name: dtype for name, dtype in STRUCTURES.items() if file_of(name) == file}

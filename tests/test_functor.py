@@ -292,6 +292,7 @@ def test_subnormal_values_are_values(cupy: ModuleType, tmp_path: Path) -> None:
     check_three_ways(forms, cupy, tmp_path)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_texts_compile_for_devices_and_round_nothing_together(nvrtc: object, architecture: str) -> None:
     """As CuPy has them compiled: not a subnormal taken for zero, no product fused with a sum, no warning."""

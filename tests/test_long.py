@@ -149,6 +149,7 @@ def test_every_kind_has_two_oracles() -> None:
     assert set(KINDS) <= set(ORACLES) and min(map(len, ORACLES.values())) >= 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 def test_small_graphs_for_a_long_time(directed: bool, seed: int, run_long: bool) -> None:
     histories, reused = 500 if run_long else 16, 0
@@ -166,6 +167,7 @@ def test_small_graphs_for_a_long_time(directed: bool, seed: int, run_long: bool)
     assert reused > histories
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 def test_a_skewed_graph_for_a_long_time(directed: bool, seed: int, run_long: bool) -> None:
     scale, epochs, most = (16, 1_000, 100_000) if run_long else (12, 60, 15_000)

@@ -70,6 +70,7 @@ def residual(program: PageRank, graph: Graph) -> np.ndarray:
     return np.asarray(1 - estimate + program.damping * (matrix(graph) @ estimate))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("divided", [False, True])
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(history=walk_histories())

@@ -140,6 +140,7 @@ def test_any_history(name: str, history: History, sources: set[int]) -> None:
         run.check_against_oracle()
 
 
+@pytest.mark.sample(2)
 @every_case
 @pytest.mark.parametrize("home", ["device"], indirect=True)
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -150,6 +151,7 @@ def test_any_history_on_a_device(home: str, name: str, history: History, sources
         run.check_against_oracle()
 
 
+@pytest.mark.sample(18)
 @on_both_homes
 @every_case
 @both_ways
@@ -161,6 +163,7 @@ def test_long_histories(name: str, directed: bool, seed: int) -> None:
     run.check_against_oracle()
 
 
+@pytest.mark.sample(6)
 @on_both_homes
 @every_case
 @both_ways

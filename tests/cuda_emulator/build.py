@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -13,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-FLAGS = ["-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-w"]
+FLAGS = ["-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-w"]
 ERROR_BYTES = 4000
 # Files of the product that a file of this folder stands in for.
 TWINS = {"intrinsics.cuh", "ieee.cuh"}
@@ -107,18 +108,45 @@ def build(code: str, options: tuple[str, ...]) -> ctypes.CDLL:
         raise EmulatorError("g++ is not installed")
     text = translated(code)
     flags = [*FLAGS, *options, *os.environ.get("CUDA_EMULATOR_FLAGS", "").split()]
-    version = subprocess.run([gxx, "--version"], capture_output=True, text=True, check=True).stdout
     header = (FOLDER / "emulator.h").read_text(encoding="utf-8")
-    digest = hashlib.sha256("\0".join([text, header, version, *flags]).encode()).hexdigest()[:24]
     folder = Path(tempfile.gettempdir()) / f"graphtide-cuda-emulator-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    digest = _digest(text, header, _version(gxx), *flags)
     library = folder / f"{digest}.so"
     if not library.exists():
+        parsed = _parsed_header(gxx, tuple(flag for flag in flags if not flag.startswith("-D")), header, folder)
         with tempfile.TemporaryDirectory(dir=folder) as work:
             (Path(work) / "module.cpp").write_text(text, encoding="utf-8")
-            command = [gxx, *flags, f"-I{FOLDER}", "module.cpp", "-o", "module.so"]
+            command = [gxx, *flags, f"-I{parsed}", f"-I{FOLDER}", "module.cpp", "-o", "module.so"]
             done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise EmulatorError(f"g++ refuses the source:\n{done.stderr[:6000]}")
             (Path(work) / "module.so").rename(library)
     return ctypes.CDLL(str(library))
+
+
+def _parsed_header(gxx: str, flags: tuple[str, ...], header: str, folder: Path) -> Path:
+    """The folder of ``emulator.h`` as g++ has parsed it, which is a third of compiling a module.
+
+    Definitions (``-D``) are a module's: the header asks for none. Where it cannot be had, g++ reads the header.
+    """
+    parsed = folder / f"header-{_digest(header, _version(gxx), *flags)}"
+    if not parsed.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            made = Path(work) / "header"
+            made.mkdir()
+            (made / "emulator.h").write_text(header, encoding="utf-8")
+            command = [gxx, *flags, "-x", "c++-header", "emulator.h", "-o", "emulator.h.gch"]
+            subprocess.run(command, cwd=made, capture_output=True, check=False)
+            with contextlib.suppress(OSError):  # another process has made it meanwhile
+                made.rename(parsed)
+    return parsed
+
+
+@functools.cache
+def _version(gxx: str) -> str:
+    return subprocess.run([gxx, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:24]

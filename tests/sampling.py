@@ -1,0 +1,74 @@
+"""Which cases of a test run: all of them with ``--run-long``, a sample else, drawn from the seed of the run.
+
+``@pytest.mark.sample(n)`` keeps n of the cases of a test that is parametrised, and ``sample(n, of="a,b")`` n of
+the values of these parameters for each combination of the others. Whoever asks for a case by its name gets it, and
+cases that need a device are never left out. The seed is shown at the head of a run; ``--sample-seed`` gives it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+def settle(config: pytest.Config) -> None:
+    """Draw the seed, if none is given; one of several processes side by side gets that of the first."""
+    if config.option.sample_seed is None:
+        drawn_here = int(np.random.SeedSequence().generate_state(1)[0])
+        config.option.sample_seed = getattr(config, "workerinput", {}).get("sample_seed", drawn_here)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process of pytest-xdist the seed."""
+    node.workerinput["sample_seed"] = node.config.option.sample_seed
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """What repeats this run's sample."""
+    return None if config.getoption("--run-long") else f"sampled tests: --sample-seed {config.option.sample_seed}"
+
+
+@pytest.hookimpl(trylast=True)  # of what ``-k`` and ``-m`` have left
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the cases that are not drawn."""
+    if config.getoption("--run-long"):
+        return
+    cases: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
+    kept_of: dict[tuple[object, ...], int] = {}
+    for item in items:
+        mark = item.get_closest_marker("sample")
+        if mark is None or item.get_closest_marker("gpu") is not None:
+            continue
+        group = _group(item, mark.kwargs.get("of", ""))
+        cases[group].append(item)
+        kept_of[group] = mark.args[0]
+    left_out: set[pytest.Item] = set()
+    for group, its in cases.items():
+        if len(its) > kept_of[group]:
+            left_out |= set(its) - set(drawn(its, kept_of[group], config.option.sample_seed))
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def drawn(cases: Sequence[pytest.Item], n: int, seed: int) -> list[pytest.Item]:
+    """n of the cases of a test; for other tests and other seeds others."""
+    rng = np.random.default_rng([seed, zlib.crc32(cases[0].nodeid.encode())])
+    return [cases[i] for i in rng.choice(len(cases), n, replace=False)]
+
+
+def _group(item: pytest.Item, of: str) -> tuple[object, ...]:
+    """The test, and the values of its parameters that are not drawn: all cases have the same objects of them."""
+    assert isinstance(item, pytest.Function)
+    test = item.nodeid.partition("[")[0]
+    if not of:
+        return (test,)
+    values, names = item.callspec.params, of.split(",")
+    assert set(names) <= set(values), f"{test} has no parameter of {names}"
+    return test, *sorted((name, id(value)) for name, value in values.items() if name not in names)

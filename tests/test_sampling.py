@@ -1,0 +1,83 @@
+"""What runs of a test that is sampled."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import pytest
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("a", range(6))
+def test_some(a): ...
+
+@pytest.mark.sample(1, of="a")
+@pytest.mark.parametrize("b", ["x", "y"])
+@pytest.mark.parametrize("a", range(5))
+def test_each(a, b): ...
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("a", [0, 1, pytest.param(2, marks=pytest.mark.gpu)])
+def test_device(a): ...
+
+@pytest.mark.parametrize("a", range(3))
+def test_whole(a): ...
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "conftest.py").write_text(
+        "import sampling\n"
+        "from sampling import pytest_collection_modifyitems, pytest_configure_node, pytest_report_header\n"
+        "def pytest_addoption(parser):\n"
+        "    parser.addoption('--run-long', action='store_true')\n"
+        "    parser.addoption('--sample-seed', type=int)\n"
+        "def pytest_configure(config):\n"
+        "    sampling.settle(config)\n"
+    )
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    sample\n    gpu\n")
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> tuple[set[str], str]:
+    """The cases that ran, and all that was said."""
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *arguments, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {*re.findall(r"test_it\.py::(\S+)", done.stdout)}, done.stdout
+
+
+def of(test: str, cases: set[str]) -> list[str]:
+    return sorted(case for case in cases if case.startswith(f"{test}["))
+
+
+def test_a_sample_is_drawn_from_its_seed(folder: Path) -> None:
+    first, said = run(folder)
+    assert len(of("test_some", first)) == 2
+    assert [case[-2] for case in sorted(of("test_each", first), key=lambda case: case[-2])] == ["x", "y"]
+    assert len(of("test_device", first)) == 2 and "test_device[2]" in first, "what needs a device is always there"
+    assert len(of("test_whole", first)) == 3
+    (seed,) = re.findall(r"sampled tests: --sample-seed (\d+)", said)
+    assert run(folder, "--sample-seed", seed)[0] == first
+    others = (run(folder, "--collect-only", "-q", "--sample-seed", str(other))[0] for other in range(5))
+    assert any(other != first for other in others)
+
+
+def test_processes_side_by_side_draw_the_same(folder: Path) -> None:
+    """Else pytest-xdist refuses to run."""
+    assert run(folder, "--sample-seed", "7")[0] == run(folder, "-n", "2", "--sample-seed", "7")[0]
+    assert len(of("test_some", run(folder, "-n", "2")[0])) == 2
+
+
+def test_all_cases_run_when_they_are_asked_for(folder: Path) -> None:
+    assert len(run(folder, "--run-long")[0]) == 6 + 10 + 3 + 3
+    assert run(folder, "-k", "test_some and 3")[0] == {"test_some[3]"}
