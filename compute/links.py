@@ -111,24 +111,31 @@ def list_links(out: RowView, in_: RowView, both: bool, u: Int, tails: Vertices, 
             v = out.keys[k] & LOW
             tails[n_out] = v
             n_out += v != loop
-    i = np.int64(0)
+    # The in-row goes behind the room that merging takes before it is read.
+    end = n_out
     for slot, stop in runs(in_, u):
         for k in range(slot, stop):
             v = in_.keys[k] & LOW
-            while i < n_out and np.uint64(tails[i]) < v:
-                row[n] = tails[i]
-                arcs[n] = SAME
-                i += 1
-                n += 1
-            is_both = i < n_out and np.uint64(tails[i]) == v
-            i += is_both
-            row[n] = v
-            arcs[n] = SAME + SAME * is_both
-            n += v != loop
+            row[end] = v
+            end += v != loop
+    # Without branches, since each would be wrong half the time.
+    i, j = np.int64(0), n_out
+    while i < n_out and j < end:
+        x, y = tails[i], row[j]
+        row[n] = min(x, y)
+        arcs[n] = SAME + SAME * (x == y)
+        i += x <= y
+        j += y <= x
+        n += 1
     while i < n_out:
         row[n] = tails[i]
         arcs[n] = SAME
         i += 1
+        n += 1
+    while j < end:
+        row[n] = row[j]
+        arcs[n] = SAME
+        j += 1
         n += 1
     return n
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import strategies as st
 
-from graphtide.gpma.edges import EdgeBatch, Op
+from graphtide.gpma.edges import EdgeBatch, Op, pack
 from graphtide.partition.existence import VertexOps
 
 WEIGHTS = (0.0, 1e-40, 0.5, 1.0, 1.0, 2.0, 1e8)
@@ -328,6 +328,27 @@ def rmat_edges(seed: int, scale: int, n_edges: int) -> tuple[npt.NDArray[np.uint
         dst = (dst << np.uint32(1)) | (quadrant & np.uint32(1))
     names = rng.permutation(1 << scale).astype(np.uint32)
     return names[src], names[dst]
+
+
+class LinkChurn:
+    """The links of an RMAT graph in a random order, of which most are loaded; the others come and go."""
+
+    def __init__(self, scale: int, degree: int, seed: int = 1) -> None:
+        self.n = 1 << scale
+        self.rng = np.random.default_rng(seed)
+        src, dst = rmat_edges(seed, scale, degree << scale)
+        keys = self.rng.permutation(np.unique(pack(np.minimum(src, dst), np.maximum(src, dst))[src != dst]))
+        cut = int(0.9 * keys.size)
+        self.live, self.pool = keys[:cut], keys[cut:]
+
+    def batch(self, size: int) -> EdgeBatch:
+        """Four links of five come, the fifth goes."""
+        n_gone = size // 5
+        live, pool = self.rng.permutation(self.live), self.rng.permutation(self.pool)
+        gone, come = live[:n_gone], pool[: size - n_gone]
+        self.live, self.pool = np.concatenate([live[n_gone:], come]), np.concatenate([pool[size - n_gone :], gone])
+        ops = np.repeat(np.array([Op.INSERT, Op.DELETE], np.uint8), [come.size, gone.size])
+        return EdgeBatch(np.concatenate([come, gone]), ops)
 
 
 def mixed_sizes(seed: int, epochs: int, most: int) -> list[int]:

@@ -12,13 +12,13 @@ from histories import (
     EdgeSet,
     Epoch,
     History,
+    LinkChurn,
     deletes,
     epoch_of,
     inserts,
     mixed_sizes,
     random_history,
     real_history,
-    rmat_edges,
     rmat_history,
     small_histories,
 )
@@ -312,34 +312,13 @@ def test_leads_that_are_too_large_to_be_kept_are_kept_as_less() -> None:
 # -- work -----------------------------------------------------------------------------------------------------
 
 
-class Links:
-    """The links of an RMAT graph in a random order, of which most are loaded; the others come and go."""
-
-    def __init__(self, scale: int, degree: int, seed: int = 1) -> None:
-        self.n = 1 << scale
-        self.rng = np.random.default_rng(seed)
-        src, dst = rmat_edges(seed, scale, degree << scale)
-        keys = self.rng.permutation(np.unique(pack(np.minimum(src, dst), np.maximum(src, dst))[src != dst]))
-        cut = int(0.9 * keys.size)
-        self.live, self.pool = keys[:cut], keys[cut:]
-
-    def batch(self, size: int) -> EdgeBatch:
-        """Four links of five come, the fifth goes."""
-        n_gone = size // 5
-        live, pool = self.rng.permutation(self.live), self.rng.permutation(self.pool)
-        gone, come = live[:n_gone], pool[: size - n_gone]
-        self.live, self.pool = np.concatenate([live[n_gone:], come]), np.concatenate([pool[size - n_gone :], gone])
-        ops = np.repeat(np.array([Op.INSERT, Op.DELETE], np.uint8), [come.size, gone.size])
-        return EdgeBatch(np.concatenate([come, gone]), ops)
-
-
 BARS = {100: 0.02, 1_000: 0.06, 10_000: 0.12}
 """Of what a start reads, how much a batch of so many updates may."""
 
 
 def test_work_is_in_proportion_to_the_change_by_the_leads() -> None:
     """On RMAT 16; and no bar is kept where rows are read again whenever something is heard."""
-    links = Links(16, 16)
+    links = LinkChurn(16, 16)
     run = Run(False, numbers(links.n), threads=2)
     run.load(links.live, links.n)
     started = run.program.start(run.graph)
@@ -365,7 +344,7 @@ def test_work_is_in_proportion_to_the_change_by_the_leads() -> None:
 @both_ways
 def test_no_batch_costs_more_than_one_and_a_half_starts(directed: bool) -> None:
     """Of any size: also one that changes most of the graph, or comes to the empty one, or ends all."""
-    links = Links(12, 8)
+    links = LinkChurn(12, 8)
     ids = numbers(links.n)
     whole = np.concatenate([links.live, links.pool])
     starts = 0

@@ -19,7 +19,7 @@ import numpy as np
 from ...gpma.edges import NO_VERTEX, Vertices, destinations, sources
 from ...gpma.memory import Memory
 from ...partition.graph import Graph, GraphChange
-from ..links import changed_links
+from ..links import Links, changed_links
 from ..ordering import clear, no_order, relinked, with_room
 from ..program import (
     Answer,
@@ -38,13 +38,21 @@ from . import sweep
 from .peel import Cores, Reader
 
 # A change of more links than this share of all starts over: from there on a start is cheaper. So does one that has
-# read more than this share of the entries of all rows, which takes half as long as a start; neither where it comes
-# to so few.
+# read more than this share of the entries of all rows, which takes about half as long as a start; neither where it
+# comes to so few.
 _LINK_SHARE = 0.01
 _LINKS_FLOOR = 256
 _READ_SHARE = 0.5
 _READ_FLOOR = 1 << 14
-_NO_END = (1 << 63) - 1
+# Within a change, a level that has read so much is given up where it, and all above, are computed sooner; if those
+# have more than this share of the entries of all rows, a start is better, which all threads take part in.
+_LEVEL_FLOOR = 1 << 12
+_ABOVE_SHARE = 0.5
+_NO_END = 1 << 62
+# Of the entries of all rows, room for so many links of rows that a change has read: about as many as half of all
+# rows have to vertices whose cores are not smaller. What finds no room is read again.
+_KEPT_SHARE = 0.25
+_KEPT_FLOOR = 1 << 12
 
 _RULES = (
     ("high", peeling.WRONG_HIGH, "another number of links to the same core and above"),
@@ -89,8 +97,9 @@ class KCore(Program):
         self._grow(graph)
         self._empty()
         self._make_room(graph, np.arange(n, dtype=np.uint32))
-        entries = _entries(graph)
-        peeling.peel(self._cores, self._order, self._reader(graph), n, entries)
+        entries, most = _entries(graph), self._room[0].size
+        rows = graph.out_rows(), graph.in_rows(), graph.directed
+        peeling.peel(self._cores, self._order, *rows, n, most, graph.crew)
         self._degeneracy = int(self._cores.core[:n].max(initial=0))
         return Refresh({"core": None}, iterations=1, edges_read=entries, active=n)
 
@@ -102,21 +111,20 @@ class KCore(Program):
         changed, read, visited = np.empty(0, np.uint32), 0, 0
         # Loops and second arcs are no links, but they lengthen rows too.
         inserted = change.arcs.inserted.keys
-        self._make_room(graph, np.concatenate([sources(inserted), destinations(inserted)]))
+        self._make_room(graph, np.concatenate([sources(inserted), destinations(inserted)]), links.keys.size // 2)
         if links.keys.size:
-            scratch, counts = self._scratch, self._scratch.counts
+            counts = self._scratch.counts
             read_max = max(_READ_FLOOR, int(_READ_SHARE * _entries(graph)))
             if links.keys.size > 2 * max(_LINKS_FLOOR, _LINK_SHARE * _entries(graph) / 2):
                 if Memory().allows(_bytes_to_start(graph)):
                     return replace(self.start(graph), started_over=True)
-                # There is no start to give up for.
+                # There is no room for a start to give up for.
                 read_max = _NO_END
-            within = sweep.refresh(self._cores, self._order, scratch, self._reader(graph), links, read_max)
-            read, visited = int(counts[sweep.N_READ]), int(counts[sweep.N_VISITED])
-            if not within:
+            if not self._take(graph, links, read_max):
                 fresh = self.start(graph)
-                return replace(fresh, edges_read=read + fresh.edges_read, started_over=True)
-            changed = self._changed(scratch.logged[: counts[sweep.N_LOGGED]], before)
+                return replace(fresh, edges_read=int(counts[sweep.N_READ]) + fresh.edges_read, started_over=True)
+            read, visited = int(counts[sweep.N_READ]), int(counts[sweep.N_VISITED])
+            changed = self._changed(self._scratch.logged[: counts[sweep.N_LOGGED]], before)
         changed = np.concatenate([changed, np.arange(before, self._n, dtype=np.uint32)])
         return Refresh(
             {"core": changed} if changed.size else {},
@@ -124,6 +132,55 @@ class KCore(Program):
             edges_read=read,
             active=visited,
         )
+
+    def _take(self, graph: Graph, links: Links, read_max: int) -> bool:
+        """Take the changed links; whether that was cheap enough. Otherwise nothing of it is of use."""
+        state = self._cores, self._order, self._scratch
+        reader, counts = self._reader(graph), self._scratch.counts
+        counts[:] = 0
+        n_ended = int(np.count_nonzero(links.after == 0))
+        n_new = links.keys.size - n_ended
+        rises_first = n_new > n_ended
+        level_floor = _LEVEL_FLOOR if read_max < _NO_END else _NO_END
+        for rises in (rises_first, not rises_first):
+            is_first = rises == rises_first
+            if rises and n_new:
+                overlay = sweep.WITH_ENDED if is_first and n_ended else sweep.AS_IT_IS
+                level = sweep.rise(*state, reader, links, overlay, read_max, level_floor, self._degeneracy)
+                if level != sweep.DONE:
+                    # Where more is to come, no more than a change may read; else it is this or a start.
+                    most = int(_ABOVE_SHARE * _entries(graph))
+                    if is_first and n_ended:
+                        most = min(most, read_max - int(counts[sweep.N_READ]))
+                    if not self._compute_from(level, graph, reader, links, overlay, most):
+                        return False
+            elif not rises and n_ended:
+                overlay = sweep.WITHOUT_NEW if is_first and n_new else sweep.AS_IT_IS
+                if not sweep.drop(*state, reader, links, overlay, read_max):
+                    return False
+        sweep.finish(*state)
+        return True
+
+    def _compute_from(
+        self, level: int, graph: Graph, reader: Reader, links: Links, overlay: int, most: int
+    ) -> bool:
+        """Compute all cores from this level on anew; false: that would read more entries than ``most``."""
+        top = max(level, self._degeneracy)
+        entries = int(sweep.entries_above(self._order, reader, level, top, most))
+        if entries > most:
+            return False
+        entries += links.keys.size
+        Memory().require(_bytes_for(entries, int(self._order.size[level : top + 1].sum())))
+        sweep.compute_from(self._cores, self._order, self._scratch, reader, links, overlay, level, top, entries)
+        return True
+
+    def warm_up(self, graph: Graph) -> None:
+        """Compile what a small graph has no need of."""
+        self.start(graph)
+        none = np.empty(0, np.uint64)
+        links = Links(none, np.empty(0, np.uint8), np.empty(0, np.uint8))
+        self._compute_from(self._degeneracy, graph, self._reader(graph), links, sweep.AS_IT_IS, graph.n_arcs)
+        sweep.finish(self._cores, self._order, self._scratch)
 
     def _changed(self, logged: Vertices, before: int) -> Vertices:
         """Those of before with another core, ascending; the largest core is known from then on."""
@@ -183,15 +240,17 @@ class KCore(Program):
     def _grow(self, graph: Graph) -> None:
         """Have an entry for each vertex; new ones have no links, and are in no list yet."""
         self._n, self._n_dead = graph.n_vertices, graph.n_vertices - graph.n_alive
-        if self._n <= self._cores.core.size:
-            return
-        core, after, high = self._cores
-        core = grown(core, self._n, 0)
-        size = core.size
-        self._cores = Cores(core, grown(after, size, 0), grown(high, size, 0))
-        # One may rise above all cores that there are.
-        self._order = with_room(self._order, size, size + 1)
-        self._scratch = sweep.with_room(self._scratch, size)
+        if self._n > self._cores.core.size:
+            core, after, high = self._cores
+            core = grown(core, self._n, 0)
+            size = core.size
+            self._cores = Cores(core, grown(after, size, 0), grown(high, size, 0))
+            # One may rise above all cores that there are.
+            self._order = with_room(self._order, size, size + 1)
+            self._scratch = sweep.with_room(self._scratch, size)
+        links = max(_KEPT_FLOOR, int(_KEPT_SHARE * _entries(graph)))
+        if links > self._scratch.links.size:
+            self._scratch = self._scratch._replace(links=grown(self._scratch.links, links))
 
     def _empty(self) -> None:
         """No vertex is in any list, and none has links."""
@@ -201,9 +260,9 @@ class KCore(Program):
         self._scratch.extra[:] = 0
         clear(self._order)
 
-    def _make_room(self, graph: Graph, vertices: Vertices) -> None:
-        """Have room for the row of each of these vertices, as for those of all others."""
-        most = int(graph.out_rows().degrees[vertices].max(initial=0))
+    def _make_room(self, graph: Graph, vertices: Vertices, more: int = 0) -> None:
+        """Have room for the row of each of these vertices, as for those of all others, with so many links more."""
+        most = more + int(graph.out_rows().degrees[vertices].max(initial=0))
         if graph.directed:
             most += int(graph.in_rows().degrees[vertices].max(initial=0))
         if most > self._room[0].size:
@@ -251,5 +310,10 @@ def _entries(graph: Graph) -> int:
 
 
 def _bytes_to_start(graph: Graph) -> int:
-    """What a start needs beside what is kept: all links, and of each vertex about five words."""
-    return 4 * _entries(graph) + 40 * graph.n_vertices
+    """What a start needs beside what is kept."""
+    return _bytes_for(_entries(graph), graph.n_vertices)
+
+
+def _bytes_for(entries: int, vertices: int) -> int:
+    """What computing so many vertices needs: all links, and of each vertex about five words."""
+    return 4 * entries + 40 * vertices

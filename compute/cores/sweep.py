@@ -1,57 +1,79 @@
-"""What a change does to cores: deletions first, then all insertions in one sweep over the levels.
+"""What a change does to cores: all deletions at once, and all insertions in one sweep over the levels.
 
 A **level** is the vertices of one core, in an order in which each has at most as many links to later ones, and to
 higher levels, as its core says (``after``). Zhang, Yu, Zhang, Qin, "A fast order-based approach for core
 maintenance" (2017), keep it for one link at a time; Guo, Sekerinski, "Simplified algorithms for order-based core
 maintenance" (2022), by labels.
 
-**Deletions** (on rows without what the batch inserts). A vertex with fewer links to its own level and above
-(``high``) than its core drops to the largest core that its links support, and its neighbours in between lose one,
-until nobody drops. Those that did are put behind all others of their new levels, in an order in which they can be
-peeled.
+**Deletions** (``drop``). A vertex with fewer links to its own level and above (``high``) than its core drops to
+the largest core that its links support, and its neighbours in between lose one, until nobody drops. Those that did
+are put behind all others of their new levels, in an order in which they can be peeled.
 
-**Insertions**, levels ascending. A vertex with too many links behind it is looked at, in order. If those, and the
-*candidates* before it that it is linked to (``extra``), are more than its core, it is a candidate itself, and each
-later neighbour of its level has one before it. Else it stays, and they are behind it now: a candidate that loses
-so many that it cannot rise any more is put right behind, with those that then cannot, in a *chain*. Whoever is
-left rises to the front of the next level, in order, and is looked at again there.
+**Insertions** (``rise``), levels ascending. A vertex with too many links behind it is looked at, in order. If
+those, and the *candidates* before it that it is linked to (``extra``), are more than its core, it is a candidate
+itself, and each later neighbour of its level has one before it. Else it stays, and they are behind it now: a
+candidate that loses so many that it cannot rise any more is put right behind, with those that then cannot, in a
+*chain*. Whoever is left rises to the front of the next level, in order, and is looked at again there.
+Where a level takes long, it and all above are computed anew instead (``compute_from``): below, everything is done
+by then.
+
+Either may come first. The rows are those after both, so that deletions then leave out the new links, or insertions
+add the ended ones. The better order is the larger part first: few deletions seldom take back what many insertions
+did, while to take deletions first may break a large core that the insertions would make whole again.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import HALF, LOW, Int, Vertices
+from ...gpma.edges import HALF, LOW, NO_VERTEX, Int, Vertices
 from ...gpma.intrinsics import uncounted
 from ...gpma.vertex_columns import grown
 from ..links import Links, first_at
 from ..ordering import Order, keep_within, push_back, push_front, put_behind, unlink
-from .peel import Cores, Reader, is_later, listed
+from .peel import Cores, Reader, is_later, listed, take_away
+
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
 # Bits of a vertex's role; none is set between runs.
 LOGGED, WAITING, DROPPED, PLACED, CANDIDATE, CHAINED = 1, 2, 4, 8, 16, 32
 
 # What is where in the counts: the vertices logged, those that wait, those that dropped or are candidates, the
-# entries read, the vertices looked at, the lists labelled anew.
-N_LOGGED, N_WAITING, N_MEMBERS, N_READ, N_VISITED, N_RENEWED = range(6)
-N_COUNTS = 6
+# entries read, the vertices looked at, the lists labelled anew, the rows kept, and their links.
+N_LOGGED, N_WAITING, N_MEMBERS, N_READ, N_VISITED, N_RENEWED, N_KEPT, N_KEPT_LINKS = range(8)
+N_COUNTS = 8
+
+DONE = -1
+"""No level."""
+
+AS_IT_IS, WITHOUT_NEW, WITH_ENDED = range(3)
+"""What is laid over a row of now: nothing, or what takes the new links out of it, or puts the ended ones back."""
+
+_NOT_KEPT = 0xFFFF_FFFF
 
 
 class Scratch(NamedTuple):
     """What a change needs, of one size, at least that of the graph; means nothing between runs but for zeros.
 
-    ``role`` uint8 and ``extra`` int32: zeros. ``was`` uint32, ``old_label`` int64: core and label of before, of
-    those that were moved. Lists, uint32: ``logged``, those whose core was touched; ``waiting``, a stack, or a heap
-    by order; ``members``, those that dropped, or the candidates; ``chain``. ``supports`` int64, by core.
-    ``counts`` int64.
+    ``role`` uint8 and ``extra`` int32: zeros. ``was`` uint32: the core of before, of those that were touched.
+    ``old_core`` uint32, ``old_label`` int64: core and label of those that dropped, before that. Lists, uint32:
+    ``logged``, those whose core was touched; ``waiting``, a stack, or a heap by order; ``members``, those that
+    dropped, or the candidates; ``chain``. ``supports`` int64, by core. ``counts`` int64.
+
+    Rows that were read are kept for as long as deletions, or insertions, are taken, but for links that cannot
+    matter any more. ``links`` uint32 (of a size of its own) has them one after the other. By the number of a row:
+    ``owner`` uint32, and ``begins`` int64, one more, where it begins there. ``number`` uint32: of a vertex that
+    owns the row of this number, that; of others anything else.
     """
 
     role: npt.NDArray[np.uint8]
     extra: npt.NDArray[np.int32]
     was: Vertices
+    old_core: Vertices
     old_label: npt.NDArray[np.int64]
     logged: Vertices
     waiting: Vertices
@@ -59,15 +81,20 @@ class Scratch(NamedTuple):
     chain: Vertices
     supports: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int64]
+    links: Vertices
+    owner: Vertices
+    begins: npt.NDArray[np.int64]
+    number: Vertices
 
 
 def new_scratch(size: int) -> Scratch:
-    """For so many vertices."""
-    lists = [np.empty(size, np.uint32) for _ in range(5)]
+    """For so many vertices, and no rows to be kept."""
+    lists = [np.empty(size, np.uint32) for _ in range(8)]
     return Scratch(
         role=np.zeros(size, np.uint8),
         extra=np.zeros(size, np.int32),
         was=lists[0],
+        old_core=lists[7],
         old_label=np.empty(size, np.int64),
         logged=lists[1],
         waiting=lists[2],
@@ -75,6 +102,10 @@ def new_scratch(size: int) -> Scratch:
         chain=lists[4],
         supports=np.empty(size, np.int64),
         counts=np.zeros(N_COUNTS, np.int64),
+        links=np.empty(0, np.uint32),
+        owner=lists[5],
+        begins=np.zeros(size + 1, np.int64),
+        number=lists[6],
     )
 
 
@@ -84,42 +115,74 @@ def with_room(scratch: Scratch, size: int) -> Scratch:
         role=grown(scratch.role, size, 0),
         extra=grown(scratch.extra, size, 0),
         was=grown(scratch.was, size),
+        old_core=grown(scratch.old_core, size),
         old_label=grown(scratch.old_label, size),
         logged=grown(scratch.logged, size),
         waiting=grown(scratch.waiting, size),
         members=grown(scratch.members, size),
         chain=grown(scratch.chain, size),
         supports=grown(scratch.supports, size),
+        owner=grown(scratch.owner, size),
+        begins=grown(scratch.begins, size + 1, 0),
+        number=grown(scratch.number, size),
     )
 
 
 @uncounted
-def refresh(cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: Links, read_max: Int) -> bool:
-    """Take the changed links. False: more entries than ``read_max`` were read, and nothing of it is of use.
+def drop(
+    cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: Links, overlay: Int, read_max: Int
+) -> bool:
+    """Take the links that ended. False: more entries than ``read_max`` were read, and nothing of it is of use.
 
+    ``overlay``: WITHOUT_NEW where those that are new have not been taken. ``counts`` add up from what they are;
     ``scratch.logged`` names the vertices whose core may be another, each once, and ``was`` what it was.
     """
-    counts = scratch.counts
-    for k in range(N_COUNTS):
-        counts[k] = 0
+    _forget_kept(scratch)
     _lose(cores, order, scratch, links)
-    if counts[N_WAITING] and not (
-        _drop(cores, order, scratch, reader, links, read_max)
-        and _place(cores, order, scratch, reader, links, read_max)
-    ):
-        return False
+    return scratch.counts[N_WAITING] == 0 or (
+        _drop(cores, order, scratch, reader, links, overlay, read_max)
+        and _place(cores, order, scratch, reader, links, overlay, read_max)
+    )
+
+
+@uncounted
+def rise(
+    cores: Cores,
+    order: Order,
+    scratch: Scratch,
+    reader: Reader,
+    links: Links,
+    overlay: Int,
+    read_max: Int,
+    level_floor: Int,
+    degeneracy: Int,
+) -> Int:
+    """Take the links that are new: DONE, or the level from which on cores are better computed anew.
+
+    That is found when more entries than ``read_max`` were read, or of one level, past ``level_floor``, half as
+    many as the rows from there on have. Below that level, all is as it must be then; the vertices from there on
+    are in lists from there on. ``overlay``: WITH_ENDED where those that ended have not been taken.
+    ``degeneracy``: the largest core before. The rest is as in ``drop``.
+    """
+    _forget_kept(scratch)
     _gain(cores, order, scratch, links)
-    while counts[N_WAITING]:
+    while scratch.counts[N_WAITING]:
         level = np.int64(cores.core[scratch.waiting[0]])
-        if not _sweep(cores, order, scratch, reader, level, read_max):
-            return False
-        _raise(cores, order, scratch, reader, level)
-        counts[N_RENEWED] += keep_within(order, level)
-    for k in range(counts[N_LOGGED]):
+        top = max(degeneracy, level)
+        if not _sweep(cores, order, scratch, reader, links, overlay, level, read_max, level_floor, top):
+            return level
+        _raise(cores, order, scratch, reader, links, overlay, level)
+        scratch.counts[N_RENEWED] += keep_within(order, level)
+    return np.int64(DONE)
+
+
+@uncounted
+def finish(cores: Cores, order: Order, scratch: Scratch) -> None:
+    """Leave labels and roles as the next change needs them, when all is taken."""
+    for k in range(scratch.counts[N_LOGGED]):
         v = scratch.logged[k]
         scratch.role[v] = 0
-        counts[N_RENEWED] += keep_within(order, np.int64(cores.core[v]))
-    return True
+        scratch.counts[N_RENEWED] += keep_within(order, np.int64(cores.core[v]))
 
 
 @uncounted
@@ -137,6 +200,89 @@ def _log(cores: Cores, scratch: Scratch, v: Int) -> None:
         scratch.was[v] = cores.core[v]
         scratch.logged[scratch.counts[N_LOGGED]] = v
         scratch.counts[N_LOGGED] += 1
+
+
+# -- rows ---------------------------------------------------------------------------------------------------------
+
+
+@uncounted
+def _list(reader: Reader, links: Links, scratch: Scratch, v: Int, overlay: Int) -> Int:
+    """List the links of v to ``reader.row``, in any order: how many there are. ``overlay``: which others."""
+    n = listed(reader, v)
+    scratch.counts[N_READ] += n
+    if overlay == AS_IT_IS:
+        return n
+    keys, row = links.keys, reader.row
+    at = first_at(keys, 0, keys.size, np.uint64(v) << HALF)
+    end = first_at(keys, at, keys.size, (np.uint64(v) + np.uint64(1)) << HALF)
+    if overlay == WITH_ENDED:
+        for k in range(at, end):
+            row[n] = keys[k] & LOW
+            n += links.after[k] == 0
+        return n
+    if at == end:
+        return n
+    left = np.int64(0)
+    for k in range(n):
+        u = np.uint64(row[k])
+        while at < end and (keys[at] & LOW) < u:
+            at += 1
+        is_new = at < end and (keys[at] & LOW) == u and links.before[at] == 0
+        row[left] = row[k]
+        left += not is_new
+    return left
+
+
+@uncounted
+def _keep(cores: Cores, scratch: Scratch, row: Vertices, v: Int, n: Int, least: Int) -> Int:
+    """Leave of the n links of v in ``row`` those to vertices whose core is at least so much: how many are left.
+
+    They are kept, where there is room for them, until all rows are forgotten.
+    """
+    core, counts, number = cores.core, scratch.counts, scratch.number
+    left = np.int64(0)
+    for k in range(n):
+        u = row[k]
+        row[left] = u
+        left += np.int64(core[u]) >= least
+    begin, at = counts[N_KEPT_LINKS], counts[N_KEPT]
+    if at == min(scratch.owner.size, scratch.begins.size - 1) or begin + left > scratch.links.size:
+        number[v] = _NOT_KEPT
+        return left
+    for k in range(left):
+        scratch.links[begin + k] = row[k]
+    number[v] = at
+    scratch.owner[at] = v
+    scratch.begins[at + 1] = begin + left
+    counts[N_KEPT] += 1
+    counts[N_KEPT_LINKS] += left
+    return left
+
+
+@uncounted
+def _kept(scratch: Scratch, row: Vertices, v: Int) -> Int:
+    """Bring what was kept of the links of v to ``row``: how many there are; -1 if nothing was."""
+    at = np.int64(scratch.number[v])
+    if at >= scratch.counts[N_KEPT] or np.int64(scratch.owner[at]) != v:
+        return np.int64(-1)
+    begin = scratch.begins[at]
+    n = scratch.begins[at + 1] - begin
+    for k in range(n):
+        row[k] = scratch.links[begin + k]
+    scratch.counts[N_READ] += n
+    return n
+
+
+@uncounted
+def _kept_or_list(reader: Reader, links: Links, scratch: Scratch, v: Int, overlay: Int) -> Int:
+    """As ``_list``, of links that cannot matter any more none, where they were kept so."""
+    n = _kept(scratch, reader.row, v)
+    return n if n >= 0 else _list(reader, links, scratch, v, overlay)
+
+
+@uncounted
+def _forget_kept(scratch: Scratch) -> None:
+    scratch.counts[N_KEPT] = scratch.counts[N_KEPT_LINKS] = 0
 
 
 # -- deletions ----------------------------------------------------------------------------------------------------
@@ -164,28 +310,9 @@ def _wait_if_low(cores: Cores, scratch: Scratch, u: Int) -> None:
 
 
 @uncounted
-def _listed_without_new(reader: Reader, links: Links, scratch: Scratch, v: Int) -> Int:
-    """The links of v but those that the batch made."""
-    n = listed(reader, v)
-    scratch.counts[N_READ] += n
-    keys, row = links.keys, reader.row
-    at = first_at(keys, 0, keys.size, np.uint64(v) << HALF)
-    end = first_at(keys, at, keys.size, (np.uint64(v) + np.uint64(1)) << HALF)
-    if at == end:
-        return n
-    kept = np.int64(0)
-    for k in range(n):
-        u = np.uint64(row[k])
-        while at < end and (keys[at] & LOW) < u:
-            at += 1
-        is_new = at < end and (keys[at] & LOW) == u and links.before[at] == 0
-        row[kept] = row[k]
-        kept += not is_new
-    return kept
-
-
-@uncounted
-def _drop(cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: Links, read_max: Int) -> bool:
+def _drop(
+    cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: Links, overlay: Int, read_max: Int
+) -> bool:
     """Let drop who must, and whoever then must; they are in no list any more."""
     core, high, role, counts = cores.core, cores.high, scratch.role, scratch.counts
     supports, row = scratch.supports, reader.row
@@ -202,11 +329,12 @@ def _drop(cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: L
         if role[v] & DROPPED == 0:
             _log(cores, scratch, v)
             role[v] |= np.uint8(DROPPED)
+            scratch.old_core[v] = old
             scratch.old_label[v] = order.label[v]
             scratch.members[counts[N_MEMBERS]] = v
             counts[N_MEMBERS] += 1
             unlink(order, old, v)
-        n = _listed_without_new(reader, links, scratch, v)
+        n = _list(reader, links, scratch, v, overlay)
         for k in range(old + 1):
             supports[k] = 0
         for k in range(n):
@@ -217,6 +345,8 @@ def _drop(cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: L
             support += supports[new]
         core[v] = new
         high[v] = support
+        # Cores only become smaller: whose is smaller than this one matters no more.
+        n = _keep(cores, scratch, row, v, n, new)
         for k in range(n):
             u = np.int64(row[k])
             if new < np.int64(core[u]) and np.int64(core[u]) <= old:
@@ -226,13 +356,15 @@ def _drop(cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: L
 
 
 @uncounted
-def _place(cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: Links, read_max: Int) -> bool:
+def _place(
+    cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: Links, overlay: Int, read_max: Int
+) -> bool:
     """Put those that dropped behind the others of their levels, each when few enough are left to come."""
     core, role, extra, counts = cores.core, scratch.role, scratch.extra, scratch.counts
     n_placed, n_members, row = np.int64(0), counts[N_MEMBERS], reader.row
     for m in range(n_members):
         v = np.int64(scratch.members[m])
-        n, mine, to_come = _listed_without_new(reader, links, scratch, v), core[v], np.int32(0)
+        n, mine, to_come = _kept_or_list(reader, links, scratch, v, overlay), core[v], np.int32(0)
         for k in range(n):
             u = np.int64(row[k])
             to_come += np.int32(core[u] > mine or (core[u] == mine and role[u] & DROPPED != 0))
@@ -251,7 +383,7 @@ def _place(cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: 
         cores.after[v] = extra[v]
         extra[v] = -1
         push_back(order, np.int64(level), v)
-        n = _listed_without_new(reader, links, scratch, v)
+        n = _kept_or_list(reader, links, scratch, v, overlay)
         for k in range(n):
             u = np.int64(row[k])
             if role[u] & DROPPED:
@@ -263,7 +395,7 @@ def _place(cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: 
                         n_placed += 1
             elif core[u] > level:
                 # It may have been before v, and is behind it now.
-                was = scratch.was[v]
+                was = scratch.old_core[v]
                 if core[u] < was or (core[u] == was and order.label[u] < scratch.old_label[v]):
                     cores.after[u] -= np.uint32(1)
     for m in range(n_members):
@@ -334,21 +466,45 @@ def _next(cores: Cores, order: Order, scratch: Scratch) -> Int:
 
 
 @uncounted
-def _sweep(cores: Cores, order: Order, scratch: Scratch, reader: Reader, level: Int, read_max: Int) -> bool:
-    """Find who rises from a level: the members that are candidates in the end."""
+def _sweep(
+    cores: Cores,
+    order: Order,
+    scratch: Scratch,
+    reader: Reader,
+    links: Links,
+    overlay: Int,
+    level: Int,
+    read_max: Int,
+    level_floor: Int,
+    degeneracy: Int,
+) -> bool:
+    """Find who rises from a level: the members that are candidates in the end. False: it is given up, as
+    ``rise`` says."""
     core, after, role, extra = cores.core, cores.after, scratch.role, scratch.extra
     counts, row = scratch.counts, reader.row
     counts[N_MEMBERS] = 0
+    read_before, look_at = counts[N_READ], counts[N_READ] + level_floor
     while counts[N_WAITING] and np.int64(core[scratch.waiting[0]]) == level:
+        if counts[N_READ] > read_max:
+            return False
+        if counts[N_READ] > look_at:
+            # Looked at whenever as much again was read, and no further than matters: this costs little.
+            bound = 2 * (counts[N_READ] - read_before)
+            if entries_above(order, reader, level, degeneracy, bound) <= bound:
+                return False
+            look_at = read_before + bound
         v = _next(cores, order, scratch)
         counts[N_VISITED] += 1
         if extra[v] == 0 and np.int64(after[v]) <= level:
             continue
-        if counts[N_READ] > read_max:
-            return False
-        n = listed(reader, v)
-        counts[N_READ] += n
+        n = _kept(scratch, row, v)
+        is_new = n < 0
+        if is_new:
+            n = _list(reader, links, scratch, v, overlay)
         if np.int64(extra[v]) + np.int64(after[v]) > level:
+            # Who is below this level stays there: only what is left matters from here on.
+            if is_new:
+                n = _keep(cores, scratch, row, v, n, level)
             role[v] |= np.uint8(CANDIDATE)
             scratch.members[counts[N_MEMBERS]] = v
             counts[N_MEMBERS] += 1
@@ -366,7 +522,7 @@ def _sweep(cores: Cores, order: Order, scratch: Scratch, reader: Reader, level: 
             if role[w] & CANDIDATE:
                 after[w] -= np.uint32(1)
                 n_chain = _chain_if_low(cores, scratch, w, level, n_chain)
-        _give_up(cores, order, scratch, reader, v, level, n_chain)
+        _give_up(cores, order, scratch, reader, links, overlay, v, level, n_chain)
     return True
 
 
@@ -382,7 +538,15 @@ def _chain_if_low(cores: Cores, scratch: Scratch, w: Int, level: Int, n_chain: I
 
 @uncounted
 def _give_up(
-    cores: Cores, order: Order, scratch: Scratch, reader: Reader, v: Int, level: Int, n_chain: Int
+    cores: Cores,
+    order: Order,
+    scratch: Scratch,
+    reader: Reader,
+    links: Links,
+    overlay: Int,
+    v: Int,
+    level: Int,
+    n_chain: Int,
 ) -> None:
     """Put the chain, and who then cannot rise, right behind v, which stays."""
     core, after, role, extra, row = cores.core, cores.after, scratch.role, scratch.extra, reader.row
@@ -393,8 +557,7 @@ def _give_up(
         role[w] &= np.uint8(255 - CANDIDATE - CHAINED)
         after[w] = np.uint32(np.int64(after[w]) + np.int64(extra[w]))
         extra[w] = 0
-        n = listed(reader, w)
-        scratch.counts[N_READ] += n
+        n = _kept_or_list(reader, links, scratch, w, overlay)
         for k in range(n):
             x = np.int64(row[k])
             if np.int64(core[x]) != level:
@@ -414,7 +577,9 @@ def _give_up(
 
 
 @uncounted
-def _raise(cores: Cores, order: Order, scratch: Scratch, reader: Reader, level: Int) -> None:
+def _raise(
+    cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: Links, overlay: Int, level: Int
+) -> None:
     """Let the candidates rise to the front of the next level; who has too many behind it there waits."""
     core, role, counts, row = cores.core, scratch.role, scratch.counts, reader.row
     n_members = counts[N_MEMBERS]
@@ -430,8 +595,7 @@ def _raise(cores: Cores, order: Order, scratch: Scratch, reader: Reader, level: 
         v = np.int64(scratch.members[m])
         if role[v] & CANDIDATE == 0:
             continue
-        n, high = listed(reader, v), np.int64(0)
-        counts[N_READ] += n
+        n, high = _kept_or_list(reader, links, scratch, v, overlay), np.int64(0)
         for k in range(n):
             u = np.int64(row[k])
             high += np.int64(core[u]) > level
@@ -445,3 +609,114 @@ def _raise(cores: Cores, order: Order, scratch: Scratch, reader: Reader, level: 
             if np.int64(cores.after[v]) > level + 1:
                 _wait(cores, order, scratch, v)
     counts[N_MEMBERS] = 0
+
+
+# -- from a level on ----------------------------------------------------------------------------------------------
+
+
+@uncounted
+def entries_above(order: Order, reader: Reader, level: Int, degeneracy: Int, bound: Int) -> Int:
+    """How many entries the rows of vertices from a level on have, ``degeneracy`` being the last; more than
+    ``bound`` are not counted."""
+    entries = np.int64(0)
+    for k in range(level, degeneracy + 1):
+        v = order.first[k]
+        while v != NO_VERTEX:
+            entries += np.int64(reader.out.degrees[v])
+            if reader.both:
+                entries += np.int64(reader.in_.degrees[v])
+            if entries > bound:
+                return entries
+            v = order.following[v]
+    return entries
+
+
+@_jit
+def compute_from(cores, order, scratch, reader, links, overlay, level, degeneracy, entries):  # type: ignore[no-untyped-def]
+    """Compute all vertices from a level on anew, where ``rise`` has given up: what it does is done then.
+
+    Nobody falls below this level, so that links to vertices below it do not matter. ``degeneracy``: the largest
+    core that there is, ``entries``: what the rows of these vertices have, with those laid over them.
+    """
+    n = np.int64(0)
+    for k in range(level, degeneracy + 1):
+        n += order.size[k]
+    vertices, sizes = np.empty(n, np.uint32), np.empty(n, np.uint32)
+    offsets, heads = np.empty(n + 1, np.int64), np.empty(entries, np.uint32)
+    most = _links_above(
+        cores, order, scratch, reader, links, overlay, level, degeneracy, vertices, offsets, heads, sizes
+    )
+    after, high = np.empty(n, np.uint32), np.empty(n, np.uint32)
+    places, ranked = take_away(offsets, heads, sizes, n, most, after, high)
+    _put_above(cores, order, scratch, level, degeneracy, vertices, places, ranked, after, high)
+
+
+@uncounted
+def _links_above(
+    cores: Cores,
+    order: Order,
+    scratch: Scratch,
+    reader: Reader,
+    links: Links,
+    overlay: Int,
+    level: Int,
+    degeneracy: Int,
+    vertices: Vertices,
+    offsets: npt.NDArray[np.int64],
+    heads: Vertices,
+    sizes: Vertices,
+) -> Int:
+    """The vertices from a level on, and the links between them, by places among these: the most that one has."""
+    core, extra, role = cores.core, scratch.extra, scratch.role
+    n = np.int64(0)
+    for k in range(level, degeneracy + 1):
+        v = order.first[k]
+        while v != NO_VERTEX:
+            vertices[n] = v
+            extra[v] = n
+            role[v] &= np.uint8(LOGGED)
+            n += 1
+            v = order.following[v]
+    to, most = np.int64(0), np.int64(0)
+    for i in range(n):
+        offsets[i] = to
+        size = _kept_or_list(reader, links, scratch, np.int64(vertices[i]), overlay)
+        for k in range(size):
+            u = np.int64(reader.row[k])
+            if np.int64(core[u]) >= level:
+                heads[to] = extra[u]
+                to += 1
+        sizes[i] = to - offsets[i]
+        most = max(most, to - offsets[i])
+    offsets[n] = to
+    return most
+
+
+@uncounted
+def _put_above(
+    cores: Cores,
+    order: Order,
+    scratch: Scratch,
+    level: Int,
+    degeneracy: Int,
+    vertices: Vertices,
+    places: Vertices,
+    ranked: Vertices,
+    after: Vertices,
+    high: Vertices,
+) -> None:
+    """Give these vertices what was found for them, by their places, and put them in order."""
+    for k in range(level, degeneracy + 1):
+        order.first[k] = order.last[k] = NO_VERTEX
+        order.size[k] = 0
+    for i in range(ranked.size):
+        p = np.int64(ranked[i])
+        v, core = np.int64(vertices[p]), places[2 * p]
+        if cores.core[v] != core:
+            _log(cores, scratch, v)
+            cores.core[v] = core
+        cores.after[v] = after[p]
+        cores.high[v] = high[p]
+        scratch.extra[v] = 0
+        push_back(order, np.int64(core), v)
+    scratch.counts[N_WAITING] = scratch.counts[N_MEMBERS] = 0
