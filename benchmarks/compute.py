@@ -19,6 +19,9 @@ Other libraries run in processes of their own while nothing else does, and have 
 raised or crashed, which is printed. A dynamic algorithm that has spent half as much on batches of one size follows
 no more of them, nor larger ones. A graph that the libraries disagree about stops the run, and so does a state that
 the audit refutes at the end.
+
+``--one-core`` gives all of them, and graphtide, one core, and compares processor times: for machines that others
+use, too.
 """
 
 from __future__ import annotations
@@ -36,12 +39,14 @@ import numpy as np
 import real_streams
 from isolated import Failed, Isolated, TooLong
 from peers import (
+    BY_PROCESSOR_TIME,
     DynamicNetworKit,
     Edges,
     Igraph,
     NetworKit,
     Question,
     SciPy,
+    clock,
     exact_pagerank,
     milliseconds,
     propagated_labels,
@@ -124,7 +129,8 @@ class Bench:
         # An engine each: programs have all cores, one after the other.
         threads = len(os.sched_getaffinity(0))
         self._engines = {
-            entry.program.id: Engine(self.graph, [entry.program], self.resolve, threads) for entry in self.entries
+            entry.program.id: Engine(self.graph, [entry.program], self.resolve, threads, clock=clock)
+            for entry in self.entries
         }
 
     def _entries(self, kinds: Sequence[str]) -> Iterator[Entry]:
@@ -218,7 +224,8 @@ class Peers:
     def __init__(self, bench: Bench, threads: int, budget_s: float) -> None:
         edges = bench.edges()
         self._budget_s = budget_s
-        self._exact = exact_pagerank(edges)
+        ranks = any(entry.question.kind == "pagerank" for entry in bench.entries)
+        self._exact = exact_pagerank(edges) if ranks else np.empty(0)
         self._check(bench, edges)
         self._took: dict[str, dict[str, Took]] = {entry.program.id: {} for entry in bench.entries}
         root = bench.dense_root()
@@ -491,6 +498,10 @@ def stream(real: RealStream, sizes: Sequence[int], epochs: int) -> tuple[Updates
 def main() -> None:
     arguments = _arguments()
     started = time.perf_counter()
+    if arguments.one_core:
+        # Other processes inherit both.
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        os.environ[BY_PROCESSOR_TIME] = "1"
     pma.warm_up()
     for directed in (True, False):
         registry.warm_up(directed=directed, weighted=True)
@@ -530,6 +541,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--budget", type=float, default=10.0, help="seconds for each run of another library")
     parser.add_argument("--no-peers", action="store_true", help="leave the other libraries out")
+    parser.add_argument("--one-core", action="store_true", help="everything on one core, by processor time")
     parser.add_argument("--quick", action="store_true", help="scale 14 and batches up to 10,000, in a minute")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
     arguments = parser.parse_args()

@@ -10,6 +10,7 @@ Every class is made, and its methods are called, in a process of its own (``isol
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 DAMPING = 0.85
 TOLERANCE_EXPONENT_MAX = 13
+BY_PROCESSOR_TIME = "BENCHMARK_BY_PROCESSOR_TIME"
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,16 @@ class Question:
     tolerance: float = 1e-3
 
 
+def clock() -> float:
+    """Seconds: of this process's processor time where ``BY_PROCESSOR_TIME`` is in the environment, else as they
+    pass."""
+    return time.process_time() if BY_PROCESSOR_TIME in os.environ else time.perf_counter()
+
+
 def milliseconds(work: Callable[[], Any]) -> float:
-    started = time.perf_counter()
+    started = clock()
     work()
-    return (time.perf_counter() - started) * 1e3
+    return (clock() - started) * 1e3
 
 
 def simple(edges: Edges) -> tuple[Ints, Ints]:
@@ -116,14 +124,14 @@ class _Links:
     def rank(self, tolerance: float) -> tuple[Floats, float]:
         """Ranks within a relative error of ``tolerance`` at every vertex, and the milliseconds it took."""
         rank = np.full(self.n, 1.0 / self.n)
-        started = time.perf_counter()
+        started = clock()
         while True:
             spread = self.transposed @ (rank * self.share) + rank[self.dangling].sum() / self.n
             new = (1 - DAMPING) / self.n + DAMPING * spread
             change = float(np.max(np.abs(new - rank) / new))
             rank = new
             if change * DAMPING / (1 - DAMPING) <= tolerance:
-                return rank, (time.perf_counter() - started) * 1e3
+                return rank, (clock() - started) * 1e3
 
 
 class SciPy:
