@@ -37,8 +37,8 @@ both_ways = pytest.mark.parametrize("directed", [True, False], ids=["directed", 
 class Run:
     """A graph with cores on it, moved epoch by epoch."""
 
-    def __init__(self, directed: bool, *, gap: int = GAP) -> None:
-        self.graph = Graph(directed=directed, weighted=False, threads=1)
+    def __init__(self, directed: bool, *, gap: int = GAP, threads: int = 1) -> None:
+        self.graph = Graph(directed=directed, weighted=False, threads=threads)
         self.edges = EdgeSet(directed=directed)
         self.program = KCore("kept")
         self.program._order = self.program._order._replace(gap=gap)
@@ -361,6 +361,24 @@ def test_no_batch_reads_much_more_than_a_start(directed: bool) -> None:
     assert not started_over[0] and started_over[-1]
     run.check()
     run.close()
+
+
+@both_ways
+def test_threads_change_nothing(directed: bool) -> None:
+    """Neither cores nor the order, from scratch, where they copy the links, and after changes."""
+    history = rmat_history(6, directed=directed, scale=13, degree=8, updates=[300, 3_000], epochs=2)
+    seen = []
+    for threads in (1, 2, 5):
+        run = Run(directed, threads=threads)
+        said = []
+        for epoch in history.epochs:
+            report = run.step(epoch)
+            state = {name: column.tolist() for name, column in run.program.state().items()}
+            said.append((report.started_over, report.edges_read, state))
+        seen.append(said)
+        run.close()
+    assert [started_over for started_over, *_ in seen[0]] == [True, False, True]
+    assert seen[0] == seen[1] == seen[2]
 
 
 def test_one_compiled_form_does_for_every_graph() -> None:

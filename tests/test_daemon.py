@@ -153,7 +153,11 @@ def test_triangles_clustering_cores_and_communities_of_strings(daemon: Daemon) -
             ["b", "ä", "b", "b"],
         ),
         (
-            [{"op": "delete", "src": "b", "dst": "ä"}, {"op": "delete_vertex", "src": "d"}],
+            [
+                *({"op": op, "src": "e", "dst": "ä"} for op in ("insert", "delete")),
+                {"op": "delete", "src": "b", "dst": "ä"},
+                {"op": "delete_vertex", "src": "d"},
+            ],
             [1, 1, 1, None],
             [1 / 2, 1 / 2, 1 / 2, None],
             ["b", "b", "b", None],
@@ -182,11 +186,19 @@ def test_triangles_clustering_cores_and_communities_of_strings(daemon: Daemon) -
                     assert (community.label, community.size) == (label, len(members))
                     assert sorted(community.members) == sorted(members)
             assert len(client.component("c", program="cdlp", limit=2).members) == 2
-            with pytest.raises(NotSupported, match="whose values are not vertices"):
-                client.component("c", program="kcore")
+            with pytest.raises(NotSupported, match="whose values do not tell groups"):
+                client.component("c", program="triangles")
+            there = [id for id, label in zip(ids, communities, strict=True) if label is not None]
+            core = client.component("c", program="kcore")
+            assert (core.label, core.size, sorted(core.members)) == (2, len(there), sorted(there))
+            if number > 0:  # every vertex that there is has core 0, or a larger one
+                everyone = client.component("e", program="kcore", limit=2)
+                assert (everyone.label, everyone.size, len(everyone.members)) == (0, len(there) + 1, 2)
             assert client.get("kcore", ids).values.tolist() == [
                 None if value is None else 2 for value in triangles
             ]
+            for program in ("triangles", "lcc", "kcore"):
+                assert client.histogram(program).counts.sum() == len(there) + (number > 0)
             most = max(value for value in triangles if value is not None)
             assert client.top("triangles", 1).values.tolist() == [most]
         assert daemon.stop() == 0, daemon.log_tail()

@@ -77,6 +77,7 @@ class KCore(Program):
     value = np.uint32
     needs_in_edges: ClassVar[bool] = True
     value_scalars: ClassVar[tuple[str, ...] | None] = ()
+    nested: ClassVar[bool] = True
 
     def __init__(self, id: str) -> None:
         super().__init__(id)

@@ -200,7 +200,8 @@ class Requests:
         min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
     ) -> Call[Component]:
-        """The component of a vertex, with up to ``limit`` members; of a ``program`` of kind cdlp its community."""
+        """The component of a vertex, with up to ``limit`` members; of a ``program`` of kind cdlp its community, of
+        kind kcore the k-core for the largest k that it is in."""
 
         def decode(result: Mapping[str, Any]) -> Component:
             return Component(

@@ -126,8 +126,8 @@ class Path(Result):
 
 @dataclass(frozen=True, slots=True)
 class Component(Result):
-    """``label``: the smallest id in the component, or what names the community; ``members``: as many as were asked
-    for.
+    """``label``: the smallest id in the component, what names the community, or the k of the core; ``members``: as
+    many as were asked for.
 
     Where results are ``stale`` and the vertex that gave the label has been deleted since, it is None.
     """

@@ -642,7 +642,7 @@ def _climb(kind: type[Program], published: Published, vertex: int) -> tuple[list
 
 @method("component")
 async def component(serving: Serving, params: Params) -> Reply:
-    """The component or community of a vertex: its label, its size, and its members up to a limit."""
+    """The component, community or core of a vertex: its label, its size, and its members up to a limit."""
     given = params.take("program")
     vertex = params.vertex("vertex", serving)
     limit = params.whole("limit", 0, serving.limits.vertices_max, min(PAGE_DEFAULT, serving.limits.vertices_max))
@@ -663,10 +663,10 @@ async def component(serving: Serving, params: Params) -> Reply:
             size = int(columns["size"][handle])
             members = _members(columns["handle"][:n], int(handle), min(limit, size))
         else:
-            label, size, members = _labelled(serving.program_class(result.kind), result.published, dense, limit)
+            label, size, members = _alike(serving.program_class(result.kind), snapshot, result, dense, limit)
         members = members[result.knows(members)]
         answer = {
-            "label": _one(serving.external(label)) if result.knows(label)[0] else None,
+            "label": _label(serving, result, label),
             "size": size,
             "members": wire_ids(serving.external(members)),
             **staleness(result),
@@ -679,13 +679,12 @@ async def component(serving: Serving, params: Params) -> Reply:
 
 
 def _grouping(serving: Serving, snapshot: Snapshot, given: str | None) -> ProgramResults:
-    """The results whose values are the labels of groups: those that are named, else of components."""
+    """The results whose values tell groups: those that are named, else of components."""
     if given is not None:
         result = _program(snapshot, given)
-        if serving.program_class(result.kind).value is not ExternalId:
-            raise NotSupported(
-                f"{given!r} is of kind {result.kind}, whose values are not vertices that name groups"
-            )
+        kind = serving.program_class(result.kind)
+        if kind.value is not ExternalId and not kind.nested:
+            raise NotSupported(f"{given!r} is of kind {result.kind}, whose values do not tell groups")
         return result
     for result in snapshot.programs.values():
         if result.kind == "components":
@@ -704,18 +703,33 @@ def _members(handles: npt.NDArray[Any], handle: int, limit: int) -> Vertices:
     return found[:limit].astype(np.uint32)
 
 
-def _labelled(
-    kind: type[Program], published: Published, vertex: int, limit: int
-) -> tuple[Vertices, int, Vertices]:
-    """The vertices whose value is that of this one: the value, how many they are, and the first ``limit``."""
+def _alike(
+    kind: type[Program], snapshot: Snapshot, result: ProgramResults, vertex: int, limit: int
+) -> tuple[npt.NDArray[Any], int, Vertices]:
+    """The vertices whose value is that of this one, or, where groups are nested, not less.
+
+    Returns the value, how many they are, and the first ``limit`` of them.
+    """
+    published = result.published
     label = kind.read(published, np.array([vertex], np.uint32)).values
     size, found = 0, [np.empty(0, np.uint32)]
     for start in range(0, published.n_vertices, SCAN_CHUNK):
         chunk = np.arange(start, min(start + SCAN_CHUNK, published.n_vertices), dtype=np.uint32)
-        here = chunk[kind.read(published, chunk).values == label]
+        values = kind.read(published, chunk).values
+        here = chunk[values >= label if kind.nested else values == label]
+        here = here[result.knows(here)]
+        if kind.nested:  # deleted vertices have a value too
+            here = here[snapshot.known(here) != NO_VERTEX]
         found.append(here[: max(limit - size, 0)])
         size += here.size
     return label, size, np.concatenate(found)
+
+
+def _label(serving: Serving, result: ProgramResults, label: npt.NDArray[Any]) -> Any:
+    """What one group is called: a number where groups are nested, else an id, or None if that is gone."""
+    if serving.program_class(result.kind).nested:
+        return label[0].item()
+    return _one(serving.external(label)) if result.knows(label)[0] else None
 
 
 # -- changes ------------------------------------------------------------------------------------------------
