@@ -504,7 +504,7 @@ def test_kernels_compile_without_warnings(nvrtc: object, name: str, architecture
     from graphtide.gpma.device import module
 
     assert set(SOURCES) == {"mend", "span"}
-    file, macros, _ = SOURCES[name]
+    file, macros, *_ = SOURCES[name]
     options = [*module.options(weighted=False), *macros, *AS_CUPY, f"-arch={architecture}"]
     code = module.source(Path(module.__file__).parents[2] / "compute" / "device" / file)
     done, log, _ = compiled(nvrtc, code, file, options)
