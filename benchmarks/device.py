@@ -6,6 +6,7 @@ fifth deletions; it is undone before the next one. Times are from the call to th
 the list of changes included; medians after a warm-up. Then words are compared with those of a fresh start.
 
     python benchmarks/device.py --scale 22 [--parts fresh refresh components host] [--seconds 60] [--json out.json]
+    python benchmarks/device.py --scale 22 --timeline [--batches 100 10000] [--repeats 20] [--json out.json]
 
 Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``hubs`` deletes the tree edges
 of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``components``: from scratch,
@@ -33,6 +34,7 @@ from device_ppr import ppr
 from device_ranks import pagerank
 from device_rows import WARM_UP, Budget, Rows, clocked
 from device_several import several
+from device_timeline import timeline
 
 from graphtide.compute.device import paths as device_paths
 from graphtide.compute.device.path_runs import Limits, PathRun, PathRuns
@@ -333,6 +335,14 @@ def run(
     return result
 
 
+def timelines(scale: int, batches: list[int], repeats: int) -> dict[str, Any]:
+    """When the parts of epochs happen: a table, and every span; see ``device_timeline.py``."""
+    result: dict[str, Any] = {"machine": machine(), "scale": scale}
+    rows, result["spans"] = timeline(Graph(scale, 1), batches, repeats)
+    result["timeline"] = show(f"when parts of an epoch happen, scale {scale}", rows)
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--scale", type=int, default=20)
@@ -342,8 +352,16 @@ def main() -> None:
     parser.add_argument("--roots", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60, help="for measuring; graphs are made beside")
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--timeline", action="store_true", help="when the parts of epochs happen, and nothing else"
+    )
     options = parser.parse_args()
-    result = run(options.scale, options.parts, options.batches, options.repeats, options.roots, options.seconds)
+    if options.timeline:
+        result = timelines(options.scale, options.batches, options.repeats)
+    else:
+        result = run(
+            options.scale, options.parts, options.batches, options.repeats, options.roots, options.seconds
+        )
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))
 

@@ -21,6 +21,7 @@ PARTS = (
     "device_ranks",
     "device_ppr",
     "device_several",
+    "device_timeline",
     "device_exact",
 )
 
@@ -39,6 +40,7 @@ def test_every_part_has_rows(
         monkeypatch.setattr(importlib.import_module("device_exact"), "ROUNDS", 2)
         parts = list(benchmark.PARTS)
         result = benchmark.run(8, parts, [1, 30], repeats=1, roots=2, seconds=60)
+        times = benchmark.timelines(8, [5, 300], 2)
     finally:
         for name in ("device", "device_graph", *PARTS):
             sys.modules.pop(name, None)
@@ -50,6 +52,11 @@ def test_every_part_has_rows(
     rows = [(row["program"], row["batch"], row["programs"], row["wrong"]) for row in result["several"]]
     ran = [("ppr", 1), ("ppr", 3), ("bfs", 1), ("bfs", 2)]
     assert sorted(rows) == sorted((kind, batch, n, 0) for kind, n in ran for batch in (1, 30))
+    for batch in (5, 300):
+        what = {row["what"]: row for row in times["timeline"] if row["batch"] == batch}
+        assert all(row["begins us"] <= row["ends us"] for row in what.values())
+        assert {"index", "apply both arrays", "bfs", "pagerank: kernel", "publish"} <= what.keys()
+        assert what["index"]["begins us"] < 0 < what["publish"]["begins us"] < what["epoch"]["ends us"]
     printed = capsys.readouterr().out
     assert printed.count("{'bfs': 0, 'sssp': 0}") == 2
     assert "wrong components after refreshes: 0\n" in printed

@@ -1,0 +1,232 @@
+"""When the parts of an epoch happen, on the host's threads and on the device: ``device.py --timeline``.
+
+A graph that the host and a device keep, and BFS, components and PageRank on the device. One thread looks up the
+ids of the next batch, as the daemon's ingest thread does; another one applies, computes and publishes into memory
+that readers would share. Batches are 80% inserts and 20% deletes, each taken back by the next. Spans of the host
+are of its clock, those of the device of events on its stream; both are put together at a moment when the device is
+idle, to some ten microseconds. Events cost a few microseconds themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+from device_graph import Graph as Edges
+from device_graph import Row, cupy, inverse, mixed_batch
+
+from graphtide.compute import registry
+from graphtide.compute.device.kernels import Calls
+from graphtide.compute.engine import Engine
+from graphtide.compute.homes import Homes
+from graphtide.daemon.serve.results import ProgramPublication, Publication, ResultsWriter
+from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, pack, sources
+from graphtide.gpma.index.vertex_index import VertexIndex
+from graphtide.partition.graph import Graph
+
+PROGRAMS = ("bfs", "components", "pagerank")
+WARM_UP = 4
+INGEST, ENGINE, DEVICE = "ingest thread", "engine thread", "device"
+
+
+class Span(NamedTuple):
+    """What happened in an epoch; in microseconds since the timeline began."""
+
+    epoch: int
+    lane: str
+    name: str
+    begin_us: float
+    end_us: float
+
+
+class Timeline:
+    """Spans of the host's clock and of events on a stream."""
+
+    def __init__(self, stream: Any) -> None:
+        self.spans: list[Span] = []
+        self.epoch = 0
+        self.now = ""
+        """The last span that the engine's thread began."""
+        self._stream = stream
+        self._under_way: list[tuple[int, str, Any, Any]] = []
+        stream.synchronize()
+        self._origin = stream.record(cupy.cuda.Event())
+        self._origin.synchronize()
+        self._begun = time.perf_counter()
+
+    @contextlib.contextmanager
+    def on_host(self, lane: str, name: str, epoch: int | None = None) -> Iterator[None]:
+        begin, self.now = time.perf_counter(), name if lane == ENGINE else self.now
+        yield
+        ends = ((at - self._begun) * 1e6 for at in (begin, time.perf_counter()))
+        self.spans.append(Span(self.epoch if epoch is None else epoch, lane, name, *ends))
+
+    @contextlib.contextmanager
+    def on_device(self, name: str) -> Iterator[None]:
+        begin = self._stream.record(cupy.cuda.Event())
+        yield
+        self._under_way.append((self.epoch, name, begin, self._stream.record(cupy.cuda.Event())))
+
+    def settle(self) -> None:
+        """Take over the device's spans so far, which are waited for."""
+        for epoch, name, *events in self._under_way:
+            events[1].synchronize()
+            ends = (cupy.cuda.get_elapsed_time(self._origin, event) * 1e3 for event in events)
+            self.spans.append(Span(epoch, DEVICE, name, *ends))
+        self._under_way.clear()
+
+    def watch(self, owner: Any, method: str, *, host: str | None = None, device: str | None = None) -> None:
+        """Have every call of a method in the timeline, under these names."""
+        call: Callable[..., Any] = getattr(owner, method)
+
+        def watched(*given: Any, **how: Any) -> Any:
+            with contextlib.ExitStack() as spans:
+                if host is not None:
+                    spans.enter_context(self.on_host(ENGINE, host))
+                if device is not None:
+                    spans.enter_context(self.on_device(device))
+                return call(*given, **how)
+
+        setattr(owner, method, watched)
+
+
+class Bench:
+    """An engine on a graph with a device, an index of ids before it and results behind it."""
+
+    def __init__(self, edges: Edges) -> None:
+        self.n = edges.n_vertices
+        self.graph = Graph(device=True)
+        self.graph.load(
+            EdgeList(cupy.asnumpy(edges.loaded), cupy.asnumpy(edges.weights(edges.loaded.size))), self.n
+        )
+        self.index = VertexIndex.create("int")
+        self.index.insert(np.arange(self.n, dtype=np.int64))
+        root = int(np.argmax(self.graph.degrees("out")[: self.n]))
+        given: dict[str, dict[str, Any]] = {"bfs": {"source": root}}
+        made = [registry.make_program(kind, None, given.get(kind, {}), self.index) for kind in PROGRAMS]
+        stay = Homes(lambda _: False)
+        self.engine = Engine(self.graph, made, lambda ids: np.array(ids, np.uint32), judge=stay)
+        self.engine.start()
+        self.results = ResultsWriter()
+        for _ in range(2):  # into either copy
+            self.publish(None)
+        assert self.graph.device is not None, self.graph.device_lost
+        self.timeline = Timeline(self.graph.device.stream)
+        self._watch()
+
+    def close(self) -> None:
+        Calls.launch = self._launch  # type: ignore[method-assign]
+        self.engine.close()
+        self.graph.close()
+
+    def _watch(self) -> None:
+        timeline, device = self.timeline, self.graph.device
+        assert device is not None
+        (host,) = self.graph.hosts
+        timeline.watch(host, "apply_small", host="host: in one call, if small")
+        timeline.watch(host, "prepare", host="host: look up")
+        timeline.watch(host, "commit", host="host: write")
+        timeline.watch(device, "prepare", host="device: begin upload", device="upload, turn")
+        timeline.watch(device, "launch", host="device: launch", device="apply both arrays")
+        timeline.watch(device, "finish", host="device: wait")
+        for program in self.engine.programs:
+            timeline.watch(program, "refresh", host=program.kind)
+        self._launch = Calls.launch
+
+        def launch(calls: Calls, *given: Any) -> None:
+            with timeline.on_device(f"{timeline.now}: kernel"):
+                self._launch(calls, *given)
+
+        Calls.launch = launch  # type: ignore[method-assign]
+
+    def publish(self, changed: dict[str, Any] | None) -> None:
+        programs = {
+            program.id: ProgramPublication(
+                program.kind,
+                program.columns(),
+                dict.fromkeys(program.columns()) if changed is None else changed[program.id],
+                program.scalars(),
+            )
+            for program in self.engine.programs
+        }
+        alive = None if changed is None else np.empty(0, np.uint32)
+        epoch = (1, 1)
+        self.results.publish(Publication(epoch, self.n, {}, programs, alive=self.graph.alive, alive_changed=alive))
+
+    def run(self, batches: list[EdgeBatch]) -> list[Span]:
+        """Take these batches, each of them looked up while those before it are computed."""
+        timeline = self.timeline
+        timeline.spans.clear()
+        ready: queue.Queue[EdgeBatch] = queue.Queue(1)
+
+        def ingest() -> None:
+            for epoch, batch in enumerate(batches):
+                ids = sources(batch.keys).astype(np.int64), destinations(batch.keys).astype(np.int64)
+                with timeline.on_host(INGEST, "index", epoch):
+                    src, dst = self.index.insert_edges(*ids)
+                    found = EdgeBatch(pack(src, dst), batch.ops, batch.weights)
+                ready.put(found)
+
+        thread = threading.Thread(target=ingest)
+        thread.start()
+        for timeline.epoch in range(len(batches)):
+            batch = ready.get()
+            with timeline.on_host(ENGINE, "epoch"):
+                with timeline.on_host(ENGINE, "fill pinned columns"):
+                    columns = self.graph.columns(len(batch), weighted=True)
+                    columns.keys[:], columns.ops[:] = batch.keys, batch.ops
+                    assert columns.weights is not None
+                    columns.weights[:] = batch.weights
+                change = self.graph.apply(columns, self.n)
+                runs = self.engine.refresh(change)
+                assert all(run.error is None and run.on_device for run in runs), runs
+                with timeline.on_host(ENGINE, "publish"):
+                    self.publish({run.id: run.refresh.changed for run in runs if run.refresh is not None})
+            timeline.settle()
+        thread.join()
+        assert self.graph.device_lost is None, self.graph.device_lost
+        return [span for span in timeline.spans if span.epoch >= WARM_UP]
+
+
+def timeline(edges: Edges, batches: list[int], repeats: int) -> tuple[list[Row], list[Row]]:
+    """A row for each part of an epoch, in the order in which they begin: medians over epochs, since the epoch's
+    begin on the engine thread. And all spans."""
+    bench = Bench(edges)
+    rows, spans = [], []
+    try:
+        for size in batches:
+            taken: list[EdgeBatch] = []
+            for _ in range((WARM_UP + repeats + 1) // 2):
+                there = mixed_batch(edges, size)
+                taken += [on_host(there), on_host(inverse(edges, there))]
+            found = bench.run(taken)
+            rows += parts(size, found)
+            spans += [{"batch": size, **span._asdict()} for span in found]
+    finally:
+        bench.close()
+    return rows, spans
+
+
+def parts(size: int, spans: list[Span]) -> list[Row]:
+    begins = {span.epoch: span.begin_us for span in spans if span.name == "epoch"}
+    kinds: dict[tuple[str, str], list[Span]] = {}
+    for span in spans:
+        kinds.setdefault((span.lane, span.name), []).append(span)
+    rows = [
+        {"batch": size, "where": lane, "what": name}
+        | {"begins us": median(span.begin_us - begins[span.epoch] for span in found)}
+        | {"ends us": median(span.end_us - begins[span.epoch] for span in found)}
+        | {"takes us": median(span.end_us - span.begin_us for span in found), "times": len(found)}
+        for (lane, name), found in kinds.items()
+    ]
+    return sorted(rows, key=lambda row: (row["begins us"], -row["takes us"]))
+
+
+def on_host(batch: EdgeBatch) -> EdgeBatch:
+    return EdgeBatch(*(cupy.asnumpy(column) for column in (batch.keys, batch.ops, batch.weights)))
