@@ -15,9 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+_whole = False
+
+
+def examples(n: int) -> int:
+    """How many examples of n Hypothesis tries: a third, but ten at least; it tries others in each run."""
+    return n if _whole else max(n // 3, min(n, 10))
+
 
 def settle(config: pytest.Config) -> None:
     """Draw the seed, if none is given; one of several processes side by side gets that of the first."""
+    global _whole
+    _whole = bool(config.getoption("--run-long"))
     if config.option.sample_seed is None:
         drawn_here = int(np.random.SeedSequence().generate_state(1)[0])
         config.option.sample_seed = getattr(config, "workerinput", {}).get("sample_seed", drawn_here)

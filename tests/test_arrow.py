@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.errors import ConfigError
@@ -74,7 +75,7 @@ rows_of = {
 }
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from(["int", "string"]), st.booleans(), st.booleans(), st.integers(1, 4))
 def test_a_stream_is_what_columns_of_msgpack_are(
     data: st.DataObject, kind: str, wide: bool, dictionaries: bool, cut: int
@@ -247,7 +248,7 @@ SEEDS = [
 ]
 
 
-@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(400), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from(["int", "string"]))
 def test_no_bytes_can_stop_the_stream(data: st.DataObject, kind: str) -> None:
     value = bytearray(data.draw(st.sampled_from([*SEEDS, b""])))

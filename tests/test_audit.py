@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from histories import deletes, inserts, random_history, rmat_edges, small_histories
 from hypothesis import given, settings
+from sampling import examples
 
 from graphtide.compute import registry
 from graphtide.compute.audit import auditor as module
@@ -115,7 +116,7 @@ def two_islands(directed: bool = True, weighted: bool = True) -> Kept:
 # -- what is right passes -------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(small_histories())
 def test_a_pass_over_a_right_state_finds_nothing(history) -> None:
     kept = Kept(directed=history.directed)

@@ -13,6 +13,7 @@ import fastavro
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from graphtide.daemon.ingest.avro import DEPTH_MAX, NODES_MAX, STEPS_MIN, Layout, layout
 from graphtide.daemon.ingest.captured import Path, Wanted
@@ -88,7 +89,7 @@ envelopes = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(envelopes, min_size=1, max_size=5))
 def test_reads_what_is_wanted_as_fastavro_wrote_it(values: list[dict[str, Any]]) -> None:
     found, bad = laid_out(ENVELOPE, PATHS).read([encoded(ENVELOPE, value) for value in values])
@@ -268,7 +269,7 @@ def test_types_that_stand_for_too_many_values() -> None:
         layout(text, (), Wanted([]))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=4))
 def test_no_bytes_can_stop_the_stream(records: list[bytes]) -> None:
     for schema in (ENVELOPE, CHAIN, doubling(5)):
@@ -292,7 +293,7 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(json_values)
 def test_no_schema_can_stop_the_stream(schema: Any) -> None:
     try:

@@ -18,6 +18,7 @@ from histories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from path_runs import PathRun, epochs_of
+from sampling import examples
 
 from graphtide.compute.paths import program as module
 from graphtide.compute.paths.bfs import BFS
@@ -55,7 +56,7 @@ class Run(PathRun):
         assert self.program.scalars() == found
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(small_histories(), st.sets(st.integers(0, 9), min_size=1, max_size=3))
 def test_any_history(history: History, sources: set[int]) -> None:
     run = Run(history.directed, tuple(sources))

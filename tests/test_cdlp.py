@@ -25,6 +25,7 @@ from histories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import Snapshot, counted_labels
+from sampling import examples
 
 from graphtide.compute import registry
 from graphtide.compute.program import ProgramError, Published, Refresh
@@ -160,7 +161,7 @@ class Spent(Memory):
 # -- histories ------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(history=small_histories(), rounds=st.sampled_from((1, 2, 3, 10, 30)))
 def test_any_history(history: History, rounds: int) -> None:
     play(Run(history.directed, rounds=rounds), history.epochs)

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from sampling import examples
 from waiting import until
 
 from graphtide.daemon import errors
@@ -375,7 +376,7 @@ def test_the_asynchronous_client_raises_the_same_errors():
 # -- the wire -----------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.sampled_from([np.int64, np.uint32, np.float32, np.float64, np.bool_, np.dtype(">i8")]).flatmap(
         lambda dtype: npst.arrays(dtype, st.integers(0, 50))
@@ -386,7 +387,7 @@ def test_columns_survive_the_wire(column):
     np.testing.assert_array_equal(back, column)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(npst.arrays(np.bool_, st.integers(0, 70)))
 def test_bitmaps_survive_the_wire(flags):
     packed = wire.pack_bitmap(flags)
@@ -401,7 +402,7 @@ values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.dictionaries(st.text(), values, max_size=3), max_size=5), st.data())
 def test_requests_are_read_alike_however_they_are_cut(params, data):
     stream = b"".join(wire.encode_request(i, "m", given) for i, given in enumerate(params))
@@ -418,7 +419,7 @@ def test_requests_are_read_alike_however_they_are_cut(params, data):
     assert reader.buffered_bytes == 0
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_or_waited_for_but_nothing_else(garbage):
     reader = wire.FrameReader(100)

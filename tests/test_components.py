@@ -21,6 +21,7 @@ from histories import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -135,7 +136,7 @@ def play(history: History, run: Run, *, oracle: bool = False) -> list[Refresh]:
     return done
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(small_histories(), st.integers(0, 50))
 def test_any_history(history: History, seed: int) -> None:
     play(history, Run(history.directed, seed), oracle=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from graphtide.daemon.client.addresses import TcpAddress, UnixAddress
 from graphtide.daemon.config import settings as declared
@@ -305,7 +306,7 @@ def test_the_socket_has_no_name_that_others_could_take_first(monkeypatch: pytest
         assert folder == (Path("/run") if user == 0 else Path()), "a folder that all may write is no place for it"
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.text(max_size=40))
 def test_any_text_of_a_variable_is_a_value_and_never_a_crash(text: str) -> None:
     value = parse_text(text)

@@ -22,6 +22,7 @@ from histories import (
     small_histories,
 )
 from hypothesis import given, settings
+from sampling import examples
 
 from graphtide.compute import registry
 from graphtide.compute.cores import KCore, kcore, peel, sweep
@@ -100,7 +101,7 @@ def mixed(rng: np.random.Generator, run: Run, n: int) -> Epoch:
     return epoch_of(moves, n)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(history=small_histories())
 def test_any_history(history: History) -> None:
     run = Run(history.directed)

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka import KafkaProducer
 from running import Daemon
+from sampling import examples
 
 from graphtide.daemon.ingest.decode import REASONS, Decoder
 from graphtide.daemon.ingest.named_columns import NamedColumns
@@ -193,7 +194,7 @@ def test_lines_of_events() -> None:
 Table = dict[int, tuple[int, int, int]]
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_the_graph_is_the_table(data: st.DataObject) -> None:
     """Random statements on a table with a number as its key, each pair at most once: the edges are its rows."""
@@ -228,7 +229,7 @@ rows = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
 @given(op=st.sampled_from("crudtm"), before=rows, after=rows, key=rows, payload=st.booleans())
 def test_no_event_can_stop_the_stream(op: str, before: Any, after: Any, key: Any, payload: bool) -> None:
     change = event(op, before, after)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from graphtide.daemon.ingest import decode_compiled, decode_text, sift
 from graphtide.daemon.ingest.barriers import is_barrier
@@ -121,14 +122,14 @@ def edge(row: Update) -> dict[str, Any]:
 # There and back
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(updates_of(int64))
 def test_msgpack_of_integers(rows: list[Update]) -> None:
     record = raw(encode_msgpack(**columns_of(rows)), "msgpack")
     assert good(Decoder().decode(record)) == rows
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(updates_of(strings))
 def test_msgpack_of_strings(rows: list[Update]) -> None:
     record = raw(encode_msgpack(**columns_of(rows, StringColumn.of)), "msgpack")
@@ -147,7 +148,7 @@ def test_msgpack_needs_only_src_and_dst() -> None:
         encode_msgpack([1, 2], [3, 4], weights=[1.0])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     rows=st.one_of(updates_of(int64), updates_of(strings)),
     form=st.sampled_from(["edges", "columns", "lines", "documents", "digits"]),
@@ -202,7 +203,7 @@ def write_csv(rows: list[Update], order: list[str], delimiter: str, quoting: Any
     return out.getvalue().encode()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     rows=st.one_of(updates_of(int64), updates_of(strings.filter(lambda text: not set(text) & set("\r\n\0")))),
     order=names,
@@ -221,7 +222,7 @@ def test_csv_in_any_column_order(
     assert good(headerless.decode(raw(value.partition(b"\n")[2], "csv", partition, 7))) == rows
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     rows=updates_of(int64, ops=1),
     fields=st.integers(2, 4),
@@ -328,7 +329,7 @@ real_texts = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(real_texts)
 @example("6.87420821189880371")
 @example("0.84564247727394104")
@@ -375,7 +376,7 @@ likely_line = st.lists(likely_field, max_size=6).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     lines=st.lists(st.one_of(line_text, likely_line), max_size=8),
     layout=st.sampled_from(
@@ -667,7 +668,7 @@ sifted_rows = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(rows=sifted_rows, domain=st.sampled_from(["unweighted", "non-negative", "any"]), apart=st.integers(0, 3))
 def test_a_record_of_rows_is_as_good_as_a_record_a_row(rows: list[Any], domain: Any, apart: int) -> None:
     """The good rows come in order; the letters hold exactly the bad ones, however few are kept apart."""
@@ -885,7 +886,7 @@ def test_bad_lines_leave_their_neighbours_alone_and_keep_their_offsets() -> None
 csv_lines = st.lists(st.sampled_from([b"I,1,2", b"D,3,4", b"x", b"", b"I,5,6,7", b'I,"8",9']), max_size=10)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(
     lines=csv_lines,
     cuts=st.sets(st.integers(1, 10)),
@@ -987,7 +988,7 @@ def mutated(draw: Any) -> tuple[str, bytes]:
     return encoding, bytes(value)
 
 
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=examples(600))
 @given(
     case=mutated(),
     kind=st.sampled_from(["int", "string"]),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from graphtide.daemon.ingest import decode_runs
 from graphtide.daemon.ingest.decode import Decoder, warm_up
@@ -277,7 +278,7 @@ def spoilt(document: dict[str, Any], how: list[tuple[str, Any]]) -> dict[str, An
     return document
 
 
-@settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_records_are_what_each_is_by_itself(data: st.DataObject) -> None:
     encoding, columns, known, names = data.draw(st.sampled_from(FORMS))
@@ -360,7 +361,7 @@ fields = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_lines_are_what_those_of_each_record_are(data: st.DataObject) -> None:
     encoding, given_, headers, known = data.draw(st.sampled_from(LAYOUTS))

@@ -18,6 +18,7 @@ from histories import History, deletes, inserts, random_history, small_histories
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core.dispatcher import Dispatcher
+from sampling import examples
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -174,7 +175,7 @@ vertex_ops = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(small_histories(), st.lists(vertex_ops, min_size=8, max_size=8))
 def test_programs_stay_true_while_vertices_come_and_go(
     history: History, operations: list[list[tuple[int, Op, int]]]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph, NaiveReport
+from sampling import examples
 
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op, destinations, sources
 from graphtide.gpma.host import array as pma
@@ -108,7 +109,7 @@ def _arcs(edges: EdgeList, name: dict[int, int]) -> dict[tuple[int, int], float]
     in_edges=st.booleans(),
     batches=st.lists(updates, min_size=1, max_size=8),
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_histories_with_vertex_operations_match_the_oracle(
     directed: bool, weighted: bool, in_edges: bool, batches: list[list[Update]]
 ) -> None:
@@ -138,7 +139,7 @@ def test_histories_with_vertex_operations_match_the_oracle(
 
 
 @given(directed=st.booleans(), history=updates, cuts=st.lists(st.integers(0, 14), max_size=4))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_cutting_a_history_otherwise_gives_the_same_graph(
     directed: bool, history: list[Update], cuts: list[int]
 ) -> None:

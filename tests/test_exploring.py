@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph
+from sampling import examples
 
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Vertices, pack
 from graphtide.partition.exploring import (
@@ -118,7 +119,7 @@ some = st.sets(st.integers(0, VERTICES + 2), max_size=VERTICES)
     targets=some,
     on_two_sides=st.booleans(),
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_what_is_found_is_what_the_oracle_finds(
     directed: bool,
     weighted: bool,

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph
 from packed_array_machine import as_dict
+from sampling import examples
 
 from graphtide.gpma.edges import MAX_UPDATES, EdgeBatch, EdgeList, Op, destinations, pack, sources
 from graphtide.gpma.host import array as array_module
@@ -66,7 +67,7 @@ update = st.tuples(
     in_weights=st.booleans(),
     batches=st.lists(st.lists(update, max_size=60), min_size=1, max_size=6),
 )
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 def test_histories_match_the_oracle(
     directed: bool,
     weighted: bool,

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph
+from sampling import examples
 from waiting import until
 
 from graphtide.daemon.engine.storage import StorageGate
@@ -450,7 +451,7 @@ update = st.tuples(
 ).map(lambda row: row if row[2] < 2 else (row[0], 0, *row[2:]))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     records=st.lists(st.lists(update, max_size=8), max_size=12),
     cuts=st.lists(st.integers(0, 12), max_size=6),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from histories import EdgeSet, Epoch, History, epoch_of, inserts, random_history, small_histories
 from hypothesis import given, settings
+from sampling import examples
 
 from graphtide.compute.links import NOW_SHIFT, SAME, Links, changed_links, lay_over, list_links
 from graphtide.gpma.edges import Op
@@ -60,7 +61,7 @@ class Watched:
         self.graph.close()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(history=small_histories())
 def test_any_history(history: History) -> None:
     watched = Watched(directed=history.directed)

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 from running import Daemon
+from sampling import examples
 from test_arrow import batch, stream
 from typer.testing import CliRunner
 
@@ -97,7 +98,7 @@ def csv(rows: list[tuple[Any, ...]]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_it_is_what_streaming_makes(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Random inserts and deletions over and over on a few edges, in several files of several forms."""

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from sampling import examples
 
 from graphtide.daemon.client.addresses import TcpAddress
 from graphtide.daemon.client.wire import LATENCY_BUCKETS_SECONDS
@@ -180,7 +181,7 @@ def test_structures_that_are_gone_no_longer_show() -> None:
     assert memory == {("index",): 11}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     hnp.arrays(np.float64, st.integers(0, 30), elements=st.floats(0, 100)),
     st.integers(0, 2**32),

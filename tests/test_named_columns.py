@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.ingest.decode import REASONS, Decoder
@@ -163,7 +164,7 @@ def test_a_header_line_must_have_all_that_is_named() -> None:
     assert rows(decoder({"src": "from_account", "dst": "dst"}).decode(raw(value, "csv"))) == [(1, 3, 1, 1.0, NOW)]
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(st.integers(-3, 3), st.integers(-3, 3), st.sampled_from("cud"), st.floats(0, 9, width=32)),
@@ -197,7 +198,7 @@ documents = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
 @given(documents, st.sampled_from(["int", "string"]))
 def test_no_document_can_stop_the_stream(document: Any, kind: str) -> None:
     given_ = decoder(TRANSFERS, kind).decode(raw(document))

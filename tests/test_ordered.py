@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from graphtide.daemon.ingest.barriers import LATE_MAX, Barriers
 from graphtide.daemon.ingest.ordered import OrderedReader, Step
@@ -556,7 +557,7 @@ class Life:
             self.order.cut(self.checkpoints[0][0])
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(seed=st.integers(0, 2**32), partitions=st.integers(1, 4), damaged=st.booleans())
 def test_whatever_was_shown_is_reached_again(seed: int, partitions: int, damaged: bool) -> None:
     """Daemons die one after the other; each must reach what those before it have shown, and goes on from there.

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from kafka import KafkaConsumer, TopicPartition
 from naive import NaiveGraph
 from running import Daemon
+from sampling import examples
 
 from graphtide.daemon.records.barrier import HEADERS, barrier_id
 from graphtide.daemon.records.columns import UpdateColumns
@@ -74,7 +75,7 @@ def conflict(one: Update, other: Update, kind: str) -> bool:
 
 @pytest.mark.parametrize("kind", ["int", "string"])
 @given(given_=blocks, seed=st.integers(0, 2**32 - 1))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_any_interleaving_between_barriers_gives_the_same_graph(
     kind: str, given_: list[list[Update]], seed: int
 ) -> None:
@@ -94,7 +95,7 @@ def test_any_interleaving_between_barriers_gives_the_same_graph(
 
 @pytest.mark.parametrize("kind", ["int", "string"])
 @given(rows=st.lists(updates, min_size=1, max_size=25))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_no_barrier_stands_where_none_is_needed(kind: str, rows: list[Update]) -> None:
     """Within a block: the fewest that keep every two updates that must not change places apart. What others wrote
     before counts as an edge to whatever is deleted first."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from histories import real_history, road_batches
 from hypothesis import HealthCheck, given, settings
+from sampling import examples
 from walks import (
     SHAPES,
     WalkHistory,
@@ -72,7 +73,7 @@ def residual(program: PageRank, graph: Graph) -> np.ndarray:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("divided", [False, True])
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(history=walk_histories())
 def test_every_epoch_of_any_history_is_within_its_bound(divided: bool, history: WalkHistory) -> None:
     """Edges, and vertices that are deleted and come back."""

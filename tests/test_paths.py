@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 from naive import best_values
 from own_programs import Fading, Reached, Within
 from path_runs import Invalidated, PathRun, epochs_of
+from sampling import examples
 
 from graphtide.compute import pieces
 from graphtide.compute.paths import form as path_form
@@ -132,7 +133,7 @@ class Run(PathRun):
 
 
 @every_case
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(history=small_histories(), sources=st.sets(st.integers(0, 9), min_size=1, max_size=3))
 def test_any_history(name: str, history: History, sources: set[int]) -> None:
     run = Run(name, history.directed, tuple(sources))

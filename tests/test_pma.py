@@ -24,6 +24,7 @@ from hypothesis.stateful import initialize, rule
 from numba.core.dispatcher import Dispatcher
 from packed_array_machine import VERTICES, ArrayMachine, Leaves
 from packed_array_machine import as_dict as columns_as_dict
+from sampling import examples
 
 from graphtide.gpma import address_space
 from graphtide.gpma.edges import LOW, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights, pack
@@ -87,7 +88,7 @@ class OnHost:
     """Arrays of the host."""
 
     largest = 1500
-    settings = settings(max_examples=150, stateful_step_count=14, deadline=None)
+    settings = settings(max_examples=examples(150), stateful_step_count=14, deadline=None)
 
     def array(self, *, weighted: bool) -> PackedMemoryArray:
         return PackedMemoryArray(weighted=weighted)

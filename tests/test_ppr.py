@@ -8,6 +8,7 @@ import pytest
 from histories import real_history
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 from walks import (
     SHAPES,
     Edges,
@@ -76,7 +77,7 @@ def check(program: Walker, graph: Graph, report: Refresh) -> None:
     assert not values[~graph.alive].any()
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(walk_histories(), st.lists(st.integers(0, 14), min_size=1, max_size=3, unique=True))
 def test_every_epoch_of_any_history_is_within_its_bound(history: WalkHistory, sources: list[int]) -> None:
     """Sources become known late, are deleted and come back, and dangle, among everything else."""

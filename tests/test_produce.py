@@ -19,6 +19,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
+from sampling import examples
 
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.ingest.decode import Decoder
@@ -68,14 +69,14 @@ def file_rows(path: Path, accepts: Accepts = ANYTHING) -> list[tuple[object, ...
 
 
 @given(ids=st.lists(INT64, min_size=1, max_size=30), partitions=st.integers(1, 1000))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_integers_are_placed_as_kafka_places_their_bytes(ids: list[int], partitions: int) -> None:
     expected = [(murmur2(i.to_bytes(8, "little", signed=True)) & 0x7FFFFFFF) % partitions for i in ids]
     assert partition_of(np.array(ids, np.int64), partitions).tolist() == expected
 
 
 @given(ids=st.lists(st.text(max_size=12), min_size=1, max_size=20), partitions=st.integers(1, 1000))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_strings_are_placed_as_kafka_places_their_utf8(ids: list[str], partitions: int) -> None:
     expected = [(murmur2(i.encode()) & 0x7FFFFFFF) % partitions for i in ids]
     assert partition_of(StringColumn.of(ids), partitions).tolist() == expected
@@ -135,7 +136,7 @@ def naive_window(events: list[tuple[int, int, int]], window: int) -> list[tuple[
     edges=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 6)), max_size=40),
     window=st.integers(1, 12),
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_a_window_deletes_what_was_not_renewed(edges: list[tuple[int, int, int]], window: int) -> None:
     times = np.cumsum([gap for _, _, gap in edges], dtype=np.int64)
     src, dst = (np.array([edge[i] for edge in edges], np.int64) for i in (0, 1))

@@ -8,6 +8,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from graphtide.daemon.ingest.captured import Path, Wanted
 from graphtide.daemon.ingest.decode_columns import Bad
@@ -118,7 +119,7 @@ def laid_out(*paths: Path, which: tuple[int, ...] = ALL, time: Path | None = Non
 EVERY: list[Path] = [(f"{letter}_{kind}",) for letter in "ab" for kind in KINDS]
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.fixed_dictionaries({}, optional={name: KINDS[name[2:]] for (name,) in EVERY}), max_size=4))
 def test_reads_scalars_as_google_wrote_them(values: list[dict[str, Any]]) -> None:
     """What was not set is what a reader of Google's would get; where that can be told, it is null."""
@@ -285,7 +286,7 @@ def test_schemas_that_are_of_no_use(text: str, why: str) -> None:
     assert (caught.value.reason, caught.value.detail) == ("bad-schema", f"the Protobuf schema {why}")
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=4))
 def test_no_bytes_can_stop_the_stream(records: list[bytes]) -> None:
     plan = laid_out(("inner", "again", "inner", "number"), *EVERY)
@@ -296,7 +297,7 @@ def test_no_bytes_can_stop_the_stream(records: list[bytes]) -> None:
         assert repr(document) == repr(again.documents()[0]) or row in bad
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(st.sampled_from(TEXT.split()), max_size=60).map(" ".join))
 def test_no_schema_can_stop_the_stream(text: str) -> None:
     try:

@@ -25,6 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka import KafkaProducer
 from running import Daemon
+from sampling import examples
 from schema_registry import SchemaRegistry, framed
 from waiting import until
 
@@ -396,7 +397,7 @@ def test_what_is_no_record(registry: SchemaRegistry) -> None:
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.binary(max_size=40), max_size=4), st.booleans())
 def test_no_bytes_can_stop_the_stream(registry: SchemaRegistry, values: list[bytes], events: bool) -> None:
     numbers = [registry.register("fuzz", schema, kind, number=at) for at, (schema, kind) in FUZZED.items()]

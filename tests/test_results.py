@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from graphtide.daemon.errors import Unavailable
 from graphtide.daemon.serve import results, shared_memory
@@ -114,7 +115,7 @@ def histories(draw):
     return draw(st.lists(st.tuples(st.integers(0, 700), change, change), min_size=1, max_size=12))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(histories(), st.integers(0, 2**32))
 def test_readers_see_exactly_what_was_published(history, seed):
     random = np.random.default_rng(seed)
@@ -144,7 +145,7 @@ def test_readers_see_exactly_what_was_published(history, seed):
         assert snapshot.programs["p"].published.scalars == {"norm": number}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.integers(0, 700), st.lists(st.integers(0, 10_000), max_size=9)), min_size=1, max_size=10)
 )

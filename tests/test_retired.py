@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 from waiting import until
 
 from graphtide.daemon.errors import SourceError
@@ -227,7 +228,7 @@ def test_names_far_from_the_last_ones_are_looked_at_in_turn(
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_any_history_reads_every_line_once(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """Files come, grow, and are deleted once they are retired; checkpoints are made, and gone back to."""
     folder, random_ = tmp_path_factory.mktemp("history"), random.Random(seed)

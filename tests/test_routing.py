@@ -10,6 +10,7 @@ from crews import THREADS, crew
 from crews import crews as crews
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from graphtide.gpma.edges import EdgeBatch, destinations, pack, sources, transpose
 from graphtide.partition import routing, scanning, turning
@@ -65,7 +66,7 @@ def check(part: RoutedBatch, wanted: tuple[list[Row], list[Row] | None], *, in_w
     threads=st.sampled_from(THREADS),
     updates=st.lists(update, max_size=60),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_every_update_is_in_order_at_its_owner(
     kind: str,
     owner: list[int],

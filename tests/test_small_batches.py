@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph
 from packed_array_machine import as_dict
+from sampling import examples
 
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, pack, sources
 from graphtide.gpma.host.array import PackedMemoryArray
@@ -151,7 +152,7 @@ class Source:
         max_size=25,
     ),
 )
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 def test_contents_and_reports_are_those_of_the_ordinary_way(
     options: dict[str, bool], seed: int, held: int, shapes: list[tuple[int, float, int | None, int]]
 ) -> None:
@@ -181,7 +182,7 @@ def test_contents_and_reports_are_those_of_the_ordinary_way(
         max_size=5,
     ),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_one_call_gives_what_the_model_gives(
     options: dict[str, bool], batches: list[list[tuple[int, int, int, int]]]
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph
 from numba.core.dispatcher import Dispatcher
+from sampling import examples
 from waiting import until
 
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, sources
@@ -89,7 +90,7 @@ step = st.one_of(
     steps=st.lists(step, max_size=12),
     seed=st.integers(0, 2**32),
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_a_copy_among_batches_is_the_graph_after_the_last(
     directed: bool, weighted: bool, piece: int, loaded: int, steps: list[tuple[str, int]], seed: int
 ) -> None:

@@ -19,6 +19,7 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from graphtide.daemon.errors import ConfigError, SourceError
 from graphtide.daemon.ingest.spool import SpoolSource
@@ -65,7 +66,7 @@ def test_a_name_tells_encoding_and_compression() -> None:
 
 
 @given(payloads=st.lists(st.binary(min_size=1, max_size=40), max_size=8), cut=st.integers(0, 400))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_whole_frames_come_back_and_an_incomplete_one_waits(payloads: list[bytes], cut: int) -> None:
     data = b"".join(map(frame, payloads))
     found = list(frames(data[:cut]))
@@ -177,7 +178,7 @@ def _line(body: bytes) -> bytes:
 
 
 @given(history=histories(), block=st.integers(1, 64), bytes_max=st.integers(1, 200))
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_growth_and_any_restart_reads_every_byte_once(
     tmp_path: Path, history: tuple[list[tuple[str, bytes]], list[int]], block: int, bytes_max: int
 ) -> None:

@@ -23,6 +23,7 @@ from histories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from path_runs import PathRun, epochs_of
+from sampling import examples
 
 from graphtide.compute.counts import sspaths
 from graphtide.compute.counts.kernels import LIMIT
@@ -69,7 +70,7 @@ class Run(PathRun):
         return [float(min(count, 2**53)) for count in paths]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(small_histories(), st.sets(st.integers(0, 9), min_size=1, max_size=3))
 def test_any_history(history: History, sources: set[int]) -> None:
     run = Run(history.directed, tuple(sources))
@@ -199,7 +200,7 @@ def layers(depth: int) -> list[tuple[int, int]]:
     return [*first, *((3 * k + a, 3 * k + 3 + b) for k in range(depth - 1) for a in (1, 2, 3) for b in (1, 2, 3))]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(small_histories(vertices_max=15, epochs_max=6), st.integers(28, 33))
 def test_any_history_around_the_limit(history: History, first: int) -> None:
     """3^33 is below 2^53 and 3^34 above: layers near these lose edges and get others; some leave, and saturate."""

@@ -21,6 +21,7 @@ from histories import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from graphtide.compute import registry
 from graphtide.compute.program import Published, Refresh
@@ -110,7 +111,7 @@ def clique(vertices: Sequence[int]) -> list[tuple[int, int]]:
     return [(u, v) for u in vertices for v in vertices if u < v]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(history=small_histories())
 def test_any_history(history: History) -> None:
     run = Run(history.directed)
@@ -566,7 +567,7 @@ def test_what_a_change_missed_is_found(directed: bool) -> None:
 
 
 @both_ways
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(seed=st.integers(0, 2**32))
 def test_a_restored_program_goes_on(directed: bool, seed: int) -> None:
     """And starts over where the one that never stopped does."""

@@ -16,6 +16,7 @@ from crews import crews as crews
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
+from sampling import examples
 from waiting import PATIENCE_S, until
 
 from graphtide.daemon.serve.shared_memory import SharedMap, allocate
@@ -64,7 +65,7 @@ def _compiled() -> None:
         warm_up(kind)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(batches=either(lambda ids: st.lists(st.lists(ids, min_size=1), max_size=8)))
 def test_numbers_ids_like_a_dictionary(batches: list[list[Any]]) -> None:
     kind: Kind = "string" if batches and isinstance(batches[0][0], str) else "int"
@@ -82,7 +83,7 @@ def test_numbers_ids_like_a_dictionary(batches: list[list[Any]]) -> None:
         assert listed(index.external(everything)) == list(model)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     edges=either(lambda ids: st.lists(st.tuples(ids, ids), min_size=1, max_size=40)),
     cut=st.integers(0, 40),
@@ -371,7 +372,7 @@ def test_a_vertex_that_is_none_has_no_external_id(kind: Kind) -> None:
     assert len(index.external(np.empty(0, np.uint32))) == 0
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(ids=either(lambda ids: st.lists(ids, min_size=1, unique=True)))
 def test_orders_by_external_id(ids: list[Any]) -> None:
     index = VertexIndex.create("string" if isinstance(ids[0], str) else "int")
@@ -510,7 +511,7 @@ def test_refuses_a_damaged_state() -> None:
         numbers.state(1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(left=st.lists(string_ids, max_size=20), right=st.lists(string_ids, max_size=20), data=st.data())
 def test_string_columns(left: list[str], right: list[str], data: st.DataObject) -> None:
     both = concatenate_ids([StringColumn.of(left), StringColumn.of(right)])
@@ -529,7 +530,7 @@ def test_string_columns(left: list[str], right: list[str], data: st.DataObject) 
 def test_vertices_go_to_other_ids_like_in_a_dictionary() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         vertex_index_machine.Index,
-        settings=settings(deadline=None, max_examples=150, stateful_step_count=40),
+        settings=settings(deadline=None, max_examples=examples(150), stateful_step_count=40),
     )
 
 

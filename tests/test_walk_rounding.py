@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from sampling import examples
 from walks import Update, WalkHistory, apply, new_graph, random_edges, solved, walk_histories
 
 from graphtide.compute.walks import pagerank, ppr
@@ -96,7 +97,7 @@ def test_histories_that_drifted_out_of_the_bound(seed: int, divided: bool) -> No
     run_pagerank(directed, 0.99, 1e-8, steps, divided=divided)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(history=walk_histories())
 def test_residuals_are_off_by_no_more_than_is_kept(history: WalkHistory) -> None:
     run_pagerank(history.directed, history.damping, history.tolerance, history.steps)
@@ -167,7 +168,7 @@ def run_ppr(directed: bool, damping: float, tolerance: float, steps: Steps) -> N
     graph.close()
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(history=walk_histories())
 def test_ppr_residuals_are_off_by_no_more_than_is_kept(history: WalkHistory) -> None:
     run_ppr(history.directed, history.damping, history.tolerance, history.steps)
