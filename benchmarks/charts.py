@@ -1,10 +1,11 @@
-"""Charts as SVG, written by hand: lines and groups of bars over logarithmic axes."""
+"""Charts as SVG, written by hand: lines and groups of bars over logarithmic axes, and dashboards over time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 74, 176, 44, 56
@@ -85,6 +86,64 @@ def bars(title: str, y_title: str, groups: Sequence[str], series: Mapping[str, S
     return _whole([*parts, *_legend(list(series))])
 
 
+CELL, LEGENDS = (50, 22), 6
+"""Of a dashboard: pixels of its grid, and so many series of a panel are named, the largest."""
+
+
+def dashboard(title: str, panels: Sequence[Mapping[str, Any]], seconds: float) -> str:
+    """Panels at their places, with lines over so many seconds, from the least value (0 at most) to the largest.
+
+    Of each: ``title``, ``place`` (x, y, w, h in a grid of 24 columns), ``unit`` (as Grafana names it, or None) and
+    ``series`` (points by name, None for the heading of those below).
+    """
+    top = 40
+    bottom = top + CELL[1] * max(panel["place"]["y"] + panel["place"]["h"] for panel in panels)
+    parts = [_text(12, 26, title, size=16)]
+    for panel in panels:
+        place = panel["place"]
+        x, y = place["x"] * CELL[0] + 6, top + place["y"] * CELL[1]
+        parts += [
+            f'<g transform="translate({x} {y})">',
+            *_panel(panel, place["w"] * CELL[0] - 12, seconds),
+            "</g>",
+        ]
+    return _whole(parts, 24 * CELL[0], bottom + 8)
+
+
+def _panel(panel: Mapping[str, Any], width: float, seconds: float) -> list[str]:
+    height = panel["place"]["h"] * CELL[1] - 8
+    if panel["series"] is None:
+        return [_text(2, height, panel["title"], size=14)]
+    frame = f'<rect width="{width}" height="{height}" fill="none" stroke="#d8d8d8"/>'
+    unit = f" [{panel['unit']}]" if panel["unit"] not in (None, "short") else ""
+    parts = [frame, _text(8, 15, f"{panel['title']}{unit}", size=11)]
+    given = {name: [one for one in points if math.isfinite(one[1])] for name, points in panel["series"].items()}
+    largest = {name: max(abs(value) for _, value in points) for name, points in given.items() if points}
+    named = sorted(largest, key=lambda name: -largest[name])
+    # What is 0 all the time is the same line for all.
+    drawn = {name: given[name] for place, name in enumerate(named) if place < LEGENDS or largest[name] > 0}
+    if not drawn:
+        return [*parts, _text(width / 2, height / 2, "no data", "middle", size=11)]
+    values = [value for points in drawn.values() for _, value in points]
+    low, high = min(*values, 0.0), max(*values, 0.0)
+    span = (high - low) or 1.0
+    left, right, begin, end = 48.0, width - 110, height - 10.0, 24.0
+    parts += [_text(left - 4, at, _short(value), "end", size=9) for at, value in ((end + 6, high), (begin, low))]
+    for number, (name, points) in enumerate(drawn.items()):
+        color = COLORS[number % len(COLORS)]
+        places = [
+            f"{left + at / seconds * (right - left):.1f},{begin - (value - low) / span * (begin - end):.1f}"
+            for at, value in points
+        ]
+        parts.append(f'<polyline points="{" ".join(places)}" fill="none" stroke="{color}" stroke-width="1.3"/>')
+        if number < LEGENDS:
+            parts.append(f'<rect x="{right + 6}" y="{20 + 14 * number}" width="7" height="7" fill="{color}"/>')
+            parts.append(_text(right + 16, 27 + 14 * number, name if len(name) < 19 else f"{name[:17]}…", size=9))
+    if len(named) > LEGENDS:
+        parts.append(_text(right + 6, 27 + 14 * LEGENDS, f"and {len(named) - LEGENDS} more", size=9))
+    return parts
+
+
 def _drawable(points: Points) -> Points:
     return [(x, y) for x, y in points if 0 < x < math.inf and 0 < y < math.inf]
 
@@ -129,6 +188,6 @@ def _short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _whole(parts: Sequence[str]) -> str:
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">'
-    return "\n".join([head, f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', *parts, "</svg>\n"])
+def _whole(parts: Sequence[str], width: int = WIDTH, height: int = HEIGHT) -> str:
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">'
+    return "\n".join([head, f'<rect width="{width}" height="{height}" fill="white"/>', *parts, "</svg>\n"])

@@ -4,7 +4,8 @@
 
 What a file holds is told by its contents: freshness against the rate of updates (``end_to_end.py``), what a
 program takes for a batch beside other libraries (``compute.py``), how much sooner more threads are done
-(``cores.py``), how long answers take beside ingest (``serve.py``). Each picture is an SVG, named by what it shows;
+(``cores.py``), how long answers take beside ingest (``serve.py``), the panels of the dashboards with a run's data
+(``dashboards.py``). Each picture is an SVG, named by what it shows;
 its title says on how many cores, and when.
 """
 
@@ -33,7 +34,11 @@ def pictures(found: dict[str, Any]) -> Iterator[Picture]:
     """
     about = f" ({found['machine']['cores']} cores, {found['machine']['date']})" if "machine" in found else ""
     rows = found.get("rows", [])
-    if "incremental" in found:
+    if "dashboards" in found:
+        for name, panels in found["dashboards"].items():
+            title = f"{name}: {found['parameters']['seconds']:g} seconds of a real run{about}"
+            yield f"dashboard-{name}", charts.dashboard(title, panels, found["parameters"]["seconds"])
+    elif "incremental" in found:
         yield from _refreshes(found["incremental"], about)
     elif "requests" in found:
         yield from _answers(found["requests"], about)

@@ -53,6 +53,31 @@ def test_points_stand_where_their_logarithms_are(charts: ModuleType) -> None:
         charts.lines("", "", "", {"one": [(0, 1)]})
 
 
+PANELS = [
+    {"title": "Stream", "place": {"x": 0, "y": 0, "w": 24, "h": 1}, "unit": None, "series": None},
+    {
+        "title": "Rates",
+        "place": {"x": 0, "y": 1, "w": 12, "h": 8},
+        "unit": "ops",
+        "series": {f"series {n} <&>": [(0.0, float("nan")), (0.0, 0.0), (60.0, 10.0 * n)] for n in range(1, 9)},
+    },
+    {"title": "Empty", "place": {"x": 12, "y": 1, "w": 12, "h": 8}, "unit": "short", "series": {}},
+]
+
+
+def test_panels_stand_at_their_places_with_lines_over_time(charts: ModuleType) -> None:
+    text = charts.dashboard("d", PANELS, 60.0)
+    found = drawn(text)
+    assert {"Stream", "Rates [ops]", "Empty", "no data", "and 2 more", "80", "0"} <= {*words(text)}
+    assert len(found["polyline"]) == 8
+    first, last = (
+        [float(point.split(",")[1]) for point in line.get("points").split()] for line in found["polyline"][::-7]
+    )
+    assert len(first) == 2 and first[0] == last[0] > first[1] > last[1], "from 0, what is no number left out"
+    xs = [float(point.split(",")[0]) for point in found["polyline"][0].get("points").split()]
+    assert 0 < xs[0] < xs[1] < 12 * charts.CELL[0]
+
+
 def test_bars_stand_in_groups(charts: ModuleType) -> None:
     found = drawn(charts.bars("t", "ms", ["g", "h"], {"one": [1, 100], "two": [10, float("nan")]}))
     heights = [float(bar.get("height")) for bar in found["rect"][1:4]]
@@ -77,6 +102,7 @@ def test_the_command_makes_a_picture_of_each_kind(tmp_path: Path) -> None:
         "end": {"machine": MACHINE, "rows": [row, {**row, "updates/s": 1e5}], "baseline": [row]},
         "compute": {"incremental": [{**refresh, "batch": batch} for batch in ("1", "10,000", "1 + 1 vertices")]},
         "cores": {"machine": MACHINE, "rows": threads},
+        "dash": {"machine": MACHINE, "parameters": {"seconds": 60.0}, "dashboards": {"overview": PANELS}},
     }
     for name, content in files.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
@@ -86,7 +112,7 @@ def test_the_command_makes_a_picture_of_each_kind(tmp_path: Path) -> None:
     texts = {path.name: path.read_text() for path in out.iterdir()}
     assert {*texts} == {
         *("answers-socket.svg", "answers-http.svg", "freshness.svg"),
-        *("refresh-bfs-rmat-18.svg", "threads-18.svg"),
+        *("refresh-bfs-rmat-18.svg", "threads-18.svg", "dashboard-overview.svg"),
     }
     assert len(drawn(texts["answers-http.svg"])["rect"]) == 1 + 6 + 3, "of all requests together"
     assert {"spool, p50", "spool, p99", "SciPy anew, p99"} <= {*words(texts["freshness.svg"])}
@@ -96,6 +122,7 @@ def test_the_command_makes_a_picture_of_each_kind(tmp_path: Path) -> None:
     assert "bfs after a batch, RMAT 18" in beside
     assert len(drawn(texts["refresh-bfs-rmat-18.svg"])["circle"]) == 4
     assert "bfs, 100" in words(texts["threads-18.svg"])
+    assert "overview: 60 seconds of a real run (16 cores, 2026-11-23)" in words(texts["dashboard-overview.svg"])
     (tmp_path / "other.json").write_text("{}")
     done = subprocess.run(
         [*map(str, command[:2]), str(tmp_path / "other.json"), "--out", str(out)],
