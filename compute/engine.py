@@ -211,8 +211,9 @@ class Engine:
         if change.deleted_vertices.size:  # a source may be among them, and may come back
             self._unresolved.update(id for id, program in self._programs.items() if program.sources)
         programs = [self._programs[id] for id, state in self._states.items() if state.state == "fresh"]
-        seconds = sorted(self._states[program.id].seconds for program in programs)
-        threads = self._threads if sum(seconds[:-1]) >= HANDED_OVER_S_MIN else 1
+        seconds = [self._states[program.id].seconds for program in programs]
+        beside = sum(seconds) - max(seconds, default=0.0)
+        threads = self._threads if beside >= HANDED_OVER_S_MIN else 1
         done = self._run_all(self._joined(programs), lambda group: self._refresh(group, change), threads)
         runs = [done[program.id] for program in programs]
         if self._graph.device is None or self._graph.owned:  # the home is where the rows are
@@ -234,10 +235,23 @@ class Engine:
     # -- inside -----------------------------------------------------------------------------------------
 
     def _run_all(
-        self, groups: Iterable[_Group], work: Callable[[_Group], list[ProgramRun]], threads: int
+        self, groups: Sequence[_Group], work: Callable[[_Group], list[ProgramRun]], threads: int
     ) -> dict[str, ProgramRun]:
-        """Run, longest first by the last measure; the runs by the ids of their programs."""
+        """Run all; the runs by the ids of their programs."""
         self._graph.require_own_process()
+        if len(groups) == 1:  # of a small refresh, what it takes to arrange several would be a tenth
+            done = {run.id: run for run in work(groups[0])}
+        else:
+            done = self._run_in_order(groups, work, threads)
+        for run in done.values():
+            state = "fresh" if run.error is None else "quarantined"
+            self._states[run.id] = ProgramState(state, run.error, run.seconds)
+        return done
+
+    def _run_in_order(
+        self, groups: Sequence[_Group], work: Callable[[_Group], list[ProgramRun]], threads: int
+    ) -> dict[str, ProgramRun]:
+        """Run, longest first by the last measure."""
         has_device = self._graph.device is not None
         waiting = deque(sorted(groups, key=lambda group: -sum(self._states[each.id].seconds for each in group)))
         on_device = [group for group in waiting if has_device and group[0].on_device]
@@ -260,9 +274,6 @@ class Engine:
         drain()
         for helper in helpers:
             helper.result()
-        for run in done.values():
-            state = "fresh" if run.error is None else "quarantined"
-            self._states[run.id] = ProgramState(state, run.error, run.seconds)
         return done
 
     def _joined(self, programs: Sequence[Program]) -> list[_Group]:
