@@ -149,10 +149,10 @@ class KCore(Program):
                 overlay = sweep.WITH_ENDED if is_first and n_ended else sweep.AS_IT_IS
                 level = sweep.rise(*state, reader, links, overlay, read_max, level_floor, self._degeneracy)
                 if level != sweep.DONE:
-                    # Where more is to come, no more than a change may read; else it is this or a start.
+                    # Where more is to come, no more than a change may read; about half of these rows are kept.
                     most = int(_ABOVE_SHARE * _entries(graph))
                     if is_first and n_ended:
-                        most = min(most, read_max - int(counts[sweep.N_READ]))
+                        most = min(most, 2 * (read_max - int(counts[sweep.N_READ])))
                     if not self._compute_from(level, graph, reader, links, overlay, most):
                         return False
             elif not rises and n_ended:
