@@ -130,8 +130,8 @@ class DevicePersonalisedPageRank(DeviceWalk):
     def _solved(self, sums: Sums, n_arcs: int) -> Solved:
         assert self._runs is not None
         rounded = _UNIT_ROUNDED * n_arcs + _ROUNDED * sums.norm
-        norm, size, total, rounded = (number / self._runs.unit for number in (*sums, rounded))
-        return Solved(norm, size, total, rounded)
+        unit = self._runs.unit
+        return Solved(sums.norm / unit, sums.size / unit, sums.total / unit, rounded / unit)
 
     def _take_over(self, graph: Graph, device: DeviceSide) -> None:
         state = self.host.state()

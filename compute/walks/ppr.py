@@ -190,9 +190,9 @@ class PersonalisedPageRank(RandomWalk):
     @property
     def error_bound(self) -> float:
         """The certified error in sum of the results (see the head of this file); 0 while there are none."""
-        size, norm, rounded = map(float, self._walks.sums[[SIZE, NORM, ROUNDED]])
         if not self._active.size:
             return 0.0
+        size, norm, rounded = map(self._walks.sums.item, (SIZE, NORM, ROUNDED))
         off = 2 * max(DRIFT * self._size_max(), ROUNDOFF * rounded)
         norm *= 1 - NORM_DRIFT
         # Rounding may leave a sum of nothing below zero.
@@ -299,8 +299,9 @@ class PersonalisedPageRank(RandomWalk):
         """Take what was solved elsewhere into the certificate, but not the columns; whether that holds then."""
         self._n = graph.n_vertices
         self._active = sources
-        self._walks.sums[[NORM, SIZE, TOTAL]] = solved.norm, solved.size, solved.total
-        self._walks.sums[ROUNDED] = solved.rounded / ROUNDOFF
+        sums = self._walks.sums
+        sums[NORM], sums[SIZE], sums[TOTAL] = solved.norm, solved.size, solved.total
+        sums[ROUNDED] = solved.rounded / ROUNDOFF
         if not sources.size:
             return True
         self._threshold = LEVEL * self._threshold_min(graph)
@@ -424,7 +425,7 @@ class PersonalisedPageRank(RandomWalk):
 
     def _size_max(self) -> float:
         """What |r| may be at most."""
-        return self.size_share * max(0.0, float(self._walks.sums[NORM]))
+        return self.size_share * max(0.0, self._walks.sums.item(NORM))
 
     def _threshold_min(self, graph: Graph) -> float:
         """With every residual under this for each out-edge, |r| is within its limit."""
