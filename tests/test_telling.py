@@ -102,7 +102,7 @@ class Served:
         self.subscriptions = Subscriptions(LimitsConfig())
         self.subscriptions.take_log(self.log)
         self.telling = telling.Telling(cast(Serving, self._serving()))
-        self._count(self.telling, "_advance", "_look", "_look_aside", "_look_together")
+        self._count(self.telling, "_advance", "_look", "_look_aside")
         self._count(self.log, "between")
 
     def _serving(self) -> Any:
@@ -246,55 +246,6 @@ def test_whoever_chose_vertices_is_told_without_a_look_at_what_each_epoch_change
     assert served.counts["between"] == served.counts["looked up"] == 0
     for k, client in enumerate(clients[:20]):
         assert client.known == served.values((ids_of(50) + k).tolist())
-
-
-def test_whoever_chose_vertices_of_his_own_is_looked_at_together_with_others(
-    serve: Callable[[int], Served], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One look for many, whatever their thresholds and wherever their vertices are; each is told what it lacks."""
-    monkeypatch.setattr(telling, "TOGETHER_MAX", 2000)
-    served = serve(N)
-    thresholds = [(0.0, 0.001, 0.01)[k % 3] for k in range(60)] + [0.0] * 20
-    scopes: list[Scope] = [Chosen(ids_of(50) + k, thresholds[k]) for k in range(60)]
-    scopes += [Chosen(np.array([ID + N + 5, ID + k]), 0.0) for k in range(20)]  # one of which is no vertex
-    clients = served.subscribe(scopes)
-    served.told(clients)
-    for _ in range(5):
-        served.counts.clear()
-        served.publish(np.arange(N))
-        served.told(clients)
-        assert served.counts["_look"] == served.counts["_advance"] == 0
-        assert 1 <= served.counts["_look_together"] <= 2
-    for client, threshold in zip(clients, thresholds, strict=True):
-        assert client.snapshots == 1 and len(client.known) in (1, 50)
-        for id, value in served.values(client.known).items():
-            assert abs(client.known[id] - value) <= threshold * client.known[id]
-
-
-def test_what_older_subscriptions_lack_comes_before_the_snapshot_of_a_newer_one(
-    serve: Callable[[int], Served],
-) -> None:
-    """Though they are looked at together with others."""
-    served = serve(N)
-    scopes: list[Scope] = [Chosen(ids_of(50) + k, 0.0) for k in range(5)]
-    clients = served.subscribe(scopes)
-    served.told(clients)
-    served.publish(np.arange(N))
-    connection, chosen = clients[0], Chosen(ids_of(7), 0.0)
-    served.subscriptions.add(
-        cast(OpenConnection, connection), "rank", chosen, served.reader.snapshot(), since=None, from_now=False
-    )
-    connection.snapshots = 0
-    pushed: list[int] = []
-    push = connection.push
-
-    def noting(message: bytes) -> None:
-        push(message)
-        pushed.append(connection.snapshots)
-
-    connection.push = noting  # type: ignore[method-assign]
-    served.told(clients)
-    assert pushed == [0, 1]
 
 
 def test_whoever_begins_without_a_snapshot_hears_only_of_what_changes_however_little_it_is(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from ...compute.program import ExternalId, Program, grown
 from ...gpma.edges import NO_VERTEX, Vertices, distinct
-from ...gpma.index.ids import IdColumn, StringColumn, concatenate_ids
+from ...gpma.index.ids import IdColumn, StringColumn
 from ..errors import LimitExceeded
 from .change_log import Changes, Passed, ProgramChanges
 from .results import ProgramResults, Snapshot
@@ -262,34 +261,16 @@ class Everyone:
 class _Sent:
     """What the client of chosen vertices was sent, by their places among them; nobody changes it.
 
-    ``dense``: ``NO_VERTEX`` where there is none. ``values``: of those that there are, and what was sent before of
-    those that went. ``unsure``: of which the client may have a value that is off by the threshold; None: of none.
-    ``n_vertices``: so many there were. ``lacks``: some of those chosen are none.
+    ``dense``: ``NO_VERTEX`` where there is none; ``there``: the others' places. ``values``: of the latter, and
+    what was sent before of those that went. ``unsure``: of which the client may have a value that is off by the
+    threshold; None: of none. ``n_vertices``: so many there were.
     """
 
     dense: Vertices
+    there: npt.NDArray[np.intp]
     values: Values
     unsure: Flags | None
     n_vertices: int
-    lacks: bool
-
-    @classmethod
-    def of(cls, dense: Vertices, values: Values, unsure: Flags | None, n_vertices: int) -> _Sent:
-        return cls(dense, values, unsure, n_vertices, bool((dense == NO_VERTEX).any()))
-
-    def then(self, dense: Vertices, at: npt.NDArray[np.intp], told: Values, n_vertices: int) -> _Sent:
-        """What was sent once these values are, at these places: others that are less than the threshold off stay
-        what the client has."""
-        known, unsure = self.values, self.unsure
-        if at.size:
-            known = Values(known.values.copy(), known.null.copy())
-            known.values[at], known.null[at] = told.values, told.null
-            if unsure is not None:
-                unsure = unsure.copy()
-                unsure[at] = False
-        if dense is self.dense:
-            return _Sent(dense, known, unsure, n_vertices, self.lacks)
-        return _Sent.of(dense, known, unsure, n_vertices)
 
 
 class Chosen:
@@ -302,143 +283,107 @@ class Chosen:
     resumes = True
 
     def __init__(self, ids: IdColumn, threshold: float) -> None:
-        self.ids = ids
-        self.threshold = threshold
-        self.sent: _Sent | None = None
+        self._ids = ids
+        self._threshold = threshold
+        self._sent: _Sent | None = None
         self._resuming = False
         self.topic: Hashable | None = ("chosen", _digest(ids), threshold)
 
     @property
     def position(self) -> Hashable:
-        if self.threshold:  # what was sent depends on all that was before
-            return self.sent, self._resuming
-        return self.sent is None, self._resuming
+        if self._threshold:  # what was sent depends on all that was before
+            return self._sent, self._resuming
+        return self._sent is None, self._resuming
 
     @property
     def needs_changes(self) -> bool:
-        return self._resuming or self.sent is None
+        return self._resuming or self._sent is None
 
     def size(self, n_vertices: int, n_touched: int, shared: Mapping[Any, Any]) -> int:
-        return len(self.ids)
+        return len(self._ids)
 
     def weight(self, n_vertices: int) -> int:
-        return len(self.ids)
-
-    def stands(self, look: Look) -> bool:
-        """It is known what was sent, so that ``look_together`` can compare with it."""
-        return look.passed is not None and not self._resuming and self.sent is not None
+        return len(self._ids)
 
     def look(self, look: Look) -> News:
-        if not self.stands(look):
+        sent = self._sent
+        if look.passed is None or self._resuming or sent is None:
             return self._anew(look)
-        (news,) = look_together(look, [self])
-        return replace(nothing(look.names), known=self.sent) if news is None else news
+        dense, there = self._found(look, look.passed, sent)
+        values = look.values(dense[there])
+        before = sent.values[there]
+        differ = values.null != before.null
+        differ |= ~values.null & _differ(values.values, before.values, self._threshold)
+        if dense is not sent.dense:
+            differ |= sent.dense[there] == NO_VERTEX
+        if sent.unsure is not None:
+            differ |= sent.unsure[there] & ~values.null & _differ(values.values, before.values, 0.0)
+        gone = np.empty(0, np.intp)
+        if dense is not sent.dense:
+            gone = np.flatnonzero((sent.dense != NO_VERTEX) & (dense == NO_VERTEX))
+        new = np.flatnonzero(differ)
+        at = there[new]
+        # Those whose values are less than the threshold off stay what the client has.
+        told = values[new]
+        known = sent.values
+        if new.size:
+            known = Values(known.values.copy(), known.null.copy())
+            known.values[at], known.null[at] = told.values, told.null
+        unsure = sent.unsure
+        if unsure is not None and new.size:
+            unsure = unsure.copy()
+            unsure[at] = False
+        now = _Sent(dense, there, known, unsure, look.snapshot.n_vertices)
+        return News(self._ids[at], told, self._ids[gone], lambda: self.adopt(now), now)
+
+    def _found(self, look: Look, passed: Passed, sent: _Sent) -> tuple[Vertices, npt.NDArray[np.intp]]:
+        """Dense ids of those chosen, and the places of those that have one: looked up if any may be others."""
+        missing = len(self._ids) - sent.there.size
+        if passed.has_moved:
+            dense = look.names.lookup_in(look.snapshot, self._ids)
+        elif missing and look.snapshot.n_vertices > sent.n_vertices:
+            dense, lacking = sent.dense.copy(), sent.dense == NO_VERTEX
+            dense[lacking] = look.names.lookup_in(look.snapshot, self._ids[lacking])
+        else:
+            return sent.dense, sent.there
+        if np.array_equal(dense, sent.dense):
+            return sent.dense, sent.there
+        return dense, np.flatnonzero(dense != NO_VERTEX)
 
     def know(self, look: Look) -> None:
         """The client has the values of this epoch, or wants to hear only of those that change after it."""
         self.adopt(self._anew(look).known)
-        assert self.sent is not None
-        if self.threshold:
-            self.sent = replace(self.sent, unsure=self.sent.dense != NO_VERTEX)
+        assert self._sent is not None
+        if self._threshold:
+            self._sent = replace(self._sent, unsure=self._sent.dense != NO_VERTEX)
 
     def _anew(self, look: Look) -> News:
         """For a client of which it is not known what it was sent, or that gets all that there is."""
         changes = look.changes
-        dense = look.names.lookup_in(look.snapshot, self.ids)
+        dense = look.names.lookup_in(look.snapshot, self._ids)
         there = np.flatnonzero(dense != NO_VERTEX)
         values = look.values(dense[there])
         if changes is None:
-            send, gone = np.full(there.size, True), np.full(len(self.ids), False)
+            send, gone = np.full(there.size, True), np.full(len(self._ids), False)
         else:
             touched = True if look.touched is None else members(dense[there], look.touched)
             send = members(dense[there], look.moved) | touched
-            gone = (dense == NO_VERTEX) & _among(self.ids, changes.gone)
-        blank = np.zeros(len(self.ids), values.values.dtype)
+            gone = (dense == NO_VERTEX) & _among(self._ids, changes.gone)
+        blank = np.zeros(len(self._ids), values.values.dtype)
         known = Values(blank, np.zeros(blank.size, bool))
         known.values[there], known.null[there] = values.values, values.null
         unsure = None
-        if changes is not None and self.threshold:
+        if changes is not None and self._threshold:
             unsure = dense != NO_VERTEX
             unsure[there[send]] = False
-        now = _Sent.of(dense, known, unsure, look.snapshot.n_vertices)
-        return self.news(there[send], values[send], gone, now)
-
-    def news(self, at: npt.NDArray[np.intp], values: Values, gone: npt.NDArray[Any], now: _Sent) -> News:
-        """That those at these places have these values, and some (places, or flags) are gone."""
-        return News(self.ids[at], values, self.ids[gone], lambda: self.adopt(now), now)
+        now = _Sent(dense, there, known, unsure, look.snapshot.n_vertices)
+        return News(self._ids[there[send]], values[send], self._ids[gone], lambda: self.adopt(now), now)
 
     def adopt(self, known: _Sent) -> None:
-        self.sent, self._resuming = known, False
+        self._sent, self._resuming = known, False
 
     def forget(self) -> None:
         self._resuming = True
-
-
-def look_together(look: Look, scopes: Sequence[Chosen]) -> list[News | None]:
-    """What each client of these lacks, all of which know one publication and stand (``Chosen.stands``).
-
-    None: nothing, nor is there anything to remember. Their vertices are looked up, read and compared as one
-    column: for those of one client most of the time would go by between the steps.
-    """
-    sent = [scope.sent for scope in scopes if scope.sent is not None]
-    edges = np.cumsum([0, *(one.dense.size for one in sent)])
-    was = np.concatenate([one.dense for one in sent])
-    dense = _found(look, scopes, sent, was)
-    there = dense != NO_VERTEX
-    values = look.values(dense)
-    differ = there & _have_changed(values, sent, np.repeat([scope.threshold for scope in scopes], np.diff(edges)))
-    gone = moved = np.empty(0, np.intp)
-    if dense is not was:
-        differ |= there & (was == NO_VERTEX)
-        gone = np.flatnonzero(~there & (was != NO_VERTEX))
-        moved = np.flatnonzero(dense != was)
-    told = np.flatnonzero(differ)
-    told_values, places = values[told], told - np.repeat(edges[:-1], np.diff(np.searchsorted(told, edges)))
-    rows = zip(
-        scopes, sent, _pairs(edges), _pairs(np.searchsorted(told, edges)), _pairs(np.searchsorted(gone, edges)),
-        _pairs(np.searchsorted(moved, edges)), strict=True,
-    )  # fmt: skip
-    news: list[News | None] = []
-    for scope, before, own, tells, goes, moves in rows:
-        is_elsewhere = moves.start < moves.stop
-        may_come = before.lacks and look.snapshot.n_vertices > before.n_vertices
-        if tells.start == tells.stop and not is_elsewhere and not may_come:
-            news.append(None)
-            continue
-        at, some = places[tells], told_values[tells]
-        now = before.then(dense[own].copy() if is_elsewhere else before.dense, at, some, look.snapshot.n_vertices)
-        news.append(scope.news(at, some, gone[goes] - own.start, now))
-    return news
-
-
-def _found(look: Look, scopes: Sequence[Chosen], sent: Sequence[_Sent], was: Vertices) -> Vertices:
-    """Dense ids of all that they chose: looked up where they may be others, else as they were."""
-    assert look.passed is not None
-    if look.passed.has_moved:
-        return look.names.lookup_in(look.snapshot, concatenate_ids([scope.ids for scope in scopes]))
-    if not any(one.lacks and look.snapshot.n_vertices > one.n_vertices for one in sent):
-        return was
-    dense, lacking = was.copy(), np.flatnonzero(was == NO_VERTEX)
-    ids = concatenate_ids([scope.ids for scope in scopes])
-    dense[lacking] = look.names.lookup_in(look.snapshot, ids[lacking])
-    return dense
-
-
-def _have_changed(values: Values, sent: Sequence[_Sent], thresholds: npt.NDArray[np.float64]) -> Flags:
-    """Of which of these values the clients have others, farther off than the threshold of each allows."""
-    known = np.concatenate([one.values.values for one in sent])
-    changed: Flags = ~values.null & _differ(values.values, known, thresholds)
-    if any(one.unsure is not None for one in sent):
-        nobody = np.zeros(values.null.size, bool)
-        unsure = [nobody[: one.dense.size] if one.unsure is None else one.unsure for one in sent]
-        changed |= np.concatenate(unsure) & ~values.null & _differ(values.values, known, 0.0)
-    changed |= values.null != np.concatenate([one.values.null for one in sent])
-    return changed
-
-
-def _pairs(edges: npt.NDArray[np.intp]) -> list[slice]:
-    """What lies between each two of these."""
-    return [*itertools.starmap(slice, itertools.pairwise(edges.tolist()))]
 
 
 def _digest(ids: IdColumn) -> bytes:
@@ -468,15 +413,12 @@ def _among(ids: IdColumn, others: IdColumn) -> Flags:
     return among
 
 
-def _differ(
-    values: npt.NDArray[Any], before: npt.NDArray[Any], threshold: float | npt.NDArray[np.float64]
-) -> Flags:
-    """Which values are farther from those before than this part of them (one for all, or for each its own)."""
+def _differ(values: npt.NDArray[Any], before: npt.NDArray[Any], threshold: float) -> Flags:
+    """Which values are farther from those before than this part of them."""
     differ: Flags = np.asarray(values != before, bool)
-    if np.any(threshold):
+    if threshold:
         with np.errstate(invalid="ignore"):
             now, then = values.astype(np.float64), before.astype(np.float64)
             near = np.abs(now - then) <= threshold * np.abs(then)
-            # Nothing is a part of what is infinite; and large integers may be others where their floats are equal.
-            differ &= ~(near & np.isfinite(then) & (np.asarray(threshold) > 0))
+            differ &= ~(near & np.isfinite(then))  # nothing is a part of what is infinite
     return differ

@@ -132,7 +132,7 @@ class Subscriptions:
 
     def _in_turn(self, groups: Iterable[Iterable[Subscription]]) -> Iterator[Subscription]:
         for subscription in itertools.chain.from_iterable(itertools.zip_longest(*groups)):
-            if subscription is not None and self.is_there(subscription):
+            if subscription is not None and self._is_there(subscription):
                 yield subscription
 
     def has_alike(self, subscription: Subscription) -> bool:
@@ -230,8 +230,7 @@ class Subscriptions:
             self._vertices_free -= more
             subscription.weight += more
 
-    def is_there(self, subscription: Subscription) -> bool:
-        """It has not ended."""
+    def _is_there(self, subscription: Subscription) -> bool:
         return self._by_connection.get(subscription.connection, {}).get(subscription.number) is subscription
 
     def _check_weight(self, connection: OpenConnection, more: int) -> None:

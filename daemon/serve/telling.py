@@ -10,7 +10,6 @@ a thread, with memory that is waited for, as that of other long answers.
 
 Those who ask the same of one program and know the same publication lack the same: what the first of them lacks is
 looked up and encoded once for all, of its epoch, in one round. So they stay together, however fast epochs follow.
-Those who chose vertices of their own are looked at together, some at a time: what each lacks is its own.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,7 +31,7 @@ from ..errors import GraphtideError, Unavailable, UnknownProgram
 from .asker import Asker, OpenConnection
 from .change_log import ChangeLog, Changes, Passed
 from .results import ProgramResults, Snapshot, copied
-from .scopes import Chosen, Look, News, NotAtOnce, Scope, depends_on, look_together, nothing, touched_since
+from .scopes import Look, News, NotAtOnce, Scope, depends_on, nothing, touched_since
 from .serving import Serving
 from .subscriptions import Subscription
 from .values import staleness
@@ -43,8 +41,6 @@ log = logging.getLogger(__name__)
 TURN_SECONDS = 0.001
 INLINE_MAX = 1024
 """So many vertices are looked at on the event loop; more in a thread."""
-TOGETHER_MAX = 1 << 10
-"""Of those who chose few so many vertices, or a few more, are looked at together: a part of a turn."""
 INLINE_BYTES = 1 << 16
 """So long may records of changes be that are read on the event loop."""
 SCAN_INLINE_MAX = 1 << 16
@@ -147,7 +143,8 @@ class Telling:
             if everyone:
                 self._alike, self._alike_free = {}, ALIKE_VERTICES_MAX
             turn_ends = time.perf_counter() + TURN_SECONDS
-            for _ in self._advanced(due):
+            for subscription in due:
+                self._advance(subscription)
                 if time.perf_counter() > turn_ends:
                     await asyncio.sleep(0)
                     turn_ends = time.perf_counter() + TURN_SECONDS
@@ -161,97 +158,9 @@ class Telling:
     def _log(self) -> ChangeLog:
         return self._subscriptions.log
 
-    def _advanced(self, due: Iterable[Subscription]) -> Iterator[None]:
-        """Send each what it lacks; whenever this yields others may have their turn."""
-        for some in self._grouped(due):
-            alone: Sequence[Subscription] = some
-            if len(some) > 1:
-                alone = yield from self._advanced_together(some)
-            for subscription in alone:
-                self._advance(subscription)
-                yield
-
-    def _grouped(self, due: Iterable[Subscription]) -> Iterator[list[Subscription]]:
-        """Those who can be looked at together, and everyone else alone.
-
-        Before one of a connection is looked at alone those of it that came up before are: a client that subscribes
-        is told what its older subscriptions lack before it gets the snapshot.
-        """
-        groups: dict[Hashable, list[Subscription]] = {}
-        sizes: Counter[Hashable] = Counter()
-        waiting: set[OpenConnection] = set()
-        for subscription in due:
-            scope, place = subscription.scope, subscription.place
-            together = isinstance(scope, Chosen) and not scope.needs_changes and len(scope.ids) <= INLINE_MAX
-            if not together or place is None or self._key(subscription) is not None:
-                if subscription.connection in waiting:
-                    yield from groups.values()
-                    groups, sizes, waiting = {}, Counter(), set()
-                yield [subscription]
-                continue
-            key = subscription.program, str(subscription.joined), place
-            groups.setdefault(key, []).append(subscription)
-            waiting.add(subscription.connection)
-            sizes[key] += subscription.weight
-            if sizes[key] >= TOGETHER_MAX:
-                yield groups.pop(key)
-                del sizes[key]
-        yield from groups.values()
-
-    def _advanced_together(self, group: Iterable[Subscription]) -> Generator[None, None, Sequence[Subscription]]:
-        """Send what each of several clients lacks who know the same publication, and yield as ``_advanced`` does;
-        returns whom to look at alone."""
-        reading = [one for one in group if self._may_be_told(one)]
-        if not reading:
-            return ()
-        try:
-            snapshot, news = self._serving.read(partial(self._look_together, reading))
-        except Unavailable:
-            return ()
-        except Exception:
-            return reading  # which of them it was shows then
-        yield
-        for subscription, found in news.items():
-            if not self._may_be_told(subscription):
-                continue  # by now: it ended, or has enough to read
-            try:
-                if found is None:
-                    subscription.place = snapshot.sequence
-                    self._nothing_new(subscription, snapshot)
-                else:
-                    self._tell_at_once(subscription, found)
-            except Exception as error:
-                self._fail(subscription, error)
-            yield
-        return [one for one in reading if one not in news]
-
-    def _may_be_told(self, subscription: Subscription) -> bool:
-        """It has not ended, its client reads, and nothing for it is on its way."""
-        told = subscription.working is None and subscription.connection.takes_more
-        return told and self._subscriptions.is_there(subscription)
-
-    def _look_together(
-        self, group: Sequence[Subscription], snapshot: Snapshot
-    ) -> tuple[Snapshot, dict[Subscription, _Found | None]]:
-        """An epoch, and what each of these lacks of it, None: nothing; without those to be looked at alone."""
-        place = group[0].place
-        assert place is not None
-        if place == snapshot.sequence:
-            return snapshot, dict.fromkeys(group)
-        result, passed = _results(snapshot, group[0]), self._passed_between(place, snapshot.sequence)
-        look = Look(self._serving, snapshot, result, None, None, self._serving.limits.vertices_max, passed=passed)
-        scopes = {one: one.scope for one in group if isinstance(one.scope, Chosen) and one.scope.stands(look)}
-        if passed is None or not scopes:
-            return snapshot, {}
-        stale, stamp = staleness(result), self._serving.stamp(snapshot)
-        found: dict[Subscription, _Found | None] = {}
-        for (one, scope), news in zip(scopes.items(), look_together(look, [*scopes.values()]), strict=True):
-            found[one] = None if news is None else _Found(snapshot, news, passed.epochs, stale, stamp, scope)
-        return snapshot, found
-
     def _advance(self, subscription: Subscription) -> None:
         """Send what one client lacks, or begin to, if it reads."""
-        if not self._may_be_told(subscription):
+        if subscription.working is not None or not subscription.connection.takes_more:
             return
         try:
             key = self._key(subscription)
@@ -263,7 +172,10 @@ class Telling:
                     return
                 if key is not None:
                     self._keep(key, found)
-            self._tell_at_once(subscription, found)
+            since = self._take(subscription, found)
+            for message in found.messages(subscription, since):
+                subscription.connection.push(message)
+            self._unless_told(subscription, found)
             return
         except _TooMany as many:
             size = many.size
@@ -278,12 +190,6 @@ class Telling:
         subscription.working = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _tell_at_once(self, subscription: Subscription, found: _Found) -> None:
-        since = self._take(subscription, found)
-        for message in found.messages(subscription, since):
-            subscription.connection.push(message)
-        self._unless_told(subscription, found)
 
     def _key(self, subscription: Subscription) -> Hashable | None:
         """Equal for all who lack the same now; None: nobody else can."""
