@@ -239,7 +239,8 @@ def _spread_kernel(names: Mapping[str, Any]) -> Kernel:
     own = {
         "publish": step(path_search.publish, names),
         "step_bound": step(path_search.step_bound, names),
-        "split": step(path_search.split_far, names),
+        "note": step(path_search.note_logged, names),
     }
+    own["split"] = step(path_search.split_far, {**names, **own})
     own["expand"] = step(path_search.expand_near, {**names, **own})
     return specialise(path_search.spread, {**names, **own})

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ...gpma.atomics import compare_swap, exchange, fetch_add, load, ordered_swap
 from ...gpma.edges import HALF, LOW, Keys, Vertices
-from ...gpma.intrinsics import prefetch
+from ...gpma.intrinsics import prefetch_to_read
 from ...gpma.rows import first_held, open_rows, runs, runs_on
 from ...gpma.splice import spliced
 from ...gpma.team import share
@@ -61,6 +61,7 @@ pull_level: Any = None
 list_frontier: Any = None
 expand: Any = None
 split: Any = None
+note: Any = None
 
 
 # -- level by level --------------------------------------------------------------------------------------------
@@ -312,15 +313,16 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
 class Piles(NamedTuple):
     """Vertices whose value is still to be pushed on: ``near`` in this step, ``far`` later.
 
-    ``near``, ``next_near``, ``far``: uint32[n]; ``is_near``, ``is_far``: uint8[n], 1 where listed;
+    ``near``, ``next_near``, ``far``, ``next_far``: uint32[n]; ``is_near``, ``is_far``: uint8[n], 1 where listed;
     ``gathered``: uint32[threads, 3, _GATHERED]; ``sample``: uint64[_SAMPLE]; ``tally``: int64[threads, 16];
-    ``cursor``: int64[64], four counters a cache line apart: the next piece, the ends of ``next_near``, of ``far``
-    and of the log.
+    ``cursor``: int64[80], five counters a cache line apart: the next piece, the ends of the near pile that is
+    filled, of the far one and of the log, and the edges of the near one.
     """
 
     near: Vertices
     next_near: Vertices
     far: Vertices
+    next_far: Vertices
     is_near: npt.NDArray[np.uint8]
     is_far: npt.NDArray[np.uint8]
     gathered: npt.NDArray[np.uint32]
@@ -329,7 +331,7 @@ class Piles(NamedTuple):
     cursor: npt.NDArray[np.int64]
 
 
-NEXT_PIECE, NEAR_END, FAR_END, LOG_END = 0, 16, 32, 48
+NEXT_PIECE, NEAR_END, FAR_END, LOG_END, NEAR_EDGES = 0, 16, 32, 48, 64
 
 
 def new_piles(n: int, threads: int) -> Piles:
@@ -338,12 +340,13 @@ def new_piles(n: int, threads: int) -> Piles:
         np.empty(n, np.uint32),
         np.empty(n, np.uint32),
         np.empty(n, np.uint32),
+        np.empty(n, np.uint32),
         np.zeros(n, np.uint8),
         np.zeros(n, np.uint8),
         np.empty((threads, 3, _GATHERED), np.uint32),
         np.empty(_SAMPLE, np.uint64),
         np.zeros((threads, 16), np.int64),
-        np.zeros(64, np.int64),
+        np.zeros(80, np.int64),
     )
 
 
@@ -425,31 +428,63 @@ def expand_near(t, word, listed, vertices, out, near, n_near, piece, piles, next
 
 
 @template
-def split_far(word, degrees, piles, near, far, n_far, passed, bound):  # type: ignore[no-untyped-def]
-    """Move what is within ``bound`` from the far pile to the near one: (near, far) counts, near edges.
+def split_far(t, word, degrees, piles, far, n_far, piece, near, next_far, passed, bound):  # type: ignore[no-untyped-def]
+    """Deal the far pile, in pieces drawn from the cursor: what is within ``bound`` is near, the rest stays far.
 
     Vertices within ``passed``, the bound before, were pushed on as near ones meanwhile and are dropped.
     """
-    is_near, is_far = piles.is_near, piles.is_far
-    n_near = np.int64(0)
-    kept = np.int64(0)
+    cursor, is_near, is_far = piles.cursor, piles.is_near, piles.is_far
+    own_near, own_far = piles.gathered[t, 0], piles.gathered[t, 1]
     edges = np.int64(0)
-    for k in range(n_far):
-        if k + AHEAD < n_far:
-            prefetch(word, np.int64(far[k + AHEAD]))
-        v = far[k]
-        value = word[v] >> HALF
-        if bound == NOTHING or not precedes(bound, value):
+    k_near = np.int64(0)
+    k_far = np.int64(0)
+    while True:
+        begin = fetch_add(cursor, NEXT_PIECE, piece)
+        if begin >= n_far:
+            break
+        for k in range(begin, min(begin + piece, n_far)):
+            if k + AHEAD < n_far:
+                prefetch_to_read(word, np.int64(far[k + AHEAD]))
+            v = far[k]
+            value = word[v] >> HALF
+            if bound != NOTHING and precedes(bound, value):
+                own_far[k_far] = v
+                k_far += 1
+                if k_far == _GATHERED:
+                    publish(own_far, k_far, next_far, cursor, FAR_END)
+                    k_far = np.int64(0)
+                continue
             is_far[v] = 0
             if passed == NOTHING or precedes(passed, value):
                 is_near[v] = 1
-                near[n_near] = v
-                n_near += 1
                 edges += np.int64(degrees[v])
-        else:
-            far[kept] = v
-            kept += 1
-    return n_near, kept, edges
+                own_near[k_near] = v
+                k_near += 1
+                if k_near == _GATHERED:
+                    publish(own_near, k_near, near, cursor, NEAR_END)
+                    k_near = np.int64(0)
+    publish(own_near, k_near, near, cursor, NEAR_END)
+    publish(own_far, k_far, next_far, cursor, FAR_END)
+    fetch_add(cursor, NEAR_EDGES, edges)
+
+
+@template
+def note_logged(t, word, role, vertices, old, begin, cursor):  # type: ignore[no-untyped-def]
+    """Of the vertices in the log, in pieces drawn from the cursor: who is their parent; from ``begin`` on, that
+    their old word is to be UNREACHED."""
+    end = np.int64(cursor[LOG_END])
+    while True:
+        first = fetch_add(cursor, NEXT_PIECE, np.int64(_SWEEP_PIECE))
+        if first >= end:
+            return
+        for k in range(first, min(first + _SWEEP_PIECE, end)):
+            if k + AHEAD < end:
+                prefetch_to_read(word, np.int64(vertices[k + AHEAD]))
+            parent = word[vertices[k]] & LOW
+            if parent != LOW:
+                role[parent] = PARENT
+            if k >= begin:
+                old[k] = UNREACHED
 
 
 @template
@@ -482,7 +517,7 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
     ``entries``: what to begin with; repetitions and stale ones do no harm. Values only improve meanwhile, so
     vertices that were not in the log before are listed with the old word UNREACHED: it differs from theirs.
     """
-    near, next_near, far = piles.near, piles.next_near, piles.far
+    near, next_near, far, next_far = piles.near, piles.next_near, piles.far, piles.next_far
     degrees = out.degrees
     cursor, is_far = piles.cursor, piles.is_far
     listed, vertices, old = log.listed, log.vertices, log.old
@@ -498,8 +533,16 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
     passed = NOTHING
     while n_far > 0:
         bound = step_bound(word, degrees, far, n_far, max(_STEP_EDGES * n_far, _STEP_EDGES_MIN), piles.sample)
-        n_near, n_far, ahead = split(word, degrees, piles, near, far, n_far, passed, bound)
-        cursor[FAR_END] = n_far
+        for counter in (NEXT_PIECE, NEAR_END, FAR_END, NEAR_EDGES):
+            cursor[counter] = 0
+        if n_far < _PARALLEL_SWEEP:
+            split(np.int64(0), word, degrees, piles, far, n_far, n_far, near, next_far, passed, bound)
+        else:
+            drawn = np.int64(_SWEEP_PIECE)
+            share(crew, split, (word, degrees, piles, far, n_far, drawn, near, next_far, passed, bound))
+        n_near = cursor[NEAR_END]
+        ahead = cursor[NEAR_EDGES]
+        far, next_far = next_far, far
         passed = bound
         while n_near > 0:
             rounds += 1
@@ -517,14 +560,11 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
             n_near = cursor[NEAR_END]
             near, next_near = next_near, near
         n_far = cursor[FAR_END]
-    for k in range(cursor[LOG_END]):
-        if k + AHEAD < cursor[LOG_END]:
-            prefetch(word, np.int64(vertices[k + AHEAD]))
-        parent = word[vertices[k]] & LOW
-        if parent != LOW:
-            role[parent] = PARENT
-    for k in range(log.counted[0], cursor[LOG_END]):
-        old[k] = UNREACHED
+    cursor[NEXT_PIECE] = 0
+    if cursor[LOG_END] < _PARALLEL_SWEEP:
+        note(np.int64(0), word, role, vertices, old, log.counted[0], cursor)
+    else:
+        share(crew, note, (word, role, vertices, old, log.counted[0], cursor))
     log.counted[0] = cursor[LOG_END]
     edges = np.int64(0)
     pushed = np.int64(0)
