@@ -1,12 +1,14 @@
 """Pictures of what benchmarks found, from the JSON that they save.
 
-    python benchmarks/pictures.py end_to_end.json compute.json cores.json serve.json [--out docs/pictures]
+    python benchmarks/pictures.py end_to_end.json compute.json cores.json serve.json growth.json device_remote.json
+        device_several.json [--out docs/pictures]
 
 What a file holds is told by its contents: freshness against the rate of updates (``end_to_end.py``), what a
 program takes for a batch beside other libraries (``compute.py``), how much sooner more threads are done
 (``cores.py``), how long answers take beside ingest (``serve.py``), the panels of the dashboards with a run's data
-(``dashboards.py``). Each picture is an SVG, named by what it shows;
-its title says on how many cores, and when.
+(``dashboards.py``), memory by edges (``growth.py``), programs on a device by where rows are
+(``device_remote.py``), and several of them in one go (``device.py --parts several``). Each picture is an SVG, named
+by what it shows; its title says on how many cores or which device, and when.
 """
 
 from __future__ import annotations
@@ -32,22 +34,67 @@ def pictures(found: dict[str, Any]) -> Iterator[Picture]:
     Raises:
         ValueError: it is of no benchmark whose pictures are known.
     """
-    about = f" ({found['machine']['cores']} cores, {found['machine']['date']})" if "machine" in found else ""
+    about = _about(found["machine"]) if "machine" in found else ""
     rows = found.get("rows", [])
     if "dashboards" in found:
         for name, panels in found["dashboards"].items():
             title = f"{name}: {found['parameters']['seconds']:g} seconds of a real run{about}"
             yield f"dashboard-{name}", charts.dashboard(title, panels, found["parameters"]["seconds"])
+    elif "several" in found:
+        yield from _several(found["several"], f", scale {found['scale']}{about}")
     elif "incremental" in found:
         yield from _refreshes(found["incremental"], about)
     elif "requests" in found:
         yield from _answers(found["requests"], about)
     elif rows and "fresh p99 ms" in rows[0]:
         yield _freshness(rows, found.get("baseline", []), about)
+    elif rows and {"phase", "bytes an edge"} <= rows[0].keys():
+        yield _growth(rows, about)
+    elif rows and {"share", "batch", "program"} <= rows[0].keys():
+        yield from _by_share(rows, f", scale {found['scale']}{about}")
     elif rows and {"threads", "what"} <= rows[0].keys():
         yield from _threads(rows, about)
     else:
         raise ValueError("of no benchmark that has pictures")
+
+
+def _about(machine: dict[str, Any]) -> str:
+    where = machine["device"] if "device" in machine else f"{machine['cores']} cores"
+    return f" ({where}, {machine['date']})"
+
+
+def _growth(rows: list[dict[str, Any]], about: str) -> Picture:
+    series: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        series.setdefault(row["phase"], []).append((row["edges"], row["bytes an edge"]))
+    return "memory", charts.lines(f"Memory of the rows{about}", "edges", "bytes an edge", series)
+
+
+def _by_share(rows: list[dict[str, Any]], about: str) -> Iterator[Picture]:
+    its = [row for row in rows if row["order"] in ("(host)", "hash") and row["program"] != "apply"]
+    for batch in sorted({row["batch"] for row in its}):
+        series: dict[str, dict[str, float]] = {}
+        for row in its:
+            if row["batch"] == batch:
+                share = f"{100 * row['share']:.0f}% of rows on the host"
+                name = "the host alone" if row["order"] == "(host)" else share
+                series.setdefault(name, {})[row["program"]] = row["ms"]
+        programs = list(dict.fromkeys(row["program"] for row in its))
+        bars = {name: [took.get(program, 0.0) for program in programs] for name, took in series.items()}
+        when = f"after {batch:,} updates" if batch else "from scratch"
+        yield f"device {when}", charts.bars(f"Programs on a device, {when}{about}", "milliseconds", programs, bars)
+
+
+def _several(rows: list[dict[str, Any]], about: str) -> Iterator[Picture]:
+    for program in dict.fromkeys(row["program"] for row in rows):
+        series: dict[str, list[tuple[float, float]]] = {}
+        for row in rows:
+            if row["program"] == program:
+                for way in ("in one go", "one after another"):
+                    name = f"{way}, {row['batch']:,}"
+                    series.setdefault(name, []).append((row["programs"], row[f"{way} ms"]))
+        title = f"{program} after so many updates{about}"
+        yield f"device several {program}", charts.lines(title, "programs", "milliseconds", series)
 
 
 def _freshness(rows: list[dict[str, Any]], baseline: list[dict[str, Any]], about: str) -> Picture:

@@ -16,6 +16,7 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 SVG = "{http://www.w3.org/2000/svg}"
 MACHINE = {"cores": 16, "date": "2026-11-23"}
+DEVICE = {"device": "one device", "date": "2026-11-23"}
 
 
 @pytest.fixture
@@ -97,11 +98,27 @@ def test_the_command_makes_a_picture_of_each_kind(tmp_path: Path) -> None:
     threads = [
         {"scale": 18, "threads": n, "what": "bfs refresh", "updates": 100, "ms": 8.0 / n} for n in (1, 2, 4)
     ]
+    growing = [
+        {"phase": phase, "edges": n, "bytes an edge": 30.0} for phase in ("grows", "goes") for n in (10, 20)
+    ]
+    by_share = [
+        {"order": order, "share": share, "batch": batch, "program": program, "ms": 1.0 + share}
+        for order, share in (("(host)", 1.0), ("hash", 0.0), ("hash", 0.5), ("longest", 0.5))
+        for batch in (0, 10_000)
+        for program in ("bfs", "apply", "pagerank")
+    ]
+    several = [
+        {"program": "ppr", "batch": 100, "programs": n, "in one go ms": 1.0, "one after another ms": n}
+        for n in (1, 32)
+    ]
     files = {
         "serve": {"machine": MACHINE, "requests": requests},
         "end": {"machine": MACHINE, "rows": [row, {**row, "updates/s": 1e5}], "baseline": [row]},
         "compute": {"incremental": [{**refresh, "batch": batch} for batch in ("1", "10,000", "1 + 1 vertices")]},
         "cores": {"machine": MACHINE, "rows": threads},
+        "growth": {"machine": MACHINE, "rows": growing},
+        "remote": {"machine": DEVICE, "scale": 9, "rows": by_share},
+        "several": {"machine": DEVICE, "scale": 9, "several": several},
         "dash": {"machine": MACHINE, "parameters": {"seconds": 60.0}, "dashboards": {"overview": PANELS}},
     }
     for name, content in files.items():
@@ -113,7 +130,14 @@ def test_the_command_makes_a_picture_of_each_kind(tmp_path: Path) -> None:
     assert {*texts} == {
         *("answers-socket.svg", "answers-http.svg", "freshness.svg"),
         *("refresh-bfs-rmat-18.svg", "threads-18.svg", "dashboard-overview.svg"),
+        *("memory.svg", "device-from-scratch.svg", "device-after-10-000-updates.svg", "device-several-ppr.svg"),
     }
+    assert {"grows", "goes"} <= {*words(texts["memory.svg"])}
+    by_rows = words(texts["device-after-10-000-updates.svg"])
+    assert {"the host alone", "0% of rows on the host", "50% of rows on the host", "bfs", "pagerank"} <= {*by_rows}
+    assert "apply" not in by_rows and len(drawn(texts["device-from-scratch.svg"])["rect"]) == 1 + 6 + 3
+    assert "ppr after so many updates, scale 9 (one device, 2026-11-23)" in words(texts["device-several-ppr.svg"])
+    assert {"in one go, 100", "one after another, 100"} <= {*words(texts["device-several-ppr.svg"])}
     assert len(drawn(texts["answers-http.svg"])["rect"]) == 1 + 6 + 3, "of all requests together"
     assert {"spool, p50", "spool, p99", "SciPy anew, p99"} <= {*words(texts["freshness.svg"])}
     assert "From a record to an answer that shows it (16 cores, 2026-11-23)" in words(texts["freshness.svg"])
@@ -129,3 +153,11 @@ def test_the_command_makes_a_picture_of_each_kind(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 1 and "other.json: of no benchmark that has pictures" in done.stderr
+
+
+def test_memory_is_measured_while_a_graph_grows_and_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    rows = importlib.import_module("growth").run(9, 4000, 500, 1)
+    phases = {phase: [row["edges"] for row in rows if row["phase"] == phase] for phase in ("growing", "shrinking")}
+    assert phases["growing"] == [500, 1000, 2000, 4000] and phases["shrinking"] == [2000, 1000, 500]
+    assert all(8 < row["bytes an edge"] < 1000 and 0 < row["density"] <= 1 for row in rows)
