@@ -5,7 +5,7 @@
 
 What a file holds is told by its contents: freshness against the rate of updates (``end_to_end.py``), what a
 program takes for a batch beside other libraries (``compute.py``), how much sooner more threads are done
-(``cores.py``), how long answers take beside ingest (``serve.py``), the panels of the dashboards with a run's data
+(``cores.py``), how long answers take beside ingest (``serve.py``), panels of the dashboards with a run's data
 (``dashboards.py``), memory by edges (``growth.py``), programs on a device by where rows are
 (``device_remote.py``), and several of them in one go (``device.py --parts several``). Each picture is an SVG, named
 by what it shows; its title says on how many cores or which device, and when.
@@ -76,7 +76,7 @@ def _by_share(rows: list[dict[str, Any]], about: str) -> Iterator[Picture]:
         series: dict[str, dict[str, float]] = {}
         for row in its:
             if row["batch"] == batch:
-                share = f"{100 * row['share']:.0f}% of rows on the host"
+                share = f"{100 * row['share']:.0f}% on the host"
                 name = "the host alone" if row["order"] == "(host)" else share
                 series.setdefault(name, {})[row["program"]] = row["ms"]
         programs = list(dict.fromkeys(row["program"] for row in its))

@@ -134,7 +134,7 @@ def test_the_command_makes_a_picture_of_each_kind(tmp_path: Path) -> None:
     }
     assert {"grows", "goes"} <= {*words(texts["memory.svg"])}
     by_rows = words(texts["device-after-10-000-updates.svg"])
-    assert {"the host alone", "0% of rows on the host", "50% of rows on the host", "bfs", "pagerank"} <= {*by_rows}
+    assert {"the host alone", "0% on the host", "50% on the host", "bfs", "pagerank"} <= {*by_rows}
     assert "apply" not in by_rows and len(drawn(texts["device-from-scratch.svg"])["rect"]) == 1 + 6 + 3
     assert "ppr after so many updates, scale 9 (one device, 2026-11-23)" in words(texts["device-several-ppr.svg"])
     assert {"in one go, 100", "one after another, 100"} <= {*words(texts["device-several-ppr.svg"])}
