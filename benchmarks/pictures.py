@@ -7,7 +7,7 @@ What a file holds is told by its contents: freshness against the rate of updates
 program takes for a batch beside other libraries (``compute.py``), how much sooner more threads are done
 (``cores.py``), how long answers take beside ingest (``serve.py``), panels of the dashboards with a run's data
 (``dashboards.py``), memory by edges (``growth.py``), programs on a device by where rows are
-(``device_remote.py``), and several of them in one go (``device.py --parts several``). Each picture is an SVG, named
+(``device_remote.py``), several of them in one go (``device.py --parts several``). Each picture is an SVG, named
 by what it shows; its title says on how many cores or which device, and when.
 """
 
