@@ -79,6 +79,25 @@ def test_collectives_match_a_model(emulated_cupy: ModuleType) -> None:
         assert np.array_equal(out.get()[:, begin : begin + 16], expected)
 
 
+@pytest.mark.parametrize(("chosen", "there", "missing"), [(1, "chosen", "other"), (0, "other", "chosen")])
+def test_kernels_that_a_condition_leaves_out_are_not_there(
+    emulated_cupy: ModuleType, chosen: int, there: str, missing: str
+) -> None:
+    code = """#line 1 "choice.cu"
+#if CHOSEN
+extern "C" __global__ void chosen(unsigned* out) { *out = 1; }
+#else
+extern "C" __global__ void other(unsigned* out) { *out = 2; }
+#endif
+"""
+    module = emulated_cupy.RawModule(code=code, options=("-std=c++17", f"-DCHOSEN={chosen}"))
+    out = emulated_cupy.zeros(1, np.uint32)
+    module.get_function(there)((1,), (1,), (out,))
+    assert out.tolist() == [2 - chosen]
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_NOT_FOUND"):
+        module.get_function(missing)
+
+
 def test_threads_and_blocks_run_in_an_order_drawn_from_the_seed(emulated_cupy: ModuleType) -> None:
     def ranks(seed: int) -> list[int]:
         cuda_emulator.seed(seed)

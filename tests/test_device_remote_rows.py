@@ -371,9 +371,10 @@ def texts(run_long: bool) -> Iterator[tuple[str, str, bool, Sequence[str]]]:
     for kind in ("bfs", "sssp"):
         form = paths.KINDS[kind]("x", (0,)).form
         for name in path_runs.kernels_of(weighted=form.weighted):
-            file, macros, _ = path_runs.SOURCES[name]
-            if run_long or file not in LARGE:
-                yield file, cuda_text(form) + module.source(folder / file), form.weighted, macros
+            origin = path_runs.SOURCES[name]
+            if run_long or origin.file not in LARGE:
+                text = cuda_text(form) + module.source(folder / origin.file)
+                yield origin.file, text, form.weighted, origin.macros
     sources = (forest_runs.SOURCES, walk_runs.SOURCES, ppr_runs.SOURCES, tally_runs.SOURCES)
     others = [origin for known in sources for origin in known.values()]
     for origin in (*others, push_runs.SOURCE, count_runs.SOURCE, cdlp_runs.SOURCE):

@@ -24,6 +24,8 @@ _KERNEL = re.compile(
     r'extern\s+"C"\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?__global__\s+'
     r"(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\("
 )
+# What decides which kernels there are: their entries stand under the same conditions.
+_CONDITION = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif|else|endif)\b.*$", re.MULTILINE)
 _TYPE = r"((?:(?:const|volatile|unsigned|struct)\s+)*[\w:]+(?:\s+(?:long|int|char))*)"
 _DYNAMIC = re.compile(
     r"\bextern\s+__shared__\s+(?:__align__\s*\(\s*\d+\s*\)\s*)?" + _TYPE + r"\s+(\w+)\s*\[\s*\]\s*;"
@@ -69,15 +71,20 @@ def translated(code: str) -> str:
     code = _SHARED.sub(lambda m: f"EMULATED_SHARED({m[1]}, {m[2]}, {m[3]}, __COUNTER__);", code)
     if left := re.search(r"^(?!\s*//).*\b__shared__\b.*$", code, re.MULTILINE):
         raise EmulatorError(f"one variable in each declaration of shared memory, please: {left[0].strip()}")
-    entries = [
-        f'extern "C" EMULATED_ENTRY int emulated_{name}(const emulator::Launch& launch) {{\n'
-        f'    return emulator::launch_kernel(product::{name}, "{name}", launch);\n}}\n'
-        for name in _KERNEL.findall(code)
-    ]
-    entries.append(
-        'extern "C" EMULATED_ENTRY void emulated_give_back_stacks() { emulator::give_back_stacks(); }\n'
+    give_back = 'extern "C" EMULATED_ENTRY void emulated_give_back_stacks() { emulator::give_back_stacks(); }\n'
+    return f'#include "emulator.h"\nnamespace product {{\n{code}\n}}\n{_entries(code)}{give_back}'
+
+
+def _entries(code: str) -> str:
+    """An entry for each kernel, under the conditions that stand around the kernel in ``code``."""
+    found = [*_CONDITION.finditer(code), *_KERNEL.finditer(code)]
+    return "".join(
+        f'extern "C" EMULATED_ENTRY int emulated_{match[1]}(const emulator::Launch& launch) {{\n'
+        f'    return emulator::launch_kernel(product::{match[1]}, "{match[1]}", launch);\n}}\n'
+        if match.re is _KERNEL
+        else f"{match[0]}\n"
+        for match in sorted(found, key=re.Match.start)
     )
-    return f'#include "emulator.h"\nnamespace product {{\n{code}\n}}\n' + "".join(entries)
 
 
 def with_twins(code: str) -> str:
