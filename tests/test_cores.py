@@ -7,6 +7,7 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
+import numpy.typing as npt
 import pytest
 from histories import (
     EdgeSet,
@@ -25,11 +26,12 @@ from hypothesis import given, settings
 from sampling import examples
 
 from graphtide.compute import registry
-from graphtide.compute.cores import KCore, kcore, peel, sweep
+from graphtide.compute.cores import KCore, kcore, peel, sweep, waves
 from graphtide.compute.ordering import GAP
 from graphtide.compute.program import Refresh
-from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Op
+from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Op, Vertices
 from graphtide.gpma.memory import Memory
+from graphtide.gpma.team import Team
 from graphtide.partition.graph import Graph
 
 both_ways = pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
@@ -314,6 +316,65 @@ def test_without_memory_for_a_start_a_change_is_taken_link_by_link(
     monkeypatch.undo()
     run.check()
     run.close()
+
+
+def test_without_memory_for_a_start_a_small_change_reads_what_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known before that a start is no choice: nothing is given up half way."""
+    run = Run(directed=False)
+    run.step(inserts([(v, (v + 1) % 2_000) for v in range(2_000)], 2_000))
+    monkeypatch.setattr(kcore, "_READ_SHARE", 0.0)
+    monkeypatch.setattr(kcore, "_READ_FLOOR", 0)
+    assert run.step(deletes([(7, 8)], 2_000)).started_over  # every vertex drops
+    monkeypatch.setattr(kcore, "Memory", Spent)
+    run.program._asked = -np.inf  # as a second later
+    for epoch in (inserts([(7, 8)], 2_000), deletes([(1_000, 1_001)], 2_000)):
+        report = run.step(epoch)
+        assert not report.started_over and report.edges_read > 2_000
+        assert run.program.audit(run.graph) == []
+    monkeypatch.undo()
+    run.check()
+    run.close()
+
+
+def links_of(pairs: npt.NDArray[np.int64], n: int) -> tuple[npt.NDArray[np.int64], Vertices, Vertices]:
+    """(offsets, heads, sizes) of these pairs without loops and doubles."""
+    graph: Any = nx.Graph()
+    graph.add_nodes_from(range(n))
+    graph.add_edges_from((u, v) for u, v in pairs.tolist() if u != v)
+    sizes = np.array([graph.degree(v) for v in range(n)], np.uint32)
+    heads = np.array([u for v in range(n) for u in graph.neighbors(v)], np.uint32)
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]), heads, sizes
+
+
+@pytest.mark.parametrize("shape", ["none", "path", "clique", "random", "hubs"])
+def test_waves_are_the_same_for_any_number_of_threads(shape: str) -> None:
+    """An order in which nobody has more links behind it than its core, whoever takes a wave away."""
+    rng = np.random.default_rng(5)
+    n = 4_000
+    pairs = {
+        "none": np.empty((0, 2), np.int64),
+        "path": np.stack([np.arange(n - 1), np.arange(1, n)], 1),
+        "clique": np.array(clique(range(0, n, n // 150))),
+        "random": rng.integers(0, n, (60_000, 2)),
+        "hubs": (n * rng.random((60_000, 2)) ** 4).astype(np.int64),
+    }[shape]
+    offsets, heads, sizes = links_of(pairs, n)
+    seen = []
+    for threads in (1, 2, 5):
+        team = Team(threads)
+        found = [np.empty(n, np.uint32) for _ in range(3)]
+        ranked = waves.take_away(offsets, heads, sizes, n, *found, team.crew())
+        seen.append([column.tolist() for column in (ranked, *found)])
+        team.close()
+    assert seen[0] == seen[1] == seen[2]
+    order, core, after, high = seen[0]
+    place = np.empty(n, np.int64)
+    place[order] = np.arange(n)
+    tails = np.repeat(np.arange(n), sizes)
+    assert np.array_equal(np.bincount(tails[place[heads] > place[tails]], minlength=n), after)
+    assert np.array_equal(np.bincount(tails[np.take(core, heads) >= np.take(core, tails)], minlength=n), high)
+    assert (np.diff(np.take(core, order)) >= 0).all()
+    assert (np.array(after) <= core).all() and (np.array(high) >= core).all()
 
 
 def test_work_is_in_proportion_to_the_change() -> None:

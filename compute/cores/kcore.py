@@ -5,11 +5,14 @@ that core have that many links among each other, so it is not too large; and wit
 vertex in order of any set with more links inside would have too many behind it, so it is not too small.
 ``sweep.py`` keeps both.
 
-One thread does all of it. It is cheap beside what other programs do, and a batch that is not starts over.
+One thread takes changes. That is cheap beside what other programs do, and a batch where it is not starts over,
+by all threads (``peel.py``).
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
@@ -87,6 +90,8 @@ class KCore(Program):
         self._cores = Cores(none, none, none)
         self._order = no_order()
         self._scratch = sweep.new_scratch(0)
+        # When it was asked whether there is memory for a start, and whether there was.
+        self._asked, self._has_memory = -math.inf, True
         # Room for a row: two lists of vertices, and their arcs.
         self._room = np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty(0, np.uint8)
 
@@ -121,6 +126,8 @@ class KCore(Program):
                     return replace(self.start(graph), started_over=True)
                 # There is no room for a start to give up for.
                 read_max = _NO_END
+            elif not self._may_start_over(graph):
+                read_max = _NO_END
             if not self._take(graph, links, read_max):
                 fresh = self.start(graph)
                 return replace(fresh, edges_read=int(counts[sweep.N_READ]) + fresh.edges_read, started_over=True)
@@ -133,6 +140,14 @@ class KCore(Program):
             edges_read=read,
             active=visited,
         )
+
+    def _may_start_over(self, graph: Graph) -> bool:
+        """Whether a start would find memory. The system is asked once a second, which takes as long as a small
+        change."""
+        now = time.monotonic()
+        if now >= self._asked + 1.0:
+            self._asked, self._has_memory = now, Memory().allows(_bytes_to_start(graph))
+        return self._has_memory
 
     def _take(self, graph: Graph, links: Links, read_max: int) -> bool:
         """Take the changed links; whether that was cheap enough. Otherwise nothing of it is of use."""
@@ -172,7 +187,9 @@ class KCore(Program):
             return False
         entries += links.keys.size
         Memory().require(_bytes_for(entries, int(self._order.size[level : top + 1].sum())))
-        sweep.compute_from(self._cores, self._order, self._scratch, reader, links, overlay, level, top, entries)
+        sweep.compute_from(
+            self._cores, self._order, self._scratch, reader, links, overlay, level, top, entries, graph.crew
+        )
         return True
 
     def warm_up(self, graph: Graph) -> None:
@@ -316,5 +333,5 @@ def _bytes_to_start(graph: Graph) -> int:
 
 
 def _bytes_for(entries: int, vertices: int) -> int:
-    """What computing so many vertices needs: all links, and of each vertex about five words."""
-    return 4 * entries + 40 * vertices
+    """What computing so many vertices needs: all links, and of each vertex about seven words."""
+    return 4 * entries + 56 * vertices

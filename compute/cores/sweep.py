@@ -35,7 +35,8 @@ from ...gpma.intrinsics import uncounted
 from ...gpma.vertex_columns import grown
 from ..links import Links, first_at
 from ..ordering import Order, keep_within, push_back, push_front, put_behind, unlink
-from .peel import Cores, Reader, is_later, listed, take_away
+from .peel import Cores, Reader, is_later, listed
+from .waves import take_away
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
@@ -632,7 +633,7 @@ def entries_above(order: Order, reader: Reader, level: Int, degeneracy: Int, bou
 
 
 @_jit
-def compute_from(cores, order, scratch, reader, links, overlay, level, degeneracy, entries):  # type: ignore[no-untyped-def]
+def compute_from(cores, order, scratch, reader, links, overlay, level, degeneracy, entries, crew):  # type: ignore[no-untyped-def]
     """Compute all vertices from a level on anew, where ``rise`` has given up: what it does is done then.
 
     Nobody falls below this level, so that links to vertices below it do not matter. ``degeneracy``: the largest
@@ -643,12 +644,10 @@ def compute_from(cores, order, scratch, reader, links, overlay, level, degenerac
         n += order.size[k]
     vertices, sizes = np.empty(n, np.uint32), np.empty(n, np.uint32)
     offsets, heads = np.empty(n + 1, np.int64), np.empty(entries, np.uint32)
-    most = _links_above(
-        cores, order, scratch, reader, links, overlay, level, degeneracy, vertices, offsets, heads, sizes
-    )
-    after, high = np.empty(n, np.uint32), np.empty(n, np.uint32)
-    places, ranked = take_away(offsets, heads, sizes, n, most, after, high)
-    _put_above(cores, order, scratch, level, degeneracy, vertices, places, ranked, after, high)
+    _links_above(cores, order, scratch, reader, links, overlay, level, degeneracy, vertices, offsets, heads, sizes)
+    core, after, high = np.empty(n, np.uint32), np.empty(n, np.uint32), np.empty(n, np.uint32)
+    ranked = take_away(offsets, heads, sizes, n, core, after, high, crew)
+    _put_above(cores, order, scratch, level, degeneracy, vertices, ranked, core, after, high)
 
 
 @uncounted
@@ -665,8 +664,8 @@ def _links_above(
     offsets: npt.NDArray[np.int64],
     heads: Vertices,
     sizes: Vertices,
-) -> Int:
-    """The vertices from a level on, and the links between them, by places among these: the most that one has."""
+) -> None:
+    """The vertices from a level on, and the links between them, by places among these."""
     core, extra, role = cores.core, scratch.extra, scratch.role
     n = np.int64(0)
     for k in range(level, degeneracy + 1):
@@ -677,7 +676,7 @@ def _links_above(
             role[v] &= np.uint8(LOGGED)
             n += 1
             v = order.following[v]
-    to, most = np.int64(0), np.int64(0)
+    to = np.int64(0)
     for i in range(n):
         offsets[i] = to
         size = _kept_or_list(reader, links, scratch, np.int64(vertices[i]), overlay)
@@ -687,9 +686,7 @@ def _links_above(
                 heads[to] = extra[u]
                 to += 1
         sizes[i] = to - offsets[i]
-        most = max(most, to - offsets[i])
     offsets[n] = to
-    return most
 
 
 @uncounted
@@ -700,8 +697,8 @@ def _put_above(
     level: Int,
     degeneracy: Int,
     vertices: Vertices,
-    places: Vertices,
     ranked: Vertices,
+    found: Vertices,
     after: Vertices,
     high: Vertices,
 ) -> None:
@@ -711,7 +708,7 @@ def _put_above(
         order.size[k] = 0
     for i in range(ranked.size):
         p = np.int64(ranked[i])
-        v, core = np.int64(vertices[p]), places[2 * p]
+        v, core = np.int64(vertices[p]), found[p]
         if cores.core[v] != core:
             _log(cores, scratch, v)
             cores.core[v] = core
