@@ -38,6 +38,7 @@ from typing import Any
 
 import numpy as np
 import real_streams
+from gap import Gap
 from isolated import Failed, Isolated, TooLong
 from peers import (
     BY_PROCESSOR_TIME,
@@ -48,6 +49,7 @@ from peers import (
     Question,
     SciPy,
     clock,
+    clustering,
     exact_pagerank,
     milliseconds,
     propagated_labels,
@@ -88,6 +90,8 @@ STREAMS = (
     "web-cnr2000",  # the largest; skew of in-degrees
 )
 """Of ../shared/data, for what its README says of each."""
+CLUSTERING_CHECKED_MAX = 300_000
+"""Edges of a graph whose clustering is compared with products of matrices, which need memory."""
 MISSING, FAILS = "-", "fails"
 
 
@@ -220,9 +224,8 @@ class Took:
 class Peers:
     """The other libraries on a bench's graph of now, and what they took from scratch."""
 
-    names = tuple(peer.name for peer in (NetworKit, SciPy, Igraph))
-
-    def __init__(self, bench: Bench, threads: int, budget_s: float) -> None:
+    def __init__(self, bench: Bench, threads: int, budget_s: float, gap: Path | None) -> None:
+        """``gap``: the folder of GAP's programs; None: without them."""
         edges = bench.edges()
         self._budget_s = budget_s
         ranks = any(entry.question.kind == "pagerank" for entry in bench.entries)
@@ -230,7 +233,15 @@ class Peers:
         self._check(bench, edges)
         self._took: dict[str, dict[str, Took]] = {entry.program.id: {} for entry in bench.entries}
         root = bench.dense_root()
-        for factory, arguments in ((NetworKit, (edges, threads)), (SciPy, (edges,)), (Igraph, (edges,))):
+        peers: list[tuple[Any, tuple[Any, ...]]] = [
+            (NetworKit, (edges, threads)),
+            (SciPy, (edges,)),
+            (Igraph, (edges,)),
+        ]
+        if gap is not None:
+            peers.append((Gap, (edges, gap, threads)))
+        self.names = tuple(factory.name for factory, _ in peers)
+        for factory, arguments in peers:
             peer = Isolated(factory, *arguments)
             for entry in bench.entries:
                 if entry.question.kind in factory.kinds:
@@ -240,6 +251,7 @@ class Peers:
 
     def _ask(self, peer: Isolated, name: str, question: Question) -> Took:
         try:
+            peer.call("prepare", question, seconds=FINDING_S)
             if name == NetworKit.name and question.kind == "pagerank":
                 peer.call("find_rank_tolerance", question.tolerance, self._exact, seconds=FINDING_S)
             times = [peer.call("run", question, seconds=self._budget_s)]
@@ -274,6 +286,8 @@ class Peers:
                 shares = np.array(without_directions.transitivity_local_undirected(mode="zero"))
                 expected = shares * degrees * (degrees - 1) / 2
                 np.testing.assert_allclose(answer.values[: edges.n], expected, rtol=1e-9)
+            elif kind == "lcc" and edges.src.size <= CLUSTERING_CHECKED_MAX:
+                np.testing.assert_allclose(answer.values[: edges.n], clustering(edges), rtol=1e-12)
             elif kind == "kcore":
                 np.testing.assert_array_equal(answer.values[: edges.n], simple_igraph(edges).coreness())
             elif kind == "cdlp":
@@ -427,7 +441,7 @@ def measure(
     try:
         for entry in bench.entries:
             bench.start(entry.program.id)
-        peers = None if arguments.no_peers else Peers(bench, threads, budget)
+        peers = None if arguments.no_peers else Peers(bench, threads, budget, arguments.gap)
         what = f"{what}, {bench.graph.n_vertices:,} vertices, {bench.graph.n_edges:,} edges"
         scratch = from_scratch(bench, peers, what)
         show(f"from scratch: {what}", [_without(row, "graph") for row in scratch])
@@ -542,12 +556,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--streams", type=names, default=list(STREAMS), help="which of them, by their names")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--budget", type=float, default=10.0, help="seconds for each run of another library")
+    parser.add_argument("--gap", type=Path, help="the folder of GAP's programs (tc), built: they take part, too")
     parser.add_argument("--no-peers", action="store_true", help="leave the other libraries out")
     parser.add_argument("--one-core", action="store_true", help="everything on one core, by processor time")
     parser.add_argument("--quick", action="store_true", help="scale 14 and batches up to 10,000, in a minute")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
     arguments = parser.parse_args()
     arguments.batch.sort()
+    if arguments.gap is not None and arguments.one_core:
+        parser.error("--gap: GAP's clock is the wall's, and --one-core compares processor time")
     if arguments.data is None:
         arguments.streams = []
     if arguments.quick:

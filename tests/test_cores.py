@@ -426,21 +426,32 @@ def test_no_batch_reads_much_more_than_a_start(directed: bool) -> None:
 
 
 @both_ways
-def test_threads_change_nothing(directed: bool) -> None:
-    """Neither cores nor the order, from scratch, where they copy the links, and after changes."""
+@pytest.mark.parametrize("share", [None, 1.0], ids=["by-threads", "alike"])
+def test_threads_change_nothing(directed: bool, share: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No core; nor the order, from scratch and after changes, but where only more threads start over."""
+    if share is not None:
+        monkeypatch.setattr(kcore, "_share_of_a_start", lambda threads: share)
     history = rmat_history(6, directed=directed, scale=13, degree=8, updates=[300, 3_000], epochs=2)
-    seen = []
+    seen, started_over = [], []
     for threads in (1, 2, 5):
         run = Run(directed, threads=threads)
         said = []
         for epoch in history.epochs:
             report = run.step(epoch)
             state = {name: column.tolist() for name, column in run.program.state().items()}
-            said.append((report.started_over, report.edges_read, state))
+            said.append((state["core"], (report.started_over, report.edges_read, state) if share else None))
+            started_over.append(report.started_over)
         seen.append(said)
         run.close()
-    assert [started_over for started_over, *_ in seen[0]] == [True, False, True]
+    assert started_over[:3] == [True, False, True] and any(over for over in started_over[3:])
     assert seen[0] == seen[1] == seen[2]
+
+
+def test_more_threads_start_over_sooner() -> None:
+    """What a start costs, of one by one thread, and so what may be read before it."""
+    shares = [kcore._share_of_a_start(threads) for threads in (1, 2, 4, 16, 1024)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == 1 and shares[1] == pytest.approx(0.6) and shares[-1] > 0.2
 
 
 def test_one_compiled_form_does_for_every_graph() -> None:

@@ -42,11 +42,13 @@ from .peel import Cores, Reader
 
 # A change of more links than this share of all starts over: from there on a start is cheaper. So does one that has
 # read more than this share of the entries of all rows, which takes about half as long as a start; neither where it
-# comes to so few.
+# comes to so few. Both are for one thread. More threads make a start shorter, but for what one of them does, and no
+# change: with them, these shares are as much smaller.
 _LINK_SHARE = 0.01
 _LINKS_FLOOR = 256
 _READ_SHARE = 0.5
 _READ_FLOOR = 1 << 14
+_BY_ONE_THREAD = 0.2
 # Within a change, a level that has read so much is given up where it, and all above, are computed sooner; if those
 # have more than this share of the entries of all rows, a start is better, which all threads take part in.
 _LEVEL_FLOOR = 1 << 12
@@ -120,8 +122,9 @@ class KCore(Program):
         self._make_room(graph, np.concatenate([sources(inserted), destinations(inserted)]), links.keys.size // 2)
         if links.keys.size:
             counts = self._scratch.counts
-            read_max = max(_READ_FLOOR, int(_READ_SHARE * _entries(graph)))
-            if links.keys.size > 2 * max(_LINKS_FLOOR, _LINK_SHARE * _entries(graph) / 2):
+            start = _share_of_a_start(graph.crew.threads)
+            read_max = max(_READ_FLOOR, int(_READ_SHARE * start * _entries(graph)))
+            if links.keys.size > 2 * max(_LINKS_FLOOR, _LINK_SHARE * start * _entries(graph) / 2):
                 if Memory().allows(_bytes_to_start(graph)):
                     return replace(self.start(graph), started_over=True)
                 # There is no room for a start to give up for.
@@ -325,6 +328,11 @@ class KCore(Program):
 def _entries(graph: Graph) -> int:
     """How many entries the rows that are read have in all."""
     return graph.n_arcs * (2 if graph.directed else 1)
+
+
+def _share_of_a_start(threads: int) -> float:
+    """How long a start takes with so many threads, one of them taking 1."""
+    return _BY_ONE_THREAD + (1 - _BY_ONE_THREAD) / threads
 
 
 def _bytes_to_start(graph: Graph) -> int:

@@ -63,6 +63,13 @@ def listed(reader: Reader, v: Int) -> Int:
 
 
 @uncounted
+def entries_of(reader: Reader, v: Int) -> Int:
+    """How many entries are read to list the links of v."""
+    entries = np.int64(reader.out.degrees[v])
+    return entries + np.int64(reader.in_.degrees[v]) if reader.both else entries
+
+
+@uncounted
 def is_later(cores: Cores, order: Order, v: Int, u: Int) -> bool:
     """Whether v comes behind u in the order of all vertices."""
     mine, its = cores.core[u], cores.core[v]
@@ -129,7 +136,7 @@ def audit(
     read = np.int64(0)
     for v in range(begin, end):
         size = listed(reader, v)
-        read += np.int64(reader.out.degrees[v]) + (np.int64(reader.in_.degrees[v]) if reader.both else np.int64(0))
+        read += entries_of(reader, v)
         after: Int = np.int64(0)
         high: Int = np.int64(0)
         flags = 0

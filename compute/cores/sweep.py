@@ -35,7 +35,7 @@ from ...gpma.intrinsics import uncounted
 from ...gpma.vertex_columns import grown
 from ..links import Links, first_at
 from ..ordering import Order, keep_within, push_back, push_front, put_behind, unlink
-from .peel import Cores, Reader, is_later, listed
+from .peel import Cores, Reader, entries_of, is_later, listed
 from .waves import take_away
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -210,7 +210,7 @@ def _log(cores: Cores, scratch: Scratch, v: Int) -> None:
 def _list(reader: Reader, links: Links, scratch: Scratch, v: Int, overlay: Int) -> Int:
     """List the links of v to ``reader.row``, in any order: how many there are. ``overlay``: which others."""
     n = listed(reader, v)
-    scratch.counts[N_READ] += n
+    scratch.counts[N_READ] += entries_of(reader, v)
     if overlay == AS_IT_IS:
         return n
     keys, row = links.keys, reader.row
@@ -364,6 +364,8 @@ def _place(
     core, role, extra, counts = cores.core, scratch.role, scratch.extra, scratch.counts
     n_placed, n_members, row = np.int64(0), counts[N_MEMBERS], reader.row
     for m in range(n_members):
+        if counts[N_READ] > read_max:
+            return False
         v = np.int64(scratch.members[m])
         n, mine, to_come = _kept_or_list(reader, links, scratch, v, overlay), core[v], np.int32(0)
         for k in range(n):
@@ -623,9 +625,7 @@ def entries_above(order: Order, reader: Reader, level: Int, degeneracy: Int, bou
     for k in range(level, degeneracy + 1):
         v = order.first[k]
         while v != NO_VERTEX:
-            entries += np.int64(reader.out.degrees[v])
-            if reader.both:
-                entries += np.int64(reader.in_.degrees[v])
+            entries += entries_of(reader, v)
             if entries > bound:
                 return entries
             v = order.following[v]

@@ -26,7 +26,7 @@ _THERE = np.uint32(0xFFFF_FFFF)
 
 # Links from which on a wave is shared, by so many for each thread. Pieces of a wave for each thread, and the most
 # vertices in one: rows differ much in length.
-_SHARED_LINKS = 1 << 13
+_SHARED_LINKS = 1 << 14
 _PIECES, _PIECE_MAX = 16, 64
 
 # Where the next piece of a wave begins, and where the next wave ends: in lines of their own.
