@@ -5,26 +5,36 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
+import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import protocol_vectors
 import pytest
+from conftest import skip_or_fail
+from documented import Shell
 from http_door import HTTP, LIMITS, Browser, engine
 from http_door import browser as browser  # fixtures
 from http_door import shared as shared
 from protocol_vectors import Engine
+from running import Daemon
 from test_server import serving
+from waiting import until
 
 from graphtide.daemon.client import Client
 from graphtide.daemon.client.wire import PIECE_ITEMS, encode_stamp, pack_bitmap, pack_column, unpack_bitmap
 from graphtide.daemon.errors import GraphtideError
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.serve.handlers import METHODS
 from graphtide.daemon.serve.http.answers import encode_answer
 from graphtide.daemon.serve.http.offered import NOT_HERE, READS
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.daemon.tools.query import readable
+from graphtide.ops.kafka import held_port
 
 PAGE = json.loads(protocol_vectors.PAGE.read_text("utf-8"))
 
@@ -140,16 +150,49 @@ def test_what_is_simple_can_be_asked_by_an_address(browser: Browser) -> None:
         assert (status, answer["code"], answer["detail"]["parameter"]) == (400, "bad-request", parameter)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/http.md"])
-def test_what_documents_show_is_answered(browser: Browser, page: str) -> None:
-    text = (protocol_vectors.PAGE.parents[1] / page).read_text("utf-8").replace("pagerank", "rank")
-    asked = re.findall(r"^curl '?localhost:7421(/v1/[^ '\n]+)'?(.*)$", text, re.MULTILINE)
-    assert asked
-    for path, more in asked:
-        if body := re.search(r"-d '(.*)'", more):
-            assert browser.ask("POST", path, body[1])[0] == 200
-        else:
-            assert browser.ask("GET", path)[0] == 200
+def first_events(log: Path, n: int) -> list[tuple[str, Any]]:
+    """What the first n events of a stream tell, once they are written there whole."""
+
+    def events() -> list[tuple[str, Any]]:
+        texts = [text for text in log.read_text("utf-8").split("\n\n")[:-1] if "data: " in text]
+        fields = [dict(line.split(": ", 1) for line in text.splitlines()) for text in texts[:n]]
+        return [(one["event"], json.loads(one["data"])) for one in fields] if len(texts) >= n else []
+
+    return until(events)
+
+
+@pytest.mark.timeout(600)  # where no kernels are cached, the first start compiles them
+def test_the_commands_of_the_page_are_answered_by_a_daemon(tmp_path: Path) -> None:
+    """The real curl, the settings of the page, and the first events of a subscription."""
+    if shutil.which("curl") is None:
+        skip_or_fail("curl not found (Debian: curl)")
+    text = (protocol_vectors.PAGE.parent / "http.md").read_text("utf-8")
+    (door,) = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    with held_port() as port, Shell("docs/http.md", __file__, tmp_path, ports={7421: port}) as shell:
+        settings = {**tomllib.loads(shell.replaced(door)), "program": [{"name": "pagerank"}]}
+        with Daemon(tmp_path, settings) as daemon, SpoolWriter(daemon.spool, name="edges") as writer:
+            daemon.start(ready_s=400)
+            writer.append(encode_msgpack([1, 2, 5], [2, 3, 1]))
+            writer.flush()
+            with daemon.client() as client:
+                client.wait({writer.path.name: writer.offset}, timeout_ms=60_000)
+                top, ranks = client.top("pagerank", k=5), client.get("pagerank", [1, 2, 3])
+            told = json.loads(shell.run("curl 'localhost:7421/v1/top?"))
+            assert (told["ids"], told["values"]) == (list(top.ids), top.values.tolist())
+            assert told["ids"] == [3, 2, 1, 5], "each has the rank of those before it, and more"
+            for beginning in ("curl 'localhost:7421/v1/get?", "curl localhost:7421/v1/get -H "):
+                told = json.loads(shell.run(beginning))
+                assert (told["values"], tuple(told["epoch"])) == (ranks.values.tolist(), ranks.epoch)
+            shell.start("curl -N ", "events")
+            (begun, _), (changed, first) = first_events(tmp_path / "events", 2)
+            assert (begun, changed) == ("subscribed", "changed")
+            assert dict(zip(first["ids"], first["values"], strict=True)) == dict(
+                zip([1, 2, 3], ranks.values.tolist(), strict=True)
+            )
+            writer.append(encode_msgpack([7], [1]))
+            writer.flush()
+            _, _, (_, second) = first_events(tmp_path / "events", 3)
+            assert second["since"] is not None and set(second["ids"]) <= {1, 2, 3}
 
 
 def test_what_json_has_no_number_for_is_text() -> None:
