@@ -1,7 +1,7 @@
 """Pictures of what benchmarks found, from the JSON that they save.
 
-    python benchmarks/pictures.py end_to_end.json compute.json cores.json serve.json growth.json device_remote.json
-        device_several.json [--out docs/pictures]
+    python benchmarks/pictures.py end_to_end.json compute.json cores.json serve.json dashboards.json growth.json
+        device_remote.json device_several.json [--out docs/pictures]
 
 What a file holds is told by its contents: freshness against the rate of updates (``end_to_end.py``), what a
 program takes for a batch beside other libraries (``compute.py``), how much sooner more threads are done

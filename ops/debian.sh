@@ -1,6 +1,6 @@
 #!/bin/sh
 # The Debian packages that the tests need beside Python: a JDK and Maven (Apache Kafka), Prometheus, g++ (the
-# emulated CUDA device), Node (a client of the protocol in JavaScript), Chromium (the page of the HTTP door).
+# emulated CUDA device), Node (a client of the protocol in JavaScript), Chromium (the page of the HTTP door), curl.
 # As root with apt-get at hand it installs what is missing; else it names it, and the tests that need it skip.
 set -eu
 
@@ -12,6 +12,7 @@ command -v mvn >/dev/null 2>&1 || missing="$missing maven"
 command -v g++ >/dev/null 2>&1 || missing="$missing g++"
 command -v node >/dev/null 2>&1 || missing="$missing nodejs"
 command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+command -v curl >/dev/null 2>&1 || missing="$missing curl"
 [ -z "$missing" ] && exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then

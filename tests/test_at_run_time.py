@@ -7,8 +7,6 @@ and by libraries; the daemon audits all programs, those that joined among them, 
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +16,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+from documented import Shell
 from histories import Epoch, epoch_of, random_history
 from naive import NaiveGraph
 from oracles import ORACLES, Snapshot, assert_right
@@ -300,17 +299,11 @@ def test_a_run_is_right_for_exactly_the_updates_before_its_offsets(
         assert found.ids is None and found.seconds > 0
 
 
-def test_the_commands_of_the_page_work(life: Life, client: Client) -> None:
+def test_the_commands_of_the_page_work(life: Life, client: Client, tmp_path: Path) -> None:
     """Those of programs.md, and what is kept by them is not there behind them."""
-    page = (Path(__file__).parents[1] / "docs" / "programs.md").read_text("utf-8")
-    commands = [line.split()[1:] for line in page.splitlines() if line.startswith("graphtide query ADDRESS ")]
-    assert [arguments[2] for arguments in commands] == ["compute", "keep", "drop"]
-    for arguments in commands:
-        given = [life.daemon.address if word == "ADDRESS" else word for word in arguments]
-        done = subprocess.run(
-            [sys.executable, "-m", "graphtide", *given], capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    with Shell("docs/programs.md", __file__, tmp_path, words={"ADDRESS": life.daemon.address}) as shell:
+        for request in ("compute", "keep", "drop"):
+            shell.run(f"graphtide query ADDRESS {request} ")
     assert "from7" not in client.programs()["programs"]
 
 

@@ -34,6 +34,7 @@ from graphtide.daemon.config.settings import Config, default_socket_path
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.tools import portable
 from graphtide.gpma import runtime
+from graphtide.gpma.edges import Op
 from graphtide.ops import dashboards
 from graphtide.ops.kafka import DevKafka
 
@@ -81,6 +82,23 @@ def port(address: str) -> int:
 def test_yaml_has_no_lint(path: Path) -> None:
     problems = linter.run(path.read_text("utf-8"), lint_config.YamlLintConfig(LINT), str(path))
     assert [str(problem) for problem in problems] == []
+
+
+def test_the_dockerfile_has_no_lint(tmp_path: Path) -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    if not hadolint.exists():
+        pytest.skip("hadolint comes with the extra `test` on x86-64 alone")
+
+    def lint(text: str) -> list[str]:
+        (tmp_path / "Dockerfile").write_text(text)
+        done = subprocess.run(
+            [hadolint, "--format", "json", tmp_path / "Dockerfile"], capture_output=True, text=True, timeout=60
+        )
+        return [problem["code"] for problem in json.loads(done.stdout)]
+
+    text = (DOCKER / "Dockerfile").read_text("utf-8")
+    assert lint(text) == []
+    assert "DL3003" in lint(f"{text}\nRUN cd /tmp\n")
 
 
 # -- the image ----------------------------------------------------------------------------------------------
@@ -271,6 +289,68 @@ def test_the_broker_of_compose_is_given_settings_that_kafka_has(services: dict[s
     assert given <= set(described["broker"]["1"])
 
 
+class Contained(Daemon):
+    """A daemon without its container: the settings of a folder of ``ops`` but for where things are."""
+
+    def __init__(self, folder: Path, ops: Path, bootstrap: str, topic: str, **places: dict[str, Any]) -> None:
+        """``places``: more of them, by section."""
+        settings = tomllib.loads((ops / "graphtide.toml").read_text("utf-8"))
+        settings["source"] |= {"bootstrap_servers": [bootstrap], "topics": [topic]}
+        settings["metrics"]["listen"] = "127.0.0.1:0"
+        del settings["server"]["listen"]
+        for section, more in places.items():
+            settings[section] |= more
+        super().__init__(folder, settings)
+
+    def fetch(self, path: str) -> str:
+        """What its metrics' server answers; raises where that is no success."""
+        found = re.findall(r"metrics at (\S+)/metrics", self.log.read_text("utf-8"))
+        with urllib.request.urlopen(f"{found[-1]}{path}", timeout=60) as answer:
+            told: str = answer.read().decode()
+        return told
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(900)  # where no kernels are cached, the first start compiles them
+def test_the_daemon_of_compose_is_healthy_and_answers_as_before_after_a_kill(
+    kafka: DevKafka, tmp_path: Path, services: dict[str, Any]
+) -> None:
+    making = services["topic"]["command"]
+    kafka.create_topic("compose", int(making[making.index("--partitions") + 1]))
+    words = json.loads(said("HEALTHCHECK")[0].partition(" CMD ")[2])
+    with Contained(tmp_path, DOCKER, kafka.bootstrap, "compose") as daemon:
+        check = [daemon.address if word.startswith("unix:") else word for word in words[1:]]
+
+        def is_healthy() -> bool:
+            """As the image asks."""
+            assert daemon.process is not None and daemon.process.poll() is None, daemon.log_tail()
+            asked = [sys.executable, "-m", "graphtide", *check]
+            return subprocess.run(asked, capture_output=True, timeout=120, check=False).returncode == 0
+
+        daemon.start(ready_s=None)
+        assert until(is_healthy, COMPILED_S)
+        with brokers.client(KafkaProducer, kafka.bootstrap) as producer:
+            records = [encode_msgpack([1, 2], [2, 3]), encode_msgpack([5], [6])]
+            sent = [producer.send("compose", value, partition=n) for n, value in enumerate(records)]
+            ends = {"compose": {n: each.get(timeout=60).offset + 1 for n, each in enumerate(sent)}}
+        before = answers(daemon, ends)
+        assert before["hops"].values.tolist() == [0, 1, 2, None, None]
+        assert before["components"].values.tolist() == [1, 1, 1, 5, 5]
+        with daemon.client() as client:
+            assert {*client.programs()["programs"]} == {program.id for program in configured(DOCKER).program}
+            assert client.top("pagerank", k=1).ids.tolist() == [3]
+        scraped = document(DOCKER / "prometheus.yml")["scrape_configs"][0].get("metrics_path", "/metrics")
+        assert "graphtide_edges" in daemon.fetch(scraped)
+        daemon.kill()
+        daemon.start(ready_s=None)
+        assert until(is_healthy, COMPILED_S)
+        after = answers(daemon, ends)
+        for program in ("hops", "components"):
+            assert after[program].values.tolist() == before[program].values.tolist()
+            assert after[program].epoch > before[program].epoch, "of another incarnation"
+        assert daemon.stop() == 0, daemon.log_tail()
+
+
 # -- Kubernetes ---------------------------------------------------------------------------------------------
 
 
@@ -290,6 +370,20 @@ def container() -> dict[str, Any]:
     (only,) = pod()["containers"]
     found: dict[str, Any] = only
     return found
+
+
+@pytest.mark.parametrize("version", ["1.30", "newest"])
+def test_what_is_applied_is_as_the_schemas_of_kubernetes_say(version: str) -> None:
+    """What an operator brings (ServiceMonitor) has none."""
+    validating = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is missing")
+    version = validating.latest_version() if version == "newest" else version
+    found = {kind: item for kind, item in objects().items() if kind != "ServiceMonitor"}
+    for item in found.values():
+        validating.validate(item, version, strict=True)
+    container = found["StatefulSet"]["spec"]["template"]["spec"]["containers"][0]
+    container["livenessProb"] = container.pop("livenessProbe")
+    with pytest.raises(validating.ValidationError, match="livenessProb"):
+        validating.validate(found["StatefulSet"], version, strict=True)
 
 
 def test_what_is_applied_belongs_together() -> None:
@@ -342,28 +436,22 @@ def test_a_pod_listens_writes_and_is_named_as_it_should_be() -> None:
     assert {pod()["securityContext"][key] for key in ("runAsUser", "runAsGroup", "fsGroup")} == {user}
 
 
-class Pod(Daemon):
-    """A pod's daemon without its container: the settings of ops/kubernetes but for where things are."""
+class Pod(Contained):
+    """A pod's daemon."""
 
     def __init__(self, folder: Path, name: str, bootstrap: str, topic: str) -> None:
         self.token = folder.parent / "token"
         self.token.write_text("open-sesame\n")
-        settings = tomllib.loads(_text("ops/kubernetes/graphtide.toml"))
-        settings["source"] |= {"bootstrap_servers": [bootstrap], "topics": [topic], "name": name}
-        settings["metrics"]["listen"] = "127.0.0.1:0"
-        del settings["server"]["listen"]
-        settings["server"]["token_file"] = self.token
-        super().__init__(folder, settings)
+        super().__init__(
+            folder, KUBERNETES, bootstrap, topic, source={"name": name}, server={"token_file": self.token}
+        )
 
     def client(self) -> Client:
         return Client(self.address, token="open-sesame", timeout=360)
 
     def probe(self, kind: str) -> dict[str, Any]:
         """What the kubelet would be told; raises where it would hear of no success."""
-        found = re.findall(r"metrics at (\S+)/metrics", self.log.read_text("utf-8"))
-        path = container()[f"{kind}Probe"]["httpGet"]["path"]
-        with urllib.request.urlopen(f"{found[-1]}{path}", timeout=60) as answer:
-            told: dict[str, Any] = json.load(answer)
+        told: dict[str, Any] = json.loads(self.fetch(container()[f"{kind}Probe"]["httpGet"]["path"]))
         return told
 
     def is_ready(self) -> bool:
@@ -389,9 +477,9 @@ def pods(kafka: DevKafka, tmp_path: Path) -> Iterator[list[Pod]]:
             each.close()
 
 
-def answers(pod: Pod, offsets: Any) -> dict[str, Values]:
+def answers(daemon: Daemon, offsets: Any) -> dict[str, Values]:
     """By program, of what has been read at least up to these offsets."""
-    with pod.client() as client:
+    with daemon.client() as client:
         return client.get(["hops", "components"], [1, 2, 3, 5, 6], min_offsets=offsets, timeout_ms=120_000)
 
 
@@ -433,7 +521,22 @@ def test_clients_go_on_when_a_pod_is_killed_and_both_agree(kafka: DevKafka, pods
             first.kill()
             assert asking.get("hops", [1, 3]).values.tolist() == [0, 2], "the second has read what the first had"
             asking.wait(write(0, encode_msgpack([3], [4])), timeout_ms=120_000)
-            assert follow(changes, known, until_known=4) == {2: 1, 3: 2, 4: 3}
-    assert second.stop() == 0, second.log_tail()
+            known = follow(changes, known, until_known=4)
+            assert known == {2: 1, 3: 2, 4: 3}
+            first.start(ready_s=None)
+            assert until(first.is_ready, COMPILED_S), "the pod that was killed is back"
+            missed = {"pods": dict(ends)}
+            of_both = [answers(each, missed) for each in pods]
+            for program in ("hops", "components"):
+                back, other = (found[program] for found in of_both)
+                assert back.offsets == other.offsets == missed
+                assert back.values.tolist() == other.values.tolist()
+            assert second.stop() == 0, second.log_tail()
+            assert asking.get("hops", [4]).values.tolist() == [3], "the first has read what it missed"
+            asking.wait(write(0, encode_msgpack([3], [4], Op.DELETE)), timeout_ms=120_000)
+            while known[4] is not None:
+                known = follow(changes, {each: value for each, value in known.items() if each != 4}, until_known=4)
+            assert known == {2: 1, 3: 2, 4: None}
+    assert first.stop() == 0, first.log_tail()
     for each in pods:
         assert list((each.folder / "dead-letters").iterdir()), "each replica has met the bad record"

@@ -1,54 +1,64 @@
 """Commands in the documentation are run: the tutorial's here, others where the page says so, or says why not.
 
-A shell block is run, or a comment stands before it: ``<!-- run by tests/FILE -->``, ``<!-- not run: REASON -->``.
+A shell block is run, or a comment stands before it: ``<!-- run by tests/FILE -->`` (by a ``documented.Shell``
+there), ``<!-- not run: REASON -->``.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import pytest
 from conftest import skip_or_fail
+from documented import ROOT, Shell, blocks, replaced, with_commands
 from test_dashboards import tool
 from typer.main import get_command
 
 from graphtide.daemon import cli
 from graphtide.ops.kafka import held_port, missing_tools
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 TUTORIAL = ROOT / "docs" / "tutorial.md"
-SHELLS = ("sh", "bash", "console", "shell")
-
-
-class Block(NamedTuple):
-    """A shell block: its text, and what the comment before it says ("" where there is none)."""
-
-    page: Path
-    text: str
-    remark: str
-
-
-def blocks(page: Path) -> list[Block]:
-    languages = "|".join(SHELLS)
-    found = re.findall(
-        rf"^(?:<!-- ([^\n]*?) -->\n)?```(?:{languages})\n(.*?)^```",
-        page.read_text("utf-8"),
-        re.MULTILINE | re.DOTALL,
-    )
-    return [Block(page, text, remark) for remark, text in found]
-
 
 ALL = [block for page in PAGES for block in blocks(page)]
+
+
+def pages_run_by(file: Path) -> set[str]:
+    """Those whose lines tests of this file run: none of them passes that leaves one out."""
+    tests = [
+        item
+        for item in ast.parse(file.read_text("utf-8")).body
+        if isinstance(item, ast.FunctionDef) and item.name.startswith("test_")
+    ]
+    return {
+        page.value
+        for test in tests
+        for item in ast.walk(test)
+        if isinstance(item, ast.With)
+        for call in (each.context_expr for each in item.items)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Shell"
+        for page, by in [call.args[:2]]
+        if isinstance(page, ast.Constant) and isinstance(by, ast.Name) and by.id == "__file__"
+    }
+
+
+def test_a_page_whose_lines_are_not_all_run_is_found(tmp_path: Path) -> None:
+    shell = Shell("docs/http.md", "tests/test_http.py", tmp_path)
+    lines = list(shell.left)
+    assert len(lines) > 3
+    with pytest.raises(AssertionError, match=re.escape("not run: ")), shell:
+        shell.left = lines[:1]
+    with pytest.raises(AssertionError, match="nothing is run by"):
+        Shell("docs/http.md", __file__, tmp_path)
+    (tmp_path / "test_x.py").write_text("def helper():\n    with Shell('a.md', __file__):\n        pass\n")
+    assert pages_run_by(tmp_path / "test_x.py") == set()
 
 
 def test_every_shell_block_is_run_or_says_why_it_is_not() -> None:
@@ -60,9 +70,8 @@ def test_every_shell_block_is_run_or_says_why_it_is_not() -> None:
         )
         assert by or not_run or (block.page == TUTORIAL and not block.remark), said
         if by:
-            assert block.page.name in (ROOT / by[1]).read_text("utf-8"), (
-                f"{by[1]} does not read the page of {said}"
-            )
+            page = str(block.page.relative_to(ROOT))
+            assert page in pages_run_by(ROOT / by[1]), f"{by[1]} has no test with Shell({page!r}, __file__, ...)"
         for path in re.findall(r"\btests/\w+\.py", block.remark):
             assert (ROOT / path).is_file(), said
 
@@ -93,10 +102,6 @@ def test_every_command_line_is_one_that_graphtide_takes(tmp_path: Path, monkeypa
 # -- the tutorial -------------------------------------------------------------------------------------------
 
 
-def replaced(text: str, ports: dict[int, int]) -> str:
-    return re.sub(r"\b(" + "|".join(map(str, ports)) + r")\b", lambda found: str(ports[int(found[0])]), text)
-
-
 def running_in(folder: Path) -> list[psutil.Process]:
     """The processes whose working directory lies in this folder, also where it is gone."""
     found = []
@@ -123,14 +128,13 @@ def test_the_tutorial_leads_to_a_dashboard_and_leaves_nothing_behind(tmp_path: P
         shutil.copytree(ROOT / "ops" / "prometheus", folder)
         scrape = (folder / "scrape.yml").read_text("utf-8")
         (folder / "scrape.yml").write_text(replaced(scrape, chosen).replace("15s", "200ms"), "utf-8")
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         commands = replaced(script, chosen).replace("sleep 1;", "sleep 0.2;")
         command = ["bash", "-euo", "pipefail", "-c", commands]
         log = tmp_path / "log"
         try:
             with log.open("w") as file:
                 done = subprocess.run(
-                    command, cwd=tmp_path, env={**os.environ, "PATH": path}, stdout=file, stderr=file, timeout=840
+                    command, cwd=tmp_path, env=with_commands(), stdout=file, stderr=file, timeout=840
                 )
         finally:
             left = running_in(tmp_path)

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import re
+import shutil
+import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import protocol_vectors
 import pytest
+from conftest import skip_or_fail
+from documented import Shell, replaced
 from http_door import HTTP, LIMITS, Browser, engine
 from http_door import browser as browser  # fixtures
 from http_door import shared as shared
 from protocol_vectors import Engine
+from running import Daemon
 from test_server import serving
+from waiting import until
 
 from graphtide.daemon.client import Client
 from graphtide.daemon.client.wire import PIECE_ITEMS, encode_stamp, pack_bitmap, pack_column, unpack_bitmap
 from graphtide.daemon.errors import GraphtideError
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.serve.handlers import METHODS
 from graphtide.daemon.serve.http.answers import encode_answer
 from graphtide.daemon.serve.http.offered import NOT_HERE, READS
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.daemon.tools.query import readable
+from graphtide.ops.kafka import held_port
 
 PAGE = json.loads(protocol_vectors.PAGE.read_text("utf-8"))
 
@@ -140,16 +151,115 @@ def test_what_is_simple_can_be_asked_by_an_address(browser: Browser) -> None:
         assert (status, answer["code"], answer["detail"]["parameter"]) == (400, "bad-request", parameter)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/http.md"])
-def test_what_documents_show_is_answered(browser: Browser, page: str) -> None:
-    text = (protocol_vectors.PAGE.parents[1] / page).read_text("utf-8").replace("pagerank", "rank")
-    asked = re.findall(r"^curl '?localhost:7421(/v1/[^ '\n]+)'?(.*)$", text, re.MULTILINE)
-    assert asked
-    for path, more in asked:
-        if body := re.search(r"-d '(.*)'", more):
-            assert browser.ask("POST", path, body[1])[0] == 200
-        else:
-            assert browser.ask("GET", path)[0] == 200
+def first_events(log: Path, n: int) -> list[tuple[str, Any]]:
+    """What the first n events of a stream tell, once they are written there whole."""
+
+    def events() -> list[tuple[str, Any]]:
+        texts = [text for text in log.read_text("utf-8").split("\n\n")[:-1] if "data: " in text]
+        fields = [dict(line.split(": ", 1) for line in text.splitlines()) for text in texts[:n]]
+        return [(one["event"], json.loads(one["data"])) for one in fields] if len(texts) >= n else []
+
+    return until(events)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, int]]:
+    """A real daemon over 1 -> 2 -> 3 and 5 -> 1, with the settings of the page, and the port of its door."""
+    text = (protocol_vectors.PAGE.parent / "http.md").read_text("utf-8")
+    (door,) = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    with held_port() as port:
+        settings = {**tomllib.loads(replaced(door, {7421: port})), "program": [{"name": "pagerank"}]}
+        with Daemon(tmp_path_factory.mktemp("daemon"), settings) as daemon:
+            daemon.start(ready_s=400)
+            write(daemon, "first", [1, 2, 5], [2, 3, 1])
+            yield daemon, port
+
+
+def write(daemon: Daemon, name: str, src: list[int], dst: list[int]) -> None:
+    """Insert edges, and wait until answers have them."""
+    with SpoolWriter(daemon.spool, name=name) as writer:
+        writer.append(encode_msgpack(src, dst))
+        offsets = {writer.path.name: writer.offset}
+    with daemon.client() as client:
+        client.wait(offsets, timeout_ms=60_000)
+
+
+@pytest.mark.timeout(600)  # where no kernels are cached, the first start compiles them
+def test_the_commands_of_the_page_are_answered_by_a_daemon(opened: tuple[Daemon, int], tmp_path: Path) -> None:
+    """By the real curl; of the subscription, the first events."""
+    if shutil.which("curl") is None:
+        skip_or_fail("curl not found (Debian: curl)")
+    daemon, port = opened
+    with Shell("docs/http.md", __file__, tmp_path, ports={7421: port}) as shell:
+        with daemon.client() as client:
+            top, ranks = client.top("pagerank", k=5), client.get("pagerank", [1, 2, 3])
+        told = json.loads(shell.run("curl 'localhost:7421/v1/top?"))
+        assert (told["ids"], told["values"]) == (list(top.ids), top.values.tolist())
+        assert told["ids"] == [3, 2, 1, 5], "each has the rank of those before it, and more"
+        for beginning in ("curl 'localhost:7421/v1/get?", "curl localhost:7421/v1/get -H "):
+            told = json.loads(shell.run(beginning))
+            assert (told["values"], tuple(told["epoch"])) == (ranks.values.tolist(), ranks.epoch)
+        shell.start("curl -N ", "events")
+        (begun, _), (changed, first) = first_events(tmp_path / "events", 2)
+        assert (begun, changed) == ("subscribed", "changed")
+        assert dict(zip(first["ids"], first["values"], strict=True)) == dict(
+            zip([1, 2, 3], ranks.values.tolist(), strict=True)
+        )
+        write(daemon, "second", [7], [1])
+        _, _, (_, second) = first_events(tmp_path / "events", 3)
+        assert second["since"] is not None and set(second["ids"]) <= {1, 2, 3}
+
+
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("khop", {"vertex": 1, "k": 2}),
+    ("egonet", {"vertex": 2, "direction": "both"}),
+    ("subgraph", {"vertices": [1, 2, 3, 99]}),
+    ("cross_edges", {"src": [1, 5], "dst": [1, 2]}),
+    ("degree_distribution", {}),
+    ("histogram", {"program": "pagerank", "bins": 3}),
+    ("placement", {"vertices": [1, 99]}),
+    ("compute", {"program": "bfs", "parameters": {"source": 1}, "vertices": [1, 3, 5, 99]}),
+    ("compute", {"program": "bfs", "parameters": {"source": 1}, "top": 2}),
+    ("keep", {"program": "bfs", "parameters": {"source": 1}, "id": "hops"}),
+    ("get", {"program": "hops", "vertices": [3, 5], "parents": True}),
+    ("drop", {"program": "hops"}),
+    ("get", {"program": "hops", "vertices": [3]}),
+    ("checkpoint", {}),
+]
+
+
+def test_a_daemon_answers_at_its_door_as_over_its_socket(opened: tuple[Daemon, int]) -> None:
+    daemon, port = opened
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=240)
+
+    def post(method: str, params: Mapping[str, Any]) -> Any:
+        connection.request("POST", f"/v1/{method}", json.dumps(params), {"Content-Type": "application/json"})
+        return json.loads(connection.getresponse().read())
+
+    def ask(method: str, params: Mapping[str, Any]) -> Any:
+        """Over the socket."""
+        try:
+            return as_json(client.call(method, params))
+        except GraphtideError as error:
+            return {"code": error.code, "message": error.message, "detail": error.detail}
+
+    with contextlib.closing(connection), daemon.client() as client:
+        for method, params in ASKED:
+            told = post(method, params)
+            if method == "drop":
+                assert (told["id"], told["state"]) == ("hops", "dropped")
+                assert ask(method, params)["code"] == "unknown-program"
+                continue
+            if method == "keep":
+                until(lambda: post("programs", {})["programs"]["hops"]["state"] == "fresh")
+                assert (told["id"], ask(method, params)["state"]) == ("hops", "fresh")
+                continue
+            if method == "checkpoint":
+                params = {"since": told["epoch"]}
+            again = ask(method, params)
+            assert told.keys() == again.keys()
+            for name in told.keys() - {"seconds", "applied", "bus"}:
+                assert told[name] == again[name], (method, name)
 
 
 def test_what_json_has_no_number_for_is_text() -> None:

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import brokers
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kafka import KafkaProducer
 from pyarrow import parquet
 from running import Daemon
 from sampling import examples
@@ -22,6 +24,7 @@ from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.errors import CheckpointError, ConfigError
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import dense_batch
+from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import frame
 from graphtide.daemon.records.stream import Partition, RawRecord
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
@@ -30,6 +33,7 @@ from graphtide.daemon.tools.files import BadInput
 from graphtide.gpma.edges import EdgeList, destinations, sources
 from graphtide.gpma.index.ids import StringColumn
 from graphtide.gpma.index.vertex_index import VertexIndex
+from graphtide.ops.kafka import DevKafka
 from graphtide.partition.graph import Graph
 
 Edges = dict[tuple[Any, Any], float]
@@ -170,6 +174,52 @@ def test_a_daemon_goes_on_from_there(tmp_path: Path) -> None:
             assert stats["edges"] == 5 and stats["dead_letters"] == {}
         daemon.stop()
         assert CliRunner().invoke(app, command).exit_code == CHECKPOINT
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(600)  # where no kernels are cached, the first start compiles them
+def test_a_daemon_goes_on_at_the_offsets_of_a_real_broker(kafka: DevKafka, tmp_path: Path) -> None:
+    """No record before these is read, none behind them is left out, and an unnamed partition is read whole."""
+    kafka.create_topic("loaded", 3)
+    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": ["loaded"], "start": "latest"}
+    tables = {"source": source, "program": [{"name": "sssp", "source": 1}]}
+    with Daemon(tmp_path, tables) as daemon, brokers.client(KafkaProducer, kafka.bootstrap) as producer:
+
+        def write(partition: int, *edge: float) -> int:
+            """The offset behind the record of an edge: src, dst, weight."""
+            src, dst, weight = edge
+            value = encode_msgpack([int(src)], [int(dst)], weights=[weight])
+            return int(producer.send("loaded", value, partition=partition).get(timeout=60).offset) + 1
+
+        write(0, 1, 2, 99)  # which the file has better, so that it shows who reads it again
+        write(0, 90, 91, 1)
+        offsets = {"0": write(0, 1, 2, 98), "1": write(1, 92, 93, 1)}
+        write(0, 2, 4, 1)
+        write(0, 4, 5, 1)
+        write(1, 5, 6, 1)
+        write(2, 6, 7, 1)
+        (tmp_path / "dump.csv").write_text("src,dst,weight\n1,2,0.5\n2,3,1\n2,4,7\n")
+        named = json.dumps({"loaded": offsets})
+        command = ["load", "--config", str(daemon.config), "--offsets", named, str(tmp_path / "dump.csv")]
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+        end = {"loaded": {0: write(0, 7, 8, 1), 1: write(1, 3, 9, 1), 2: write(2, 9, 10, 1)}}
+        daemon.start(ready_s=400)
+
+        def ask(min_offsets: dict[str, dict[int, int]]) -> list[Any]:
+            with daemon.client() as client:
+                found = client.get("sssp", range(1, 11), min_offsets=min_offsets, timeout_ms=60_000)
+                gone = client.get("sssp", [90, 91, 92, 93])
+                assert list(gone.unknown) == [90, 91, 92, 93], "they are before the offsets"
+                assert client.stats()["edges"] == 9
+                return list(found.values.tolist())
+
+        expected = [0.0, 0.5, 1.5, 1.5, 2.5, 3.5, 4.5, 5.5, 2.5, 3.5]
+        assert ask(end) == expected
+        daemon.kill()
+        daemon.start()
+        assert ask(end) == expected, "what was answered is answered again, from the loaded checkpoint on"
+        assert daemon.stop() == 0, daemon.log_tail()
 
 
 # What is refused

@@ -22,9 +22,12 @@ from protocol_vectors import meaning, shown
 from running import Daemon
 from test_protocol_vectors import plain
 from test_server import Chain, serving
+from waiting import until
 
+from graphtide.daemon.errors import GraphtideError
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.serve.handlers import METHODS
 from graphtide.gpma.edges import Op
 
 JAVASCRIPT = Path(__file__).parent / "javascript"
@@ -203,7 +206,27 @@ ANSWERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("histogram", {"program": "pagerank", "bins": 5, "scale": "log"}, {"outside": 0, "without_value": 0}),
     ("degree", {"vertices": [10, 99]}, {"out": [7, None], "in": [0, None], "unknown": [99]}),
     ("has_edge", {"src": [1, 2], "dst": [2, 1]}, {"exists": [True, False]}),
+    ("degree_distribution", {"direction": "in"}, {}),
+    ("khop", {"vertex": 1, "k": 2}, {"ids": [1, 2, 3], "distances": [0, 1, 2], "truncated": False}),
+    ("khop", {"vertex": LAST, "k": 9, "direction": "in", "limit": 2}, {"ids": [LAST, 3], "truncated": True}),
+    ("egonet", {"vertex": 2, "direction": "both"}, {"src": [1, 2], "dst": [2, 3], "size": 2, "truncated": False}),
+    ("subgraph", {"vertices": [3, FIRST, LAST, FAR, 99]}, {"size": 2, "weights": [1, 1], "unknown": [99]}),
+    ("cross_edges", {"src": [10, 1], "dst": [17, 2, 3], "limit": 1}, {"size": 2, "unknown": []}),
+    (
+        "compute",
+        {"program": "bfs", "parameters": {"source": 2}, "vertices": [1, LAST, 99]},
+        {"values": [None, 2, None], "unknown": [99], "error_bound": None},
+    ),
+    ("compute", {"program": "bfs", "parameters": {"source": 2}, "top": 1}, {"ids": [LAST], "values": [2]}),
+    ("compute", {"program": "triangles"}, {"scalars": {"triangles": 0}}),
+    ("placement", {}, {"sides": ["host"], "host_rows": "all", "device": None}),
+    ("placement", {"vertices": [10, 99]}, {"owner": ["host", None], "degree": [7, None], "unknown": [99]}),
+    ("programs", {}, {}),
+    ("stats", {}, {"stage": "running"}),
 ]
+CHANGING = {"checkpoint", "drop", "keep", "admin.device", "admin.freeze", "admin.rebalance"}
+TIMES = {"seconds", "applied", "bus"}
+"""Entries that tell how long something took."""
 
 
 @pytest.mark.parametrize(
@@ -216,7 +239,60 @@ def test_an_answer_is_what_the_python_client_reads(
     assert len(answer.pop("epoch")) == 2 and answer.pop("offsets")
     assert {key: answer[key] for key in expected} == expected
     with daemon.client() as client:
-        assert answer == plain(meaning(client.call(method, params)))
+        again = plain(meaning(client.call(method, params)))
+    assert answer.keys() == again.keys()
+    same = {"vertices", "edges", "programs"} if method == "stats" else answer.keys() - TIMES
+    assert {key: answer[key] for key in same} == {key: again[key] for key in same}
+
+
+def test_every_method_is_asked() -> None:
+    asked = {method for method, _, _ in ANSWERS} | CHANGING
+    assert asked | {"hello", "wait", "subscribe", "unsubscribe"} == METHODS.keys()
+
+
+def test_a_program_is_kept_and_dropped(daemon: Daemon, asking: JavaScript) -> None:
+    kept = asking.ask("keep", {"program": "bfs", "parameters": {"source": 2}, "id": "from2"})
+    assert kept["id"] == "from2" and kept["state"] in ("computing", "fresh")
+
+    def shown() -> dict[str, Any]:
+        programs: dict[str, Any] = asking.ask("programs", {})["programs"]
+        return programs["from2"]
+
+    until(lambda: shown()["state"] == "fresh")
+    assert shown()["kept"] and shown()["parameters"] == {"name": "bfs", "source": 2}
+    with daemon.client() as client:
+        found = client.get("from2", [1, 3, LAST])
+        assert client.programs()["programs"]["from2"]["kept"]
+    assert asking.ask("get", {"program": "from2", "vertices": [1, 3, LAST]})["values"] == [None, 1, 2]
+    assert found.values.tolist() == [None, 1, 2]
+    assert asking.ask("drop", {"program": "from2"})["state"] == "dropped"
+    assert asking.refused("drop", {"program": "from2"})["code"] == "unknown-program"
+    assert asking.refused("drop", {"program": "hops"})["code"] == "bad-request", "of the configuration"
+    assert asking.refused("get", {"program": "from2", "vertices": [1]})["code"] == "unknown-program"
+
+
+def test_a_checkpoint_is_made(daemon: Daemon, asking: JavaScript) -> None:
+    answer = asking.ask("checkpoint", {})
+    written = Path(answer["path"])
+    assert written.is_dir() and written.parent == daemon.folder / "checkpoints"
+    with daemon.client() as client:
+        of_the_same = client.checkpoint(since=tuple(answer["epoch"]))
+    assert (list(of_the_same.epoch), of_the_same.path) == (answer["epoch"], answer["path"])
+
+
+@pytest.mark.parametrize("method", sorted(name for name in CHANGING if name.startswith("admin.")))
+def test_what_administrators_ask_is_answered_alike(daemon: Daemon, asking: JavaScript, method: str) -> None:
+    """Here are no rows that could move and no device: what cannot be done is refused with the same words."""
+    asking.send("asked", method, {})
+    _, error, answer = asking.hear()
+    with daemon.client() as client:
+        try:
+            again, refusal = plain(meaning(client.call(method))), None
+        except GraphtideError as caught:
+            again, refusal = None, {"code": caught.code, "message": caught.message, "detail": caught.detail}
+    if answer is not None:
+        assert len(answer.pop("epoch")) == 2 and answer.pop("offsets")
+    assert (error, answer) == (refusal, again)
 
 
 def test_pages_follow_each_other(asking: JavaScript) -> None:

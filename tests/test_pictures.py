@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARKS, DOCS = ROOT / "benchmarks", ROOT / "docs"
 SVG = "{http://www.w3.org/2000/svg}"
 MACHINE = {"cores": 16, "date": "2026-11-23"}
 DEVICE = {"device": "one device", "date": "2026-11-23"}
@@ -153,6 +155,28 @@ def test_the_command_makes_a_picture_of_each_kind(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 1 and "other.json: of no benchmark that has pictures" in done.stderr
+
+
+def test_every_picture_is_shown_and_every_one_that_is_shown_is_there() -> None:
+    pages = [*ROOT.glob("*.md"), *DOCS.glob("*.md")]
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))]
+    pictures = {(page.parent / link).resolve() for page, link in links if link.endswith((".svg", ".png"))}
+    assert [path for path in pictures if not path.is_file()] == []
+    kept = {path for path in DOCS.rglob("*") if path.suffix in (".svg", ".png")}
+    assert len(kept) > 10 and kept - pictures == set()
+
+
+def test_documents_name_every_benchmark_that_has_pictures() -> None:
+    whole = (BENCHMARKS / "pictures.py").read_text("utf-8").split('"""')[1]
+    drawn = {*re.findall(r"``(\w+\.py)", whole)}
+    (said,) = re.findall(r"^Pictures of what (.*?) save with `--json`", _benchmarks(), re.MULTILINE | re.DOTALL)
+    assert {*re.findall(r"`(\w+\.py)", said)} == drawn and len(drawn) > 7
+    for name in drawn:
+        assert (BENCHMARKS / name).is_file(), name
+
+
+def _benchmarks() -> str:
+    return (DOCS / "benchmarks.md").read_text("utf-8")
 
 
 def test_memory_is_measured_while_a_graph_grows_and_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:

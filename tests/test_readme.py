@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import json
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from documented import Shell, replaced
 from running import Daemon
+from waiting import until
 
+from graphtide import Client
 from graphtide.daemon import cli
 from graphtide.daemon.config.load import from_tables, load
+from graphtide.daemon.errors import Unavailable
 from graphtide.daemon.records.spool_format import SpoolWriter
-from graphtide.ops.kafka import DevKafka
+from graphtide.ops.kafka import DevKafka, held_port
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -47,12 +51,6 @@ def commands(program: str) -> list[list[str]]:
     return [words for words in (shlex.split(part, comments=True) for part in parts) if words[:1] == [program]]
 
 
-def command(*first: str) -> list[str]:
-    """The one command of README that begins with these words after ``graphtide``, without ``graphtide``."""
-    (found,) = [words[1:] for words in commands("graphtide") if words[1 : 1 + len(first)] == list(first)]
-    return found
-
-
 def snippet(holds: str) -> str:
     (found,) = [block for block in blocks("python") if holds in block]
     return found
@@ -67,19 +65,6 @@ def tcp_addresses() -> list[str]:
     """Where a daemon with README's settings listens for everybody on the machine."""
     listen = from_tables(settings()).server.listen
     return [address for address in listen if address.startswith("tcp:")]
-
-
-def run(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "graphtide", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture
@@ -97,8 +82,6 @@ def test_the_settings_load_and_nothing_else_is_needed(tmp_path: Path, monkeypatc
     config = load(Path("graphtide.toml")).config
     assert config.source.topics == ("edges",)
     assert [program.id for program in config.program] == ["pagerank", "components", "hops"]
-    assert command("run") == ["run", "--config", "graphtide.toml"]
-    assert command("doctor") == ["doctor", "--config", "graphtide.toml"]
 
 
 def test_what_the_producer_snippet_writes_is_what_the_client_snippet_reads(
@@ -124,32 +107,56 @@ def test_what_the_producer_snippet_writes_is_what_the_client_snippet_reads(
     assert "Top(" in shown and "Path(" in shown
 
 
-def test_the_commands_for_a_spool_work(daemon: Daemon) -> None:
-    producing = command("produce", "--spool")
-    with gzip.open(daemon.folder / producing[-1], "wt") as file:
-        file.write("src,dst,weight\n1,2,0.5\n2,3,1\n")
-    run(daemon.folder, *producing)
-    (spooled,) = daemon.spool.glob("*.msgpack")
-    with daemon.client() as client:
-        client.wait({spooled.name: spooled.stat().st_size}, timeout_ms=60_000)
-    query, address, *rest = command("query")
-    assert [address] == tcp_addresses()
-    shown = run(daemon.folder, query, daemon.address, *rest)
-    assert {line.split()[0] for line in shown.splitlines()[1:4]} == {"1", "2", "3"}
-
-
 @pytest.mark.kafka
-def test_the_command_for_kafka_works(kafka: DevKafka, tmp_path: Path) -> None:
-    words = command("produce", "--kafka")
-    source = settings()["source"]
-    assert [words[2]] == source["bootstrap_servers"] and [words[4]] == source["topics"]
-    kafka.create_topic("readme", 2)
-    (tmp_path / words[-1]).write_text("1\t2\n2\t3\n")
-    run(
-        tmp_path,
-        *(word.replace(words[2], kafka.bootstrap).replace("edges", "readme") for word in words[:-1]),
-        words[-1],
-    )
+@pytest.mark.timeout(600)  # where no kernels are cached, the first start compiles them
+def test_every_command_works_with_the_settings_beside_it(kafka: DevKafka, tmp_path: Path) -> None:
+    """What producers send through Kafka is what a query and the HTTP door tell."""
+    kafka.create_topic(*settings()["source"]["topics"], 2)
+    (door,) = re.findall(r"`\[server\] http = (\[.*?\])`", README)
+    with contextlib.ExitStack() as held:
+        ports = {port: held.enter_context(held_port()) for port in (7420, 7421, 9420)}
+        ports[9092] = int(kafka.bootstrap.rpartition(":")[2])
+        listen = f"tcp://127.0.0.1:{ports[7420]}"
+        environ = {"GRAPHTIDE_SERVER__LISTEN": listen, "GRAPHTIDE_SERVER__HTTP": replaced(door, ports)}
+        places = {"broker1": "127.0.0.1"}
+        with Shell("README.md", __file__, tmp_path, ports=ports, words=places, environ=environ) as shell:
+            assert tcp_addresses() == ["tcp://127.0.0.1:7420"], "which stands for the default"
+            (text,) = blocks("toml")
+            (tmp_path / "graphtide.toml").write_text(shell.replaced(text), "utf-8")
+            shell.run("graphtide doctor --config ")
+            daemon = shell.start("graphtide run --config ", "daemon")
+            (tmp_path / "edges.tsv").write_text("1\t2\n2\t3\n")
+            (tmp_path / "edges.csv").write_text("src,dst,weight\n3,4,0.5\n2,3,1\n")
+            with gzip.open(tmp_path / "edges.csv.gz", "wt") as file:
+                file.write("src,dst,weight\n1,2,0.5\n2,3,1\n")
+            shell.run("graphtide produce --kafka ")
+            shell.run("graphtide produce --config ")
+            shell.run("graphtide produce --spool ")
+
+            def has_read() -> bool:
+                assert daemon.poll() is None, (tmp_path / "daemon.err").read_text()
+                try:
+                    with Client(listen, timeout=60) as client:
+                        return bool(client.stats()["edges"] == 3)
+                except Unavailable:
+                    return False
+
+            assert until(has_read, 400), (tmp_path / "daemon.err").read_text()
+            shown = shell.run("graphtide query ")
+            assert {line.split()[0] for line in shown.splitlines()[1:5]} == {"1", "2", "3", "4"}
+            answer = json.loads(shell.run("curl "))
+            assert {*answer["ids"]} == {1, 2, 3, 4} and len(answer["values"]) == 4
+            daemon.terminate()
+            assert daemon.wait(120) == 0, (tmp_path / "daemon.err").read_text()
+    second = {
+        **{section: settings()[section] for section in ("graph", "program")},
+        "source": {"path": tmp_path / "spool"},
+    }
+    with Daemon(tmp_path / "second", second) as reader:
+        (spooled,) = (tmp_path / "spool").glob("*.msgpack")
+        with reader.start().client() as client:
+            client.wait({spooled.name: spooled.stat().st_size}, timeout_ms=60_000)
+            assert client.path("hops", target=3).vertices.tolist() == [1, 2, 3]
 
 
 def test_every_command_and_target_exists() -> None:
