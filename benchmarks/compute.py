@@ -30,6 +30,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -238,8 +239,9 @@ class Peers:
             (SciPy, (edges,)),
             (Igraph, (edges,)),
         ]
+        work = tempfile.TemporaryDirectory(prefix="gap-")
         if gap is not None:
-            peers.append((Gap, (edges, gap, threads)))
+            peers.append((Gap, (edges, gap, threads, Path(work.name))))
         self.names = tuple(factory.name for factory, _ in peers)
         for factory, arguments in peers:
             peer = Isolated(factory, *arguments)
@@ -248,6 +250,7 @@ class Peers:
                     question = replace(entry.question, root=root)
                     self._took[entry.program.id][factory.name] = self._ask(peer, factory.name, question)
             peer.close()
+        work.cleanup()
 
     def _ask(self, peer: Isolated, name: str, question: Question) -> Took:
         try:

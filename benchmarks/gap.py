@@ -1,7 +1,7 @@
 """GAP's reference programs on the same graph: C++ with OpenMP, from scratch.
 
-Whoever compares with them builds them (https://github.com/sbeamer/gapbs: ``make tc``) and names their folder. Their
-own clock counts: the graph is read, from GAP's binary form, before it.
+Whoever compares with them builds them (https://github.com/sbeamer/gapbs: ``make tc``) and names their folder.
+Their own clock counts: the graph is read, from GAP's binary form, before it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +21,11 @@ class Gap:
     name = "GAP"
     kinds = ("triangles",)
 
-    def __init__(self, edges: Edges, folder: Path, threads: int) -> None:
+    def __init__(self, edges: Edges, folder: Path, threads: int, work: Path) -> None:
+        """``folder``: of the programs; ``work``: where the graph is written."""
         self._program, self._threads = folder / "tc", threads
         self._edges = edges
-        self._folder = tempfile.TemporaryDirectory(prefix="gap-")
-        self._graph = Path(self._folder.name) / "graph.sg"
+        self._graph = work / "graph.sg"
 
     def prepare(self, question: Question) -> None:
         """Write the graph without directions, unless it is there."""

@@ -288,7 +288,7 @@ def test_a_dense_id_that_goes_to_another_vertex_brings_another_order() -> None:
 def test_a_clique_comes_and_goes_at_once(directed: bool) -> None:
     rng = np.random.default_rng(1)
     run = Run(directed, numbers(300))
-    members = rng.permutation(300)[:40].tolist()
+    members = rng.permutation(300)[:60].tolist()
     clique = [(u, v) for u in members for v in members if u < v]
     sparse = inserts([(int(u), int(v)) for u, v in rng.integers(0, 300, (400, 2))], 300)
     play(run, [sparse, inserts(clique, 300), deletes(clique, 300), inserts(clique[::2], 300)])

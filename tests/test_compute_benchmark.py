@@ -122,7 +122,61 @@ def test_a_stream_with_deletions_is_replayed_as_it_is(real_streams: ModuleType, 
     assert (rest.src.tolist(), rest.dst.tolist(), rest.ops.tolist()) == ([1, 3], [2, 1], [0, 1])
 
 
+# -- GAP ----------------------------------------------------------------------------------------------------------
+
+# In the place of GAP's program: it reads the same file, and says what that one says.
+COUNT = """#!{python}
+import sys
+import numpy as np
+assert sys.argv[1:2] == ["-f"] and sys.argv[3:] == ["-n", "1", "-a"]
+data = open(sys.argv[2], "rb").read()
+assert data[0] == 0
+n_neighbours, n = np.frombuffer(data, np.int64, 2, 1)
+offsets = np.frombuffer(data, np.int64, n + 1, 17)
+neighbours = np.frombuffer(data, np.int32, n_neighbours, 17 + 8 * (n + 1))
+assert len(data) == 17 + 8 * (n + 1) + 4 * n_neighbours
+rows = [neighbours[begin:end].tolist() for begin, end in zip(offsets[:-1], offsets[1:])]
+assert all(row == sorted(set(row)) for row in rows)
+triangles = sum(w in rows[u] for u in range(n) for v in rows[u] if u < v for w in rows[v] if v < w)
+print(f"{{triangles}} triangles")
+print("Trial Time:          0.00250\\nAverage Time:        0.00250")
+"""
+
+
+def test_gap_reads_the_graph_without_directions(benchmarks: None, tmp_path: Path) -> None:
+    import networkx as nx
+
+    gap, peers = importlib.import_module("gap"), importlib.import_module("peers")
+    program = tmp_path / "tc"
+    program.write_text(COUNT.format(python=sys.executable))
+    program.chmod(0o755)
+    rng = np.random.default_rng(2)
+    keys = np.unique(rng.integers(0, 30 * 30, 300))  # loops, and both arcs of some links
+    src, dst = np.divmod(keys, 30)
+    peer = gap.Gap(peers.Edges(31, src, dst, np.ones(src.size, np.float32)), tmp_path, 2, tmp_path)
+    peer.prepare(peers.Question("triangles", 0))
+    graph: nx.Graph[int] = nx.Graph([(u, v) for u, v in zip(src.tolist(), dst.tolist(), strict=True) if u != v])
+    expected = sum(nx.triangles(graph).values()) // 3
+    assert expected > 100 and peer.count() == (expected, 2.5)
+    program.write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        peer.run(peers.Question("triangles", 0))
+
+
 # -- the whole ------------------------------------------------------------------------------------------------
+
+
+def test_kinds_without_directions(tmp_path: Path) -> None:
+    """Answers are compared before times are, of clustering, too."""
+    result = tmp_path / "result.json"
+    command = [sys.executable, BENCHMARKS / "compute.py", "--scale", "7", "--batch", "10", "--epochs", "1"]
+    command += ["--programs", "triangles,lcc,kcore,cdlp", "--json", result]
+    subprocess.run([*map(str, command)], check=True, timeout=300, stdout=subprocess.DEVNULL)
+    rows = {row["program"]: row for row in json.loads(result.read_text())["from scratch"]}
+    assert [*rows] == ["triangles", "lcc", "kcore", "cdlp"]
+    for kind, row in rows.items():
+        for name in ("NetworKit", "igraph"):
+            assert row[name] == "-" if kind == "cdlp" else row[name] > 0
 
 
 def test_a_small_run(tmp_path: Path) -> None:

@@ -198,6 +198,25 @@ def test_rows_that_no_link_lengthens_have_room(directed: bool) -> None:
     run.close()
 
 
+def test_both_arcs_of_a_link_in_one_batch() -> None:
+    """They come and go together, one after the other, and one for the other: it is one link."""
+    run = Run(directed=True)
+    run.step(inserts([*clique(range(5)), (4, 5), (5, 3)], 7))
+    run.check()
+    for moves, changed in (
+        ([(Op.INSERT, 5, 0), (Op.INSERT, 0, 5)], [5]),
+        ([(Op.DELETE, 5, 0), (Op.DELETE, 0, 5)], [5]),
+        ([(Op.INSERT, 5, 0), (Op.INSERT, 0, 5), (Op.DELETE, 5, 0)], [5]),
+        ([(Op.DELETE, 0, 5), (Op.INSERT, 5, 0)], []),
+        ([(Op.INSERT, 0, 5), (Op.DELETE, 0, 5)], []),
+    ):
+        report = run.step(epoch_of([(int(op), u, v, 1.0) for op, u, v in moves], 7))
+        named = report.changed.get("core", np.empty(0, np.uint32))
+        assert named is not None and named.tolist() == changed
+        run.check()
+    run.close()
+
+
 @both_ways
 def test_vertices_that_go_and_come_back(directed: bool) -> None:
     for seed in range(4):

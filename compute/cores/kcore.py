@@ -42,8 +42,8 @@ from .peel import Cores, Reader
 
 # A change of more links than this share of all starts over: from there on a start is cheaper. So does one that has
 # read more than this share of the entries of all rows, which takes about half as long as a start; neither where it
-# comes to so few. Both are for one thread. More threads make a start shorter, but for what one of them does, and no
-# change: with them, these shares are as much smaller.
+# comes to so few. Both are for one thread. More threads make a start shorter, but for what one of them does, and
+# no change: with them, these shares are as much smaller.
 _LINK_SHARE = 0.01
 _LINKS_FLOOR = 256
 _READ_SHARE = 0.5
