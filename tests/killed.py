@@ -105,6 +105,12 @@ class History(ABC):
     def _barrier(self) -> None:
         """What was sent before comes before what is sent behind it."""
 
+    @property
+    def vertices(self) -> np.ndarray:
+        """All that there ever were (and some that there were not): int64[n]."""
+        passed = PASSING_FROM + (max(self.records) + PASSING + 1) * PARTITIONS
+        return np.concatenate([np.arange(VERTICES), np.arange(PASSING_FROM, passed), CROSSING])
+
     def final(self) -> FinalGraph:
         """The graph that all updates leave, in the order in which they were produced."""
         alive: set[int] = set()
