@@ -23,7 +23,7 @@ from graphtide.daemon.client.wire import (
 )
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.serve import telling
-from graphtide.daemon.serve.asker import OpenConnection
+from graphtide.daemon.serve.asker import Asker, OpenConnection
 from graphtide.daemon.serve.change_log import ChangeLog, ChangeLogWriter
 from graphtide.daemon.serve.largest import Largest
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
@@ -387,6 +387,51 @@ def test_whoever_comes_later_is_not_sent_an_epoch_before_the_one_of_its_answer(
                 served.subscriptions.published()
                 await asyncio.sleep(0)
         task.cancel()
+
+    served.run(run())
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("goes", [False, True], ids=["too early", "given up"])
+def test_whoever_comes_in_the_moment_in_which_a_look_ends_looks_by_itself(
+    serve: Callable[[int], Served], goes: bool
+) -> None:
+    """That look is of no use to it, and not put away yet: to wait for it again and again lets nobody else run."""
+    served = serve(2 * telling.INLINE_MAX)
+    served.subscribe([Everyone(0.0), Everyone(0.0)])
+    early = next(served.subscriptions.due()[1])
+    looked_at = served.telling._looked_at
+
+    def found(subscription: Subscription) -> Any:
+        return asyncio.create_task(served.telling._found(subscription, Asker(subscription.connection), None))
+
+    async def run() -> None:
+        looked, go_on = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+        async def slowly(*given: Any) -> Any:
+            made = await looked_at(*given)
+            if not looked.is_set():
+                looked.set()
+                await go_on
+            return made
+
+        served.telling._looked_at = slowly  # type: ignore[method-assign]
+        first = found(early)
+        await looked.wait()
+        served.publish(np.arange(5))
+        served.subscribe([Everyone(0.0)])
+        late = list(served.subscriptions.due()[1])[-1]
+        assert late.began == 2
+        # The look ends in the next step of the loop, the late one comes in the one behind it.
+        if goes:
+            go_on.cancel()
+        else:
+            go_on.set_result(None)
+        second = found(late)
+        async with asyncio.timeout(20):
+            assert (await second).snapshot.sequence == 2
+            assert (await first).snapshot.sequence == (2 if goes else 1)
+        assert not served.telling._looking
 
     served.run(run())
 

@@ -261,7 +261,9 @@ class Telling:
                 task = asyncio.current_task()
                 if not looking.cancelled() or (task is not None and task.cancelling()):
                     raise
-            # Whoever looked has gone.
+            # Or whoever looked has gone. It is put away at once: to wait for what has ended lets nobody else run,
+            # and so nobody put it away.
+            self._put_away(key, looking)
 
     async def _looked_at(self, subscription: Subscription, asker: Asker, size: int) -> _Found:
         look = self._serving.in_thread(asker, self._look_aside, subscription, size)
@@ -269,9 +271,14 @@ class Telling:
 
     def _looked(self, key: Hashable, looking: asyncio.Task[_Found]) -> None:
         self._tasks.discard(looking)
-        del self._looking[key]
+        self._put_away(key, looking)
         if not looking.cancelled() and looking.exception() is None:
             self._sending[key] = looking.result()
+
+    def _put_away(self, key: Hashable, looking: asyncio.Task[_Found]) -> None:
+        """Nobody waits for this look any more; by now there may be another."""
+        if self._looking.get(key) is looking:
+            del self._looking[key]
 
     async def _send(self, connection: OpenConnection, messages: Iterator[bytes]) -> None:
         """All parts, as the client reads; where others need the memory it has so long for all of them together."""
