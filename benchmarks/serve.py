@@ -11,9 +11,12 @@ fifth), a thousand a record. Its peak is what it takes when there is always more
 - 1,000 subscribers to a hundred vertices each, at a fixed rate of updates: from the publication of an epoch to
   each who hears of it, and what the daemon spends with and without them;
 - a scrape of the metrics, idle and at full peak;
-- the peak with changed results written to files (with ``--kafka`` to a topic, too) and without, in turns.
+- the peak with changed results written to files (with ``--kafka`` to a topic, too) and without, in turns;
+- the peak with subscribers who read all that there is, who never read, and who come and go without end
+  (``hostile.py``), each in turns with none: updates a second, and what the engine's process takes of the processor
+  for a million of them, which says what they cost it where they have no share of its cores.
 
-``--only requests,subscribers,scrape,results`` leaves out the others.
+``--only requests,subscribers,scrape,results,hostile`` leaves out the others.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hostile
 import numpy as np
 import psutil
 from asking import CHOSEN, KINDS, PERCENTILES, Load, asked, fork, percentile_of, published, told
@@ -47,7 +51,7 @@ RECORDS = 1000
 AHEAD = 50
 """So many records lie in the spool beyond what is answered for, when there is always more."""
 LOAD = "a-load"
-PARTS = ("requests", "subscribers", "scrape", "results")
+PARTS = ("requests", "subscribers", "scrape", "results", "hostile")
 SETTLE_S_MAX = 1.0
 """The first epochs after a pause are not what a stream sees."""
 _NOTHING = {"written": {"transactions": 0, "records": 0}, "lag": {"seconds": 0.0}}
@@ -274,15 +278,16 @@ def scrapes(daemon: Fed, arguments: argparse.Namespace) -> list[dict[str, Any]]:
             time.sleep(arguments.scrape_pause)
         return taken, size
 
-    idle = own_seconds(daemon.pid)
+    engine = psutil.Process(daemon.pid)
+    idle = hostile.own_seconds(engine)
     time.sleep(arguments.seconds)
-    idle = own_seconds(daemon.pid) - idle
+    idle = hostile.own_seconds(engine) - idle
     rows = []
     for name in ("none", "full"):
-        before, fed_with, spent = own_seconds(daemon.pid), {"updates/s": 0.0}, float("nan")
+        before, fed_with, spent = hostile.own_seconds(engine), {"updates/s": 0.0}, float("nan")
         if name == "none":
             taken, size = scraped()
-            spent = own_seconds(daemon.pid) - before - idle
+            spent = hostile.own_seconds(engine) - before - idle
         else:
             (taken, size), fed_with = daemon.during(None, scraped)
         ms = np.array(taken) * 1e3
@@ -299,10 +304,77 @@ def scrapes(daemon: Fed, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def own_seconds(pid: int) -> float:
-    """Processor time of a process so far, threads that have ended included."""
-    times = psutil.Process(pid).cpu_times()
-    return float(times.user + times.system)
+def hostiles(daemon: Fed, ids: np.ndarray, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    doors = hostile.Doors(daemon.address, f"unix:{daemon.folder}/http")
+    engine, seconds = psutil.Process(daemon.pid), arguments.seconds / arguments.turns
+    rows = []
+    for kind in hostile.KINDS:
+        turns: dict[str, list[dict[str, float]]] = {"none": [], kind: []}
+        for turn in range(arguments.turns):
+            for name in (list(turns), [*reversed(turns)])[turn % 2]:
+                turns[name].append(_beside(daemon, engine, name, doors, ids, seconds, arguments))
+        without, beside = turns["none"], turns[kind]
+        rows += [_row(f"none, in turns with {kind}", without, without), _row(kind, beside, without)]
+    return rows
+
+
+def _beside(
+    daemon: Fed,
+    engine: psutil.Process,
+    kind: str,
+    doors: hostile.Doors,
+    ids: np.ndarray,
+    seconds: float,
+    arguments: argparse.Namespace,
+) -> dict[str, float]:
+    """One turn, with so many of a kind or with none."""
+
+    def measured() -> dict[str, float]:
+        cost, begun, before = hostile.Cost(engine), time.monotonic(), daemon.updates()
+        daemon.paced(seconds)()
+        taken, lasted = daemon.updates() - before, time.monotonic() - begun
+        spent = cost.ended()
+        millions = taken / 1e6
+        return {
+            "updates/s": taken / lasted,
+            "engine s/M": spent["engine"] / millions,
+            "waited s/M": spent["waited"] / millions,
+            "server cores": spent["server"] / lasted,
+            "own MiB": spent["own_bytes"] / 2**20,
+        }
+
+    count = arguments.hostile
+    pipes = [] if kind == "none" else hostile.begun(kind, doors, count, ids, arguments.askers)
+    try:
+        found: dict[str, float] = daemon.during(None, measured)[0]
+    finally:
+        theirs = hostile.ended(pipes)
+    return found | theirs
+
+
+def _row(name: str, found: list[dict[str, float]], without: list[dict[str, float]]) -> dict[str, Any]:
+    """Medians over turns; parts of what it was without, turn by turn."""
+
+    def median(of: str) -> float:
+        return float(np.median([each[of] for each in found]))
+
+    def part(of: str) -> float:
+        return float(np.median([each[of] / other[of] for each, other in zip(found, without, strict=True)]))
+
+    rates = [each["updates/s"] for each in found]
+    return {
+        "subscribers": name,
+        "updates/s": median("updates/s"),
+        "of without": part("updates/s"),
+        "spread": max(rates) / min(rates),
+        "engine s/M": median("engine s/M"),
+        "its of without": part("engine s/M"),
+        "waited s/M": median("waited s/M"),
+        "server cores": median("server cores"),
+        "server MiB": max(each["own MiB"] for each in found),
+        "subscribed": sum(each["subscribed"] for each in found),
+        "read MB": sum(each["bytes"] for each in found) / 1e6,
+    }
 
 
 def results(churn: Churn, records: list[bytes], arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -356,7 +428,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         result[name] = [{key: "-" if value != value else value for key, value in row.items()} for row in rows]
         show(title, result[name])
 
-    if {*PARTS[:3]} & {*arguments.only}:
+    if {"requests", "subscribers", "scrape", "hostile"} & {*arguments.only}:
         with fed(churn, records, arguments) as daemon:
             about = daemon.client.stats()
             result["vertices"], result["edges"] = about["vertices"], about["edges"]
@@ -374,6 +446,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 add("subscribers", title, subscribers(daemon, ids, arguments))
             if "scrape" in arguments.only:
                 add("scrape", "a scrape of the metrics", scrapes(daemon, arguments))
+            if "hostile" in arguments.only:
+                title = f"at full peak beside subscribers, {arguments.turns} turns of each with none"
+                add("hostile", title, hostiles(daemon, ids, arguments))
     if "results" in arguments.only:
         add("results", f"changed results written, {arguments.turns} turns", results(churn, records, arguments))
     return result
@@ -406,7 +481,10 @@ def main() -> None:
     parser.add_argument("--chosen", type=int, default=100, help="vertices of each subscriber")
     parser.add_argument("--subscriber-rate", type=float, default=100_000.0, help="updates a second meanwhile")
     parser.add_argument("--scrape-pause", type=float, default=0.05, help="seconds between two")
-    parser.add_argument("--turns", type=int, default=3, help="of results out, each with a daemon of its own")
+    parser.add_argument("--hostile", type=int, default=100, help="subscribers who read all, or never")
+    parser.add_argument(
+        "--turns", type=int, default=3, help="of results out (each with a daemon of its own) and of hostile"
+    )
     parser.add_argument("--kafka", action="store_true", help="write results to a real broker, too")
     parser.add_argument("--only", type=parsed_parts, default=",".join(PARTS), help="what to measure")
     parser.add_argument("--json", type=Path)

@@ -14,9 +14,10 @@ import os
 import resource
 import signal
 import socket
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import psutil
 from disks import filled
 from running import Daemon
 from waiting import PATIENCE_S, until
+from watching import Watcher
 
 from graphtide.daemon.errors import GraphtideError
 from graphtide.daemon.records.columns import UpdateColumns
@@ -37,6 +39,19 @@ TOKEN = "correct-horse-battery"
 SECONDS = 2.0
 """How long an attack lasts that lasts."""
 VERTICES = 400
+LIMITS = {
+    "memory_bytes_max": 48 << 20,
+    "output_bytes_max": 4 << 20,
+    "frame_bytes_max": 2 << 20,
+    "subscribed_vertices_max": 200_000,
+    "changes_bytes": 1 << 18,
+    "stall_seconds_max": 2.0,
+}
+"""Of the query server: as little as lets everybody be served, so that what is kept for nobody shows."""
+KNOWN_BYTES = 50
+"""Of a vertex that a subscriber was told of, as the limits say."""
+SPARE_BYTES = 24 << 20
+"""What the server may take besides: buffers too small to count, copies of results, what it does not give back."""
 
 
 class Stream:
@@ -102,13 +117,16 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What there is to attack. ``disk``: a small one with its checkpoints and dead letters, or None."""
+    """What there is to attack. ``disk``: a small one with its checkpoints and dead letters, or None. ``watchers``:
+    honest subscribers, who stay."""
 
     daemon: Daemon
     stream: Stream
     broker: DevKafka
     tcp: tuple[str, int]
+    http: tuple[str, int]
     disk: Path | None
+    watchers: list[Watcher] = field(default_factory=list)
 
     @property
     def engine(self) -> psutil.Process:
@@ -193,7 +211,7 @@ def strangers(target: Target, rng: np.random.Generator) -> str:
 
 def hogs(target: Target, rng: np.random.Generator) -> str:
     """Large requests, many at once, by clients that hang up; others are answered meanwhile."""
-    vertices = np.arange(500_000, dtype="<i8").tobytes()
+    vertices = np.arange(100_000, dtype="<i8").tobytes()
     greedy = _request(1, "hello", token=TOKEN) + b"".join(
         _request(number, "degree", vertices=vertices) for number in range(2, 6)
     )
@@ -228,6 +246,185 @@ def slow_readers(target: Target, rng: np.random.Generator) -> str:
         with target.daemon.client() as client:
             client.stats()
     return "60 who never read"
+
+
+# -- subscribers --------------------------------------------------------------------------------------------------
+
+
+def deaf_subscribers(target: Target, rng: np.random.Generator) -> str:
+    """Subscribers through both doors who never read; others hear of the news all the same."""
+    target.stream.send_many(20_000)
+    with _bounded(target) as memory, contextlib.ExitStack() as stack, target.daemon.client() as client:
+        for number in range(160):
+            stack.enter_context(_subscriber(target, _asked(rng), over_http=number % 2 == 1))
+        until(lambda: client.stats()["server"]["subscriptions"] > 80)
+        _others_hear(target)
+        _keep_coming(target.stream)
+        _others_hear(target)
+    return f"160 who never read, {memory} for them"
+
+
+def subscribing_storm(target: Target, rng: np.random.Generator) -> str:
+    """Subscribe, hang up, come again, to go on from epochs of before, of later, and from what is no epoch."""
+    target.stream.send_many(20_000)
+    came = refused = 0
+    with _bounded(target) as memory, target.daemon.client() as client:
+        end = time.monotonic() + 2 * SECONDS
+        while time.monotonic() < end:
+            incarnation, number = client.stats().epoch
+            for _ in range(20):
+                over_http = bool(rng.integers(2))
+                asked = _asked(rng) | {"since": _since(rng, incarnation, number)}
+                headers = [f"Last-Event-ID: {incarnation}.{rng.integers(1 << 62)}"] * int(rng.integers(2))
+                with _subscriber(target, asked, over_http=over_http, headers=headers) as connection:
+                    came += 1
+                    if rng.random() < 0.5:
+                        refused += _is_refused(connection, over_http=over_http)
+            target.stream.send_good()
+        assert refused, "what is no epoch was taken for one"
+        _others_hear(target)
+        # Whoever has gone takes no place.
+        until(lambda: client.stats()["server"]["subscriptions"] == len(target.watchers))
+    return f"{came} came and went, {refused} were refused, {memory} for them"
+
+
+def dripping_subscribers(target: Target, rng: np.random.Generator) -> str:
+    """Subscribers through both doors who read a byte a second."""
+    target.stream.send_many(20_000)
+    with _bounded(target) as memory, contextlib.ExitStack() as stack:
+        doors = [True, False] * 50
+        connections = [stack.enter_context(_subscriber(target, _asked(rng), over_http=http)) for http in doors]
+        for _ in range(5):
+            for connection in connections:
+                with contextlib.suppress(OSError):  # whoever keeps others waiting may be sent away
+                    connection.recv(1)
+            _keep_coming(target.stream, 1.0)
+        _others_hear(target)
+    return f"100 who read a byte a second, {memory} for them"
+
+
+def _asked(rng: np.random.Generator) -> dict[str, Any]:
+    """What a subscriber asks for: all vertices, some, or the best."""
+    asked: tuple[dict[str, Any], ...] = (
+        {"program": "hops"},
+        {"program": "components"},
+        {"program": "pagerank"},
+        {"program": "pagerank", "vertices": rng.integers(0, 60_000, 2000).tolist()},
+        {"program": "pagerank", "top": 100},
+    )
+    return asked[int(rng.integers(len(asked)))]
+
+
+def _since(rng: np.random.Generator, incarnation: int, number: int) -> Any:
+    """An epoch to go on from: one of before, one that may come, or none."""
+    since: tuple[Any, ...] = (
+        None,
+        [incarnation, number],
+        [incarnation, max(number - int(rng.integers(1, 50)), 0)],
+        [incarnation, number + int(rng.integers(1, 1000))],
+        [incarnation + 1, 1],
+        [0, 0],
+        [(1 << 64) - 1, (1 << 64) - 1],
+        [incarnation, -1],
+        [incarnation, 0.5],
+        [incarnation],
+        [[incarnation, number]],
+        {"epoch": number},
+        "yesterday",
+        rng.bytes(9).hex(),
+    )
+    return since[int(rng.integers(len(since)))]
+
+
+@contextlib.contextmanager
+def _subscriber(
+    target: Target, asked: dict[str, Any], *, over_http: bool, headers: Sequence[str] = ()
+) -> Iterator[socket.socket]:
+    """A connection that has asked to be told, and has hardly any room for what comes."""
+    if over_http:
+        body = json.dumps(asked).encode()
+        lines = ["POST /v1/subscribe HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+        lines += [f"Authorization: Bearer {TOKEN}", f"Content-Length: {len(body)}", *headers, "", ""]
+        data = "\r\n".join(lines).encode() + body
+    else:
+        data = _request(1, "hello", token=TOKEN) + _request(2, "subscribe", **asked)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
+        connection.settimeout(PATIENCE_S)
+        connection.connect(target.http if over_http else target.tcp)
+        connection.sendall(data)
+        yield connection
+
+
+def _is_refused(connection: socket.socket, *, over_http: bool) -> bool:
+    """Whether the answer to a subscriber is an error, which must be his own."""
+    if over_http:
+        line = b""
+        while b"\r\n" not in line:
+            line += connection.recv(1 << 12)
+        status = line.split()[1]
+        assert status in (b"200", b"400"), line
+        return status == b"400"
+    unpacker = msgpack.Unpacker(strict_map_key=False)
+    while True:
+        unpacker.feed(connection.recv(1 << 12))
+        for message in unpacker:
+            if message[:2] == [1, 2]:
+                assert message[2] is None or message[2]["code"] == "bad-request", message[2]
+                return message[2] is not None
+
+
+def _others_hear(target: Target) -> None:
+    """Those who read are told of what comes now."""
+    target.stream.send_good()
+    offsets = target.stream.offsets()
+    until(lambda: all(watcher.covers(offsets) for watcher in target.watchers))
+
+
+class _Memory(threading.Thread):
+    """Looks how much memory of its own a process takes, until it is told to stop."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        super().__init__()
+        self._status = Path(f"/proc/{process.pid}/status")
+        self._over = threading.Event()
+        self._before = self._most = self._bytes()
+        self.start()
+
+    def run(self) -> None:
+        while not self._over.wait(0.02):
+            self._most = max(self._most, self._bytes())
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+    @property
+    def more_bytes(self) -> int:
+        """At most, above what it was in the beginning."""
+        return self._most - self._before
+
+    def _bytes(self) -> int:
+        """Shared memory is left out, which holds the results."""
+        found = [line for line in self._status.read_text().splitlines() if line.startswith("RssAnon")]
+        return int(found[0].split()[1]) << 10
+
+    def __str__(self) -> str:
+        return f"{self.more_bytes / 2**20:.1f} MiB"
+
+
+@contextlib.contextmanager
+def _bounded(target: Target) -> Iterator[_Memory]:
+    """Meanwhile the query server lives, with the memory that its limits allow."""
+    server = target.daemon.query_server()
+    memory = _Memory(server)
+    try:
+        yield memory
+    finally:
+        memory.stop()
+    assert target.daemon.query_server().pid == server.pid, "the query server was replaced"
+    allowed = LIMITS["memory_bytes_max"] + KNOWN_BYTES * LIMITS["subscribed_vertices_max"] + SPARE_BYTES
+    assert memory.more_bytes <= allowed, f"{memory}, where {allowed / 2**20:.1f} are allowed"
 
 
 # -- the stream ---------------------------------------------------------------------------------------------------
@@ -304,8 +501,8 @@ def _pause(process: psutil.Process, stream: Stream) -> None:
         process.resume()
 
 
-def _keep_coming(stream: Stream) -> None:
-    end = time.monotonic() + SECONDS
+def _keep_coming(stream: Stream, seconds: float = SECONDS) -> None:
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         stream.send_good()
         time.sleep(0.02)
@@ -395,11 +592,14 @@ def memory_short(target: Target, rng: np.random.Generator) -> str:
 
 Attack = Callable[[Target, np.random.Generator], str]
 
+ON_SUBSCRIPTIONS: tuple[Attack, ...] = (deaf_subscribers, subscribing_storm, dripping_subscribers)
+
 ATTACKS: tuple[Attack, ...] = (
     noise,
     strangers,
     hogs,
     slow_readers,
+    *ON_SUBSCRIPTIONS,
     bad_records,
     dates,
     broker_pauses,

@@ -16,6 +16,7 @@ import msgpack
 import numpy as np
 import pytest
 
+SAMPLED = "requests,subscribers,scrape,hostile"
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
@@ -108,7 +109,13 @@ def test_a_small_run(tmp_path: Path, run_long: bool) -> None:
     result = tmp_path / "result.json"
     command = [sys.executable, BENCHMARKS / "serve.py", "--seconds", "0.3", "--scale", "8", "--edges", "1000"]
     command += ["--rate", "100", "--subscribers", "5", "--chosen", "10", "--subscriber-rate", "20000"]
-    command += ["--turns", "1", *([] if run_long else ["--only", "requests,subscribers,scrape"])]
+    command += [
+        "--turns",
+        "1",
+        "--hostile",
+        "6",
+        *([] if run_long else ["--only", "requests,subscribers,scrape,hostile"]),
+    ]
     subprocess.run([*map(str, command), "--json", str(result)], check=True, timeout=300, stdout=subprocess.DEVNULL)
     saved = json.loads(result.read_text())
     assert saved["peak"][0]["updates/s"] > 0
@@ -119,6 +126,17 @@ def test_a_small_run(tmp_path: Path, run_long: bool) -> None:
     assert all(row["failed"] == row["unanswered"] == 0 and row["p99.9 ms"] > 0 for row in all_kinds)
     nobody, five = saved["subscribers"]
     assert nobody["heard"] == 0 and five["heard"] > 0 and five["epochs"] > 0 and five["delay p50 ms"] >= 0
+    hostile = {row["subscribers"]: row for row in saved["hostile"]}
+    kinds = ["reading", "deaf", "storm"]
+    assert list(hostile) == [name for kind in kinds for name in (f"none, in turns with {kind}", kind)]
+    for kind in kinds:
+        none, some = hostile[f"none, in turns with {kind}"], hostile[kind]
+        assert none["updates/s"] > 0 and none["of without"] == 1 and none["subscribed"] == none["read MB"] == 0
+        assert some["updates/s"] > 0 and some["engine s/M"] > 0 and some["waited s/M"] >= 0
+        assert some["server cores"] >= 0 and some["server MiB"] > 1
+        assert some["of without"] == pytest.approx(some["updates/s"] / none["updates/s"])
+    assert hostile["reading"]["subscribed"] == hostile["deaf"]["subscribed"] == 6
+    assert hostile["reading"]["read MB"] > 0 == hostile["deaf"]["read MB"] and hostile["storm"]["subscribed"] > 0
     assert all(row["scrapes"] > 0 and row["kilobytes"] > 1 for row in saved["scrape"])
     if run_long:
         assert [row["results to"] for row in saved["results"]] == ["none", "files"]
