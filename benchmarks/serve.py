@@ -50,6 +50,10 @@ RECORDS = 1000
 """So many are made, and sent over and over."""
 AHEAD = 50
 """So many records lie in the spool beyond what is answered for, when there is always more."""
+FAR_AHEAD = 1000
+"""And so many where answers may be late: the stream must not wait for them."""
+ALIKE_EPOCHS = "[epoch]\nupdates_max = 100000\nqueue_updates_max = 400000\n"
+"""Where processor times are compared: a larger epoch costs less for each of its updates."""
 LOAD = "a-load"
 PARTS = ("requests", "subscribers", "scrape", "results", "hostile")
 SETTLE_S_MAX = 1.0
@@ -125,14 +129,19 @@ class Fed:
 
         return wait
 
-    def during(self, rate: float | None, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-        """What ``work`` returns, and what was taken meanwhile: fed at a rate, or (None) as fast as it is taken."""
+    def during(
+        self, rate: float | None, work: Callable[[], Any], ahead: int = AHEAD
+    ) -> tuple[Any, dict[str, float]]:
+        """What ``work`` returns, and what was taken meanwhile: fed at a rate, or (None) as fast as it is taken.
+
+        ``ahead``: so many records lie in the spool then beyond what is answered for.
+        """
         self._stages += 1
         over = fork.Event()
         pipe, its = fork.Pipe(duplex=False)
         name = f"b-{self._stages:04}"
         feeding = fork.Process(
-            target=_feed, args=(self.address, self.folder / "spool", name, self._records, rate, over, its)
+            target=_feed, args=(self.address, self.folder / "spool", name, self._records, rate, ahead, over, its)
         )
         feeding.start()
         its.close()
@@ -152,7 +161,7 @@ class Fed:
 
 
 def _feed(
-    address: str, spool: Path, name: str, records: list[bytes], rate: float | None, over: Any, out: Any
+    address: str, spool: Path, name: str, records: list[bytes], rate: float | None, ahead: int, over: Any, out: Any
 ) -> None:
     offsets: list[int] = []
     start = time.monotonic()
@@ -163,8 +172,8 @@ def _feed(
             offsets.append(writer.offset)
             if rate is not None:
                 time.sleep(max(start + len(offsets) * RECORD / rate - time.monotonic(), 0))
-            elif len(offsets) > AHEAD and len(offsets) % 10 == 0:
-                client.wait({f"{name}.msgpack": offsets[-AHEAD]}, timeout_ms=600_000)
+            elif len(offsets) > ahead and len(offsets) % (ahead // 5) == 0:
+                client.wait({f"{name}.msgpack": offsets[-ahead]}, timeout_ms=600_000)
         out.send(writer.offset)
 
 
@@ -330,13 +339,15 @@ def _beside(
     """One turn, with so many of a kind or with none."""
 
     def measured() -> dict[str, float]:
-        cost, begun, before = hostile.Cost(engine), time.monotonic(), daemon.updates()
+        cost, begun, before = hostile.Cost(engine), time.monotonic(), daemon.client.stats()
         daemon.paced(seconds)()
-        taken, lasted = daemon.updates() - before, time.monotonic() - begun
+        after, lasted = daemon.client.stats(), time.monotonic() - begun
         spent = cost.ended()
+        taken = after["updates_applied"] - before["updates_applied"]
         millions = taken / 1e6
         return {
             "updates/s": taken / lasted,
+            "an epoch": taken / max(after.epoch[1] - before.epoch[1], 1),
             "engine s/M": spent["engine"] / millions,
             "waited s/M": spent["waited"] / millions,
             "server cores": spent["server"] / lasted,
@@ -346,7 +357,7 @@ def _beside(
     count = arguments.hostile
     pipes = [] if kind == "none" else hostile.begun(kind, doors, count, ids, arguments.askers)
     try:
-        found: dict[str, float] = daemon.during(None, measured)[0]
+        found: dict[str, float] = daemon.during(None, measured, FAR_AHEAD)[0]
     finally:
         theirs = hostile.ended(pipes)
     return found | theirs
@@ -367,6 +378,7 @@ def _row(name: str, found: list[dict[str, float]], without: list[dict[str, float
         "updates/s": median("updates/s"),
         "of without": part("updates/s"),
         "spread": max(rates) / min(rates),
+        "an epoch": median("an epoch"),
         "engine s/M": median("engine s/M"),
         "its of without": part("engine s/M"),
         "waited s/M": median("waited s/M"),
@@ -428,7 +440,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         result[name] = [{key: "-" if value != value else value for key, value in row.items()} for row in rows]
         show(title, result[name])
 
-    if {"requests", "subscribers", "scrape", "hostile"} & {*arguments.only}:
+    if {*PARTS[:3]} & {*arguments.only}:
         with fed(churn, records, arguments) as daemon:
             about = daemon.client.stats()
             result["vertices"], result["edges"] = about["vertices"], about["edges"]
@@ -446,9 +458,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 add("subscribers", title, subscribers(daemon, ids, arguments))
             if "scrape" in arguments.only:
                 add("scrape", "a scrape of the metrics", scrapes(daemon, arguments))
-            if "hostile" in arguments.only:
-                title = f"at full peak beside subscribers, {arguments.turns} turns of each with none"
-                add("hostile", title, hostiles(daemon, ids, arguments))
+    if "hostile" in arguments.only:
+        with fed(churn, records, arguments, ALIKE_EPOCHS) as daemon:
+            title = f"at full peak beside subscribers, {arguments.turns} turns of each with none"
+            add("hostile", title, hostiles(daemon, ids, arguments))
     if "results" in arguments.only:
         add("results", f"changed results written, {arguments.turns} turns", results(churn, records, arguments))
     return result
