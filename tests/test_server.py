@@ -147,8 +147,11 @@ class Chain:
             self.current_epoch(), known, out, ((vertices > 0) & (vertices < self.n - 1)).astype(np.int64)
         )
 
-    def degree_counts(self, direction, vertices_max, timeout_s):
-        return DegreeCounts(self.current_epoch(), np.array([0, 1]), np.array([2, self.n - 2]))
+    def degree_counts(self, direction, first, limit, timeout_s):
+        here = range(self.n)[first : first + limit]
+        isolated = sum(vertex >= self.n - 2 for vertex in here)
+        counts = np.array([isolated, len(here) - isolated])
+        return DegreeCounts(self.current_epoch(), self.n, np.array([0, 1]), counts)
 
     def has_edge(self, src, dst, timeout_s):
         exists = (src.astype(np.int64) + 1 == dst) & (dst < self.n - 1)
