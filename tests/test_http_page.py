@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from chromium import PROGRAM, Chromium
+from conftest import skip_or_fail
 from running import Daemon
 from waiting import until
 
@@ -30,7 +31,12 @@ def shown(browser: Chromium, selector: str) -> list[str]:
     return found
 
 
-@pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium")
+@pytest.fixture(autouse=True)
+def _needs_chromium() -> None:
+    if PROGRAM is None:
+        skip_or_fail("there is no Chromium (Debian: chromium)")
+
+
 def test_the_page_shows_the_stream_and_follows_it(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"audit": {"full_every_epoch": False}}
     with Daemon(tmp_path, settings) as daemon:

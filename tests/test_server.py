@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgpack
 import numpy as np
 import pytest
+from conftest import skip_or_fail
 from waiting import until
 
 from graphtide.compute import registry
@@ -821,7 +822,7 @@ def test_tls(tmp_path):
     ]
     files = ["-keyout", f"{tmp_path}/key", "-out", f"{tmp_path}/cert"]
     if subprocess.run([*command, "subjectAltName=IP:127.0.0.1", *files], capture_output=True).returncode:
-        pytest.skip("openssl cannot make a certificate")
+        skip_or_fail("openssl cannot make a certificate")
     from graphtide.daemon.serve.listening import TlsFiles
 
     chain = Chain()
