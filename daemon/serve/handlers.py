@@ -745,13 +745,16 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
     whole = params.flag("snapshot", default=True)
     since = params.epoch("since")
     top = params.whole("top", 1, serving.limits.top_k_max, 0)
+    order = params.choice("order", ("desc", "asc"))
     params.end()
+    if order == "asc" and not top:
+        raise wrong("order", "goes with top")
     if top and (ids is not None or threshold or not whole):
         raise wrong("top", "goes with no vertices and no threshold, and begins with a snapshot")
 
     def make_scope() -> Scope:
         if top:
-            return Largest(top)
+            return Largest(top, descending=order == "desc")
         if ids is not None:
             return Chosen(_distinct(ids), threshold)
         if whole and since is None:
