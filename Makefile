@@ -16,7 +16,7 @@ WORKERS ?= $(shell nproc | awk '{ print ($$1 < 4 ? $$1 + 1 : 4) }')
 SIDE_BY_SIDE ?= -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help wheel client-wheel demo test test-long test-gpu daemon-gpu sanitize-gpu image-test kill-test attack check bench bench-gpu kafka dashboards debian warm clean clean-cache
+.PHONY: help wheel client-wheel demo test test-long test-gpu daemon-gpu sanitize-gpu image-test kill-test attack check bench bench-gpu kafka dashboards page debian warm clean clean-cache
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -101,6 +101,9 @@ kafka: $(BIN)/.core  ## a single-node Apache Kafka on loopback with a topic (TOP
 
 dashboards: $(BIN)/.test  ## write the Grafana dashboards anew from their Python source
 	$(BIN)/python -m graphtide.ops.dashboards
+
+page: $(BIN)/.test debian  ## draw docs/page.png anew: the page of the HTTP door over a real stream, in Chromium
+	$(BIN)/python benchmarks/page.py
 
 warm: $(BIN)/.core  ## compile every kernel into the cache, on all cores, before tests or a first start
 	@$(BIN)/python -P -m graphtide.daemon.kernels --all > /dev/null

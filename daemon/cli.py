@@ -548,10 +548,10 @@ def results(
 
 @app.command(
     epilog=examples(
-        "[cyan]graphtide top unix:/run/graphtide.sock --metrics 127.0.0.1:9420[/cyan]",
+        "[cyan]graphtide top unix:/run/graphtide.sock[/cyan]",
         "[cyan]graphtide top tcp://127.0.0.1:7420 --json --samples 1[/cyan]  one line of JSON, over a second",
-        "Times of stages, freshness and how busy programs are need --metrics: the daemon's metrics.listen. Ctrl-C "
-        "ends it.",
+        "Times of stages, freshness and how busy programs are come with epochs; with --metrics (the daemon's "
+        "metrics.listen) they are those of the moment, within a long epoch, too. Ctrl-C ends it.",
     ),
 )
 def top(

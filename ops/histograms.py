@@ -111,6 +111,10 @@ class Histogram(Collector):
         child = self._children.get(value)
         return child or self._children.setdefault(value, Observed(self._bounds))
 
+    def counts(self) -> dict[str, Counts]:
+        """Of each value of the label as they are now; without a label of "" alone."""
+        return {value: child.counts() for value, child in self._children.copy().items()}
+
     def remove(self, value: str) -> None:
         """Show it no more.
 

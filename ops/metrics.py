@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -742,6 +743,24 @@ class Metrics:
         """A move found no memory."""
         self._move_failures.inc()
 
+    def times(self) -> dict[str, Any]:
+        """What has been measured since the start, all in all, as ``stats`` shows it.
+
+        ``stages``, ``runs``: by stage, and by program, the ``count`` of times that it ran and the ``seconds`` of
+        all of them. ``freshness``: how many ``updates`` were visible within each of ``bounds_seconds``, not added
+        up (the last entry of ``updates`` is for later ones), and the ``seconds`` of all of them.
+        """
+        fresh = self._freshness.counts()[""]
+        return {
+            "stages": {stage: _ran(counts) for stage, counts in self._stages.counts().items()},
+            "runs": {program: _ran(counts) for program, counts in self._runs.counts().items()},
+            "freshness": {
+                "bounds_seconds": list(FRESHNESS_SECONDS_BUCKETS),
+                "updates": list(fresh.buckets),
+                "seconds": fresh.sum,
+            },
+        }
+
     # -- programs ---------------------------------------------------------------------------------------
 
     def program_run(
@@ -935,6 +954,10 @@ class Metrics:
             self._stage.labels(name).set_function(partial(_is, stage, name))
         self._stage_progress.set_function(share)
         self._heartbeat.set_function(heartbeat_seconds)
+
+
+def _ran(counts: Counts) -> dict[str, float]:
+    return {"count": sum(counts.buckets), "seconds": counts.sum}
 
 
 def _is(stage: Callable[[], str], name: str) -> bool:

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
+from conftest import skip_or_fail
 
 
 class Certificate(NamedTuple):
@@ -17,12 +17,12 @@ class Certificate(NamedTuple):
 
 
 def certificate(folder: Path, name: str) -> Certificate:
-    """A certificate of 127.0.0.1 for two days; skips the test where openssl cannot make one."""
+    """A certificate of 127.0.0.1 for two days; without openssl there is no test."""
     made = Certificate(f"{folder}/{name}.pem", f"{folder}/{name}.key")
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", made.key, "-out", made.certificate]
     try:
         subprocess.run(command, capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"openssl cannot make a certificate: {error}")
+        skip_or_fail(f"openssl cannot make a certificate: {error}")
     return made

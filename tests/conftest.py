@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any, NoReturn
 
 import cuda_emulator
 import numpy as np
@@ -39,11 +41,19 @@ def pytest_configure(config: pytest.Config) -> None:
         vars(partition_graph)["usable_cores"] = vars(settings)["usable_cores"] = lambda: threads
 
 
-def skip_or_fail(reason: str) -> None:
+def skip_or_fail(reason: str, *, allow_module_level: bool = False) -> NoReturn:
     """Skip, but fail in CI (``CI=true``): a test that never runs there proves nothing."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"{reason}; in CI that is a failure", pytrace=False)
-    pytest.skip(reason)
+    pytest.skip(reason, allow_module_level=allow_module_level)
+
+
+def needed(module: str, reason: str) -> Any:
+    """A module without which a test, or a file of tests, has nothing to do: see ``skip_or_fail``."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        skip_or_fail(reason, allow_module_level=True)
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from conftest import needed
 from test_server import Chain, serving
 
 import graphtide
@@ -122,7 +122,7 @@ def test_both_packages_have_the_same_names(installed: Path) -> None:
 
 
 def test_answers_become_data_frames(address: str) -> None:
-    pd: Any = pytest.importorskip("pandas")
+    pd = needed("pandas", "answers become data frames of pandas")
     with client.Client(address) as c:
         frame = c.get(["rank", "hops", "parts"], [100, 119, 5]).to_frame()
         assert frame.index.name == "vertex" and frame.index.tolist() == [100, 119, 5]
@@ -153,7 +153,7 @@ def test_answers_become_data_frames(address: str) -> None:
 
 
 def test_values_computed_once_are_a_data_frame_by_vertex_where_they_are_of_the_best() -> None:
-    pd: Any = pytest.importorskip("pandas")
+    pd = needed("pandas", "answers become data frames of pandas")
     values = np.ma.MaskedArray([1.5, 0.0], mask=[False, True])
     made = client.Computed((1, 1), {}, None, values, [], {}, None, 0.1)
     assert made.to_frame()["values"].tolist() == [1.5, pd.NA]
@@ -163,7 +163,7 @@ def test_values_computed_once_are_a_data_frame_by_vertex_where_they_are_of_the_b
 
 
 def test_string_ids_are_strings_in_data_frames(tmp_path: Path) -> None:
-    pd: Any = pytest.importorskip("pandas")
+    pd = needed("pandas", "answers become data frames of pandas")
     chain = Chain("string")
     chain.grow(5)
     with serving(chain, tmp_path) as link, client.Client(link.addresses[0]) as c:

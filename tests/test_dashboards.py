@@ -6,7 +6,6 @@ The last tests let Debian's ``prometheus`` scrape a real daemon and ask it every
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import needed, skip_or_fail
 from running import Daemon
 
 from graphtide.daemon.errors import UnknownProgram
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent
 RULES = ROOT / "ops" / "prometheus" / "alerts.yml"
 SCRAPE = ROOT / "ops" / "prometheus" / "scrape.yml"
 
-pytest.importorskip("grafana_foundation_sdk", reason="the dashboards' source needs grafana-foundation-sdk")
+needed("grafana_foundation_sdk", "the dashboards' source needs grafana-foundation-sdk")
 
 
 def committed() -> dict[str, dict[str, Any]]:
@@ -118,10 +118,7 @@ def test_every_metric_that_operators_need_is_on_a_dashboard() -> None:
 def tool(name: str) -> str:
     path = shutil.which(name)
     if path is None:
-        message = f"{name} is missing: apt-get install --no-install-recommends prometheus"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
+        skip_or_fail(f"{name} is missing: apt-get install --no-install-recommends prometheus")
     return path
 
 

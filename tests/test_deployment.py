@@ -18,6 +18,7 @@ from typing import Any
 
 import brokers
 import pytest
+from conftest import needed
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 from running import Daemon
@@ -38,9 +39,9 @@ from graphtide.gpma.edges import Op
 from graphtide.ops import dashboards
 from graphtide.ops.kafka import DevKafka
 
-yaml = pytest.importorskip("yaml", reason="the files of deployment are YAML: yamllint brings PyYAML")
-linter = pytest.importorskip("yamllint.linter", reason="yamllint is missing")
-lint_config = pytest.importorskip("yamllint.config", reason="yamllint is missing")
+yaml = needed("yaml", "the files of deployment are YAML: yamllint brings PyYAML")
+linter = needed("yamllint.linter", "yamllint is missing")
+lint_config = needed("yamllint.config", "yamllint is missing")
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCKER, KUBERNETES = ROOT / "ops" / "docker", ROOT / "ops" / "kubernetes"
@@ -375,7 +376,7 @@ def container() -> dict[str, Any]:
 @pytest.mark.parametrize("version", ["1.30", "newest"])
 def test_what_is_applied_is_as_the_schemas_of_kubernetes_say(version: str) -> None:
     """What an operator brings (ServiceMonitor) has none."""
-    validating = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is missing")
+    validating = needed("kubernetes_validate", "kubernetes-validate is missing")
     version = validating.latest_version() if version == "newest" else version
     found = {kind: item for kind, item in objects().items() if kind != "ServiceMonitor"}
     for item in found.values():

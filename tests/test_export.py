@@ -313,14 +313,18 @@ def test_what_is_asked_wrongly_is_said_before_anything_is_done(tmp_path: Path) -
     assert checkpoints.parse_epoch("latest") is None and checkpoints.parse_epoch("3.12") == (3, 12)
 
 
-def test_top_shows_what_a_daemon_does(fed: Fed) -> None:
+@pytest.mark.parametrize("with_metrics", [False, True])
+def test_top_shows_what_a_daemon_does(fed: Fed, with_metrics: bool) -> None:
     (url,) = re.findall(r"metrics at (http\S+)", fed.daemon.log.read_text())
-    before = take(fed.client, url)
+    asked = url if with_metrics else None
+    # All epochs before are told of.
+    until(lambda: take(fed.client, None).times.stages["publish"] == take(fed.client, url).times.stages["publish"])
+    before = take(fed.client, asked)
     epoch = fed.feed()
 
     def counted() -> Any:
-        """An epoch is counted once it is published, the times of its stages last."""
-        said = summary(before, take(fed.client, url))
+        """An epoch's times are known once it is published, and told with the next one, or a second later."""
+        said = summary(before, take(fed.client, asked))
         return said if said["stages"].get("publish") else None
 
     said = until(counted)

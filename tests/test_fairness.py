@@ -21,7 +21,7 @@ from waiting import until
 from graphtide.daemon import errors
 from graphtide.daemon.client import Client
 from graphtide.daemon.config.settings import LimitsConfig
-from graphtide.daemon.records.topology import Reached
+from graphtide.daemon.records.topology import DEGREES_AT_ONCE, DegreeCounts, Reached
 from graphtide.daemon.serve import handlers
 from graphtide.daemon.serve.asker import Asker
 from graphtide.daemon.serve.engine_calls import SLICE_VERTICES, SLICED_TRIES, SLICES_OPEN
@@ -154,6 +154,58 @@ def test_an_answer_in_slices_is_of_one_epoch(tmp_path: Path, moves: int) -> None
         assert (degree.out == np.resize([1] * 998 + [0, 0], n)).all() and degree.unknown.size == 0
         assert degree.epoch == (1, 1 + min(moves, 2 * SLICED_TRIES + 1))
         assert client.has_edge([100] * n, [101] * n).exists.all()
+
+
+class Large(Counting):
+    """Its graph has more vertices than a request may name, and more than are counted at once."""
+
+    n_large = 3 * DEGREES_AT_ONCE + 5
+
+    def degree_counts(self, direction: Any, first: int, limit: int, timeout_s: float) -> DegreeCounts:
+        if self.moves:
+            self.moves -= 1
+            self.storage_ahead += 1
+        here = min(self.n_large - first, limit)
+        self.asked_vertices += here
+        time.sleep(here * 1e-8)
+        degrees, counts = np.unique(self.degree_of(np.arange(first, first + here)), return_counts=True)
+        return DegreeCounts(self.current_epoch(), self.n_large, degrees, counts)
+
+    def degree_of(self, vertices: Any) -> Any:
+        """Of each slice many degrees, some of them of others, too."""
+        return vertices % 20_000 + vertices // DEGREES_AT_ONCE * 10_000
+
+
+@pytest.mark.parametrize("moves", [0, 1, 2 * SLICED_TRIES, 1000])
+def test_degrees_of_a_graph_of_any_size_are_counted_in_slices_of_one_epoch(tmp_path: Path, moves: int) -> None:
+    chain = Large()
+    chain.moves = moves
+    limits = LimitsConfig(vertices_max=1000)
+    with serving(chain, tmp_path, limits) as link, Client(link.addresses[0], timeout=120) as client:
+        found = client.degree_distribution()
+        degrees, counts = np.unique(chain.degree_of(np.arange(chain.n_large)), return_counts=True)
+        assert (found.degrees.tolist(), found.counts.tolist()) == (degrees.tolist(), counts.tolist())
+        assert found.epoch == (1, 1 + min(moves, 2 * SLICED_TRIES + 1))
+        assert chain.asked_vertices >= chain.n_large
+
+
+def test_others_ask_while_degrees_are_counted_which_ends_with_its_client(tmp_path: Path) -> None:
+    chain = Large()
+    chain.n_large = 1 << 31
+    chain.degree_of = lambda vertices: vertices[:1] % 3  # type: ignore[method-assign]
+    with serving(chain, tmp_path, LimitsConfig()) as link, Client(link.addresses[0], timeout=120) as client:
+        with raw(link.addresses[0]) as hog:
+            hog.send(request(0, "degree_distribution", {}))
+            until(lambda: chain.asked_vertices > DEGREES_AT_ONCE)
+            before = chain.asked_vertices
+            client.degree([100, 101])
+            assert chain.asked_vertices - before <= 4 * DEGREES_AT_ONCE
+        until(lambda: client.stats()["server"]["connections"] == 1)
+        client.degree([100, 101])  # what the engine was given before is answered before
+        ended = chain.asked_vertices
+        for _ in range(5):
+            client.has_edge([100], [101])
+        assert chain.asked_vertices == ended < chain.n_large and client.stats()["server"]["held_bytes"] == 0
 
 
 @pytest.mark.parametrize(("n", "beside"), [(VERTICES_INLINE_MAX, False), (VERTICES_INLINE_MAX + 1, True)])

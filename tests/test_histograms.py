@@ -16,10 +16,12 @@ from test_subscribing import results
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import Client
+from graphtide.daemon.engine import topology as topology_module
 from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.engine.topology import EngineTopology
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import Source
+from graphtide.daemon.records.topology import DegreeCounts, merged_degrees
 from graphtide.daemon.serve import histograms
 from graphtide.daemon.serve.histograms import Scale, histogram
 from graphtide.daemon.state.requested import RequestedCheckpoints
@@ -88,8 +90,14 @@ def test_a_span_that_is_no_double_has_finite_edges() -> None:
     assert found.counts.tolist() == [2, 0, 2, 1] and found.outside == 0
 
 
+def merged(*parts: DegreeCounts) -> dict[int, int]:
+    degrees, counts = merged_degrees([(part.degrees, part.counts) for part in parts])
+    assert (np.diff(degrees) > 0).all()
+    return dict(zip(degrees.tolist(), counts.tolist(), strict=True))
+
+
 @pytest.mark.parametrize("directed", [True, False])
-def test_degrees_of_the_vertices_there_are_are_counted(directed: bool) -> None:
+def test_degrees_of_the_vertices_there_are_are_counted(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     with contextlib.closing(Graph(directed=directed, weighted=False)) as graph:
         src, dst = np.array([0, 0, 1, 3, 4], np.uint32), np.array([1, 2, 2, 0, 0], np.uint32)
         graph.apply(EdgeBatch(pack(src, dst), np.full(5, Op.INSERT, np.uint8)), 7, None)
@@ -101,12 +109,18 @@ def test_degrees_of_the_vertices_there_are_are_counted(directed: bool) -> None:
             Storage(graph, Position(1)), cast(Source, None), cast(RequestedCheckpoints, None)
         )
         directions: tuple[Literal["out", "in"], ...] = ("out", "in")
-        found = [topology.degree_counts(direction, 5, 1.0) for direction in directions]
+        found = [topology.degree_counts(direction, 0, 7, 60.0) for direction in directions]
         # 0 -> 1, 0 -> 2, 1 -> 2 and 3 -> 0 are left; 5 has no edge
         expected = [{0: 2, 1: 2, 2: 1}, {0: 2, 1: 2, 2: 1}] if directed else [{0: 1, 1: 1, 2: 2, 3: 1}] * 2
         assert [dict(zip(f.degrees.tolist(), f.counts.tolist(), strict=True)) for f in found] == expected
-        with pytest.raises(errors.LimitExceeded, match="there are 5 vertices"):
-            topology.degree_counts("out", 4, 1.0)
+        assert {one.n_vertices for one in found} == {7}
+        # in pieces, by one question and by several
+        monkeypatch.setattr(topology_module, "DEGREES_AT_ONCE", 2)
+        assert merged(topology.degree_counts("out", 0, 2**32 - 1, 60.0)) == expected[0]
+        parts = [topology.degree_counts("out", first, 3, 60.0) for first in (0, 3, 6, 9)]
+        assert merged(*parts) == expected[0]
+        with pytest.raises(TimeoutError, match="takes longer"):
+            topology.degree_counts("out", 0, 7, 0.0)
 
 
 def test_a_client_gets_the_degree_distribution(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 
 import pytest
 from chromium import PROGRAM, Chromium
+from conftest import skip_or_fail
 from running import Daemon
 from waiting import until
+
+from graphtide.daemon.tools.top import STAGES
 
 TOKEN = "sesame-open"
 
@@ -30,7 +34,12 @@ def shown(browser: Chromium, selector: str) -> list[str]:
     return found
 
 
-@pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium")
+@pytest.fixture(autouse=True)
+def _needs_chromium() -> None:
+    if PROGRAM is None:
+        skip_or_fail("there is no Chromium (Debian: chromium)")
+
+
 def test_the_page_shows_the_stream_and_follows_it(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"audit": {"full_every_epoch": False}}
     with Daemon(tmp_path, settings) as daemon:
@@ -44,13 +53,29 @@ def test_the_page_shows_the_stream_and_follows_it(tmp_path: Path) -> None:
             look(browser, daemon, found[0])
 
 
+def asked(browser: Chromium, path: str) -> list[float]:
+    """When the page asked for what it has by now, in milliseconds of its own clock."""
+    expression = (
+        "performance.getEntriesByType('resource').filter(one => one.name.endsWith(%r)).map(one => one.startTime)"
+    )
+    found: list[float] = browser.evaluate(expression % path)
+    return found
+
+
+def choose(browser: Chromium, id: str, value: str) -> None:
+    expression = (
+        "(one => { one.value = %r; one.dispatchEvent(new Event('change')); })(document.getElementById(%r))"
+    )
+    browser.evaluate(expression % (value, id))
+
+
 def look(browser: Chromium, daemon: Daemon, url: str) -> None:
     browser.open(url)
     until(lambda: shown(browser, "#door label") == ["This server asks for a token"])
     assert shown(browser, "main") == []
     enter(browser, "a wrong token")
     until(lambda: shown(browser, "#state") == ["the token is wrong"])
-    enter(browser, TOKEN)
+    enter(browser, TOKEN, times=2)
     until(lambda: shown(browser, "#edges") == ["27"])
     assert shown(browser, "#state") == ["running"] and shown(browser, "#door") == []
     assert shown(browser, "#vertices") == ["28"]
@@ -64,18 +89,46 @@ def look(browser: Chromium, daemon: Daemon, url: str) -> None:
     until(lambda: shown(browser, "#top tbody th")[:1] == ["2"])
     assert len(shown(browser, "#top tbody th")) == 10
 
-    # Nothing is wider than a phone, nor kept out by the rules of content; of tokens alone was complained.
+    # The first vertices of each epoch are told: nobody asks for them, and the first subscription goes on.
+    write(daemon, "c", [(other, 555) for other in range(3, 400)])
+    until(lambda: shown(browser, "#top tbody th")[:1] == ["555"])
+    assert asked(browser, "/v1/top") == asked(browser, "/v1/subscribe") == []
+    choose(browser, "order", "asc")
+    until(lambda: shown(browser, "#top tbody th")[:1] not in ([], ["555"]))
+    with daemon.client() as client:
+        assert shown(browser, "#top tbody th") == list(map(str, client.top("pagerank", order="asc").ids))
+    choose(browser, "program", "components")
+    until(lambda: "have no order" in "".join(shown(browser, "#told")))
+
+    # What epochs took, and how fresh their updates were: of the last ten seconds.
+    assert shown(browser, "#stages tbody th") == list(STAGES)
+    write(daemon, "d", [(other, 7) for other in range(500, 600)])
+    until(
+        lambda: all(re.fullmatch(r"[\d.]+ (µs|ms|s)", one) for one in shown(browser, "#fresh-half, #fresh-most"))
+    )
+    until(
+        lambda: all(re.match(r"\d", one) for one in shown(browser, "#stages tr:not(:last-child) td:nth-child(2)"))
+    )
+
+    # One loop asks, though the token was entered twice at once.
+    started = browser.evaluate("performance.now()")
+    until(lambda: len([at for at in asked(browser, "/v1/stats") if at > started]) >= 4)
+    times = [at for at in asked(browser, "/v1/stats") if at > started]
+    assert min(b - a for a, b in itertools.pairwise(times)) > 900
+
+    # Nothing is wider than a phone, nor kept out by the rules of content; of tokens was complained, and of a
+    # program without an order.
     browser.open(url, width=360, height=800, scheme="dark")
-    until(lambda: shown(browser, "#edges") == ["124"])  # the token is remembered
+    until(lambda: shown(browser, "#edges") == ["621"])  # the token is remembered
     assert browser.evaluate("document.documentElement.scrollWidth") <= 360
     complaints = [one.get("entry", one) for one in browser.said]
     assert {one.get("source") for one in complaints} <= {"network"}
-    assert all("401" in one["text"] for one in complaints)
+    assert all("401" in one["text"] or "400" in one["text"] for one in complaints)
     daemon.kill()
     until(lambda: shown(browser, "#state") == ["no answer"])
 
 
-def enter(browser: Chromium, token: str) -> None:
+def enter(browser: Chromium, token: str, times: int = 1) -> None:
     until(lambda: shown(browser, "#door label"))
-    browser.evaluate(f"document.getElementById('token').value = {token!r}")
-    browser.evaluate("document.querySelector('#door button').click()")
+    once = f"document.getElementById('token').value = {token!r}; document.querySelector('#door button').click();"
+    browser.evaluate(once * times)

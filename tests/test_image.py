@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import needed
 from waiting import until
 
-yaml = pytest.importorskip("yaml", reason="compose.yaml is YAML: yamllint brings PyYAML")
+yaml = needed("yaml", "compose.yaml is YAML: yamllint brings PyYAML")
 
 ENGINE = shlex.split(os.environ.get("GRAPHTIDE_ENGINE", ""))
 MORE = shlex.split(os.environ.get("GRAPHTIDE_RUN_OPTIONS", ""))

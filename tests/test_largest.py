@@ -26,8 +26,9 @@ from graphtide.gpma.edges import NO_VERTEX
 class World:
     """Values of vertices that come, go, and leave their dense ids to others; looked at as a subscription does."""
 
-    def __init__(self, n: int, rng: np.random.Generator) -> None:
+    def __init__(self, n: int, rng: np.random.Generator, *, descending: bool = True) -> None:
         self.rng = rng
+        self.descending = descending
         self.ids = np.arange(n) + 1000
         self.alive = np.ones(n, bool)
         self.values = rng.integers(0, 40, n).astype(np.float64)
@@ -86,14 +87,17 @@ class World:
 
     def best(self, k: int) -> dict[int, float]:
         there = [v for v in range(self.ids.size) if self.alive[v] and not self.null[v]]
-        there.sort(key=lambda v: (-self.values[v], v))
+        sign = -1 if self.descending else 1
+        there.sort(key=lambda v: (sign * self.values[v], v))
         return {int(self.ids[v]): float(self.values[v]) for v in there[:k]}
 
 
 @pytest.mark.parametrize("k", [1, 5, 60, 1000])
 @pytest.mark.parametrize("size", [1, 8, 200])
-def test_what_is_told_are_the_largest_at_each_epoch(k: int, size: int) -> None:
-    world, scope = World(300, np.random.default_rng([k, size])), Largest(k)
+@pytest.mark.parametrize("descending", [True, False])
+def test_what_is_told_are_the_best_at_each_epoch(k: int, size: int, descending: bool) -> None:
+    world = World(300, np.random.default_rng([k, size]), descending=descending)
+    scope = Largest(k, descending=descending)
     nothing = np.empty(0, np.uint32)
     world.look(scope, None, nothing, may_scan=True, anew=True)
     assert world.told == world.best(k)
@@ -178,18 +182,19 @@ def test_subscribers_know_what_top_answers(tmp_path: Path, n: int) -> None:
         Client(address, timeout=60) as client,
         client.subscribe("hops", top=5) as hops,
         client.subscribe("rank", top=5) as rank,
+        client.subscribe("rank", top=5, order="asc") as least,
     ):
-        known: dict[str, dict[int, Any]] = {"hops": {}, "rank": {}}
+        known: list[dict[int, Any]] = [{}, {}, {}]
+        told = (("hops", "desc", hops), ("rank", "desc", rank), ("rank", "asc", least))
 
         def check() -> None:
-            for program, subscription in (("hops", hops), ("rank", rank)):
+            for place, (program, order, subscription) in enumerate(told):
                 epoch = (1, made.number)
                 while subscription.epoch != epoch:
-                    change = next(subscription)
-                    known[program] = as_told(known[program], change)
-                answer = client.top(program, 5)
+                    known[place] = as_told(known[place], next(subscription))
+                answer = client.top(program, 5, order=order)
                 assert answer.epoch == epoch
-                assert known[program] == dict(
+                assert known[place] == dict(
                     zip(np.asarray(answer.ids).tolist(), answer.values.tolist(), strict=True)
                 )
 

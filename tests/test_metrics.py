@@ -29,6 +29,7 @@ from graphtide.ops.histograms import Histogram
 from graphtide.ops.metrics import (
     FRESHNESS_SECONDS_BUCKETS,
     PARTITIONS_SHOWN_MAX,
+    STAGES,
     Metrics,
     catalogue_markdown,
 )
@@ -207,6 +208,22 @@ def test_freshness_is_weighted_by_updates() -> None:
     assert seen["graphtide_freshness_seconds_count", ()] == 10_003
     assert seen["graphtide_freshness_seconds_bucket", ("0.005",)] == 10_000
     assert seen["graphtide_freshness_seconds_bucket", ("3.0",)] == 10_003
+
+
+def test_what_was_measured_since_the_start_is_told() -> None:
+    metrics = Metrics()
+    metrics.observe_freshness(np.array([0.004, 2.5, 99.0]), np.array([10_000, 3, 2]))
+    metrics.epoch(updates=5, apply_seconds=0.25, compute_seconds=1.0, publish_seconds=0.5)
+    metrics.epoch(updates=5, apply_seconds=0.5, compute_seconds=1.0, publish_seconds=0.5)
+    metrics.program_run("hops", seconds=0.75, active=1, edges_read=1, iterations=1, started_over=False)
+    told = metrics.times()
+    assert set(told["stages"]) == set(STAGES) and told["stages"]["poll"] == {"count": 0, "seconds": 0}
+    assert told["stages"]["apply"] == {"count": 2, "seconds": 0.75}
+    assert told["runs"] == {"hops": {"count": 1, "seconds": 0.75}}
+    fresh = told["freshness"]
+    by_bound = dict(zip([*fresh["bounds_seconds"], None], fresh["updates"], strict=True))
+    assert {bound: n for bound, n in by_bound.items() if n} == {0.005: 10_000, 3.0: 3, None: 2}
+    assert fresh["seconds"] == pytest.approx(40 + 7.5 + 198)
 
 
 def test_query_counts_come_from_the_server_and_outlive_its_absence() -> None:

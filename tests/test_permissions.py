@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import skip_or_fail
 from running import Daemon
 from waiting import until
 
@@ -171,7 +172,7 @@ def test_the_units_socket_can_be_reached_by_the_group_that_its_files_name() -> N
 
 def test_the_unit_is_one(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not there")
+        skip_or_fail("systemd-analyze not found (Debian: systemd)")
     text = (SYSTEMD / "graphtide.service").read_text("utf-8")
     (tmp_path / "graphtide.service").write_text(text.replace("/opt/graphtide/bin/graphtide", "/bin/true"))
     shown = subprocess.run(

@@ -267,6 +267,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ({"program": "parts", "top": 2}, errors.NotSupported, "have no order"),
         ({"program": "rank", "top": 2, "vertices": [100]}, errors.RequestError, "top goes with no vertices"),
         ({"program": "rank", "top": 2, "threshold": 0.1}, errors.RequestError, "top goes with no vertices"),
+        ({"program": "rank", "order": "asc"}, errors.RequestError, "order goes with top"),
         ({"program": "rank", "top": 2, "snapshot": False}, errors.RequestError, "begins with a snapshot"),
         ({"program": "rank", "top": 0}, errors.RequestError, "top must be a whole number from 1"),
         ({"program": "rank", "top": 10_001}, errors.LimitExceeded, "at most 10000"),

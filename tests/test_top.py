@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from graphtide.daemon.tools.top import Sample, shown, summary
+from graphtide.daemon.tools.top import Sample, Times, shown, summary
 
 STATS: dict[str, Any] = {
     "stage": "running",
@@ -28,39 +29,25 @@ STATS: dict[str, Any] = {
     },
 }
 PROGRAMS = {"hops": {"kind": "bfs", "state": "fresh", "memory_bytes": 80, "reason": None}}
-FRESH, STAGE = "graphtide_freshness_seconds_bucket", "graphtide_epoch_duration_seconds"
+ENDS = (0.1, 1.0, math.inf)
 BEFORE = Sample(
     100.0,
     (2, 7),
     STATS,
     PROGRAMS,
-    {
-        (FRESH, "0.1"): 50.0,
-        (FRESH, "1.0"): 50.0,
-        (FRESH, "+Inf"): 50.0,
-        (f"{STAGE}_sum", "apply"): 1.0,
-        (f"{STAGE}_count", "apply"): 10.0,
-        ("graphtide_program_duration_seconds_sum", "hops"): 1.0,
-    },
+    Times({"apply": (10, 1.0)}, {"hops": (10, 1.0)}, dict.fromkeys(ENDS, 50.0)),
 )
 
 
-def later(**metrics: float) -> Sample:
-    """Two seconds later, 500 updates and four epochs on; the buckets of freshness by their ends."""
-    labels = {"small": "0.1", "large": "1.0", "all": "+Inf"}
-    grown = {(FRESH, labels[name]): 50.0 + value for name, value in metrics.items()}
-    times = {
-        (f"{STAGE}_sum", "apply"): 1.8,
-        (f"{STAGE}_count", "apply"): 14.0,
-        ("graphtide_program_duration_seconds_sum", "hops"): 1.5,
-    }
-    return Sample(
-        102.0, (2, 11), {**STATS, "updates_applied": 1_500}, PROGRAMS, {**BEFORE.metrics, **grown, **times}
-    )
+def later(small: float = 0.0, large: float = 0.0, all_: float = 0.0) -> Sample:
+    """Two seconds later, 500 updates and four epochs on; so many updates within the ends of freshness."""
+    fresh = {end: 50 + more for end, more in zip(ENDS, (small, large, all_), strict=True)}
+    times = Times({"apply": (14, 1.8)}, {"hops": (14, 1.5)}, fresh)
+    return Sample(102.0, (2, 11), {**STATS, "updates_applied": 1_500}, PROGRAMS, times)
 
 
 def test_rates_are_of_what_lies_between() -> None:
-    said = summary(BEFORE, later(small=98, large=100, all=100))
+    said = summary(BEFORE, later(small=98, large=100, all_=100))
     assert (said["updates_per_second"], said["epochs_per_second"]) == (250, 2)
     assert said["lag"] == {"amount": 9, "unit": "records", "seconds": 1.5} and said["dead_letters"] == 3
     assert said["freshness"] == {"p50": 0.1, "p99": 1.0}
@@ -71,20 +58,32 @@ def test_rates_are_of_what_lies_between() -> None:
 
 
 def test_what_cannot_be_known_is_not_told() -> None:
-    """Of another start, without updates, without metrics, and past the last bucket."""
-    restarted = summary(BEFORE, replace(later(), epoch=(3, 1)))
+    """Of another start, without updates, and past the last bucket."""
+    anew = Times({"apply": (1, 0.1)}, {"hops": (1, 0.1)}, dict.fromkeys(ENDS, 5.0))
+    restarted = summary(BEFORE, replace(later(), epoch=(3, 1), times=anew))
     assert restarted["updates_per_second"] is None and restarted["epochs_per_second"] is None
     assert restarted["freshness"] == {"p50": None, "p99": None}
-    slow = summary(BEFORE, later(small=0, large=60, all=100))
+    assert set(restarted["stages"].values()) == {None} and restarted["programs"]["hops"]["busy"] is None
+    slow = summary(BEFORE, later(small=0, large=60, all_=100))
     assert slow["freshness"] == {"p50": 1.0, "p99": None}
-    bare = summary(replace(BEFORE, metrics={}), replace(later(), metrics={}))
-    assert set(bare["stages"].values()) == {None} and bare["programs"]["hops"]["busy"] is None
+    quiet = summary(BEFORE, replace(later(), times=BEFORE.times))
+    assert set(quiet["stages"].values()) == {None} and quiet["programs"]["hops"]["busy"] == 0
+
+
+def test_times_are_read_from_stats() -> None:
+    stats = {
+        "stages": {"apply": {"count": 3, "seconds": 1.5}},
+        "runs": {"hops": {"count": 2, "seconds": 0.5}},
+        "freshness": {"bounds_seconds": [0.1, 1.0], "updates": [4, 5, 6], "seconds": 9.0},
+    }
+    expected = Times({"apply": (3, 1.5)}, {"hops": (2, 0.5)}, {0.1: 4, 1.0: 9, math.inf: 15})
+    assert Times.of_stats(stats) == expected
 
 
 def test_a_screen_has_rates_bars_and_programs() -> None:
     console = Console(width=100, record=True, force_terminal=False)
     waiting = {**STATS, "waiting": "bad records find no room"}
-    console.print(shown(summary(BEFORE, replace(later(small=1, large=1, all=1), stats=waiting))))
+    console.print(shown(summary(BEFORE, replace(later(small=1, large=1, all_=1), stats=waiting))))
     text = console.export_text()
     for part in ("running, epoch 2.11", "9 records, 1.5 s", "within 100.0 ms", "waits: bad records find no room"):
         assert part in text

@@ -56,6 +56,7 @@ class AsyncClient(Asynchronous, Requests):
         vertices: VertexIds | None = None,
         *,
         top: int | None = None,
+        order: str | None = None,
         threshold: float | None = None,
         snapshot: bool = True,
         since: tuple[int, int] | None = None,
@@ -68,7 +69,9 @@ class AsyncClient(Asynchronous, Requests):
         async for change in client.subscribe("pagerank"):
             print(change.epoch, change.ids, change.values)
         """
-        following = self._subscription(program, vertices, top, threshold, snapshot, since, min_offsets, timeout_ms)
+        following = self._subscription(
+            program, vertices, top, order, threshold, snapshot, since, min_offsets, timeout_ms
+        )
         own = AsyncClient(*self._given)
         pause = 0.0
         failures: list[GraphtideError] = []

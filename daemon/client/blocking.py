@@ -51,6 +51,7 @@ class Client(Blocking, Requests):
         vertices: VertexIds | None = None,
         *,
         top: int | None = None,
+        order: str | None = None,
         threshold: float | None = None,
         snapshot: bool = True,
         since: tuple[int, int] | None = None,
@@ -61,10 +62,11 @@ class Client(Blocking, Requests):
         """What each epoch changes, to be iterated over.
 
         ``vertices``: these only (also those that do not exist yet), else all. ``top``: so many with the largest
-        values; who is not among them any more is ``removed``. ``threshold``: leave out values that are off those
-        sent before by at most this part of them. The first change is a snapshot, unless
-        ``snapshot`` is false. ``since``: go on from the epoch of an earlier change; where the server does not know
-        any more what changed since, there is a snapshot. ``reconnect``: when the connection breaks go on so.
+        values (``order="asc"``: the smallest); who is not among them any more is ``removed``. ``threshold``: leave
+        out values that are off those sent before by at most this part of them. The first change is a snapshot,
+        unless ``snapshot`` is false. ``since``: go on from the epoch of an earlier change; where the server does
+        not know any more what changed since, there is a snapshot. ``reconnect``: when the connection breaks go on
+        so.
 
         It has a connection of its own. Whoever reads slowly gets the changes of several epochs in one.
 
@@ -74,7 +76,9 @@ class Client(Blocking, Requests):
         Raises:
             GraphtideError: the server refuses, or ends it; without ``reconnect`` also when the connection breaks.
         """
-        following = self._subscription(program, vertices, top, threshold, snapshot, since, min_offsets, timeout_ms)
+        following = self._subscription(
+            program, vertices, top, order, threshold, snapshot, since, min_offsets, timeout_ms
+        )
         return Subscription(_Listening(*self._given), following, reconnect=reconnect)
 
     def _call(self, call: Call[T]) -> T:

@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 MEMORY_PAUSE_S = 1.0
 """So often the graph is asked again to take what it found no memory for."""
 
+TIMES_INTERVAL_S = 1.0
+"""What an epoch took is known once it is published: it is shown with the next one, or so long after it."""
+
 STATISTICS_INTERVAL_S = 5.0
 """Without epochs, what the audit has found, and what was written of results, is published so often at most."""
 
@@ -156,6 +159,7 @@ class Pipeline:
         self._followed: list[Since] = []
         self._item = 0  # the last one that came from the queue
         self._published_at = 0.0
+        self._times_untold = False
         self._passes_published = 0
         self._written_published = 0
         self._wait_published: tuple[str | None, str | None] = (None, None)
@@ -359,6 +363,7 @@ class Pipeline:
             compute_seconds=computed - applied - waited,
             publish_seconds=published - publishing,
         )
+        self._times_untold = True
         return True
 
     def _publish_wait(self) -> None:
@@ -395,6 +400,7 @@ class Pipeline:
             self.results.told(self.position.epoch)
         self.gate.settle()
         self._published_at = time.monotonic()
+        self._times_untold = False
         self._wait_published = waits
         self._passes_published = self.background_audit.passes
         self._written_published = written
@@ -409,12 +415,15 @@ class Pipeline:
         wrong = self.background_audit.run(self.position.epoch, lambda: self.queue.updates > 0)
         if wrong:
             self._repair(wrong)
-        elif (
-            (self.background_audit.passes > self._passes_published or self._written != self._written_published)
-            and time.monotonic() - self._published_at >= STATISTICS_INTERVAL_S
-            and not self.queue.updates
-        ):
+        elif not self.queue.updates and self._has_news(time.monotonic() - self._published_at):
             self._publish([], None)
+
+    def _has_news(self, seconds: float) -> bool:
+        """Whether there is something to show that no epoch brings, so long after the last publication."""
+        if seconds >= TIMES_INTERVAL_S and self._times_untold:
+            return True
+        told = self.background_audit.passes == self._passes_published and self._written == self._written_published
+        return seconds >= STATISTICS_INTERVAL_S and not told
 
     def _repair(self, programs: Sequence[str]) -> None:
         """Compute programs from scratch and publish them: a new epoch of the same graph and offsets."""
@@ -533,6 +542,7 @@ class Pipeline:
             "programs": self.standing.states(),
             **self.asked(),
             "audit": self.background_audit.stats(),
+            **self.metrics.times(),
             "checkpoint": None if newest is None else self._shown(newest),
             **({} if self.results is None else {"results": self.results.stats()}),
             **({} if self.window is None else {"window": self.window.stats()}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Literal
 
@@ -11,10 +12,11 @@ import numpy.typing as npt
 from ...gpma.edges import Vertices, Weights, pack
 from ...partition.exploring import LEAST_READS, EdgesFound, EdgesPlace, Search, edges_between, search
 from ...partition.side import Direction
-from ..errors import LimitExceeded
 from ..records.stream import Offsets, Partition, Source, Standing
 from ..records.topology import (
+    DEGREES_AT_ONCE,
     CheckpointAsked,
+    Counted,
     DegreeCounts,
     Degrees,
     Edges,
@@ -24,10 +26,12 @@ from ..records.topology import (
     Reached,
     SearchDirection,
     StorageState,
+    merged_degrees,
 )
 from ..state.requested import RequestedCheckpoints
 from .storage import Storage
 
+_NO_DEGREES: Counted = (np.empty(0, np.int64), np.empty(0, np.int64))
 HOLD_S = 0.05
 """How long the engine waits for a reader that came an epoch too late, so that it is in time for this one."""
 
@@ -77,17 +81,21 @@ class EngineTopology:
                 return Degrees(state, known, out, None)
         return Degrees(state, known, out, in_)
 
-    def degree_counts(self, direction: Literal["out", "in"], vertices_max: int, timeout_s: float) -> DegreeCounts:
+    def degree_counts(
+        self, direction: Literal["out", "in"], first: int, limit: int, timeout_s: float
+    ) -> DegreeCounts:
+        deadline = time.monotonic() + timeout_s
+        parts: list[Counted] = []
         with self._gate.read(settled=False, timeout_s=timeout_s):
             state, n = self.current_epoch(), self._graph.n_vertices
-            if self._graph.n_alive > vertices_max:
-                raise LimitExceeded(
-                    f"there are {self._graph.n_alive} vertices; the degrees of at most {vertices_max} are counted",
-                    {"vertices_max": vertices_max},
-                )
-            own = self._graph.degrees(direction)[:n][self._graph.alive[:n]]
-        degrees, counts = np.unique(own, return_counts=True)
-        return DegreeCounts(state, degrees.astype(np.int64), counts.astype(np.int64))
+            all_degrees, alive = self._graph.degrees(direction), self._graph.alive
+            for start in range(first, min(first + limit, n), DEGREES_AT_ONCE):
+                if parts and time.monotonic() > deadline:
+                    raise TimeoutError("counting the degrees of all vertices takes longer")
+                part = slice(start, min(start + DEGREES_AT_ONCE, first + limit, n))
+                degrees, counts = np.unique(all_degrees[part][alive[part]], return_counts=True)
+                parts.append((degrees.astype(np.int64), counts.astype(np.int64)))
+        return DegreeCounts(state, n, *(merged_degrees(parts) if parts else _NO_DEGREES))
 
     def has_edge(self, src: Vertices, dst: Vertices, timeout_s: float) -> EdgesExist:
         with self._gate.read(settled=False, timeout_s=timeout_s):

@@ -56,11 +56,32 @@ class Degrees:
     in_: npt.NDArray[np.int64] | None
 
 
+DEGREES_AT_ONCE = 1 << 18
+"""The degrees of so many vertices are counted in about a millisecond."""
+
+Counted = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Degrees in ascending order, and how many vertices have each."""
+
+
+def merged_degrees(parts: Sequence[Counted]) -> Counted:
+    """What different vertices have together."""
+    if len(parts) == 1:
+        return parts[0]
+    degrees, place = np.unique(np.concatenate([degrees for degrees, _ in parts]), return_inverse=True)
+    counts = np.zeros(degrees.size, np.int64)
+    np.add.at(counts, place, np.concatenate([counts for _, counts in parts]))
+    return degrees, counts
+
+
 @dataclass(frozen=True, slots=True)
 class DegreeCounts:
-    """``counts[i]`` vertices have ``degrees[i]`` edges: int64[m] both, ``degrees`` in ascending order."""
+    """``counts[i]`` vertices have ``degrees[i]`` edges: int64[m] both, ``degrees`` in ascending order.
+
+    ``n_vertices``: how many dense ids there are, of which these are some.
+    """
 
     state: StorageState
+    n_vertices: int
     degrees: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int64]
 
@@ -151,12 +172,10 @@ class Topology(Protocol):
 
     def degree(self, vertices: Vertices, timeout_s: float) -> Degrees: ...
 
-    def degree_counts(self, direction: Literal["out", "in"], vertices_max: int, timeout_s: float) -> DegreeCounts:
-        """Of all vertices.
-
-        Raises:
-            LimitExceeded: there are more than ``vertices_max``.
-        """
+    def degree_counts(
+        self, direction: Literal["out", "in"], first: int, limit: int, timeout_s: float
+    ) -> DegreeCounts:
+        """Of so many dense ids from ``first`` on those that are vertices."""
         ...
 
     def has_edge(self, src: Vertices, dst: Vertices, timeout_s: float) -> EdgesExist:

@@ -40,6 +40,7 @@ from ..records.stream import Partition, offsets_from_wire
 from ..records.topology import SearchDirection
 from . import histograms
 from .asker import Asker
+from .degrees import ENTRIES_APART, count_degrees
 from .exploring import Explorer
 from .histograms import Scale
 from .largest import Largest
@@ -744,13 +745,16 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
     whole = params.flag("snapshot", default=True)
     since = params.epoch("since")
     top = params.whole("top", 1, serving.limits.top_k_max, 0)
+    order = params.choice("order", ("desc", "asc"))
     params.end()
+    if order == "asc" and not top:
+        raise wrong("order", "goes with top")
     if top and (ids is not None or threshold or not whole):
         raise wrong("top", "goes with no vertices and no threshold, and begins with a snapshot")
 
     def make_scope() -> Scope:
         if top:
-            return Largest(top)
+            return Largest(top, descending=order == "desc")
         if ids is not None:
             return Chosen(_distinct(ids), threshold)
         if whole and since is None:
@@ -881,13 +885,9 @@ async def degree_distribution(serving: Serving, params: Params) -> Reply:
     direction = params.choice("direction", ("out", "in"))
     params.end()
     await params.covered(serving)
-    limit = serving.limits.vertices_max
-    vertices = min(serving.snapshot().n_vertices, limit)
-    await serving.make_room(params.asker, vertices)
-    asked = {"direction": direction, "vertices_max": limit}
-    result = await serving.engine.call(params.asker, "degree_counts", asked, vertices, params.deadline)
-    answer = {name: {"dtype": "<i8", "data": result[name]} for name in ("degrees", "counts")}
-    return Reply(result["stamp"], answer)
+    await serving.make_room(params.asker, min(serving.snapshot().n_vertices, 2 * ENTRIES_APART))
+    found = await count_degrees(serving, params.asker, direction, params.deadline)
+    return Reply(found.stamp, {"degrees": pack_column(found.degrees), "counts": pack_column(found.counts)})
 
 
 @method("has_edge")

@@ -1,4 +1,4 @@
-"""The scope of a subscription to the vertices with the largest values.
+"""The scope of a subscription to the vertices with the largest values, or with the smallest.
 
 Twice as many of the best are kept as are told of, and it is known how good the last of them was: who is not among
 them is worse, as long as neither it nor anything that its value depends on has changed. So an epoch costs what it
@@ -31,18 +31,21 @@ _NONE: Vertices = np.empty(0, np.uint32)
 class _Ranking:
     """The best vertices, best first; of equal ones that of the smaller dense id, as in ``top``.
 
-    ``last``: value and dense id than which all others are worse; None: no other has a value.
+    ``last``: value and dense id than which all others are worse; None: no other has a value. ``descending``:
+    the larger, the better.
     """
 
     dense: Vertices
     last: tuple[Any, int] | None
+    descending: bool
 
     def without_worse(self, dense: Vertices, values: Values) -> npt.NDArray[np.intp]:
         """Places of those (ascending) that are better than all that were left out of it, or its last."""
         kept = ~values.null
         if self.last is not None:
             value, last = self.last
-            kept &= (values.values > value) | ((values.values == value) & (dense <= last))
+            better = values.values > value if self.descending else values.values < value
+            kept &= better | ((values.values == value) & (dense <= last))
         return np.flatnonzero(kept)
 
 
@@ -57,22 +60,23 @@ class _Told:
 
 
 class Largest:
-    """The k vertices with the largest values. What was sent is remembered."""
+    """The k vertices with the largest values, or the smallest. What was sent is remembered."""
 
     resumes = False
     needs_changes = True
 
-    def __init__(self, k: int) -> None:
+    def __init__(self, k: int, *, descending: bool = True) -> None:
         self._k = k
+        self._descending = descending
         self._told: _Told | None = None
-        self.topic: Hashable | None = ("largest", k)
+        self.topic: Hashable | None = ("largest" if descending else "smallest", k)
 
     @property
     def position(self) -> Hashable:
         return self._told is None
 
     def size(self, n_vertices: int, n_touched: int, shared: Mapping[Any, Any]) -> int:
-        if self._k in shared:
+        if self.topic in shared:
             return min(KEPT * self._k, n_vertices)
         return n_vertices if self._told is None else min(n_touched + KEPT * self._k, n_vertices)
 
@@ -102,14 +106,14 @@ class Largest:
         self._told = None
 
     def _next(self, look: Look) -> _Ranking:
-        """The ranking of this epoch, which is found out once for all who want as many.
+        """The ranking of this epoch, which is found out once for all who want the same.
 
         Raises:
             NotAtOnce: all vertices would have to be looked at.
         """
-        known: _Ranking | None = look.shared.get(self._k)
+        known: _Ranking | None = look.shared.get(self.topic)
         if known is None:
-            known = look.shared[self._k] = self._found(look)
+            known = look.shared[self.topic] = self._found(look)
         return known
 
     def _found(self, look: Look) -> _Ranking:
@@ -120,7 +124,7 @@ class Largest:
             values = look.values(dense)
             kept = ranking.without_worse(dense, values)
             if kept.size >= self._k or ranking.last is None:
-                return _ranked(dense[kept], values[kept], KEPT * self._k, ranking.last)
+                return self._ranked(dense[kept], values[kept], ranking.last)
         if not look.may_scan:
             raise NotAtOnce
         return self._of_all(look)
@@ -132,14 +136,14 @@ class Largest:
             end = min(start + PIECE_VERTICES, look.snapshot.n_vertices)
             dense = np.concatenate([best, np.arange(start, end, dtype=np.uint32)])
             dense = dense[look.snapshot.known(dense) != NO_VERTEX]
-            ranking = _ranked(dense, look.values(dense), KEPT * self._k, last)
+            ranking = self._ranked(dense, look.values(dense), last)
             best, last = np.sort(ranking.dense), ranking.last
-        return _ranked(best, look.values(best), KEPT * self._k, last)
+        return self._ranked(best, look.values(best), last)
 
-
-def _ranked(dense: Vertices, values: Values, size: int, last: tuple[Any, int] | None) -> _Ranking:
-    """The best ``size`` of these, which ascend. ``last``: of what was left out before."""
-    order = top_k(values, size, descending=True)
-    if order.size == size < np.count_nonzero(~values.null):
-        last = values.values[order[-1]], int(dense[order[-1]])
-    return _Ranking(dense[order], last)
+    def _ranked(self, dense: Vertices, values: Values, last: tuple[Any, int] | None) -> _Ranking:
+        """The best of these, which ascend. ``last``: of what was left out before."""
+        size = KEPT * self._k
+        order = top_k(values, size, descending=self._descending)
+        if order.size == size < np.count_nonzero(~values.null):
+            last = values.values[order[-1]], int(dense[order[-1]])
+        return _Ranking(dense[order], last, self._descending)

@@ -749,9 +749,12 @@ class ServerLink:
                 out = degrees.out.astype(np.int64).tobytes()
                 return degrees.state, {"known": degrees.known.tobytes(), "out": out, "in": in_}
             case "degree_counts":
-                found_degrees = self.topology.degree_counts(params["direction"], params["vertices_max"], timeout_s)
+                found_degrees = self.topology.degree_counts(
+                    params["direction"], params["first"], params["limit"], timeout_s
+                )
                 parts = {"degrees": found_degrees.degrees, "counts": found_degrees.counts}
-                return found_degrees.state, {name: part.astype(np.int64).tobytes() for name, part in parts.items()}
+                columns = {name: part.astype(np.int64).tobytes() for name, part in parts.items()}
+                return found_degrees.state, {"n_vertices": found_degrees.n_vertices, **columns}
             case "has_edge":
                 found = self.topology.has_edge(column("src"), column("dst"), timeout_s)
                 return found.state, {"exists": found.exists.astype(np.bool_).tobytes()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import sys
@@ -27,35 +28,56 @@ QUANTILES = (0.5, 0.99)
 _SCRAPE_S = 5.0
 _BAR = 40
 
-Series = Mapping[tuple[str, str], float]
-"""Of a metric's samples: (name, the value of its one label, or "") -> value."""
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What a daemon has measured since its start, all in all.
+
+    ``stages``, ``runs``: by stage, and by program, (how often it ran, the seconds of all of these). ``fresh``: by
+    the upper ends of buckets, which ascend to infinity, in seconds: how many updates were visible within so long.
+    """
+
+    stages: Mapping[str, tuple[float, float]]
+    runs: Mapping[str, tuple[float, float]]
+    fresh: Mapping[float, float]
+
+    @classmethod
+    def of_stats(cls, stats: Mapping[str, Any]) -> Times:
+        """As they were when the newest epoch was published."""
+        stages, runs = (
+            {name: (one["count"], one["seconds"]) for name, one in stats[key].items()}
+            for key in ("stages", "runs")
+        )
+        ends = [*stats["freshness"]["bounds_seconds"], math.inf]
+        updates = itertools.accumulate(stats["freshness"]["updates"])
+        return cls(stages, runs, dict(zip(ends, updates, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a daemon says of itself at one time: ``at`` in seconds; ``metrics`` is empty where none are read."""
+    """What a daemon says of itself at one time: ``at`` in seconds."""
 
     at: float
     epoch: tuple[int, int]
     stats: Mapping[str, Any]
     programs: Mapping[str, Mapping[str, Any]]
-    metrics: Series
+    times: Times
 
 
 def take(client: Client, metrics_url: str | None) -> Sample:
-    """Ask now.
+    """Ask now; times are those of the metrics, where there is a URL, which are newer than those of an epoch.
 
     Raises:
         GraphtideError: the daemon does not answer, or its metrics cannot be read.
     """
     stats = client.stats()
     programs = client.programs().content["programs"]
-    metrics = {} if metrics_url is None else scraped(metrics_url)
-    return Sample(time.monotonic(), stats.epoch, stats.content, programs, metrics)
+    times = Times.of_stats(stats.content) if metrics_url is None else scraped(metrics_url)
+    return Sample(time.monotonic(), stats.epoch, stats.content, programs, times)
 
 
-def scraped(url: str) -> Series:
-    """The samples that a daemon's metrics endpoint gives now.
+def scraped(url: str) -> Times:
+    """What a daemon's metrics endpoint says now.
 
     Raises:
         Unavailable: it does not answer.
@@ -67,12 +89,22 @@ def scraped(url: str) -> Series:
             text = response.read().decode()
     except OSError as error:
         raise Unavailable(f"{url} does not answer: {getattr(error, 'reason', error)}") from error
-    return {
+    series = {
         (sample.name, next(iter(sample.labels.values()), "")): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if len(sample.labels) < 2
     }
+
+    def ran(name: str) -> dict[str, tuple[float, float]]:
+        labels = [label for key, label in series if key == f"{name}_sum"]
+        return {label: (series[f"{name}_count", label], series[f"{name}_sum", label]) for label in labels}
+
+    fresh = {
+        float(le): value for (key, le), value in series.items() if key == "graphtide_freshness_seconds_bucket"
+    }
+    stages, runs = ran("graphtide_epoch_duration_seconds"), ran("graphtide_program_duration_seconds")
+    return Times(stages, runs, dict(sorted(fresh.items())))
 
 
 # -- what two samples tell ----------------------------------------------------------------------------------------
@@ -128,38 +160,35 @@ def _sum(amount: Any) -> float:
     return float(sum(map(_sum, amount.values()))) if isinstance(amount, Mapping) else float(amount)
 
 
-def _difference(before: Sample, now: Sample, name: str, label: str = "") -> float | None:
-    value = now.metrics.get((name, label))
-    return None if value is None else value - before.metrics.get((name, label), 0.0)
+def _between(
+    before: Mapping[str, tuple[float, float]], now: Mapping[str, tuple[float, float]], name: str
+) -> tuple[float, float]:
+    (times, seconds), (times_before, seconds_before) = now.get(name, (0, 0.0)), before.get(name, (0, 0.0))
+    return times - times_before, seconds - seconds_before
 
 
 def _stages(before: Sample, now: Sample) -> dict[str, float | None]:
     means: dict[str, float | None] = {}
     for stage in STAGES:
-        taken = _difference(before, now, "graphtide_epoch_duration_seconds_sum", stage)
-        times = _difference(before, now, "graphtide_epoch_duration_seconds_count", stage)
-        means[stage] = taken / times if taken is not None and times else None
+        times, seconds = _between(before.times.stages, now.times.stages, stage)
+        means[stage] = seconds / times if times > 0 else None  # it is less after a restart
     return means
 
 
 def _busy(before: Sample, now: Sample, program: str) -> float | None:
     """The share of the time in which a program ran."""
-    taken = _difference(before, now, "graphtide_program_duration_seconds_sum", program)
-    return None if taken is None else taken / max(now.at - before.at, 1e-9)
+    times, seconds = _between(before.times.runs, now.times.runs, program)
+    return seconds / max(now.at - before.at, 1e-9) if times >= 0 else None
 
 
 def _freshness(before: Sample, now: Sample) -> dict[str, float | None]:
     """By quantile the upper end of its bucket: so much at most. None without updates, and past all ends."""
-    name = "graphtide_freshness_seconds_bucket"
-    ends = sorted(float(label) for key, label in now.metrics if key == name)
-    labels = {float(label): label for key, label in now.metrics if key == name}
-    counts = [_difference(before, now, name, labels[end]) or 0.0 for end in ends]
+    counts = {end: value - before.times.fresh.get(end, 0.0) for end, value in now.times.fresh.items()}
+    total = counts[math.inf]
     found: dict[str, float | None] = {}
     for quantile in QUANTILES:
-        wanted = quantile * counts[-1] if counts else 0.0
-        end = next((end for end, value in zip(ends, counts, strict=True) if value >= wanted), None)
-        is_known = bool(counts) and counts[-1] > 0 and end is not None and math.isfinite(end)
-        found[f"p{quantile * 100:g}"] = end if is_known else None
+        end = next((end for end, value in counts.items() if value >= quantile * total), math.inf)
+        found[f"p{quantile * 100:g}"] = end if total > 0 and math.isfinite(end) else None
     return found
 
 

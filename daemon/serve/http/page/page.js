@@ -1,18 +1,22 @@
-// The page at "/": asks for stats once a second, and hears of changes of the top vertices by server-sent events.
+// The page at "/": hears of each epoch's top vertices by server-sent events, and asks for stats once a second, while
+// it can be seen.
 
 const SECONDS_SHOWN = 120;
+const WINDOW_MS = 10000;  // times are those of so long
 const TOP = 10;
-const TOP_AGAIN_MS = 5000;  // vertices that were not among the first may be by now
+const WAITS = ["poll", "queue"];  // stages that are more waiting than work
 const RETRY_MS = 2000;
 
 const $ = (id) => document.getElementById(id);
 const whole = new Intl.NumberFormat("en");
 const rate = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+const percent = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 1 });
 
 let token = sessionStorage.getItem("graphtide-token");
-let before = null;  // the last stats, and when they came
+let before = [];  // the stats of the last WINDOW_MS, and when they came, the newest last
+let watching = null;  // ends the present loop of questions
 let following = null;  // ends the present subscription
-const history = { "updates-line": [], "epochs-line": [], "lag-line": [], "lag-seconds-line": [] };
+const history = {};  // of each line
 
 class Refused extends Error {
   constructor(status, answer) {
@@ -40,6 +44,11 @@ function bytes(n) {
   return `${at ? n.toPrecision(3) : n} ${units[at]}`;
 }
 
+function duration(seconds) {
+  if (seconds < 0.001) return `${rate.format(seconds * 1e6)} µs`;
+  return seconds < 1 ? `${rate.format(seconds * 1e3)} ms` : `${rate.format(seconds)} s`;
+}
+
 function number(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
@@ -62,7 +71,7 @@ function rows(table, lines) {
 }
 
 function line(id, value) {
-  const values = history[id];
+  const values = history[id] ??= [];
   values.push(value);
   if (values.length > SECONDS_SHOWN) values.shift();
   const most = Math.max(...values, 1e-9);
@@ -76,26 +85,79 @@ function total(amounts) {
   return values.reduce((sum, one) => sum + Number(one), 0);
 }
 
+// Of what is counted since the start, by name, what came between two stats: {count, seconds} each.
+function between(key, from, to) {
+  return Object.entries(to[key]).map(([name, now]) => {
+    const then = from[key][name] ?? { count: 0, seconds: 0 };
+    return [name, { count: now.count - then.count, seconds: now.seconds - then.seconds }];
+  });
+}
+
+// Within how many seconds this share of the updates between two stats was visible, or a little less: the upper end of a
+// bucket. Infinity: later than all ends. null: there were no updates.
+function freshness(share, from, to) {
+  const counts = to.freshness.updates.map((n, at) => n - from.freshness.updates[at]);
+  const wanted = share * counts.reduce((sum, n) => sum + n, 0);
+  if (!wanted) return null;
+  let sum = 0;
+  return to.freshness.bounds_seconds.find((_, at) => (sum += counts[at]) >= wanted) ?? Infinity;
+}
+
+function bar(value) {
+  const cell = element("td", null);
+  cell.append(element("progress", null, { max: "1", value: Math.min(value, 1), "aria-hidden": "true" }));
+  return cell;
+}
+
 function state(name, text) {
   const shown = $("state");
   if (shown.textContent !== text) shown.textContent = text;
   shown.dataset.state = name;
 }
 
+function showFreshness(id, share, from, to) {
+  const seconds = freshness(share, from, to);
+  const last = to.freshness.bounds_seconds.at(-1);
+  $(id).textContent = seconds === null ? "–" : seconds === Infinity ? `over ${duration(last)}` : duration(seconds);
+  line(`${id}-line`, Math.min(seconds ?? 0, last));
+}
+
+function showTimes(from, to, seconds) {
+  showFreshness("fresh-half", 0.5, from, to);
+  showFreshness("fresh-most", 0.99, from, to);
+  rows("stages", between("stages", from, to).map(([stage, ran]) => {
+    const share = ran.seconds / seconds;
+    const isWait = WAITS.includes(stage);
+    return [
+      element("th", stage, { scope: "row" }),
+      element("td", ran.count ? duration(ran.seconds / ran.count) : "–", { class: "number" }),
+      element("td", isWait ? "–" : percent.format(share), { class: "number" }),
+      isWait ? element("td", null) : bar(share),
+    ];
+  }));
+}
+
 function show(stats, programs, now) {
   state(stats.stage, stats.stage);
   $("epoch").textContent = `epoch ${stats.epoch.join(".")}`;
   const lag = total(stats.lag.amount);
-  if (before !== null && now > before.now && stats.epoch[0] === before.stats.epoch[0]) {
-    const seconds = (now - before.now) / 1000;
-    const updates = Math.max(stats.updates_applied - before.stats.updates_applied, 0) / seconds;
-    const epochs = (stats.epoch[1] - before.stats.epoch[1]) / seconds;
+  if (stats.epoch[0] !== before.at(-1)?.stats.epoch[0]) before = [];  // it has started since
+  const last = before.at(-1);
+  while (before.length > 1 && now - before[0].now > WINDOW_MS) before.shift();
+  if (last !== undefined && now > last.now) {
+    const seconds = (now - last.now) / 1000;
+    const updates = Math.max(stats.updates_applied - last.stats.updates_applied, 0) / seconds;
+    const epochs = (stats.epoch[1] - last.stats.epoch[1]) / seconds;
     $("updates-rate").textContent = rate.format(updates);
     $("epochs-rate").textContent = rate.format(epochs);
     line("updates-line", updates);
     line("epochs-line", epochs);
   }
-  before = { stats, now };
+  const from = before[0]?.stats ?? stats;
+  const seconds = (now - (before[0]?.now ?? -Infinity)) / 1000;
+  showTimes(from, stats, seconds);
+  const runs = Object.fromEntries(between("runs", from, stats));
+  before.push({ stats, now });
   $("lag-name").textContent = `Lag (${stats.lag.unit})`;
   $("lag").textContent = whole.format(lag);
   $("lag-seconds").textContent = rate.format(stats.lag.seconds ?? 0);
@@ -111,13 +173,15 @@ function show(stats, programs, now) {
     element("th", id, { scope: "row" }),
     element("td", one.kind ?? ""),
     element("td", one.reason ? `${one.state}: ${one.reason}` : one.state, { "data-state": one.state }),
-    element("td", number(one.error_bound), { class: "number" }),
+    element("td", percent.format((runs[id]?.seconds ?? 0) / seconds), { class: "number" }),
+    element("td", one.error_bound ? one.error_bound.toPrecision(3) : "–", { class: "number" }),
     element("td", one.memory_bytes === undefined ? "–" : bytes(one.memory_bytes), { class: "number" }),
   ]));
-  const { sides, vertices, bytes: sizes, device } = stats.placement;
+  const { sides, vertices, edges, bytes: sizes, device } = stats.placement;
   rows("placement", sides.map((side, at) => [
     element("th", side, { scope: "row" }),
     element("td", number(vertices[at]), { class: "number" }),
+    element("td", number(edges[at]), { class: "number" }),
     element("td", bytes(sizes[at]), { class: "number" }),
   ]));
   $("device").textContent = device === null ? "No device." : device.lost
@@ -150,11 +214,11 @@ function showTop(values, order) {
   const sign = order === "asc" ? 1 : -1;
   const sorted = [...values].sort(([, a], [, b]) => sign * (Number(a) - Number(b)));
   const largest = Math.max(...[...values.values()].map((value) => Math.abs(Number(value)) || 0), 0);
-  rows("top", sorted.map(([id, value]) => {
-    const bar = element("td", null);
-    bar.append(element("progress", null, { max: "1", value: largest ? Math.abs(Number(value)) / largest : 0, "aria-hidden": "true" }));
-    return [element("th", String(id), { scope: "row" }), element("td", number(value), { class: "number" }), bar];
-  }));
+  rows("top", sorted.map(([id, value]) => [
+    element("th", String(id), { scope: "row" }),
+    element("td", number(value), { class: "number" }),
+    bar(largest ? Math.abs(Number(value)) / largest : 0),
+  ]));
 }
 
 async function* events(answer) {
@@ -173,21 +237,21 @@ async function* events(answer) {
   }
 }
 
-// The first vertices, then their values as they change, until others may be the first.
-async function topOnce(program, order, signal) {
-  const first = await (await ask("top", { program, k: TOP, order }, signal)).json();
-  const values = new Map(first.ids.map((id, at) => [id, first.values[at]]));
-  showTop(values, order);
-  $("told").textContent = `epoch ${first.epoch.join(".")}`;
-  if (!values.size) { await later(TOP_AGAIN_MS); return; }
-  const ended = AbortSignal.any([signal, AbortSignal.timeout(TOP_AGAIN_MS)]);
-  const told = await ask("subscribe", { program, vertices: [...values.keys()], since: first.epoch }, ended);
+// The first vertices of each epoch, until the server ends it.
+async function followOnce(program, order, signal) {
+  const values = new Map();
+  const told = await ask("subscribe", { program, top: TOP, order }, signal);
   for await (const { name, data } of events(told)) {
+    if (name === "ended") throw new Error(data.error.message);
     if (name !== "changed") continue;
+    if (data.since === null) values.clear();
     data.removed.forEach((id) => values.delete(id));
     data.ids.forEach((id, at) => values.set(id, data.values[at]));
+    if (data.more) continue;
     showTop(values, order);
-    $("told").textContent = `epoch ${data.epoch.join(".")}`;
+    const stale = data.stale ? `${data.stale.state}: ${data.stale.reason}; ` : "";
+    $("told").textContent = `${stale}epoch ${data.epoch.join(".")}`;
+    $("epoch").textContent = `epoch ${data.epoch.join(".")}`;
   }
 }
 
@@ -198,29 +262,38 @@ async function follow() {
   const order = $("order").value;
   while (program && !own.signal.aborted) {
     try {
-      await topOnce(program, order, own.signal);
+      await followOnce(program, order, own.signal);
     } catch (error) {
       if (own.signal.aborted || error.status === 401) return;
-      if (error.name === "TimeoutError" || error.name === "AbortError") continue;
       showTop(new Map(), order);
       $("told").textContent = error.message;
-      await later(RETRY_MS);
+      if (error.status === 400) return;  // these values have no order
     }
+    await later(RETRY_MS);
   }
 }
 
 // -- stats ----------------------------------------------------------------------------------------------------
 
+function seen() {
+  if (!document.hidden) return null;
+  return new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
+}
+
+// One loop at a time, however often a token is entered: the one before ends.
 async function watch() {
-  while (true) {
+  watching?.abort();
+  const own = watching = new AbortController();
+  while (!own.signal.aborted) {
     try {
-      const stats = await (await ask("stats", {})).json();
-      const { programs } = await (await ask("programs", {})).json();
+      const asked = ["stats", "programs"].map((method) => ask(method, {}, own.signal).then((answer) => answer.json()));
+      const [stats, { programs }] = await Promise.all(asked);
       $("door").hidden = true;
       $("shown").hidden = false;
       if (following?.signal.aborted) follow();
       show(stats, programs, performance.now());
     } catch (error) {
+      if (own.signal.aborted) return;
       if (error.status === 401) {
         following?.abort();
         state("waiting", token === null ? "a token is asked for" : "the token is wrong");
@@ -232,6 +305,7 @@ async function watch() {
       state("lost", error instanceof Refused ? error.message : "no answer");
     }
     await later(1000);
+    await seen();
   }
 }
 
