@@ -26,6 +26,9 @@ FREE_SHARE = 32
 BUDGET, GROWTH = "budget", "growth"
 """What is waited for: that less is used than the budget; that an array which must grow finds its memory."""
 
+GRAPH, INDEX = "graph", "index"
+"""Whose arrays these are: of the graph and the programs, or of the vertex index."""
+
 
 def budget_bytes(budget: str, total: int) -> int | None:
     """Of the setting ``memory.budget``: bytes, of so many; None: no budget."""
@@ -35,7 +38,7 @@ def budget_bytes(budget: str, total: int) -> int | None:
 
 
 class MemoryGuard:
-    """``has_room`` is for the ingest thread, ``refused`` and ``granted`` for the engine's, all else for any."""
+    """``has_room`` is for the ingest thread, all else for any."""
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class MemoryGuard:
         self._memory = memory or Memory()
         self._clock = clock
         self._lock = threading.Lock()
-        self._waits: set[str] = set()
+        self._waits: dict[str, str] = {}  # what is waited for, by who waits
         self._budget: int | None = None
         self._used = 0
         self._limit = 0
@@ -61,7 +64,7 @@ class MemoryGuard:
     @property
     def waits_for(self) -> str | None:
         """``BUDGET`` or ``GROWTH`` while updates wait for memory, else None."""
-        return min(self._waits, default=None)
+        return min(self._waits.values(), default=None)
 
     def has_room(self) -> bool:
         """Whether more may be read."""
@@ -69,13 +72,13 @@ class MemoryGuard:
             self._look()
         return BUDGET not in self._waits
 
-    def refused(self, reason: str) -> None:
-        """The graph cannot grow for now."""
-        self._wait(GROWTH, reason)
+    def refused(self, reason: str, whose: str = GRAPH) -> None:
+        """``GRAPH`` or ``INDEX`` cannot grow for now."""
+        self._wait(whose, GROWTH, reason)
 
-    def granted(self) -> None:
-        """The graph took what came."""
-        self._resume(GROWTH)
+    def granted(self, whose: str = GRAPH) -> None:
+        """It took what came."""
+        self._resume(whose)
 
     @contextmanager
     def promised(self, n_bytes: int) -> Iterator[None]:
@@ -117,7 +120,8 @@ class MemoryGuard:
         if self._budget is None:
             self._resume(BUDGET)
         elif self._used > self._budget:
-            self._wait(BUDGET, f"{self._used} bytes of memory are used, and memory.budget is {self._budget}")
+            reason = f"{self._used} bytes of memory are used, and memory.budget is {self._budget}"
+            self._wait(BUDGET, BUDGET, reason)
         elif self._used <= self._budget - self._budget // FREE_SHARE:
             self._resume(BUDGET)
 
@@ -130,18 +134,18 @@ class MemoryGuard:
         self._used = self._memory.resident() if smallest.is_machine else smallest.used
         self._metrics.memory_budget(budget=self._budget or 0, used=self._used)
 
-    def _wait(self, what: str, reason: str) -> None:
+    def _wait(self, who: str, what: str, reason: str) -> None:
         with self._lock:
-            if what not in self._waits:
+            if who not in self._waits:
                 if not self._waits:
                     log.warning("%s: reading waits until memory comes free", reason)
-                self._waits = self._waits | {what}
+                self._waits = self._waits | {who: what}
                 self._metrics.waits_for_memory(True)
 
-    def _resume(self, what: str) -> None:
+    def _resume(self, who: str) -> None:
         with self._lock:
-            if what in self._waits:
-                self._waits = self._waits - {what}
+            if who in self._waits:
+                self._waits = {other: what for other, what in self._waits.items() if other != who}
                 if not self._waits:
                     log.info("there is memory again: reading goes on")
                     self._metrics.waits_for_memory(False)

@@ -29,6 +29,7 @@ from ..gpma.device.card import Card
 from ..gpma.edges import EdgeList, Vertices
 from ..gpma.index.ids import IdColumn, StringColumn
 from ..gpma.index.vertex_index import VertexIndex
+from ..gpma.memory import Memory
 from ..ops.metrics import Metrics
 from ..partition.graph import Graph, RowsLost
 from . import kernels, systemd
@@ -68,7 +69,7 @@ from .ingest.named_columns import named_columns
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
 from .ingest.sources import make_dead_letters, make_registry, make_source
-from .memory import MemoryGuard
+from .memory import INDEX, MemoryGuard
 from .outgoing.make import make_writer, resume_of
 from .outgoing.writer import Resume, Writer
 from .records.position import Position
@@ -76,7 +77,7 @@ from .records.stream import Offsets, Partition, offsets_from_wire
 from .records.topology import Topology
 from .serve.endpoint import Exposition
 from .serve.listening import TlsFiles
-from .serve.shared_memory import allocate
+from .serve.shared_memory import allocate_within
 from .serve.supervisor import ServerLink
 from .serve.template import Template
 from .state.checkpoint import Checkpoint, CheckpointStore, require_same
@@ -346,6 +347,7 @@ class Service:
     def _build(self, incarnation: int, checkpoint: Checkpoint | None) -> None:
         """Graph, index and programs, from the checkpoint where there is one."""
         config = self.config
+        allocate = allocate_within(Memory())
         self.index = VertexIndex.create(config.graph.vertex_ids, allocate, config.graph.vertices_max)
         self.position = Position(incarnation)
         programs = [self._program(item.name, item.id, item.parameters) for item in config.program]
@@ -588,6 +590,8 @@ class Service:
             barrier_timeout_s=config.source.barrier_timeout,
             recovery=self.health.recovery,
             has_memory=self.memory.has_room,
+            memory_refused=lambda reason: self.memory.refused(reason, INDEX),
+            memory_granted=lambda: self.memory.granted(INDEX),
             engine_waits=self._engine_waits,
             stop=stop,
             event_time=self._make_event_time(),

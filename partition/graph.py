@@ -480,7 +480,9 @@ class Graph:
 
     def begin_copy(self) -> EdgeCopy:
         """Begin to copy all out-arcs while batches go on, any thread copying; there may be several such copies."""
-        copy = EdgeCopy(self._rows.export_from, weighted=self.weighted, n_edges=self.n_arcs)
+        copy = EdgeCopy(
+            self._rows.export_from, weighted=self.weighted, n_edges=self.n_arcs, memory=self.host.memory
+        )
         self._copies.append(copy)
         return copy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from graphtide.compute.saved_scalars import SCALARS
 from graphtide.daemon.errors import NotWritten, Unavailable
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import Partition
-from graphtide.daemon.state import checkpoint
+from graphtide.daemon.state import checkpoint, checkpointer
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.state.checkpointer import Buffers, Checkpointer
 from graphtide.daemon.state.requested import LAPSE_S, WISHES_MAX, Outcome, RequestedCheckpoints
@@ -314,6 +314,51 @@ def test_without_memory_the_stream_goes_on_and_the_next_one_is_whole(
     stream.checkpoints.close()
     (found,) = read_all(stream.store)
     stream.check(found)
+
+
+@pytest.mark.parametrize("takes", ["copying", "taking", "merging"])
+def test_one_that_finds_no_memory_is_put_off_with_one_line_until_there_is_some(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, takes: str
+) -> None:
+    """One of its parts takes more than any machine has."""
+    much = 1 << 60
+    parts: dict[str, tuple[Any, str, Any]] = {
+        "copying": (EdgeCopy, "_bytes_to_come", lambda copy: much),
+        "taking": (checkpointer, "ROOM", much),
+        "merging": (snapshot, "CHANGE_BYTES", much),
+    }
+
+    def tried_thrice() -> bool:
+        stream.epoch()
+        stream.checkpoints.step()
+        name = "graphtide_checkpoint_failures_total"
+        return (stream.metrics.registry.get_sample_value(name, {"reason": "MemoryError"}) or 0) >= 3
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*parts[takes])
+        if takes == "merging":  # of what changes while edges are copied; else all is copied in a moment
+            patch.setattr(EdgeCopy, "copy_piece", _once_changed(EdgeCopy.copy_piece))
+        until(tried_thrice)
+        with pytest.raises(NotWritten, match=r"out of memory \(\d+ bytes more are needed"):
+            stream.checkpoints.close()
+    lines = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert ["is put off, and the one before it stays" in line.message for line in lines] == [True]
+    assert lines[0].exc_info is None
+    assert not stream.graph._copies and stream.store.newest_good() is None
+    stream.checkpoints.close()
+    stream.check(read_all(stream.store)[0])
+    assert not stream.checkpoints._is_put_off  # the next one would be told of
+
+
+def _once_changed(copy_piece: Callable[[EdgeCopy], bool]) -> Callable[[EdgeCopy], bool]:
+    def later(copy: EdgeCopy) -> bool:
+        if not copy._n_changes and threading.current_thread().name == "checkpoint":
+            until(lambda: copy._n_changes)
+        elif not copy._n_changes:
+            copy._n_changes = 1  # the engine's thread changes nothing while it copies
+        return copy_piece(copy)
+
+    return later
 
 
 def test_states_are_gathered_once(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:

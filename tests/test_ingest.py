@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -27,10 +27,18 @@ from graphtide.daemon.ingest.loop import ROOM_PATIENCE_S, Ingest
 from graphtide.daemon.ingest.prepared import Prepared, PreparedQueue, one_batch
 from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.records.encode import encode_msgpack
-from graphtide.daemon.records.stream import Partition, RawRecord, UpdateBlock, offsets_from_wire, offsets_to_wire
+from graphtide.daemon.records.stream import (
+    Lag,
+    Partition,
+    RawRecord,
+    UpdateBlock,
+    offsets_from_wire,
+    offsets_to_wire,
+)
 from graphtide.gpma.edges import EdgeBatch, Op, destinations, sources
+from graphtide.gpma.index.id_table import Allocate
 from graphtide.gpma.index.ids import StringColumn, equal_ids
-from graphtide.gpma.index.vertex_index import VertexIndex
+from graphtide.gpma.index.vertex_index import VertexIndex, in_memory
 from graphtide.partition.graph import Graph
 
 
@@ -233,7 +241,11 @@ class Script:
     """A source of one poll, and what the rest of the daemon does whenever ingest waits for a moment."""
 
     def __init__(
-        self, records: list[Record], vertices_max: int, encoding: Literal["msgpack", "json"] = "msgpack"
+        self,
+        records: list[Record],
+        vertices_max: int,
+        encoding: Literal["msgpack", "json"] = "msgpack",
+        allocate: Allocate = in_memory,
     ) -> None:
         self.records = records
         self.encoding = encoding
@@ -243,7 +255,7 @@ class Script:
         self.turns = 0
         self.hold = self.requests_last = False
         self.now = 0.0
-        self.index = VertexIndex.create("int", vertices_max=vertices_max)
+        self.index = VertexIndex.create("int", allocate, vertices_max)
         self.graph = Graph(weighted=False)
         self.reuse = IdReuse(self.index, lambda: lambda: not self.requests_last)
         self.ingest = Ingest(
@@ -285,6 +297,11 @@ class Script:
 
     def partition_count(self, name: str) -> int:
         return 1
+
+    def refresh_lag(self) -> None: ...
+
+    def lag(self) -> Lag:
+        return Lag({PARTITION: 5}, 0.0)
 
     def checkpointed(self, offsets: dict[Partition, int]) -> None:
         self.committed.append(offsets[PARTITION])
@@ -436,6 +453,68 @@ class TestFullIdSpace:
         assert script.turns == 10
         assert script.applied == [2]
         assert script.ingest.queue.updates == 0
+
+
+class Scarce:
+    """Memory for so many arrays more; None: for all."""
+
+    def __init__(self) -> None:
+        self.granted: int | None = None
+        self.refused = 0
+
+    def allocate(self, name: str, size: int, dtype: Any) -> np.ndarray[Any, Any]:
+        if self.granted == 0:
+            self.refused += 1
+            raise MemoryError(f"none is left for {name}")
+        if self.granted is not None:
+            self.granted -= 1
+        return in_memory(name, size, dtype)
+
+
+@pytest.mark.parametrize("vertices_max", [10**6, 4000], ids=["together", "each alone"])
+@pytest.mark.parametrize("granted", [0, 1, 2])
+def test_ids_that_find_no_memory_wait_for_it_and_whoever_looks_is_told(granted: int, vertices_max: int) -> None:
+    """It runs out at the first, second or third array of the index: some ids have got their vertices by then."""
+    scarce, told, waits = Scarce(), list[str](), list[str | None]()
+    # The ids of the vertices before are given out again; where ids are few, each record goes by itself.
+    records = [(range(1000 * i, 1000 * i + 1000), range(1000 * i - 2000, 1000 * i - 1000)) for i in range(6)]
+    script = Script(records, vertices_max, allocate=scarce.allocate)
+    script.ingest.memory_refused = told.append
+    script.ingest.memory_granted = lambda: told.append("")
+    moment, n_before = script.moment, script.index.n_vertices
+    scarce.granted = granted
+
+    def meanwhile() -> None:
+        if scarce.refused:
+            waits.append(script.ingest.waiting)
+            if script.ingest.waiting is not None:
+                assert script.ingest.lag().amount[PARTITION] == 5 + len(records), "nothing of the step was queued"
+                assert script.ingest.queue.updates == 0
+        if scarce.refused == 4:
+            scarce.granted = None
+        moment()
+
+    script.ingest.stop = _Moments(meanwhile)
+    script.run()
+    assert n_before == 0 and scarce.refused == 4
+    assert told == [*told[:4], ""] and all("vertex index: none is left for" in line for line in told[:4])
+    assert waits[:4] == told[:4] and set(waits[4:]) <= {None}
+    assert script.ingest.waiting is None
+    assert script.applied[-1] == len(records)
+    assert script.alive() == set(alive_after(records))
+
+
+def test_a_stop_ends_the_wait_for_memory_of_the_index() -> None:
+    scarce = Scarce()
+    script = Script([(range(5000), range(0))], 10**6, allocate=scarce.allocate)
+    scarce.granted = 0
+
+    def stopped() -> None:
+        script.ingest.stop.set()
+
+    script.ingest.stop = _Moments(stopped)
+    script.run()
+    assert (scarce.refused, script.applied, script.ingest.queue.updates) == (1, [], 0)
 
 
 def test_offsets_survive_the_wire() -> None:

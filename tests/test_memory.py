@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterator
@@ -14,19 +15,25 @@ import pytest
 from running import Daemon
 from waiting import until
 
+from graphtide.compute import registry
+from graphtide.compute.engine import Engine
 from graphtide.daemon.engine.follower import Since
 from graphtide.daemon.engine.pipeline import Pipeline
 from graphtide.daemon.engine.storage import Storage
+from graphtide.daemon.engine.vertex_memory import require_vertices
 from graphtide.daemon.errors import TimedOut, Unavailable
 from graphtide.daemon.health import Health
 from graphtide.daemon.ingest.dense import DenseBatch
 from graphtide.daemon.ingest.prepared import Prepared, PreparedQueue
-from graphtide.daemon.memory import BUDGET, GROWTH, READ_INTERVAL_S, MemoryGuard, budget_bytes
+from graphtide.daemon.memory import BUDGET, GROWTH, INDEX, READ_INTERVAL_S, MemoryGuard, budget_bytes
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.records.stream import Partition
+from graphtide.daemon.serve.shared_memory import allocate_within
+from graphtide.daemon.state.checkpointer import Buffers
 from graphtide.gpma.edges import EdgeBatch, EdgeList, pack
+from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.gpma.memory import RESERVE_BYTES, UNASKED_BYTES, Memory
 from graphtide.ops.metrics import Metrics
 from graphtide.partition.graph import Graph, NoMemory
@@ -290,7 +297,7 @@ def pipeline_of(
             waited.append(waits_for)
 
     nothing: Any = SimpleNamespace(
-        lag=lambda: SimpleNamespace(amount={}, seconds=0.0), unit="records", publish=publish, passes=0,
+        fresh=list, lag=lambda: SimpleNamespace(amount={}, seconds=0.0), unit="records", publish=publish, passes=0,
         states=lambda: {}, programs=(), refresh=lambda change: [], memory_bytes=lambda: 0, stats=lambda: {},
         run=lambda epoch, busy: [], step=lambda: None, writing=False, let_go=lambda alive, hold: None,
         published=lambda item, change, alive, hold: None, order={}, waiting=None, newest=None, coming={},
@@ -345,3 +352,120 @@ def test_a_daemon_over_its_budget_reads_nothing_answers_and_stops_well(tmp_path:
         assert daemon.stop() == 0
         log = daemon.log.read_text()
         assert log.count("reading waits until memory comes free") == 1
+
+
+def test_a_copy_of_the_edges_asks_first_and_goes_on_when_there_is_memory(system: System, graph: Graph) -> None:
+    """It is copied in pieces that are too small to ask for each, and changes are laid over it at once."""
+    system.group("a", GIB, 0)
+    graph.load(edges(3_000_000), 4000)
+    copy = graph.begin_copy()
+    system.group("a", GIB, GIB)
+    with pytest.raises(MemoryError, match="the control group a has 0 left"):
+        copy.copy_piece()
+    system.group("a", GIB, 0)
+    while copy.copy_piece():
+        pass
+    rest = edges(3_200_000).keys[-200_000:]
+    graph.apply(EdgeBatch(rest, np.ones(rest.size, np.uint8)), 4000)
+    system.group("a", GIB, GIB)
+    with pytest.raises(MemoryError, match="the control group a has 0 left"):
+        copy.edges()
+    system.group("a", GIB, 0)
+    graph.end_copy(copy)
+    assert np.array_equal(np.concatenate([piece.keys for piece in copy.edges()]), graph.export().keys)
+
+
+def test_a_copy_that_others_take_the_memory_of_stops_on_its_way(system: System, graph: Graph) -> None:
+    system.group("a", GIB, 0)
+    graph.load(edges(6_000_000), 6000)
+    copy = graph.begin_copy()
+    for _ in range(10):
+        assert copy.copy_piece()
+    system.group("a", GIB, GIB)
+    with pytest.raises(MemoryError, match="the control group a has 0 left"):
+        copy.finish()
+    system.group("a", GIB, 0)
+    copy.finish()
+    graph.end_copy(copy)
+    assert np.array_equal(np.concatenate([piece.keys for piece in copy.edges()]), graph.export().keys)
+
+
+def test_buffers_of_checkpoints_ask_for_all_that_is_missing_at_once(system: System) -> None:
+    system.write("proc/self/cgroup", "0::/a\n")
+    system.group("a", GIB, GIB - RESERVE_BYTES - 3 * UNASKED_BYTES)
+    buffers = Buffers(memory=system.memory)
+    three = {name: np.ones(UNASKED_BYTES, np.uint8) for name in "abc"}
+    with pytest.raises(MemoryError, match="the control group a has"):
+        buffers.reserve({name: array.nbytes for name, array in three.items()})
+    with pytest.raises(MemoryError, match="the control group a has"):
+        buffers.copy(three)
+    assert buffers.nbytes == 0
+    buffers.copy({"a": three["a"]})
+    with pytest.raises(MemoryError):
+        buffers.reserve({"a": 5 * UNASKED_BYTES})
+    assert buffers.nbytes == 0  # what was too small was given back first
+    system.group("a", GIB, 0)
+    for name, copy in buffers.copy(three).items():
+        assert np.array_equal(copy, three[name])
+
+
+def test_arrays_of_the_index_that_fill_up_by_and_by_are_asked_for_whole(system: System) -> None:
+    system.write("proc/self/cgroup", "0::/a\n")
+    system.group("a", GIB, 0)
+    index = VertexIndex.create("int", allocate_within(system.memory))
+    index.insert(np.arange(200_000))
+    system.group("a", GIB, GIB)
+    known = index.n_vertices
+    with pytest.raises(MemoryError, match="the control group a has 0 left"):
+        index.insert(np.arange(2_000_000))
+    system.group("a", GIB, 0)
+    dense = index.insert(np.arange(2_000_000))
+    assert np.array_equal(dense, np.arange(2_000_000)) and known == 200_000
+
+
+def test_vertices_that_bring_no_edges_wait_for_their_columns(system: System, graph: Graph) -> None:
+    """Of their edges the array asks for itself; columns grow where they lie, and nobody would refuse them."""
+    queue, waited = PreparedQueue(10**7), list[Any]()
+    pipeline = pipeline_of(graph, queue, Metrics(), system, waited)
+    queue.put(prepared(edges(8), 1000))
+    queue.put(prepared(edges(8), 1_000_000))
+    queue.close()
+    pipeline.epochs.updates_max = 8  # one item an epoch
+    engine = threading.Thread(target=pipeline.run)
+    engine.start()
+    until(lambda: waited == [GROWTH])
+    assert (graph.n_vertices, pipeline.position.number) == (1000, 1)
+    system.group("a", GIB, 0)
+    engine.join(60)
+    assert not engine.is_alive()
+    assert (graph.n_vertices, waited) == (1_000_000, [GROWTH, None])
+
+
+def test_new_vertices_are_to_take_what_those_before_have_in_every_program(graph: Graph) -> None:
+    asked: list[int] = []
+    graph.host.memory = SimpleNamespace(require=asked.append)  # type: ignore[assignment]
+    index = VertexIndex.create("int")
+    programs = [registry.make_program(kind, None, {}, index) for kind in ("components", "pagerank")]
+    with contextlib.closing(Engine(graph, programs, lambda ids: index.lookup(np.array(ids)))) as engine:
+        graph.load(edges(1_000_000), 100_000)
+        engine.start()
+        held = [program.memory_bytes() for program in programs]
+        published = [column.dtype.itemsize for program in programs for column in program.columns().values()]
+        asked.clear()
+        require_vertices(graph, programs, 1000)  # too little to ask
+        require_vertices(graph, programs, 100_000)
+        assert asked == [pytest.approx(sum(held) + 100_000 * (2 * sum(published) + 18), rel=1e-6)]
+        change = graph.apply(EdgeBatch.of(np.zeros(1, np.uint32), np.ones(1, np.uint32)), 200_000)
+        assert all(run.error is None for run in engine.refresh(change))
+        assert sum(program.memory_bytes() for program in programs) <= 2.1 * sum(held)
+
+
+def test_what_the_index_waits_for_is_the_state_of_growth_until_both_have_it(system: System) -> None:
+    system.write("proc/self/cgroup", "")
+    guard = MemoryGuard("off", Metrics(), system.memory)
+    guard.refused("the graph")
+    guard.refused("the index", INDEX)
+    guard.granted()
+    assert guard.waits_for == GROWTH
+    guard.granted(INDEX)
+    assert guard.waits_for is None

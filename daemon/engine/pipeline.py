@@ -42,6 +42,7 @@ from .recording import Recording
 from .sides import Sides
 from .standing import Standing, bytes_of
 from .storage import Storage
+from .vertex_memory import require_vertices
 from .window import Window
 
 log = logging.getLogger(__name__)
@@ -167,8 +168,14 @@ class Pipeline:
     # -- life -------------------------------------------------------------------------------------------
 
     def start(self, restored: frozenset[str]) -> None:
-        """Compute the programs that no checkpoint restored, and publish the first epoch."""
-        missing = [program.id for program in self.engine.programs if program.id not in restored]
+        """Compute the programs that no checkpoint restored, and publish the first epoch.
+
+        Raises:
+            MemoryError: there is not enough for their columns.
+        """
+        computed = [program for program in self.engine.programs if program.id not in restored]
+        require_vertices(self.graph, computed, self.graph.n_vertices)
+        missing = [program.id for program in computed]
         runs = self.engine.start(missing)
         everything = [
             ProgramRun(id=program.id, refresh=None, seconds=0.0, error=None)
@@ -306,6 +313,7 @@ class Pipeline:
         tries = 0
         while True:
             try:
+                self._require_vertices(taken[-1].n_vertices)
                 if self.window is not None:
                     self.window.make_room(batch)
                 with self.gate.apply():
@@ -365,6 +373,19 @@ class Pipeline:
         )
         self._times_untold = True
         return True
+
+    def _require_vertices(self, n_vertices: int) -> None:
+        """
+        Raises:
+            NoMemory: there is none for so many vertices, and all is as before.
+        """
+        n_new = n_vertices - self.graph.n_vertices
+        if n_new <= 0:
+            return
+        try:
+            require_vertices(self.graph, self.standing.fresh(), n_new)
+        except MemoryError as error:
+            raise NoMemory(f"new vertices: {error}") from error
 
     def _publish_wait(self) -> None:
         """Let answers tell what is waited for, or no longer is: there may be no epoch for long."""

@@ -107,7 +107,7 @@ class Standing:
         """What is published of a program after a change. ``run``: its latest, None when it had none."""
         status = self._status[program.id]
         is_fresh = status.state == "fresh"
-        columns = program.columns() if is_fresh else _columns_of_failed(program)
+        columns = program.columns() if is_fresh else columns_of(program)
         if whole:
             changed = dict.fromkeys(columns)
         else:
@@ -155,8 +155,8 @@ def bytes_of(program: Program) -> int:
         return 0
 
 
-def _columns_of_failed(program: Program) -> Mapping[str, Column]:
-    """Columns of which nothing is taken; none where those of a program that failed are not to be had."""
+def columns_of(program: Program) -> Mapping[str, Column]:
+    """Its columns, whatever they hold; none where they cannot be had of a program that failed or has not begun."""
     try:
         require_publishable(program, 0)
         return program.columns()

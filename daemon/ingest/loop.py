@@ -12,7 +12,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -53,11 +54,16 @@ ROOM_PATIENCE_S = 300.0
 written."""
 ROOM_PAUSE_S = 0.01
 MEMORY_PAUSE_S = 0.1
+INDEX_PAUSE_S = 1.0
+"""So often the vertex index is asked again to take ids that it found no memory for."""
 FULL_LOGGED_S = 60.0
 """That the id space is full is logged so often at most."""
 LETTERS_RETRY_S = 1.0
 """Bad records that find no room are tried again so often. When we fall further behind meanwhile, an epoch without
 updates says so."""
+
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,8 @@ class Ingest:
     barrier_timeout_s: float = 60.0
     recovery: Recovery = field(default_factory=Recovery)
     has_memory: Callable[[], bool] = lambda: True
+    memory_refused: Callable[[str], None] = lambda reason: None
+    memory_granted: Callable[[], None] = lambda: None
     engine_waits: Callable[[], bool] = lambda: False
     stop: threading.Event = field(default_factory=threading.Event)
     dead_letters_by_reason: Counter[str] = field(default_factory=Counter)
@@ -312,18 +320,53 @@ class Ingest:
         finally:
             self._held = None
 
+    def _within_memory(self, dense: Callable[[], _T], step: Step) -> _T | None:
+        """What gives the records of a step dense ids, as soon as the vertex index finds memory for them; None:
+        stopped before.
+
+        While they wait nothing is read, and whoever looks is told so. Some new ids may have got their vertices
+        already, and keep them: so nothing is queued meanwhile, which would make these part of an epoch before
+        theirs. Nor does a dense id change hands, since what else of the step has its own is not queued yet.
+
+        Raises:
+            IdSpaceFull: as ``dense`` does.
+        """
+        waits_since: float | None = None
+        try:
+            while True:
+                try:
+                    return dense()
+                except MemoryError as error:
+                    if waits_since is None:
+                        waits_since = self.clock()
+                    why = f"the vertex index: {error}"
+                    self.memory_refused(why)
+                    self._show_held(why, self.clock() - waits_since, step)
+                if self.stop.wait(INDEX_PAUSE_S):
+                    return None
+        finally:
+            if waits_since is not None:
+                self._held = None
+                self.memory_granted()
+
     def _hold(self, why: str, seconds: float, step: Step) -> None:
-        """Show that the records of a step have waited for so many seconds, and how far behind we are meanwhile."""
+        """Show that the records of a step have waited for so many seconds, and how far behind we are meanwhile; if
+        that is another state than before, by an epoch without updates."""
+        before, queued = self._held, self._before(step.records, step)
+        held = self._show_held(why, seconds, step)
+        if before is None or before.lag.amount != held.lag.amount:
+            unread = Step([], queued, step.late, recorded=step.recorded)
+            self._queue(self._prepared([], [], queued, unread, self._event))
+
+    def _show_held(self, why: str, seconds: float, step: Step) -> _Held:
         self.source.refresh_lag()
         lag = self.reader.lag()
         amount = dict(lag.amount)
         queued = self._before(step.records, step)
         for partition, offset in step.offsets.items():
             amount[partition] = amount.get(partition, 0) + offset - queued[partition]
-        before, self._held = self._held, _Held(why, Lag(amount, max(lag.seconds, seconds)))
-        if before is None or before.lag.amount != amount:
-            unread = Step([], queued, step.late, recorded=step.recorded)
-            self._queue(self._prepared([], [], queued, unread, self._event))
+        self._held = _Held(why, Lag(amount, max(lag.seconds, seconds)))
+        return self._held
 
     def _moved(self, step: Step) -> bool:
         """The source passed what is no record (an aborted transaction, say), for which somebody may wait; or it is
@@ -352,13 +395,17 @@ class Ingest:
         """
         blocks = [item.block for item in decoded if item.block is not None]
         if self.index.room >= 2 * sum(map(len, blocks)):
-            return self._prepared(decoded, dense_batches(blocks, self.index), step.offsets, step, self._event)
+            all_batches = self._within_memory(lambda: dense_batches(blocks, self.index), step)
+            if all_batches is None:
+                return None
+            return self._prepared(decoded, all_batches, step.offsets, step, self._event)
         begin, batches = 0, list[DenseBatch]()
         for number, item in enumerate(decoded):
             if item.block is None:
                 continue
+            block: UpdateBlock = item.block
             try:
-                batch = dense_batch(item.block, self.index)
+                batch = self._within_memory(partial(dense_batch, block, self.index), step)
             except IdSpaceFull as full:
                 if batches:
                     before = self._before([item.record for item in decoded[number:]], step)
@@ -368,10 +415,9 @@ class Ingest:
                         first = step._replace(decided=decided)
                     self._queue(self._prepared(decoded[begin:number], batches, before, first, event))
                     begin, batches = number, []
-                found = self._dense_with_room(item.block, full)
-                if found is None:
-                    return None
-                batch = found
+                batch = self._dense_with_room(block, full, step)
+            if batch is None:
+                return None
             batches.append(batch)
         return self._prepared(decoded[begin:], batches, step.offsets, step, self._event)
 
@@ -413,7 +459,7 @@ class Ingest:
         first = {record.partition: record.offset for record in reversed(records)}
         return step.offsets | first
 
-    def _dense_with_room(self, block: UpdateBlock, full: IdSpaceFull) -> DenseBatch | None:
+    def _dense_with_room(self, block: UpdateBlock, full: IdSpaceFull, step: Step) -> DenseBatch | None:
         """``dense_batch``, as soon as ids of deleted vertices have come back; None: stopped before.
 
         Everything that refers to dense ids must be queued. Epochs go on meanwhile.
@@ -432,7 +478,7 @@ class Ingest:
             if self.index.room > room:
                 waited_from = self.clock()
                 try:
-                    return dense_batch(block, self.index)
+                    return self._within_memory(lambda: dense_batch(block, self.index), step)
                 except IdSpaceFull as still_full:
                     full = still_full
             elif self.engine_waits():

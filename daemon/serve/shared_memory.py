@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma import address_space
+from ...gpma.index.id_table import Allocate
+from ...gpma.memory import Memory
 
 FDS_PER_MESSAGE_MAX = 250
 """Linux passes at most 253 descriptors in one message (SCM_MAX_FD)."""
@@ -128,6 +130,17 @@ def allocate(name: str, n_items: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     size = max(n_items * item.itemsize, mmap.PAGESIZE)
     mapping = _mapped(_anonymous_file(name, size), size, mmap.PROT_READ | mmap.PROT_WRITE)
     return np.frombuffer(mapping, item, count=n_items)
+
+
+def allocate_within(memory: Memory) -> Allocate:
+    """``allocate`` for arrays that fill up by and by: it asks for all of their memory before, since nobody is
+    asked when pages are written."""
+
+    def asked(name: str, n_items: int, dtype: Any) -> npt.NDArray[Any]:
+        memory.require(n_items * np.dtype(dtype).itemsize)
+        return allocate(name, n_items, dtype)
+
+    return asked
 
 
 def attach(place: SharedArray) -> npt.NDArray[Any]:

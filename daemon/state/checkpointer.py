@@ -18,6 +18,7 @@ from ...gpma.copying import copy_column
 from ...gpma.edges import EdgeList
 from ...gpma.host.snapshot import EdgeCopy
 from ...gpma.index.vertex_index import VertexIndex
+from ...gpma.memory import Memory
 from ...gpma.team import ALONE, Crew
 from ...ops.metrics import Metrics
 from ...partition.graph import Graph
@@ -42,6 +43,10 @@ class KeptWindow(Protocol):
         """As JSON can say them."""
         ...
 
+    def memory_bytes(self) -> int:
+        """What it holds, which is about what its columns take."""
+        ...
+
     def arrays(self) -> dict[str, Array]:
         """Columns, by names of their own."""
         ...
@@ -54,9 +59,10 @@ class Buffers:
     a thread that nobody waits for.
     """
 
-    def __init__(self, crew: Crew = ALONE) -> None:
-        """``crew``: who copies."""
+    def __init__(self, crew: Crew = ALONE, memory: Memory | None = None) -> None:
+        """``crew``: who copies. ``memory``: who is asked before any is taken; None: the system's."""
         self._crew = crew
+        self._asked = memory or Memory()
         self._memory: dict[str, npt.NDArray[np.uint8]] = {}
         self._lock = threading.Lock()
 
@@ -65,27 +71,40 @@ class Buffers:
         return sum(buffer.nbytes for buffer in self._memory.values())
 
     def reserve(self, sizes: Mapping[str, int]) -> None:
-        """Have memory for arrays of so many bytes, and a little more; give back what others used."""
+        """Have memory for arrays of so many bytes, and a little more; give back what others used.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
         with self._lock:
             self._memory = {name: buffer for name, buffer in self._memory.items() if name in sizes}
-            for name, size in sizes.items():
-                self._room(name, size)
+            self._ensure(sizes)
 
     def copy(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Copy them all; the copies are good until the next call."""
+        """Copy them all; the copies are good until the next call.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
         copies = {}
         with self._lock:
+            self._ensure({name: array.nbytes for name, array in arrays.items()})
             for name, array in arrays.items():
-                memory = self._room(name, array.nbytes)[: array.nbytes]
+                memory = self._memory[name][: array.nbytes]
                 copy_column(memory, np.ascontiguousarray(array).reshape(-1).view(np.uint8), self._crew)
                 copies[name] = memory.view(array.dtype).reshape(array.shape)
         return copies
 
-    def _room(self, name: str, size: int) -> npt.NDArray[np.uint8]:
-        buffer = self._memory.get(name)
-        if buffer is None or buffer.nbytes < size:
-            buffer = self._memory[name] = np.full(int(size * ROOM), 0, np.uint8)
-        return buffer
+    def _ensure(self, sizes: Mapping[str, int]) -> None:
+        """Have a buffer for each; those that are too small are given back first."""
+        missing = {}
+        for name, size in sizes.items():
+            if name not in self._memory or self._memory[name].nbytes < size:
+                missing[name] = int(size * ROOM)
+                self._memory.pop(name, None)
+        self._asked.require(sum(missing.values()))
+        for name, size in missing.items():
+            self._memory[name] = np.full(size, 0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +138,8 @@ class Checkpointer:
     3. The thread lays the changes since the beginning over the edges, flushes the dead letters (a checkpoint
        never passes a bad record that is not safe elsewhere), and writes.
 
-    One that fails is tried again after the interval; the one before it stays.
+    One that fails is tried again after the interval; the one before it stays. So is one that finds no memory,
+    which is asked for before any is taken; one line tells of all of those, until one is written.
     """
 
     def __init__(
@@ -166,12 +186,13 @@ class Checkpointer:
         self.requested = requested or RequestedCheckpoints(store.path)
         if newest is not None:
             self.requested.made(newest)
-        self._buffers = Buffers(graph.crew)
+        self._buffers = Buffers(graph.crew, graph.host.memory)
         self._making: _Making | None = None
         self._thread: threading.Thread | None = None
         self._began_at = time.monotonic()
         self._written_epoch = position.epoch
         self._failure = ""
+        self._is_put_off = False
 
     def memory_bytes(self) -> int:
         """Bytes that are kept from checkpoint to checkpoint."""
@@ -316,6 +337,7 @@ class Checkpointer:
         facts = {**self.facts(), "n_vertices": self.graph.n_vertices, "updates": self.position.updates}
         if self.window is not None:
             facts["window"] = self.window.facts()
+            self.graph.host.memory.require(self.window.memory_bytes())  # about what its columns take
             arrays |= {f"window/{name}": array for name, array in self.window.arrays().items()}
         checkpoint = Checkpoint(
             epoch=epoch,
@@ -344,11 +366,18 @@ class Checkpointer:
 
     def _report_failure(self, epoch: tuple[int, int], error: Exception) -> None:
         self._failure = f"checkpoint.path = {str(self.store.path)!r}: {_said(error)}"
-        log.error(
-            "the checkpoint of epoch %s failed, and the one before it stays: %s; it is tried again in %g s",
-            *(epoch, self._failure, self.interval_s),
-            exc_info=None if isinstance(error, OSError | MemoryError) else error,
-        )
+        if not isinstance(error, MemoryError):
+            log.error(
+                "the checkpoint of epoch %s failed, and the one before it stays: %s; it is tried again in %g s",
+                *(epoch, self._failure, self.interval_s),
+                exc_info=None if isinstance(error, OSError) else error,
+            )
+        elif not self._is_put_off:
+            log.error(
+                "the checkpoint of epoch %s is put off, and the one before it stays: %s; tried again every %g s",
+                *(epoch, self._failure, self.interval_s),
+            )
+        self._is_put_off = isinstance(error, MemoryError)
         self.metrics.checkpoint_failed(type(error).__name__)
         self.requested.failed(self._failure)
 
@@ -362,7 +391,7 @@ class Checkpointer:
             columns["graph/weights"] = [piece.weights for piece in edges if piece.weights is not None]
         self.dead_letters.flush()
         size = self.store.write(taken.checkpoint, columns)
-        self._written_epoch = taken.checkpoint.epoch
+        self._written_epoch, self._is_put_off = taken.checkpoint.epoch, False
         self.newest = Newest(taken.checkpoint.epoch, taken.offsets)
         self.requested.made(self.newest)
         self.on_checkpoint(taken.offsets)

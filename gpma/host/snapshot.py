@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from ..edges import ChangeReport, EdgeList, Int, Keys, Weights
 from ..intrinsics import copy, inner
+from ..memory import Memory
 from ..rows import RowView, live_runs
 from ..splice import spliced
 
@@ -30,6 +31,12 @@ PIECE_EDGES = 1 << 16
 CHANGES_MIN = 1 << 16
 CHANGES_SHARE = 0.25
 """So many changes are kept, or this share of the edges: together they take a quarter of the copy's memory."""
+
+CHANGE_BYTES = 64
+"""What it takes to put the changes into order, for each of them, beside what is kept of them."""
+
+ASKED_EVERY = 64
+"""After so many pieces it is asked anew whether there is memory for the rest: others take some, too."""
 
 ExportFrom = Callable[[int, Keys, Weights], int]
 """(first key, keys, weights) -> how many edges from that key on were copied into the arrays, fewer than they
@@ -152,10 +159,15 @@ class EdgeCopy:
     Any thread may copy pieces; one thread notes changes, and asks for the edges after the last of both.
     """
 
-    def __init__(self, export_from: ExportFrom, *, weighted: bool, n_edges: int) -> None:
-        """``n_edges``: how many there are about, which bounds the changes that are kept."""
+    def __init__(
+        self, export_from: ExportFrom, *, weighted: bool, n_edges: int, memory: Memory | None = None
+    ) -> None:
+        """``n_edges``: how many there are about, which bounds the changes that are kept. ``memory``: who is asked
+        before any is taken; None: the system's."""
         self._export_from = export_from
         self._weighted = weighted
+        self._memory = memory or Memory()
+        self._n_edges = n_edges
         self._changes_max = max(CHANGES_MIN, int(n_edges * CHANGES_SHARE))
         self._turn = threading.Lock()
         self._cursors: list[int] = []
@@ -181,6 +193,8 @@ class EdgeCopy:
         Raises:
             MemoryError: there is no room for it; it may be tried again.
         """
+        if len(self._pieces) % ASKED_EVERY == 0:
+            self._memory.require(self._bytes_to_come())
         # Zeros, so that page faults are paid here and not while a batch waits.
         keys = np.full(PIECE_EDGES, 0, np.uint64)
         weights = np.full(PIECE_EDGES if self._weighted else 0, 0, np.float32)
@@ -209,8 +223,12 @@ class EdgeCopy:
         """The edges after the last change: ascending, in several pieces. The copy is used up by this.
 
         Weights are float32[0] where there are none.
+
+        Raises:
+            MemoryError: there is no room to lay the changes over the copy.
         """
         assert self._through
+        self._memory.require(self._n_changes * CHANGE_BYTES)
         changed, present, new_weights = self._last_changes()
         cursors = np.array(self._cursors, np.uint64)
         # The first piece also takes the changes of an array that was empty.
@@ -221,6 +239,12 @@ class EdgeCopy:
             part = slice(bounds[i], bounds[i + 1])
             pieces[i] = _with_changes(piece, changed[part], present[part], new_weights[part])
         return pieces
+
+    def _bytes_to_come(self) -> int:
+        """What the rest of the copy takes, and the changes that may be kept meanwhile."""
+        edges = max(self._n_edges - len(self._pieces) * PIECE_EDGES, 0)
+        changes = max(self._changes_max - self._n_changes, 0)
+        return (edges + changes) * (12 if self._weighted else 8)
 
     def _last_changes(self) -> tuple[Keys, npt.NDArray[np.bool_], Weights]:
         """The last change of each key, ascending: keys, whether they exist now, and their weights (or none)."""
