@@ -25,7 +25,9 @@ import msgpack
 import numpy as np
 import psutil
 from disks import filled
-from running import Daemon
+from memory_groups import memory_group
+from running import Daemon, toml
+from stepped_clock import step
 from waiting import PATIENCE_S, until
 from watching import Watcher
 
@@ -52,6 +54,8 @@ KNOWN_BYTES = 50
 """Of a vertex that a subscriber was told of, as the limits say."""
 SPARE_BYTES = 24 << 20
 """What the server may take besides: buffers too small to count, copies of results, what it does not give back."""
+GROUP_BYTES = 64 << 20
+"""What a limited daemon may take beside what it had; 32 MiB of it are to stay free."""
 
 
 class Stream:
@@ -473,6 +477,21 @@ def dates(target: Target, rng: np.random.Generator) -> str:
     return "records of 1970 and long after"
 
 
+def clock_steps(target: Target, rng: np.random.Generator) -> str:
+    """The clock on the wall jumps forth and back, by hours and days, while updates and bad records come."""
+    hours = [*rng.integers(-20, 20, 3).tolist(), *rng.integers(-10_000, 10_000, 2).tolist(), 0]
+    try:
+        for number in hours:
+            step(target.daemon.folder, 3600.0 * number)
+            target.stream.send_bad(b"\xc1 under a clock that jumps")
+            _keep_coming(target.stream, SECONDS / 2)
+            with target.daemon.client() as client:
+                assert client.stats()["lag"]["seconds"] >= 0
+    finally:
+        step(target.daemon.folder, 0.0)
+    return f"the clock went {', '.join(f'{number:+}' for number in hours)} hours"
+
+
 def broker_pauses(target: Target, rng: np.random.Generator) -> str:
     """The broker hangs, and goes on."""
     os.kill(target.broker.pid, signal.SIGSTOP)
@@ -590,6 +609,41 @@ def memory_short(target: Target, rng: np.random.Generator) -> str:
     return "memory was short"
 
 
+def memory_limited(target: Target, rng: np.random.Generator) -> str:
+    """A control group as good as full while the graph grows: nobody is killed, updates and checkpoints wait."""
+    with memory_group() as group:
+        if isinstance(group, str):
+            return f"left out: {group}"
+        _restart_with_audits(target, whole=False)  # which take at once what nobody asks for
+        engine = target.engine
+        group.limit(GROUP_BYTES)
+        group.take([engine, *engine.children(recursive=True)])
+        waited = False
+        for _ in range(16):
+            target.stream.send_many(40_000)
+            _keep_coming(target.stream, SECONDS / 4)
+            assert target.lives() and group.kills() == 0, target.daemon.log_tail()
+            with target.daemon.client() as client:
+                waited = waited or client.stats()["memory"]["waits_for"] is not None
+        put_off = "is put off" in target.daemon.log_tail(50)
+        group.limit(1 << 40)
+        offsets = target.stream.offsets()
+        until(lambda: target.covers(offsets))
+        assert target.lives() and group.kills() == 0, target.daemon.log_tail()
+        _restart_with_audits(target, whole=True)
+    words = [word for word, was in (("updates waited", waited), ("a checkpoint was put off", put_off)) if was]
+    return f"a control group was full: {' and '.join(words) or 'but nothing had to wait'}"
+
+
+def _restart_with_audits(target: Target, *, whole: bool) -> None:
+    daemon = target.daemon
+    assert daemon.stop() == 0, daemon.log_tail()
+    daemon.settings["audit"] = {**daemon.settings["audit"], "full_every_epoch": whole}
+    daemon.config.write_text(toml(daemon.settings))
+    daemon.start(ready_s=None)
+    until(daemon.answers)
+
+
 Attack = Callable[[Target, np.random.Generator], str]
 
 ON_SUBSCRIPTIONS: tuple[Attack, ...] = (deaf_subscribers, subscribing_storm, dripping_subscribers)
@@ -602,6 +656,7 @@ ATTACKS: tuple[Attack, ...] = (
     *ON_SUBSCRIPTIONS,
     bad_records,
     dates,
+    clock_steps,
     broker_pauses,
     broker_restarts,
     server_pauses,
@@ -612,4 +667,5 @@ ATTACKS: tuple[Attack, ...] = (
     hang_up,
     disk_full,
     memory_short,
+    memory_limited,
 )

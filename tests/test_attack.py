@@ -24,6 +24,7 @@ from brokers import client
 from disks import small_disk
 from kafka import KafkaProducer
 from running import Daemon
+from stepped_clock import STEPPED
 from waiting import PATIENCE_S, until
 from watching import Watcher
 
@@ -91,7 +92,7 @@ def test_answers_stay_right_under_attack(seed: int, tmp_path: Path, request: pyt
                 {"name": "pagerank", "tolerance": 1e-3},
             ],
         }
-        with Daemon(tmp_path, settings) as daemon, client(KafkaProducer, broker.bootstrap) as producer:
+        with Daemon(tmp_path, settings, STEPPED) as daemon, client(KafkaProducer, broker.bootstrap) as producer:
             daemon.listen(f"tcp://{tcp[0]}:{tcp[1]}", token=TOKEN)
             target = Target(daemon, Stream(producer, topic, PARTITIONS, rng), broker, tcp, http, disk)
             # Vertex 0 must be there before anybody asks for it.
