@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -743,6 +743,64 @@ def test_a_state_may_be_put_into_another_order(form: str) -> None:
     assert np.array_equal(other.lookup(ids[chosen]), np.arange(30))
     left_out = np.setdiff1d(np.arange(50), chosen)
     assert (other.lookup(ids[left_out]) == NO_VERTEX).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_growth_needs_is_made_one_thing_with_one_batch(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each array, and each thread, takes as long as a batch of ids: so none comes with what else growing does."""
+    did: list[str] = []
+
+    def noted(name: str, size: int, dtype: Any) -> np.ndarray[Any, Any]:
+        did.append(name)
+        return np.zeros(size, dtype)
+
+    monkeypatch.setattr(id_table, "get_pages", lambda array: did.append("pages"))
+    monkeypatch.setattr(id_table, "let_go", lambda objects: did.append("let go"))
+    index = VertexIndex.create(kind, noted)
+    ids = column(many(kind, 400_000))
+    index.insert(ids[np.arange(20_000)])
+    did.clear()
+    batches = Counter[tuple[str, ...]]()
+    for first in range(20_000, len(ids), 100):
+        generation = index.generation
+        index.insert(ids[np.arange(first, first + 100)])
+        batches[*did, *(["renewed"] if index.generation > generation else [])] += 1
+        did.clear()
+    two = batches.pop(("header", "renewed"), 0)  # one renewal behind the other
+    arrays = [("external",)] if kind == "int" else [("places", "arena")]
+    assert batches.keys() == {(), ("header",), ("table",), ("pages",), ("let go",), ("renewed",), *arrays}
+    assert two <= 1 < 10 < batches["renewed",]
+
+
+def test_a_table_made_ahead_is_not_used_where_ids_went_or_its_beginning_was_taken() -> None:
+    sizes: list[int] = []
+
+    def noted(name: str, size: int, dtype: Any) -> np.ndarray[Any, Any]:
+        if name == "table":
+            sizes.append(size)
+        return np.zeros(size, dtype)
+
+    index = VertexIndex.create("int", noted)
+    room = hash_table.capacity(1 << 14)
+    first = 0
+    while index.n_vertices < room - 5:  # until all is made
+        last = min(first + 50, room - 5)
+        dense = index.insert(np.arange(first, last))
+        first = last
+        index.insert(np.arange(1))
+    ahead = index._growing._ahead
+    assert ahead.cells is not None and ahead.cells.size == sizes[-1] == 1 << 15 and ahead.start >= 0
+    assert index.memory_bytes() > 8 * (1 << 15)
+    gone = np.arange(room // 2 + 1000, dtype=np.uint32)
+    index.remove(gone)
+    index._growing.counts[id_kernels.FILLED] = room  # as if others had come and gone
+    index._growing.table.table[ahead.start] = np.uint64(0xFFFF_FFFF)  # a vacant cell
+    dense = index.insert(np.arange(10**6, 10**6 + 500))
+    assert sizes[-1] == 1 << 14, "half of the ids went: it moves to one of the same size"
+    assert ahead.cells is None and int(index._growing.table.header[hash_table.START]) != ahead.start
+    assert np.array_equal(index.lookup(np.arange(10**6, 10**6 + 500)), dense)
+    assert (index.lookup(np.arange(gone.size)) == NO_VERTEX).all()
+    assert np.array_equal(index.lookup(np.arange(gone.size, room - 5)), np.arange(gone.size, room - 5))
 
 
 def test_growing_is_spread_over_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,10 @@ are also the reverse map.
 
 ``IntTable`` and ``StringTable`` are one generation of these arrays, as readers hold them. ``GrowingTable`` is
 the writer's: it replaces arrays by others, each time as a new generation, and without a pause. The table moves
-cell by cell (``hash_table.py``), into pages that a thread asks for ahead; of what holds the ids, once it is five
-eighths full, a copy with more room is filled beside it as ids come in, and takes over when it has caught up. The
-copy of an arena leaves behind what no vertex has as its id any more. An array that was replaced is never written
-again, but for an old table while it is being moved.
+cell by cell (``hash_table.py``), into pages that a thread asks for ahead; what a move needs is made before, one
+thing with one batch. Of what holds the ids, once it is five eighths full, a copy with more room is filled beside
+it as ids come in, and takes over when it has caught up. The copy of an arena leaves behind what no vertex has as
+its id any more. An array that was replaced is never written again, but for an old table while it is being moved.
 """
 
 from __future__ import annotations
@@ -71,6 +71,9 @@ PIECE_IDS = 1 << 12
 # To get pages ahead pays for a thread from so many bytes on.
 _PAGES_MIN = 4 << 20
 
+# What a move needs is made ahead when a table has this share of the ids that it has room for.
+_AHEAD_NUMERATOR, _AHEAD_DENOMINATOR = 31, 32
+
 # A copy begins when this share of an array is in use, and goes on by so many items for each that comes: it is
 # done before the rest is used up.
 _COPY_NUMERATOR, _COPY_DENOMINATOR = 5, 8
@@ -102,6 +105,22 @@ class _Copy(Protocol):
 
     @property
     def nbytes(self) -> int: ...
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """What the next generations will need: a header, and a table of so many cells as the present one will move to,
+    with the place where that begins. None, or -1: not yet."""
+
+    header: Words | None = None
+    cells: Words | None = None
+    has_pages: bool = False
+    start: int = -1
+
+    @property
+    def nbytes(self) -> int:
+        cells = self.cells
+        return 0 if cells is None else cells.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +411,7 @@ class GrowingTable:
         self._given: list[Vertices] = []
         self._allocate = allocate
         self._copy: _Copy | None = None
+        self._ahead = _Ahead()
         self._replaced: list[object] = []
 
     @property
@@ -438,11 +458,13 @@ class GrowingTable:
             if visit == out.size:
                 break
             self._make_room()
-        self._grow_on(ids)
-        if self._replaced:  # enough for one batch
+        did_more = self._grow_on(ids)
+        if self._replaced or did_more:  # enough for one batch
             self._replaced += replaced
         elif replaced:
             let_go(replaced)
+        else:
+            self._make_ahead()
 
     def take_given(self) -> Vertices:
         """The vertices that were free and got an id since the last call."""
@@ -475,6 +497,7 @@ class GrowingTable:
     def memory_bytes(self) -> int:
         """Bytes of the arrays, of the copy being made too. Any thread may call this."""
         held = sum(array.nbytes for array in arrays_of(self.table).values()) + self._free.nbytes
+        held += self._ahead.nbytes
         copy = self._copy  # taken once: the writer may be through with it at any time
         return held if copy is None else held + copy.nbytes
 
@@ -505,22 +528,64 @@ class GrowingTable:
         old = self.table.table
         n_ids = int(self.counts[IDS])
         size = size_after(old.size, n_ids)
-        cells = self._allocate("table", size, np.dtype(np.uint64))
-        get_pages(cells)
-        self._renew({"table": cells, "old": old}, first_empty(old))
+        ahead = self._ahead
+        cells, has_pages, start = ahead.cells, ahead.has_pages, ahead.start
+        if cells is None or cells.size != size:  # ids were removed since, or many came at once
+            cells, has_pages = self._allocate("table", size, np.dtype(np.uint64)), False
+        if not has_pages:
+            get_pages(cells)
+        if start < 0 or old[start]:
+            start = first_empty(old)
+        self._renew({"table": cells, "old": old}, start)
+        ahead.cells, ahead.has_pages, ahead.start = None, False, -1
         self.counts[FILLED] = n_ids
         if 2 * n_ids > capacity(size):
             # The largest table of all: what comes while it moves may have no room in the old one.
             move(self.table.header, self.table.table, old, old.size)
 
-    def _grow_on(self, ids: IdColumn) -> None:
-        """After a batch: copy a little further what is filling up, and let go of a table that has been moved."""
-        table = self.table
+    def _make_ahead(self) -> None:
+        """After a batch in which nothing else was done: one thing of what the next generations will need.
+
+        Nothing is wrong if there is no memory for it: it may come until it is needed.
+        """
+        ahead, table = self._ahead, self.table
+        may_move = table.old is NO_CELLS and ahead.start < 0
+        if ahead.header is not None and not (may_move and self._is_nearly_full()):
+            return
+        with suppress(MemoryError, OSError):
+            if ahead.header is None:
+                ahead.header = self._allocate("header", HEADER_WORDS, np.dtype(np.uint64))
+                ahead.header[:] = table.header  # its page comes with it
+            elif ahead.cells is None:
+                size = size_after(table.table.size, int(self.counts[IDS]))
+                ahead.cells = self._allocate("table", size, np.dtype(np.uint64))
+            elif not ahead.has_pages:
+                get_pages(ahead.cells)
+                ahead.has_pages = True
+            else:
+                ahead.start = first_empty(table.table)
+
+    def _is_nearly_full(self) -> bool:
+        room = capacity(self.table.table.size)
+        return int(self.counts[FILLED]) * _AHEAD_DENOMINATOR >= room * _AHEAD_NUMERATOR
+
+    def _grow_on(self, ids: IdColumn) -> bool:
+        """After a batch: let go of a table that has been moved, begin to copy what is filling up, or copy it a
+        little further. Whether that was more than a little."""
+        table, did_more = self.table, False
         if table.old is not NO_CELLS and int(table.header[MOVED]) == table.old.size:
             self._renew({"old": NO_CELLS})
-        if self._copy is not None or table.is_filling(self.counts):
-            ids_bytes = int(ids.offsets[-1] - ids.offsets[0]) if isinstance(ids, StringColumn) else 0
-            self._copy_on(max(len(ids) * _COPIED_PER_ITEM, _COPIED_MIN), ids_bytes * _COPIED_PER_ITEM)
+            did_more = True
+        if self._copy is None:
+            if not table.is_filling(self.counts):
+                return did_more
+            if not table.is_full(self.counts):
+                if not self._replaced:  # enough for one batch
+                    self._copy = table.begin_copy(self._allocate, self.counts)
+                return True
+        ids_bytes = int(ids.offsets[-1] - ids.offsets[0]) if isinstance(ids, StringColumn) else 0
+        self._copy_on(max(len(ids) * _COPIED_PER_ITEM, _COPIED_MIN), ids_bytes * _COPIED_PER_ITEM)
+        return did_more
 
     def _copy_on(self, ids: int, ids_bytes: int) -> None:
         """Copy so much more of the ids into arrays with more room, which take over when they have all."""
@@ -537,7 +602,10 @@ class GrowingTable:
     def _renew(self, arrays: Mapping[str, npt.NDArray[Any]], start: int | None = None) -> None:
         """Go on with these arrays as another generation; whoever holds the one before sees nothing newer in it."""
         table = self.table
-        header = self._allocate("header", HEADER_WORDS, np.dtype(np.uint64))
+        header = self._ahead.header
+        if header is None:
+            header = self._allocate("header", HEADER_WORDS, np.dtype(np.uint64))
+        self._ahead.header = None
         header[:] = table.header
         header[GENERATION] += np.uint64(1)
         if start is not None:
