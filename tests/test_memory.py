@@ -33,6 +33,7 @@ from graphtide.daemon.records.stream import Partition
 from graphtide.daemon.serve.shared_memory import allocate_within
 from graphtide.daemon.state.checkpointer import Buffers
 from graphtide.gpma.edges import EdgeBatch, EdgeList, pack
+from graphtide.gpma.host.snapshot import ASKED_EVERY, PIECE_EDGES
 from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.gpma.memory import RESERVE_BYTES, UNASKED_BYTES, Memory
 from graphtide.ops.metrics import Metrics
@@ -379,6 +380,7 @@ def test_a_copy_that_others_take_the_memory_of_stops_on_its_way(system: System, 
     system.group("a", GIB, 0)
     graph.load(edges(6_000_000), 6000)
     copy = graph.begin_copy()
+    assert ASKED_EVERY * PIECE_EDGES * 12 < RESERVE_BYTES  # before it is asked anew
     for _ in range(10):
         assert copy.copy_piece()
     system.group("a", GIB, GIB)
