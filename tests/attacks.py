@@ -56,6 +56,8 @@ SPARE_BYTES = 24 << 20
 """What the server may take besides: buffers too small to count, copies of results, what it does not give back."""
 GROUP_BYTES = 64 << 20
 """What a limited daemon may take beside what it had; 32 MiB of it are to stay free."""
+GROUP_BYTES = 48 << 20
+"""What a limited daemon may take beside what it has; 32 MiB of it are to stay free."""
 
 
 class Stream:
@@ -88,14 +90,22 @@ class Stream:
         self.columns.append(columns)
         self._send(src % self.partitions, encode_msgpack(*columns, np.ones(1, np.float32)))
 
-    def send_many(self, updates: int) -> None:
-        """One record of edges between vertices that may be new."""
+    def send_many(self, updates: int) -> tuple[np.ndarray, np.ndarray]:
+        """One record of edges between vertices that may be new; which edges."""
         partition = int(self.rng.integers(self.partitions))
         src = self.rng.integers(0, 20_000, updates) * self.partitions + partition
         dst = self.rng.integers(0, 60_000, updates)
-        columns = src, dst, np.full(updates, Op.INSERT, np.uint8)
+        self._send_edges(src, dst, Op.INSERT)
+        return src, dst
+
+    def take_back(self, src: np.ndarray, dst: np.ndarray) -> None:
+        """Delete what ``send_many`` sent."""
+        self._send_edges(src, dst, Op.DELETE)
+
+    def _send_edges(self, src: np.ndarray, dst: np.ndarray, op: Op) -> None:
+        columns = src, dst, np.full(src.size, op, np.uint8)
         self.columns.append(columns)
-        self._send(partition, encode_msgpack(*columns, np.ones(updates, np.float32)))
+        self._send(int(src[0]) % self.partitions, encode_msgpack(*columns, np.ones(src.size, np.float32)))
 
     def send_bad(self, value: bytes | None, headers: list[tuple[str, bytes]] | None = None) -> None:
         """A record that no update may come of."""
@@ -616,17 +626,22 @@ def memory_limited(target: Target, rng: np.random.Generator) -> str:
             return f"left out: {group}"
         _restart_with_audits(target, whole=False)  # which take at once what nobody asks for
         engine = target.engine
-        group.limit(GROUP_BYTES)
         group.take([engine, *engine.children(recursive=True)])
+        sent = [target.stream.send_many(40_000) for _ in range(4)]
+        offsets = target.stream.offsets()
+        until(lambda: target.covers(offsets))  # else much of what is used would be what a start takes
+        group.limit(group.used() + GROUP_BYTES)
         waited = False
-        for _ in range(16):
-            target.stream.send_many(40_000)
+        for _ in range(12):
+            sent.append(target.stream.send_many(40_000))
             _keep_coming(target.stream, SECONDS / 4)
             assert target.lives() and group.kills() == 0, target.daemon.log_tail()
             with target.daemon.client() as client:
                 waited = waited or client.stats()["memory"]["waits_for"] is not None
         put_off = "is put off" in target.daemon.log_tail(50)
         group.limit(1 << 40)
+        for src, dst in sent:
+            target.stream.take_back(src, dst)
         offsets = target.stream.offsets()
         until(lambda: target.covers(offsets))
         assert target.lives() and group.kills() == 0, target.daemon.log_tail()

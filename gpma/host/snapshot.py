@@ -36,8 +36,8 @@ CHANGE_BYTES = 64
 """What it takes to put the changes into order, for each of them, beside what is kept of them."""
 
 ASKED_EVERY = 32
-"""After so many pieces it is asked anew whether there is memory for the rest: others take some, too. So many come to
-less than what growth leaves for those who ask nobody."""
+"""After so many pieces it is asked anew whether there is memory for the rest: others take some, too. So many come
+to less than what growth leaves for those who ask nobody."""
 
 ExportFrom = Callable[[int, Keys, Weights], int]
 """(first key, keys, weights) -> how many edges from that key on were copied into the arrays, fewer than they
