@@ -54,8 +54,6 @@ KNOWN_BYTES = 50
 """Of a vertex that a subscriber was told of, as the limits say."""
 SPARE_BYTES = 24 << 20
 """What the server may take besides: buffers too small to count, copies of results, what it does not give back."""
-GROUP_BYTES = 64 << 20
-"""What a limited daemon may take beside what it had; 32 MiB of it are to stay free."""
 GROUP_BYTES = 48 << 20
 """What a limited daemon may take beside what it has; 32 MiB of it are to stay free."""
 
