@@ -448,6 +448,7 @@ def test_no_batch_reads_much_more_than_a_start(directed: bool) -> None:
 @pytest.mark.parametrize("share", [None, 1.0], ids=["by-threads", "alike"])
 def test_threads_change_nothing(directed: bool, share: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No core; nor the order, from scratch and after changes, but where only more threads start over."""
+    monkeypatch.setattr(kcore, "_READ_SHARE", 0.5)
     if share is not None:
         monkeypatch.setattr(kcore, "_share_of_a_start", lambda threads: share)
     history = rmat_history(6, directed=directed, scale=13, degree=8, updates=[300, 3_000], epochs=2)

@@ -46,7 +46,7 @@ from .peel import Cores, Reader
 # no change: with them, these shares are as much smaller.
 _LINK_SHARE = 0.01
 _LINKS_FLOOR = 256
-_READ_SHARE = 0.5
+_READ_SHARE = 0.4
 _READ_FLOOR = 1 << 14
 _BY_ONE_THREAD = 0.2
 # Within a change, a level that has read so much is given up where it, and all above, are computed sooner; if those
