@@ -121,6 +121,29 @@ def test_one_that_has_no_room_for_too_long_is_replaced(
         assert client.get("rank", [99 + chain.n]).values.tolist() == [chain.n / chain.number]
 
 
+def test_one_that_hangs_is_replaced_though_there_is_nothing_to_tell_it(
+    chain: Chain, link: ServerLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hung = link.pid
+    assert hung is not None
+    monkeypatch.setattr(supervisor, "HUNG_SECONDS_MAX", 3.0)
+    os.kill(hung, signal.SIGSTOP)
+    until(lambda: link.is_answering and link.pid != hung)
+    assert "the query server said nothing for" in caplog.text and link.restarts
+    with Client(link.addresses[0], timeout=60) as client:
+        assert client.get("rank", [103]).epoch == (1, chain.number)
+
+
+def test_a_pause_of_the_daemon_itself_is_no_silence_of_the_server() -> None:
+    silence = supervisor.Silence()
+    silence.goes_on(3600)
+    assert silence.seconds <= 2 * supervisor.LISTEN_SECONDS
+    for _ in range(int(supervisor.HUNG_SECONDS_MAX)):
+        silence.goes_on(1.0)
+    assert silence.seconds > supervisor.HUNG_SECONDS_MAX
+    assert supervisor.HUNG_SECONDS_MAX > supervisor.SILENT_SECONDS_MAX
+
+
 def test_a_killed_server_is_followed_by_one_that_has_nothing_to_load(link: ServerLink) -> None:
     template = link.template_pid
     assert parent(link.pid) == template

@@ -4,8 +4,9 @@ The sockets that clients connect to are opened here and handed to the server pro
 address is an error at start, and clients of a server that died wait in the backlog until the next one runs.
 The server never makes the engine wait, and may pause: word of an epoch is left out while it has not read what it
 was sent before, since it then looks for the newest; what else finds no room is sent when there is some. It is
-replaced when it had no room for ``UNSENT_SECONDS_MAX``. Three threads call this module: the engine's
-(``publish``), and two of its own, one that watches the process and one that answers questions about edges.
+replaced when it had no room for ``UNSENT_SECONDS_MAX``, or said nothing for ``HUNG_SECONDS_MAX``. Three threads
+call this module: the engine's (``publish``), and two of its own, one that watches the process and one that answers
+questions about edges.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import errno
 import fcntl
 import logging
 import os
+import select
 import socket
 import struct
 import termios
@@ -74,6 +76,10 @@ HEALTHY_SECONDS = 30.0
 """A server that ran so long starts again without delay."""
 SILENT_SECONDS_MAX = 10.0
 """A server reports every second; one that says nothing for so long does not answer."""
+HUNG_SECONDS_MAX = 30.0
+"""One that says nothing for so long hangs, and is replaced; a shorter pause costs its clients nothing but time."""
+LISTEN_SECONDS = 1.0
+"""So long a report is waited for at a time."""
 ASIDE = ("compute", "keep", "drop", "placement", "rebalance", "freeze", "device")
 """Questions that take a while."""
 NO_ROOM = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
@@ -178,6 +184,17 @@ class _Process:
         if not self.child.ended(STOP_SECONDS_MAX):
             self.child.kill()
             self.child.ended(KILL_SECONDS_MAX)
+
+
+@dataclass(slots=True)
+class Silence:
+    """How long nothing was heard while we listened: where we stood still ourselves, it may have spoken."""
+
+    seconds: float = 0.0
+
+    def goes_on(self, seconds: float) -> None:
+        """Nothing came in this time, of which ``LISTEN_SECONDS`` were meant to be waited."""
+        self.seconds += min(seconds, 2 * LISTEN_SECONDS)
 
 
 @dataclass(slots=True)
@@ -595,8 +612,20 @@ class ServerLink:
         return status
 
     def _take_reports(self, process: _Process) -> None:
-        """Until the server is gone."""
+        """Until the server is gone, or hangs, and is killed for it."""
+        poll = select.poll()
+        poll.register(process.control, select.POLLIN)
+        silence = Silence()
         while True:
+            began = time.monotonic()
+            if not poll.poll(LISTEN_SECONDS * 1000):
+                silence.goes_on(time.monotonic() - began)
+                if silence.seconds > HUNG_SECONDS_MAX:
+                    log.error("the query server said nothing for %.0f s; it is replaced", silence.seconds)
+                    process.child.kill()
+                    return
+                continue
+            silence = Silence()
             try:
                 message, _ = shared_memory.receive_with_fds(process.control, CONTROL_BYTES_MAX)
             except (OSError, ValueError):
