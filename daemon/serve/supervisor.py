@@ -55,6 +55,7 @@ from ..records.topology import StorageState, Topology
 from . import shared_memory
 from .admission import REASONS
 from .change_log import ChangeLog, ChangeLogWriter
+from .engine_calls import BESIDE
 from .exploring import exploration_answer
 from .held import Held
 from .listening import TlsFiles, checked_tls, open_http_listener, open_listener
@@ -657,11 +658,13 @@ class ServerLink:
     def _answer(self, process: _Process) -> None:
         """Answer the server's questions until it is gone; it bounds how many are open.
 
-        Those about edges one by one; each of those about programs has a thread of its own, for they take a while.
+        Those about edges one by one, but for those that nobody is to wait for; each of these, and of those about
+        programs, has a thread of its own, for they take a while.
         """
         unpacker = msgpack.Unpacker(max_buffer_size=2**31 - 1)
         given_up: dict[int, threading.Event] = {}
         held = Held()
+        beside: list[threading.Thread] = []
         try:
             with process.calls, contextlib.suppress(OSError):
                 while data := process.calls.recv(RECEIVE_BYTES):
@@ -673,14 +676,20 @@ class ServerLink:
                                 given_up.get(content["msgid"], threading.Event()).set()
                             else:
                                 held.note(what, content)
-                        elif message[1] in ASIDE:
-                            self._answer_aside(process, given_up, *message)
-                        else:
-                            msgid, method, (params,) = message
-                            process.answer(self._response(msgid, method, [held.whole(params)]))
+                            continue
+                        msgid, method, (params,) = message
+                        params = held.whole(params)
+                        if method not in ASIDE and BESIDE not in params:
+                            process.answer(self._response(msgid, method, params))
+                            continue
+                        thread = self._answer_aside(process, given_up, msgid, method, params)
+                        if method not in ASIDE and thread is not None:  # it reads the storage until it ends
+                            beside = [one for one in beside if one.is_alive()] + [thread]
         finally:
             for one in list(given_up.values()):
                 one.set()
+            for thread in beside:
+                thread.join()
 
     def _answer_aside(
         self,
@@ -688,9 +697,9 @@ class ServerLink:
         given_up: dict[int, threading.Event],
         msgid: int,
         method: str,
-        params: Sequence[Any],
-    ) -> None:
-        """``given_up``: by msgid, of questions that are being answered."""
+        params: Mapping[str, Any],
+    ) -> threading.Thread | None:
+        """The thread that answers, if there is one. ``given_up``: by msgid, of questions being answered."""
         unwanted = given_up[msgid] = threading.Event()
 
         def answer() -> None:
@@ -699,22 +708,25 @@ class ServerLink:
             with contextlib.suppress(OSError):
                 process.answer(response)
 
+        thread = threading.Thread(target=answer, name="asked-aside", daemon=True)
         try:
-            threading.Thread(target=answer, name="asked-program", daemon=True).start()
+            thread.start()
         except RuntimeError as error:  # the system grants no thread now
             del given_up[msgid]
             failed = error_to_wire(Unavailable(f"the engine is busy: {error}"))
             process.answer(msgpack.packb([RESPONSE, msgid, failed, None]))
+            return None
+        return thread
 
     def _response(
-        self, msgid: int, method: str, params: Sequence[Any], unwanted: threading.Event | None = None
+        self, msgid: int, method: str, params: Mapping[str, Any], unwanted: threading.Event | None = None
     ) -> bytes:
         error: GraphtideError
         try:
-            if unwanted is None:
-                state, answer = self._ask(method, params[0])
+            if unwanted is None or method not in ASIDE:
+                state, answer = self._ask(method, params)
             else:
-                state, answer = self._ask_aside(method, params[0], unwanted)
+                state, answer = self._ask_aside(method, params, unwanted)
             # Sent before the answer, so that the server can name every vertex in it.
             answer |= {"epoch": state.epoch, "offsets": state.offsets}
             answer["index_generation"] = self._send_index()
