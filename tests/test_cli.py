@@ -28,6 +28,7 @@ from graphtide.daemon.config.settings import Config
 from graphtide.daemon.errors import (
     CheckpointError,
     ConfigError,
+    DeadLettersError,
     IdSpaceFull,
     NotSupported,
     NotWritten,
@@ -193,13 +194,14 @@ def test_exit_codes_say_whether_trying_again_can_help() -> None:
     assert cli.exit_code(SourceError("x")) == cli.exit_code(SourceReplaced("x")) == 4
     assert cli.exit_code(CheckpointError("x")) == 5
     assert cli.exit_code(NotWritten("x")) == 6
+    assert cli.exit_code(DeadLettersError("x")) == 8
     assert cli.exit_code(IdSpaceFull("x")) == 1
 
 
 def test_after_what_a_restart_does_not_help_the_unit_does_not_restart() -> None:
     unit = (ROOT / "ops" / "systemd" / "graphtide.service").read_text("utf-8")
     (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
-    lasting = (ConfigError("x"), SourceError("x"), CheckpointError("x"))
+    lasting = (ConfigError("x"), SourceError("x"), CheckpointError("x"), DeadLettersError("x"))
     assert {int(code) for code in codes.split()} == {cli.exit_code(error) for error in lasting}
 
 
