@@ -376,7 +376,7 @@ def _topic(config: Config, consumer: Any, topic: str, options: dict[str, Any]) -
             hint = 'set cleanup.policy=delete; only where keys are edges source.compacted = "accept"'
             yield Finding(name, "warn" if accepted else "fail", problem, "" if accepted else hint)
         if problem := retention_problem(topic, settings, config.checkpoint.reach()):
-            yield Finding(name, "warn", problem, "raise retention.ms of the topic, or lower checkpoint.interval")
+            yield Finding(name, "warn", problem, "raise that of the topic, or lower checkpoint.interval")
     if config.source.start == "earliest":
         begins = consumer.beginning_offsets(partitions)
         cut = [tp for tp in partitions if begins[tp]]
