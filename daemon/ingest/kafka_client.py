@@ -111,6 +111,8 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
             raise _of_tls(error, place) from error
         self._transports = (*(other for other in self._transports if other._sock is not None), transport)
         transport._sock_recv = _words_before_the_end(transport._sock_recv, place)
+        if self.ssl_enabled:
+            transport._sock_send = _why_it_ended(transport._sock_send, transport._sock_recv)
         try:
             await transport.handshake()
         except BaseException as error:
@@ -157,6 +159,22 @@ def _words_before_the_end(
         return data, _of_tls(said, place) if isinstance(said, ssl.SSLError) else error
 
     return received
+
+
+def _why_it_ended(
+    send: Callable[[], tuple[int, Exception | None]], receive: Callable[[], tuple[bytes, Exception | None]]
+) -> Callable[[], tuple[int, Exception | None]]:
+    """Who finds the other end gone when it sends reads what that said last, if it said why."""
+
+    def sent() -> tuple[int, Exception | None]:
+        count, error = send()
+        if error is not None:
+            _, said = receive()
+            if isinstance(said, TlsRefused):
+                return count, said
+        return count, error
+
+    return sent
 
 
 def _of_tls(error: BaseException, place: str) -> KafkaError:

@@ -66,8 +66,8 @@ def retention_problem(topic: str, settings: TopicSettings, reach_s: float) -> st
     rate = settings.retention_bytes / reach_s
     return (
         f"topic {topic} keeps {settings.retention_bytes} bytes of each partition (retention.bytes), and "
-        f"checkpoints reach back {reach_s:g} s: from {rate:.3g} bytes a second on, in one partition, the records to "
-        f"go on from after a crash may be gone"
+        f"checkpoints reach back {reach_s:g} s: from {rate:.3g} bytes a second on, in one partition, the records "
+        f"to go on from after a crash may be gone"
     )
 
 
