@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from .dead_letter_commands import dead_letters_app
-from .errors import CheckpointError, ConfigError, GraphtideError, NotWritten, SourceError
+from .errors import CheckpointError, ConfigError, DeadLettersError, GraphtideError, NotWritten, SourceError
 from .flags import (
     CheckpointsFlag,
     ConfigFile,
@@ -44,13 +44,14 @@ if TYPE_CHECKING:
     from .ingest.registry import Registry
     from .records.encodings import SchemaKind
 
-FAILED, MISUSED, TRY_AGAIN, SOURCE, CHECKPOINT, NO_ROOM, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
+FAILED, MISUSED, TRY_AGAIN, SOURCE, CHECKPOINT, NO_ROOM, DEAD_LETTERS, INTERRUPTED = 1, 2, 3, 4, 5, 6, 8, 130
 """``EXIT_CODES`` says what each means; the systemd unit names those after which a restart would not help."""
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 not reachable or out of time (trying again "
     "can help), 4 the source cannot go on without losing or repeating records, 5 no usable checkpoint, 6 out of "
-    "memory or disk space, 7 some updates refused (the others are written), 130 interrupted."
+    "memory or disk space, 7 some updates refused (the others are written), 8 bad records cannot be kept, 130 "
+    "interrupted."
 )
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -60,6 +61,7 @@ _CODES: dict[type[GraphtideError], int] = {
     SourceError: SOURCE,
     CheckpointError: CHECKPOINT,
     NotWritten: NO_ROOM,
+    DeadLettersError: DEAD_LETTERS,
 }
 
 

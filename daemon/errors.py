@@ -49,6 +49,12 @@ class CheckpointError(GraphtideError):
     code = "checkpoint"
 
 
+class DeadLettersError(GraphtideError):
+    """Bad records cannot be kept, for a reason that does not go away by waiting."""
+
+    code = "dead-letters"
+
+
 class NotWritten(GraphtideError):
     """The disk does not take what must be kept: it is full, or fails."""
 

@@ -177,14 +177,22 @@ def placement() -> list[dict[str, Any]]:
 
 
 class Engine(Chain):
-    """The chain of ``test_server`` with one program more, of large counts; strings come from a spool."""
+    """The chain of ``test_server`` with more programs, whose values have other types; strings come from a spool.
+
+    What these say is not true of a chain. (Integers of 4 bytes with a sign only programs of users have.)
+    """
 
     def publication(self) -> Publication:
         made = super().publication()
         count = np.full(self.n, 1, np.float64)
         count[1], count[-1] = EXACT, 0
         paths = ProgramPublication("sspaths", {"count": count}, {"count": None}, {}, {"state": self.state})
-        programs = {**made.programs, "paths": paths}
+        core, triangles = np.arange(self.n, dtype=np.int32), np.arange(self.n, dtype=np.uint64) << np.uint64(32)
+        of_cores = ProgramPublication("kcore", {"core": core}, {"core": None}, {}, {"state": self.state})
+        corners = ProgramPublication(
+            "triangles", {"triangles": triangles}, {"triangles": None}, {}, {"state": self.state}
+        )
+        programs = {**made.programs, "paths": paths, "cores": of_cores, "corners": corners}
         if self.state != "fresh":
             state = {"state": self.state, "stale_since": [1, 2], "reason": "it broke"}
             programs = {id: dataclasses.replace(program, state=state) for id, program in programs.items()}
@@ -357,6 +365,8 @@ def _ask_about_integers(c: Conversation) -> None:
     c.ask("get, values that are vertices", lambda: c.get("parts", [103, 119]))
     c.ask("get, several programs in one epoch", lambda: c.get(["rank", "parts"], [100, 5]))
     c.ask("get, lower bounds", lambda: c.get("paths", [100, 101, 119]))
+    c.ask("get, signed integers of 4 bytes", lambda: c.get("cores", [101, 5, 119]))
+    c.ask("get, unsigned integers of 8 bytes", lambda: c.get("corners", [101, 5, 119]))
     c.ask("get, of no vertices", lambda: c.get("rank", []))
     ten = [*range(111, 120), 9]
     c.ask("get, a bitmap of more than a byte", lambda: c.get("hops", ten))

@@ -28,6 +28,7 @@ from graphtide.daemon.config.settings import Config
 from graphtide.daemon.errors import (
     CheckpointError,
     ConfigError,
+    DeadLettersError,
     IdSpaceFull,
     NotSupported,
     NotWritten,
@@ -193,13 +194,14 @@ def test_exit_codes_say_whether_trying_again_can_help() -> None:
     assert cli.exit_code(SourceError("x")) == cli.exit_code(SourceReplaced("x")) == 4
     assert cli.exit_code(CheckpointError("x")) == 5
     assert cli.exit_code(NotWritten("x")) == 6
+    assert cli.exit_code(DeadLettersError("x")) == 8
     assert cli.exit_code(IdSpaceFull("x")) == 1
 
 
 def test_after_what_a_restart_does_not_help_the_unit_does_not_restart() -> None:
     unit = (ROOT / "ops" / "systemd" / "graphtide.service").read_text("utf-8")
     (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
-    lasting = (ConfigError("x"), SourceError("x"), CheckpointError("x"))
+    lasting = (ConfigError("x"), SourceError("x"), CheckpointError("x"), DeadLettersError("x"))
     assert {int(code) for code in codes.split()} == {cli.exit_code(error) for error in lasting}
 
 
@@ -681,6 +683,8 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
             "lag": {"unit": "bytes"},
             "audit": {"last_pass": {"ended": 1_700_000_000.5, "seconds": 2}},
             "checkpoint": {"offsets": {"edges": {0: 5}}},
+            "order": {"barriers": [{"id": "a", "since": 1_700_000_000.5, "missing": [1, 2]}], "trouble": None},
+            "window": {"event_time_ms": 1_700_000_000_500, "newest_ms": 2**62, "length_seconds": 60},
         },
         [
             ["vertices", "3"],
@@ -688,6 +692,13 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
             ["audit.last_pass.ended", "2023-11-14", "22:13:20+00:00"],
             ["audit.last_pass.seconds", "2"],
             ["checkpoint.offsets.edges.0", "5"],
+            ["order.barriers[0].id", "a"],
+            ["order.barriers[0].since", "2023-11-14", "22:13:20+00:00"],
+            ["order.barriers[0].missing", "1,", "2"],
+            ["order.trouble", "-"],
+            ["window.event_time_ms", "2023-11-14", "22:13:20+00:00"],
+            ["window.newest_ms", str(2**62)],
+            ["window.length_seconds", "60"],
         ],
     ),
     "wait": ({"min_offsets": {}, "timeout_ms": 70_000}, {}, []),

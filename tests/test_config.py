@@ -7,6 +7,7 @@ import tomllib
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import examples
 
-from graphtide.daemon.client.addresses import TcpAddress, UnixAddress
+from graphtide.daemon.client.addresses import SOCKET_HERE, TcpAddress, UnixAddress
 from graphtide.daemon.config import settings as declared
 from graphtide.daemon.config import show as config_show
 from graphtide.daemon.config.load import MASK, dotted, from_tables, load, parse_text
@@ -27,6 +28,8 @@ from graphtide.daemon.config.settings import (
     parse_tcp,
 )
 from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.serve.listening import open_listener, others_may_write
+from graphtide.daemon.tools import doctor
 
 ROOT = Path(__file__).parent.parent
 
@@ -304,6 +307,32 @@ def test_the_socket_has_no_name_that_others_could_take_first(monkeypatch: pytest
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         folder = Path(default_socket_path({})).parent
         assert folder == (Path("/run") if user == 0 else Path()), "a folder that all may write is no place for it"
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o777, 0o757, 0o755, 0o700])
+def test_the_default_socket_is_not_made_where_others_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(mode)
+    text = f"unix:{SOCKET_HERE}"
+    found = next(doctor._addresses(from_tables({"server": {"listen": [text]}, "metrics": {"listen": "off"}})))
+    assert found.status == ("fail" if mode & 0o002 else "ok")
+    if mode & 0o002:
+        with pytest.raises(ConfigError, match=rf"server\.listen: .*{tmp_path}/graphtide\.sock.*XDG_RUNTIME_DIR"):
+            open_listener(text, beyond_loopback=False)
+        assert not list(tmp_path.iterdir())
+        named = f"unix:{tmp_path}/s"  # whoever names one has decided
+        open_listener(named, beyond_loopback=False)[0].close()
+    else:
+        open_listener(text, beyond_loopback=False)[0].close()
+
+
+def test_a_folder_of_another_user_is_one_that_others_may_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for owner in (0, 1000, 1001):
+        folder: Any = SimpleNamespace(stat=lambda owner=owner: SimpleNamespace(st_mode=0o700, st_uid=owner))
+        assert others_may_write(folder) == (owner == 1001)
 
 
 @settings(deadline=None, max_examples=examples(50))

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from kafka import KafkaConsumer, TopicPartition
 from waiting import until
 
-from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.errors import ConfigError, DeadLettersError
 from graphtide.daemon.ingest import dead_letters_kafka
 from graphtide.daemon.ingest.dead_letters import (
-    DeadLettersError,
     FileDeadLetters,
     pack_letter,
     read_dead_letters,

@@ -105,7 +105,10 @@ class Engine:
         self.sent_bytes += sum(map(len, content.get("columns", {}).values()))
         self.held.note(what, content)
 
-    async def call(self, asker: Any, method: str, params: Any, vertices: int, deadline: float) -> dict[str, Any]:
+    async def call(
+        self, asker: Any, method: str, params: Any, vertices: int, deadline: float, *, beside: bool
+    ) -> dict[str, Any]:
+        assert beside == (params["reads_max"] == READS_MAX), "what is not sliced keeps nobody waiting"
         self.number += self.moves.get(len(self.asked), 0)
         self.asked.append((method, params["reads_max"]))
         self.sent_bytes += sum(len(given) for given in params.values() if isinstance(given, bytes))
@@ -115,7 +118,10 @@ class Engine:
         return {**answer, "epoch": [1, self.number], "stamp": b"%d" % self.number}
 
 
-def explorer(engine: Engine, reads_max: int = 10_000) -> Explorer:
+READS_MAX = 10_000
+
+
+def explorer(engine: Engine, reads_max: int = READS_MAX) -> Explorer:
     made: Any = SimpleNamespace(engine=engine, limits=LimitsConfig.model_construct(edges_visited_max=reads_max))
     return Explorer(cast(Serving, made), cast(Asker, None), time.monotonic() + 60)
 
@@ -204,11 +210,11 @@ def test_nothing_is_held_for_a_client_that_has_gone(monkeypatch: pytest.MonkeyPa
     class Slow(Engine):
         """Never answers the fourth question."""
 
-        async def call(self, *given: Any) -> dict[str, Any]:
+        async def call(self, *given: Any, beside: bool) -> dict[str, Any]:
             if len(self.asked) == 3:
                 is_waiting.set()
                 await asyncio.Event().wait()
-            return await super().call(*given)
+            return await super().call(*given, beside=beside)
 
     async def leave(engine: Engine, request: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(request)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from test_server import Chain, Raw, raw, request, serving
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import Client
@@ -206,6 +206,60 @@ def test_others_ask_while_degrees_are_counted_which_ends_with_its_client(tmp_pat
         for _ in range(5):
             client.has_edge([100], [101])
         assert chain.asked_vertices == ended < chain.n_large and client.stats()["server"]["held_bytes"] == 0
+
+
+class Whole(Counting):
+    """Its epochs follow too fast for slices, and it does not answer about more until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moves = 1 << 30
+        self.wholes = self.wholes_max = 0
+        self.begun, self.may_answer = threading.Semaphore(0), threading.Event()
+
+    def degree(self, vertices: Any, timeout_s: float) -> Any:
+        if vertices.size > SLICE_VERTICES:
+            self.wholes += 1
+            self.wholes_max = max(self.wholes_max, self.wholes)
+            self.begun.release()
+            assert self.may_answer.wait(PATIENCE_S)
+            self.wholes -= 1
+        return super().degree(vertices, timeout_s)
+
+
+def test_what_cannot_be_sliced_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    chain, n = Whole(), 3 * SLICE_VERTICES
+    with serving(chain, tmp_path, LimitsConfig()) as link, Client(link.addresses[0], timeout=PATIENCE_S) as client:
+        client.stats()
+
+        def ask() -> Any:
+            with Client(link.addresses[0], timeout=PATIENCE_S) as hog:
+                return hog.degree(np.frombuffer(ids(n), "<i8"), timeout_ms=int(PATIENCE_S * 1000))
+
+        with ThreadPoolExecutor() as pool:
+            asked = [pool.submit(ask) for _ in range(3)]
+            assert chain.begun.acquire(timeout=PATIENCE_S)
+            for _ in range(5):
+                assert client.degree([100, 101]).out.tolist() == [1, 1]
+            chain.may_answer.set()
+            for answer in asked:
+                assert (answer.result().out == np.resize([1] * 998 + [0, 0], n)).all()
+    assert chain.wholes_max == 1, "however many ask"
+
+
+def test_one_that_is_answered_beside_ends_before_the_storage_goes(tmp_path: Path) -> None:
+    chain = Whole()
+    with serving(chain, tmp_path, LimitsConfig()) as link:
+        with raw(link.addresses[0]) as hog:
+            hog.send(request(1, "degree", {"vertices": ids(3 * SLICE_VERTICES)}))
+            assert chain.begun.acquire(timeout=PATIENCE_S)
+        stops = threading.Thread(target=link.stop)
+        stops.start()
+        until(lambda: link.pid is None)
+        assert chain.wholes == 1 and stops.is_alive()
+        chain.may_answer.set()
+        stops.join(PATIENCE_S)
+        assert chain.wholes == 0
 
 
 @pytest.mark.parametrize(("n", "beside"), [(VERTICES_INLINE_MAX, False), (VERTICES_INLINE_MAX + 1, True)])

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import Certificate, certificate
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
 from leaks import Held, leftovers
 from waiting import until
 
+from graphtide.daemon.errors import ConfigError, SourceUnavailable
 from graphtide.daemon.ingest import dead_letters_kafka
 from graphtide.daemon.ingest.dead_letters import read_dead_letters
 from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
 from graphtide.daemon.ingest.kafka import KafkaSource
-from graphtide.daemon.ingest.kafka_client import KafkaLink, connect, disconnect
+from graphtide.daemon.ingest.kafka_client import KafkaLink, TlsRefused, connect, disconnect
 from graphtide.daemon.records.stream import BadRecord, Partition
 from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed
 from graphtide.ops.kafka import DevKafka, held_port
@@ -56,6 +60,100 @@ def test_a_client_that_cannot_be_made_leaves_nothing(kind: Any, nobody: str) -> 
             with pytest.raises((KafkaError, ValueError)):
                 connect(kind, {}, bootstrap_servers=[nobody], **wrong)
     assert not leftovers(before, grace_s=0)
+
+
+@contextlib.contextmanager
+def listener(welcome: Callable[[socket.socket], object]) -> Iterator[str]:
+    """The address of one who does this with each client, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = server.accept()
+                    with client, contextlib.suppress(OSError):
+                        client.settimeout(30)
+                        welcome(client)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return certificate(tmp_path_factory.mktemp("tls"), "broker")
+
+
+def speaks_tls(own: Certificate, *, asks: bool = False) -> Callable[[socket.socket], object]:
+    """``asks``: for a certificate of the client, which is to be signed by its own."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own.certificate, own.key)
+    if asks:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(own.certificate)
+
+    def welcome(client: socket.socket) -> None:
+        with context.wrap_socket(client, server_side=True) as spoken:
+            spoken.recv(1)
+
+    return welcome
+
+
+def speaks_plain(client: socket.socket) -> None:
+    client.recv(1)
+    client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+@KINDS
+def test_tls_that_is_refused_is_said_so_and_leaves_nothing(kind: Any, own: Certificate, tmp_path: Path) -> None:
+    before = Held.now()
+    trusting = {"security_protocol": "SSL", "ssl_cafile": own.certificate}
+    cases: list[tuple[Callable[[socket.socket], object], dict[str, Any], str]] = [
+        (
+            speaks_tls(own),
+            {"security_protocol": "SSL"},
+            "the certificate of 127.0.0.1:.* is not taken: self-signed",
+        ),
+        (speaks_plain, trusting, "no TLS with 127.0.0.1:.*(WRONG_VERSION|wrong version|record layer)"),
+        (
+            speaks_tls(own, asks=True),
+            trusting,
+            "no TLS with 127.0.0.1:.*(CERTIFICATE_REQUIRED|certificate required)",
+        ),
+        (speaks_tls(own), {**trusting, "ssl_cafile": str(tmp_path / "none.pem")}, "no TLS with .*No such file"),
+    ]
+    for welcome, client, words in cases:
+        with listener(welcome) as address, pytest.raises(TlsRefused, match=words):
+            connect(kind, client, bootstrap_servers=[address], bootstrap_timeout_ms=60_000)
+    assert not leftovers(before, grace_s=30)
+
+
+def test_a_source_whose_tls_is_refused_at_first_has_a_wrong_configuration(own: Certificate) -> None:
+    with listener(speaks_tls(own)) as address:
+        source = KafkaSource([address], ["t"], client={"security_protocol": "SSL"}, connect_timeout_s=60)
+        try:
+            with pytest.raises(
+                ConfigError, match=r"source\.client: Kafka at .* the certificate of .* is not taken"
+            ):
+                source.identity()
+        finally:
+            source.close()
+
+
+def test_a_broker_that_hangs_up_in_the_handshake_is_an_outage(own: Certificate) -> None:
+    with listener(lambda client: client.recv(1)) as address:
+        trusting = {"security_protocol": "SSL", "ssl_cafile": own.certificate}
+        source = KafkaSource([address], ["t"], client=trusting, connect_timeout_s=1.0)
+        try:
+            with pytest.raises(SourceUnavailable):
+                source.identity()
+        finally:
+            source.close()
 
 
 def test_a_client_whose_network_failed_is_broken_off_all_the_same(nobody: str) -> None:

@@ -109,9 +109,19 @@ def test_what_the_first_start_compiles_the_second_one_finds(
         assert len({*plain}) == len(plain), f"a literal made a form of its own: {index.name} {plain}"
 
 
+PATIENT = """
+from graphtide.daemon.cli import main
+from graphtide.daemon.serve import template
+
+template.STOP_SECONDS_MAX = 3600.0
+main()
+"""
+
+
 @pytest.mark.timeout(900)
 def test_a_signal_while_kernels_compile_ends_all_processes(tmp_path: Path, cold: Path) -> None:
-    with Daemon(tmp_path, LEAST) as daemon:
+    """None of them is asked to end, and waited for, not even the template: it is stopped here, and would not."""
+    with Daemon(tmp_path, LEAST, program=("-c", PATIENT)) as daemon:
         process = daemon.start(ready_s=None).process
         assert process is not None
         until(lambda: compiled(cold), timeout_s=COLD_S)
@@ -119,6 +129,7 @@ def test_a_signal_while_kernels_compile_ends_all_processes(tmp_path: Path, cold:
         assert compilers
         template = [child for child in compilers if "graphtide.daemon.serve.server" in child.cmdline()]
         assert len(template) == 1, "the query server's template does not load while kernels are compiled"
+        template[0].suspend()
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         _, alive = psutil.wait_procs(compilers, 60)

@@ -302,7 +302,8 @@ def pipeline_of(
         states=lambda: {}, programs=(), refresh=lambda change: [], memory_bytes=lambda: 0, stats=lambda: {},
         run=lambda epoch, busy: [], step=lambda: None, writing=False, let_go=lambda alive, hold: None,
         published=lambda item, change, alive, hold: None, order={}, waiting=None, newest=None, coming={},
-        trouble=None, go_on=lambda: None, begin=lambda before, taken, in_trouble: None, finish=lambda: 0.0,
+        trouble=None, go_on=lambda: None, begin=lambda before, taken, in_trouble: None,
+        finish=lambda in_trouble: 0.0,
     )  # fmt: skip
     return Pipeline(
         storage=Storage(graph, Position(1)), engine=nothing, standing=nothing, index=nothing, reuse=nothing,

@@ -13,8 +13,9 @@ import msgpack
 import numpy as np
 import pytest
 
+from graphtide.daemon.cli import NO_ROOM, exit_code
 from graphtide.daemon.engine.recording import Recording
-from graphtide.daemon.errors import CheckpointError
+from graphtide.daemon.errors import CheckpointError, NotWritten
 from graphtide.daemon.ingest.prepared import Prepared
 from graphtide.daemon.records.spool_format import frame
 from graphtide.daemon.records.stream import LateBarrier, Partition, Passed
@@ -288,7 +289,7 @@ def test_a_full_disk_is_waited_for_with_one_line(
     recording.begin(log._newest.offsets, [item(1, 1, together=True)], lambda: shown.append(recording.trouble))
     assert len(shown) == 1 and shown[0] is not None
     assert "cannot be written: No space left on device" in shown[0]
-    assert recording.finish() >= 0 and recording.trouble is None
+    assert recording.finish(lambda: None) >= 0 and recording.trouble is None
     assert caplog.text.count("No space left") == 1
     assert open_log(log.folder, opened)[1][-1] == at(1, 1, together=True)
 
@@ -300,7 +301,7 @@ def test_a_failed_sync_is_tried_again_in_another_file(
     recording = Recording(log, threading.Event(), lambda: None)
     monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
     recording.begin(log._newest.offsets, [item(1, 1, together=True)], lambda: None)
-    recording.finish()
+    recording.finish(lambda: None)
     real, failed = os.fdatasync, list[int]()
 
     def fails_once(handle: int) -> None:
@@ -311,7 +312,9 @@ def test_a_failed_sync_is_tried_again_in_another_file(
 
     monkeypatch.setattr(order_log.os, "fdatasync", fails_once)
     recording.begin(log._newest.offsets, [item(2, 2, together=True)], lambda: None)
-    recording.finish()
+    shown: list[str | None] = []
+    recording.finish(lambda: shown.append(recording.trouble))
+    assert recording.trouble is None and len(shown) == 1 and "No space left" in str(shown[0])
     assert failed and len(list(log.folder.glob("*.log"))) == 2
     found = open_log(log.folder, opened)[1]
     assert found[-2:] == [at(1, 1), at(2, 2, together=True)]
@@ -324,8 +327,9 @@ def test_a_stop_ends_the_wait_and_the_epoch_is_not_shown(
     stop = threading.Event()
     recording = Recording(log, stop, lambda: None)
     monkeypatch.setattr(order_log.os, "pwrite", full)
-    with pytest.raises(CheckpointError, match="No space left on device; stopped before it could be"):
+    with pytest.raises(NotWritten, match="No space left on device; stopped before it could be") as stopped:
         recording.begin(log._newest.offsets, [item(1, 1, together=True)], stop.set)
+    assert exit_code(stopped.value) == NO_ROOM, "a disk that is full is not a checkpoint that cannot be used"
 
 
 def test_what_needs_no_order_does_not_wait(
@@ -337,13 +341,13 @@ def test_what_needs_no_order_does_not_wait(
         patch.setattr(order_log.os, "pwrite", full)
         for offset in (1, 2):
             recording.begin(log._newest.offsets, [item(offset, 0, together=False)], lambda: None)
-            assert recording.finish() == 0.0
+            assert recording.finish(lambda: None) == 0.0
     assert caplog.text.count("cannot be written") == 1
     recording.begin(log._newest.offsets, [item(9, 9, together=True, recorded=True)], lambda: None)
-    assert recording.finish() == 0.0
+    assert recording.finish(lambda: None) == 0.0
     assert not newest(log.folder).stat().st_size, "what the log has is not written again"
     recording.begin(log._newest.offsets, [item(3, 1, together=True)], lambda: None)
-    recording.finish()
+    recording.finish(lambda: None)
     assert open_log(log.folder, opened)[1][-2:] == [at(2, 0), at(3, 1, together=True)]
 
 

@@ -15,6 +15,7 @@ import crc32c
 import numpy as np
 import pytest
 from brokers import client
+from conftest import skip_or_fail
 from kafka import KafkaProducer
 from running import Daemon
 from waiting import until
@@ -107,7 +108,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     path.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", path], capture_output=True)
     if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+        skip_or_fail(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
     try:
         yield path
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -25,6 +26,14 @@ PAGE: dict[str, Any] = json.loads(protocol_vectors.PAGE.read_text("utf-8"))
 def test_the_page_is_what_graphtide_writes() -> None:
     expected = protocol_vectors.render(protocol_vectors.vectors())
     assert protocol_vectors.PAGE.read_text("utf-8") == expected, "python tests/protocol_vectors.py --write"
+
+
+def test_every_type_of_columns_has_an_example() -> None:
+    text = (protocol_vectors.PAGE.parent / "protocol.md").read_text("utf-8")
+    listed = text.split("`dtype` is as NumPy writes", 1)[1].split("Which one it is", 1)[0]
+    types = set(re.findall(r"`([<|][a-z]\d)`", listed))
+    assert types == {name for name in CODES if name != "|u1"}
+    assert types <= set(re.findall(r'"dtype": "([^"]+)"', protocol_vectors.PAGE.read_text("utf-8")))
 
 
 def test_every_method_and_every_error_that_requests_meet_has_an_example() -> None:

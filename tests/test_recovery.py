@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
+import os
 import signal
 import sys
 import threading
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,13 +35,13 @@ from graphtide.daemon.engine.pipeline import Pipeline
 from graphtide.daemon.engine.recording import Recording
 from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.engine.storage import Storage
-from graphtide.daemon.errors import NotWritten, SourceError
+from graphtide.daemon.errors import NotWritten, SourceError, Unavailable
 from graphtide.daemon.health import Health
 from graphtide.daemon.ingest import dead_letters_kafka
 from graphtide.daemon.ingest.dead_letters import unpack_letter
 from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
 from graphtide.daemon.ingest.decode import Decoder
-from graphtide.daemon.ingest.dense import dense_batch
+from graphtide.daemon.ingest.dense import DenseBatch, dense_batch
 from graphtide.daemon.ingest.kafka import Cluster, KafkaSource, Topic
 from graphtide.daemon.ingest.loop import Ingest, IngestReport
 from graphtide.daemon.ingest.prepared import ITEMS_MAX, Prepared, PreparedQueue
@@ -61,6 +64,7 @@ from graphtide.daemon.records.stream import (
     UpdateBlock,
 )
 from graphtide.daemon.service import Service, _signals, _Stopped
+from graphtide.daemon.state import order_log
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.state.checkpointer import Checkpointer
 from graphtide.daemon.state.order_log import OrderLog
@@ -565,6 +569,52 @@ def make_pipeline(
         recording=Recording(OrderLog(store.path / "order"), threading.Event(), lambda: None), dead_letters={},
         stop=threading.Event(),
     )  # fmt: skip
+
+
+def test_a_sync_that_fails_is_shown_in_mid_epoch_and_edges_are_not_answered_about(
+    tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage is ahead then: nothing of that may be seen, and nobody waits for it."""
+    shown = list[Any]()
+    index = VertexIndex.create("int")
+    index.insert(np.arange(40))
+    n_edges, n_vertices = graph.n_edges, graph.n_vertices
+    pipeline = make_pipeline(CheckpointStore(tmp_path), graph, index, surroundings(shown.append))
+    pipeline.recording._order.open({})
+    monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
+    well = threading.Event()
+    fdatasync = os.fdatasync
+
+    def fails(handle: int) -> None:
+        if not well.is_set():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fdatasync(handle)
+
+    monkeypatch.setattr(order_log.os, "fdatasync", fails)
+    pipeline.start(frozenset())
+    nothing = np.empty(0, np.int64)
+    batch = DenseBatch(EdgeBatch.of([38], [39], [Op.INSERT]))
+    taken = Prepared([batch], 1, n_vertices + 40, {P: 7, Partition("t", 1): 7}, nothing, nothing, together=True)
+    with ThreadPoolExecutor() as engine:
+        epoch = engine.submit(pipeline._epoch, [taken])
+        until(lambda: len(shown) > 1)
+        assert "Input/output error" in shown[-1].stats["order"]["trouble"]
+        assert shown[-1].epoch == (1, 0) and shown[-1].n_vertices == n_vertices
+        assert shown[-1].stats["edges"] == n_edges and graph.n_edges == n_edges + 1
+        for settled in (False, True):
+            with (
+                pytest.raises(Unavailable, match="Input/output error"),
+                pipeline.gate.read(settled=settled, timeout_s=240),
+            ):
+                pass
+        well.set()
+        assert epoch.result()
+    assert shown[-1].stats["order"]["trouble"] is None and shown[-1].stats["edges"] == n_edges + 1
+    assert shown[-1].epoch == (1, 1) and len(shown) == 3
+    with pipeline.gate.read(settled=True, timeout_s=240):
+        pass
+    pipeline.recording._order.close()
+    pipeline.engine.close()
 
 
 @pytest.mark.parametrize("error", [OSError(28, "no space"), MemoryError()])

@@ -14,7 +14,9 @@ from sampling import examples
 from waiting import until
 
 from graphtide.daemon.errors import SourceError
+from graphtide.daemon.ingest import retired as module
 from graphtide.daemon.ingest import spool
+from graphtide.daemon.ingest.retired import Gone
 from graphtide.daemon.ingest.spool import SpoolSource
 from graphtide.daemon.records.stream import Partition, RawRecord
 
@@ -199,6 +201,42 @@ def test_what_is_to_be_expected_of_a_file(retired: SpoolSource, tmp_path: Path) 
     assert retired.standing(Partition("a.el", 0), 0) == "unknown"
 
 
+def test_a_retired_file_that_was_deleted_is_covered_as_far_as_it_was_read(
+    retired: SpoolSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = retired.position(), retired.state()
+    (tmp_path / "a.el").unlink()
+    assert retired.standing(A, 4) == "covered", "it was not missed yet"
+    drain(retired)
+    while_away = opened(tmp_path, *before)
+    restarted = opened(tmp_path, retired.position(), retired.state())
+    for source in (retired, while_away, restarted):
+        assert source.standing(A, 4) == "covered"
+        assert (source.standing(A, 5), source.standing(C, 1)) == ("unknown", "unknown")
+    (tmp_path / "a.el").write_bytes(b"")
+    assert retired.standing(A, 4) == "expected", "another file of its name"
+    monkeypatch.setattr(module, "GONE_MAX", 3)
+    gone = Gone()
+    for number in range(5):
+        gone.note(f"{number}.el", number)
+        gone.note("1.el", 9)
+    assert [number for number in range(5) if gone.covers(f"{number}.el", number)] == [1, 3, 4]
+
+
+def test_of_a_file_that_was_deleted_too_early_counts_what_the_newest_checkpoint_has(tmp_path: Path) -> None:
+    for name in ("a.el", "b.el", "c.el"):
+        (tmp_path / name).write_bytes(b"1 2\n")
+    source = opened(tmp_path)
+    drain(source)
+    (tmp_path / "c.el").unlink()
+    drain(source)
+    assert source.standing(C, 4) == "unknown", "no epoch may have it as yet"
+    source.checkpointed(source.position())
+    (tmp_path / "a.el").unlink()
+    drain(source)
+    assert source.standing(A, 4) == "covered"
+
+
 def test_names_far_from_the_last_ones_are_looked_at_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +259,7 @@ def test_names_far_from_the_last_ones_are_looked_at_in_turn(
 
     until(looked)
     (tmp_path / "17.el").unlink()
-    until(lambda: drain(source) == [] and source.standing(Partition("17.el"), 4) == "unknown")
+    until(lambda: drain(source) == [] and "17.el" not in source._retired)
 
 
 # -- any history ----------------------------------------------------------------------------------------------

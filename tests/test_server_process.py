@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from waiting import until
 
 from graphtide.daemon.client import Client
 from graphtide.daemon.errors import Unauthorized
-from graphtide.daemon.serve import supervisor
+from graphtide.daemon.serve import supervisor, template
 from graphtide.daemon.serve.supervisor import ServerLink
 
 
@@ -121,6 +123,29 @@ def test_one_that_has_no_room_for_too_long_is_replaced(
         assert client.get("rank", [99 + chain.n]).values.tolist() == [chain.n / chain.number]
 
 
+def test_one_that_hangs_is_replaced_though_there_is_nothing_to_tell_it(
+    chain: Chain, link: ServerLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hung = link.pid
+    assert hung is not None
+    monkeypatch.setattr(supervisor, "HUNG_SECONDS_MAX", 3.0)
+    os.kill(hung, signal.SIGSTOP)
+    until(lambda: link.is_answering and link.pid != hung)
+    assert "the query server said nothing for" in caplog.text and link.restarts
+    with Client(link.addresses[0], timeout=60) as client:
+        assert client.get("rank", [103]).epoch == (1, chain.number)
+
+
+def test_a_pause_of_the_daemon_itself_is_no_silence_of_the_server() -> None:
+    silence = supervisor.Silence()
+    silence.goes_on(3600)
+    assert silence.seconds <= 2 * supervisor.LISTEN_SECONDS
+    for _ in range(int(supervisor.HUNG_SECONDS_MAX)):
+        silence.goes_on(1.0)
+    assert silence.seconds > supervisor.HUNG_SECONDS_MAX
+    assert supervisor.HUNG_SECONDS_MAX > supervisor.SILENT_SECONDS_MAX
+
+
 def test_a_killed_server_is_followed_by_one_that_has_nothing_to_load(link: ServerLink) -> None:
     template = link.template_pid
     assert parent(link.pid) == template
@@ -129,6 +154,28 @@ def test_a_killed_server_is_followed_by_one_that_has_nothing_to_load(link: Serve
         assert (parent(link.pid), link.template_pid) == (template, template)
     with Client(link.addresses[0], timeout=60) as client:
         assert client.get("rank", [103]).values.tolist() == [4]
+
+
+def test_a_template_that_forked_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template, "template_command", lambda *_: [sys.executable, "-c", "input()"])
+    killed, waited = list[int](), list[int]()  # process ids
+    kill, wait = subprocess.Popen.kill, subprocess.Popen.wait
+
+    def noted_kill(process: subprocess.Popen[bytes]) -> None:
+        killed.append(process.pid)
+        kill(process)
+
+    def noted_wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if process.pid not in killed:
+            waited.append(process.pid)
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "kill", noted_kill)
+    monkeypatch.setattr(subprocess.Popen, "wait", noted_wait)
+    loading = template.Template("int", [])
+    loading.close()
+    assert not waited and loading._process.returncode == -signal.SIGKILL
+    loading.close()
 
 
 def test_a_lost_template_costs_a_start_and_nothing_else(link: ServerLink) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from brokers import client
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
-from kafka.admin import NewPartitions
+from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions
 from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError
 from kafka.structs import OffsetAndMetadata
 from waiting import PATIENCE_S
@@ -437,6 +437,47 @@ def test_a_topic_that_forgets_before_checkpoints_do_is_warned_of(
     caplog.clear()
     with identified(kafka, forever, reach_s=1e9):
         assert not caplog.records
+
+
+def test_a_topic_that_keeps_few_bytes_is_warned_of_with_the_rate_that_is_too_much(
+    kafka: DevKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = made_topic(kafka, {"retention.bytes": "2000000"})
+    with identified(kafka, topic, reach_s=100):
+        assert "keeps 2000000 bytes of each partition (retention.bytes)" in caplog.text
+        assert "from 2e+04 bytes a second on" in caplog.text
+    caplog.clear()
+    with identified(kafka, topic, reach_s=0.01):
+        assert not caplog.records
+
+
+def changed(kafka: DevKafka, topic: str, **settings: str) -> None:
+    with client(KafkaAdminClient, kafka.bootstrap) as admin:
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, named)])
+
+
+def test_a_topic_that_gets_other_settings_later_is_looked_at_again(
+    kafka: DevKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_SETTINGS_PERIOD_S", 0.0)
+    caplog.set_level("INFO", logger=module.log.name)
+    topic = made_topic(kafka, {})
+    with identified(kafka, topic, reach_s=180, discovery_s=0.1) as source:
+        changed(kafka, topic, retention_ms="120000")
+        deadline = time.monotonic() + 60
+        while "keeps records for 120 s" not in caplog.text and time.monotonic() < deadline:
+            source.poll(1 << 20, 0.1)
+        assert f"topic {topic} has other settings now" in caplog.text
+        assert caplog.text.count("keeps records for 120 s (retention.ms)") == 1
+        changed(kafka, topic, cleanup_policy="compact")
+
+        def poll() -> None:
+            while time.monotonic() < deadline + 60:
+                source.poll(1 << 20, 0.1)
+
+        with pytest.raises(ConfigError, match=rf"topic {topic} is compacted.*source\.compacted"):
+            poll()
 
 
 def test_a_log_whose_beginning_is_gone_is_warned_of(

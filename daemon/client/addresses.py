@@ -5,6 +5,9 @@ from __future__ import annotations
 import ipaddress
 from typing import NamedTuple
 
+SOCKET_HERE = "./graphtide.sock"
+"""The Unix socket where nobody gave a folder; it is refused where others may write the working directory."""
+
 
 class TcpAddress(NamedTuple):
     """A host (name or address, IPv6 without brackets) and a port."""

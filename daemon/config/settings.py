@@ -17,7 +17,14 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from ...gpma.cores import usable_cores
-from ..client.addresses import TcpAddress, UnixAddress, is_loopback, parse_address, parse_http_address
+from ..client.addresses import (
+    SOCKET_HERE,
+    TcpAddress,
+    UnixAddress,
+    is_loopback,
+    parse_address,
+    parse_http_address,
+)
 from ..errors import ConfigError
 from ..records.encodings import REGISTERED, Encoding
 
@@ -72,12 +79,13 @@ def _parsed(text: str, allowed: str) -> TcpAddress | UnixAddress:
 def default_socket_path(environ: Mapping[str, str] | None = None) -> str:
     """The Unix socket to listen on: in the folder that systemd or the session gave, else in /run (root) or here.
 
-    All of them are folders that others may not write: nobody else can be first to take the name.
+    The first ones are folders that others may not write: nobody else can be first to take the name. Whether it is
+    so here, who listens looks (``serve.listening``).
     """
     given = os.environ if environ is None else environ
     if folder := given.get("RUNTIME_DIRECTORY", "").split(":")[0] or given.get("XDG_RUNTIME_DIR"):
         return f"{folder}/graphtide.sock"
-    return "/run/graphtide.sock" if os.geteuid() == 0 else "./graphtide.sock"
+    return "/run/graphtide.sock" if os.geteuid() == 0 else SOCKET_HERE
 
 
 def is_secret(key: str) -> bool:
@@ -878,8 +886,8 @@ class ServerConfig(Section):
     listen: Annotated[tuple[Address, ...], BeforeValidator(_split_commas)] = Field(
         default_factory=_default_listen,
         description="Addresses to listen on: `unix:PATH` and `tcp://HOST:PORT`. The default is a Unix socket in "
-        "`$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR`, `/run` (root) or the working directory, and TCP port 7420 on "
-        "loopback.",
+        "`$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR`, `/run` (root) or the working directory (not where others may "
+        "write it), and TCP port 7420 on loopback.",
     )
     http: Annotated[tuple[HttpAddress, ...], BeforeValidator(_split_commas)] = Field(
         default=(),

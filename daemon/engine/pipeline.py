@@ -164,6 +164,7 @@ class Pipeline:
         self._passes_published = 0
         self._written_published = 0
         self._wait_published: tuple[str | None, str | None] = (None, None)
+        self._shown: tuple[int, Mapping[str, Any]] = (0, {})  # vertices and statistics as published
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -323,7 +324,7 @@ class Pipeline:
                         applied = time.perf_counter()
                         self.sides.applied(len(batch), applied - begun)
                         point("epoch.applied")
-                    waited = self.recording.finish()
+                    waited = self.recording.finish(in_trouble=self._publish_halt)
                     self.position.number += 1
                     self.position.offsets = dict(taken[-1].offsets)
                 break
@@ -392,6 +393,30 @@ class Pipeline:
         if self._waits != self._wait_published:
             self._publish([], None)
 
+    def _publish_halt(self) -> None:
+        """Let answers tell that the order log is waited for, in the midst of an epoch: the storage is ahead
+        already, so that all else is shown as it was, and questions about edges are refused."""
+        reason = self.recording.trouble or "the order log is waited for"
+        self.gate.halt(reason)
+        n_vertices, stats = self._shown
+        none = np.empty(0, np.uint32)
+        programs = {
+            program.id: self.standing.publication(program, None, self.graph, None, whole=False)
+            for program in self.engine.programs
+        }
+        self.link.publish(
+            Publication(
+                epoch=self.position.epoch,
+                n_vertices=n_vertices,
+                offsets=offsets_to_wire(self.position.offsets),
+                programs=programs,
+                coming=self.standing.coming,
+                stats={**stats, "order": {**self.source.order, "trouble": reason}},
+                alive=self.graph.alive,
+                alive_changed=none,
+            )
+        )
+
     @property
     def _waits(self) -> tuple[str | None, str | None]:
         return self.memory.waits_for, None if self.results is None else self.results.trouble
@@ -405,6 +430,7 @@ class Pipeline:
             program.id: self.standing.publication(program, latest.get(program.id), self.graph, change, whole=whole)
             for program in self.engine.programs
         }
+        stats = self.stats()
         self.link.publish(
             Publication(
                 epoch=self.position.epoch,
@@ -412,7 +438,7 @@ class Pipeline:
                 offsets=offsets_to_wire(self.position.offsets),
                 programs=programs,
                 coming=self.standing.coming,
-                stats=self.stats(),
+                stats=stats,
                 alive=self.graph.alive,
                 alive_changed=None if whole else _alive_changed(change),
             )
@@ -420,6 +446,7 @@ class Pipeline:
         if self.results is not None:
             self.results.told(self.position.epoch)
         self.gate.settle()
+        self._shown = self.graph.n_vertices, stats
         self._published_at = time.monotonic()
         self._times_untold = False
         self._wait_published = waits
@@ -564,12 +591,12 @@ class Pipeline:
             **self.asked(),
             "audit": self.background_audit.stats(),
             **self.metrics.times(),
-            "checkpoint": None if newest is None else self._shown(newest),
+            "checkpoint": None if newest is None else self._covered(newest),
             **({} if self.results is None else {"results": self.results.stats()}),
             **({} if self.window is None else {"window": self.window.stats()}),
         }
 
-    def _shown(self, newest: Newest) -> dict[str, Any]:
+    def _covered(self, newest: Newest) -> dict[str, Any]:
         margin = self.source.log_margin(newest.offsets)
         return {
             "epoch": newest.epoch,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from ..errors import CheckpointError
+from ..errors import NotWritten
 from ..ingest.prepared import Prepared
 from ..records.stream import Offsets, Passed
 from ..state.order_log import OrderLog
@@ -30,6 +30,7 @@ class Recording:
         self._before: Offsets = {}
         self._passed: Sequence[Passed] = ()
         self._synced: Future[None] | None = None
+        self._in_trouble: Callable[[], None] | None = None
 
     def begin(self, before: Offsets, taken: Sequence[Prepared], in_trouble: Callable[[], None]) -> None:
         """Write where the epoch passes; what must be durable is synced meanwhile.
@@ -38,21 +39,23 @@ class Recording:
         is waited for.
 
         Raises:
-            CheckpointError: it was stopped while it waited.
+            NotWritten: it was stopped while it waited.
         """
+        self._in_trouble = in_trouble
         fresh = [item for item in taken if not item.recorded]
         known = taken[: len(taken) - len(fresh)]
         self._before = known[-1].offsets if known else before
         self._passed = [Passed(item.offsets, item.together, item.late, item.decided) for item in fresh]
         if self._passed:
-            self._write(in_trouble)
+            self._write()
 
-    def finish(self) -> float:
-        """Return once it is durable: seconds that this took here.
+    def finish(self, in_trouble: Callable[[], None]) -> float:
+        """Return once it is durable: seconds that this took here. ``in_trouble``: as for ``begin``.
 
         Raises:
-            CheckpointError: it was stopped while it waited.
+            NotWritten: it was stopped while it waited.
         """
+        self._in_trouble = in_trouble
         if self._synced is None or (self._synced.done() and self._synced.exception() is None):
             self._synced = None
             return 0.0
@@ -63,30 +66,32 @@ class Recording:
                 self._synced = None
             except OSError as error:
                 self._order.undo()
-                self._wait(error, lambda: None)
-                self._write(lambda: None)
+                self._wait(error)
+                self._write()
         self._well()
         return time.perf_counter() - started
 
-    def _write(self, in_trouble: Callable[[], None]) -> None:
+    def _write(self) -> None:
         while True:
             try:
                 self._synced = self._order.record(self._before, self._passed)
                 break
             except OSError as error:
-                self._wait(error, in_trouble)
+                self._wait(error)
         if self._synced.done():
             self._well()
 
-    def _wait(self, error: OSError, in_trouble: Callable[[], None]) -> None:
+    def _wait(self, error: OSError) -> None:
         message = f"the order log in {str(self._order.folder)!r} cannot be written: {error.strerror}"
         if self.trouble is None:
             self.trouble = message
             log.error("%s; epochs wait, since nothing is shown that a restart could not show again", message)
-            in_trouble()
+        if self._in_trouble is not None:
+            tell, self._in_trouble = self._in_trouble, None
+            tell()
         self._still_waiting()
         if self._stop.wait(RETRY_S):
-            raise CheckpointError(f"{message}; stopped before it could be")
+            raise NotWritten(f"{message}; stopped before it could be")
 
     def _well(self) -> None:
         if self.trouble is not None:

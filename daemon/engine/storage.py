@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ...partition.graph import Graph
+from ..errors import Unavailable
 from ..records.position import Position
 
 
@@ -27,6 +28,7 @@ class StorageGate:
         self._settled = True
         self._waiting_for_settled = 0
         self._held_until = 0.0
+        self._halted: str | None = None
 
     @contextmanager
     def apply(self) -> Iterator[None]:
@@ -42,7 +44,14 @@ class StorageGate:
         finally:
             with self._changed:
                 self._applying = False
+                self._halted = None
                 self._changed.notify_all()
+
+    def halt(self, reason: str) -> None:
+        """The change that is being applied cannot be finished for now: readers need not wait for its end."""
+        with self._changed:
+            self._halted = reason
+            self._changed.notify_all()
 
     def settle(self) -> None:
         """The results of what was applied are published."""
@@ -61,6 +70,7 @@ class StorageGate:
 
         Raises:
             TimeoutError: the engine did not let go in time.
+            Unavailable: nobody knows when it will.
         """
         with self._changed:
             if settled:
@@ -68,7 +78,8 @@ class StorageGate:
                 self._held_until = 0.0
             try:
                 free = self._changed.wait_for(
-                    lambda: not self._applying and (self._settled or not settled), timeout_s
+                    lambda: self._halted is not None or (not self._applying and (self._settled or not settled)),
+                    timeout_s,
                 )
             finally:
                 if settled:
@@ -76,6 +87,8 @@ class StorageGate:
             if not free:
                 self._changed.notify_all()
                 raise TimeoutError("the storage was busy for too long")
+            if self._halted is not None:
+                raise Unavailable(f"the storage is between two epochs: {self._halted}")
             self._readers += 1
         try:
             yield

@@ -28,7 +28,7 @@ from typing import Any
 import crc32c
 import msgpack
 
-from ..errors import ConfigError, GraphtideError
+from ..errors import ConfigError, DeadLettersError
 from ..failpoints import point
 from ..records.spool_format import CUT_BYTES, RECORD_BYTES_MAX, FramingLost, SpoolWriter, read_frames
 from ..records.stream import BadRecord, DeadLettersFull, Partition, Whole
@@ -39,12 +39,6 @@ SEGMENT_BYTES = 16 << 20
 _ROOM_FOR_THE_REST = 64 << 10  # for what a letter has besides value, key and headers
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 SEGMENT, UNDELIVERABLE = "dead-", "undeliverable-"
-
-
-class DeadLettersError(GraphtideError):
-    """Bad records cannot be kept, for a reason that does not go away by waiting."""
-
-    code = "dead-letters"
 
 
 def pack_letter(bad: BadRecord, time_ms: int) -> bytes:

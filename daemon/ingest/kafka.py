@@ -58,6 +58,8 @@ _REQUEST_TIMEOUT_MS = 10_000
 _COMMIT_PATIENCE_S = 30.0
 """A commit that only has to be tried again is not worth a warning for so long."""
 _STARTS_TIMEOUT_MS = 1_000
+_SETTINGS_PERIOD_S = 600.0
+"""So often it is looked whether topics have other settings by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class _Overseer(threading.Thread):
         self._commit_failure_said = False
         self._settings: dict[str, TopicSettings] = {}
         self._looked_at: set[str] = set()
+        self._look_again_at = 0.0
         self._admin = KafkaLink(
             KafkaAdminClient,
             client,
@@ -205,9 +208,7 @@ class _Overseer(threading.Thread):
         described = self._admin.client().describe_topics(self.topics)
         cluster_id = self._cluster_id()
         described = [topic for topic in described if topic["error_code"] == 0]
-        if fresh := {topic["name"] for topic in described} - self._looked_at:
-            self._settings |= read_topic_settings(self._admin.client(), fresh)
-            self._looked_at |= fresh
+        self._look_at_settings({topic["name"] for topic in described})
         topics = {
             topic["name"]: Topic(
                 id=_topic_id(topic.get("topic_id")),
@@ -222,6 +223,17 @@ class _Overseer(threading.Thread):
         with self._changed:
             self.cluster = Cluster(cluster_id, topics)
             self._changed.notify_all()
+
+    def _look_at_settings(self, topics: set[str]) -> None:
+        """Of topics that are new at once; of all now and then, where what cannot be had stays as it was."""
+        if fresh := topics - self._looked_at:
+            self._settings |= read_topic_settings(self._admin.client(), fresh)
+            self._looked_at |= fresh
+            self._look_again_at = self._look_again_at or time.monotonic() + _SETTINGS_PERIOD_S
+        elif time.monotonic() >= self._look_again_at:
+            self._look_again_at = time.monotonic() + _SETTINGS_PERIOD_S
+            with contextlib.suppress(KafkaError):
+                self._settings |= read_topic_settings(self._admin.client(), topics)
 
     def _look_for_starts(self, topics: Mapping[str, Topic]) -> None:
         """Where the logs begin now, which only operators are told: what cannot be had stays as it was."""
@@ -324,6 +336,7 @@ class KafkaSource:
         self._consumer: KafkaConsumer | None = None
         self._cluster: Cluster | None = None
         self._topic_ids: dict[str, str] = {}
+        self._checked: dict[str, TopicSettings | None] = {}
         self._given: dict[Partition, int] = {}
         self._next: dict[TopicPartition, int] = {}
         self._held: frozenset[TopicPartition] = frozenset()
@@ -385,16 +398,31 @@ class KafkaSource:
 
     def _check_settings(self, cluster: Cluster) -> None:
         for name in self.topics:
-            settings = cluster.topics[name].settings
+            settings = self._checked[name] = cluster.topics[name].settings
             if settings is None:
                 log.info("the settings of topic %s cannot be seen: whether it is compacted is not known", name)
                 continue
-            if problem := compaction_problem(name, settings):
-                if self.compacted == "refuse":
-                    raise ConfigError(f'{problem}; then set source.compacted = "accept"', {"topic": name})
-                log.warning("%s", problem)
-            if problem := retention_problem(name, settings, self.reach_s):
-                log.warning("%s", problem)
+            self._check_topic(name, settings)
+
+    def _check_changed(self, cluster: Cluster) -> None:
+        """
+        Raises:
+            ConfigError: a topic is compacted by now.
+        """
+        for name, before in self._checked.items():
+            topic = cluster.topics.get(name)
+            if topic is not None and topic.settings is not None and topic.settings != before:
+                self._checked[name] = topic.settings
+                log.info("topic %s has other settings now: %s", name, topic.settings)
+                self._check_topic(name, topic.settings)
+
+    def _check_topic(self, name: str, settings: TopicSettings) -> None:
+        if problem := compaction_problem(name, settings):
+            if self.compacted == "refuse":
+                raise ConfigError(f'{problem}; then set source.compacted = "accept"', {"topic": name})
+            log.warning("%s", problem)
+        if problem := retention_problem(name, settings, self.reach_s):
+            log.warning("%s", problem)
 
     def close(self) -> None:
         """Stop reading; a commit that waits gets a moment."""
@@ -410,6 +438,7 @@ class KafkaSource:
         Raises:
             SourceError: an offset is out of range, the log was truncated, a topic was made anew, or a record
                 arrived damaged.
+            ConfigError: a topic is compacted by now, or the client refuses its settings.
         """
         now = time.monotonic()
         if now < self._retry_at:
@@ -588,8 +617,10 @@ class KafkaSource:
 
         Raises:
             SourceError: a topic was made anew, or a partition or offset of the checkpoint does not exist.
+            ConfigError: a topic is compacted by now.
         """
         self._check_same(cluster)
+        self._check_changed(cluster)
         if self._consumer is None:
             self._consumer = self._connect()
         present = {TopicPartition(name, i) for name, topic in cluster.topics.items() for i in topic.partitions}

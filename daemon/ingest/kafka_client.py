@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,19 +26,27 @@ from kafka.errors import (
     UnsupportedSaslMechanismError,
 )
 from kafka.net.compat import KafkaNetClient
-from kafka.net.inet import KafkaNetSocket
+from kafka.net.inet import KafkaNetSocket, create_connection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.producer.future import FutureRecordMetadata
 from kafka.producer.producer_batch import ProducerBatch
 from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.structs import TopicPartition
 
-REFUSALS = (SaslAuthenticationFailedError, IllegalSaslStateError, UnsupportedSaslMechanismError)
+
+class TlsRefused(KafkaError):  # type: ignore[misc]
+    """One side does not take the other's certificate or way to speak TLS, or the client's files are of no use."""
+
+
+REFUSALS = (SaslAuthenticationFailedError, IllegalSaslStateError, UnsupportedSaslMechanismError, TlsRefused)
 """What a cluster says to a client whose credentials, or whose way to present them, are not right."""
 
 REFUSED_MAX = 3
 """One refusal may be of a broker that does not know the credentials yet; after so many they are wrong."""
+
+_ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 CLOSE_TIMEOUT_S = 1.0
 _END_S = 5.0
@@ -84,10 +93,35 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
         connection.init_future.add_errback(self._note)
         return connection
 
-    async def _build_transport(self, *arguments: Any, **options: Any) -> Any:
-        transport = await super()._build_transport(*arguments, **options)
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        """As kafka-python's, but it knows what is wrong with TLS, and leaves no socket open."""
+        place, config = f"{node.host}:{node.port}", self.config
+        options, proxy = config["socket_options"], config["proxy_url"]
+        sock = await create_connection(
+            self._net, node.host, node.port, options, proxy_url=proxy, timeout_at=timeout_at
+        )
+        try:
+            if self.ssl_enabled:
+                of_tls = {key: value for key, value in config.items() if key.startswith("ssl_")}
+                transport = KafkaSSLTransport(self._net, sock, host=node.host, **of_tls)
+            else:
+                transport = KafkaTCPTransport(self._net, sock, host=node.host)
+        except OSError as error:  # certificates and keys are read for each connection
+            sock.close()
+            raise _of_tls(error, place) from error
         self._transports = (*(other for other in self._transports if other._sock is not None), transport)
-        transport._sock_recv = _words_before_the_end(transport._sock_recv)
+        transport._sock_recv = _words_before_the_end(transport._sock_recv, place)
+        if self.ssl_enabled:
+            transport._sock_send = _why_it_ended(transport._sock_send, transport._sock_recv)
+        try:
+            await transport.handshake()
+        except BaseException as error:
+            transport._sock.close()
+            if isinstance(error, ssl.SSLError):
+                raise _of_tls(error, place) from error
+            if isinstance(error, Exception):
+                raise KafkaConnectionError(f"no handshake with {place}: {error}") from error
+            raise
         return transport
 
     def _note(self, error: BaseException) -> None:
@@ -110,15 +144,49 @@ class _Network(KafkaNetClient):  # type: ignore[misc]
 
 
 def _words_before_the_end(
-    receive: Callable[[], tuple[bytes, Exception | None]],
+    receive: Callable[[], tuple[bytes, Exception | None]], place: str
 ) -> Callable[[], tuple[bytes, Exception | None]]:
-    """What was received before the connection ended is given first; the end comes again with the next call."""
+    """What was received before the connection ended is given first; the end comes again with the next call.
+
+    It is only there that a client hears that its own certificate is not taken (TLS 1.3).
+    """
 
     def received() -> tuple[bytes, Exception | None]:
         data, error = receive()
-        return (data, None) if data else (data, error)
+        if data:
+            return data, None
+        said = error.args[0] if error is not None and error.args else None
+        return data, _of_tls(said, place) if isinstance(said, ssl.SSLError) else error
 
     return received
+
+
+def _why_it_ended(
+    send: Callable[[], tuple[int, Exception | None]], receive: Callable[[], tuple[bytes, Exception | None]]
+) -> Callable[[], tuple[int, Exception | None]]:
+    """Who finds the other end gone when it sends reads what that said last, if it said why."""
+
+    def sent() -> tuple[int, Exception | None]:
+        count, error = send()
+        if error is not None:
+            _, said = receive()
+            if isinstance(said, TlsRefused):
+                return count, said
+        return count, error
+
+    return sent
+
+
+def _of_tls(error: BaseException, place: str) -> KafkaError:
+    """What an error of TLS means: ``TlsRefused``, or that the other end went away in the midst of it."""
+    if isinstance(error, _ENDS):
+        return KafkaConnectionError(
+            f"{place} ended the connection in the handshake of TLS ({error}): it goes down, or speaks none there"
+        )
+    if isinstance(error, ssl.SSLCertVerificationError):
+        said = error.verify_message
+        return TlsRefused(f"the certificate of {place} is not taken: {said} (see ssl_cafile)")
+    return TlsRefused(f"no TLS with {place}: {error}")
 
 
 def connect(

@@ -2,14 +2,19 @@
 
 They are no partitions any more: their offsets are in no position and in no answer. What a checkpoint keeps of them
 tells at the next start that such a file is not a new one. It says where reading would go on, should it grow again.
+Of those that were deleted since, as many as there is room for, it says how much of them was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgpack
+
+GONE_MAX = 10_000
+"""So many files that were deleted are known, the newest ones."""
 
 
 class Retired(NamedTuple):
@@ -26,23 +31,53 @@ class Retired(NamedTuple):
     aside: bool
 
 
-def pack(retired: Mapping[str, Retired]) -> bytes:
-    """Retired files by name, for a checkpoint."""
-    return bytes(msgpack.packb({"v": 1, "retired": retired}))
+class Gone:
+    """Files that were deleted, by digests of their names, and how many bytes of each every checkpoint covers."""
+
+    def __init__(self, known: Iterable[tuple[bytes, int]] = ()) -> None:
+        """``known``: as ``kept``, the oldest first."""
+        self._offsets = dict(known)
+
+    def note(self, name: str, offset: int) -> None:
+        """This one is gone; past ``GONE_MAX`` the oldest is forgotten."""
+        digest = _digest(name)
+        self._offsets.pop(digest, None)
+        self._offsets[digest] = offset
+        if len(self._offsets) > GONE_MAX:
+            del self._offsets[next(iter(self._offsets))]
+
+    def covers(self, name: str, offset: int) -> bool:
+        """Whether a file of this name was deleted after it was read so far."""
+        known = self._offsets.get(_digest(name))
+        return known is not None and offset <= known
+
+    @property
+    def kept(self) -> list[tuple[bytes, int]]:
+        return list(self._offsets.items())
 
 
-def unpack(packed: bytes) -> dict[str, Retired]:
+def _digest(name: str) -> bytes:
+    return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+
+
+def pack(retired: Mapping[str, Retired], gone: Gone) -> bytes:
+    """Retired files by name, and those that are gone, for a checkpoint."""
+    return bytes(msgpack.packb({"v": 1, "retired": retired, "gone": gone.kept}))
+
+
+def unpack(packed: bytes) -> tuple[dict[str, Retired], Gone]:
     """The inverse of ``pack``; nothing is retired where a checkpoint keeps nothing.
 
     Raises:
         ValueError: it is of a later version.
     """
     if not packed:
-        return {}
+        return {}, Gone()
     kept = msgpack.unpackb(packed)
     if kept["v"] != 1:
         raise ValueError(f"version {kept['v']} of retired files; only 1 is understood")
-    return {
+    retired = {
         name: Retired(offset, size, changed_ns, (length, checksum), aside)
         for name, (offset, size, changed_ns, (length, checksum), aside) in kept["retired"].items()
     }
+    return retired, Gone((digest, offset) for digest, offset in kept.get("gone", ()))

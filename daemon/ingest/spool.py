@@ -10,8 +10,9 @@ bytes change is a ``SourceError``, never silence: a fingerprint (length and CRC3
 were read) is compared at every read, and across restarts through a small file next to the checkpoints.
 
 A file that was read whole is *retired* once the oldest checkpoint that is kept covers it: it is no partition any
-more, and may be deleted. Checkpoints keep which files those are (``retired.py``). Should one grow after all, it is
-taken up again. The last name stays, so that a position always tells how far reading has come.
+more, and may be deleted. Checkpoints keep which files those are, and which of them were deleted lately
+(``retired.py``). Should one grow after all, it is taken up again. The last name stays, so that a position always
+tells how far reading has come.
 
 What cannot be read is set aside by itself, as a record that is refused: a frame whose checksum fails while the
 framing holds (by the encoding ``CORRUPT``, which no decoder knows), a line that is too long, the rest of a file
@@ -47,7 +48,7 @@ from ..records.spool_format import (
 from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
 from . import retired
 from .decode_columns import Reason
-from .retired import Retired
+from .retired import Gone, Retired
 from .spool_content import Content, Inflated, Plain
 from .spool_file import (
     FINGERPRINT_BYTES,
@@ -124,6 +125,7 @@ class SpoolSource:
         self._folder = Folder(self.path)
         self._files: dict[str, SpoolFile] = {}
         self._retired: dict[str, Retired] = {}
+        self._gone = Gone()
         self._state = b""
         self._state_is_old = False
         self._known: dict[str, dict[str, Any]] = {}
@@ -171,10 +173,12 @@ class SpoolSource:
 
     def _restore(self, offsets: Offsets, state: bytes) -> None:
         try:
-            entries = retired.unpack(state)
+            entries, self._gone = retired.unpack(state)
         except ValueError as error:
             raise SourceError(f"the checkpoint cannot be used for a spool: {error}") from error
         self._retired = {name: entry for name, entry in entries.items() if name in self._folder.names}
+        for name in entries.keys() - self._folder.names.keys():
+            self._gone.note(name, entries[name].offset)
         self._state_is_old = True
         known = self._known = self._load_fingerprints()
         for (name, number), offset in offsets.items():
@@ -190,6 +194,7 @@ class SpoolSource:
         if name not in self._folder.names:
             if known is not None and known["whole"] and known["offset"] == offset:
                 log.warning("spool file %s, read whole before, is gone; it is forgotten", name)
+                self._gone.note(name, offset)
                 return
             raise SourceError(
                 f"spool file {str(self.path / name)!r} is gone, and was read only to byte {offset} when the "
@@ -260,8 +265,9 @@ class SpoolSource:
         entry = self._retired.get(name)
         if entry is not None:
             return "covered" if offset <= entry.offset else "expected"
-        # Its writer may have made it just now.
-        return "expected" if os.path.exists(self.path / name) else "unknown"
+        if os.path.exists(self.path / name):  # its writer may have made it just now
+            return "expected"
+        return "covered" if self._gone.covers(name, offset) else "unknown"
 
     def lag(self) -> Lag:
         """Bytes unread (of a compressed file: compressed bytes), and seconds since the end was last reached."""
@@ -604,7 +610,7 @@ class SpoolSource:
 
     def _keep_state(self) -> None:
         if self._state_is_old:
-            self._state = retired.pack(self._retired)
+            self._state = retired.pack(self._retired, self._gone)
             self._state_is_old = False
 
     def _forget(self, name: str) -> None:
@@ -615,7 +621,12 @@ class SpoolSource:
                 raise SourceError(f"spool file {name} was deleted with {file.unread} bytes unread", {"file": name})
             log.info("spool file %s was deleted after it was read whole; it is forgotten", name)
             self._drop(file)
-        if self._retired.pop(name, None) is not None:
+        entry = self._retired.pop(name, None)
+        if file is not None and self._checkpoints and self._checkpoints[-1].get(file.partition) == file.offset:
+            self._gone.note(name, file.offset)
+            self._state_is_old = True
+        elif entry is not None:
+            self._gone.note(name, entry.offset)
             self._state_is_old = True
 
     def _drop(self, file: SpoolFile) -> None:

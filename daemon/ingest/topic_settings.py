@@ -9,15 +9,20 @@ from typing import Any
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 
-_KEYS = ("cleanup.policy", "retention.ms")
+_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes")
+
+FAST_BYTES_PER_S = 100e6
+"""Faster than a partition is written to, as a rule: what would need more to be lost is not warned of."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """How Kafka deletes records of a topic: by key (compaction), and by age in seconds (None: never)."""
+    """How Kafka deletes records of a topic: by key (compaction), by age in seconds, and of each partition what is
+    over a size (None: never)."""
 
     compacted: bool
     retention_s: float | None
+    retention_bytes: int | None = None
 
 
 def read_topic_settings(admin: Any, topics: Iterable[str]) -> dict[str, TopicSettings]:
@@ -51,11 +56,18 @@ def retention_problem(topic: str, settings: TopicSettings, reach_s: float) -> st
 
     ``reach_s``: how far back the oldest checkpoint that a restart may have to use lies.
     """
-    if settings.retention_s is None or settings.retention_s > reach_s:
+    if settings.retention_s is not None and settings.retention_s <= reach_s:
+        return (
+            f"topic {topic} keeps records for {settings.retention_s:g} s (retention.ms), and checkpoints reach "
+            f"back {reach_s:g} s: after a crash the records to go on from may be gone"
+        )
+    if settings.retention_bytes is None or settings.retention_bytes >= FAST_BYTES_PER_S * reach_s:
         return None
+    rate = settings.retention_bytes / reach_s
     return (
-        f"topic {topic} keeps records for {settings.retention_s:g} s (retention.ms), and checkpoints reach back "
-        f"{reach_s:g} s: after a crash the records to go on from may be gone"
+        f"topic {topic} keeps {settings.retention_bytes} bytes of each partition (retention.bytes), and "
+        f"checkpoints reach back {reach_s:g} s: from {rate:.3g} bytes a second on, in one partition, the records "
+        f"to go on from after a crash may be gone"
     )
 
 
@@ -68,6 +80,10 @@ def beginning_problem(partition: str, begin: int) -> str | None:
 
 def _settings(values: dict[str, Any]) -> TopicSettings:
     policies = {policy.strip() for policy in values["cleanup.policy"]["value"].split(",")}
-    retention_ms = int(values["retention.ms"]["value"])
-    by_age = "delete" in policies and retention_ms >= 0
-    return TopicSettings("compact" in policies, retention_ms / 1000 if by_age else None)
+    retention_ms, retention_bytes = (int(values[key]["value"]) for key in ("retention.ms", "retention.bytes"))
+    deletes = "delete" in policies
+    return TopicSettings(
+        "compact" in policies,
+        retention_ms / 1000 if deletes and retention_ms >= 0 else None,
+        retention_bytes if deletes and retention_bytes >= 0 else None,
+    )

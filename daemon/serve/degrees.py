@@ -55,7 +55,8 @@ async def _by_slices(
     apart: list[Counted] = []
     while first < n:
         asked = {"direction": direction, "first": first, "limit": size}
-        part = await serving.engine.call(asker, "degree_counts", asked, SLICE_VERTICES, deadline)
+        beside = size > DEGREES_AT_ONCE
+        part = await serving.engine.call(asker, "degree_counts", asked, SLICE_VERTICES, deadline, beside=beside)
         if epoch is not None and part["epoch"] != epoch:
             return None
         epoch, stamp, n = part["epoch"], part["stamp"], part["n_vertices"]

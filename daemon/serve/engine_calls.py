@@ -1,7 +1,8 @@
 """What the query server asks the engine process: questions about edges, over a socket between the two.
 
 Few are given to the engine at once; the others wait here, where they end with their clients. Connections take
-turns. Questions about many vertices are cut into slices, so that those about few need not wait long.
+turns. Questions about many vertices are cut into slices, so that those about few need not wait long; one that
+cannot be, since epochs follow each other faster than slices, is answered beside others, on a thread of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ SLICE_VERTICES = 1 << 15
 SLICES_OPEN = 2
 """One that is answered, and one that is on its way."""
 SLICED_TRIES = 2
-"""An answer of slices from several epochs is thrown away. After so many the whole is asked for at once."""
+"""An answer of slices from several epochs is thrown away. After so many the whole is asked for, beside others."""
+WHOLES_OPEN = 1
+"""So many are answered beside the others at once."""
+BESIDE = "beside"
+"""The parameter of a question that nobody else is to wait for."""
 
 
 class EngineCalls(asyncio.Protocol):
@@ -34,12 +39,13 @@ class EngineCalls(asyncio.Protocol):
         """``catch_up``: makes sure of this generation of the vertex index, before an answer names its vertices."""
         room = SLICES_OPEN * SLICE_VERTICES
         self._turns = Turns(room)
+        self._wholes = Turns(WHOLES_OPEN)
         self._weight_min = max(room // open_max, 1)
         self._catch_up = catch_up
         self._core = ClientCore()
         self._keys = itertools.count()
         # By msgid: who waits, and the room that it has until the engine is through with it, also if nobody waits.
-        self._open: dict[int, tuple[asyncio.Future[Any], int]] = {}
+        self._open: dict[int, tuple[asyncio.Future[Any], Turns, int]] = {}
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -47,8 +53,8 @@ class EngineCalls(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for response in self._core.feed(data):
-            future, room = self._open.pop(response.msgid)
-            self._turns.give_back(room)
+            future, turns, room = self._open.pop(response.msgid)
+            turns.give_back(room)
             if future.done():
                 continue  # nobody waits for it any more
             if response.error is not None:
@@ -57,17 +63,25 @@ class EngineCalls(asyncio.Protocol):
                 future.set_result(response.result)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for future, _ in self._open.values():
+        for future, _, _ in self._open.values():
             if not future.done():
                 future.set_exception(Unavailable("the engine is gone"))
         self._open.clear()
 
     async def call(
-        self, asker: Asker, method: str, params: Mapping[str, Any], vertices: int, deadline: float
+        self,
+        asker: Asker,
+        method: str,
+        params: Mapping[str, Any],
+        vertices: int,
+        deadline: float,
+        *,
+        beside: bool = False,
     ) -> dict[str, Any]:
         """The engine's answer, with the ``stamp`` of the storage that it was read from.
 
-        ``vertices``: how many the question or its answer names, at most.
+        ``vertices``: how many the question or its answer names, at most. ``beside``: it takes long, however few
+        these are, and keeps others waiting that ask the same way, but nobody else.
 
         Raises:
             Unavailable: the engine is gone.
@@ -75,8 +89,13 @@ class EngineCalls(asyncio.Protocol):
         """
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
-                room = await self._turns.take(asker.connection, max(vertices, self._weight_min))
-                _, future = self._ask(asker, method, {**params, "timeout_s": deadline - time.monotonic()}, room)
+                if beside:
+                    turns, amount, params = self._wholes, 1, {**params, BESIDE: True}
+                else:
+                    turns, amount = self._turns, max(vertices, self._weight_min)
+                room = await turns.take(asker.connection, amount)
+                timed = {**params, "timeout_s": deadline - time.monotonic()}
+                _, future = self._ask(asker, method, timed, turns, room)
                 result: dict[str, Any] = await future
         except TimeoutError:
             raise TimedOut("the engine did not answer in time") from None
@@ -100,7 +119,8 @@ class EngineCalls(asyncio.Protocol):
             parts = []
             for start in range(0, max(n, 1), size):
                 asked = {name: column[start : start + size].tobytes() for name, column in columns.items()}
-                parts.append(await self.call(asker, method, asked, min(size, n), deadline))
+                beside = size > SLICE_VERTICES
+                parts.append(await self.call(asker, method, asked, min(size, n), deadline, beside=beside))
                 if parts[-1]["epoch"] != parts[0]["epoch"]:
                     break
             else:
@@ -121,7 +141,7 @@ class EngineCalls(asyncio.Protocol):
         Raises:
             Unavailable, TimedOut: as ``call``.
         """
-        msgid, future = self._ask(asker, method, params, 0)
+        msgid, future = self._ask(asker, method, params, self._turns, 0)
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
                 result: dict[str, Any] = await future
@@ -143,7 +163,7 @@ class EngineCalls(asyncio.Protocol):
             self._transport.write(encode_notification(what, content))
 
     def _ask(
-        self, asker: Asker, method: str, params: Mapping[str, Any], room: int
+        self, asker: Asker, method: str, params: Mapping[str, Any], turns: Turns, room: int
     ) -> tuple[int, asyncio.Future[Any]]:
         try:
             asker.stop_if_gone()
@@ -151,9 +171,9 @@ class EngineCalls(asyncio.Protocol):
                 raise Unavailable("the engine is gone")
             msgid, message = self._core.request(method, params)
         except BaseException:
-            self._turns.give_back(room)
+            turns.give_back(room)
             raise
         future = asyncio.get_running_loop().create_future()
-        self._open[msgid] = future, room
+        self._open[msgid] = future, turns, room
         self._transport.write(message)
         return msgid, future

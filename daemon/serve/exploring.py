@@ -2,7 +2,8 @@
 
 Between two slices the engine keeps the vertices that the next ones are about (``held``), and nothing else: each
 question says where to go on. So others have their turns in between, and what belongs to a client that has gone is
-not asked any more. Where epochs follow each other faster than slices, the whole is asked for at once in the end.
+not asked any more. Where epochs follow each other faster than slices, the whole is asked for in the end, beside
+others' questions.
 """
 
 from __future__ import annotations
@@ -196,7 +197,10 @@ class Explorer:
 
     async def _ask(self, method: str, asked: Mapping[str, Any], piece: _Piece) -> dict[str, Any]:
         question = {**asked, "reads_max": piece.reads}
-        return await self._engine.call(self._asker, method, question, SLICE_VERTICES, self._deadline)
+        beside = piece is self._whole
+        return await self._engine.call(
+            self._asker, method, question, SLICE_VERTICES, self._deadline, beside=beside
+        )
 
     async def _ego(self, piece: _Piece, asked: Mapping[str, Any]) -> Ego | None:
         answer = await self._ask("ego", asked, piece)

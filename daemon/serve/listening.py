@@ -9,8 +9,16 @@ import socket
 import ssl
 import stat
 from dataclasses import dataclass
+from pathlib import Path
 
-from ..client.addresses import TcpAddress, UnixAddress, is_loopback, parse_address, parse_http_address
+from ..client.addresses import (
+    SOCKET_HERE,
+    TcpAddress,
+    UnixAddress,
+    is_loopback,
+    parse_address,
+    parse_http_address,
+)
 from ..errors import ConfigError
 
 SOCKET_MODE = 0o660
@@ -65,7 +73,7 @@ def open_listener(
 
     Raises:
         ConfigError: the address is wrong or in use, or reaches beyond loopback and must not, or there is no such
-            group, or we are not in it.
+            group, or we are not in it; or it is the default in a working directory that others may write.
     """
     try:
         address = parse_address(text)
@@ -73,6 +81,12 @@ def open_listener(
         raise ConfigError(str(error)) from None
     try:
         if isinstance(address, UnixAddress):
+            if address.path == SOCKET_HERE and others_may_write(Path()):
+                raise ConfigError(
+                    f"server.listen: the default Unix socket would be {Path(SOCKET_HERE).absolute()}, where "
+                    f"others may take its name first. Name one in a folder of your own (server.listen = "
+                    f"['unix:/path/to/it', 'tcp://127.0.0.1:7420']), set XDG_RUNTIME_DIR, or start elsewhere"
+                )
             return _open_unix(address.path, socket_group), text
         if not beyond_loopback and not is_loopback(address):
             raise ConfigError(f"{text} is beyond loopback: configure TLS, or allow it as insecure")
@@ -98,6 +112,12 @@ def open_http_listener(
     beyond = address.tls or insecure
     listener, opened = open_listener(str(address.place), beyond_loopback=beyond, socket_group=socket_group)
     return listener, str(address._replace(place=parse_address(opened)))
+
+
+def others_may_write(folder: Path) -> bool:
+    """Whether another user than root and ourselves may make files in a folder that exists, sticky or not."""
+    status = folder.stat()
+    return bool(status.st_mode & stat.S_IWOTH) or status.st_uid not in (0, os.geteuid())
 
 
 def _open_tcp(address: TcpAddress) -> tuple[socket.socket, str]:

@@ -4,8 +4,9 @@ The sockets that clients connect to are opened here and handed to the server pro
 address is an error at start, and clients of a server that died wait in the backlog until the next one runs.
 The server never makes the engine wait, and may pause: word of an epoch is left out while it has not read what it
 was sent before, since it then looks for the newest; what else finds no room is sent when there is some. It is
-replaced when it had no room for ``UNSENT_SECONDS_MAX``. Three threads call this module: the engine's
-(``publish``), and two of its own, one that watches the process and one that answers questions about edges.
+replaced when it had no room for ``UNSENT_SECONDS_MAX``, or said nothing for ``HUNG_SECONDS_MAX``. Three threads
+call this module: the engine's (``publish``), and two of its own, one that watches the process and one that answers
+questions about edges.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import errno
 import fcntl
 import logging
 import os
+import select
 import socket
 import struct
 import termios
@@ -53,6 +55,7 @@ from ..records.topology import StorageState, Topology
 from . import shared_memory
 from .admission import REASONS
 from .change_log import ChangeLog, ChangeLogWriter
+from .engine_calls import BESIDE
 from .exploring import exploration_answer
 from .held import Held
 from .listening import TlsFiles, checked_tls, open_http_listener, open_listener
@@ -74,6 +77,10 @@ HEALTHY_SECONDS = 30.0
 """A server that ran so long starts again without delay."""
 SILENT_SECONDS_MAX = 10.0
 """A server reports every second; one that says nothing for so long does not answer."""
+HUNG_SECONDS_MAX = 30.0
+"""One that says nothing for so long hangs, and is replaced; a shorter pause costs its clients nothing but time."""
+LISTEN_SECONDS = 1.0
+"""So long a report is waited for at a time."""
 ASIDE = ("compute", "keep", "drop", "placement", "rebalance", "freeze", "device")
 """Questions that take a while."""
 NO_ROOM = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
@@ -178,6 +185,17 @@ class _Process:
         if not self.child.ended(STOP_SECONDS_MAX):
             self.child.kill()
             self.child.ended(KILL_SECONDS_MAX)
+
+
+@dataclass(slots=True)
+class Silence:
+    """How long nothing was heard while we listened: where we stood still ourselves, it may have spoken."""
+
+    seconds: float = 0.0
+
+    def goes_on(self, seconds: float) -> None:
+        """Nothing came in this time, of which ``LISTEN_SECONDS`` were meant to be waited."""
+        self.seconds += min(seconds, 2 * LISTEN_SECONDS)
 
 
 @dataclass(slots=True)
@@ -595,8 +613,20 @@ class ServerLink:
         return status
 
     def _take_reports(self, process: _Process) -> None:
-        """Until the server is gone."""
+        """Until the server is gone, or hangs, and is killed for it."""
+        poll = select.poll()
+        poll.register(process.control, select.POLLIN)
+        silence = Silence()
         while True:
+            began = time.monotonic()
+            if not poll.poll(LISTEN_SECONDS * 1000):
+                silence.goes_on(time.monotonic() - began)
+                if silence.seconds > HUNG_SECONDS_MAX:
+                    log.error("the query server said nothing for %.0f s; it is replaced", silence.seconds)
+                    process.child.kill()
+                    return
+                continue
+            silence = Silence()
             try:
                 message, _ = shared_memory.receive_with_fds(process.control, CONTROL_BYTES_MAX)
             except (OSError, ValueError):
@@ -628,11 +658,13 @@ class ServerLink:
     def _answer(self, process: _Process) -> None:
         """Answer the server's questions until it is gone; it bounds how many are open.
 
-        Those about edges one by one; each of those about programs has a thread of its own, for they take a while.
+        Those about edges one by one, but for those that nobody is to wait for; each of these, and of those about
+        programs, has a thread of its own, for they take a while.
         """
         unpacker = msgpack.Unpacker(max_buffer_size=2**31 - 1)
         given_up: dict[int, threading.Event] = {}
         held = Held()
+        beside: list[threading.Thread] = []
         try:
             with process.calls, contextlib.suppress(OSError):
                 while data := process.calls.recv(RECEIVE_BYTES):
@@ -644,14 +676,20 @@ class ServerLink:
                                 given_up.get(content["msgid"], threading.Event()).set()
                             else:
                                 held.note(what, content)
-                        elif message[1] in ASIDE:
-                            self._answer_aside(process, given_up, *message)
-                        else:
-                            msgid, method, (params,) = message
-                            process.answer(self._response(msgid, method, [held.whole(params)]))
+                            continue
+                        msgid, method, (params,) = message
+                        params = held.whole(params)
+                        if method not in ASIDE and BESIDE not in params:
+                            process.answer(self._response(msgid, method, params))
+                            continue
+                        thread = self._answer_aside(process, given_up, msgid, method, params)
+                        if method not in ASIDE and thread is not None:  # it reads the storage until it ends
+                            beside = [one for one in beside if one.is_alive()] + [thread]
         finally:
             for one in list(given_up.values()):
                 one.set()
+            for thread in beside:
+                thread.join()
 
     def _answer_aside(
         self,
@@ -659,9 +697,9 @@ class ServerLink:
         given_up: dict[int, threading.Event],
         msgid: int,
         method: str,
-        params: Sequence[Any],
-    ) -> None:
-        """``given_up``: by msgid, of questions that are being answered."""
+        params: Mapping[str, Any],
+    ) -> threading.Thread | None:
+        """The thread that answers, if there is one. ``given_up``: by msgid, of questions being answered."""
         unwanted = given_up[msgid] = threading.Event()
 
         def answer() -> None:
@@ -670,22 +708,25 @@ class ServerLink:
             with contextlib.suppress(OSError):
                 process.answer(response)
 
+        thread = threading.Thread(target=answer, name="asked-aside", daemon=True)
         try:
-            threading.Thread(target=answer, name="asked-program", daemon=True).start()
+            thread.start()
         except RuntimeError as error:  # the system grants no thread now
             del given_up[msgid]
             failed = error_to_wire(Unavailable(f"the engine is busy: {error}"))
             process.answer(msgpack.packb([RESPONSE, msgid, failed, None]))
+            return None
+        return thread
 
     def _response(
-        self, msgid: int, method: str, params: Sequence[Any], unwanted: threading.Event | None = None
+        self, msgid: int, method: str, params: Mapping[str, Any], unwanted: threading.Event | None = None
     ) -> bytes:
         error: GraphtideError
         try:
-            if unwanted is None:
-                state, answer = self._ask(method, params[0])
+            if unwanted is None or method not in ASIDE:
+                state, answer = self._ask(method, params)
             else:
-                state, answer = self._ask_aside(method, params[0], unwanted)
+                state, answer = self._ask_aside(method, params, unwanted)
             # Sent before the answer, so that the server can name every vertex in it.
             answer |= {"epoch": state.epoch, "offsets": state.offsets}
             answer["index_generation"] = self._send_index()

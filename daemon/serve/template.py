@@ -77,6 +77,7 @@ class Template:
     """
 
     def __init__(self, id_kind: Literal["int", "string"], python_modules: Sequence[str]) -> None:
+        self._was_asked = False
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
@@ -100,6 +101,7 @@ class Template:
             ConnectionError: the template is gone.
             OSError: the system has no room for another process.
         """
+        self._was_asked = True
         socket.send_fds(self._socket, [b"fork"], [control, calls])
         message, fds = self._receive("forked")
         if not fds:
@@ -117,10 +119,15 @@ class Template:
             return None
 
     def close(self) -> None:
-        """End it, once its servers have ended; harmless to repeat. Whoever waits for a fork is told."""
+        """End it, once its servers have ended; harmless to repeat. Whoever waits for a fork is told.
+
+        One that was asked for no server may be loading still, and would not see for long that it is to end.
+        """
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        if not self._was_asked:
+            self._process.kill()
         try:
             self._process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:

@@ -27,9 +27,10 @@ from typing import Any, Literal
 import psutil
 
 from ...gpma.cores import usable_cores
-from ..client.addresses import UnixAddress, parse_address, parse_http_address
+from ..client.addresses import SOCKET_HERE, UnixAddress, parse_address, parse_http_address
 from ..config.settings import Config, read_secret
 from ..errors import GraphtideError
+from ..serve.listening import others_may_write
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -295,11 +296,14 @@ def _addresses(config: Config) -> Iterator[Finding]:
             folder = Path(address.path).parent
             if not _may_write(folder):
                 yield Finding(check, "fail", text, "the folder of the socket must be writable")
-            elif _may_all_write(folder):
+            elif others_may_write(folder):
                 hint = (
                     "others can take the name first, and PrivateTmp= of a unit hides /tmp: use a folder of its own"
                 )
-                yield Finding(check, "warn", f"{text}: every user may write {folder}", hint)
+                refused = address.path == SOCKET_HERE
+                yield Finding(
+                    check, "fail" if refused else "warn", f"{text}: others may write {folder.absolute()}", hint
+                )
             else:
                 yield Finding(check, "ok", text)
         else:
@@ -376,7 +380,7 @@ def _topic(config: Config, consumer: Any, topic: str, options: dict[str, Any]) -
             hint = 'set cleanup.policy=delete; only where keys are edges source.compacted = "accept"'
             yield Finding(name, "warn" if accepted else "fail", problem, "" if accepted else hint)
         if problem := retention_problem(topic, settings, config.checkpoint.reach()):
-            yield Finding(name, "warn", problem, "raise retention.ms of the topic, or lower checkpoint.interval")
+            yield Finding(name, "warn", problem, "raise that of the topic, or lower checkpoint.interval")
     if config.source.start == "earliest":
         begins = consumer.beginning_offsets(partitions)
         cut = [tp for tp in partitions if begins[tp]]

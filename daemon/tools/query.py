@@ -7,6 +7,7 @@ import re
 import ssl
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -281,8 +282,11 @@ def _short(value: Any) -> Any:
     return value
 
 
-TIMES = ("ended", "timestamp", "timestamp_seconds")
-"""How the names of times end; they are seconds since 1970."""
+TIMES = {
+    **dict.fromkeys(("ended", "since", "timestamp", "timestamp_seconds"), 1.0),
+    **dict.fromkeys(("event_time_ms", "newest_ms"), 1e-3),
+}
+"""How the names of times end, which count since 1970, and how many seconds what they count takes."""
 
 
 def _rows(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -291,12 +295,23 @@ def _rows(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             yield from _rows(value, f"{name}.")
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            for number, item in enumerate(value):
+                yield from _rows(item, f"{name}[{number}].")
         elif isinstance(value, list):
             yield name, ", ".join(map(str, value))
-        elif name.endswith(TIMES) and isinstance(value, int | float):
-            yield name, datetime.fromtimestamp(value, UTC).isoformat(" ", "seconds")
         else:
-            yield name, value
+            yield name, _timed(name, value)
+
+
+def _timed(name: str, value: Any) -> Any:
+    """A time as one; anything else as it is, also a time that no calendar has."""
+    unit = next((unit for end, unit in TIMES.items() if name.endswith(end)), None)
+    if unit is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    with suppress(ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(value * unit, UTC).isoformat(" ", "seconds")
+    return value
 
 
 def _stamp(result: Mapping[str, Any]) -> str:
