@@ -287,6 +287,7 @@ class KafkaSource:
         discovery_s: float = 5.0,
         connect_timeout_s: float = 10.0,
         compacted: Literal["refuse", "accept"] = "refuse",
+        keyed: bool = False,
         reach_s: float = 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -305,6 +306,7 @@ class KafkaSource:
             discovery_s: how often topics are described, which also finds outages (default 5 s).
             connect_timeout_s: how long ``identity`` waits for the cluster (default 10 s).
             compacted: whether topics of which Kafka deletes older records of a key are refused (default).
+            keyed: whether keys of records stand for edges: then topics may be compacted (default: not).
             reach_s: how far back checkpoints reach: a topic that keeps records for less is warned of.
             clock: seconds since 1970.
         """
@@ -317,6 +319,7 @@ class KafkaSource:
         self.records_max = records_max
         self.connect_timeout_s = connect_timeout_s
         self.compacted = compacted
+        self.keyed = keyed
         self.reach_s = reach_s
         self.clock = clock
         self._overseer = _Overseer(self.servers, self.topics, f"graphtide-{name}", self.client, discovery_s)
@@ -389,7 +392,7 @@ class KafkaSource:
             if settings is None:
                 log.info("the settings of topic %s cannot be seen: whether it is compacted is not known", name)
                 continue
-            if problem := compaction_problem(name, settings):
+            if not self.keyed and (problem := compaction_problem(name, settings)):
                 if self.compacted == "refuse":
                     raise ConfigError(f'{problem}; then set source.compacted = "accept"', {"topic": name})
                 log.warning("%s", problem)
