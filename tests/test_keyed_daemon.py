@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from waiting import until
 
 from graphtide import Client
 from graphtide.daemon.config.load import from_tables
+from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.failpoints import ON_REQUEST, POINTS
+from graphtide.daemon.ingest.sources import make_source
 from graphtide.daemon.tools import doctor
+from graphtide.daemon.tools.load import load_files
 from graphtide.ops.kafka import DevKafka
 
 pytestmark = pytest.mark.kafka
@@ -230,10 +234,24 @@ def test_the_doctor_takes_a_compacted_topic(kafka: DevKafka) -> None:
         assert found.status == status
 
 
-def test_files_cannot_be_loaded(kafka: DevKafka, tmp_path: Path) -> None:
-    from graphtide.daemon.errors import ConfigError
-    from graphtide.daemon.tools.load import load_files
+def test_a_topic_that_forgets_tombstones_before_checkpoints_do_is_warned_of(
+    kafka: DevKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = f"rows-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, 1, {"cleanup.policy": "compact", "delete.retention.ms": "120000"})
+    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [topic]}
+    source |= {"encoding": "json", "keyed": True}
+    for interval, warned in ((60.0, True), (10.0, False)):
+        caplog.clear()
+        config = from_tables({"source": source, "checkpoint": {"interval": interval}})
+        findings = [item for item in doctor._kafka(config) if item.status != "ok"]
+        assert ["keeps tombstones for 120 s" in item.found for item in findings] == [True] * warned
+        with closing(make_source(config)) as opened:
+            opened.identity()
+        assert ("keeps tombstones for 120 s" in caplog.text) == warned
 
+
+def test_files_cannot_be_loaded(kafka: DevKafka, tmp_path: Path) -> None:
     with kafka_client(KafkaProducer, kafka.bootstrap) as producer:
         source = Topic(kafka, producer, 1).source(kafka)
     config = from_tables({"source": source, "checkpoint": {"path": str(tmp_path / "checkpoints")}})

@@ -44,6 +44,7 @@ from .topic_settings import (
     compaction_problem,
     read_topic_settings,
     retention_problem,
+    tombstone_problem,
 )
 
 log = logging.getLogger(__name__)
@@ -397,6 +398,8 @@ class KafkaSource:
                     raise ConfigError(f'{problem}; then set source.compacted = "accept"', {"topic": name})
                 log.warning("%s", problem)
             if problem := retention_problem(name, settings, self.reach_s):
+                log.warning("%s", problem)
+            if self.keyed and (problem := tombstone_problem(name, settings, self.reach_s)):
                 log.warning("%s", problem)
 
     def close(self) -> None:

@@ -9,15 +9,17 @@ from typing import Any
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 
-_KEYS = ("cleanup.policy", "retention.ms")
+_KEYS = ("cleanup.policy", "retention.ms", "delete.retention.ms")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """How Kafka deletes records of a topic: by key (compaction), and by age in seconds (None: never)."""
+    """How Kafka deletes records of a topic: by key (compaction), and by age in seconds (None: never); and for how
+    many seconds, at least, compaction leaves tombstones."""
 
     compacted: bool
     retention_s: float | None
+    tombstones_s: float
 
 
 def read_topic_settings(admin: Any, topics: Iterable[str]) -> dict[str, TopicSettings]:
@@ -59,6 +61,16 @@ def retention_problem(topic: str, settings: TopicSettings, reach_s: float) -> st
     )
 
 
+def tombstone_problem(topic: str, settings: TopicSettings, reach_s: float) -> str | None:
+    """Why a restart may miss that the edges of keys were removed, or None. ``reach_s``: as above."""
+    if not settings.compacted or settings.tombstones_s > reach_s:
+        return None
+    return (
+        f"topic {topic} keeps tombstones for {settings.tombstones_s:g} s (delete.retention.ms), and checkpoints "
+        f"reach back {reach_s:g} s: after a crash edges that were removed may stay"
+    )
+
+
 def beginning_problem(partition: str, begin: int) -> str | None:
     """What reading a partition from its beginning misses, or None."""
     if begin == 0:
@@ -70,4 +82,5 @@ def _settings(values: dict[str, Any]) -> TopicSettings:
     policies = {policy.strip() for policy in values["cleanup.policy"]["value"].split(",")}
     retention_ms = int(values["retention.ms"]["value"])
     by_age = "delete" in policies and retention_ms >= 0
-    return TopicSettings("compact" in policies, retention_ms / 1000 if by_age else None)
+    tombstones_s = int(values["delete.retention.ms"]["value"]) / 1000
+    return TopicSettings("compact" in policies, retention_ms / 1000 if by_age else None, tombstones_s)
