@@ -392,6 +392,8 @@ def produce(
     if config is not None or client:
         loaded = _load(config, _assignments("--client", client, "key=value", "source.client.")).config
         options = loaded.source.client_options()
+        if loaded.source.keyed and topic in loaded.source.topics:
+            raise ConfigError(f"source.keyed: keys of topic {topic} stand for edges, and produce knows none")
         if config is not None:
             graph = loaded.graph
             accepts = Accepts(vertex_ids or graph.vertex_ids, graph.weights, graph.self_loops)

@@ -42,7 +42,7 @@ from ..gpma.relied_on import lacking
 from ..gpma.shipped import shipped
 from ..partition import classes, exploring, graph, numbering
 from .config.settings import Config
-from .engine import edge_times
+from .engine import edge_times, keyed
 from .errors import ConfigError
 from .ingest import decode, reuse
 from .outgoing import batches
@@ -75,6 +75,7 @@ class Needs:
     rows_move: bool = False
     registry: bool = False
     expires: bool = False
+    keyed: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Needs:
@@ -89,6 +90,7 @@ class Needs:
             rows_move=config.partition.host_rows == "owned",
             registry=config.source.registry.url is not None,
             expires=config.window.is_on,
+            keyed=config.source.keyed,
         )
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
@@ -99,7 +101,7 @@ class Needs:
         return [
             ("packed arrays", pma.warm_up),
             ("vertex index", lambda: vertex_index.warm_up(self.vertex_ids)),
-            ("decoders", lambda: decode.warm_up(self.vertex_ids, registry=self.registry)),
+            ("decoders", lambda: decode.warm_up(self.vertex_ids, registry=self.registry, keyed=self.keyed)),
             *self._programs(),
             ("copies of edges", snapshot.warm_up),
             ("copies of columns", copying.warm_up),
@@ -109,6 +111,7 @@ class Needs:
             ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),
             *([("times of edges", edge_times.warm_up)] if self.expires else []),
+            *([("rows by key", keyed.warm_up)] if self.keyed else []),
             *([("batches of results", batches.warm_up)] if self.results_topic else []),
             *([("classes of rows", classes.warm_up)] if self.rows_move else []),
         ]
@@ -306,6 +309,7 @@ def _all() -> Iterator[Needs]:
             rows_move=directed,
             registry=directed,
             expires=directed,
+            keyed=directed,
         )
 
 

@@ -43,6 +43,7 @@ from .engine.auditing import BackgroundAudit
 from .engine.beside import Beside, GivenUp, ReadyKernels
 from .engine.host_rows import Extent, HostRows, host_rows_of
 from .engine.keeping import Keeping
+from .engine.keyed import KeyedRows
 from .engine.pipeline import Pipeline
 from .engine.rebalancing import Rebalancing, Room
 from .engine.recording import Recording
@@ -68,6 +69,7 @@ from .ingest.loop import Ingest, IngestReport
 from .ingest.named_columns import named_columns
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
+from .ingest.row_keys import KeyHash
 from .ingest.sources import make_dead_letters, make_registry, make_source
 from .memory import INDEX, MemoryGuard
 from .outgoing.make import make_writer, resume_of
@@ -92,6 +94,9 @@ log = logging.getLogger(__name__)
 LAG_INTERVAL_S = 1.0
 RETRY_S = 5.0
 """Until what could not be written is tried again, where nothing goes on without it."""
+
+KEYED = "source.keyed"
+"""The part of a checkpoint's identity that says that keys of records stand for its edges."""
 
 HOLD_SECONDS = 10.0
 """So long may who writes results wait for the end of an epoch, where these come too fast to be read."""
@@ -258,6 +263,8 @@ class Service:
         self.source = make_source(config)
         self._stack.callback(self.source.close)
         self._identity: dict[str, Any] = {"graph": config.graph.identity()}
+        if config.source.keyed:
+            self._identity[KEYED] = True
         self.card = card_of(config.device) if config.uses_device and self._lost is None else None
         if self._lost is not None:
             log.error(
@@ -322,7 +329,8 @@ class Service:
             present["source"] = self._source_identity()
         try:
             _require_source(checkpoint, store)
-            require_same({part: checkpoint.identity[part] for part in present}, present, store.path)
+            saved = {part: is_ for part, is_ in checkpoint.identity.items() if part != "source" or part in present}
+            require_same(saved, present, store.path)
         except CheckpointError as error:
             if not discard:
                 raise
@@ -359,6 +367,7 @@ class Service:
         self._stack.callback(self.graph.close)
         self.index.crew = self.graph.crew
         self.window = self._make_window()
+        self.keyed = KeyedRows(directed=config.graph.directed) if config.source.keyed else None
         self._restored: frozenset[str] = frozenset()
         self._newest: Newest | None = None
         self._resume: Resume | None = None
@@ -525,6 +534,8 @@ class Service:
             rebalancing.load(self.graph, edge_list, n_vertices, edges.get("dead"), room, policy)
         if self.window is not None:
             self.window.restore(checkpoint.facts.get("window"), checkpoint.part("window"))
+        if self.keyed is not None:
+            self.keyed.restore(checkpoint.part("keyed"))
         restored = set()
         for program in [] if self._numbering["renumbered"] else programs:
             saved, present = checkpoint.programs.get(program.id), self.specs[program.id]
@@ -579,6 +590,7 @@ class Service:
                 columns=named_columns(config.source.columns),
                 registry=make_registry(config, given_up=stop.is_set),
                 compacted=config.source.compacted == "accept",
+                keyed=None if self.keyed is None else KeyHash(self.keyed.secret),
             ),
             index=self.index,
             reuse=self.reuse,
@@ -595,7 +607,8 @@ class Service:
             engine_waits=self._engine_waits,
             stop=stop,
             event_time=self._make_event_time(),
-            counts_order=isinstance(self.window, CountWindow),
+            # Of two keys of one edge, whose partitions may differ, the last has the weight.
+            counts_order=isinstance(self.window, CountWindow) or (self.keyed is not None and self.weighted),
         )
         self.order = OrderLog(config.checkpoint.path / "order")
         self._stack.callback(self.order.close)
@@ -642,6 +655,7 @@ class Service:
             facts=self._facts,
             requested=requested,
             window=self.window,
+            keyed=self.keyed,
         )
         background_audit = BackgroundAudit(
             Auditor(self.graph, self.engine, self.link.published),
@@ -675,6 +689,7 @@ class Service:
             rebalancing=self._make_rebalancing(storage),
             results=self.results,
             window=self.window,
+            keyed=self.keyed,
             full_audit=config.audit.full_every_epoch,
         )
 

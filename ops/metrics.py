@@ -153,7 +153,8 @@ class Metrics:
         self._records = self._counter("records", "Records read from the source, bad ones and tombstones included.")
         self._record_bytes = self._counter("record_bytes", "Bytes of the records' values.")
         self._tombstones = self._counter(
-            "tombstones", "Records without a value: skipped, but for those that delete (source.compacted)."
+            "tombstones",
+            "Records without a value: skipped, but for those that delete (source.compacted, source.keyed).",
         )
         self._updates = self._counter("updates", "Updates decoded from good records, by operation.", "op", OPS)
         self._bad = self._counter(
@@ -250,6 +251,7 @@ class Metrics:
             "late_upserts", "Upserts that were dropped, since their edges would have expired already."
         )
         self._window_edges = self._gauge("window_edges", "Edges whose times are kept, for them to expire.")
+        self._row_keys = self._gauge("row_keys", "Keys of records that stand for an edge (source.keyed).")
         self._event_time = self._gauge(
             "event_time_timestamp_seconds",
             "How far event time has come; 0: edges do not expire by it, or not yet.",
@@ -682,6 +684,10 @@ class Metrics:
         """Edges whose times are kept, and how far event time has come."""
         self._window_edges.set(edges)
         self._event_time.set(event_time_seconds)
+
+    def row_keys(self, keys: int) -> None:
+        """So many keys of records stand for an edge."""
+        self._row_keys.set(keys)
 
     def device(self, *, present: bool, programs: int, held_bytes: int, limit_bytes: int) -> None:
         """Whether a device keeps the graph beside the host, how many programs run there, and its memory; limit 0:

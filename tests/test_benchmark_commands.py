@@ -77,6 +77,7 @@ def test_what_a_benchmark_does_not_take_is_found() -> None:
 SMALL = [
     "checkpoint.py --scale 8 --batch 10 --rounds 1",
     "connections.py --connections 3 --rounds 1",
+    "keyed.py --keys 2000 --batch 200",
     "loads.py --edges 2000 --vertices 100",
     "numbering.py --streams '' --scales 8 --rounds 1",
     "order_log.py --epochs 3",

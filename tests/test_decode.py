@@ -788,12 +788,13 @@ def test_a_barrier_holds_no_updates() -> None:
 
 def test_every_reason_is_one_of_the_list() -> None:
     seen = {reason for *_, reason in BAD_RECORDS}
-    of_files, of_schemas, of_windows = (
+    of_files, of_schemas, of_windows, of_keys = (
         {"damaged", "bad-name"},
         {"unknown-schema", "unasked-schema", "bad-schema"},
         {"no-time", "in-future"},
+        {"no-key", "not-one-edge"},
     )
-    assert seen == set(REASONS) - {"internal"} - of_files - of_schemas - of_windows
+    assert seen == set(REASONS) - {"internal"} - of_files - of_schemas - of_windows - of_keys
 
 
 def test_a_failure_inside_is_a_bad_record_too(monkeypatch: pytest.MonkeyPatch) -> None:

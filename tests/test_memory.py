@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from waiting import until
 from graphtide.compute import registry
 from graphtide.compute.engine import Engine
 from graphtide.daemon.engine.follower import Since
+from graphtide.daemon.engine.keyed import KeyedRows
 from graphtide.daemon.engine.pipeline import Pipeline
 from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.engine.vertex_memory import require_vertices
@@ -253,6 +255,32 @@ def test_a_batch_that_finds_no_memory_is_taken_when_there_is_some(system: System
     engine.join(60)
     assert not engine.is_alive()
     assert (graph.n_edges, pipeline.position.offsets) == (1_000_000, {P: 7})
+
+
+def test_an_epoch_that_waits_for_memory_leaves_keys_as_they_were(system: System, graph: Graph) -> None:
+    """A checkpoint that is made meanwhile is of the epoch before."""
+    queue, waited, seen = PreparedQueue(10**7), list[Any](), list[int]()
+    pipeline = pipeline_of(graph, queue, Metrics(), system, waited)
+    keyed = pipeline.keyed = KeyedRows(directed=True)
+    checkpoints: Any = vars(pipeline.checkpoints)
+    checkpoints["go_on"] = lambda: seen.append(len(keyed))
+    n = 1_000_000
+    row_keys = np.arange(2 * n, dtype=np.uint64).reshape(n, 2) | np.uint64(1)
+    item = prepared(edges(n), 1000)
+    queue.put(replace(item, batches=[item.batches[0]._replace(row_keys=row_keys)]))
+    engine = threading.Thread(target=pipeline.run)
+    engine.start()
+    try:
+        until(lambda: len(seen) >= 2)
+        assert not any(seen) and graph.n_edges == 0
+        system.group("a", GIB, 0)
+        until(lambda: waited == [GROWTH, None])
+    finally:
+        pipeline.stop.set()
+        queue.close()
+        engine.join(60)
+    assert not engine.is_alive()
+    assert graph.n_edges == keyed.n_edges == len(keyed) == n
 
 
 def _gives_way(since: Since) -> bool:

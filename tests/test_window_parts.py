@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graphtide.daemon.config.settings import Config
-from graphtide.daemon.engine import edge_times
+from graphtide.daemon.engine import cells
 from graphtide.daemon.engine import window as windows
 from graphtide.daemon.engine.due import AHEAD, BUCKETS, DueEntries
 from graphtide.daemon.engine.edge_times import EdgeTimes
@@ -33,9 +33,9 @@ from graphtide.partition.graph import Graph, NoMemory
 
 def times_table(monkeypatch: pytest.MonkeyPatch, *, in_place: bool) -> EdgeTimes:
     """A small one, in reserved address space or not, so that it grows a few times."""
-    monkeypatch.setattr(edge_times, "CELLS_MIN", 16)
+    monkeypatch.setattr(cells, "CELLS_MIN", 16)
     if not in_place:
-        monkeypatch.setattr(edge_times, "reserve", lambda n_bytes: None)
+        monkeypatch.setattr(cells, "reserve", lambda n_bytes: None)
     return EdgeTimes()
 
 
@@ -52,7 +52,7 @@ def test_times_of_edges_are_those_of_a_dictionary(
         keys, ops = rng.integers(0, 3000, n).astype(np.uint64), (rng.random(n) < 0.7).astype(np.uint8)
         keys[rng.random(n) < 0.01] = 0
         times = rng.integers(0, 1000, n)
-        grows += int(table._shape[0] != table._shape[1])
+        grows += int(table._cells.shape[0] != table._cells.shape[1])
         fresh, taken = list[tuple[int, int]](), list[int]()
         for key, op, time in zip(keys.tolist(), ops.tolist(), times.tolist(), strict=True):
             if op == Op.DELETE:
@@ -75,13 +75,13 @@ def test_times_of_edges_are_those_of_a_dictionary(
 def test_a_table_grows_by_a_few_cells_for_each_edge(monkeypatch: pytest.MonkeyPatch, in_place: bool) -> None:
     """However large it is; and it is never too full, nor larger than edges ask for."""
     table = times_table(monkeypatch, in_place=in_place)
-    moved, advance = list[int](), edge_times._advance
+    moved, advance = list[int](), cells._advance
 
-    def counted(cells: Any, shape: Any, seed: Any, n: int) -> bool:
+    def counted(words: Any, n_words: int, shape: Any, seed: Any, n: int) -> bool:
         moved.append(n)
-        return bool(advance(cells, shape, seed, n))
+        return bool(advance(words, n_words, shape, seed, n))
 
-    monkeypatch.setattr(edge_times, "_advance", counted)
+    monkeypatch.setattr(cells, "_advance", counted)
     insert = np.ones(10, np.uint8)
     for at in range(5000):
         moved.clear()
@@ -94,7 +94,7 @@ def test_a_table_grows_by_a_few_cells_for_each_edge(monkeypatch: pytest.MonkeyPa
     assert known.tolist() == [True] * 50_000 + [False] * 10_000
     assert times[:50_000].tolist() == np.repeat(np.arange(5000), 10).tolist()
     table.ensure(1_000_000)
-    assert table._shape[0] == table._shape[1] > 1_000_000, "what is asked for at once comes at once"
+    assert table._cells.shape[0] == table._cells.shape[1] > 1_000_000, "what is asked for at once comes at once"
     assert np.array_equal(table.of(np.arange(60_000, dtype=np.uint64))[0], times)
 
 
@@ -110,7 +110,7 @@ def test_a_table_that_finds_no_memory_stays_as_it_was(
 ) -> None:
     graphs.append(Graph())
     window = TimeWindow(graphs[0], 10, isolated=False)
-    vars(window._times)["_memory"] = NoMore()
+    vars(window._times._cells)["_memory"] = NoMore()
     before = window.memory_bytes()
     window.make_room(EdgeBatch.of(range(600), range(600)))
     with pytest.raises(NoMemory, match="window"):

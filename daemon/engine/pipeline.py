@@ -18,7 +18,7 @@ import numpy as np
 from ...compute.engine import Engine, ProgramRun
 from ...compute.program import Program, Violation
 from ...gpma.device.card import Card
-from ...gpma.edges import Vertices
+from ...gpma.edges import EdgeBatch, Vertices
 from ...gpma.index.vertex_index import VertexIndex
 from ...ops.metrics import Metrics
 from ...partition.graph import GraphChange, NoMemory, RowsLost
@@ -26,7 +26,7 @@ from ..again import LostDevice
 from ..config.settings import EpochConfig
 from ..failpoints import point
 from ..health import Health
-from ..ingest.prepared import Prepared, PreparedQueue, one_batch
+from ..ingest.prepared import Prepared, PreparedQueue, one_batch, row_keys_of
 from ..ingest.reuse import IdReuse
 from ..memory import MemoryGuard
 from ..records.stream import Progress, offsets_to_wire
@@ -37,6 +37,7 @@ from .auditing import BackgroundAudit
 from .between import BetweenEpochs
 from .follower import Since
 from .host_rows import HostRows
+from .keyed import KeyedRows
 from .rebalancing import Epoch, Rebalancing
 from .recording import Recording
 from .sides import Sides
@@ -118,6 +119,7 @@ class Pipeline:
         rebalancing: Rebalancing | None = None,
         results: Outgoing | None = None,
         window: Window | None = None,
+        keyed: KeyedRows | None = None,
         full_audit: bool = False,
     ) -> None:
         """``source``, ``dead_letters``: how reading goes on, and what was refused by reason, which are shown.
@@ -125,7 +127,7 @@ class Pipeline:
         ``stop``: ends a wait for memory. ``card``: the graph's device, if it has one; ``lost``: the one that
         this start does without; ``host_rows``: which rows the host keeps beside one. ``rebalancing``: who moves
         rows between sides. ``results``: who writes what changed. (None: nobody.) ``window``: what has edges
-        expire; None: nothing.
+        expire; None: nothing. ``keyed``: what keys of records stand for; None: records name their edges.
 
         ``full_audit``: check everything after every epoch.
         """
@@ -153,6 +155,7 @@ class Pipeline:
         self.rebalancing = rebalancing
         self.results = results
         self.window = window
+        self.keyed = keyed
         self.full_audit = full_audit
         self.between = BetweenEpochs(queue.wake)
         self.asked: Callable[[], Mapping[str, Any]] = dict
@@ -305,8 +308,10 @@ class Pipeline:
             self.metrics.stage("queue", started - item.prepared_at)
         self.recording.begin(self.position.offsets, came, in_trouble=lambda: self._publish([], None))
         taken = came if expiring is None else [expiring, *came]
-        batch, vertex_ops = one_batch(taken, weighted=self.graph.weighted, columns=self.graph.columns)
-        updates = len(batch) + (0 if vertex_ops is None else len(vertex_ops))
+        columns = self.graph.columns if self.keyed is None else EdgeBatch.empty
+        records, vertex_ops = one_batch(taken, weighted=self.graph.weighted, columns=columns)
+        batch = records
+        updates = len(records) + (0 if vertex_ops is None else len(vertex_ops))
         applied = started
         runs: list[ProgramRun] = []
         waited = 0.0
@@ -315,6 +320,8 @@ class Pipeline:
         while True:
             try:
                 self._require_vertices(taken[-1].n_vertices)
+                if self.keyed is not None:
+                    batch = self.keyed.settle(records, row_keys_of(taken), self.graph.columns)
                 if self.window is not None:
                     self.window.make_room(batch)
                 with self.gate.apply():
@@ -330,6 +337,8 @@ class Pipeline:
                 break
             except NoMemory as error:
                 self.gate.settle()
+                if self.keyed is not None:
+                    self.keyed.undo()  # a checkpoint that is taken meanwhile is of the epoch before
                 if self.rebalancing is not None and self.rebalancing.make_room(error, updates, tries):
                     self.sides.release()
                     tries += 1
@@ -493,6 +502,9 @@ class Pipeline:
     def _audit(self) -> None:
         if not self.full_audit:
             return
+        if self.keyed is not None and self.keyed.n_edges != self.graph.n_edges:
+            found_edges = f"keys stand for {self.keyed.n_edges} edges, and there are {self.graph.n_edges}"
+            raise AuditFailure(f"epoch {self.position.epoch}: {found_edges}")
         found: dict[str, list[Violation]] = {id: found for id, found in self.engine.audit().items() if found}
         if found:
             raise AuditFailure(f"epoch {self.position.epoch}: {found}")
@@ -505,12 +517,13 @@ class Pipeline:
         if times.size:
             self.metrics.applied_up_to(float(times.max()) / 1000)
         batches = [batch for item in taken for batch in item.batches]
+        unknown = 0 if self.keyed is None else self.keyed.unknown
         if change is not None:
             self.metrics.changes(
                 inserted=change.inserted,
                 overwritten=change.overwritten,
                 deleted=change.deleted,
-                absent=change.absent + sum(batch.unknown for batch in batches),
+                absent=change.absent + sum(batch.unknown for batch in batches) + unknown,
                 slots_moved=change.slots_moved,
             )
             # Ids that are new and dead came and went within the epoch.
@@ -521,6 +534,8 @@ class Pipeline:
                 deleted=change.deleted_vertices.size - passing,
                 absent=change.absent_vertices + sum(batch.unknown_vertices for batch in batches),
             )
+        elif unknown:
+            self.metrics.changes(inserted=0, overwritten=0, deleted=0, absent=unknown, slots_moved=0)
         for run in runs:
             if run.refresh is not None:
                 self.metrics.program_run(
@@ -551,6 +566,8 @@ class Pipeline:
         self.sides.look()
         if self.window is not None:
             self.metrics.window(**self.window.shown())
+        if self.keyed is not None:
+            self.metrics.row_keys(len(self.keyed))
         self.metrics.published(self.position.incarnation, self.position.number)
 
     def memory_bytes(self) -> dict[str, int]:
@@ -562,6 +579,8 @@ class Pipeline:
         sizes["checkpoint"] = self.checkpoints.memory_bytes()
         if self.window is not None:
             sizes["window"] = self.window.memory_bytes()
+        if self.keyed is not None:
+            sizes["row_keys"] = self.keyed.memory_bytes()
         return sizes
 
     def stats(self) -> dict[str, Any]:
@@ -594,6 +613,7 @@ class Pipeline:
             "checkpoint": None if newest is None else self._covered(newest),
             **({} if self.results is None else {"results": self.results.stats()}),
             **({} if self.window is None else {"window": self.window.stats()}),
+            **({} if self.keyed is None else {"keyed": self.keyed.stats()}),
         }
 
     def _covered(self, newest: Newest) -> dict[str, Any]:

@@ -35,11 +35,12 @@ from ..records.encodings import (
 )
 from ..records.event_time import NO_TIME
 from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
-from . import decode_text, matrix_market
+from . import decode_text, matrix_market, row_keys
 from .decode_arrow import decode_arrow
 from .decode_columns import Bad, Reason, Rules, concatenate, finish
 from .decode_debezium import CAPTURED, Changes, json_key
 from .decode_json_lines import is_json_lines, json_lines
+from .decode_keyed import Keyed
 from .decode_records import (
     Edge,
     JsonForm,
@@ -62,6 +63,7 @@ from .decode_text import (
 from .letters import bad_lines, bad_row, bad_value, room_of
 from .named_columns import NamedColumns
 from .registry import Registry, RegistryAway
+from .row_keys import KeyHash
 from .sift import Sifted, bad_parts
 
 REASONS = tuple(reason.value for reason in Reason)
@@ -88,13 +90,14 @@ class Decoder:
         columns: NamedColumns | None = None,
         registry: Registry | None = None,
         compacted: bool = False,
+        keyed: KeyHash | None = None,
     ) -> None:
         """``csv_columns``: the columns of CSV that has no header lines, by our names; ``default_encoding``: of
         records that name none; ``columns``: what producers call them in JSON, header lines and captured tables;
         ``updates_max``: updates in one record; ``line_bytes_max``: bytes in one line;
         ``compiled_from``: from so many bytes of lines on it pays to load the compiled parser; ``registry``: has
         the schemas of records that name theirs; ``compacted``: topics are, so that of changes of tables a
-        tombstone may be all that is left.
+        tombstone may be all that is left. ``keyed``: the key of a record stands for its edge, and is hashed so.
 
         Raises:
             ValueError: an encoding, a column or the delimiter is none.
@@ -106,9 +109,13 @@ class Decoder:
         self._default_encoding = default_encoding
         self._compiled_from = compiled_from
         self._delimiter = csv_delimiter
+        self._keyed = None if keyed is None else Keyed(keyed, vertex_ids)
+        if columns is not None:
+            columns = replace(columns, keyed=keyed is not None)
         self._columns = columns
         self._json = JsonForm(plain_edge if columns is None else columns.edge, one_each)
-        self._changes = Changes(CAPTURED if columns is None else columns, compacted=compacted)
+        names = CAPTURED if columns is None else columns
+        self._changes = Changes(names, compacted=compacted, keyed=keyed is not None)
         self._registered = Registered(registry, columns, self._changes)
         self._fixed_layout: LineLayout | None = None
         if csv_columns:
@@ -142,6 +149,8 @@ class Decoder:
             some = [*group]
             encoding = given or self._default_encoding
             of_few = encoding in REGISTERED or (encoding in OBJECTS | LINES and partition.number is not None)
+            if self._keyed is not None:
+                of_few = encoding in OBJECTS | REGISTERED
             if of_few and refused is None:
                 for piece in pieces(some):
                     decoded += self._run(piece, encoding) if len(piece) > 1 else [self.decode(piece[0])]
@@ -182,6 +191,9 @@ class Decoder:
         if record.refused is not None:
             return Decoded(record, None, (record.refused,))
         try:
+            encoding = record.encoding or self._default_encoding
+            if self._keyed is not None and encoding != BARRIER:
+                return self._by_key(self._keyed, [record], encoding)
             return self._tombstone(record) if value is None else self._decode(record, value)
         except Bad as bad:
             return Decoded(record, None, (bad_value(record, bad),))
@@ -202,6 +214,9 @@ class Decoder:
 
     def _objects_together(self, records: Sequence[RawRecord], encoding: str) -> Iterator[Decoded]:
         """Records of a registry; of JSON all but those of several lines, or many updates."""
+        if self._keyed is not None:
+            yield self._by_key(self._keyed, records, encoding)
+            return
         events = encoding in PLACED_BY_KEY
         made: list[list[Edge] | Bad] = []
         alone: dict[int, Decoded] = {}
@@ -220,6 +235,32 @@ class Decoder:
             if row in alone:
                 yield alone[row]
             begin = row + 1
+
+    def _by_key(self, keyed: Keyed, records: Sequence[RawRecord], encoding: str) -> Decoded:
+        """Records of one partition whose keys stand for edges.
+
+        Raises:
+            Bad: none of this encoding can be used.
+        """
+        keyed.require_one_edge(encoding)
+        events = encoding in PLACED_BY_KEY
+        if encoding in REGISTERED:
+            made = self._registered.edges(records, events=events)
+        else:
+            made = [self._one_edge(keyed, record, events=events) for record in records]
+        return self._together(records, [*map(keyed.of, records, made)])
+
+    def _one_edge(self, keyed: Keyed, record: RawRecord, *, events: bool) -> list[Edge] | Bad:
+        """The edge that a record of JSON stands for, none where it has no value, or why it is bad."""
+        if record.value is None:
+            return []
+        try:
+            document = load_json(record.value)
+            if events:
+                return self._changes.edges(document, partial(json_key, record.key))
+            return keyed.one(self._json.read(document))
+        except Bad as bad:
+            return bad
 
     def _object(self, record: RawRecord, *, events: bool) -> list[Edge] | Bad | Decoded:
         """The edge objects that a record of JSON stands for, or why it is bad; of one of several lines, or many
@@ -246,6 +287,9 @@ class Decoder:
             for edge in () if isinstance(edges, Bad) else edges:
                 edge.setdefault("ts", self._time_of(record))
         block, bad = one_block(made, self._rules)
+        if block is not None and self._keyed is not None:
+            refused = {row for row, _ in bad}
+            block = self._keyed.named(block, [one for row, one in enumerate(records) if row not in refused])
         letters = [bad_value(records[row], why) for row, why in bad]
         return self._finished(records, [] if block is None else [block], letters)
 
@@ -411,8 +455,11 @@ def _internal(error: Exception) -> Bad:
     return Bad(Reason.INTERNAL, f"{type(error).__name__}: {error}"[:500])
 
 
-def warm_up(vertex_ids: Literal["int", "string"] = "int", *, registry: bool = False) -> None:
-    """Compile what decoding needs, or load it from the cache. ``registry``: also records of a registry."""
+def warm_up(vertex_ids: Literal["int", "string"] = "int", *, registry: bool = False, keyed: bool = False) -> None:
+    """Compile what decoding needs, or load it from the cache. ``registry``: also records of a registry; ``keyed``:
+    and keys."""
+    if keyed:
+        row_keys.warm_up()
     if vertex_ids == "int":
         from . import decode_compiled
 

@@ -10,7 +10,7 @@ import contextlib
 import re
 import reprlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -53,6 +53,10 @@ class Reason(StrEnum):
     """An operation on a vertex that names a dst as well."""
     BAD_CHANGE = "bad-change"
     """A change of a table that does not say which edges it is about."""
+    NO_KEY = "no-key"
+    """A record without a key, where keys stand for edges."""
+    NOT_ONE_EDGE = "not-one-edge"
+    """A record that holds many edges, or is of an encoding that does, where its key stands for one."""
     UNKNOWN_SCHEMA = "unknown-schema"
     """The registry knows no schema of this id."""
     UNASKED_SCHEMA = "unasked-schema"
@@ -336,6 +340,11 @@ def finish(block: UpdateBlock, rules: Rules) -> tuple[UpdateBlock | None, int]:
     if not rules.drop_self_loops:
         return (block if len(block) else None), 0
     loops = equal_ids(block.src, block.dst) & ~on_vertices(block.ops)
+    if block.row_keys is not None:
+        # A key that stands for a loop stands for no edge, and for the one before no more.
+        loops &= block.ops == Op.INSERT
+        ops = np.where(loops, np.uint8(Op.DELETE), block.ops)
+        return (replace(block, ops=ops) if len(block) else None), int(np.count_nonzero(loops))
     dropped = int(np.count_nonzero(loops))
     kept = select(block, ~loops) if dropped else block
     return (kept if len(kept) else None), dropped
@@ -350,6 +359,7 @@ def select(block: UpdateBlock, mask: npt.NDArray[np.bool_]) -> UpdateBlock:
         block.ops[mask],
         None if block.weights is None else block.weights[mask],
         ts if isinstance(ts, int) else ts[mask],
+        None if block.row_keys is None else block.row_keys[mask],
     )
 
 

@@ -25,10 +25,12 @@ _WHOLE_ROWS = "the table must log whole rows (REPLICA IDENTITY FULL), or src and
 class Changes:
     """What the changes of a table do to the graph whose edges are its rows."""
 
-    def __init__(self, names: NamedColumns, *, compacted: bool = False) -> None:
+    def __init__(self, names: NamedColumns, *, compacted: bool = False, keyed: bool = False) -> None:
         """``names``: of the columns, or of paths in them; the operation is the event's own. ``compacted``: a
-        tombstone may be all that is left of a key: it deletes the edge."""
-        self.compacted = compacted
+        tombstone may be all that is left of a key: it deletes the edge. ``keyed``: what went is known by the key
+        of the record, so no row before is looked at."""
+        self.compacted = compacted and not keyed
+        self._keyed = keyed
         self._rows = NamedColumns(names.src, names.dst, None, names.weight, names.ts, lenient=names.lenient)
 
     @property
@@ -89,6 +91,8 @@ class Changes:
 
     def _updated(self, event: dict[str, Any], key: Callable[[], Any]) -> list[dict[str, Any]]:
         new = self._inserted(event)
+        if self._keyed:
+            return [new]
         old = self._old_ends(event)
         if old is None:
             # Without the old row the ends are the same if they are the key: a row of another key is
@@ -104,6 +108,8 @@ class Changes:
         return [{"op": "delete", **old}, new]
 
     def _deleted(self, event: dict[str, Any], key: Callable[[], Any]) -> dict[str, Any]:
+        if self._keyed:
+            return {"op": "delete"}
         ends = self._old_ends(event) or self._ends_of_key(key)
         if ends is None:
             raise Bad(Reason.BAD_CHANGE, f"a delete without the ends of the edge: {_WHOLE_ROWS}")

@@ -25,7 +25,8 @@ class DenseBatch(NamedTuple):
 
     ``vertices``: the operations on vertices, None where there are none. Deletions that named a vertex which
     never existed are left out, and counted: ``unknown`` of edges, ``unknown_vertices`` of vertices. ``times``: of
-    the edge updates, int64 or one for all, in milliseconds since 1970.
+    the edge updates, int64 or one for all, in milliseconds since 1970. ``row_keys``: of these, too, as in a block;
+    of deletes the edge is 0 then.
     """
 
     edges: EdgeBatch
@@ -33,6 +34,7 @@ class DenseBatch(NamedTuple):
     unknown: int = 0
     unknown_vertices: int = 0
     times: IntColumn | int = 0
+    row_keys: npt.NDArray[np.uint64] | None = None
 
     @property
     def updates(self) -> int:
@@ -52,7 +54,7 @@ def dense_batch(block: UpdateBlock, index: VertexIndex) -> DenseBatch:
     """
     if _names_vertices(block):
         return _with_vertex_ops(block, index)
-    keys, known = _keys(block.src, block.dst, block.ops, index)
+    keys, known = _keys(block.src, block.dst, block.ops, index, named=block.row_keys is None)
     return _known(block, keys, known)
 
 
@@ -67,7 +69,8 @@ def dense_batches(blocks: Sequence[UpdateBlock], index: VertexIndex) -> list[Den
             batches.append(dense_batch(some[0], index))
             continue
         ids = (concatenate_ids([block.src for block in some]), concatenate_ids([block.dst for block in some]))
-        keys, known = _keys(*ids, np.concatenate([block.ops for block in some]), index)
+        named = some[0].row_keys is None
+        keys, known = _keys(*ids, np.concatenate([block.ops for block in some]), index, named=named)
         begin = 0
         for block in some:
             part = slice(begin, begin := begin + len(block))
@@ -97,15 +100,22 @@ def _names_vertices(block: UpdateBlock) -> bool:
     return int(block.ops.max(initial=0)) > Op.INSERT
 
 
-def _keys(src: IdColumn, dst: IdColumn, ops: Ops, index: VertexIndex) -> tuple[Keys, npt.NDArray[np.bool_] | None]:
-    """The keys of these updates of edges, and where both ends are known; None: everywhere. Inserts make theirs."""
+def _keys(
+    src: IdColumn, dst: IdColumn, ops: Ops, index: VertexIndex, *, named: bool
+) -> tuple[Keys, npt.NDArray[np.bool_] | None]:
+    """The keys of these updates of edges, and where both ends are known; None: everywhere. Inserts make theirs.
+
+    ``named``: deletes name their edges; else the keys of these are 0.
+    """
     inserts = ops == Op.INSERT
     if inserts.all():
         return pack(*_inserted(index, src, dst)), None
     there, gone = np.flatnonzero(inserts), np.flatnonzero(~inserts)
-    ends = np.empty(ops.size, np.uint32), np.empty(ops.size, np.uint32)
+    ends = np.zeros(ops.size, np.uint32), np.zeros(ops.size, np.uint32)
     for column, made in zip(ends, _inserted(index, src[there], dst[there]), strict=True):
         column[there] = made
+    if not named:
+        return pack(*ends), None
     for column, ids in zip(ends, (src, dst), strict=True):
         column[gone] = index.lookup(ids[gone])
     known = (ends[0] != NO_VERTEX) & (ends[1] != NO_VERTEX)
@@ -115,7 +125,8 @@ def _keys(src: IdColumn, dst: IdColumn, ops: Ops, index: VertexIndex) -> tuple[K
 def _known(block: UpdateBlock, keys: Keys, known: npt.NDArray[np.bool_] | None) -> DenseBatch:
     """A block of edges with these keys, those that are known."""
     if known is None:
-        return DenseBatch(EdgeBatch(keys, block.ops, block.weights), times=block.timestamps_ms)
+        edges = EdgeBatch(keys, block.ops, block.weights)
+        return DenseBatch(edges, times=block.timestamps_ms, row_keys=block.row_keys)
     weights = None if block.weights is None else block.weights[known]
     batch = EdgeBatch(keys[known], block.ops[known], weights)
     return DenseBatch(batch, unknown=int(known.size - len(batch)), times=_times_at(block, known))

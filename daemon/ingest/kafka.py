@@ -44,6 +44,7 @@ from .topic_settings import (
     compaction_problem,
     read_topic_settings,
     retention_problem,
+    tombstone_problem,
 )
 
 log = logging.getLogger(__name__)
@@ -299,6 +300,7 @@ class KafkaSource:
         discovery_s: float = 5.0,
         connect_timeout_s: float = 10.0,
         compacted: Literal["refuse", "accept"] = "refuse",
+        keyed: bool = False,
         reach_s: float = 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -317,6 +319,7 @@ class KafkaSource:
             discovery_s: how often topics are described, which also finds outages (default 5 s).
             connect_timeout_s: how long ``identity`` waits for the cluster (default 10 s).
             compacted: whether topics of which Kafka deletes older records of a key are refused (default).
+            keyed: whether keys of records stand for edges: then topics may be compacted (default: not).
             reach_s: how far back checkpoints reach: a topic that keeps records for less is warned of.
             clock: seconds since 1970.
         """
@@ -329,6 +332,7 @@ class KafkaSource:
         self.records_max = records_max
         self.connect_timeout_s = connect_timeout_s
         self.compacted = compacted
+        self.keyed = keyed
         self.reach_s = reach_s
         self.clock = clock
         self._overseer = _Overseer(self.servers, self.topics, f"graphtide-{name}", self.client, discovery_s)
@@ -417,11 +421,13 @@ class KafkaSource:
                 self._check_topic(name, topic.settings)
 
     def _check_topic(self, name: str, settings: TopicSettings) -> None:
-        if problem := compaction_problem(name, settings):
+        if not self.keyed and (problem := compaction_problem(name, settings)):
             if self.compacted == "refuse":
                 raise ConfigError(f'{problem}; then set source.compacted = "accept"', {"topic": name})
             log.warning("%s", problem)
         if problem := retention_problem(name, settings, self.reach_s):
+            log.warning("%s", problem)
+        if self.keyed and (problem := tombstone_problem(name, settings, self.reach_s)):
             log.warning("%s", problem)
 
     def close(self) -> None:

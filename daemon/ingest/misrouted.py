@@ -35,6 +35,8 @@ class PlacementSample:
         by_topic: dict[str, list[tuple[RawRecord, UpdateBlock]]] = {}
         for item in decoded:
             placed = item.record.partition.number is not None and item.record.encoding not in PLACED_BY_KEY
+            # Where keys of records name rows, producers place records by them.
+            placed &= item.block is None or item.block.row_keys is None
             if placed and item.block is not None and len(item.block):
                 by_topic.setdefault(item.record.partition.name, []).append((item.record, item.block))
         total = 0

@@ -24,7 +24,8 @@ class NamedColumns:
     """Names of columns; in objects they are paths, whose parts are separated by dots.
 
     ``op``, ``weight``, ``ts``: None where a producer has none. ``op_values``: what it writes for which operation;
-    empty: the operations' own names. ``lenient``: a weight that is not there is 1.0.
+    empty: the operations' own names. ``lenient``: a weight that is not there is 1.0. ``keyed``: of a deletion
+    nothing else is read: the record's key says what goes.
     """
 
     src: str = "src"
@@ -34,6 +35,7 @@ class NamedColumns:
     ts: str | None = None
     op_values: Mapping[str, str] = field(default_factory=dict)
     lenient: bool = False
+    keyed: bool = False
 
     def edge(self, document: dict[str, Any]) -> dict[str, Any]:
         """An object as an edge object of our own names; its values are as they were, but for the operation.
@@ -44,6 +46,8 @@ class NamedColumns:
         column, read = "op", self._read
         try:
             op = "insert" if self.op is None else self._op(read["op"](document))
+            if self.keyed and op == "delete":
+                return {"op": op}
             column = "src"
             edge = {"op": op, "src": read["src"](document)}
             if op == "insert" or not columns.on_a_vertex(op):

@@ -155,6 +155,12 @@ def one_batch(
     return edges, _concatenated_vertex_ops(dense)
 
 
+def row_keys_of(prepared: Sequence[Prepared]) -> npt.NDArray[np.uint64]:
+    """uint64[n, 2]: the keys of the edge updates in ``one_batch``, where keys of records name rows."""
+    found = [batch.row_keys for item in prepared for batch in item.batches if batch.row_keys is not None]
+    return np.concatenate(found) if found else np.empty((0, 2), np.uint64)
+
+
 def times_of(prepared: Sequence[Prepared]) -> npt.NDArray[np.int64]:
     """int64[n]: the times of the edge updates in ``one_batch``, milliseconds since 1970."""
     batches = [batch for item in prepared for batch in item.batches]

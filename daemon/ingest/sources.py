@@ -47,6 +47,7 @@ def make_source(config: Config) -> Source:
         client=source.client_options(),
         fetch_bytes_max=source.fetch_bytes_max,
         compacted=source.compacted,
+        keyed=source.keyed,
         reach_s=config.checkpoint.reach(),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 
-_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes")
+_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
 
 FAST_BYTES_PER_S = 100e6
 """Faster than a partition is written to, as a rule: what would need more to be lost is not warned of."""
@@ -18,11 +18,12 @@ FAST_BYTES_PER_S = 100e6
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
     """How Kafka deletes records of a topic: by key (compaction), by age in seconds, and of each partition what is
-    over a size (None: never)."""
+    over a size (None: never); and for how many seconds, at least, compaction leaves tombstones."""
 
     compacted: bool
     retention_s: float | None
     retention_bytes: int | None = None
+    tombstones_s: float = 86_400.0
 
 
 def read_topic_settings(admin: Any, topics: Iterable[str]) -> dict[str, TopicSettings]:
@@ -71,6 +72,16 @@ def retention_problem(topic: str, settings: TopicSettings, reach_s: float) -> st
     )
 
 
+def tombstone_problem(topic: str, settings: TopicSettings, reach_s: float) -> str | None:
+    """Why a restart may miss that the edges of keys were removed, or None. ``reach_s``: as above."""
+    if not settings.compacted or settings.tombstones_s > reach_s:
+        return None
+    return (
+        f"topic {topic} keeps tombstones for {settings.tombstones_s:g} s (delete.retention.ms), and checkpoints "
+        f"reach back {reach_s:g} s: after a crash edges that were removed may stay"
+    )
+
+
 def beginning_problem(partition: str, begin: int) -> str | None:
     """What reading a partition from its beginning misses, or None."""
     if begin == 0:
@@ -80,10 +91,12 @@ def beginning_problem(partition: str, begin: int) -> str | None:
 
 def _settings(values: dict[str, Any]) -> TopicSettings:
     policies = {policy.strip() for policy in values["cleanup.policy"]["value"].split(",")}
-    retention_ms, retention_bytes = (int(values[key]["value"]) for key in ("retention.ms", "retention.bytes"))
+    names = "retention.ms", "retention.bytes", "delete.retention.ms"
+    retention_ms, retention_bytes, tombstones_ms = (int(values[name]["value"]) for name in names)
     deletes = "delete" in policies
     return TopicSettings(
         "compact" in policies,
         retention_ms / 1000 if deletes and retention_ms >= 0 else None,
         retention_bytes if deletes and retention_bytes >= 0 else None,
+        tombstones_ms / 1000,
     )

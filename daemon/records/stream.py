@@ -149,7 +149,8 @@ class UpdateBlock:
     """Decoded updates in order: columns of one length n.
 
     ``src``, ``dst``: int64[n] or string columns; ``ops``: uint8[n]; ``weights``: float32[n] or None (all 1.0);
-    ``timestamps_ms``: int64[n] or one number for all.
+    ``timestamps_ms``: int64[n] or one number for all. ``row_keys``: where keys of records name rows, uint64[n, 2]:
+    an insert says which edge its key stands for from now on; a delete, that it is none, and its ends mean nothing.
     """
 
     src: IdColumn
@@ -157,6 +158,7 @@ class UpdateBlock:
     ops: Ops
     weights: Weights | None
     timestamps_ms: npt.NDArray[np.int64] | int
+    row_keys: npt.NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         return int(self.ops.size)

@@ -54,10 +54,11 @@ class Checkpoint:
 
     ``arrays`` are named ``graph/...`` (``keys``, ``weights``, and ``dead``, the dense ids of deleted vertices),
     ``index/...``, ``program/<id>/...``, ``source/state`` (bytes that belong to ``offsets``), and, where edges
-    expire, ``window/keys`` (between dense vertices) and what belongs to them; ``programs`` maps each program id to
-    what it was made from, so that a state is only given to the same program again; ``identity`` is what must be
-    the same at restart (source and graph settings); ``offsets`` are in wire form. ``format`` is that of the
-    checkpoint that it was read from.
+    expire, ``window/keys`` (between dense vertices) and what belongs to them, and, where keys of records stand for
+    edges, ``keyed/rows``, ``keyed/edges`` (between dense vertices) and ``keyed/secret``; ``programs`` maps each
+    program id to what it was made from, so that a state is only given to the same program again; ``identity`` is
+    what must be the same at restart (source and graph settings); ``offsets`` are in wire form. ``format`` is that
+    of the checkpoint that it was read from.
     """
 
     epoch: tuple[int, int]

@@ -52,6 +52,14 @@ class KeptWindow(Protocol):
         ...
 
 
+class KeptRows(Protocol):
+    """What a checkpoint keeps of what keys of records stand for, of the present epoch."""
+
+    def arrays(self) -> dict[str, Array]:
+        """Columns, by names of their own."""
+        ...
+
+
 class Buffers:
     """Copies of named arrays, in memory that is kept from one checkpoint to the next.
 
@@ -161,14 +169,17 @@ class Checkpointer:
         facts: Callable[[], Mapping[str, Any]] = dict,
         requested: RequestedCheckpoints | None = None,
         window: KeptWindow | None = None,
+        keyed: KeptRows | None = None,
     ) -> None:
         """``programs``: those whose state belongs to the present epoch. ``on_checkpoint`` gets the offsets.
 
         ``source_state``: what the source has a checkpoint keep beside them. ``newest``: the checkpoint that the
         graph was made from. ``facts``: what one of the present epoch is to say besides, as JSON can.
         ``requested``: those that are to be made before they are due. ``window``: the times of edges that expire.
+        ``keyed``: what keys of records stand for.
         """
         self.window = window
+        self.keyed = keyed
         self.facts = facts
         self.graph = graph
         self.index = index
@@ -339,6 +350,8 @@ class Checkpointer:
             facts["window"] = self.window.facts()
             self.graph.host.memory.require(self.window.memory_bytes())  # about what its columns take
             arrays |= {f"window/{name}": array for name, array in self.window.arrays().items()}
+        if self.keyed is not None:
+            arrays |= {f"keyed/{name}": array for name, array in self.keyed.arrays().items()}
         checkpoint = Checkpoint(
             epoch=epoch,
             offsets=offsets_to_wire(offsets),

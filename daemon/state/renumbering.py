@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import EdgeList, Vertices, destinations, pack, sources
+from ...gpma.edges import EdgeList, Keys, Vertices, destinations, pack, sources
 from ...gpma.index.vertex_index import state_of
 from ...partition import numbering
 from ...partition.graph import Graph
@@ -78,6 +78,7 @@ def renumbered(checkpoint: Checkpoint, order: Vertices, graph: Graph) -> Checkpo
     if edges.weights is not None:
         arrays["graph/weights"] = edges.weights
     arrays |= _window(checkpoint, order)
+    arrays |= _keyed(checkpoint, order)
     facts = {**checkpoint.facts, "n_vertices": order.size}
     return replace(checkpoint, arrays=arrays, facts=facts, programs={})
 
@@ -87,11 +88,23 @@ def _window(checkpoint: Checkpoint, order: Vertices) -> dict[str, npt.NDArray[An
     first."""
     arrays = {name: array for name, array in checkpoint.arrays.items() if name.startswith("window/")}
     if arrays:
-        place = np.zeros(checkpoint.facts["n_vertices"], np.uint32)
-        place[order] = np.arange(order.size, dtype=np.uint32)
-        keys = arrays["window/keys"]
-        arrays["window/keys"] = pack(place[sources(keys)], place[destinations(keys)])
+        arrays["window/keys"] = _placed(arrays["window/keys"], checkpoint, order)
     return arrays
+
+
+def _keyed(checkpoint: Checkpoint, order: Vertices) -> dict[str, npt.NDArray[Any]]:
+    """What keys of records stand for, where these name rows."""
+    arrays = {name: array for name, array in checkpoint.arrays.items() if name.startswith("keyed/")}
+    if arrays:
+        arrays["keyed/edges"] = _placed(arrays["keyed/edges"], checkpoint, order)
+    return arrays
+
+
+def _placed(keys: Keys, checkpoint: Checkpoint, order: Vertices) -> Keys:
+    """Edges, none of a dead vertex, between the vertices in this order."""
+    place = np.zeros(checkpoint.facts["n_vertices"], np.uint32)
+    place[order] = np.arange(order.size, dtype=np.uint32)
+    return pack(place[sources(keys)], place[destinations(keys)])
 
 
 def _edges(checkpoint: Checkpoint) -> EdgeList:

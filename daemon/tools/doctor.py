@@ -364,6 +364,7 @@ def _topic(config: Config, consumer: Any, topic: str, options: dict[str, Any]) -
         compaction_problem,
         read_topic_settings,
         retention_problem,
+        tombstone_problem,
     )
 
     name = f"topic {topic}"
@@ -375,7 +376,12 @@ def _topic(config: Config, consumer: Any, topic: str, options: dict[str, Any]) -
         hint = "let this user describe its configs"
         yield Finding(name, "warn", "its settings cannot be seen, so whether it is compacted is not known", hint)
     else:
-        if problem := compaction_problem(topic, settings):
+        problem = compaction_problem(topic, settings)
+        if problem and config.source.keyed:
+            yield Finding(name, "ok", "it is compacted, and keys stand for edges (source.keyed)")
+            if lost := tombstone_problem(topic, settings, config.checkpoint.reach()):
+                yield Finding(name, "warn", lost, "raise delete.retention.ms of the topic")
+        elif problem:
             accepted = config.source.compacted == "accept"
             hint = 'set cleanup.policy=delete; only where keys are edges source.compacted = "accept"'
             yield Finding(name, "warn" if accepted else "fail", problem, "" if accepted else hint)

@@ -57,11 +57,14 @@ def load_files(config: Config, files: Sequence[Path], offsets: Offsets, *, json:
     """``graphtide load``: write the first checkpoint and print what is in it. Returns the exit code.
 
     Raises:
+        ConfigError: keys of records stand for edges, which files do not have.
         CheckpointError: there are checkpoints already.
         SourceUnavailable: the source, which the checkpoint must name, does not answer.
         BadInput: a file cannot be read, holds deletions of vertices, or they hold no updates.
         OSError: the checkpoint could not be written; there is none then.
     """
+    if config.source.keyed:
+        raise ConfigError("source.keyed: files cannot be loaded, since nobody knows the keys of their edges")
     with closing(CheckpointStore(config.checkpoint.path, keep=config.checkpoint.keep)) as store:
         if store.names():
             where = f"checkpoint.path = {str(store.path)!r}"

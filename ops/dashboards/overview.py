@@ -188,11 +188,13 @@ PROGRAMS = (
 GRAPH = (
     PanelSpec(
         "Size",
-        "Vertices and edges; dense ids of deleted vertices, which others get once they are a share of all.",
+        "Vertices and edges; dense ids of deleted vertices, which others get once they are a share of all; keys "
+        "that stand for edges.",
         "short",
         (
             Query(f"sum({series('vertices')})", "vertices"),
             Query(f"sum({series('edges')})", "edges"),
+            Query(f"sum({series('row_keys')})", "keys"),
             Query(f"sum({series('dead_vertices')})", "deleted vertices"),
         ),
     ),
