@@ -87,6 +87,12 @@ def first_at(keys: npt.NDArray[Any], begin: Int, end: Int, key: Int) -> Int:
 
 
 @uncounted
+def entries_of(out: RowView, in_: RowView, both: bool, v: Int) -> Int:
+    """How many entries the rows of v have that are read: ``both``, or its out-row alone."""
+    return np.int64(out.degrees[v]) + (np.int64(in_.degrees[v]) if both else np.int64(0))
+
+
+@uncounted
 @spliced
 def list_links(out: RowView, in_: RowView, both: bool, u: Int, tails: Vertices, row: Vertices, arcs: Arcs) -> Int:
     """The links of u as the graph has them: their other ends to ``row``, ascending, their arcs to ``arcs``.

@@ -21,7 +21,7 @@ from results_readers import FilesReader, read_up_to, require_answers
 from running import Daemon
 from scipy.sparse import csgraph
 from test_kill import check_answers
-from test_results_daemon import settled, vertices_of
+from test_results_daemon import settled
 from waiting import PATIENCE_S, until
 
 from graphtide import Client
@@ -171,6 +171,6 @@ def test_rows_move_while_it_is_killed_and_nothing_is_lost_or_doubled(
         check_answers(asked, history.final())
         reader = FilesReader(daemon.folder / "results")
         read_up_to(reader, asked.programs().epoch)
-        require_answers(asked, reader.known, vertices_of(history), ("hops", "components"))
+        require_answers(asked, reader.known, history.vertices, ("hops", "components"))
     assert daemon.stop() == 0, daemon.log_tail()
     assert "Traceback" not in daemon.log.read_text()

@@ -680,7 +680,7 @@ def test_records_in_a_spool(registry: SchemaRegistry, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", ["operations.md", "protocol.md"])
 def test_examples_are_settings(page: str) -> None:
     text = (Path(__file__).resolve().parents[1] / "docs" / page).read_text("utf-8")
-    found = [block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "registry" in block]
+    found = [block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "[source.registry]" in block]
     assert found
     for block in found:
         config = from_tables(tomllib.loads(block))

@@ -17,7 +17,7 @@ from ...gpma.edges import NO_VERTEX, Int, Offsets, Vertices
 from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted
 from ...gpma.rows import RowView
 from ...gpma.team import at_most, share
-from ..links import Arcs, list_links
+from ..links import Arcs, entries_of, list_links
 from ..ordering import Order, push_back
 from .waves import take_away
 
@@ -63,13 +63,6 @@ def listed(reader: Reader, v: Int) -> Int:
 
 
 @uncounted
-def entries_of(reader: Reader, v: Int) -> Int:
-    """How many entries are read to list the links of v."""
-    entries = np.int64(reader.out.degrees[v])
-    return entries + np.int64(reader.in_.degrees[v]) if reader.both else entries
-
-
-@uncounted
 def is_later(cores: Cores, order: Order, v: Int, u: Int) -> bool:
     """Whether v comes behind u in the order of all vertices."""
     mine, its = cores.core[u], cores.core[v]
@@ -85,8 +78,7 @@ def peel(cores, order, out, in_, both, n, most, crew):  # type: ignore[no-untype
     """
     offsets = np.zeros(n + 1, np.int64)
     for v in range(n):
-        entries = np.int64(out.degrees[v]) + (np.int64(in_.degrees[v]) if both else np.int64(0))
-        offsets[v + 1] = offsets[v] + entries
+        offsets[v + 1] = offsets[v] + entries_of(out, in_, both, v)
     heads, sizes = np.empty(offsets[n], np.uint32), np.empty(n, np.uint32)
     cursor = np.zeros(1, np.int64)
     share(at_most(crew, n // _ROWS + 1), _copy_pieces, (out, in_, both, n, most, offsets, heads, sizes, cursor))
@@ -136,7 +128,7 @@ def audit(
     read = np.int64(0)
     for v in range(begin, end):
         size = listed(reader, v)
-        read += entries_of(reader, v)
+        read += entries_of(reader.out, reader.in_, reader.both, v)
         after: Int = np.int64(0)
         high: Int = np.int64(0)
         flags = 0

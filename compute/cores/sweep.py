@@ -33,9 +33,9 @@ import numpy.typing as npt
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Int, Vertices
 from ...gpma.intrinsics import uncounted
 from ...gpma.vertex_columns import grown
-from ..links import Links, first_at
+from ..links import Links, entries_of, first_at
 from ..ordering import Order, keep_within, push_back, push_front, put_behind, unlink
-from .peel import Cores, Reader, entries_of, is_later, listed
+from .peel import Cores, Reader, is_later, listed
 from .waves import take_away
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -210,7 +210,7 @@ def _log(cores: Cores, scratch: Scratch, v: Int) -> None:
 def _list(reader: Reader, links: Links, scratch: Scratch, v: Int, overlay: Int) -> Int:
     """List the links of v to ``reader.row``, in any order: how many there are. ``overlay``: which others."""
     n = listed(reader, v)
-    scratch.counts[N_READ] += entries_of(reader, v)
+    scratch.counts[N_READ] += entries_of(reader.out, reader.in_, reader.both, v)
     if overlay == AS_IT_IS:
         return n
     keys, row = links.keys, reader.row
@@ -625,7 +625,7 @@ def entries_above(order: Order, reader: Reader, level: Int, degeneracy: Int, bou
     for k in range(level, degeneracy + 1):
         v = order.first[k]
         while v != NO_VERTEX:
-            entries += entries_of(reader, v)
+            entries += entries_of(reader.out, reader.in_, reader.both, v)
             if entries > bound:
                 return entries
             v = order.following[v]

@@ -24,7 +24,8 @@ from ...gpma.intrinsics import uncounted
 from ...gpma.rows import RowView, runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
-from .vote import TABLE_MIN, Table, elected, entries_of, fits, new_table
+from ..links import entries_of
+from .vote import TABLE_MIN, Table, elected, fits, new_table
 
 # How many arcs or vertices a thread takes at a time, how many of those that it asks it collects before it lists
 # them, and how many entries of rows are worth sharing.

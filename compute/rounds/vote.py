@@ -55,12 +55,6 @@ def fits(table: Table, entries: Int) -> bool:
 
 
 @uncounted
-def entries_of(out: RowView, in_: RowView, both: bool, v: Int) -> Int:
-    """How many entries the rows of v have that are read."""
-    return np.int64(out.degrees[v]) + (np.int64(in_.degrees[v]) if both else np.int64(0))
-
-
-@uncounted
 def elected(
     out: RowView, in_: RowView, both: bool, v: Int, labels: Vertices, table: Table, order: IdOrder
 ) -> tuple[Int, Int]:

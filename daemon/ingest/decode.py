@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ...partition.weights import WeightDomain
 from ..records.barrier import barrier_id
@@ -35,7 +35,7 @@ from ..records.encodings import (
 )
 from ..records.event_time import NO_TIME
 from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
-from . import decode_text, matrix_market, row_keys
+from . import decode_text, matrix_market
 from .decode_arrow import decode_arrow
 from .decode_columns import Bad, Reason, Rules, concatenate, finish
 from .decode_debezium import CAPTURED, Changes, json_key
@@ -63,8 +63,10 @@ from .decode_text import (
 from .letters import bad_lines, bad_row, bad_value, room_of
 from .named_columns import NamedColumns
 from .registry import Registry, RegistryAway
-from .row_keys import KeyHash
 from .sift import Sifted, bad_parts
+
+if TYPE_CHECKING:  # compiled, and few need it
+    from .row_keys import KeyHash
 
 REASONS = tuple(reason.value for reason in Reason)
 """Every reason code that a ``BadRecord`` may carry."""
@@ -459,6 +461,8 @@ def warm_up(vertex_ids: Literal["int", "string"] = "int", *, registry: bool = Fa
     """Compile what decoding needs, or load it from the cache. ``registry``: also records of a registry; ``keyed``:
     and keys."""
     if keyed:
+        from . import row_keys
+
         row_keys.warm_up()
     if vertex_ids == "int":
         from . import decode_compiled

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..records.encodings import OBJECTS, REGISTERED
 from ..records.stream import RawRecord, UpdateBlock
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason
 from .decode_records import Edge
-from .row_keys import KeyHash
+
+if TYPE_CHECKING:  # compiled, and few need it
+    from .row_keys import KeyHash
 
 _NO_KEY = "a record without a key, where keys stand for edges (source.keyed)"
 _NO_OP = "op names a vertex; where keys stand for edges (source.keyed), it is insert or delete"
