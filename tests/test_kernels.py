@@ -11,6 +11,7 @@ import logging
 import os
 import pickle
 import pkgutil
+import re
 import shutil
 import signal
 import subprocess
@@ -94,7 +95,10 @@ def test_what_the_first_start_compiles_the_second_one_finds(
         daemon.stop()
         first = daemon.log.read_text()
         assert f"compiling kernels for this machine, once ({kernels.ELSEWHERE})" in first
-        assert "parts, " in first, "no progress was logged"
+        took = re.search(r"kernels are ready after ([\d.]+) s", first)
+        assert took is not None
+        if float(took[1]) > 2 * kernels.REPORT_SECONDS:  # fewer kernels may be ready before the first word of it
+            assert "parts, " in first, "no progress was logged"
         after_first = compiled(cold)
         assert len(after_first) > 80
         daemon.start()

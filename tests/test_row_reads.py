@@ -74,7 +74,7 @@ def test_walked_rows_count_by_class_and_side(run_of: Make, directed: bool, seed:
     run = run_of(PathRun, "bfs", directed=directed)
     graph, n = run.graph, 300
     edges = np.unique(rng.integers(2, n, (900, 2)), axis=0)
-    hub = [(5, v) for v in range(2, n, 3)]  # a row that warps share
+    hub = [(7, 5), *((5, v) for v in range(2, n, 3))]  # a row that warps share, and a way to it
     run.step(inserts([(0, 1), *edges.tolist(), *hub], n))
     place(graph, rng.random(n) < 0.6)
     of = rng.integers(0, CLASSES, n).astype(np.uint8)
