@@ -41,12 +41,12 @@ from . import sweep
 from .peel import Cores, Reader
 
 # A change of more links than this share of all starts over: from there on a start is cheaper. So does one that has
-# read more than this share of the entries of all rows, which takes about half as long as a start; neither where it
+# read more than this share of the entries of all rows, which takes up to half as long as a start; neither where it
 # comes to so few. Both are for one thread. More threads make a start shorter, but for what one of them does, and
 # no change: with them, these shares are as much smaller.
-_LINK_SHARE = 0.01
+_LINK_SHARE = 0.005
 _LINKS_FLOOR = 256
-_READ_SHARE = 0.4
+_READ_SHARE = 0.2
 _READ_FLOOR = 1 << 14
 _BY_ONE_THREAD = 0.2
 # Within a change, a level that has read so much is given up where it, and all above, are computed sooner; if those
