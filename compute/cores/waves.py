@@ -127,21 +127,12 @@ def _take(
     losing: Vertices,
 ) -> Int:
     """Take away a whole wave, ``number``, of a level whose first was ``first``: the size of the next one."""
-    n_next, n_heads = np.int64(0), offsets[sizes.size]
+    n_next = np.int64(0)
     for i in range(n_wave):
         _ask_ahead(i, n_wave, offsets, heads, wave, after, high)
-        v = np.int64(wave[i])
-        n_after, n_high, n_losing = np.int64(0), np.int64(0), np.int64(0)
-        # First without branches, since half of them would be wrong.
-        for e in range(offsets[v], offsets[v] + np.int64(sizes[v])):
-            ahead = e + _HEADS_AHEAD
-            prefetch(state, 2 * np.int64(heads[ahead if ahead < n_heads else n_heads - 1]))
-            u = np.int64(heads[e])
-            its = np.int64(state[2 * u + 1])
-            n_after += (its > number) | ((its == number) & (u > v))
-            n_high += its >= first
-            losing[n_losing] = u
-            n_losing += its == np.int64(_THERE)
+        n_losing = _take_one(
+            wave[i], offsets, heads, sizes, state, core, after, high, level, first, number, losing
+        )
         for k in range(n_losing):
             u = np.int64(losing[k])
             left = state[2 * u] - np.uint32(1)
@@ -150,9 +141,6 @@ def _take(
                 state[2 * u + 1] = number + 1
                 next_[n_next] = u
                 n_next += 1
-        core[v] = level
-        after[v] = n_after
-        high[v] = n_high
     return n_next
 
 
@@ -161,7 +149,6 @@ def _take_pieces(t, n_wave, piece, columns, level, first, number, most, cursors)
     """As ``_take``, by one of several threads: who takes the link that is one too many puts a vertex into the next
     wave."""
     offsets, heads, sizes, state, wave, next_, core, after, high = columns
-    n_heads = offsets[sizes.size]
     losing, buffer, n_held = np.empty(most + 1, np.uint32), np.empty(_BUFFER, np.uint32), np.int64(0)
     while True:
         begin = fetch_add(cursors, np.int64(_PIECE), np.int64(piece))
@@ -170,18 +157,9 @@ def _take_pieces(t, n_wave, piece, columns, level, first, number, most, cursors)
         end = min(begin + piece, n_wave)
         for i in range(begin, end):
             _ask_ahead(i, end, offsets, heads, wave, after, high)
-            v = np.int64(wave[i])
-            n_after, n_high, n_losing = np.int64(0), np.int64(0), np.int64(0)
-            for e in range(offsets[v], offsets[v] + np.int64(sizes[v])):
-                ahead = e + _HEADS_AHEAD
-                prefetch(state, 2 * np.int64(heads[ahead if ahead < n_heads else n_heads - 1]))
-                u = np.int64(heads[e])
-                # Whoever another thread puts into the next wave meanwhile is later than this one either way.
-                its = np.int64(state[2 * u + 1])
-                n_after += (its > number) | ((its == number) & (u > v))
-                n_high += its >= first
-                losing[n_losing] = u
-                n_losing += its == np.int64(_THERE)
+            n_losing = _take_one(
+                wave[i], offsets, heads, sizes, state, core, after, high, level, first, number, losing
+            )
             for k in range(n_losing):
                 u = np.int64(losing[k])
                 left = np.int64(fetch_add(state, 2 * u, _THERE))  # one less
@@ -191,10 +169,44 @@ def _take_pieces(t, n_wave, piece, columns, level, first, number, most, cursors)
                         n_held = _write(buffer, n_held, next_, cursors)
                     buffer[n_held] = u
                     n_held += 1
-            core[v] = level
-            after[v] = n_after
-            high[v] = n_high
     _write(buffer, n_held, next_, cursors)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _take_one(
+    vertex: Int,
+    offsets: Offsets,
+    heads: Vertices,
+    sizes: Vertices,
+    state: Vertices,
+    core: Vertices,
+    after: Vertices,
+    high: Vertices,
+    level: Int,
+    first: Int,
+    number: Int,
+    losing: Vertices,
+) -> Int:
+    """Give a vertex of a wave what is found for it, and list to ``losing`` who loses a link by that: how many.
+
+    Whoever another thread puts into the next wave meanwhile is later than this one either way.
+    """
+    v, n_heads = np.int64(vertex), offsets[sizes.size]
+    n_after, n_high, n_losing = np.int64(0), np.int64(0), np.int64(0)
+    # Without branches, since half of them would be wrong.
+    for e in range(offsets[v], offsets[v] + np.int64(sizes[v])):
+        ahead = e + _HEADS_AHEAD
+        prefetch(state, 2 * np.int64(heads[ahead if ahead < n_heads else n_heads - 1]))
+        u = np.int64(heads[e])
+        its = np.int64(state[2 * u + 1])
+        n_after += (its > number) | ((its == number) & (u > v))
+        n_high += its >= first
+        losing[n_losing] = u
+        n_losing += its == np.int64(_THERE)
+    core[v] = level
+    after[v] = n_after
+    high[v] = n_high
+    return n_losing
 
 
 @uncounted

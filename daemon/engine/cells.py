@@ -136,6 +136,17 @@ def home(size: np.uint64, coming: np.uint64, bound: Int, seed: np.uint64, word: 
 
 
 @inner
+def find(
+    words: Words, n_words: Int, size: np.uint64, coming: np.uint64, bound: Int, seed: np.uint64, word: np.uint64
+) -> Int:
+    """Where the cell that begins with this word begins, or the empty one where it would be."""
+    at = n_words * home(size, coming, bound, seed, word)
+    while words[at] != word and words[at] != _EMPTY:
+        at += n_words
+    return at
+
+
+@inner
 def take_out(
     words: Words, n_words: Int, size: np.uint64, coming: np.uint64, bound: Int, seed: np.uint64, at: Int
 ) -> None:

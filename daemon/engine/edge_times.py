@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ...gpma.edges import HALF, Int, Keys, Op, Ops, frozen
 from ...gpma.intrinsics import inner, prefetch
 from ...gpma.memory import Memory
-from .cells import BOUND, CELLS_MIN, NEXT, SIZE, TOO_LONG, Cells, Shape, Words, home, take_out
+from .cells import BOUND, CELLS_MIN, NEXT, SIZE, TOO_LONG, Cells, Shape, Words, find, home, take_out
 
 Times = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -90,15 +90,6 @@ def _ask_for(
         prefetch(cells, _CELL * home(size, coming, bound, seed, keys[i + _AHEAD] + _ONE))
 
 
-@inner
-def _find(cells: Words, size: np.uint64, coming: np.uint64, bound: Int, seed: np.uint64, key: np.uint64) -> Int:
-    """Where the cell of a key begins, or the empty one where it would be."""
-    at = _CELL * home(size, coming, bound, seed, key + _ONE)
-    while cells[at] != key + _ONE and cells[at] != _EMPTY:
-        at += _CELL
-    return at
-
-
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _note(
     cells: Words,
@@ -118,7 +109,7 @@ def _note(
     for i in range(keys.size):
         _ask_for(cells, size, coming, bound, seed, keys, i)
         key = keys[i]
-        at = _find(cells, size, coming, bound, seed, key)
+        at = find(cells, _CELL, size, coming, bound, seed, key + _ONE)
         known = cells[at] != _EMPTY
         time = np.int64(cells[at + 1])
         if known and (ops[i] == _DELETE or (begins.size > 0 and time < begins[i])):
@@ -127,7 +118,7 @@ def _note(
             take_out(cells, _CELL, size, coming, bound, seed, at)
             if ops[i] == _DELETE:
                 continue
-            at = _find(cells, size, coming, bound, seed, key)
+            at = find(cells, _CELL, size, coming, bound, seed, key + _ONE)
             known = False
         elif ops[i] == _DELETE:
             continue
@@ -149,7 +140,7 @@ def _times_of(cells: Words, shape: Shape, keys: Keys, seed: np.uint64, found: Ti
     size, coming, bound = np.uint64(shape[SIZE]), np.uint64(shape[NEXT]), shape[BOUND]
     for i in range(keys.size):
         _ask_for(cells, size, coming, bound, seed, keys, i)
-        at = _find(cells, size, coming, bound, seed, keys[i])
+        at = find(cells, _CELL, size, coming, bound, seed, keys[i] + _ONE)
         if cells[at] != _EMPTY:
             known[i] = True
             found[i] = np.int64(cells[at + 1])

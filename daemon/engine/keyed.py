@@ -28,7 +28,7 @@ from ...gpma.memory import Memory
 from ...partition.graph import NoMemory
 from ..ingest.prepared import Columns
 from ..ingest.row_keys import RowKeys, Secret, new_secret
-from .cells import BOUND, NEXT, SIZE, TOO_LONG, Cells, Shape, Words, home, take_out
+from .cells import BOUND, NEXT, SIZE, TOO_LONG, Cells, Shape, Words, find, home, take_out
 from .edge_times import canonical
 
 _DELETE, _INSERT = np.uint8(Op.DELETE), np.uint8(Op.INSERT)
@@ -172,17 +172,6 @@ def _find_row(
     return at
 
 
-@inner
-def _find_edge(
-    edges: Words, size: np.uint64, coming: np.uint64, bound: Int, seed: np.uint64, key: np.uint64
-) -> Int:
-    """Where the cell of an edge begins, or the empty one where it would be."""
-    at = _EDGE * home(size, coming, bound, seed, key + _ONE)
-    while edges[at] != _ZERO and edges[at] != key + _ONE:
-        at += _EDGE
-    return at
-
-
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _settle(
     rows: Words,
@@ -221,7 +210,7 @@ def _settle(
         old = rows[row + 2] if known else _NOTHING
         before[i] = old
         if known and not (inserts and old == key):
-            at = _find_edge(edges, e_size, e_next, e_bound, edges_seed, old)
+            at = find(edges, _EDGE, e_size, e_next, e_bound, edges_seed, old + _ONE)
             if edges[at + 1] > _ONE:
                 edges[at + 1] -= _ONE
             else:
@@ -245,7 +234,7 @@ def _settle(
             n_rows += 1
         if old != key:
             rows[row + 2] = key
-            at = _find_edge(edges, e_size, e_next, e_bound, edges_seed, key)
+            at = find(edges, _EDGE, e_size, e_next, e_bound, edges_seed, key + _ONE)
             if edges[at] == _ZERO:
                 if at == e_last:
                     return -1, 0, 0, 0
