@@ -50,17 +50,17 @@ test-long: $(BIN)/.test debian  ## the same, with every sampled test run whole
 
 test-gpu:  ## the tests that need a CUDA device, with PYTHON as it is: nothing is installed
 	@mkdir -p .links && ln -sfn .. .links/graphtide
-	PYTHONPATH=.links $(PYTHON) -m pytest -m gpu $(wildcard tests/test_device_*.py tests/test_owned_*.py) \
+	PYTHONPATH=$(CURDIR)/.links $(PYTHON) -m pytest -m gpu $(wildcard tests/test_device_*.py tests/test_owned_*.py) \
 	  tests/test_functor.py tests/test_window_sides.py
 
 daemon-gpu:  ## a daemon on a CUDA device beside one without, with PYTHON as it is: nothing is installed
 	@mkdir -p .links && ln -sfn .. .links/graphtide
-	PYTHONPATH=.links $(PYTHON) -m pytest -m gpu tests/test_daemon_device.py
+	PYTHONPATH=$(CURDIR)/.links $(PYTHON) -m pytest -m gpu tests/test_daemon_device.py
 
 sanitize-gpu:  ## compute-sanitizer on short histories of the packed array and of programs, with PYTHON as it is
 	@mkdir -p .links && ln -sfn .. .links/graphtide
 	for tool in memcheck racecheck; do for history in storage_device_history device_history; do \
-	  PYTHONPATH=.links compute-sanitizer --tool $$tool --error-exitcode 1 \
+	  PYTHONPATH=$(CURDIR)/.links compute-sanitizer --tool $$tool --error-exitcode 1 \
 	    $(PYTHON) benchmarks/$$history.py || exit; \
 	done; done
 
@@ -85,9 +85,9 @@ bench: $(BIN)/.test  ## load the whole daemon: updates per second and freshness 
 
 bench-gpu:  ## the packed array on a CUDA device, and a graph that has one, with PYTHON as it is: nothing is installed
 	@mkdir -p .links && ln -sfn .. .links/graphtide
-	PYTHONPATH=.links $(PYTHON) benchmarks/storage_device.py
-	PYTHONPATH=.links $(PYTHON) benchmarks/sides.py
-	PYTHONPATH=.links $(PYTHON) benchmarks/device.py
+	PYTHONPATH=$(CURDIR)/.links $(PYTHON) benchmarks/storage_device.py
+	PYTHONPATH=$(CURDIR)/.links $(PYTHON) benchmarks/sides.py
+	PYTHONPATH=$(CURDIR)/.links $(PYTHON) benchmarks/device.py
 
 wheel: $(BIN)/.test  ## build dist/graphtide-*.whl with compiled kernels, for this kind of machine, this Python and Numba
 	sh ops/wheel.sh $(abspath $(BIN))/python dist
