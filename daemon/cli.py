@@ -490,6 +490,7 @@ def query(
     epilog=examples(
         "[cyan]graphtide watch unix:/run/graphtide.sock pagerank --top 10 --threshold 0.01[/cyan]",
         "[cyan]graphtide watch tcp://127.0.0.1:7420 bfs --vertices 1,2,3[/cyan]",
+        "[cyan]graphtide watch tcp://127.0.0.1:7420 sssp --top 10 --order asc[/cyan]  the nearest",
         "[cyan]graphtide watch tcp://127.0.0.1:7420 components --json > changes.jsonl[/cyan]",
         "A table on a terminal; elsewhere a line for each vertex (epoch, vertex, value), first for all there are. "
         "Ctrl-C ends it; a daemon that goes away is waited for.",
@@ -504,6 +505,9 @@ def watch(
     top: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Show the N largest values, not what changed last.")
     ] = None,
+    order: Annotated[
+        Literal["desc", "asc"], typer.Option(help="With --top: the largest values, or the smallest.")
+    ] = "desc",
     threshold: Annotated[
         float | None, typer.Option(min=0, help="Leave out changes of at most this part of the value.")
     ] = None,
@@ -526,6 +530,7 @@ def watch(
         None if vertices is None else parse_value(vertices, listed=True),
         threshold=threshold,
         top=top,
+        order=order,
         changes_max=changes,
         as_json=json,
         token=token_of(token, token_file),

@@ -320,12 +320,14 @@ def subscriptions() -> list[dict[str, Any]]:
     some = {"program": "hops", "vertices": [100, 101, 119, 5]}
     strings = {"program": "rank", "vertices": ["v0", "v1", "v19"]}
     largest = {"program": "rank", "top": 2}
+    smallest = {**largest, "order": "asc"}
     return [
         _subscription("some vertices: a snapshot, then what an epoch changed", "int", some, 3),
         _subscription("all vertices, without a snapshot", "int", {"program": "rank", "snapshot": False}, 2),
         _subscription("from an epoch that is not known any more: a snapshot", "int", {**some, "since": [1, 0]}, 2),
         _subscription("string ids", "string", strings, 3),
         _subscription("the largest: one comes in the place of one that is deleted", "int", largest, 3),
+        _subscription("the smallest", "int", smallest, 3),
     ]
 
 

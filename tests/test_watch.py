@@ -41,7 +41,7 @@ def rows(board: Board) -> list[list[str]]:
 
 
 def test_the_board_shows_what_changed_last() -> None:
-    board = Board(2, largest=False)
+    board = Board(2, None)
     board.take(change(1, {5: 1.0, 6: 2.0, 7: None}))
     board.take(change(2, {5: 3.0, 7: 0.5}, since=1))
     assert rows(board)[:2] == [["7", "0.5", "-", "1.2"], ["5", "3", "1", "1.2"]]
@@ -55,11 +55,12 @@ def test_the_board_shows_what_changed_last() -> None:
     assert rows(board)[0] == ["8", "1", "-", "1.9"] and len(rows(board)) == 2
 
 
-def test_the_board_shows_the_largest() -> None:
-    board = Board(2, largest=True)
+@pytest.mark.parametrize(("order", "best"), [("desc", ["8", "5"]), ("asc", ["6", "5"])])
+def test_the_board_shows_the_best(order: str, best: list[str]) -> None:
+    board = Board(2, order)
     board.take(change(1, {5: 1.0, 6: 2.0, 7: None, 8: 4.0}))
     board.take(change(2, {5: 3.0}, since=1))
-    assert [row[0] for row in rows(board)[:2]] == ["8", "5"]
+    assert [row[0] for row in rows(board)[:2]] == best
 
 
 def published_when_watched(made: Results, address: str) -> threading.Thread:
@@ -134,6 +135,18 @@ def test_on_a_terminal_there_is_a_table(tmp_path: Path, monkeypatch: pytest.Monk
         publishing.join()
     text = screen.getvalue()
     assert "vertex" in text and "101" in text and "epoch 1.2" in text
+
+
+@pytest.mark.parametrize("order", [[], ["--order", "asc"]])
+def test_the_server_finds_the_best(tmp_path: Path, order: list[str]) -> None:
+    with results(tmp_path, 4) as (made, address):
+        made.rank[:] = [4, 1, 3, 2]
+        made.publish(rank=[0, 1, 2, 3])
+        arguments = ["watch", address, "rank", "--top", "1", "--changes", "1", "--json"]
+        done = CliRunner().invoke(cli.app, [*arguments, *order])
+    assert done.exit_code == 0, done.output
+    (told,) = map(json.loads, done.stdout.splitlines())
+    assert (told["ids"], told["values"]) == (([101], [1.0]) if order else ([100], [4.0]))
 
 
 def test_what_cannot_be_watched_is_a_message(tmp_path: Path) -> None:

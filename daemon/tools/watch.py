@@ -26,11 +26,12 @@ REFRESH_PER_SECOND = 8
 
 
 class Board:
-    """What is shown of the changes so far: the vertices that changed last, or those of the largest values."""
+    """What is shown of the changes so far: the vertices that changed last, or those of the best values."""
 
-    def __init__(self, rows: int, *, largest: bool) -> None:
+    def __init__(self, rows: int, order: str | None) -> None:
+        """``order``: ``desc``, the largest values are the best; ``asc``, the smallest; None: who changed last."""
         self._rows = rows
-        self._largest = largest
+        self._order = order
         self._values: dict[Any, Any] = {}
         self._before: dict[Any, Any] = {}
         self._epochs: dict[Any, tuple[int, int]] = {}
@@ -57,7 +58,7 @@ class Board:
         """The table, and a line about where it is."""
         rows = [
             (id, self._values[id], self._before[id], _dotted(self._epochs[id]))
-            for id in (self._best() if self._largest else itertools.islice(reversed(self._epochs), self._rows))
+            for id in (self._best() if self._order else itertools.islice(reversed(self._epochs), self._rows))
         ]
         made: Table = table(("vertex", "value", "before", "epoch"), rows)
         if self._newest is None:
@@ -70,7 +71,8 @@ class Board:
 
     def _best(self) -> list[Any]:
         valued = ((value, id) for id, value in self._values.items() if value is not None)
-        return [id for _, id in heapq.nlargest(self._rows, valued)]
+        chosen = heapq.nsmallest if self._order == "asc" else heapq.nlargest
+        return [id for _, id in chosen(self._rows, valued)]
 
 
 def watch(
@@ -80,6 +82,7 @@ def watch(
     *,
     threshold: float | None = None,
     top: int | None = None,
+    order: str = "desc",
     changes_max: int | None = None,
     as_json: bool = False,
     token: str | None = None,
@@ -87,15 +90,17 @@ def watch(
 ) -> int:
     """Show changes until interrupted, or until there were ``changes_max``.
 
+    ``top``: so many vertices of the largest values (``order="asc"``: the smallest), not those that changed last.
+
     Raises:
         GraphtideError: the server refuses, or cannot be reached; one that goes away later is waited for.
     """
     console = output()
-    # Of chosen vertices, and of values that may be a little off, the largest are found here.
-    largest = None if vertices is not None or threshold else top
+    # Of chosen vertices, and of values that may be a little off, the best are found here.
+    best: dict[str, Any] = {} if vertices is not None or threshold or not top else {"top": top, "order": order}
     with (
         Client(address, token=token, ssl_context=tls) as client,
-        client.subscribe(program, vertices, top=largest, threshold=threshold, reconnect=True) as subscription,
+        client.subscribe(program, vertices, threshold=threshold, reconnect=True, **best) as subscription,
         contextlib.suppress(KeyboardInterrupt),
     ):
         changes = itertools.islice(subscription, changes_max)
@@ -104,7 +109,7 @@ def watch(
                 sys.stdout.write(_as_json(change) if as_json else _as_lines(change, is_first=number == 0))
                 sys.stdout.flush()
             return 0
-        board = Board(top or ROWS, largest=top is not None)
+        board = Board(top or ROWS, order if top else None)
         with Live(board.shown(), console=console, refresh_per_second=REFRESH_PER_SECOND) as live:
             for change in changes:
                 board.take(change)
