@@ -575,8 +575,8 @@ def _device_side(**kept: Any) -> DeviceSide:
 
 
 def warm_up() -> None:
-    """Compile what small batches and vertex operations need beyond the packed array's own kernels, or load it from
-    the cache."""
+    """Compile what small batches, vertex operations and pages of neighbours need beyond the packed array's own
+    kernels, or load it from the cache."""
     graph = Graph(weighted=False, in_edges=False)
     try:
         graph.load(EdgeList(np.arange(100, dtype=np.uint64)), 100)
@@ -586,6 +586,7 @@ def warm_up() -> None:
         ops = VertexOps(np.ones(1, np.uint32), np.full(1, Op.DELETE_VERTEX, np.uint8), np.zeros(1, np.int64))
         graph.apply(EdgeBatch.of([], []), 100, ops)
         graph.apply(EdgeBatch.of([0], [1]), 100)
+        graph.neighbors(0, "out", 0, 1)
         for weights in (True, False):
             transposed(EdgeList(np.ones(1, np.uint64), np.ones(1, np.float32)), weighted=weights, crew=graph.crew)
         for module in (scanning, turning, routing):

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import msgpack
 import numba as nb
 import numpy as np
 import psutil
@@ -33,6 +34,7 @@ from waiting import until
 from graphtide.daemon import kernels
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.kernels import Needs
+from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.gpma import runtime
 from graphtide.gpma.intrinsics import inner, uncounted_inner
 from graphtide.gpma.kernel_cache import MISSING, Missing, SharedCache, listening, only_from_cache
@@ -75,6 +77,43 @@ def most_of(known: Path, to: Path, seed: int) -> None:
                 shutil.copy2(file, to / index.parent.name)
 
 
+def use(daemon: Daemon, program: str) -> None:
+    """A stream with deletions, of edges and of vertices, and every question; then a checkpoint."""
+    stream: list[tuple[str, dict[str, list[int]]]] = [
+        ("insert", {"src": [1, 2, 3, 1], "dst": [2, 3, 1, 4]}),
+        ("delete", {"src": [3], "dst": [1]}),
+        ("delete_vertex", {"src": [4]}),
+    ]
+    with SpoolWriter(daemon.spool) as writer:
+        for op, ends in stream:
+            columns = {name: np.array(ids, "<i8").tobytes() for name, ids in ends.items()}
+            writer.append(msgpack.packb({"v": 1, "op": op, **columns}))
+    with daemon.client() as client:
+        client.wait({writer.name: writer.offset}, timeout_ms=60_000)
+        client.get(program, [1, 2, 9])
+        if program != "components":  # vertices have no order
+            for chosen in (None, [1, 2]):
+                client.top(program, k=2, vertices=chosen)
+            client.histogram(program)
+        if program == "bfs":
+            client.path(program, 3)
+        if program == "components":
+            client.component(1)
+        client.degree([1, 9])
+        client.degree_distribution()
+        client.has_edge([1, 2], [2, 9])
+        client.cross_edges([1], [2])
+        client.subgraph([1, 2, 3])
+        for direction in ("out", "in", "both"):
+            client.khop(1, k=2, direction=direction)
+            client.egonet(1, direction=direction)
+        for one_way in ("out", "in"):
+            client.neighbors(1, direction=one_way)
+        with client.subscribe(program, [1]) as told:
+            next(iter(told))
+        client.checkpoint()
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)  # all kernels are compiled, on a machine as busy as it may be
 def test_what_the_first_start_compiles_the_second_one_finds(
@@ -102,6 +141,9 @@ def test_what_the_first_start_compiles_the_second_one_finds(
         after_first = compiled(cold)
         assert len(after_first) > 80
         daemon.start()
+        use(daemon, programs[seed % len(programs)]["name"])
+        daemon.stop()
+        daemon.start()  # from the checkpoint
         daemon.stop()
         assert "compiling kernels" not in daemon.log.read_text().removeprefix(first)
     assert compiled(cold) == after_first
@@ -111,6 +153,48 @@ def test_what_the_first_start_compiles_the_second_one_finds(
             _, forms = pickle.load(file)
         plain = [tuple(map(nb.types.unliteral, form[0])) for form in forms]
         assert len({*plain}) == len(plain), f"a literal made a form of its own: {index.name} {plain}"
+
+
+TOLD = """
+import os
+import graphtide.gpma
+import numba
+from graphtide.gpma.kernel_cache import SharedCache
+
+load = SharedCache.load_overload
+
+def told(cache, form, context):
+    file = os.open("kernels", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(file, f"{cache._py_func.__module__}.{cache._py_func.__qualname__}{form}\\n".encode())
+    os.close(file)
+    return load(cache, form, context)
+
+SharedCache.load_overload = told
+from graphtide.daemon.cli import main
+main()
+"""
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("program", [each["name"] for each in USUAL])
+@pytest.mark.parametrize("weights", ["unweighted", "non-negative"])
+@pytest.mark.parametrize("directed", [True, False])
+def test_a_daemon_that_is_ready_has_its_kernels(
+    tmp_path: Path, program: str, weights: str, directed: bool
+) -> None:
+    """None is compiled, or looked for in the cache, for the first question of a kind: all others would wait."""
+    chosen = [each for each in USUAL if each["name"] == program]
+    graph = {"weights": weights, "directed": directed}
+    with Daemon(tmp_path, {"graph": graph, "program": chosen}, program=("-c", TOLD)) as daemon:
+        told = tmp_path / "kernels"
+        for _ in range(2):  # the second time there is a checkpoint
+            told.unlink(missing_ok=True)
+            daemon.start()
+            n_before = len(told.read_text().splitlines())
+            use(daemon, program)
+            daemon.stop()
+            assert n_before > 50
+            assert told.read_text().splitlines()[n_before:] == []
 
 
 PATIENT = """
