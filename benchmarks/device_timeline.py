@@ -2,9 +2,10 @@
 
 A graph that the host and a device keep, and BFS, components and PageRank on the device. One thread looks up the
 ids of the next batch, as the daemon's ingest thread does; another one applies, computes and publishes into memory
-that readers would share. Batches are 80% inserts and 20% deletes, each taken back by the next. Spans of the host
-are of its clock, those of the device of events on its stream; both are put together at a moment when the device is
-idle, to some ten microseconds. Events cost a few microseconds themselves.
+that readers would share; and with ``follows`` the host's rows take batches later, by a thread of their own.
+Batches are 80% inserts and 20% deletes, each taken back by the next. Spans of the host are of its clock, those of
+the device of events on its stream; both are put together at a moment when the device is idle, to some ten
+microseconds. Events cost a few microseconds themselves.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from graphtide.partition.graph import Graph
 
 PROGRAMS = ("bfs", "components", "pagerank")
 WARM_UP = 4
-INGEST, ENGINE, DEVICE = "ingest thread", "engine thread", "device"
+INGEST, ENGINE, FOLLOWER, DEVICE = "ingest thread", "engine thread", "host rows' thread", "device"
 
 
 class Span(NamedTuple):
@@ -55,6 +56,7 @@ class Timeline:
         """The last span that the engine's thread began."""
         self._stream = stream
         self._under_way: list[tuple[int, str, Any, Any]] = []
+        self._engine = threading.current_thread()
         stream.synchronize()
         self._origin = stream.record(cupy.cuda.Event())
         self._origin.synchronize()
@@ -88,7 +90,8 @@ class Timeline:
         def watched(*given: Any, **how: Any) -> Any:
             with contextlib.ExitStack() as spans:
                 if host is not None:
-                    spans.enter_context(self.on_host(ENGINE, host))
+                    lane = ENGINE if threading.current_thread() is self._engine else FOLLOWER
+                    spans.enter_context(self.on_host(lane, host))
                 if device is not None:
                     spans.enter_context(self.on_device(device))
                 return call(*given, **how)
@@ -99,7 +102,7 @@ class Timeline:
 class Bench:
     """An engine on a graph with a device, an index of ids before it and results behind it."""
 
-    def __init__(self, edges: Edges) -> None:
+    def __init__(self, edges: Edges, *, follows: bool) -> None:
         self.n = edges.n_vertices
         self.graph = Graph(device=True)
         self.graph.load(
@@ -113,6 +116,7 @@ class Bench:
         stay = Homes(lambda _: False)
         self.engine = Engine(self.graph, made, lambda ids: np.array(ids, np.uint32), judge=stay)
         self.engine.start()
+        self.graph.let_follow(follows)
         self.results = ResultsWriter()
         for _ in range(2):  # into either copy
             self.publish(None)
@@ -194,10 +198,10 @@ class Bench:
         return [span for span in timeline.spans if span.epoch >= WARM_UP]
 
 
-def timeline(edges: Edges, batches: list[int], repeats: int) -> tuple[list[Row], list[Row]]:
+def timeline(edges: Edges, batches: list[int], repeats: int, *, follows: bool) -> tuple[list[Row], list[Row]]:
     """A row for each part of an epoch, in the order in which they begin: medians over epochs, since the epoch's
     begin on the engine thread. And all spans."""
-    bench = Bench(edges)
+    bench = Bench(edges, follows=follows)
     rows, spans = [], []
     try:
         for size in batches:

@@ -127,6 +127,13 @@ class Engine:
         """
         return tuple(self._programs.values())
 
+    @property
+    def reads_host(self) -> bool:
+        """Whether a refresh reads the rows of the host; most programs that are on the graph's device do not."""
+        return self._graph.device is None or any(
+            program.reads_host for id, program in self._programs.items() if self._states[id].state == "fresh"
+        )
+
     def add(self, program: Program) -> Program:
         """Take a program in; ``start`` it before the next ``refresh``, unless it holds a state of this graph.
 

@@ -199,6 +199,11 @@ class Program(ABC):
         return False
 
     @property
+    def reads_host(self) -> bool:
+        """Whether refreshes read the rows of the host, or its report of a change."""
+        return True
+
+    @property
     def is_movable(self) -> bool:
         """Whether it may run on the host as well as on the graph's device (``move``)."""
         return False

@@ -686,6 +686,7 @@ class Service:
             card=self.card,
             lost=self._lost,
             host_rows=self._host_rows,
+            host_follows=config.partition.host_follows,
             rebalancing=self._make_rebalancing(storage),
             results=self.results,
             window=self.window,

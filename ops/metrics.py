@@ -263,6 +263,14 @@ class Metrics:
         self._device_lost = self._counter(
             "device_lost", "Devices given up because they failed or had no memory; the host goes on alone."
         )
+        self._host_behind_updates = self._gauge(
+            "host_behind_updates",
+            "Updates of edges that a device has and the host's rows have yet to take; no program reads them.",
+        )
+        self._host_behind_seconds = self._gauge(
+            "host_behind_seconds",
+            "How long the first of these has waited; whoever needs the host's rows waits for it.",
+        )
         self._device_held = self._gauge(
             "device_memory_held_bytes", "Memory that the daemon has taken on the device, free blocks included."
         )
@@ -696,6 +704,11 @@ class Metrics:
         self._device_programs.set(programs)
         self._device_held.set(held_bytes)
         self._device_limit.set(limit_bytes)
+
+    def host_behind(self, *, updates: int, seconds: float) -> None:
+        """How far the host's rows are behind a device's."""
+        self._host_behind_updates.set(updates)
+        self._host_behind_seconds.set(seconds)
 
     def device_lost(self) -> None:
         """A device was given up."""

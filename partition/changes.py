@@ -70,7 +70,9 @@ class Report:
         """How many of these are loops; to be asked before the sides' next change, or after ``read``."""
         count = self._count_loops
         if self._made is None and count is not None:
-            return count(crew)
+            counted = count(crew)
+            self._count_loops = lambda _: counted
+            return counted
         change = self.read()
         inserted, overwritten, deleted = change.inserted.keys, change.overwritten.keys, change.deleted.keys
         return (

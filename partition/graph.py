@@ -29,9 +29,11 @@ from ..gpma.edges import (
 )
 from ..gpma.host.snapshot import EdgeCopy
 from ..gpma.host.transposing import transposed
+from ..gpma.memory import Memory
 from ..gpma.rows import RowView
 from ..gpma.team import Crew, Team
 from . import routing, scanning, turning
+from .behind import Lag as Lag
 from .changes import Counts, Report, none
 from .changes import GraphChange as GraphChange
 from .existence import Existence, Flags, VertexChange, VertexOps
@@ -135,7 +137,34 @@ class Graph:
 
     @property
     def host(self) -> HostSide:
+        """The first of them. Its arrays may be behind (``lag``): see ``catch_up``."""
         return self._rows.host
+
+    @property
+    def memory(self) -> Memory:
+        """Who is asked before memory is taken for the graph."""
+        return self._rows.host.memory
+
+    def let_follow(self, allowed: bool) -> None:
+        """Whether from now on the host may take batches later than a device that has every row, too: it pays where
+        nobody reads its rows after each of them. Who reads rows here never sees it."""
+        self._rows.may_follow = allowed and not self.owned
+
+    @property
+    def lag(self) -> Lag:
+        """How far the arrays of the host are behind the graph."""
+        return self._rows.lag
+
+    def catch_up(self) -> None:
+        """Have the host take all that was applied, for who reads its arrays themselves.
+
+        Raises:
+            NoMemory: there is not enough; the graph is as before.
+        """
+        try:
+            self._rows.catch_up()
+        except MemoryError as error:
+            raise NoMemory(str(error) or "there is not enough memory") from error
 
     @property
     def device(self) -> DeviceSide | None:
@@ -368,7 +397,7 @@ class Graph:
             lives = self.existence.plan(batch, vertex_ops, before, self._rows.crew)
             if lives is not None:
                 batch = self._without(lives, batch)
-            report = self._rows.apply(batch, before)
+            report = self._rows.apply(batch, before, told=bool(self._copies))
         self.n_vertices = n_vertices
         if lives is not None:
             self.existence.commit(lives)
@@ -479,10 +508,13 @@ class Graph:
         return self._rows.export("out")
 
     def begin_copy(self) -> EdgeCopy:
-        """Begin to copy all out-arcs while batches go on, any thread copying; there may be several such copies."""
-        copy = EdgeCopy(
-            self._rows.export_from, weighted=self.weighted, n_edges=self.n_arcs, memory=self.host.memory
-        )
+        """Begin to copy all out-arcs while batches go on, any thread copying; there may be several such copies.
+
+        Raises:
+            NoMemory: as ``catch_up``.
+        """
+        self.catch_up()
+        copy = EdgeCopy(self._rows.export_from, weighted=self.weighted, n_edges=self.n_arcs, memory=self.memory)
         self._copies.append(copy)
         return copy
 
@@ -496,11 +528,13 @@ class Graph:
         for host in self.hosts:
             for name, size in host.memory_bytes().items():
                 total[name] = total.get(name, 0) + size
+        total["scratch"] += self.lag.n_bytes
         return {**total, "vertices": self.existence.memory_bytes()}
 
     def check(self) -> list[str]:
         """Violated storage invariants, in words: each array's own, the agreement of out- and in-rows, and that of
         the sides."""
+        self.catch_up()
         problems = [problem for side in self.hosts for problem in side.check()]
         out = self.export()
         dead = np.flatnonzero(~self.alive)

@@ -14,6 +14,7 @@ from ..gpma.host.small import Totals
 from ..gpma.host.transposing import transposed
 from ..gpma.rows import RowView
 from ..gpma.team import Crew
+from .behind import Lag
 from .changes import Report
 from .host_side import HostSide
 from .placement import HOST, Placement
@@ -77,6 +78,8 @@ class GraphRows(ABC):
     """What each side did for the last batch, where each row is on one side only."""
     rows_lost: bool = False
     """Whether a device failed that alone had some of the rows."""
+    may_follow: bool = False
+    """Whether the host may take batches later than a device that has every row, as nobody is about to read its."""
 
     def __init__(self, shape: Shape, hosts: Sequence[HostSide], device: DeviceSide | None, crew: Crew) -> None:
         """``crew``: who shares what no side does by itself."""
@@ -107,6 +110,18 @@ class GraphRows(ABC):
         for host in self.hosts:
             host.close()
 
+    @property
+    def lag(self) -> Lag:
+        """How far the host's own arrays are behind; nobody who asks for rows sees it."""
+        return Lag()
+
+    def catch_up(self) -> None:  # noqa: B027 - where the host never follows there is nothing to do
+        """Have the host take all that was applied: who reads its arrays themselves says so first.
+
+        Raises:
+            MemoryError: there is not enough; everything is as before.
+        """
+
     # -- changes ------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -126,8 +141,9 @@ class GraphRows(ABC):
         """As ``Graph.columns``."""
 
     @abstractmethod
-    def apply(self, batch: EdgeBatch, n_before: int) -> Report:
+    def apply(self, batch: EdgeBatch, n_before: int, *, told: bool = False) -> Report:
         """Apply updates of edges, one direction each, on all sides or on none; there were ``n_before`` vertices.
+        ``told``: whether the report will be read, whatever happens to a device.
 
         Raises:
             ValueError: a row does not exist.

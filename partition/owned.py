@@ -99,7 +99,7 @@ class OwnedRows(GraphRows):
         except MemoryError:  # ``apply`` says whose, so that something can be done about it
             return EdgeBatch.empty(n, weighted=weighted)
 
-    def apply(self, batch: EdgeBatch, n_before: int) -> Report:
+    def apply(self, batch: EdgeBatch, n_before: int, *, told: bool = False) -> Report:
         self._require()
         plan = self._asked(lambda split: split.prepare(batch))
         return self._told(lambda split: self._commit(split, plan))

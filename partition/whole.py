@@ -2,10 +2,17 @@
 
 The device, which is asked what the host has found good, works while the host writes. What it raises, whatever it
 is, never fails a change: it is dropped, and the host goes on.
+
+Where nobody reads the host's rows for now (``may_follow``), it need not keep up with a device that takes a tenth
+of its time: the device applies a batch, and the host *follows* (``behind.py``). Whatever reads its rows here first
+waits until it has taken all there is, so that nobody ever sees that it was behind. All that can refuse a batch is
+looked at before the device gets it: ends, weights, and whether there is memory for the host to follow. If that is
+gone when the host takes it, the next batch waits, as one does for which there is none.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -17,9 +24,10 @@ from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, Vertices, Weig
 from ..gpma.host.small import Totals
 from ..gpma.rows import RowView, copy_row
 from ..gpma.team import Crew
+from .behind import SECONDS_MAX, Behind, Lag
 from .changes import Report, no_change
-from .graph_rows import GraphRows, Shape, of_rows, require_heads
-from .host_side import HostSide
+from .graph_rows import GraphRows, Shape, of_rows, require_ends, require_heads
+from .host_side import SMALL_UPDATES_MAX, HostSide
 from .placement import Placement
 from .side import Direction, Reader
 from .weights import in_domain
@@ -29,31 +37,50 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# The host is behind by so many updates at most, or by one to so many edges.
+WAITING_MIN, EDGES_PER_WAITING = 1 << 20, 8
+# What the host needs to follow, for each update (its copies, and what both orientations take to order and to write
+# it), and of its slots, which grow by a fifth at a time; it is asked so often whether there is so much.
+BYTES_PER_UPDATE, GROWING_SHARE, ASKED_EVERY_S = 320, 0.25, 0.1
+
 
 class WholeRows(GraphRows):
-    """The host's rows, and a device's, equal to them after each change."""
+    """The host's rows, and a device's, equal to them after each change, as far as anybody can see."""
 
     def __init__(self, shape: Shape, hosts: Sequence[HostSide], device: DeviceSide | None, crew: Crew) -> None:
         super().__init__(shape, hosts, device, crew)
         self.placement = Placement()
+        self._behind = Behind(self._take)
+        # What there is after the last batch, wherever it was applied so far.
+        self._n_vertices = self._n_arcs = 0
+        self._promised, self._asked_at = 0, -ASKED_EVERY_S
 
     # -- changes ------------------------------------------------------------------------------------------------
 
     def ensure_vertices(self, n_vertices: int) -> None:
-        self.host.ensure_vertices(n_vertices)
+        self._n_vertices = n_vertices
+        if not (self.may_follow or self._behind):  # else the host's arrays may be at work: see ``_ready``
+            self.host.ensure_vertices(n_vertices)
         self._on_device(lambda device: device.ensure_vertices(n_vertices))
         self.placement.ensure_vertices(n_vertices)
 
     def withdraw_vertices(self, n_vertices: int) -> None:
+        self._n_vertices = n_vertices
         self.placement.withdraw_vertices(n_vertices)
-        self.host.withdraw_vertices(n_vertices)
+        if self.host.out.n_vertices > n_vertices:
+            self.host.withdraw_vertices(n_vertices)
         self._on_device(lambda device: device.withdraw_vertices(n_vertices))
 
     def columns(self, n: int, *, weighted: bool) -> EdgeBatch:
         columns = self._on_device(lambda device: device.columns(n, weighted=weighted))
         return EdgeBatch.empty(n, weighted=weighted) if columns is None else columns
 
-    def apply(self, batch: EdgeBatch, n_before: int) -> Report:
+    def apply(self, batch: EdgeBatch, n_before: int, *, told: bool = False) -> Report:
+        if self._follows(len(batch)):
+            report = self._apply_ahead(batch, told=told)
+            if report is not None:
+                return report
+        self._ready()
         plan = self.host.prepare(*of_rows(batch, self.shape, self.crew)) if len(batch) else None
         on_device = self._begin_on_device(lambda: batch)
         report = no_change(self.shape.weighted) if plan is None else self.host.commit(plan)
@@ -61,6 +88,9 @@ class WholeRows(GraphRows):
         return Report.of(report)
 
     def apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> tuple[ChangeReport, Totals] | None:
+        if self._behind:
+            return None
+        self._ready()
         domain = self.shape.weight_domain
         small = self.host.apply_small(batch, n_updates, n_vertices, not self.shape.directed, domain == "any")
         if small is None:
@@ -75,7 +105,8 @@ class WholeRows(GraphRows):
         return small
 
     def load(self, edges: EdgeList, n_vertices: int) -> None:
-        out, in_ = self.host.out, self.host.in_
+        host = self._ready()
+        out, in_ = host.out, host.in_
         out_plan = out.prepare_load(edges)
         if in_ is None:
             require_heads(edges.keys, n_vertices, self.crew)
@@ -84,6 +115,97 @@ class WholeRows(GraphRows):
         in_plan = None if in_ is None else in_.prepare_load(self.in_arcs(edges))
         self.host.commit_load(out_plan, in_plan)
         self._on_device(lambda device: device.load(edges))
+
+    def close(self) -> None:
+        self._behind.close()
+        super().close()
+
+    # -- the host follows ---------------------------------------------------------------------------------------
+
+    @property
+    def lag(self) -> Lag:
+        return self._behind.lag
+
+    def catch_up(self) -> None:
+        self._ready()
+
+    def _ready(self) -> HostSide:
+        """The host, once it has taken all that was applied, with room for all vertices.
+
+        Raises:
+            MemoryError: there is not enough; what waits goes on waiting.
+        """
+        self._behind.catch_up()
+        if self.host.out.n_vertices < self._n_vertices:
+            self.host.ensure_vertices(self._n_vertices)
+        return self.host
+
+    def _take(self, batch: EdgeBatch, n_vertices: int) -> None:
+        """Have the host take what the device has."""
+        self.host.ensure_vertices(n_vertices)
+        if len(batch):
+            self.host.commit(self.host.prepare(*of_rows(batch, self.shape, self.crew)))
+
+    def _follows(self, n_updates: int) -> bool:
+        """Whether the host may take so many updates later than the device; waits where it is too far behind.
+
+        Raises:
+            MemoryError: it is, and there is not enough for it to catch up.
+        """
+        if not self.may_follow or self.device is None:
+            return False
+        if n_updates <= SMALL_UPDATES_MAX and not self._behind:  # it is done sooner than handed over
+            return False
+        lag = self._behind.lag
+        waiting = lag.updates + n_updates
+        if lag.seconds > SECONDS_MAX or waiting > max(WAITING_MIN, self.n_stored("out") // EDGES_PER_WAITING):
+            self._behind.catch_up()
+            waiting = n_updates
+        return self._is_promised(waiting) and self._behind.begin()
+
+    def _is_promised(self, n_updates: int) -> bool:
+        """Whether there is memory for the host to take so many updates."""
+        now = time.monotonic()
+        if n_updates > self._promised or now - self._asked_at > ASKED_EVERY_S:
+            wanted = 2 * n_updates  # so that the next ones need not ask
+            growth = int(GROWING_SHARE * self.host.memory_bytes()["slots"])
+            is_there = self.host.memory.allows(BYTES_PER_UPDATE * wanted + growth)
+            self._promised, self._asked_at = wanted if is_there else 0, now
+        return n_updates <= self._promised
+
+    def _apply_ahead(self, batch: EdgeBatch, *, told: bool) -> Report | None:
+        """Have a batch applied by the device, and taken by the host later. None: the device is lost, and nothing
+        was applied.
+
+        Raises:
+            ValueError: a row does not exist.
+            MemoryError: there is not enough.
+        """
+        require_ends(batch.keys, self._n_vertices, self.crew)
+        # Whoever has its columns fills them anew; the memory is taken before anything can be written.
+        kept = EdgeBatch.empty(len(batch), weighted=self.shape.weighted)
+
+        def work(device: DeviceSide) -> tuple[Report, int]:
+            plan = device.prepare(batch)
+            device.launch(plan)
+            kept.keys[:], kept.ops[:] = batch.keys, batch.ops
+            if kept.weights is not None:
+                kept.weights[:] = 1 if batch.weights is None else batch.weights
+            device.finish(plan)
+            report = device.rows_report()
+            # What is read of it later must not fail any more.
+            if told:
+                report.read()
+            elif not self.shape.directed:
+                report.loops(self.crew)
+            return report, device.out.n_edges
+
+        done = self._on_device(work)
+        if done is None:
+            return None
+        report, self._n_arcs = done
+        self._behind.put(kept, self._n_vertices)
+        return report
 
     def _begin_on_device(self, batch: Callable[[], EdgeBatch]) -> DeviceSidePlan | None:
         """Have a batch that the host has found good applied by the device; ``_finish_on_device`` waits for it."""
@@ -112,16 +234,16 @@ class WholeRows(GraphRows):
     # -- reads --------------------------------------------------------------------------------------------------
 
     def n_stored(self, direction: Direction) -> int:
-        return self.host.array(direction).n_edges
+        return self._n_arcs if self._behind else self.host.array(direction).n_edges
 
     def has_edge(self, direction: Direction, keys: Keys) -> npt.NDArray[np.bool_]:
-        return self.host.has_edge(direction, keys)
+        return self._ready().has_edge(direction, keys)
 
     def weights_of(self, direction: Direction, keys: Keys) -> Weights:
-        return self.host.weights_of(direction, keys)
+        return self._ready().weights_of(direction, keys)
 
     def keys_of(self, direction: Direction, vertices: Vertices) -> Keys:
-        rows = self.host.rows(direction, vertices)
+        rows = self._ready().rows(direction, vertices)
         return pack(np.repeat(vertices, np.diff(rows.offsets)), rows.neighbors)
 
     def neighbors(
@@ -138,7 +260,7 @@ class WholeRows(GraphRows):
         return self.view(direction).degrees
 
     def view(self, direction: Direction) -> RowView:
-        return self.host.array(direction).view()
+        return self._ready().array(direction).view()
 
     def view_of(self, direction: Direction, vertices: Vertices) -> RowView:
         return self.view(direction)
@@ -147,12 +269,13 @@ class WholeRows(GraphRows):
         return True
 
     def mirror(self) -> Reader:
-        return self.host.array("in")
+        return self._ready().array("in")
 
     def export(self, direction: Direction) -> EdgeList:
-        return self.host.export_rows(direction)
+        return self._ready().export_rows(direction)
 
     def export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
+        # It may be behind: what it has yet to take was noted as a change since the copy began.
         return self.host.export_from(first_key, keys, weights)
 
     def check(self, out: EdgeList, in_: EdgeList | None) -> list[str]:

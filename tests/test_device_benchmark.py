@@ -40,7 +40,8 @@ def test_every_part_has_rows(
         monkeypatch.setattr(importlib.import_module("device_exact"), "ROUNDS", 2)
         parts = list(benchmark.PARTS)
         result = benchmark.run(8, parts, [1, 30], repeats=1, roots=2, seconds=60)
-        times = benchmark.timelines(8, [5, 300], 2)
+        times = benchmark.timelines(8, [5, 300], 2, follows=False)
+        followed = benchmark.timelines(8, [3000], 2, follows=True)
     finally:
         for name in ("device", "device_graph", *PARTS):
             sys.modules.pop(name, None)
@@ -57,6 +58,7 @@ def test_every_part_has_rows(
         assert all(row["begins us"] <= row["ends us"] for row in what.values())
         assert {"index", "apply both arrays", "bfs", "pagerank: kernel", "publish"} <= what.keys()
         assert what["index"]["begins us"] < 0 < what["publish"]["begins us"] < what["epoch"]["ends us"]
+    assert ("host rows' thread", "host: write") in {(row["where"], row["what"]) for row in followed["timeline"]}
     printed = capsys.readouterr().out
     assert printed.count("{'bfs': 0, 'sssp': 0}") == 2
     assert "wrong components after refreshes: 0\n" in printed

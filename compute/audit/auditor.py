@@ -139,6 +139,11 @@ class Auditor:
         """The next step begins a pass."""
         return not self._checks
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the next step has to wait until the host's rows have caught up with a device's."""
+        return self._graph.lag.updates > 0
+
     def next_is_whole(self, seconds: float) -> bool:
         """The next step cannot be cut down to about so many seconds."""
         if not self._checks:
@@ -158,7 +163,12 @@ class Auditor:
         self._checks, self._at = [], 0
 
     def step(self, seconds: float, epoch: Epoch) -> Step:
-        """Check the next slice, of about so many seconds, against the graph as it is at ``epoch``."""
+        """Check the next slice, of about so many seconds, against the graph as it is at ``epoch``.
+
+        Raises:
+            NoMemory: ``is_behind``, and there is not enough to go on.
+        """
+        self._graph.catch_up()  # slices read the host's arrays themselves
         if not self._checks:
             self._checks = list(self._plan())
             self._at, self._first_epoch, self._seconds, self._violations = 0, epoch, 0.0, 0

@@ -70,6 +70,10 @@ class DeviceProgram(Program):
         return self._abode in (Abode.COMING, Abode.DEVICE)
 
     @property
+    def reads_host(self) -> bool:
+        return self._abode is not Abode.DEVICE
+
+    @property
     def is_movable(self) -> bool:
         return self._abode is not Abode.HOME
 

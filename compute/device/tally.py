@@ -34,6 +34,10 @@ class DeviceTally(DeviceProgram):
         super().__init__(host)
         self._runs: TallyRuns | None = None
 
+    @property
+    def reads_host(self) -> bool:
+        return True  # which links changed is found out there
+
     def compile(self, device: DeviceSide) -> None:
         tally_kernels().compile(device)
 

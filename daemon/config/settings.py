@@ -1092,6 +1092,12 @@ class PartitionConfig(Section):
         "the daemon starts again by itself from the newest checkpoint, without it. `auto`: `all`, but where the "
         "device is known to have no room for the graph (by its checkpoint) and every program has a twin, `owned`.",
     )
+    host_follows: bool = Field(
+        default=True,
+        description="With `all`: whether the host may take large batches later than the device while all programs "
+        "are there, by a second at most; an epoch is published then before the host's rows have them. Whatever "
+        "needs these waits for them, so that only times tell.",
+    )
     policy: Literal["cost", "hash", "hubs-on-device", "hubs-on-host", "recent"] = Field(
         default="cost",
         description="With `owned`: which rows leave the device first where it has not room for all: those that "

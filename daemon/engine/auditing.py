@@ -2,8 +2,9 @@
 
 The engine thread calls ``run`` between epochs. The audit earns a share of the time that passes, and owes what it
 spends: a step that takes long (following all parents to their roots) is paid for before the next one begins. An
-epoch never waits for more than one slice of ``SLICE_S``, or for a step that can only be run whole (the row of a
-hub is one) and was put off for ``PATIENCE_S`` because updates kept coming.
+epoch never waits for more than one slice of ``SLICE_S``, or for a step that was put off for ``PATIENCE_S``: one
+that can only be run whole (the row of a hub is one) while updates kept coming, or any while the host's rows were
+behind a device's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ...compute.audit.auditor import Auditor, Pass, Step
 from ...compute.engine import STORAGE
 from ...compute.program import ExternalId, Violation
 from ...ops.metrics import Metrics
+from ...partition.graph import NoMemory
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,7 @@ SLICE_S = 0.002
 CREDIT_S_MAX = 0.02
 """Time not spent is not saved up beyond this, so that no burst delays an epoch."""
 PATIENCE_S = 10.0
-"""How long a step that can only be run whole is put off while updates wait."""
+"""How long a step that can only be run whole is put off while updates wait, and any while the host is behind."""
 PASS_S_MIN = 1.0
 """Passes over a small graph begin no more often."""
 LOGGED_MAX = 20
@@ -82,7 +84,10 @@ class BackgroundAudit:
         self._earned_at = now
         wrong: list[str] = []
         while self._credit > 0 and not wrong and self._may_step(now, waiting()):
-            step = self._auditor.step(SLICE_S, epoch)
+            try:
+                step = self._auditor.step(SLICE_S, epoch)
+            except NoMemory:  # for the host's rows to catch up: the epochs wait for it, too
+                break
             spent = self._clock() - now
             now += spent
             self._credit -= spent
@@ -126,7 +131,7 @@ class BackgroundAudit:
             self._pass_at = now
             self._logged = 0
             self._repaired.clear()
-        if not (waiting and self._auditor.next_is_whole(SLICE_S)):
+        if not (self._auditor.is_behind or (waiting and self._auditor.next_is_whole(SLICE_S))):
             return True
         if self._put_off_at is None:
             self._put_off_at = now

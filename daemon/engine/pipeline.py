@@ -116,6 +116,7 @@ class Pipeline:
         card: Card | None = None,
         lost: LostDevice | None = None,
         host_rows: HostRows | None = None,
+        host_follows: bool = True,
         rebalancing: Rebalancing | None = None,
         results: Outgoing | None = None,
         window: Window | None = None,
@@ -125,9 +126,10 @@ class Pipeline:
         """``source``, ``dead_letters``: how reading goes on, and what was refused by reason, which are shown.
         ``numbering``: how vertices were numbered at the start, which is shown, too.
         ``stop``: ends a wait for memory. ``card``: the graph's device, if it has one; ``lost``: the one that
-        this start does without; ``host_rows``: which rows the host keeps beside one. ``rebalancing``: who moves
-        rows between sides. ``results``: who writes what changed. (None: nobody.) ``window``: what has edges
-        expire; None: nothing. ``keyed``: what keys of records stand for; None: records name their edges.
+        this start does without; ``host_rows``: which rows the host keeps beside one, and ``host_follows``:
+        whether it may take batches later than that does. ``rebalancing``: who moves rows between sides.
+        ``results``: who writes what changed. (None: nobody.) ``window``: what has edges expire; None: nothing. ``keyed``: what
+        keys of records stand for; None: records name their edges.
 
         ``full_audit``: check everything after every epoch.
         """
@@ -152,6 +154,7 @@ class Pipeline:
         self.dead_letters = dead_letters
         self.numbering = numbering
         self.sides = Sides(self.graph, metrics, card, lambda: self.engine.programs, lost, host_rows)
+        self.host_follows = host_follows
         self.rebalancing = rebalancing
         self.results = results
         self.window = window
@@ -211,6 +214,7 @@ class Pipeline:
                 return
             self._publish_wait()
             self.between.turn()
+            self.sides.follow()
             self.metrics.queue_depth(self.queue.updates)
             if self.health.recovery.ends():
                 log.info("epoch %s holds all that lay in the source at the start", self.position.epoch)
@@ -292,6 +296,12 @@ class Pipeline:
         """A checkpoint that is being written, or a program computed beside us, has vertices alive that died."""
         return self.checkpoints.writing or bool(self._followed)
 
+    @property
+    def _may_follow(self) -> bool:
+        """Whether nobody reads the host's rows, or its report of a change, in every epoch."""
+        reads = self.engine.reads_host or self.window is not None or self._followed or self.full_audit
+        return self.host_follows and not reads
+
     def _expiring(self) -> Prepared | None:
         """What goes by itself, for the next epoch."""
         if self.window is None:
@@ -317,6 +327,7 @@ class Pipeline:
         waited = 0.0
         change: GraphChange | None = None
         tries = 0
+        self.graph.let_follow(self._may_follow)
         while True:
             try:
                 self._require_vertices(taken[-1].n_vertices)

@@ -117,6 +117,11 @@ class Sides:
                 present=present, programs=len(self._on_device()), held_bytes=held, limit_bytes=limit or 0
             )
 
+    def follow(self) -> None:
+        """To be called often: how far the host is behind a device changes by itself."""
+        lag = self._graph.lag
+        self._metrics.host_behind(updates=lag.updates, seconds=lag.seconds)
+
     def release(self) -> None:
         """Give memory of the device back that no array has any more, so that there is room for larger ones."""
         if self._card is not None:
@@ -132,6 +137,7 @@ class Sides:
             "vertices": vertices,
             "edges": edges,
             "bytes": stored,
+            "behind": self._behind(),
             "device": self._device(),
         }
 
@@ -169,6 +175,10 @@ class Sides:
         if self._graph.device is None:  # some programs may not know yet
             return []
         return [program.id for program in self._programs() if program.on_device]
+
+    def _behind(self) -> dict[str, Any]:
+        lag = self._graph.lag
+        return {"updates": lag.updates, "seconds": lag.seconds}
 
     def _memory(self, card: Card) -> tuple[int, int | None]:
         """Bytes that are held, and the limit; one that is lost is not asked, since it may fail at that, too."""

@@ -35,7 +35,7 @@ def require_vertices(graph: Graph, programs: Sequence[Program], n_new: int) -> N
     if n_new * (GRAPH_BYTES + 2 * PROGRAM_BYTES * len(programs)) < UNASKED_BYTES:
         return
     each = GRAPH_BYTES + sum(_bytes_of_vertex(program, graph.n_vertices) for program in programs)
-    graph.host.memory.require(int(n_new * each))
+    graph.memory.require(int(n_new * each))
 
 
 def _bytes_of_vertex(program: Program, n_vertices: int) -> float:

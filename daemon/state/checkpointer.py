@@ -197,7 +197,7 @@ class Checkpointer:
         self.requested = requested or RequestedCheckpoints(store.path)
         if newest is not None:
             self.requested.made(newest)
-        self._buffers = Buffers(graph.crew, graph.host.memory)
+        self._buffers = Buffers(graph.crew, graph.memory)
         self._making: _Making | None = None
         self._thread: threading.Thread | None = None
         self._began_at = time.monotonic()
@@ -284,7 +284,12 @@ class Checkpointer:
             for program in self.programs()
             for name, size in program.state_sizes().items()
         }
-        making = _Making(self.graph.begin_copy(), self.position.epoch, self._began_at)
+        try:
+            copy = self.graph.begin_copy()
+        except MemoryError as error:  # the host's rows have yet to take what a device has
+            self._report_failure(self.position.epoch, error)
+            return
+        making = _Making(copy, self.position.epoch, self._began_at)
         making.stopped_seconds = time.monotonic() - self._began_at
         self._making = making
         self._thread = threading.Thread(target=self._make, args=(making, sizes), name="checkpoint", daemon=True)
@@ -348,7 +353,7 @@ class Checkpointer:
         facts = {**self.facts(), "n_vertices": self.graph.n_vertices, "updates": self.position.updates}
         if self.window is not None:
             facts["window"] = self.window.facts()
-            self.graph.host.memory.require(self.window.memory_bytes())  # about what its columns take
+            self.graph.memory.require(self.window.memory_bytes())  # about what its columns take
             arrays |= {f"window/{name}": array for name, array in self.window.arrays().items()}
         if self.keyed is not None:
             arrays |= {f"keyed/{name}": array for name, array in self.keyed.arrays().items()}

@@ -1,0 +1,166 @@
+"""What the host's rows have yet to take, where a device has taken it already: the host follows.
+
+A thread takes all that waits as one batch, as often as something waits; whoever needs the host's rows waits for
+it, or does it. So rows that are read are never behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from threading import Condition, Lock, Thread
+from typing import NamedTuple
+
+import numpy as np
+
+from ..gpma.edges import EdgeBatch
+
+log = logging.getLogger(__name__)
+
+SECONDS_MAX = 1.0
+"""Nothing is put behind what waits for so long."""
+
+RETRY_S = 0.5
+"""What found no memory is tried again so often, if nobody asks for it before."""
+
+Take = Callable[[EdgeBatch, int], None]
+"""(updates, how many vertices there are then): has the host take them, or none of them.
+
+Raises:
+    MemoryError: there is not enough.
+"""
+
+
+class Lag(NamedTuple):
+    """How far the host is behind: updates of edges that wait, how long the first of them has, and their bytes."""
+
+    updates: int = 0
+    seconds: float = 0.0
+    n_bytes: int = 0
+
+
+class _Waiting(NamedTuple):
+    batch: EdgeBatch
+    n_vertices: int
+    since: float
+
+
+class Behind:
+    """Batches that wait for the host, in their order. One thread puts them; any thread may ``catch_up``."""
+
+    def __init__(self, take: Take, clock: Callable[[], float] = time.monotonic) -> None:
+        self._take = take
+        self._clock = clock
+        self._changed = Condition()
+        self._waiting: list[_Waiting] = []  # those that are being taken as well, until they are
+        self._updates = 0
+        self._turn = Lock()
+        self._thread: Thread | None = None
+        self._closed = False
+        self._failure: Exception | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._waiting)
+
+    @property
+    def lag(self) -> Lag:
+        with self._changed:
+            if not self._waiting:
+                return Lag()
+            n_bytes = sum(_bytes_of(each.batch) for each in self._waiting)
+            return Lag(self._updates, self._clock() - self._waiting[0].since, n_bytes)
+
+    def begin(self) -> bool:
+        """Have a thread that takes what is put; False: there is none."""
+        if self._thread is None and not self._closed:
+            thread = Thread(target=self._run, name="host-rows", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system grants none now
+                return False
+            self._thread = thread
+        return self._thread is not None
+
+    def put(self, batch: EdgeBatch, n_vertices: int) -> None:
+        """A batch that is nobody else's, and which the host cannot refuse but for memory."""
+        with self._changed:
+            self._waiting.append(_Waiting(batch, n_vertices, self._clock()))
+            self._updates += len(batch)
+            self._changed.notify_all()
+
+    def catch_up(self) -> None:
+        """Have the host take all that waits.
+
+        Raises:
+            MemoryError: there is not enough; it goes on waiting.
+        """
+        if not self._waiting:
+            return
+        with self._turn:
+            self._take_all()
+
+    def close(self) -> None:
+        """End the thread; what waits is taken by nobody any more, unless who needs it."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _take_all(self) -> None:
+        """In a turn: take until nothing waits."""
+        if self._failure is not None:  # a mistake, after which nobody knows what the host holds
+            raise RuntimeError("the host's rows could not take what the device has") from self._failure
+        while self._waiting:
+            taken = list(self._waiting)
+            try:
+                self._take(_joined([each.batch for each in taken]), taken[-1].n_vertices)
+            except MemoryError:
+                raise
+            except Exception as error:
+                self._failure = error
+                raise
+            with self._changed:
+                del self._waiting[: len(taken)]
+                self._updates -= sum(len(each.batch) for each in taken)
+
+    def _run(self) -> None:
+        told = False
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._waiting)
+                if self._closed:
+                    return
+            try:
+                self.catch_up()
+                told = False
+            except MemoryError as error:  # the graph takes nothing more before this: see ``WholeRows.apply``
+                if not told:
+                    log.warning("the host's rows are behind the device's, for want of memory: %s", error)
+                    told = True
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed, RETRY_S)
+            except Exception:
+                log.exception("the host's rows could not take what the device has")
+                return  # whoever needs them is told
+
+
+def _joined(batches: list[EdgeBatch]) -> EdgeBatch:
+    """One batch that does what these do one after another."""
+    if len(batches) == 1:
+        return batches[0]
+    weights = [batch.weights for batch in batches if batch.weights is not None]
+    return EdgeBatch(
+        np.concatenate([batch.keys for batch in batches]),
+        np.concatenate([batch.ops for batch in batches]),
+        np.concatenate(weights) if weights else None,
+    )
+
+
+def _bytes_of(batch: EdgeBatch) -> int:
+    return batch.keys.nbytes + batch.ops.nbytes + (0 if batch.weights is None else batch.weights.nbytes)
