@@ -18,8 +18,9 @@ from ..gpma.edges import EdgeBatch
 
 log = logging.getLogger(__name__)
 
-SECONDS_MAX = 1.0
-"""Nothing is put behind what waits for so long."""
+SECONDS_MAX = 0.25
+"""Nothing is put behind what waits for so long: whoever has to wait for all of it does so for about a second at
+most, where updates come faster than the host can take them."""
 
 RETRY_S = 0.5
 """What found no memory is tried again so often, if nobody asks for it before."""

@@ -77,9 +77,9 @@ class WholeRows(GraphRows):
 
     def apply(self, batch: EdgeBatch, n_before: int, *, told: bool = False) -> Report:
         if self._follows(len(batch)):
-            report = self._apply_ahead(batch, told=told)
-            if report is not None:
-                return report
+            ahead = self._apply_ahead(batch, told=told)
+            if ahead is not None:
+                return ahead
         self._ready()
         plan = self.host.prepare(*of_rows(batch, self.shape, self.crew)) if len(batch) else None
         on_device = self._begin_on_device(lambda: batch)

@@ -1,7 +1,8 @@
 """The command line on an emulated CUDA device: ``python tests/on_emulated_device.py run --config FILE``.
 
 The card fails when a file ``card-fails`` lies in the present folder, at the next batch. A file ``rows-fit`` there
-says how many bytes rows could hold on it, for whoever decides which rows move.
+says how many bytes rows could hold on it, for whoever decides which rows move. With a file ``host-waits`` there at
+the start the host's rows take batches when they are needed, and never by themselves.
 """
 
 from __future__ import annotations
@@ -26,6 +27,13 @@ if __name__ == "__main__":
             if Path("card-fails").exists():
                 failing.enter_context(cuda_emulator.failing_card(0, quiet=True))
             launch(side, plan)
+
+        if Path("host-waits").exists():
+            from graphtide.partition import whole
+
+            vars_of_module: Any = whole
+            vars_of_module.SECONDS_MAX = 3600.0
+            vars_of_module.Behind.begin = lambda _: True
 
         room = Service._room
 

@@ -54,6 +54,7 @@ class Script:
         self.at = 0
         self.passes = 0
         self.left_out: tuple[str, ...] = ()
+        self.is_behind = False
 
     @property
     def coverage(self) -> float:
@@ -173,6 +174,23 @@ def test_a_step_that_must_be_run_whole_waits_for_a_quiet_moment_but_not_for_ever
         script.now += auditing.PATIENCE_S
         audit.run(EPOCH, busy)
         assert script.at == 2
+
+
+@pytest.mark.parametrize("caught_up", [True, False])
+def test_while_the_host_is_behind_every_step_is_put_off_but_not_for_ever(caught_up: bool) -> None:
+    script = Script(quiet(), quiet(), quiet())
+    audit = budgeted(script)
+    script.now += 1
+    script.is_behind = True
+    for _ in range(9):
+        script.now += 1
+        audit.run(EPOCH, idle)
+        assert script.at == script.passes == 0
+    if caught_up:
+        script.is_behind = False
+    script.now += 1 if caught_up else auditing.PATIENCE_S
+    audit.run(EPOCH, busy)
+    assert script.at == 1
 
 
 def test_small_graphs_are_not_audited_all_the_time() -> None:

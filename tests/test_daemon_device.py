@@ -177,6 +177,7 @@ def test_sides_and_their_memory_are_shown(emulated_cupy: ModuleType, graphs: lis
         "vertices": [2],
         "edges": [1],
         "bytes": [sum(alone.memory_bytes().values())],
+        "behind": {"updates": 0, "seconds": 0.0},
         "device": None,
     }
     assert sides.headroom is None
@@ -311,6 +312,65 @@ def test_a_daemon_whose_device_fails_goes_on_within_the_same_epoch(emulated_daem
     assert (page["present"], page["programs"]) == (0, 0)
     assert daemon.stop() == 0
     assert daemon.log.read_text().count("the device is lost, and the host goes on alone") == 1
+
+
+@pytest.mark.parametrize("ends", ["killed", "stopped", "card lost"])
+def test_nothing_is_lost_while_the_host_is_behind(tmp_path: Path, ends: str) -> None:
+    """Answers are those of the device; who asks for rows waits for the host; the end comes when it is behind."""
+    if cuda_emulator.compiler() is None:
+        skip_or_fail("g++ not found (Debian: g++)")
+    programs = [{"name": "bfs", "source": 1}, {"name": "components"}]
+    settings = {"program": programs, "audit": {"full_every_epoch": False, "share": 0.0}}
+    on = {"device": {"enabled": True}, "compute": {"place": "device"}}
+    with (
+        Daemon(tmp_path / "with", {**settings, **on}, program=(PROGRAM,)) as one,
+        Daemon(tmp_path / "without", {**settings, "device": {"enabled": False}}) as other,
+    ):
+        one.folder.mkdir(exist_ok=True)
+        (one.folder / "host-waits").touch()
+        for daemon in (one, other):
+            daemon.start()
+
+        def agree() -> None:
+            with one.client() as here, other.client() as there:
+                for program in ("bfs", "components"):
+                    found, wanted = (client.get(program, np.arange(200)).values for client in (here, there))
+                    assert found.tolist() == wanted.tolist(), program
+                assert here.stats()["edges"] == there.stats()["edges"]
+
+        for number in range(6):
+            for daemon in (one, other):
+                with daemon.client() as client:
+                    write_and_wait(daemon, client, range(number, number + 1))
+            agree()
+        with one.client() as here, other.client() as there:
+            # From the first large batch on, whatever their sizes.
+            assert here.stats()["placement"]["behind"]["updates"] == 4000 + 5 + 300 + 4000
+            if ends == "stopped":
+                assert list(here.neighbors(3).ids) == list(there.neighbors(3).ids)
+                write_and_wait(one, here, range(8, 9))
+                write_and_wait(other, there, range(8, 9))
+                assert here.stats()["placement"]["behind"]["updates"] == 4000
+            elif ends == "card lost":
+                (one.folder / "card-fails").touch()
+                write_and_wait(one, here, range(8, 9))
+                write_and_wait(other, there, range(8, 9))
+                assert "cudaErrorIllegalAddress" in here.stats()["placement"]["device"]["lost"]
+                assert here.stats()["placement"]["behind"]["updates"] == 0
+                (one.folder / "card-fails").unlink()
+        agree()
+        if ends == "killed":
+            one.kill()
+        else:
+            assert one.stop() == 0
+        one.start()
+        for daemon in (one, other):
+            with daemon.client() as client:
+                write_and_wait(daemon, client, range(11, 12))
+        agree()
+        with one.client() as here, other.client() as there:
+            degrees = [client.degree(np.arange(200)) for client in (here, there)]
+            assert degrees[0].out.tolist() == degrees[1].out.tolist()
 
 
 def test_a_daemon_whose_device_alone_has_the_rows_goes_on_without_it_in_the_same_process(

@@ -219,6 +219,32 @@ def test_a_card_that_fails_while_the_host_is_behind_loses_nothing(large: None, p
     assert np.array_equal(pair.graph.export().keys, pair.host_graph.export().keys)
 
 
+def test_a_card_may_fail_at_any_call_while_a_copy_is_made(
+    emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None, seed: int
+) -> None:
+    """What the copy must hear of a batch is the device's report, or else the host's."""
+    lost = 0
+    for at in range(0, 60, 3):
+        graph, alone = Graph(directed=at % 2 == 0, device=True), Graph(directed=at % 2 == 0)
+        graphs += [graph, alone]
+        graph.let_follow(True)
+        with cuda_emulator.failing_card(10**9, quiet=True) as card:
+            for number in range(6):
+                if number == 2:
+                    copy = graph.begin_copy()
+                    card.calls_left = at
+                for each in (graph, alone):
+                    each.apply(batch_of(seed + number, 300, 60), 60)
+                assert counts(graph) == counts(alone)
+        copy.finish()
+        graph.end_copy(copy)
+        found = np.concatenate([piece.keys for piece in copy.edges()])
+        assert np.array_equal(found, alone.export().keys)
+        assert np.array_equal(graph.export().weights, alone.export().weights)
+        lost += graph.device is None
+    assert lost > 10
+
+
 def batch_of(seed: int, n: int = 3000, n_vertices: int = 500) -> EdgeBatch:
     rng = np.random.default_rng(seed)
     ends = rng.integers(0, n_vertices, (2, n))

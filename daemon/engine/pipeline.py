@@ -128,8 +128,8 @@ class Pipeline:
         ``stop``: ends a wait for memory. ``card``: the graph's device, if it has one; ``lost``: the one that
         this start does without; ``host_rows``: which rows the host keeps beside one, and ``host_follows``:
         whether it may take batches later than that does. ``rebalancing``: who moves rows between sides.
-        ``results``: who writes what changed. (None: nobody.) ``window``: what has edges expire; None: nothing. ``keyed``: what
-        keys of records stand for; None: records name their edges.
+        ``results``: who writes what changed. (None: nobody.) ``window``: what has edges expire; None: nothing.
+        ``keyed``: what keys of records stand for; None: records name their edges.
 
         ``full_audit``: check everything after every epoch.
         """
@@ -299,8 +299,9 @@ class Pipeline:
     @property
     def _may_follow(self) -> bool:
         """Whether nobody reads the host's rows, or its report of a change, in every epoch."""
-        reads = self.engine.reads_host or self.window is not None or self._followed or self.full_audit
-        return self.host_follows and not reads
+        if self.graph.device is None or not self.host_follows:
+            return False
+        return not (self.full_audit or self._followed or self.window is not None or self.engine.reads_host)
 
     def _expiring(self) -> Prepared | None:
         """What goes by itself, for the next epoch."""
