@@ -72,7 +72,7 @@ def counts(graph: Graph) -> tuple[int, ...]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("threaded", [False, True], ids=["on demand", "by its thread"])
 def test_nobody_sees_that_the_host_is_behind(
-    emulated_cupy: ModuleType,
+    cupy: ModuleType,
     graphs: list[Graph],
     large: None,
     monkeypatch: pytest.MonkeyPatch,
