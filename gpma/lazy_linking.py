@@ -92,7 +92,7 @@ def _is_writable(folder: str) -> bool:
 class LazyCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
     """How Numba's cache keeps kernels: with ``Bitcode``, which a Numba without ``install`` reads as its own."""
 
-    _locator_classes = (_ByModule, *CompileResultCacheImpl._locator_classes)
+    _locator_classes = [_ByModule, *CompileResultCacheImpl._locator_classes]  # noqa: RUF012  # Numba's list
 
     def reduce(self, compiled: Any) -> Any:
         """What is kept of a compiled kernel."""
