@@ -71,7 +71,7 @@ image-test: $(BIN)/.test  ## build the image with ENGINE (docker, podman), run a
 	GRAPHTIDE_ENGINE='$(ENGINE)' GRAPHTIDE_RUN_OPTIONS='$(RUN_OPTIONS)' $(BIN)/pytest tests/test_image.py
 
 kill-test: $(BIN)/.test debian  ## kill the daemon KILLS times at seeded points
-	$(BIN)/pytest tests/test_kill.py --kills $(KILLS)
+	$(BIN)/pytest -s tests/test_kill.py --kills $(KILLS)
 
 attack: $(BIN)/.test debian  ## put a running daemon through ATTACKS attacks, comparing all answers with SciPy after each
 	$(BIN)/pytest -s tests/test_attack.py --attacks $(ATTACKS)
