@@ -173,8 +173,7 @@ def serve_forks(
 
     ``load`` is called when the first one is asked for, and readies what all have in common.
 
-    Children end when the daemon is gone, too. Nobody else would take notice of one that hangs, or stands still: it is
-    killed.
+    Children end when the daemon is gone, too. Nobody else would take notice of one that hangs: it is killed.
     """
     children: dict[int, int] = {}  # descriptor -> process id
     ready = False
