@@ -15,6 +15,8 @@ TOPIC ?= edges
 WORKERS ?= $(shell nproc | awk '{ print ($$1 < 4 ? $$1 + 1 : 4) }')
 SIDE_BY_SIDE ?= -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Hundreds of daemons are started: where no bytecode is kept, each of them would compile all modules anew, twice.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help wheel client-wheel demo test test-long test-gpu daemon-gpu sanitize-gpu image-test kill-test attack check bench bench-gpu kafka dashboards page debian warm clean clean-cache
 .DEFAULT_GOAL := help
@@ -69,7 +71,7 @@ image-test: $(BIN)/.test  ## build the image with ENGINE (docker, podman), run a
 	GRAPHTIDE_ENGINE='$(ENGINE)' GRAPHTIDE_RUN_OPTIONS='$(RUN_OPTIONS)' $(BIN)/pytest tests/test_image.py
 
 kill-test: $(BIN)/.test debian  ## kill the daemon KILLS times at seeded points
-	$(BIN)/pytest tests/test_kill.py --kills $(KILLS)
+	$(BIN)/pytest -s tests/test_kill.py --kills $(KILLS)
 
 attack: $(BIN)/.test debian  ## put a running daemon through ATTACKS attacks, comparing all answers with SciPy after each
 	$(BIN)/pytest -s tests/test_attack.py --attacks $(ATTACKS)

@@ -138,7 +138,7 @@ def ns_an_edge(ways: dict[str, Callable[[], object]], edges: int, repeats: int) 
             begun = time.thread_time()
             way()
             least[name] = min(least[name], time.thread_time() - begun)
-    return {name: taken / edges * 1e9 for name, taken in least.items()}
+    return {name: taken / max(1, edges) * 1e9 for name, taken in least.items()}
 
 
 def row(
@@ -200,7 +200,7 @@ def main() -> None:
         "all": np.arange(n),
         "hubs, 2,000": np.sort(by_degree[:2000]),
         "hubs, 20,000": np.sort(by_degree[:20_000]),
-        **{f"any, 1/{share}": np.sort(rng.choice(n, n // share, replace=False)) for share in (4, 32, 1024)},
+        **{f"any, 1/{s}": np.sort(rng.choice(n, max(1, n // s), replace=False)) for s in (4, 32, 1024)},
     }
     rows = [
         row(name, array, chosen.astype(np.uint32), n, walk, arguments.repeats)

@@ -120,8 +120,8 @@ def rule_costs(graph: Graph) -> list[dict[str, Any]]:
     loops.close()
     vertex_s, edge_s = np.linalg.solve([[n, edges], [n, n]], [pass_s, loops_s])
     degrees = graph.out_rows().degrees[:n]
-    hubs = np.argsort(-degrees.astype(np.int64))[: n // 500]
-    small = np.random.default_rng(1).permutation(np.flatnonzero((degrees > 0) & (degrees < 16)))[: n // 20]
+    hubs = np.argsort(-degrees.astype(np.int64))[: max(1, n // 500)]
+    small = np.random.default_rng(1).permutation(np.flatnonzero((degrees > 0) & (degrees < 16)))[: max(1, n // 20)]
     counts = [[chosen.size, int(degrees[chosen].sum())] for chosen in (hubs, small)]
     start_s, pushed_s = np.linalg.solve(counts, [_sweep_s(graph, chosen) for chosen in (hubs, small)])
     return [

@@ -8,7 +8,9 @@ what the other has saved. The system frees the turns of a process that ends, how
 those that they call, so that turns cannot be waited for in a circle.
 
 By itself it also goes by the text of a kernel's own file alone. Functions and constants of other modules become
-part of a kernel, too: here it is another kernel where any of them is another (``made_of.py``).
+part of a kernel, too: here it is another kernel where any of them is another (``made_of.py``). Since that says all
+there is to say, it makes no difference where graphtide is installed: an upgrade, another virtual environment and
+another checkout find what they have in common with those before, and leave what others have.
 
 What came compiled with graphtide (``shipped.py``) is taken before any of that. Kernels of other packages, such as
 those of users' programs, are kept and loaded as Numba does it, so that it can read them where graphtide is not,
@@ -77,6 +79,10 @@ def _refuse() -> None:
 
 _FILE = "turns.lock"
 _LOOK_SECONDS = 0.02
+
+
+FORMS_MAX = 4
+"""How many versions of a kernel are kept of one form: those of checkouts that are used in turns, say."""
 
 
 class _Turns:
@@ -176,7 +182,11 @@ class SharedCache(FunctionCache):
         """Save the compiled form, and let the next one have its turn."""
         try:
             if lacking() is None:
-                self._forget_others(self._index_key(sig, data.codegen))
+                key = self._index_key(sig, data.codegen)
+                self._forget_oldest(key)
+                # No file is written anew for another kernel: who has just read the index would take that.
+                digest = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+                self._cache_file._data_name_pattern = f"{self._impl.filename_base}.{digest}-{{number:d}}.nbc"
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
         except OSError:  # a full disk, say: the kernel is there all the same, for this process
             pass
@@ -195,12 +205,14 @@ class SharedCache(FunctionCache):
         types = getattr(sig, "args", sig)  # a tuple, or a signature where the result's type was given, too
         return *key, hashlib.sha256(f"{self._made_of} {[*made_of.fields(types)]}".encode()).hexdigest()
 
-    def _forget_others(self, key: tuple[Any, ...]) -> None:
-        """Let the file of what the form was when it was made of something else be written anew."""
+    def _forget_oldest(self, key: tuple[Any, ...]) -> None:
+        """Leave room for this form among those that differ only in what they are made of, the oldest first."""
         forms = self._cache_file._load_index()
-        kept = {other: file for other, file in forms.items() if other == key or other[:3] != key[:3]}
-        if len(kept) < len(forms):
-            self._cache_file._save_index(kept)
+        others = [other for other in forms if other != key and other[:3] == key[:3]]
+        for other in others[: max(0, len(others) + 1 - FORMS_MAX)]:
+            with contextlib.suppress(OSError):
+                os.unlink(self._cache_file._data_path(forms.pop(other)))
+            self._cache_file._save_index(forms)
 
     def _take_turn(self) -> None:
         event.start_event(MISSING)  # type: ignore[no-untyped-call]

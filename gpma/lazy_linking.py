@@ -11,11 +11,17 @@ Numba is taken for granted; nothing else imports this module before that has bee
 
 from __future__ import annotations
 
+import functools
+import os
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
-from numba.core.caching import CompileResultCacheImpl
+from numba.core import config
+from numba.core.caching import CompileResultCacheImpl, UserProvidedCacheLocator
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
+
+from . import runtime, shipped
 
 _NO_TYPES = ""
 """For the listing of every variable's type, which nobody reads: it would be a third of what is kept."""
@@ -57,8 +63,36 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
         return super()._get_module_for_linking()  # type: ignore[no-untyped-call]
 
 
+class _ByModule(UserProvidedCacheLocator):  # type: ignore[misc]
+    """The folder of a kernel: that of its module within graphtide, wherever that lies, and whatever its text says.
+
+    A kernel's key in the index says what it is made of, which is more than the text of its file.
+    """
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> _ByModule | None:
+        if not vars(config)["CACHE_DIR"]:
+            return None
+        found = cls(py_func, py_file)
+        return found if _is_writable(found.get_cache_path()) else None
+
+    def get_cache_path(self) -> str:
+        return os.path.join(vars(config)["CACHE_DIR"], shipped.folder_of(self._py_file))
+
+    def get_source_stamp(self) -> str:
+        return "graphtide"
+
+
+@functools.cache
+def _is_writable(folder: str) -> bool:
+    """Once for all kernels of a folder: it is found out by writing a file."""
+    return runtime.is_writable(Path(folder))
+
+
 class LazyCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
     """How Numba's cache keeps kernels: with ``Bitcode``, which a Numba without ``install`` reads as its own."""
+
+    _locator_classes = [_ByModule, *CompileResultCacheImpl._locator_classes]  # noqa: RUF012  # Numba's list
 
     def reduce(self, compiled: Any) -> Any:
         """What is kept of a compiled kernel."""

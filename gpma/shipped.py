@@ -29,7 +29,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 import numba
-from numba.core import caching, codegen, compiler, config
+from numba.core import codegen, compiler, config
 from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 
@@ -175,6 +175,12 @@ def is_ours(function: Any) -> bool:
     return file.startswith(f"{PACKAGE}{os.sep}")
 
 
+def folder_of(module: str) -> str:
+    """The folder in Numba's cache for the kernels of this file of graphtide: ``graphtide.gpma.host``, say."""
+    parts = os.path.dirname(os.path.relpath(module, PACKAGE)).split(os.sep)
+    return ".".join(["graphtide", *filter(None, parts)])
+
+
 def load(function: Any, signature: Any, target_context: Any) -> Any:
     """A kernel's compiled form from the file; None where there is none."""
     kernels = shipped()
@@ -204,8 +210,7 @@ def write(cache: Path, path: Path) -> int:
     made: dict[str, bytes] = {}
     targets, n_forms = set(), 0
     for folder, module in {os.path.dirname(module): module for module in _modules()}.items():
-        # Numba names a folder of its cache by the modules' folder.
-        kept = cache / caching._CacheLocator.get_suitable_cache_subpath(module)  # type: ignore[no-untyped-call]
+        kept = cache / folder_of(module)
         for index in sorted(kept.glob("*.nbi")):
             with open(index, "rb") as file:
                 pickle.load(file)  # Numba's version

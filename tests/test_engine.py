@@ -149,7 +149,7 @@ def test_so_many_programs_run_side_by_side(threads: int | None, team: int) -> No
 # -- runs -----------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(small_histories())
 def test_all_programs_of_an_engine_stay_true(history: History) -> None:
     graph = Graph(directed=history.directed, weighted=False)

@@ -152,7 +152,7 @@ def test_every_kind_has_two_oracles() -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 def test_small_graphs_for_a_long_time(directed: bool, seed: int, run_long: bool) -> None:
-    histories, reused = 500 if run_long else 16, 0
+    histories, reused = 500 if run_long else len(SHAPES) * len(VERTEX_SHARES), 0
     for k in range(histories):
         vertices, updates_max = SHAPES[k % len(SHAPES)]
         history = random_history(

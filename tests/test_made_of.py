@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import pkgutil
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from numba.core.dispatcher import Dispatcher
 
+from graphtide.gpma.kernel_cache import FORMS_MAX
 from graphtide.gpma.made_of import Untold, facts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -189,10 +191,10 @@ def run(folder: Path, whose: str, names: list[str]) -> dict[str, tuple[float, in
     return {name: (value, n) for name, (value, n) in json.loads(done.stdout).items()}
 
 
-def change(folder: Path) -> None:
+def change(folder: Path, factor: int = 3) -> None:
     """Everything in the other file gives three times what it gets, no longer twice."""
     parts = folder / "own" / "parts.py"
-    text = parts.read_text().replace("2.0", "3.0").replace('error_model="numpy"', 'error_model="python"')
+    text = _PARTS.replace("2.0", f"{factor}.0").replace('error_model="numpy"', 'error_model="python"')
     parts.write_text(text.replace("first: float\n    second", "second: float\n    first"))
 
 
@@ -206,12 +208,35 @@ def test_a_change_in_another_module_is_seen(folder: Path) -> None:
     assert {name: value for name, (value, _) in first.items()} == dict.fromkeys(NAMES, 4.0)
     assert all(n > 0 for _, n in first.values())
     assert run(folder, "ours", NAMES) == dict.fromkeys(NAMES, (4.0, 0)), "nothing is compiled again"
-    n_kept = kept(folder)
     change(folder)
     then = run(folder, "ours", NAMES)
     assert then.pop("alone") == (4.0, 0)
     assert {name: value for name, (value, _) in then.items()} == dict.fromkeys(then, 6.0)
-    assert kept(folder) == n_kept, "what the kernels were before is no longer kept"
+
+
+def test_it_makes_no_difference_where_a_package_lies_and_what_stands_beside_a_kernel(folder: Path) -> None:
+    """In another virtual environment, say, or after an upgrade."""
+    elsewhere = folder / "elsewhere"
+    assert run(folder, "ours", NAMES)["of_called"][1] > 0
+    shutil.copytree(folder / "own", elsewhere / "own")
+    (folder / "cache").rename(elsewhere / "cache")
+    with open(elsewhere / "own" / "kernels.py", "a") as file:
+        file.write("\nBESIDE = 7\n")
+    assert run(elsewhere, "ours", NAMES) == dict.fromkeys(NAMES, (4.0, 0))
+
+
+def test_of_each_form_a_few_versions_are_kept(folder: Path) -> None:
+    """Two checkouts that are used in turns do not take each other's kernels away."""
+    names, found = ["of_called"], []
+    for factor in range(2, 8):
+        change(folder, factor)
+        assert run(folder, "ours", names)["of_called"] == (2.0 * factor, 3), "a kernel, and two that it calls"
+        found.append(kept(folder))
+    assert found == [min(3 * n, 3 * FORMS_MAX) for n in range(1, 7)]
+    change(folder, 8 - FORMS_MAX)
+    assert run(folder, "ours", names)["of_called"] == (2.0 * (8 - FORMS_MAX), 0), "the oldest that is kept"
+    change(folder, 7 - FORMS_MAX)
+    assert run(folder, "ours", names)["of_called"] == (2.0 * (7 - FORMS_MAX), 3)
 
 
 def test_so_is_one_in_a_function_that_kernels_of_other_packages_use(folder: Path) -> None:

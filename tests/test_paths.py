@@ -144,7 +144,7 @@ def test_any_history(name: str, history: History, sources: set[int]) -> None:
 @pytest.mark.sample(2)
 @every_case
 @pytest.mark.parametrize("home", ["device"], indirect=True)
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=small_histories(), sources=st.sets(st.integers(0, 9), min_size=1, max_size=3))
 def test_any_history_on_a_device(home: str, name: str, history: History, sources: set[int]) -> None:
     run = Run(name, history.directed, tuple(sources))
@@ -383,6 +383,7 @@ def test_a_weight_that_changes_no_value_reads_nothing() -> None:
 
 @on_both_homes
 @every_case
+@pytest.mark.sample(4)
 def test_the_bridge_of_a_long_path(name: str) -> None:
     n = 1_200
     path = [(v, v + 1, 1.0) for v in range(n - 1)]
@@ -520,6 +521,7 @@ def test_threads_change_nothing(
 @pytest.mark.usefixtures("always_shared")
 @every_case
 @both_ways
+@pytest.mark.sample(4)
 def test_pushing_on_all_threads(name: str, directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LARGE", 0)
     history = rmat_history(4, directed=directed, scale=10, degree=8, updates=3_000, epochs=5)
@@ -593,6 +595,7 @@ def descendants_of_lost(run: Run, epoch: Epoch, before: np.ndarray) -> set[int]:
 
 
 @every_case
+@pytest.mark.sample(2)
 def test_starting_over_is_rare(name: str) -> None:
     history = rmat_history(6, directed=True, scale=16, degree=12, updates=1_000, epochs=50)
     run = Run(name, True, (int(np.bincount(history.epochs[0].src).argmax()),))
@@ -603,6 +606,7 @@ def test_starting_over_is_rare(name: str) -> None:
 @on_both_homes
 @every_case
 @both_ways
+@pytest.mark.sample(6)
 def test_starting_over_when_settling_costs_too_much(
     name: str, directed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

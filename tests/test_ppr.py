@@ -27,7 +27,7 @@ from walks import (
 
 from graphtide.compute.program import Published, Refresh
 from graphtide.compute.walks import ppr
-from graphtide.compute.walks.ppr import DRIFT, PersonalisedPageRank
+from graphtide.compute.walks.ppr import DRIFT, EXPLAINED, PersonalisedPageRank
 from graphtide.compute.walks.ppr_pushes import NORM, PUSH_EDGES, SIZE
 from graphtide.gpma.edges import NO_VERTEX, Op
 from graphtide.partition.graph import Graph
@@ -284,6 +284,39 @@ def test_a_state_that_passes_the_audit_keeps_to_its_bound(share: float, graphs: 
     error_max = 2 * true / ((1 - program.damping) * sums[NORM])
     assert program.audit(graph) or error_max <= program.error_bound
     assert bool(program.audit(graph)) == (share > 1)
+
+
+@pytest.mark.parametrize("share", [0.99, 1.5])
+def test_what_rounding_explains_is_in_the_bound_too(share: float, graphs: list[Graph]) -> None:
+    """At the least tolerance, where it counts: every residual is off by that share of what the audit explains.
+
+    Beside that the residuals and their sum are off by what they may.
+    """
+    graph = skewed(graphs, 400)
+    program = Walker([1, 3], damping=0.98, tolerance=1e-8)
+    program.begin(graph)
+    assert program.audit(graph) == []
+    kept, sums, n = program.state()["residual"], program._walks.sums, graph.n_vertices
+    may = 0.99 * DRIFT * program._size_max()
+    true = float(np.abs(kept).sum())
+    y, restart = program.state()["estimate"], program._walks.rhs[:n]
+    explained = share * EXPLAINED * (np.abs(y) + np.abs(kept) + restart)
+    assert explained.sum() > 0.01 * program._size_max(), "it would not show"
+    kept *= (true - may) / true
+    kept -= np.sign(kept) * explained
+    sums[SIZE] = float(np.abs(kept).sum()) - may
+    error_max = 2 * true / ((1 - program.damping) * sums[NORM])
+    found = program.audit(graph)
+    assert bool(found) == (share > 1)
+    assert found or error_max <= program.error_bound
+
+
+def test_the_sum_of_residuals_is_off_by_no_more_than_the_bound_counts(graphs: list[Graph]) -> None:
+    graph = skewed(graphs, 400)
+    program = Walker([1, 3], damping=0.98, tolerance=1e-8)
+    program.begin(graph)
+    program._walks.sums[SIZE] -= DRIFT * program._size_max() + 5e-14 * program._walks.sums[NORM]
+    assert [violation.rule for violation in program.audit(graph)] == ["ppr-sum"]
 
 
 def test_slices_read_the_in_edges_of_their_vertices(graphs: list[Graph]) -> None:

@@ -26,6 +26,7 @@ from histories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_programs import Fading, Within
+from sampling import examples
 
 from graphtide.compute import registry
 from graphtide.compute.device import twin
@@ -280,7 +281,7 @@ def test_vertices_come_go_and_come_back(kind: str, directed: bool, new_run: Any)
 
 
 @every_kind
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(history=small_histories(), seed=st.integers(0, 2**32))
 def test_rechunking_changes_nothing(kind: str, history: History, seed: int) -> None:
     one, other = Run(kind, history.directed), Run(kind, history.directed)
@@ -389,6 +390,7 @@ def test_a_restored_program_knows_its_source(kind: str, new_run: Any) -> None:
 
 @every_kind
 @both_ways
+@pytest.mark.sample(1, of="directed,generator")
 @pytest.mark.parametrize("generator", [random_history, rmat_history])
 def test_a_saved_state_goes_on(kind: str, directed: bool, generator: Any, new_run: Any) -> None:
     """As if nothing had happened: with the values of the one that never stopped, bit for bit."""

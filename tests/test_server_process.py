@@ -178,6 +178,25 @@ def test_a_template_that_forked_nothing_is_not_waited_for(monkeypatch: pytest.Mo
     loading.close()
 
 
+def test_a_server_that_stands_still_does_not_outlive_its_daemon() -> None:
+    """Who is killed closes its sockets, and no more; the next daemon could not listen where the server does."""
+    daemon = template.Template("int", [])
+    (control, its_control), (calls, its_calls) = (
+        socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET),
+        socket.socketpair(),
+    )
+    with control, its_control, calls, its_calls:
+        server = daemon.fork(its_control.fileno(), its_calls.fileno())
+        os.kill(server.pid, signal.SIGSTOP)
+    try:
+        daemon._socket.close()
+        assert server.ended(60)
+    finally:
+        server.kill()
+        daemon.close()
+        server.close()
+
+
 def test_a_lost_template_costs_a_start_and_nothing_else(link: ServerLink) -> None:
     template = link.template_pid
     assert template is not None

@@ -90,6 +90,11 @@ Work = npt.NDArray[np.int64]
 # The share of the bound that is left to rounding of the residuals, and as much to that of their sum. The audit
 # allows both, and the bound counts both.
 DRIFT = 0.01
+# What rounding explains when the audit adds a residual up anew, of the sizes of all that goes into it: |y|, |r|
+# and the restart of the vertex. Over all vertices these are less than four times the sum of the estimates: the
+# restarts are at most |y| + d |y| + |r|, and both |r| and what y has below zero are small beside |y|.
+EXPLAINED = 1e-12
+EXPLAINED_IN_ALL = 4 * EXPLAINED
 # By how much of itself the sum of the estimates may be off, likewise.
 NORM_DRIFT = 1e-9
 # Once over its limit, |r| is brought down to this share of it.
@@ -192,8 +197,8 @@ class PersonalisedPageRank(RandomWalk):
         """The certified error in sum of the results (see the head of this file); 0 while there are none."""
         if not self._active.size:
             return 0.0
-        size, norm, rounded = map(self._walks.sums.item, (SIZE, NORM, ROUNDED))
-        off = 2 * max(DRIFT * self._size_max(), ROUNDOFF * rounded)
+        size, norm = map(self._walks.sums.item, (SIZE, NORM))
+        off = 2 * self._off_max() + EXPLAINED_IN_ALL * norm
         norm *= 1 - NORM_DRIFT
         # Rounding may leave a sum of nothing below zero.
         return 2 * (max(0.0, size) + off) / ((1 - self.damping) * norm) if norm > 0 else math.inf
@@ -238,7 +243,7 @@ class PersonalisedPageRank(RandomWalk):
         off = np.abs(r - kept)
         # Each slice has its part of the drift that the bound allows for, and what rounding explains.
         allowed = DRIFT * self._size_max() * (end - begin) / max(1, n)
-        explained = 1e-12 * (np.abs(y) + np.abs(r) + self._walks.rhs[part])
+        explained = EXPLAINED * (np.abs(y) + np.abs(r) + self._walks.rhs[part])
         excess = float(np.maximum(0, off - explained).sum())
         if allowed > 0:
             self.drift = max(self.drift, excess / allowed)
@@ -265,7 +270,7 @@ class PersonalisedPageRank(RandomWalk):
         found = []
         if not abs(norm - true_norm) <= NORM_DRIFT * norm:
             found.append(Violation("ppr-norm", f"norm {norm!r}, but the estimates add up to {true_norm!r}"))
-        if not abs(size - true_size) <= DRIFT * self._size_max() + 1e-13 * true_norm:
+        if not abs(size - true_size) <= self._off_max():
             found.append(Violation("ppr-sum", f"|r| {size!r}, but residuals add up to {true_size!r}"))
         if not self.error_bound <= self.tolerance:
             found.append(Violation("ppr-tolerance", f"error bound {self.error_bound:.3g} over the tolerance"))
@@ -293,7 +298,7 @@ class PersonalisedPageRank(RandomWalk):
     @property
     def size_share(self) -> float:
         """What the sizes of residuals may add up to, as a share of the sum of the estimates."""
-        return (1 - 2 * DRIFT) * self.tolerance * (1 - self.damping) / 2
+        return (1 - 2 * DRIFT) * (self.tolerance * (1 - self.damping) / 2 - EXPLAINED_IN_ALL)
 
     def certify(self, graph: Graph, sources: Vertices, solved: Solved) -> bool:
         """Take what was solved elsewhere into the certificate, but not the columns; whether that holds then."""
@@ -426,6 +431,10 @@ class PersonalisedPageRank(RandomWalk):
     def _size_max(self) -> float:
         """What |r| may be at most."""
         return self.size_share * max(0.0, self._walks.sums.item(NORM))
+
+    def _off_max(self) -> float:
+        """What |r| may be off by for rounding, and as much again the residuals together: the bound counts both."""
+        return max(DRIFT * self._size_max(), ROUNDOFF * self._walks.sums.item(ROUNDED))
 
     def _threshold_min(self, graph: Graph) -> float:
         """With every residual under this for each out-edge, |r| is within its limit."""

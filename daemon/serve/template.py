@@ -20,7 +20,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +31,8 @@ from . import shared_memory
 
 MESSAGE_BYTES_MAX = 256
 STOP_SECONDS_MAX = 5.0
+ORPHAN_SECONDS_MAX = 2.0
+"""How long a server whose daemon is gone may take to end: the next daemon wants its addresses."""
 
 
 # -- the daemon's end -----------------------------------------------------------------------------------------
@@ -170,7 +173,7 @@ def serve_forks(
 
     ``load`` is called when the first one is asked for, and readies what all have in common.
 
-    Children end when the daemon is gone, too; nobody else would take notice of it, so that is waited for.
+    Children end when the daemon is gone, too. Nobody else would take notice of one that hangs: it is killed.
     """
     children: dict[int, int] = {}  # descriptor -> process id
     ready = False
@@ -188,8 +191,7 @@ def serve_forks(
             except ConnectionError:  # the daemon ended, and had not read everything
                 message = b""
             if not message:
-                for pid in children.values():
-                    os.waitpid(pid, 0)
+                _end(children)
                 return
             control, calls = (socket.socket(fileno=given) for given in fds)
             if not ready:
@@ -210,3 +212,12 @@ def serve_forks(
             fd = os.pidfd_open(pid)
             children[fd] = pid
             socket.send_fds(door, [msgpack.packb({"kind": "forked", "pid": pid})], [fd])
+
+
+def _end(children: Mapping[int, int]) -> None:
+    """Wait for children (by descriptor) to end, and kill those that have not soon."""
+    deadline = time.monotonic() + ORPHAN_SECONDS_MAX
+    for fd, pid in children.items():
+        if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            os.kill(pid, signal.SIGKILL)  # not yet waited for, so that the number is still its own
+        os.waitpid(pid, 0)
