@@ -41,7 +41,7 @@ _PIECE = 64
 _PIECES = 64
 _SWEEP_PIECE = 4096
 # So many vertices' rows are asked for before the first of them is read.
-_TOGETHER = 64
+_TOGETHER = 256
 # A step takes the best vertices that wait, up to so many edges for each that waits, and at least so many; the
 # sample of those waiting that decides.
 _STEP_EDGES = 1
