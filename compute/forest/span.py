@@ -48,11 +48,11 @@ class Reach(NamedTuple):
     """What spanning works on.
 
     ``queue`` and ``found`` uint32[n]; ``held`` uint64[(n + 63) // 64]: a bitmap of the tree; ``counts`` and
-    ``edges`` int64 by piece of a sweep: vertices found, and the edges that they have; ``left`` likewise: those that
-    still look for a tree, and some that one holds by now, -1 before they are listed; ``cursor`` int64[32]: the next
-    piece, the edges read. Of each thread, for vertices that are looked at together: ``opens`` int64[threads,
-    _TOGETHER], where their rows begin, and ``looking`` uint32[threads, _TOGETHER]. (The lists of those that look
-    take the room of the forest's free handles, of which there are none in the end.)
+    ``edges`` int64 by piece of a sweep: vertices found, and the edges that they have; ``left`` likewise: those
+    that still look for a tree, and some that one holds by now, -1 before they are listed; ``cursor`` int64[32]:
+    the next piece, the edges read. Of each thread, for vertices that are looked at together: ``opens``
+    int64[threads, _TOGETHER], where their rows begin, and ``looking`` uint32[threads, _TOGETHER]. (The lists of
+    those that look take the room of the forest's free handles, of which there are none in the end.)
     """
 
     queue: Vertices
@@ -172,7 +172,7 @@ def _pull_pieces(t, forest, n, out, in_, both, h, level, reach, waiting):  # typ
                     v = np.int64(looking[k])
                     u, read = _find_held(rows, opens[k], v, reach.held)
                     read_all += read
-                    # Whether it finds one is a toss-up, and no branch: a link of a vertex in no tree is nothing yet.
+                    # Whether it finds one is a toss-up, and no branch: the link of one in no tree is nothing yet.
                     finds = np.int64(u >= 0)
                     tree = np.uint32(h) if finds else NO_VERTEX
                     _take(forest, v, tree, u, level)
