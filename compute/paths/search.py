@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import compare_swap, exchange, fetch_add, load, ordered_add, ordered_swap
 from ...gpma.edges import HALF, LOW, Keys, Vertices
-from ...gpma.intrinsics import prefetch_to_read
+from ...gpma.intrinsics import prefetch_to_read, uncounted_inner
 from ...gpma.rows import first_held, open_rows, runs, runs_on
 from ...gpma.splice import spliced
-from ...gpma.team import share
+from ...gpma.team import Crew, at_most, share
 from .mend import AHEAD, NOTHING, PARENT, UNREACHED
 from .templates import template
 
@@ -40,6 +41,7 @@ _PARALLEL_SWEEP = 1 << 14
 _PIECE = 64
 _PIECES = 64
 _SWEEP_PIECE = 4096
+_CLEAR_PIECE = 1 << 16
 # So many vertices' rows are asked for before the first of them is read.
 _TOGETHER = 256
 # A step takes the best vertices that wait, up to so many edges for each that waits, and at least so many; the
@@ -62,6 +64,32 @@ list_frontier: Any = None
 expand: Any = None
 split: Any = None
 note: Any = None
+
+
+# -- before it begins ---------------------------------------------------------------------------------------------
+
+
+def clear(word: Keys, role: npt.NDArray[np.uint8], listed: npt.NDArray[np.uint8], n: int, crew: Crew) -> None:
+    """No vertex of n is reached, has a role or is listed any more. A search may take no longer than that does on
+    one thread, so all threads do it."""
+    _clear(word, role, listed, n, np.zeros(1, np.int64), crew)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _clear(word, role, listed, n, cursor, crew):  # type: ignore[no-untyped-def]
+    share(at_most(crew, n // _CLEAR_PIECE + 1), _clear_pieces, (word, role, listed, n, cursor))
+
+
+@uncounted_inner
+def _clear_pieces(t, word, role, listed, n, cursor):  # type: ignore[no-untyped-def]
+    while True:
+        begin = fetch_add(cursor, 0, np.int64(_CLEAR_PIECE))
+        if begin >= n:
+            return
+        end = min(begin + _CLEAR_PIECE, n)
+        word[begin:end] = UNREACHED
+        role[begin:end] = 0
+        listed[begin:end] = 0
 
 
 # -- level by level --------------------------------------------------------------------------------------------
@@ -557,9 +585,7 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
             cursor[NEAR_END] = 0
             if n_near < _PARALLEL_MIN and ahead < _PARALLEL_EDGES:
                 alone = np.int64(_PIECE)
-                expand(
-                    np.int64(0), word, listed, vertices, out, near, n_near, alone, piles, next_near, far, bound
-                )
+                expand(np.int64(0), word, listed, vertices, out, near, n_near, alone, piles, next_near, far, bound)
             else:
                 piece = max(min(n_near // _PIECES, _PIECE), 1)
                 work = word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound
