@@ -132,20 +132,30 @@ def _refreshes(rows: list[dict[str, Any]], about: str) -> Iterator[Picture]:
 
 
 def _threads(rows: list[dict[str, Any]], about: str) -> Iterator[Picture]:
+    """Programs from scratch, and after batches of one size in a picture of its own each."""
     for scale in sorted({row["scale"] for row in rows}):
-        series: dict[str, list[tuple[float, float]]] = {}
         its = [row for row in rows if row["scale"] == scale and row.get("ms")]
-        names = {(row["what"], row.get("updates")) for row in its if "refresh" in row["what"]}
-        for what, updates in sorted(names, key=str):
-            took = {
-                row["threads"]: row["ms"] for row in its if (row["what"], row.get("updates")) == (what, updates)
-            }
-            if 1 in took and len(took) > 1:
-                name = f"{what.removesuffix(' refresh')}, {updates}"
-                series[name] = [(threads, took[1] / ms) for threads, ms in took.items()]
-        if series:
-            title = f"Times as fast as one thread, scale {scale}{about}"
-            yield f"threads {scale}", charts.lines(title, "threads", "times as fast", series)
+        title = f"scale {scale}{about}"
+        if series := _speed_ups([row for row in its if row["what"].endswith(" fresh")]):
+            shown = charts.lines(f"Times as fast as one thread from scratch, {title}", "threads", "", series)
+            yield f"threads {scale}", shown
+        refreshes = [row for row in its if row["what"].endswith(" refresh")]
+        for updates in sorted({row["updates"] for row in refreshes}):
+            if series := _speed_ups([row for row in refreshes if row["updates"] == updates]):
+                of = f"Times as fast as one thread after {updates:,} updates, {title}"
+                yield f"threads {scale} {updates}", charts.lines(of, "threads", "", series)
+
+
+def _speed_ups(rows: list[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """By what was measured: (threads, times as fast as one), where one thread was measured, and others were."""
+    took: dict[str, dict[int, float]] = {}
+    for row in rows:
+        took.setdefault(row["what"].rpartition(" ")[0], {})[row["threads"]] = row["ms"]
+    return {
+        name: [(threads, by[1] / ms) for threads, ms in sorted(by.items())]
+        for name, by in took.items()
+        if 1 in by and len(by) > 1
+    }
 
 
 def _answers(rows: list[dict[str, Any]], about: str) -> Iterator[Picture]:

@@ -34,7 +34,7 @@ _SWEEP_SHARE = 16
 # How many vertices of a sweep a thread takes at a time (a multiple of 64), and how many are worth sharing.
 _SWEEP_PIECE = 4096
 # So many vertices' rows are asked for before the first of them is read.
-_TOGETHER = 64
+_TOGETHER = 256
 _PARALLEL_MIN = 1 << 15
 
 # As in ``forest.py``, they allocate nothing.
@@ -48,9 +48,11 @@ class Reach(NamedTuple):
     """What spanning works on.
 
     ``queue`` and ``found`` uint32[n]; ``held`` uint64[(n + 63) // 64]: a bitmap of the tree; ``counts`` and
-    ``edges`` int64 by piece of a sweep: vertices found, and the edges that they have; ``cursor`` int64[32]: the
-    next piece, the edges read. Of each thread, for vertices that are looked at together: ``opens`` int64[threads,
-    64], where their rows begin, and ``looking`` uint32[threads, 64].
+    ``edges`` int64 by piece of a sweep: vertices found, and the edges that they have; ``left`` likewise: those
+    that still look for a tree, and some that one holds by now, -1 before they are listed; ``cursor`` int64[32]:
+    the next piece, the edges read. Of each thread, for vertices that are looked at together: ``opens``
+    int64[threads, _TOGETHER], where their rows begin, and ``looking`` uint32[threads, _TOGETHER]. (The lists of
+    those that look take the room of the forest's free handles, of which there are none in the end.)
     """
 
     queue: Vertices
@@ -58,6 +60,7 @@ class Reach(NamedTuple):
     held: Keys
     counts: npt.NDArray[np.int64]
     edges: npt.NDArray[np.int64]
+    left: npt.NDArray[np.int64]
     cursor: npt.NDArray[np.int64]
     opens: npt.NDArray[np.int64]
     looking: Vertices
@@ -68,10 +71,10 @@ NEXT, READ = 0, 16
 
 def new_reach(n: int, threads: int, queue: Vertices, found: Vertices) -> Reach:
     """For so many vertices, in columns that have room for them."""
-    counts, edges = np.empty((2, (n + _SWEEP_PIECE - 1) // _SWEEP_PIECE), np.int64)
+    counts, edges, left = np.full((3, -(-n // _SWEEP_PIECE)), -1, np.int64)
     held, cursor = np.empty((n + 63) // 64, np.uint64), np.zeros(32, np.int64)
     opens, looking = np.empty((threads, _TOGETHER), np.int64), np.empty((threads, _TOGETHER), np.uint32)
-    return Reach(queue, found, held, counts, edges, cursor, opens, looking)
+    return Reach(queue, found, held, counts, edges, left, cursor, opens, looking)
 
 
 @_inline
@@ -122,10 +125,24 @@ def _hold(held, queue, begin, end):  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _pull_pieces(t, forest, n, out, in_, both, h, level, reach):  # type: ignore[no-untyped-def]
+def _list_waiting(forest, begin, end, out, in_, both, waiting):  # type: ignore[no-untyped-def]
+    """Vertices begin .. end - 1 that have edges and are in no tree stand in ``waiting[begin:]``: their end there.
+
+    Listing them takes no branch, as whether a vertex waits is a toss-up.
+    """
+    end_waiting = np.int64(begin)
+    for v in range(begin, end):
+        waiting[end_waiting] = v
+        end_waiting += np.int64(forest.handle[v] == NO_VERTEX) & np.int64(_edges_of(out, in_, both, v) > 0)
+    return end_waiting
+
+
+@_inner
+def _pull_pieces(t, forest, n, out, in_, both, h, level, reach, waiting):  # type: ignore[no-untyped-def]
     """Vertices in no tree, in pieces drawn from the cursor, look for a neighbour in the bitmap.
 
-    Those that find one go to the begin of their piece's part of ``found``.
+    Those that find one go to the begin of their piece's part of ``found``; those that still look to the begin of
+    its part of ``waiting``.
     """
     opens, looking = reach.opens[t], reach.looking[t]
     read_all = np.int64(0)
@@ -133,33 +150,44 @@ def _pull_pieces(t, forest, n, out, in_, both, h, level, reach):  # type: ignore
         begin = fetch_add(reach.cursor, NEXT, np.int64(_SWEEP_PIECE))
         if begin >= n:
             break
+        piece = begin // _SWEEP_PIECE
+        end_waiting = begin + reach.left[piece]
+        if reach.left[piece] < 0:
+            end_waiting = _list_waiting(forest, begin, min(begin + _SWEEP_PIECE, n), out, in_, both, waiting)
         end = begin
+        kept = begin
         edges = np.int64(0)
-        for first in range(begin, min(begin + _SWEEP_PIECE, n), _TOGETHER):
+        for first in range(begin, end_waiting, _TOGETHER):
             n_looking: Any = np.int64(0)
-            for each in range(first, min(first + _TOGETHER, n)):
-                looking[n_looking] = each
-                n_looking += np.int64(forest.handle[each] == NO_VERTEX)
+            for k in range(first, min(first + _TOGETHER, end_waiting)):
+                looking[n_looking] = waiting[k]
+                n_looking += np.int64(forest.handle[waiting[k]] == NO_VERTEX)
             for side in range(2 if both else 1):
                 if n_looking == 0:
                     break
                 rows = out if side == 0 else in_
                 open_rows(rows, looking, np.int64(0), n_looking, opens)
-                left: Any = np.int64(0)
+                missed: Any = np.int64(0)
                 for k in range(n_looking):
                     v = np.int64(looking[k])
                     u, read = _find_held(rows, opens[k], v, reach.held)
                     read_all += read
-                    looking[left] = v
-                    left += np.int64(u < 0)
-                    if u >= 0:
-                        _take(forest, v, h, u, level)
-                        reach.found[end] = v
-                        end += 1
-                        edges += _edges_of(out, in_, both, v)
-                n_looking = left
-        reach.counts[begin // _SWEEP_PIECE] = end - begin
-        reach.edges[begin // _SWEEP_PIECE] = edges
+                    # Whether it finds one is a toss-up, and no branch: the link of one in no tree is nothing yet.
+                    finds = np.int64(u >= 0)
+                    tree = np.uint32(h) if finds else NO_VERTEX
+                    _take(forest, v, tree, u, level)
+                    reach.found[end] = v
+                    end += finds
+                    edges += finds * _edges_of(out, in_, both, v)
+                    looking[missed] = v
+                    missed += 1 - finds
+                n_looking = missed
+            for k in range(n_looking):
+                waiting[kept] = looking[k]
+                kept += 1
+        reach.left[piece] = kept - begin
+        reach.counts[piece] = end - begin
+        reach.edges[piece] = edges
     fetch_add(reach.cursor, READ, read_all)
 
 
@@ -183,9 +211,9 @@ def _pull_sweep(forest, n, out, in_, both, h, level, reach, tail, crew):  # type
     counts, edges = reach.counts, reach.edges
     reach.cursor[NEXT] = 0
     if n < _PARALLEL_MIN:
-        _pull_pieces(np.int64(0), forest, n, out, in_, both, h, level, reach)
+        _pull_pieces(np.int64(0), forest, n, out, in_, both, h, level, reach, forest.free)
     else:
-        share(crew, _pull_pieces, (forest, n, out, in_, both, h, level, reach))
+        share(crew, _pull_pieces, (forest, n, out, in_, both, h, level, reach, forest.free))
     ahead = np.int64(0)
     for piece in range(counts.size):
         ahead += edges[piece]

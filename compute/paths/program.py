@@ -138,13 +138,11 @@ class PathProgram(Program):
         n = graph.n_vertices
         self._add_vertices(graph)
         sources = self.sources_to_start(graph)
-        self._word[:n] = UNREACHED
-        self._role[:] = 0
+        crew = graph.crew
         # A run that was broken off may have left entries that the log does not count.
-        self._log.listed[:] = 0
+        path_search.clear(self._word, self._role, self._log.listed, self._word.size, crew)
         self._log.counted[0] = 0
         if self._kernels.search is not None:
-            crew = graph.crew
             levels, edges, reached = self._kernels.search(
                 self._word,
                 self._role,

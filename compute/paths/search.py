@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.atomics import compare_swap, exchange, fetch_add, load, ordered_swap
+from ...gpma.atomics import compare_swap, exchange, fetch_add, load, ordered_add, ordered_swap
 from ...gpma.edges import HALF, LOW, Keys, Vertices
-from ...gpma.intrinsics import prefetch_to_read
+from ...gpma.intrinsics import prefetch_to_read, uncounted_inner
 from ...gpma.rows import first_held, open_rows, runs, runs_on
 from ...gpma.splice import spliced
-from ...gpma.team import share
+from ...gpma.team import Crew, at_most, share
 from .mend import AHEAD, NOTHING, PARENT, UNREACHED
 from .templates import template
 
@@ -40,8 +41,9 @@ _PARALLEL_SWEEP = 1 << 14
 _PIECE = 64
 _PIECES = 64
 _SWEEP_PIECE = 4096
+_CLEAR_PIECE = 1 << 16
 # So many vertices' rows are asked for before the first of them is read.
-_TOGETHER = 64
+_TOGETHER = 256
 # A step takes the best vertices that wait, up to so many edges for each that waits, and at least so many; the
 # sample of those waiting that decides.
 _STEP_EDGES = 1
@@ -62,6 +64,32 @@ list_frontier: Any = None
 expand: Any = None
 split: Any = None
 note: Any = None
+
+
+# -- before it begins ---------------------------------------------------------------------------------------------
+
+
+def clear(word: Keys, role: npt.NDArray[np.uint8], listed: npt.NDArray[np.uint8], n: int, crew: Crew) -> None:
+    """No vertex of n is reached, has a role or is listed any more. A search may take no longer than that does on
+    one thread, so all threads do it."""
+    _clear(word, role, listed, n, np.zeros(1, np.int64), crew)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _clear(word, role, listed, n, cursor, crew):  # type: ignore[no-untyped-def]
+    share(at_most(crew, n // _CLEAR_PIECE + 1), _clear_pieces, (word, role, listed, n, cursor))
+
+
+@uncounted_inner
+def _clear_pieces(t, word, role, listed, n, cursor):  # type: ignore[no-untyped-def]
+    while True:
+        begin = fetch_add(cursor, 0, np.int64(_CLEAR_PIECE))
+        if begin >= n:
+            return
+        end = min(begin + _CLEAR_PIECE, n)
+        word[begin:end] = UNREACHED
+        role[begin:end] = 0
+        listed[begin:end] = 0
 
 
 # -- level by level --------------------------------------------------------------------------------------------
@@ -333,6 +361,9 @@ class Piles(NamedTuple):
 
 NEXT_PIECE, NEAR_END, FAR_END, LOG_END, NEAR_EDGES = 0, 16, 32, 48, 64
 
+ORDERED = 2
+"""In a thread's tally, what it adds to only so that memory is written and read in order there."""
+
 
 def new_piles(n: int, threads: int) -> Piles:
     """Empty piles for so many vertices."""
@@ -364,8 +395,9 @@ def expand_near(t, word, listed, vertices, out, near, n_near, piece, piles, next
     """Push on the vertices of ``near``, in pieces drawn from the cursor.
 
     A vertex that improves goes to the next near pile if it is within ``bound`` (NOTHING: any is), else to the
-    far one, once each. A vertex is taken off the pile before its word is read, so an improvement that comes too
-    late for this reading lists it again.
+    far one, once each. Those of a piece are taken off the pile before their words are read, so an improvement that
+    comes too late for this reading lists them again: who improves a word looks then whether it is listed, and who
+    takes it off the pile reads the word then, each behind an operation that orders both.
     """
     keys, weights, degrees = out.keys, out.weights, out.degrees
     cursor, is_near, is_far = piles.cursor, piles.is_near, piles.is_far
@@ -379,10 +411,13 @@ def expand_near(t, word, listed, vertices, out, near, n_near, piece, piles, next
         begin = fetch_add(cursor, NEXT_PIECE, piece)
         if begin >= n_near:
             break
-        for k in range(begin, min(begin + piece, n_near)):
+        end = min(begin + piece, n_near)
+        for k in range(begin, end):
+            is_near[near[k]] = 0
+        ordered_add(piles.tally[t], ORDERED, np.int64(1))
+        for k in range(begin, end):
             ask_for_rows(word, out, near, k, n_near)
             u = np.uint64(near[k])
-            exchange(is_near, np.int64(u), np.uint8(0))
             value = load(word, np.int64(u)) >> HALF
             remaining = np.int64(degrees[u])
             if remaining == 0:
@@ -396,7 +431,7 @@ def expand_near(t, word, listed, vertices, out, near, n_near, piece, piles, next
                     bits = offer(value, weight)
                     head = load(word, v)
                     while improves(bits, head):
-                        seen = compare_swap(word, v, head, (bits << HALF) | u)
+                        seen = ordered_swap(word, v, head, (bits << HALF) | u)
                         if seen != head:
                             head = seen
                             continue
@@ -407,7 +442,7 @@ def expand_near(t, word, listed, vertices, out, near, n_near, piece, piles, next
                                 publish(own_log, k_log, vertices, cursor, LOG_END)
                                 k_log = np.int64(0)
                         if bound == NOTHING or not precedes(bound, bits):
-                            if exchange(is_near, v, np.uint8(1)) == 0:
+                            if load(is_near, v) == 0 and exchange(is_near, v, np.uint8(1)) == 0:
                                 own_near[k_near] = v
                                 k_near += 1
                                 if k_near == _GATHERED:
@@ -549,9 +584,8 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
             cursor[NEXT_PIECE] = 0
             cursor[NEAR_END] = 0
             if n_near < _PARALLEL_MIN and ahead < _PARALLEL_EDGES:
-                expand(
-                    np.int64(0), word, listed, vertices, out, near, n_near, n_near, piles, next_near, far, bound
-                )
+                alone = np.int64(_PIECE)
+                expand(np.int64(0), word, listed, vertices, out, near, n_near, alone, piles, next_near, far, bound)
             else:
                 piece = max(min(n_near // _PIECES, _PIECE), 1)
                 work = word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound

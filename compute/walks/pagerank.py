@@ -560,21 +560,15 @@ class PageRank(RandomWalk):
         """Coarse estimates, and from them weights and a majorant."""
         n = self._n
         ranks, majorant = self._ranks, self._majorant
-        for column in (ranks.rhs, ranks.weight):
-            column[:n] = alive
-        ranks.value[:n] = alive * np.maximum(1.0, values)
+        crew = _crew(graph, whole=True)
+        kernels.begin(crew, alive, values, ranks)
         self._pass(graph, ranks, Goal(Limits(0.0, 0.0), passes_min=START_PASSES, roughly=True), work)
-        ranks.weight[:n] = np.maximum(1.0, ranks.value[:n] / HUB)
-        ranks.weight[:n] *= alive
-        # M estimate = 1 - residual, so a multiple of the estimate is a majorant of known slack.
-        multiple = float(ranks.weight[:n].sum(dtype=np.float64) / np.count_nonzero(alive))
-        majorant.value[:n] = multiple * ranks.value[:n]
-        majorant.residual[:n] = ranks.weight[:n] - multiple * (ranks.rhs[:n] - ranks.residual[:n])
-        off = float(ranks.sums[ROUNDED]) + self._passed * float(ranks.weight[:n].max())
-        majorant.sums[ROUNDED] = multiple * off + 8 * float(majorant.value[:n].max())
+        multiple, weight_max, majorant_max = kernels.weigh(crew, n, ranks, majorant, HUB)
+        off = float(ranks.sums[ROUNDED]) + self._passed * weight_max
+        majorant.sums[ROUNDED] = multiple * off + 8 * majorant_max
         majorant.flags[:] = 1
         self._solve(graph, majorant, self._slack_limits, 1.0, work)
-        self._certificate.allow(kernels.ratio_max(_crew(graph, whole=True), n, ranks, majorant))
+        self._certificate.allow(kernels.ratio_max(crew, n, ranks, majorant))
 
     def _settle(self, graph: Graph, work: Work) -> None:
         """Solve both systems, and again until the certificate holds."""
@@ -696,14 +690,25 @@ class PageRank(RandomWalk):
     def _push(self, graph: Graph, system: System, limits: Limits, level: float, cost_max: int, work: Work) -> bool:
         """Until residuals are within their limits (true), or pushing costs more than ``cost_max`` (false)."""
         rows, crew = graph.out_rows(), graph.team.crew(2)
+        lookers = _crew(graph, whole=True)
         capacity = system.value.size
         costs = np.empty(-(-capacity // STRETCH), np.int64)
-        kernels.look(rows, limits, 0, capacity, system, costs)
+        kernels.look_all(lookers, rows, limits, system, costs)
         if 2 * costs.sum() <= cost_max:
             level = 1.0
         while True:
             outcome, level, cut = kernels.solve(
-                rows, limits, level, self.damping, cost_max, self._push_alone, costs, system, self._outbox, work
+                lookers,
+                rows,
+                limits,
+                level,
+                self.damping,
+                cost_max,
+                self._push_alone,
+                costs,
+                system,
+                self._outbox,
+                work,
             )
             if outcome != DIVIDE:
                 return bool(outcome == SOLVED)

@@ -24,7 +24,7 @@ from ...gpma.edges import LOW
 from ...gpma.intrinsics import inner, prefetch, prefetch_to_read
 from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
-from ...gpma.team import share
+from ...gpma.team import at_most, share
 from .passes import BLOCK, BLOCK_SHIFT
 
 F64 = npt.NDArray[np.float64]
@@ -79,6 +79,10 @@ STRETCH = 64 * BLOCK
 
 # All vertices are looked at in pieces of so many words of bits.
 _PIECE_WORDS = 256
+# For what is over its limits they are in pieces of so many vertices, multiples of ``STRETCH``; and fewer flagged
+# words of blocks than this are looked at by one thread.
+_LOOK_PIECE = 16 * STRETCH
+_LOOK_ALONE = 1 << 10
 
 # A sweep looks this many pushes ahead for vertices, and fetches the rows of so many of them.
 _AHEAD = 16
@@ -146,6 +150,28 @@ def look(rows, limits, begin, end, system, costs):  # type: ignore[no-untyped-de
                     vertices += is_over
                     edges += is_over * np.int64(degrees[v])
         costs[(word << (BLOCK_SHIFT + 3)) // STRETCH] += push_cost(vertices, edges)
+
+
+@_inner
+def _look_pieces(thread, rows, limits, system, costs, cursor):  # type: ignore[no-untyped-def]
+    """A thread's part of ``look_all``."""
+    capacity = np.int64(system.value.size)
+    while True:
+        begin = fetch_add(cursor, 0, np.int64(_LOOK_PIECE))
+        if begin >= capacity:
+            return
+        look(rows, limits, begin, min(begin + _LOOK_PIECE, capacity), system, costs)
+
+
+@_jit
+def look_all(crew, rows, limits, system, costs):  # type: ignore[no-untyped-def]
+    """``look`` at all vertices, on as many threads as there is work for."""
+    flagged = np.int64(0)
+    words = system.flags.view(np.uint64)
+    for word in range(words.size):
+        flagged += np.int64(words[word] != np.uint64(0))
+    cursor = np.zeros(1, np.int64)
+    share(at_most(crew, flagged // _LOOK_ALONE + 1), _look_pieces, (rows, limits, system, costs, cursor))
 
 
 @_jit
@@ -366,13 +392,13 @@ def sweep_divided(crew, rows, limits, level, damping, cut, costs, system, outbox
 
 
 @_jit
-def solve(rows, limits, level, damping, cost_max, alone_max, costs, system, outbox, work):  # type: ignore[no-untyped-def]
+def solve(crew, rows, limits, level, damping, cost_max, alone_max, costs, system, outbox, work):  # type: ignore[no-untyped-def]
     """Sweep until residuals are within their limits everywhere; the threshold falls from ``level`` times those.
 
     ``costs``: as ``look`` has left them. Returns the outcome, a level and a vertex. ``SOLVED``; ``COSTLY``, and no
     more sweeps, as soon as pushing what is over its limits would cost more than ``cost_max``; or ``DIVIDE``, when
     it would cost more than ``alone_max``: the next sweep, of this level, is worth two threads, and has about half
-    its work before this vertex.
+    its work before this vertex. Sweeps are the caller's alone; all of the crew look at what they leave.
     """
     capacity = system.value.size
     while True:
@@ -390,7 +416,82 @@ def solve(rows, limits, level, damping, cost_max, alone_max, costs, system, outb
             return DIVIDE, level, cut * STRETCH
         sweep(rows, limits, level, damping, cost, np.int64(0), capacity, system, outbox, system.sums, work)
         level = max(1.0, 0.5 * level)
-        look(rows, limits, np.int64(0), capacity, system, costs)
+        look_all(crew, rows, limits, system, costs)
+
+
+@_inner
+def _begin_pieces(thread, alive, values, ranks, cursor):  # type: ignore[no-untyped-def]
+    """A thread's part of ``begin``."""
+    n = np.int64(alive.size)
+    while True:
+        first = fetch_add(cursor, 0, np.int64(_PIECE_WORDS * 64))
+        if first >= n:
+            return
+        for v in range(first, min(first + _PIECE_WORDS * 64, n)):
+            ranks.rhs[v] = ranks.weight[v] = np.float32(alive[v])
+            ranks.value[v] = max(1.0, values[v]) if alive[v] else 0.0
+
+
+@_jit
+def begin(crew, alive, values, ranks):  # type: ignore[no-untyped-def]
+    """Begin with these values (float64[n]), at least 1, of the living vertices; these have right-hand sides and
+    weights of 1."""
+    cursor = np.zeros(1, np.int64)
+    share(crew, _begin_pieces, (alive, values, ranks, cursor))
+
+
+@_inner
+def _weigh_pieces(thread, n, ranks, hub, cursor, found):  # type: ignore[no-untyped-def]
+    """A thread's part of ``weigh``; ``found``: float64[pieces, 4]: the sum of the weights and their number, the
+    largest of them and of the estimates."""
+    value, weight = ranks.value, ranks.weight
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= found.shape[0]:
+            return
+        total = 0.0
+        count = np.int64(0)
+        weight_max = 0.0
+        value_max = 0.0
+        for v in range(piece * _PIECE_WORDS * 64, min((piece + 1) * _PIECE_WORDS * 64, n)):
+            # Weights are 1 where there is a vertex, and 0 elsewhere.
+            w = np.float32(max(1.0, value[v] / hub)) * weight[v]
+            count += np.int64(weight[v] > 0.0)
+            weight[v] = w
+            total += w
+            weight_max = max(weight_max, np.float64(w))
+            value_max = max(value_max, value[v])
+        found[piece, 0], found[piece, 1] = total, count
+        found[piece, 2], found[piece, 3] = weight_max, value_max
+
+
+@_inner
+def _majorise_pieces(thread, n, ranks, majorant, multiple, cursor):  # type: ignore[no-untyped-def]
+    """A thread's part of the majorant that is a multiple of the estimates."""
+    while True:
+        begin = fetch_add(cursor, 0, np.int64(_PIECE_WORDS * 64))
+        if begin >= n:
+            return
+        for v in range(begin, min(begin + _PIECE_WORDS * 64, n)):
+            left = np.float64(ranks.rhs[v]) - ranks.residual[v]
+            majorant.value[v] = multiple * ranks.value[v]
+            majorant.residual[v] = np.float64(ranks.weight[v]) - multiple * left
+
+
+@_jit
+def weigh(crew, n, ranks, majorant, hub):  # type: ignore[no-untyped-def]
+    """Weigh n vertices by their estimates, and let the majorant be a multiple of these.
+
+    The weights are 1 before where there is a vertex. Returns the multiple, the largest weight and the largest
+    value of the majorant. M estimate = rhs - residual, so it is a majorant of known slack.
+    """
+    found = np.zeros((-(-n // (_PIECE_WORDS * 64)), 4))
+    cursor = np.zeros(1, np.int64)
+    share(crew, _weigh_pieces, (n, ranks, hub, cursor, found))
+    multiple = found[:, 0].sum() / found[:, 1].sum()
+    cursor[0] = 0
+    share(crew, _majorise_pieces, (n, ranks, majorant, multiple, cursor))
+    return multiple, found[:, 2].max(), multiple * found[:, 3].max()
 
 
 @_inner
