@@ -531,7 +531,8 @@ class Service:
             self.graph.load(edge_list, n_vertices, edges.get("dead"))
         else:
             policy = self.config.partition.policy
-            rebalancing.load(self.graph, edge_list, n_vertices, edges.get("dead"), room, policy)
+            dead = edges.get("dead")
+            rebalancing.load(self.graph, edge_list, n_vertices, dead, room, policy, len(programs))
         if self.window is not None:
             self.window.restore(checkpoint.facts.get("window"), checkpoint.part("window"))
         if self.keyed is not None:

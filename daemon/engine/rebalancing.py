@@ -33,6 +33,7 @@ from ..failpoints import point
 from .host_rows import bytes_of_entry
 from .storage import StorageGate
 from .traffic import NOTHING, EpochReads
+from .vertex_memory import GRAPH_BYTES, PROGRAM_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -63,14 +64,24 @@ class Epoch(NamedTuple):
     read: EpochReads = NOTHING
 
 
-def load(graph: Graph, edges: EdgeList, n_vertices: int, dead: Vertices | None, room: Room, policy: str) -> None:
-    """``Graph.load`` of a graph whose rows are on one side each: on the device, as far as there is room.
+def load(
+    graph: Graph,
+    edges: EdgeList,
+    n_vertices: int,
+    dead: Vertices | None,
+    room: Room,
+    policy: str,
+    n_programs: int = 0,
+) -> None:
+    """``Graph.load`` of a graph whose rows are on one side each: on the device, as far as there is room beside
+    what vertices take there, and so many programs, which come later.
 
     Raises:
         NoMemory: there is not enough, on the host neither.
     """
     each = bytes_of_entry(weighted=graph.weighted)
-    graph.divide_by(lambda out, in_: divide(out, in_, each, room.limit, POLICIES[policy]))
+    limit = room.limit - n_vertices * (GRAPH_BYTES + PROGRAM_BYTES * n_programs)
+    graph.divide_by(lambda out, in_: divide(out, in_, each, limit, POLICIES[policy]))
     graph.load(edges, n_vertices, dead)
 
 
