@@ -134,6 +134,8 @@ class Measured:
             lambda ids: np.repeat(stream.source, len(ids)),
             judge=Homes(lambda _: False),
         )
+        if self.moves is not None:
+            self.engine.make_room = self._make_room
         self.times: Times = {}
         self.copies: tuple[float, int] | None = None
         self.told(f"loaded, {share}", seconds)
@@ -177,7 +179,10 @@ class Measured:
         for _ in range(WARM_UP + repeats):
             self._note(kept, self.engine.start())
         if self.card is not None and self.on_host > 0:
+            self.card.limit(None)  # its buffers are nobody's
             self.copies = streamed(self.graph), self.graph.host.out.view().keys.nbytes
+            self.card.release()
+            self.card.limit(self.limit)
         self._show(0, kept, device, host, {}, 0)
         kept, begun = {}, 0
         for n, step, batch in self.stream.batches(sizes, repeats):
@@ -215,6 +220,14 @@ class Measured:
                     raise
                 self.card.release()
         raise AssertionError("there is no memory, wherever the rows are")
+
+    def _make_room(self, tries: int) -> bool:
+        assert self.card is not None and self.moves is not None
+        self.card.release()
+        try:
+            return self.moves.make_room_for_program(tries)
+        finally:
+            self.card.release()
 
     def _note(self, kept: dict[str, Runs], runs: list[ProgramRun]) -> None:
         for run in runs:

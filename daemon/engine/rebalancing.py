@@ -159,13 +159,25 @@ class Rebalancing:
         placement = self._graph.placement
         if placement.owned[DEVICE] == 0 and placement.newcomers == HOST:
             return self._give_up(error)
-        bytes_needed = EVERYTHING if tries >= ALL_LEAVE else BYTES_OF_UPDATE * updates * 16**tries
-        move = self._rebalancer.evict(bytes_needed)
+        return self._carry_out([self._evicted(BYTES_OF_UPDATE * updates * 16**tries, tries)])
+
+    def make_room_for_program(self, tries: int) -> bool:
+        """Whether a program is to be tried again for which the device has no memory: rows have left, more of them
+        with each of the ``tries``, at last all. To be called when the programs of an epoch have run."""
+        if self._room() is None or self._graph.placement.owned[DEVICE] == 0:
+            return False
+        move = self._evicted(PROGRAM_BYTES * self._graph.n_vertices * 2**tries, tries)
+        return self._carry_out([move], within=True)
+
+    def _evicted(self, bytes_needed: int, tries: int) -> Move:
+        """What leaves at once, so that so many bytes are free; with the last of the tries it is all."""
+        placement = self._graph.placement
+        move = self._rebalancer.evict(EVERYTHING if tries >= ALL_LEAVE else bytes_needed)
         placement.newcomers = self._rebalancer.newcomers
         if move is None or tries >= ALL_LEAVE:  # those of no edges, too
             owned = np.flatnonzero(placement.owner == DEVICE).astype(np.uint32)
             move = Move(owned, HOST, "evict", 0) if move is None else move._replace(vertices=owned)
-        return self._carry_out([move])
+        return move
 
     def _give_up(self, error: NoMemory) -> bool:
         """Go on without a device that has no rows, nor memory to be told of others'. False: there is none."""
@@ -176,20 +188,24 @@ class Rebalancing:
         self._gate.settle()
         return True
 
-    def _carry_out(self, moves: Sequence[Move]) -> bool:
-        """False: there was no memory, or is no second side any more, and what is left of the moves is dropped."""
+    def _carry_out(self, moves: Sequence[Move], *, within: bool = False) -> bool:
+        """False: there was no memory, or is no second side any more, and what is left of the moves is dropped.
+
+        ``within``: an epoch, the results of which are not published yet.
+        """
         for move in moves:
             if self._room() is None:
                 return False
             begun = time.perf_counter()
             try:
-                with self._gate.apply():
+                with self._gate.within() if within else self._gate.apply():
                     moved = self._graph.migrate(move.vertices, move.to)
             except NoMemory as error:
                 self._refused(move, error)
                 return False
             finally:
-                self._gate.settle()  # contents are the same
+                if not within:
+                    self._gate.settle()  # contents are the same
             point("rows.moved")
             seconds = time.perf_counter() - begun
             self._note(move, moved.vertices, moved.edges, seconds)
