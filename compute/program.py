@@ -49,8 +49,8 @@ class ProgramError(ValueError):
 
 
 class NoRoom(MemoryError):
-    """A device has no memory for a program that waits for room there (``Program.waits_for_room``). It holds nothing
-    of it, and only ``start`` is of use."""
+    """A device has no memory for a program that waits for room there (``Program.waits_for_room``). It holds
+    nothing of it, and only ``start`` is of use."""
 
 
 EVIDENCE: Final = 5
@@ -199,7 +199,7 @@ class Program(ABC):
             )
 
     waits_for_room: bool = False
-    """Whether to raise ``NoRoom`` where the graph's device has no memory for it, instead of going on at the host."""
+    """Whether to raise ``NoRoom`` where the graph's device has no memory for it, rather than go on at the host."""
 
     @property
     def on_device(self) -> bool:

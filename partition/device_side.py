@@ -364,6 +364,15 @@ class DeviceSide(Side[DevicePackedArray]):
             weights[: len(edges)] = edges.weights
         return len(edges)
 
+    def fit(self) -> None:
+        """Give back what rows do not need that have left; see ``DevicePackedArray.fit``.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        for array in self.arrays:
+            array.fit()
+
     def close(self) -> None:
         """Read nothing on the host any more; harmless to repeat."""
         self.read_remote(None)

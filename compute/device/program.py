@@ -44,9 +44,9 @@ class DeviceProgram(Program):
     It is made from the host's program, and that has the copy: what is published, saved and audited is read there.
     So when the device is lost, the host's program starts from scratch within the same run, and all later ones are
     its own; where the device is sound, and only does not suffice (``MemoryError``, ``Unfit``), just this program
-    goes home, unless it is to wait for room (``waits_for_room``). A family gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and ``_let_go``; but in the
-    last anything may be raised: what is not the device's (``is_of_device``) goes on to the caller. Class
-    attributes, ``read`` and ``parents`` are to be those of the host's class.
+    goes home, unless it waits for room. A family gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and
+    ``_let_go``; but in the last anything may be raised: what is not the device's (``is_of_device``) goes on to the
+    caller. Class attributes, ``read`` and ``parents`` are to be those of the host's class.
 
     A family of which there may be many programs, whose small refreshes leave most of a device idle, gives
     ``_refreshing`` in the place of ``_refresh``, and says so by ``by_steps``.

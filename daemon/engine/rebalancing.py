@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,9 @@ from .host_rows import bytes_of_entry
 from .storage import StorageGate
 from .traffic import NOTHING, EpochReads
 from .vertex_memory import GRAPH_BYTES, PROGRAM_BYTES
+
+if TYPE_CHECKING:
+    from ...partition.device_side import DeviceSide
 
 log = logging.getLogger(__name__)
 
@@ -137,11 +140,15 @@ class Rebalancing:
 
     def _classify(self) -> None:
         """Have reads counted by the classes of the newest look; a device that fails at it is lost."""
-        classes, device = self._rebalancer.take_classes(), self._graph.device
-        if classes is None or device is None:
+        if (classes := self._rebalancer.take_classes()) is not None:
+            self._at_device(lambda device: device.classify(classes))
+
+    def _at_device(self, work: Callable[[DeviceSide], None]) -> None:
+        """Do it, if there is a device; one that fails at it is lost."""
+        if (device := self._graph.device) is None:
             return
         try:
-            device.classify(classes)
+            work(device)
         except Exception as error:
             if not is_of_device(error):
                 raise
@@ -167,7 +174,10 @@ class Rebalancing:
         if self._room() is None or self._graph.placement.owned[DEVICE] == 0:
             return False
         move = self._evicted(PROGRAM_BYTES * self._graph.n_vertices * 2**tries, tries)
-        return self._carry_out([move], within=True)
+        done = self._carry_out([move], within=True)
+        if done:
+            self._at_device(lambda device: device.fit())
+        return done
 
     def _evicted(self, bytes_needed: int, tries: int) -> Move:
         """What leaves at once, so that so many bytes are free; with the last of the tries it is all."""
