@@ -144,8 +144,7 @@ class Measured:
         card, device = self.card, self.graph.device
         if card is None or device is None:
             return None
-        held = sum(device.memory_bytes().values())
-        return Room(held, card.available_bytes - card.used_bytes + held)
+        return rebalancing.room_of(device, card)
 
     def _load(self, n_programs: int) -> None:
         loaded, n = self.stream.loaded, self.stream.n_vertices

@@ -265,17 +265,13 @@ class Engine:
         assert self.make_room is not None
         begun = self._clock()
         run: ProgramRun | None = None
-        for tries in range(ROOM_TRIES):
-            self._starved.discard(program.id)
-            if not self.make_room(tries):
-                break
+        tries = 0
+        while program.id in self._starved:
+            self._starved.remove(program.id)
+            program.waits_for_room = tries < ROOM_TRIES and self.make_room(tries)
             (run,) = self._start((program,))
-            if program.id not in self._starved:
-                break
-        if run is None or program.id in self._starved:
-            self._starved.discard(program.id)
-            program.waits_for_room = False
-            (run,) = self._start((program,))
+            tries += 1
+        assert run is not None
         refresh = None if run.refresh is None else replace(run.refresh, started_over=True)
         return replace(run, refresh=refresh, seconds=self._clock() - begun)
 

@@ -705,9 +705,8 @@ class Service:
         card, device = self.card, self.graph.device
         if card is None or device is None or not self.graph.owned:
             return None
-        held = sum(device.memory_bytes().values())
         try:
-            return Room(held, card.available_bytes - card.used_bytes + held)
+            return rebalancing.room_of(device, card)
         except Exception as error:  # the driver's own types: it may be here that it tells of a failure
             self.graph.drop_device(f"{type(error).__name__}: {error}")
             return None

@@ -36,6 +36,7 @@ from .traffic import NOTHING, EpochReads
 from .vertex_memory import GRAPH_BYTES, PROGRAM_BYTES
 
 if TYPE_CHECKING:
+    from ...gpma.device.card import Card
     from ...partition.device_side import DeviceSide
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,18 @@ class Room(NamedTuple):
 
     held: int
     limit: int
+
+
+def room_of(device: DeviceSide, card: Card) -> Room:
+    """The room that rows have on a device now.
+
+    Work space of batches is not theirs: it stays when they leave, and may be many times what a few rows take.
+
+    Raises:
+        RuntimeError: the device, as CuPy says it.
+    """
+    held = sum(n_bytes for what, n_bytes in device.memory_bytes().items() if what != "scratch")
+    return Room(held, card.available_bytes - card.used_bytes + held)
 
 
 class Epoch(NamedTuple):
