@@ -7,7 +7,7 @@ there. Programs start from scratch, and go on after batches (four fifths inserti
 engine runs them; medians after a warm-up, results in the host's memory included. First the host does the same
 alone, on all cores. The table is written as it comes, and to ``--json`` after each row.
 
-    python benchmarks/capped.py --scale 22 [--shares 1 0.5 0.25 0.1] [--batches 1 10000 1000000] [--json FILE]
+    python benchmarks/capped.py --scale 22 [--shares 0.5 0.25 0.1] [--batches 1 10000 1000000] [--json FILE]
 
 ``share``: of the memory that all rows take; 1: nothing is limited. ``on host``: the share of stored edges there.
 ``x device``, ``x host``: times of that without a limit, and of the host alone. ``in place MB``: what a run read of
@@ -17,8 +17,12 @@ engine, and ``whole`` all rows, copies alone, no work on them; ``stream MB`` and
 ``moved``: edges that moved between the sides after the epochs of a batch's size; ``home``: programs that the host
 runs, for want of memory. ``wrong``: results that are not the host's, after the last batch.
 
-An RMAT 27 graph with a quarter: ``--scale 27 --shares 0.25 --programs bfs --batches 10000 --repeats 1 --no-host``.
-It is half loaded (about 1 G edges), and takes some 75 GB of the host's memory with in-rows, without weights.
+``--reckoned``: what rows and all else take is reckoned as a start does, and nothing is run without a limit. So for
+graphs of which each load takes minutes: RMAT 27, half of it loaded (1 G edges), takes about 60 GB of the host's
+memory while it is loaded, and 55 GB of the device's while it is generated.
+
+    python benchmarks/capped.py --scale 27 --reckoned --no-host --shares 0.25 --programs bfs --batches 10000
+        --repeats 1
 """
 
 from __future__ import annotations
@@ -41,10 +45,11 @@ from graphtide.compute.homes import Homes
 from graphtide.compute.program import Published
 from graphtide.daemon.config.settings import PartitionConfig
 from graphtide.daemon.engine import rebalancing
-from graphtide.daemon.engine.host_rows import Extent
+from graphtide.daemon.engine.host_rows import Extent, bytes_of_entry
 from graphtide.daemon.engine.rebalancing import Epoch, Rebalancing, Room
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.engine.traffic import Traffic
+from graphtide.daemon.engine.vertex_memory import GRAPH_BYTES, PROGRAM_BYTES
 from graphtide.gpma.device.card import find_card
 from graphtide.gpma.edges import EdgeBatch
 from graphtide.ops.metrics import Metrics
@@ -57,6 +62,7 @@ WIDTHS = {"share": 7, "on host": 7, "batch": 8, "program": 10, "ms": 9, "x devic
 WIDTHS |= {"whole": 7, "in place MB": 11, "stream MB": 9, "whole MB": 9, "up MB": 7, "rounds": 6, "over": 4}
 WIDTHS |= {"moved": 9, "home": 4, "wrong": 5}
 MEGA = 1e6
+WORK_BYTES = 1 << 30
 
 
 class Table:
@@ -95,6 +101,13 @@ class Need:
 
     def limit(self, share: float) -> int:
         return self.others + int(share * self.rows)
+
+    @classmethod
+    def reckoned(cls, stream: Stream, n_programs: int) -> Need:
+        """As a start of the daemon does, and work space of batches beside."""
+        rows = 2 * len(stream.loaded) * bytes_of_entry(weighted=stream.weighted)
+        others = stream.n_vertices * (GRAPH_BYTES + PROGRAM_BYTES * n_programs)
+        return cls(int(rows), others + WORK_BYTES)
 
 
 @dataclass
@@ -320,6 +333,7 @@ def run(
     path: Path | None,
     *,
     on_host_alone: bool = True,
+    reckoned: bool = False,
 ) -> list[Row]:
     """Measure, show and write rows as they come, and return them."""
     table = Table(path, {"machine": machine(), "scale": scale})
@@ -327,8 +341,9 @@ def run(
     host: Times = {}
     device: Times = {}
     wanted: dict[str, Any] = {}
-    need: Need | None = None
-    for share in [*([None] if on_host_alone else []), *sorted({1.0, *shares}, reverse=True)]:
+    need = Need.reckoned(stream, len(names)) if reckoned else None
+    on_device = sorted(shares if reckoned else {1.0, *shares}, reverse=True)
+    for share in [*([None] if on_host_alone else []), *on_device]:
         limit = None if share in (None, 1.0) or need is None else need.limit(share)
         measured = Measured(stream, names, share, limit, table)
         try:
@@ -356,6 +371,7 @@ def main() -> None:
     parser.add_argument(
         "--no-host", action="store_true", help="leave out the host alone, and what is held against it"
     )
+    parser.add_argument("--reckoned", action="store_true", help="run nothing without a limit")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     run(
@@ -366,6 +382,7 @@ def main() -> None:
         given.repeats,
         given.json,
         on_host_alone=not given.no_host,
+        reckoned=given.reckoned,
     )
 
 

@@ -6,8 +6,8 @@ the device would have read of the host is reckoned from what they did: both rows
 parent changed, the out-row of each whose rank was pushed on; where PageRank went over all edges, which is
 streamed and the same for all policies, the others count alone. A row that is read is so many lines of 128 bytes.
 ``hindsight``: what the half would have left over that is best for what was read, which no policy can know.
-``cache``: of the bytes that ``cost`` leaves, what a cache of rows on the device would have had already, by its size
-as a share of all edges: rows that were read last, each until a batch changes it.
+``cache``: of the bytes that ``cost`` leaves, what a cache of rows on the device would have had already, by its
+size as a share of all edges: rows that were read last, each until a batch changes it.
 
 Times are reckoned, too: an epoch takes 1 ms, and what is read over a bus that is as slow as to take 1 ms for what
 ``hash`` reads at first; an edge that moves takes 50 ns. Nothing here depends on the machine but how long it runs.
