@@ -247,7 +247,8 @@ class Engine:
     ) -> dict[str, ProgramRun]:
         """Run all; the runs by the ids of their programs."""
         self._graph.require_own_process()
-        for program in (program for group in groups for program in group):
+        programs = [program for group in groups for program in group]
+        for program in programs:
             program.waits_for_room = self._graph.owned and self.make_room is not None
         if len(groups) == 1:  # of a small refresh, what it takes to arrange several would be a tenth
             done = {run.id: run for run in work(groups[0])}
@@ -255,6 +256,8 @@ class Engine:
             done = self._run_in_order(groups, work, threads)
         for id in sorted(self._starved):
             done[id] = self._once_there_is_room(self._programs[id])
+        for program in programs:  # nobody makes room for what it does between its runs
+            program.waits_for_room = False
         for run in done.values():
             state = "fresh" if run.error is None else "quarantined"
             self._states[run.id] = ProgramState(state, run.error, run.seconds)
