@@ -335,7 +335,7 @@ def run(
     return result
 
 
-def timelines(scale: int, batches: list[int], repeats: int, share: float | None) -> dict[str, Any]:
+def timelines(scale: int, batches: list[int], repeats: int, share: float | None = None) -> dict[str, Any]:
     """When the parts of epochs happen: tables, and every span; see ``device_timeline.py``."""
     result: dict[str, Any] = {"machine": machine(), "scale": scale, "owned": share}
     rows, both, result["spans"] = timeline(Graph(scale, 1), batches, repeats, share)

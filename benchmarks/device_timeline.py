@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from device_graph import Graph as Edges
-from device_graph import Row, cupy, inverse, mixed_batch
-from shares import by_hash
+from device_graph import Row, by_hash, cupy, inverse, mixed_batch
 
 from graphtide.compute import registry
 from graphtide.compute.device.kernels import Calls

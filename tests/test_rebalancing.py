@@ -91,12 +91,12 @@ def test_without_a_device_in_use_nothing_is_decided() -> None:
 
 def test_another_process_takes_half_of_the_card_and_gives_it_back() -> None:
     there = sides(1.5)
-    there.remote_s = 1e-8
+    there.remote_s = 5e-9
     load = uniform(np.random.default_rng(3))
     before = mean(run(there, 20, load))
     there.limit //= 2
     assert max(run(there, 200, load)) < 3 * before
-    assert reasons(there)[0] == "headroom" and set(reasons(there)[1:]) <= {"gain"}
+    assert reasons(there) == ["headroom"]
     assert SPARE_MIN < headroom(there) <= SPARE + 0.03
     assert there.rebalancer.newcomers == HOST
     there.limit *= 2
