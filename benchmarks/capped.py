@@ -18,8 +18,8 @@ engine, and ``whole`` all rows, copies alone, no work on them; ``stream MB`` and
 runs, for want of memory. ``wrong``: results that are not the host's, after the last batch.
 
 ``--reckoned``: what rows and all else take is reckoned as a start does, and nothing is run without a limit. So for
-graphs of which each load takes minutes: RMAT 27, half of it loaded (1 G edges), takes about 60 GB of the host's
-memory while it is loaded, and 55 GB of the device's while it is generated.
+graphs of which each load takes minutes: RMAT 27, half of it loaded (1 G edges), is reckoned to take 60 GB of the
+host's memory while it is loaded, and 55 GB of the device's while it is generated.
 
     python benchmarks/capped.py --scale 27 --reckoned --no-host --shares 0.25 --programs bfs --batches 10000
         --repeats 1
