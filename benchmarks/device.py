@@ -6,8 +6,8 @@ fifth deletions; it is undone before the next one. Times are from the call to th
 the list of changes included; medians after a warm-up. Then words are compared with those of a fresh start.
 
     python benchmarks/device.py --scale 22 [--parts fresh refresh components host] [--seconds 60] [--json out.json]
-    python benchmarks/device.py --scale 22 --timeline [--follows] [--batches 100 10000] [--repeats 20]
-        [--json out.json]
+    python benchmarks/device.py --scale 22 --timeline [--follows | --owned 0.05] [--batches 100 10000]
+        [--repeats 20] [--json out.json]
 
 Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``hubs`` deletes the tree edges
 of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``components``: from scratch,
@@ -336,11 +336,14 @@ def run(
     return result
 
 
-def timelines(scale: int, batches: list[int], repeats: int, *, follows: bool) -> dict[str, Any]:
-    """When the parts of epochs happen: a table, and every span; see ``device_timeline.py``."""
-    result: dict[str, Any] = {"machine": machine(), "scale": scale, "follows": follows}
-    rows, result["spans"] = timeline(Graph(scale, 1), batches, repeats, follows=follows)
+def timelines(
+    scale: int, batches: list[int], repeats: int, *, follows: bool = False, share: float | None = None
+) -> dict[str, Any]:
+    """When the parts of epochs happen: tables, and every span; see ``device_timeline.py``."""
+    result: dict[str, Any] = {"machine": machine(), "scale": scale, "follows": follows, "owned": share}
+    rows, both, result["spans"] = timeline(Graph(scale, 1), batches, repeats, follows=follows, share=share)
     result["timeline"] = show(f"when parts of an epoch happen, scale {scale}", rows)
+    result["both"] = show("how long both sides applied at once", both)
     return result
 
 
@@ -357,9 +360,12 @@ def main() -> None:
         "--timeline", action="store_true", help="when the parts of epochs happen, and nothing else"
     )
     parser.add_argument("--follows", action="store_true", help="there, the host's rows may take batches later")
+    parser.add_argument("--owned", type=float, help="there, the share of edges that only the host has")
     options = parser.parse_args()
     if options.timeline:
-        result = timelines(options.scale, options.batches, options.repeats, follows=options.follows)
+        result = timelines(
+            options.scale, options.batches, options.repeats, follows=options.follows, share=options.owned
+        )
     else:
         result = run(
             options.scale, options.parts, options.batches, options.repeats, options.roots, options.seconds

@@ -13,7 +13,8 @@ import numpy as np
 
 from graphtide.gpma.device import module
 from graphtide.gpma.device.array import DevicePackedArray
-from graphtide.gpma.edges import EdgeBatch, EdgeList
+from graphtide.gpma.edges import EdgeBatch, EdgeList, Vertices
+from graphtide.partition.graph import Graph as StoredGraph
 
 KERNELS = Path(__file__).with_name("storage_device.cu")
 THREADS = 256
@@ -165,3 +166,11 @@ def mixed_batch(graph: Graph, n: int) -> EdgeBatch:
 
 def inverse(graph: Graph, batch: EdgeBatch) -> EdgeBatch:
     return batch_of(graph, batch.keys, 1 - batch.ops)
+
+
+def by_hash(graph: StoredGraph, share: float) -> Vertices:
+    """Vertices that are as good as drawn, and have such a share of the arcs in both orientations."""
+    n = graph.n_vertices
+    order = np.argsort((np.arange(n, dtype=np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)) >> np.uint64(32))
+    lengths = (graph.degrees("out")[:n].astype(np.int64) + graph.degrees("in")[:n])[order]
+    return order[: int(np.searchsorted(np.cumsum(lengths), share * lengths.sum()))].astype(np.uint32)

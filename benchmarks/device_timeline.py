@@ -6,6 +6,9 @@ that readers would share; and with ``follows`` the host's rows take batches late
 Batches are 80% inserts and 20% deletes, each taken back by the next. Spans of the host are of its clock, those of
 the device of events on its stream; both are put together at a moment when the device is idle, to some ten
 microseconds. Events cost a few microseconds themselves.
+
+With ``--owned`` each row is on one side, so large a share of the edges (rows by hash) on the host: both sides
+apply their part of a batch, and a second table says for how long they did so at once.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from device_graph import Graph as Edges
-from device_graph import Row, cupy, inverse, mixed_batch
+from device_graph import Row, by_hash, cupy, inverse, mixed_batch
 
 from graphtide.compute import registry
 from graphtide.compute.device.kernels import Calls
@@ -30,10 +33,13 @@ from graphtide.daemon.serve.results import ProgramPublication, Publication, Resu
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, pack, sources
 from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph
+from graphtide.partition.placement import HOST
 
 PROGRAMS = ("bfs", "components", "pagerank")
 WARM_UP = 4
 INGEST, ENGINE, FOLLOWER, DEVICE = "ingest thread", "engine thread", "host rows' thread", "device"
+HOST_APPLIES = ("host: in one call, if small", "host: look up", "host: write")
+DEVICE_APPLIES = ("upload, turn", "upload", "pick its own", "apply both arrays")
 
 
 class Span(NamedTuple):
@@ -102,12 +108,15 @@ class Timeline:
 class Bench:
     """An engine on a graph with a device, an index of ids before it and results behind it."""
 
-    def __init__(self, edges: Edges, *, follows: bool) -> None:
+    def __init__(self, edges: Edges, *, follows: bool = False, share: float | None = None) -> None:
+        """``share``: of the edges that the host has alone; None: it has all, and the device the same ones."""
         self.n = edges.n_vertices
-        self.graph = Graph(device=True)
+        self.graph = Graph(device=True, host_rows="all" if share is None else "owned")
         self.graph.load(
             EdgeList(cupy.asnumpy(edges.loaded), cupy.asnumpy(edges.weights(edges.loaded.size))), self.n
         )
+        if share is not None:
+            self.graph.migrate(by_hash(self.graph, share), HOST)
         self.index = VertexIndex.create("int")
         self.index.insert(np.arange(self.n, dtype=np.int64))
         root = int(np.argmax(self.graph.degrees("out")[: self.n]))
@@ -137,6 +146,9 @@ class Bench:
         timeline.watch(host, "prepare", host="host: look up")
         timeline.watch(host, "commit", host="host: write")
         timeline.watch(device, "prepare", host="device: begin upload", device="upload, turn")
+        timeline.watch(device, "bring", host="device: begin upload", device="upload")
+        timeline.watch(device, "pick", host="device: pick", device="pick its own")
+        timeline.watch(device, "prepare_rows", host="device: look up")
         timeline.watch(device, "launch", host="device: launch", device="apply both arrays")
         timeline.watch(device, "finish", host="device: wait")
         for program in self.engine.programs:
@@ -198,11 +210,13 @@ class Bench:
         return [span for span in timeline.spans if span.epoch >= WARM_UP]
 
 
-def timeline(edges: Edges, batches: list[int], repeats: int, *, follows: bool) -> tuple[list[Row], list[Row]]:
+def timeline(
+    edges: Edges, batches: list[int], repeats: int, *, follows: bool = False, share: float | None = None
+) -> tuple[list[Row], list[Row], list[Row]]:
     """A row for each part of an epoch, in the order in which they begin: medians over epochs, since the epoch's
-    begin on the engine thread. And all spans."""
-    bench = Bench(edges, follows=follows)
-    rows, spans = [], []
+    begin on the engine thread. A row for each size of how long both sides applied. And all spans."""
+    bench = Bench(edges, follows=follows, share=share)
+    rows, both, spans = [], [], []
     try:
         for size in batches:
             taken: list[EdgeBatch] = []
@@ -211,10 +225,28 @@ def timeline(edges: Edges, batches: list[int], repeats: int, *, follows: bool) -
                 taken += [on_host(there), on_host(inverse(edges, there))]
             found = bench.run(taken)
             rows += parts(size, found)
+            both.append(at_once(size, found))
             spans += [{"batch": size, **span._asdict()} for span in found]
     finally:
         bench.close()
-    return rows, spans
+    return rows, both, spans
+
+
+def at_once(size: int, spans: list[Span]) -> Row:
+    """Medians over epochs of how long the host looked up and wrote, how long the device worked on the batch, and
+    how long both did."""
+    sides = {HOST_APPLIES: "host us", DEVICE_APPLIES: "device us"}
+    taken: dict[str, list[float]] = {"host us": [], "device us": [], "both us": []}
+    for epoch in sorted({span.epoch for span in spans}):
+        found = {
+            column: [(span.begin_us, span.end_us) for span in spans if span.epoch == epoch and span.name in names]
+            for names, column in sides.items()
+        }
+        for column, pieces in found.items():
+            taken[column].append(sum(end - begin for begin, end in pieces))
+        host, device = found.values()
+        taken["both us"].append(sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in host for b in device))
+    return {"batch": size, **{column: median(each) for column, each in taken.items()}}
 
 
 def parts(size: int, spans: list[Span]) -> list[Row]:

@@ -1,7 +1,7 @@
 """Where programs run by measurement, beside all on the host and all on the device: epochs of one graph in turns.
 
     python benchmarks/homes.py [--graphs 16,20,22,mathoverflow,road-luxembourg] [--batches 100,10000,1000000]
-        [--seconds 4] [--data ../shared/data] [--json FILE]
+        [--seconds 4] [--whole] [--data ../shared/data] [--json FILE]
 
 A graph is an R-MAT graph of that scale, or the edges of a public stream (left out where its file is missing).
 BFS, components and PageRank are kept. Each batch deletes edges, every one as likely as another, and puts back what
@@ -9,6 +9,10 @@ the one before it deleted, so that the graph stays as large as it is; a batch is
 All take the same batches. After so many seconds of epochs the mean of their last half is what counts, of programs
 alone, without applying; by then ``auto`` has settled. ``moves`` are all those that it made, ``on device`` what is
 there at the end, and ``behind`` how much longer its epochs take than those of the better fixed choice.
+
+``--whole``: whole epochs, with applying, of the default against one side alone. ``auto`` has all rows on the
+host and the device, as ``partition.host_rows = "auto"`` does where they fit; ``host`` has no device, and with
+``device`` the host has no rows.
 """
 
 from __future__ import annotations
@@ -88,14 +92,20 @@ def edges_of(name: str, folder: Path, seed: int) -> Edges | None:
     return Edges(name, stream.directed, ids.size, np.random.default_rng(seed).permutation(keys))
 
 
-def run(edges: Edges, batches: Sequence[int], seconds: float, seed: int) -> list[dict[str, Any]]:
-    """Rows by size of the batch."""
+def run(
+    edges: Edges, batches: Sequence[int], seconds: float, seed: int, *, whole: bool = False
+) -> list[dict[str, Any]]:
+    """Rows by size of the batch; ``whole``: of epochs with applying, each side alone."""
     rows = []
     for size in batches:
-        took = {mode: measured(edges, size, mode, seconds, seed) for mode in ("host", "device", "auto")}
+        took = {
+            mode: measured(edges, size, mode, seconds, seed, whole=whole) for mode in ("host", "device", "auto")
+        }
         best = min(took["host"]["ms"], took["device"]["ms"])
         row = {"graph": edges.name, "edges": edges.keys.size, "batch": size}
         row |= {f"{mode} ms": took[mode]["ms"] for mode in took}
+        if whole:
+            row |= {f"{mode} applying": took[mode]["applying"] for mode in took}
         rows.append(
             row | {"behind": took["auto"]["ms"] / best - 1, **{k: took["auto"][k] for k in ("moves", "on device")}}
         )
@@ -103,10 +113,16 @@ def run(edges: Edges, batches: Sequence[int], seconds: float, seed: int) -> list
     return rows
 
 
-def measured(edges: Edges, size: int, mode: str, seconds: float, seed: int) -> dict[str, Any]:
+def measured(
+    edges: Edges, size: int, mode: str, seconds: float, seed: int, *, whole: bool = False
+) -> dict[str, Any]:
     """Milliseconds of an epoch, with programs where ``mode`` says."""
-    graph = Graph(directed=edges.directed, weighted=False, device=mode != "host")
+    alone = whole and mode == "device"
+    graph = Graph(
+        directed=edges.directed, weighted=False, device=mode != "host", host_rows="owned" if alone else "all"
+    )
     try:
+        graph.divide_by(lambda out, _: np.full(out.size, len(graph.sides) - 1, np.uint8))
         graph.load(EdgeList(edges.arcs), edges.n_vertices)
         index = VertexIndex.create("int")
         index.insert(np.arange(edges.n_vertices, dtype=np.int64))
@@ -119,28 +135,36 @@ def measured(edges: Edges, size: int, mode: str, seconds: float, seed: int) -> d
 
         engine = Engine(graph, programs, resolve, place=twin, judge=Homes(lambda _: mode == "auto"))
         try:
-            return epochs(graph, engine, edges, size, seconds, seed)
+            return epochs(graph, engine, edges, size, seconds, seed, whole=whole)
         finally:
             engine.close()
     finally:
         graph.close()
 
 
-def epochs(graph: Graph, engine: Engine, edges: Edges, size: int, seconds: float, seed: int) -> dict[str, Any]:
+def epochs(
+    graph: Graph, engine: Engine, edges: Edges, size: int, seconds: float, seed: int, *, whole: bool = False
+) -> dict[str, Any]:
     engine.start()
-    took, moves, until = [], 0, time.perf_counter() + seconds
-    for batch in edges.batches(size, seed):
-        change = graph.apply(batch, edges.n_vertices)
+    took, applying, moves, until = [], [], 0, time.perf_counter() + seconds
+    for drawn in edges.batches(size, seed):
+        batch = graph.columns(len(drawn), weighted=False)
+        batch.keys[:], batch.ops[:] = drawn.keys, drawn.ops
         begun = time.perf_counter()
+        change = graph.apply(batch, edges.n_vertices)
+        applied = time.perf_counter()
         runs = engine.refresh(change)
-        took.append(time.perf_counter() - begun)
+        ended = time.perf_counter()
+        applying.append(applied - begun)
+        took.append(ended - (begun if whole else applied))
         assert all(ran.error is None for ran in runs), runs
         moves += sum(ran.moved for ran in runs)
         if time.perf_counter() > until and len(took) >= EPOCHS_MIN:
             break
     assert graph.device_lost is None, graph.device_lost
     there = [program.kind for program in engine.programs if getattr(program, "on_device", False)]
-    return {"ms": 1e3 * float(np.mean(took[len(took) // 2 :])), "moves": moves, "on device": " ".join(there)}
+    ms, applying_ms = (1e3 * float(np.mean(each[len(each) // 2 :])) for each in (took, applying))
+    return {"ms": ms, "applying": applying_ms, "moves": moves, "on device": " ".join(there)}
 
 
 def main() -> None:
@@ -149,6 +173,7 @@ def main() -> None:
     parser.add_argument("--batches", default="100,10000,1000000")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
+    parser.add_argument("--whole", action="store_true", help="whole epochs: the default against each side alone")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -159,9 +184,9 @@ def main() -> None:
         if edges is None:
             print(f"{name}: no file in {given.data}")
             continue
-        rows += run(edges, sizes, given.seconds, given.seed)
-        save(given.json, {"machine": machine(), "seconds": given.seconds, "rows": rows})
-    show("epochs by where programs run", rows)
+        rows += run(edges, sizes, given.seconds, given.seed, whole=given.whole)
+        save(given.json, {"machine": machine(), "seconds": given.seconds, "whole": given.whole, "rows": rows})
+    show("epochs of the default, and of each side alone" if given.whole else "epochs by where programs run", rows)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ the device would have read of the host is reckoned from what they did: both rows
 parent changed, the out-row of each whose rank was pushed on; where PageRank went over all edges, which is
 streamed and the same for all policies, the others count alone. A row that is read is so many lines of 128 bytes.
 ``hindsight``: what the half would have left over that is best for what was read, which no policy can know.
+``cache``: of the bytes that ``cost`` leaves, what a cache of rows on the device would have had already, by its
+size as a share of all edges: rows that were read last, each until a batch changes it.
 
 Times are reckoned, too: an epoch takes 1 ms, and what is read over a bus that is as slow as to take 1 ms for what
 ``hash`` reads at first; an edge that moves takes 50 ns. Nothing here depends on the machine but how long it runs.
@@ -16,6 +18,7 @@ Times are reckoned, too: an epoch takes 1 ms, and what is read over a bus that i
 from __future__ import annotations
 
 import argparse
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +54,9 @@ CHOOSING, SETTLING = 16, 200
 BY_READS = "cost, by reads"
 """As ``cost``, but a row's age is that of its last change or read."""
 
+CACHES = (0.02, 0.1)
+"""Of all edges: what caches of rows hold."""
+
 Counts = npt.NDArray[np.int64]
 
 
@@ -74,6 +80,35 @@ class Division:
     moved_before: int = 0
 
 
+class RowCache:
+    """Rows that a device keeps of those that it read of the host, of one orientation."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.hit_bytes = 0
+        self._rows: OrderedDict[int, int] = OrderedDict()
+        self._held = 0
+
+    def read(self, vertices: Vertices, lengths: Counts, edges: int) -> None:
+        """Rows of the host are read, each once; the least recently used leave a cache that is full."""
+        for vertex, length, over_bus in zip(
+            vertices.tolist(), lengths.tolist(), _bytes(lengths).tolist(), strict=True
+        ):
+            if vertex in self._rows:
+                self._rows.move_to_end(vertex)
+                self.hit_bytes += int(over_bus)
+            elif length <= self.share * edges:
+                self._rows[vertex] = length
+                self._held += length
+        while self._held > self.share * edges:
+            self._held -= self._rows.popitem(last=False)[1]
+
+    def changed(self, vertices: Vertices) -> None:
+        """A batch names these rows."""
+        for vertex in vertices.tolist():
+            self._held -= self._rows.pop(vertex, 0)
+
+
 class Replay:
     """A graph with its programs, and how each policy divides it."""
 
@@ -90,6 +125,8 @@ class Replay:
         self.engine.start()
         self.bus_s = 0.0
         self.worth = np.zeros(0)
+        # Of each size one for out-rows and one for in-rows; they hold what ``cost`` leaves on the host.
+        self.caches = {share: (RowCache(share), RowCache(share)) for share in CACHES}
         self.divisions = {policy: self.divided(policy) for policy in POLICIES} | {BY_READS: self.divided("cost")}
 
     def resolve(self, ids: Sequence[ExternalId]) -> Vertices:
@@ -127,6 +164,7 @@ class Replay:
         changed = np.unique(np.concatenate([sources(keys), destinations(keys)]))
         self._remember(reads)
         changed_or_read = np.union1d(changed, reads.out)
+        self._cache(reads, (np.unique(sources(keys)), np.unique(destinations(keys))))
         for name, division in self.divisions.items():
             self._account(division, reads, changed_or_read if name == BY_READS else changed, len(updates))
         return reads
@@ -176,6 +214,18 @@ class Replay:
         division.moved_before = sum(int(both[move.vertices].sum()) for move in moves)
         division.moved += division.moved_before
 
+    def _cache(self, reads: Reads, changed: tuple[Vertices, Vertices]) -> None:
+        """Rows that changed leave the caches; then those of the host are read. Before anything moves."""
+        owner = self.divisions["cost"].owner
+        _, *degrees = self.stock(owner)
+        there = [rows[rows < owner.size] for rows in (reads.out, reads.in_)]
+        for caches in self.caches.values():
+            for cache, rows, lengths, named in zip(caches, there, degrees, changed, strict=True):
+                cache.changed(named)
+                if lengths.size:
+                    remote = rows[owner[rows] == HOST]
+                    cache.read(remote, lengths[remote].astype(np.int64), int(lengths.sum()))
+
     def _remember(self, reads: Reads) -> None:
         """What each vertex was worth on the device, in bytes."""
         _, out, in_ = self.stock(np.empty(0, np.uint8))
@@ -222,6 +272,8 @@ def measured(name: str, replay: Replay, batches: Iterator[Updates], batch: int) 
             for division in replay.divisions.values():
                 division.bytes.clear()
             replay.worth[:] = 0
+            for cache in (each for caches in replay.caches.values() for each in caches):
+                cache.hit_bytes = 0
         elif k >= SETTLING:
             passes += reads.passes
             epochs += 1
@@ -237,6 +289,10 @@ def measured(name: str, replay: Replay, batches: Iterator[Updates], batch: int) 
         "passes": passes,
         "hash KB/epoch": total["hash"] / max(1, epochs) / 1e3,
         **{f"{name} / hash": total[name] / least for name in total if name != "hash"},
+        **{
+            f"cache {share:.0%}": sum(each.hit_bytes for each in caches) / max(1, total["cost"])
+            for share, caches in replay.caches.items()
+        },
         "cost moved / edges": replay.divisions["cost"].moved / max(1, 2 * replay.graph.n_arcs),
     }
 

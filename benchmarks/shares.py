@@ -21,9 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 from device_graph import Graph as Edges
-from device_graph import Row, cupy, inverse, machine, mixed_batch, show
+from device_graph import Row, by_hash, cupy, inverse, machine, mixed_batch, show
 from sides import filled
 
 from graphtide.gpma.edges import EdgeList
@@ -68,14 +67,6 @@ def run(scale: int, batches: list[int], shares: list[float], repeats: int, seed:
         if to:
             to.write_text(json.dumps({"machine": machine(), "scale": scale, "rows": rows}, indent=2))
     show(f"updates through apply, scale {scale}", rows)
-
-
-def by_hash(graph: Graph, share: float) -> Any:
-    """Vertices that are as good as drawn, and have such a share of the arcs in both orientations."""
-    n = graph.n_vertices
-    order = np.argsort((np.arange(n, dtype=np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)) >> np.uint64(32))
-    lengths = (graph.degrees("out")[:n].astype(np.int64) + graph.degrees("in")[:n])[order]
-    return order[: int(np.searchsorted(np.cumsum(lengths), share * lengths.sum()))].astype(np.uint32)
 
 
 def measured(graph: Graph, edges: Edges, n: int, repeats: int) -> Row:

@@ -25,13 +25,16 @@ from ..partition.existence import living
 from ..partition.graph import Graph, GraphChange, RowsLost
 from .device import NoTwin, require_twin, twin
 from .homes import Homes
-from .program import ExternalId, Program, ProgramError, Refresh, Violation, require_publishable
+from .program import ExternalId, NoRoom, Program, ProgramError, Refresh, Violation, require_publishable
 from .steps import Steps, together
 
 log = logging.getLogger(__name__)
 
 STORAGE = "storage"
 """The name under which ``Engine.audit`` reports the graph's own invariants."""
+
+ROOM_TRIES = 3
+"""For a program for which the device has no memory, rows leave so often before it goes on at the host."""
 
 HANDED_OVER_S_MIN = 0.001
 """Refreshes that took less than this together stay on the thread of the longest one: handing them over costs half
@@ -114,6 +117,11 @@ class Engine:
         self._programs: dict[str, Program] = {}
         self._states: dict[str, ProgramState] = {}
         self._unresolved: set[str] = set()
+        self._starved: set[str] = set()
+        self.make_room: Callable[[int], bool] | None = None
+        """Has rows leave the graph's device, which has no memory for a program: where each row is on one side, the
+        host could run it on a copy of all rows only. It is told how often that was tried for it, from 0 on, and
+        says whether to try again. Called when all other programs have run. None: nobody does that."""
         self._threads = graph.crew.threads if threads is None else threads
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="program")
         for program in programs:
@@ -246,14 +254,36 @@ class Engine:
     ) -> dict[str, ProgramRun]:
         """Run all; the runs by the ids of their programs."""
         self._graph.require_own_process()
+        programs = [program for group in groups for program in group]
+        for program in programs:
+            program.waits_for_room = self._graph.owned and self.make_room is not None
         if len(groups) == 1:  # of a small refresh, what it takes to arrange several would be a tenth
             done = {run.id: run for run in work(groups[0])}
         else:
             done = self._run_in_order(groups, work, threads)
+        for id in sorted(self._starved):
+            done[id] = self._once_there_is_room(self._programs[id])
+        for program in programs:  # nobody makes room for what it does between its runs
+            program.waits_for_room = False
         for run in done.values():
             state = "fresh" if run.error is None else "quarantined"
             self._states[run.id] = ProgramState(state, run.error, run.seconds)
         return done
+
+    def _once_there_is_room(self, program: Program) -> ProgramRun:
+        """A run from scratch, after rows have left the device, which had no memory for the program."""
+        assert self.make_room is not None
+        begun = self._clock()
+        run: ProgramRun | None = None
+        tries = 0
+        while program.id in self._starved:
+            self._starved.remove(program.id)
+            program.waits_for_room = tries < ROOM_TRIES and self.make_room(tries)
+            (run,) = self._start((program,))
+            tries += 1
+        assert run is not None
+        refresh = None if run.refresh is None else replace(run.refresh, started_over=True)
+        return replace(run, refresh=refresh, seconds=self._clock() - begun)
 
     def _run_in_order(
         self, groups: Sequence[_Group], work: Callable[[_Group], list[ProgramRun]], threads: int
@@ -325,6 +355,9 @@ class Engine:
         """What a run came to that took so long."""
         if isinstance(outcome, RowsLost):  # no fault of the program's
             raise outcome
+        if isinstance(outcome, NoRoom):
+            self._starved.add(program.id)
+            return ProgramRun(program.id, None, seconds, str(outcome))
         if isinstance(outcome, Exception):
             log.error("program %s failed", program.id, exc_info=outcome)
             return ProgramRun(program.id, None, seconds, f"{type(outcome).__name__}: {outcome}")

@@ -48,6 +48,11 @@ class ProgramError(ValueError):
     """A program cannot be made from these parameters; the message names the parameter and what is allowed."""
 
 
+class NoRoom(MemoryError):
+    """A device has no memory for a program that waits for room there (``Program.waits_for_room``). It holds
+    nothing of it, and only ``start`` is of use."""
+
+
 EVIDENCE: Final = 5
 """How many vertices a violation names."""
 
@@ -192,6 +197,9 @@ class Program(ABC):
             raise ProgramError(
                 f"{cls.kind} needs a graph whose weights are {words}, and graph.weights is {domain!r}"
             )
+
+    waits_for_room: bool = False
+    """Whether to raise ``NoRoom`` where the graph's device has no memory for it, rather than go on at the host."""
 
     @property
     def on_device(self) -> bool:

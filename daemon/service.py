@@ -531,7 +531,8 @@ class Service:
             self.graph.load(edge_list, n_vertices, edges.get("dead"))
         else:
             policy = self.config.partition.policy
-            rebalancing.load(self.graph, edge_list, n_vertices, edges.get("dead"), room, policy)
+            dead = edges.get("dead")
+            rebalancing.load(self.graph, edge_list, n_vertices, dead, room, policy, len(programs))
         if self.window is not None:
             self.window.restore(checkpoint.facts.get("window"), checkpoint.part("window"))
         if self.keyed is not None:
@@ -705,9 +706,8 @@ class Service:
         card, device = self.card, self.graph.device
         if card is None or device is None or not self.graph.owned:
             return None
-        held = sum(device.memory_bytes().values())
         try:
-            return Room(held, card.available_bytes - card.used_bytes + held)
+            return rebalancing.room_of(device, card)
         except Exception as error:  # the driver's own types: it may be here that it tells of a failure
             self.graph.drop_device(f"{type(error).__name__}: {error}")
             return None

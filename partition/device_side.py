@@ -351,7 +351,11 @@ class DeviceSide(Side[DevicePackedArray]):
 
     def export_rows(self, direction: Direction) -> EdgeList:
         with self.stream:
-            return _on_host(self.array(direction).export())
+            array = self.array(direction)
+        try:
+            return _on_host(array.export())
+        except MemoryError:
+            return array.copied_from(0, array.n_edges)
 
     def export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
         edges = self.out.copied_from(first_key, keys.size)
@@ -359,6 +363,15 @@ class DeviceSide(Side[DevicePackedArray]):
         if edges.weights is not None:
             weights[: len(edges)] = edges.weights
         return len(edges)
+
+    def fit(self) -> None:
+        """Give back what rows do not need that have left; see ``DevicePackedArray.fit``.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        for array in self.arrays:
+            array.fit()
 
     def close(self) -> None:
         """Read nothing on the host any more; harmless to repeat."""

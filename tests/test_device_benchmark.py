@@ -40,8 +40,9 @@ def test_every_part_has_rows(
         monkeypatch.setattr(importlib.import_module("device_exact"), "ROUNDS", 2)
         parts = list(benchmark.PARTS)
         result = benchmark.run(8, parts, [1, 30], repeats=1, roots=2, seconds=60)
-        times = benchmark.timelines(8, [5, 300], 2, follows=False)
+        times = benchmark.timelines(8, [5, 300], 2)
         followed = benchmark.timelines(8, [3000], 2, follows=True)
+        owned = benchmark.timelines(8, [300], 2, share=0.3)
     finally:
         for name in ("device", "device_graph", *PARTS):
             sys.modules.pop(name, None)
@@ -59,6 +60,9 @@ def test_every_part_has_rows(
         assert {"index", "apply both arrays", "bfs", "pagerank: kernel", "publish"} <= what.keys()
         assert what["index"]["begins us"] < 0 < what["publish"]["begins us"] < what["epoch"]["ends us"]
     assert ("host rows' thread", "host: write") in {(row["where"], row["what"]) for row in followed["timeline"]}
+    assert {"host: write", "pick its own", "apply both arrays"} <= {row["what"] for row in owned["timeline"]}
+    assert [row["batch"] for row in owned["both"]] == [300]
+    assert all(0 <= row["both us"] <= min(row["host us"], row["device us"]) for row in owned["both"])
     printed = capsys.readouterr().out
     assert printed.count("{'bfs': 0, 'sssp': 0}") == 2
     assert "wrong components after refreshes: 0\n" in printed

@@ -13,7 +13,7 @@ from ...gpma.device_failure import is_of_device
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
-from ..program import Column, Program, Refresh, Violation
+from ..program import Column, NoRoom, Program, Refresh, Violation
 from ..steps import Steps, alone
 
 log = logging.getLogger(__name__)
@@ -44,9 +44,9 @@ class DeviceProgram(Program):
     It is made from the host's program, and that has the copy: what is published, saved and audited is read there.
     So when the device is lost, the host's program starts from scratch within the same run, and all later ones are
     its own; where the device is sound, and only does not suffice (``MemoryError``, ``Unfit``), just this program
-    goes home. A family gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and ``_let_go``; but in the
-    last anything may be raised: what is not the device's (``is_of_device``) goes on to the caller. Class
-    attributes, ``read`` and ``parents`` are to be those of the host's class.
+    goes home, unless it waits for room. A family gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and
+    ``_let_go``; but in the last anything may be raised: what is not the device's (``is_of_device``) goes on to the
+    caller. Class attributes, ``read`` and ``parents`` are to be those of the host's class.
 
     A family of which there may be many programs, whose small refreshes leave most of a device idle, gives
     ``_refreshing`` in the place of ``_refresh``, and says so by ``by_steps``.
@@ -169,6 +169,7 @@ class DeviceProgram(Program):
         """What the work gives; None: the device is lost or full, and the program is at home from now on.
 
         Raises:
+            NoRoom: the device is full, and the program waits for room.
             Exception: what is no failure of the device, but a mistake on the host: only ``start`` is of use then.
         """
 
@@ -186,6 +187,10 @@ class DeviceProgram(Program):
             try:
                 return (yield from work(graph.device))
             except MemoryError as error:
+                if self.waits_for_room:
+                    self._abode = Abode.COMING
+                    self._let_go()
+                    raise NoRoom(str(error)) from error
                 log.warning("program %s goes on at the host: the device has no memory for it: %s", self.id, error)
             except Unfit as error:
                 log.warning("program %s goes on at the host: %s", self.id, error)

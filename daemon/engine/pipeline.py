@@ -156,6 +156,8 @@ class Pipeline:
         self.sides = Sides(self.graph, metrics, card, lambda: self.engine.programs, lost, host_rows)
         self.host_follows = host_follows
         self.rebalancing = rebalancing
+        if rebalancing is not None:
+            self.engine.make_room = self._make_room_for_program
         self.results = results
         self.window = window
         self.keyed = keyed
@@ -408,6 +410,15 @@ class Pipeline:
             require_vertices(self.graph, self.standing.fresh(), n_new)
         except MemoryError as error:
             raise NoMemory(f"new vertices: {error}") from error
+
+    def _make_room_for_program(self, tries: int) -> bool:
+        """As ``Engine.make_room``."""
+        assert self.rebalancing is not None
+        self.sides.release()
+        try:
+            return self.rebalancing.make_room_for_program(tries)
+        finally:
+            self.sides.release()
 
     def _publish_wait(self) -> None:
         """Let answers tell what is waited for, or no longer is: there may be no epoch for long."""

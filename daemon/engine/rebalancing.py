@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,11 @@ from ..failpoints import point
 from .host_rows import bytes_of_entry
 from .storage import StorageGate
 from .traffic import NOTHING, EpochReads
+from .vertex_memory import GRAPH_BYTES, PROGRAM_BYTES
+
+if TYPE_CHECKING:
+    from ...gpma.device.card import Card
+    from ...partition.device_side import DeviceSide
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +59,18 @@ class Room(NamedTuple):
     limit: int
 
 
+def room_of(device: DeviceSide, card: Card) -> Room:
+    """The room that rows have on a device now.
+
+    Work space of batches is not theirs: it stays when they leave, and may be many times what a few rows take.
+
+    Raises:
+        RuntimeError: the device, as CuPy says it.
+    """
+    held = sum(n_bytes for what, n_bytes in device.memory_bytes().items() if what != "scratch")
+    return Room(held, card.available_bytes - card.used_bytes + held)
+
+
 class Epoch(NamedTuple):
     """What an epoch was: what it applied, what programs did, how long all of it took, and what they read."""
 
@@ -63,14 +80,24 @@ class Epoch(NamedTuple):
     read: EpochReads = NOTHING
 
 
-def load(graph: Graph, edges: EdgeList, n_vertices: int, dead: Vertices | None, room: Room, policy: str) -> None:
-    """``Graph.load`` of a graph whose rows are on one side each: on the device, as far as there is room.
+def load(
+    graph: Graph,
+    edges: EdgeList,
+    n_vertices: int,
+    dead: Vertices | None,
+    room: Room,
+    policy: str,
+    n_programs: int = 0,
+) -> None:
+    """``Graph.load`` of a graph whose rows are on one side each: on the device, as far as there is room beside
+    what vertices take there, and so many programs, which come later.
 
     Raises:
         NoMemory: there is not enough, on the host neither.
     """
     each = bytes_of_entry(weighted=graph.weighted)
-    graph.divide_by(lambda out, in_: divide(out, in_, each, room.limit, POLICIES[policy]))
+    limit = room.limit - n_vertices * (GRAPH_BYTES + PROGRAM_BYTES * n_programs)
+    graph.divide_by(lambda out, in_: divide(out, in_, each, limit, POLICIES[policy]))
     graph.load(edges, n_vertices, dead)
 
 
@@ -126,11 +153,15 @@ class Rebalancing:
 
     def _classify(self) -> None:
         """Have reads counted by the classes of the newest look; a device that fails at it is lost."""
-        classes, device = self._rebalancer.take_classes(), self._graph.device
-        if classes is None or device is None:
+        if (classes := self._rebalancer.take_classes()) is not None:
+            self._at_device(lambda device: device.classify(classes))
+
+    def _at_device(self, work: Callable[[DeviceSide], None]) -> None:
+        """Do it, if there is a device; one that fails at it is lost."""
+        if (device := self._graph.device) is None:
             return
         try:
-            device.classify(classes)
+            work(device)
         except Exception as error:
             if not is_of_device(error):
                 raise
@@ -148,13 +179,28 @@ class Rebalancing:
         placement = self._graph.placement
         if placement.owned[DEVICE] == 0 and placement.newcomers == HOST:
             return self._give_up(error)
-        bytes_needed = EVERYTHING if tries >= ALL_LEAVE else BYTES_OF_UPDATE * updates * 16**tries
-        move = self._rebalancer.evict(bytes_needed)
+        return self._carry_out([self._evicted(BYTES_OF_UPDATE * updates * 16**tries, tries)])
+
+    def make_room_for_program(self, tries: int) -> bool:
+        """Whether a program is to be tried again for which the device has no memory: rows have left, more of them
+        with each of the ``tries``, at last all. To be called when the programs of an epoch have run."""
+        if self._room() is None or self._graph.placement.owned[DEVICE] == 0:
+            return False
+        move = self._evicted(PROGRAM_BYTES * self._graph.n_vertices * 2**tries, tries)
+        done = self._carry_out([move], within=True)
+        if done:
+            self._at_device(lambda device: device.fit())
+        return done
+
+    def _evicted(self, bytes_needed: int, tries: int) -> Move:
+        """What leaves at once, so that so many bytes are free; with the last of the tries it is all."""
+        placement = self._graph.placement
+        move = self._rebalancer.evict(EVERYTHING if tries >= ALL_LEAVE else bytes_needed)
         placement.newcomers = self._rebalancer.newcomers
         if move is None or tries >= ALL_LEAVE:  # those of no edges, too
             owned = np.flatnonzero(placement.owner == DEVICE).astype(np.uint32)
             move = Move(owned, HOST, "evict", 0) if move is None else move._replace(vertices=owned)
-        return self._carry_out([move])
+        return move
 
     def _give_up(self, error: NoMemory) -> bool:
         """Go on without a device that has no rows, nor memory to be told of others'. False: there is none."""
@@ -165,20 +211,24 @@ class Rebalancing:
         self._gate.settle()
         return True
 
-    def _carry_out(self, moves: Sequence[Move]) -> bool:
-        """False: there was no memory, or is no second side any more, and what is left of the moves is dropped."""
+    def _carry_out(self, moves: Sequence[Move], *, within: bool = False) -> bool:
+        """False: there was no memory, or is no second side any more, and what is left of the moves is dropped.
+
+        ``within``: an epoch, the results of which are not published yet.
+        """
         for move in moves:
             if self._room() is None:
                 return False
             begun = time.perf_counter()
             try:
-                with self._gate.apply():
+                with self._gate.within() if within else self._gate.apply():
                     moved = self._graph.migrate(move.vertices, move.to)
             except NoMemory as error:
                 self._refused(move, error)
                 return False
             finally:
-                self._gate.settle()  # contents are the same
+                if not within:
+                    self._gate.settle()  # contents are the same
             point("rows.moved")
             seconds = time.perf_counter() - begun
             self._note(move, moved.vertices, moved.edges, seconds)

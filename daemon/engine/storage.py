@@ -47,6 +47,21 @@ class StorageGate:
                 self._halted = None
                 self._changed.notify_all()
 
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """The engine changes how the storage lies in the midst of an epoch, and not what is in it: settled readers
+        wait on where they do."""
+        with self._changed:
+            while self._readers:
+                self._changed.wait()
+            self._applying = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._applying = False
+                self._changed.notify_all()
+
     def halt(self, reason: str) -> None:
         """The change that is being applied cannot be finished for now: readers need not wait for its end."""
         with self._changed:

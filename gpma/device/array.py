@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import EMPTY_KEY, EdgeBatch, EdgeList, SubCSR
+from ..layout import Layout
 from . import load_export, reads
 from .constants import BAD_ROW, FIRST_BAD_ROW, HEAVY
 from .geometry import LEAF_LEAST, holding
@@ -226,9 +227,19 @@ class DevicePackedArray:
         self._n_edges += totals[0] - totals[2]
         report = self._report(columns, totals, kernels.slots_moved())
         if self._n_edges < self._edges_min:
-            self._shrink()
+            self._shrink(self._layout.resized(self._n_edges))
         kernels.end()
         return report
+
+    def fit(self) -> None:
+        """Move to an array as small as a load would make it, if that is smaller and there is memory for both.
+
+        Between two batches: rows that have left give their memory back then, rather than when many more have.
+        """
+        layout = holding(self._n_edges)
+        if layout.n_leaves < self._layout.n_leaves:
+            with self._ordered():
+                self._shrink(layout)
 
     def empty_report(self) -> DeviceReport:
         """The report of a batch without updates."""
@@ -381,9 +392,9 @@ class DevicePackedArray:
         self._leaf_least = LEAF_LEAST
         self._point()
 
-    def _shrink(self) -> None:
+    def _shrink(self, layout: Layout) -> None:
         """Move to a smaller array; without the memory for it stay, until the next batch tries again."""
-        layout, now = self._layout.resized(self._n_edges), (self._slots, self._rows)
+        now = self._slots, self._rows
         try:
             with self.stream:
                 rebuild = self._sorted.prepare_rebuild(None, layout, *now, self._n_edges)
