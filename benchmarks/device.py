@@ -8,12 +8,13 @@ the list of changes included; medians after a warm-up. Then words are compared w
     python benchmarks/device.py --scale 22 [--parts fresh refresh components host] [--seconds 60] [--json out.json]
     python benchmarks/device.py --scale 22 --timeline [--batches 100 10000] [--repeats 20] [--json out.json]
 
-Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``hubs`` deletes the tree edges
-of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``components``: from scratch,
-and after batches. ``counts``: likewise, beside the search. ``pagerank``, ``ppr``: likewise, against a solution in
-float64. ``several``: personalised PageRanks and searches, all in one go and one after the other. ``triangles``,
-``lcc``, ``cdlp``: whole refreshes, what the host does included. ``host``: its engine on the same batches, on
-all cores; it compiles for a while when its kernels are not in Numba's cache.
+Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``split``: where the time of a
+small refresh goes. ``hubs`` deletes the tree edges of the largest hubs. ``epoch``: batch in memory, both arrays,
+BFS, list of changes. ``components``: from scratch, and after batches. ``counts``: likewise, beside the search.
+``pagerank``, ``ppr``: likewise, against a solution in float64. ``several``: personalised PageRanks and searches,
+all in one go and one after the other. ``triangles``, ``lcc``, ``cdlp``: whole refreshes, what the host does
+included. ``host``: its engine on the same batches, on all cores; it compiles for a while when its kernels are not
+in Numba's cache.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from device_components import components
 from device_counts import counts
 from device_exact import TWINS, exact
 from device_graph import Graph, Row, cupy, machine, show
+from device_latency import split
 from device_ppr import ppr
 from device_ranks import pagerank
 from device_rows import WARM_UP, Budget, Rows, clocked
@@ -44,7 +46,20 @@ from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.steps import alone
 from graphtide.gpma.edges import EdgeBatch, EdgeList
 
-PARTS = ("fresh", "refresh", "hubs", "epoch", "components", "counts", "pagerank", "ppr", "several", *TWINS, "host")
+PARTS = (
+    "fresh",
+    "refresh",
+    "split",
+    "hubs",
+    "epoch",
+    "components",
+    "counts",
+    "pagerank",
+    "ppr",
+    "several",
+    *TWINS,
+    "host",
+)
 KINDS: tuple[type[PathProgram], ...] = (BFS, SSSP)
 HUBS = (10, 1000)
 NO_SOURCES = np.empty(0, np.uint32)
@@ -300,11 +315,14 @@ def run(
     share = seconds / len(parts)
     if "fresh" in parts:
         result["fresh"] = show(f"from scratch, scale {scale}", fresh(graph, roots, repeats, Budget(share)))
-    if {"refresh", "hubs", "epoch"} & set(parts):
+    if {"refresh", "split", "hubs", "epoch"} & set(parts):
         bench = Bench(graph, graph.loaded)
         if "refresh" in parts:
             rows = refresh(bench, batches, repeats, Budget(share))
             result["refresh"] = show(f"after batches, scale {scale}, {graph.loaded.size:,} edges", rows)
+        if "split" in parts:
+            rows = split(bench, batches, repeats, Budget(share))
+            result["split"] = show(f"where the time of refreshes goes, scale {scale}", rows)
         if "hubs" in parts:
             result["hubs"] = show(f"around hubs, scale {scale}", hubs(bench, repeats, Budget(share)))
         if "epoch" in parts:

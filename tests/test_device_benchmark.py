@@ -18,6 +18,7 @@ PARTS = (
     "device_rows",
     "device_components",
     "device_counts",
+    "device_latency",
     "device_ranks",
     "device_ppr",
     "device_several",

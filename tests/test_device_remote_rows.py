@@ -193,7 +193,8 @@ def test_marks_are_on_the_device_as_vertices_come(
             marked[some] = is_remote
             remote = side._remote
             assert remote is not None and remote.n_rows == np.count_nonzero(marked)
-            bits = np.unpackbits(remote._bits.get().view(np.uint8), bitorder="little")
+            words = remote._bits.get(stream=side.stream)  # which others do not wait for
+            bits = np.unpackbits(words.view(np.uint8), bitorder="little")
             assert np.array_equal(bits[:n], marked) and not bits[n:].any()
     with pytest.raises(IndexError):
         side.set_remote(np.array([1 << 20], np.uint32), True)

@@ -256,7 +256,7 @@ class CdlpRuns:
             begins,
             self._calls.next_number(),
         )
-        self._calls.launch(self._kernel, device)
+        self._calls.call(self._kernel, device)
         return CdlpRun(*whole_words(self._calls.wait(), _WORDS))
 
     # -- results ----------------------------------------------------------------------------------------------

@@ -289,7 +289,7 @@ class ForestRuns:
             self._calls.next_number(),
         )
         self._n = n
-        self._calls.launch(self._kernels[name], device)
+        self._calls.call(self._kernels[name], device)
         return ForestRun(*self._calls.wait())
 
     # -- results ----------------------------------------------------------------------------------------------

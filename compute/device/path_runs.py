@@ -173,6 +173,7 @@ class PathRuns:
             self._counters = zeros(PATH_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
             self._sources = allocate(0, np.uint32)
+        self._sources_address = 0
         self._sources_there: Vertices = np.empty(0, np.uint32)
         self._fetch = Fetch(self._stream)
         self._vertices: _Vertices | None = None
@@ -286,13 +287,14 @@ class PathRuns:
             with self._stream:
                 vertices.stamps.fill(0)
             self._stamp = 1
-        self._bring(sources)
+        if sources.size:
+            self._bring(sources)
         columns = (None, None, None) if report is None else (report.keys, report.weights, report.all_outcomes)
         _RUN.pack_into(
             self._calls.packed,
             _RUN_BEGINS,
             *map(address, columns),
-            address(self._sources),
+            self._sources_address,
             limits.edges,
             device.n_arcs,
             min(limits.lost, vertices.queue_room),
@@ -308,10 +310,11 @@ class PathRuns:
         return run
 
     def _bring(self, sources: Vertices) -> None:
-        if sources.size == 0 or np.array_equal(sources, self._sources_there):
+        if np.array_equal(sources, self._sources_there):
             return
         with self._stream:
             self._sources = self._cupy.asarray(sources)
+        self._sources_address = address(self._sources)
         self._sources_there = sources.copy()
 
     # -- results ----------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ class PushRuns:
         self._bytes = np.zeros(1, np.dtype(f"V{PUSH_JOB.itemsize}"))
         self._call_bytes = memoryview(self._bytes.view(np.uint8))
         self._job: Any = self._bytes.view(PUSH_JOB)
-        self._launcher = walks.launcher(self._bytes)
+        self._parameters = walks.parameters(self._bytes)
         self._stamp = 1
         self._kernel = push_kernels()[_PUSHES]
         with self._stream:
@@ -221,7 +221,7 @@ class PushRuns:
             looks,
             0,
         )
-        said = self._walks.run(self._kernel, device, Call(limits, slack), self._launcher)
+        said = self._walks.run(self._kernel, device, Call(limits, slack), self._parameters)
         run = PushRun(*whole_words(said, _WORDS))
         self._stamp += run.rounds + 2
         return run
