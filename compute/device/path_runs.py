@@ -43,7 +43,11 @@ PATH_COUNTERS: Final = np.dtype(
         *((name, np.uint64) for name in ("logged", "lost")),
         *((name, np.uint64, 4 * n) for name, n in (("outgoing", 3), ("asked", 3), ("pulling", 1))),
         ("found", np.uint64, 3),
-        *((name, np.uint32) for name in ("barrier", "unused")),
+        *(
+            (name, np.uint32)
+            for name in ("barrier", "phase", "turn", "rounds", "n_lost", "slice", "stamp", "unused")
+        ),
+        ("edges", np.uint64),
     ]
 )
 """struct PathCounters of ``paths.cuh``."""
