@@ -52,9 +52,9 @@ FOREST_COUNTERS: Final = np.dtype(
         ("unused", np.uint64),
         *((name, np.uint64, 3 * _COUNTS_WORDS) for name in ("asked", "passing", "hanging")),
         *((name, np.uint64, _COUNTS_WORDS) for name in ("pulling", "left")),
-        ("n_free", np.uint32),
-        ("barrier", np.uint32),
-        ("rest", np.uint32, 2),
+        *((name, np.uint32) for name in ("n_free", "barrier")),
+        *((name, np.uint32) for name in ("phase", "asked_turn", "turn", "rounds", "n_lost", "unused_too")),
+        *((name, np.uint64) for name in ("edges", "rest")),
     ]
 )
 """struct ForestCounters of ``forest.cuh``."""

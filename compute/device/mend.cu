@@ -11,9 +11,8 @@
 // 3. The lost become unreached, and take the best that their in-neighbours offer. New edges are relaxed.
 // 4. push, in rounds: who improved offers along its row.
 //
-// After few updates there is so little to do between two barriers that the barriers are most of the time. Then the
-// first block works for all, with its own barriers, and the others wait: until it has come to the end, or calls them
-// because there is more to walk than suits one block. They go on from where it is.
+// After few updates the first block works for all (alone.cuh).
+#include "alone.cuh"
 #include "push.cuh"
 
 #ifndef SETTLES
@@ -22,15 +21,6 @@
 
 // Updates that a thread has under way at a time, in a large batch.
 constexpr u32 TOGETHER = 4;
-
-// The first block begins alone with up to so many updates and sources, and goes on with up to so many rows, and leaves
-// of long ones, at a time: two a warp.
-#ifndef ALONE_UPDATES
-#define ALONE_UPDATES 512
-#endif
-#ifndef ALONE_ROWS
-#define ALONE_ROWS 32
-#endif
 
 enum Phase : u32 { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH, END };
 
@@ -50,7 +40,7 @@ struct Mending : Pushing<false> {
         const bool begins_alone = whole.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_sources <= ALONE_ROWS;
         if (begins_alone) {
             if (whole.is_in_first_block()) place = place_among(0, 1);
-            else join();
+            else come_in();
         }
         if (phase == END) return;
         work();
@@ -98,7 +88,7 @@ struct Mending : Pushing<false> {
     // Where the first block is alone and these rows are too many for it: all go on from here, in this phase.
     __device__ __forceinline__ void share(Phase now, const Counts& rows)
     {
-        if (!is_alone() || n_short(rows) + u32(rows.long_rows) <= ALONE_ROWS) return;
+        if (!is_alone() || n_pieces(rows) <= ALONE_ROWS) return;
         if (place.thread == 0) {
             PathCounters& shared = *job.counters;
             shared.phase = now;
@@ -114,7 +104,7 @@ struct Mending : Pushing<false> {
     }
 
     // The others wait until there is something for them.
-    __device__ __forceinline__ void join()
+    __device__ __forceinline__ void come_in()
     {
         barrier();
         const PathCounters& shared = *job.counters;

@@ -29,7 +29,7 @@ __device__ __forceinline__ bool is_better(u32 bits, u32 than)
     return bits != NOTHING && (than == NOTHING || better(decode(bits), decode(than)));
 }
 
-// Of a run; zero between runs, all but the barrier.
+// Of a run; zero between runs, all but the barrier and where blocks went on.
 struct __align__(16) PathCounters {
     u64 logged;          // vertices in the log; while words are spread, those put aside
     u64 lost;
