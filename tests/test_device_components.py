@@ -23,7 +23,7 @@ from graphtide.partition.graph import Graph
 
 # What counters keep from run to run: the last ones say where all blocks went on.
 KEPT = {"n_free", "barrier", "phase", "asked_turn", "turn", "rounds", "n_lost", "edges"}
-# The phases of mend_forest.cu in which a block that worked alone called the others, and where there was no need to.
+# The phases of mend_forest.cu in which a block that worked alone called the others, and where it need not.
 SETTLE, HANG, JOIN, HANG_JOINED, END = range(1, 6)
 
 

@@ -193,7 +193,7 @@ def test_queues_that_run_over_change_nothing(
             run.step(epoch)
 
 
-# The phases of mend.cu in which a block that worked alone called the others, and where there was no need to.
+# The phases of mend.cu in which a block that worked alone called the others, and where it need not.
 SETTLE, PASS_ON, TAKE, PUSH, END = range(1, 6)
 
 
