@@ -14,7 +14,7 @@ BFS, list of changes. ``components``: from scratch, and after batches. ``counts`
 ``pagerank``, ``ppr``: likewise, against a solution in float64. ``several``: personalised PageRanks and searches,
 all in one go and one after the other. ``triangles``, ``lcc``, ``cdlp``: whole refreshes, what the host does
 included. ``host``: its engine on the same batches, on all cores; it compiles for a while when its kernels are not
-in Numba's cache.
+in Numba's cache. ``scales``: the same by scale, few repeats each.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import harmonic_mean, median
 from typing import Any
@@ -59,9 +60,13 @@ PARTS = (
     "several",
     *TWINS,
     "host",
+    "scales",
 )
 KINDS: tuple[type[PathProgram], ...] = (BFS, SSSP)
 HUBS = (10, 1000)
+# Of "scales", and repeats: the host takes longest there.
+SCALES = (14, 16, 18, 20, 22)
+REPEATS = 3
 NO_SOURCES = np.empty(0, np.uint32)
 
 
@@ -301,18 +306,45 @@ def host(graph: Graph, batches: list[int], repeats: int, budget: Budget) -> list
     return rows
 
 
+def scales(them: Sequence[int], batches: list[int], seconds: float) -> list[Row]:
+    """``host`` by scale, and how many times as fast the faster of both is."""
+    rows = []
+    for scale in them:
+        budget = Budget(seconds / len(them))
+        graph = Graph(scale, 1)
+        for row in host(graph, [n for n in batches if n <= graph.pool.size // 2], REPEATS, budget):
+            gain = max(row["x"], 1 / row["x"])
+            rows.append({"scale": scale, **row, "faster": "device" if row["x"] > 1 else "host", "gain": gain})
+        del graph
+        cupy.get_default_memory_pool().free_all_blocks()
+    return rows
+
+
 # -- the whole ---------------------------------------------------------------------------------------------------
 
 
 def run(
-    scale: int, parts: list[str], batches: list[int], repeats: int, roots: int, seconds: float
+    scale: int,
+    parts: list[str],
+    batches: list[int],
+    repeats: int,
+    roots: int,
+    seconds: float,
+    some_scales: Sequence[int] = SCALES,
 ) -> dict[str, Any]:
-    """Measure these parts, print tables as they are made, return them as plain values."""
+    """Measure these parts, print tables as they are made, return them as plain values.
+
+    ``some_scales``: of the part that has several.
+    """
     result: dict[str, Any] = {"machine": machine(), "scale": scale}
     print(json.dumps(result), flush=True)
+    share = seconds / len(parts)
+    if "scales" in parts:
+        result["scales"] = show("host and device by scale", scales(some_scales, batches, share))
+    if parts == ["scales"]:
+        return result
     graph = Graph(scale, 1)
     batches = [n for n in batches if n <= graph.pool.size // 2]
-    share = seconds / len(parts)
     if "fresh" in parts:
         result["fresh"] = show(f"from scratch, scale {scale}", fresh(graph, roots, repeats, Budget(share)))
     if {"refresh", "split", "hubs", "epoch"} & set(parts):
@@ -364,11 +396,14 @@ def timelines(scale: int, batches: list[int], repeats: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--scale", type=int, default=20)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[part for part in PARTS if part != "host"])
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=[part for part in PARTS if part not in ("host", "scales")]
+    )
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 100, 10_000, 100_000, 1_000_000])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--roots", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60, help="for measuring; graphs are made beside")
+    parser.add_argument("--scales", type=int, nargs="+", default=SCALES, help="of the part of that name")
     parser.add_argument("--json", type=Path)
     parser.add_argument(
         "--timeline", action="store_true", help="when the parts of epochs happen, and nothing else"
@@ -378,7 +413,13 @@ def main() -> None:
         result = timelines(options.scale, options.batches, options.repeats)
     else:
         result = run(
-            options.scale, options.parts, options.batches, options.repeats, options.roots, options.seconds
+            options.scale,
+            options.parts,
+            options.batches,
+            options.repeats,
+            options.roots,
+            options.seconds,
+            options.scales,
         )
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))
