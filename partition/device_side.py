@@ -41,6 +41,14 @@ class DeviceSidePlan(NamedTuple):
     in_: DevicePlan | None
 
 
+class States(NamedTuple):
+    """Where the structures are that kernels read rows by, and whether those have some on the host, too."""
+
+    out: int
+    in_: int
+    reads_remote: bool
+
+
 class DeviceSide(Side[DevicePackedArray]):
     """Arrays on a device. Any exception of a method but ``prepare`` and ``ensure_vertices`` may leave them at odds
     with each other, and with the host: they are of no use then."""
@@ -73,9 +81,11 @@ class DeviceSide(Side[DevicePackedArray]):
         self._joining = Lock()
         self._joined: Joined | None = None
         self._picking: Picking | None = None
+        self._own_states: States | None = None
         # Of rows here and there together.
         self._joint = plain(np.zeros(1, STATE)), plain(np.zeros(1, STATE))
-        self._joint_addresses = self._joint[0].ctypes.data, self._joint[1].ctypes.data
+        out, in_ = (state.ctypes.data for state in self._joint)
+        self._joint_states = States(out, in_, reads_remote=True)
 
     @property
     def report(self) -> DeviceReport:
@@ -180,21 +190,23 @@ class DeviceSide(Side[DevicePackedArray]):
         if self._remote is not None:
             self._remote.ensure_vertices(n_vertices)
 
-    def states(self) -> tuple[int, int]:
+    def states(self) -> States:
         """Where the structures are that kernels read out-rows and in-rows by; to be asked before each launch.
 
         Raises:
             LookupError: no in-rows are kept.
             RuntimeError: kernels cannot read what is remote (``RemoteRows.write``).
         """
+        if self._own_states is None:
+            self._own_states = States(self.out.state_address, self.in_rows.state_address, reads_remote=False)
         remote = self.remote
         if remote is None:
-            return self.out.state_address, self.in_rows.state_address
+            return self._own_states
         out, in_ = self._joint
         self.out.write_state(out)
         self.in_rows.write_state(in_)
         remote.write(out, in_)
-        return self._joint_addresses
+        return self._joint_states
 
     def load(self, edges: EdgeList) -> None:
         """Replace everything by these out-arcs (ascending; of an undirected graph both directions)."""

@@ -245,7 +245,8 @@ class ForestRuns:
         if self._level_max > LEVEL_MAX:
             return ForestRun(1, 0, 0, 0, 0, 0)
         report = device.report
-        batch = (address(report.keys), address(report.all_outcomes), len(report))
+        keys, _, outcomes = report.addresses
+        batch = keys, outcomes, report.n
         run = self._run("mend", device, batch, limits)
         self._level_max += run.rounds
         return run

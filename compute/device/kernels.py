@@ -19,7 +19,7 @@ from ...gpma.device.calling import Caller, Parameters
 from ...gpma.device.constants import BLOCK_THREADS
 from ...gpma.device.module import import_cupy, load_cooperative_text, source
 from ...gpma.device.state import pinned
-from ...partition.device_side import DeviceSide
+from ...partition.device_side import DeviceSide, States
 
 _FOLDER = Path(__file__).parent
 
@@ -136,7 +136,7 @@ class _Several:
         self._parameters = RowParameters(own)
         self._caller = Caller(1, stream)
 
-    def launch(self, variant: Variant, jobs: Sequence[npt.NDArray[np.void]], states: tuple[int, int]) -> None:
+    def launch(self, variant: Variant, jobs: Sequence[npt.NDArray[np.void]], states: States) -> None:
         """Launch a kernel of several jobs on these, as often as it takes: a job has a block at least.
 
         What was launched so before has ended.
@@ -162,9 +162,9 @@ class RowParameters(Parameters):
         nothing = np.zeros(0, np.dtype("V1"))
         super().__init__((nothing, nothing, *structures))
 
-    def take(self, states: tuple[int, int]) -> None:
-        """Have out-rows and in-rows read by the structures at these addresses."""
-        self.places[0], self.places[1] = states
+    def take(self, states: States) -> None:
+        """Have out-rows and in-rows read by these structures."""
+        self.places[0], self.places[1], _ = states
 
 
 class Calls:
@@ -243,8 +243,9 @@ class Calls:
         return self._caller.wait(self._number)
 
     def _aim(self, kernel: Kernel, device: DeviceSide, parameters: RowParameters) -> None:
-        variant = kernel.variant(remote=device.remote is not None)
-        parameters.take(device.states())
+        states = device.states()
+        variant = kernel.variant(remote=states.reads_remote)
+        parameters.take(states)
         self._caller.aim(variant.handle, variant.blocks, BLOCK_THREADS, parameters)
 
 

@@ -137,6 +137,7 @@ class Limits(NamedTuple):
 
 
 _NO_LIMITS: Final = Limits(0, 0)
+_NOTHING: Final = (0, 0, 0)
 
 
 class _Vertices(NamedTuple):
@@ -261,9 +262,8 @@ class PathRuns:
             MemoryError, RuntimeError: the device, as CuPy says it; the words are void.
         """
         if self._settles is None:
-            self._settles = not self._weighted or (yield from self._tie_share(device)) >= TIES_MIN
-        kernel = "settle" if self._settles else "trim"
-        return (yield from self._run(kernel, device, device.report, sources, limits))
+            return self._mend_first(device, sources, limits)
+        return self._run("settle" if self._settles else "trim", device, device.report, sources, limits)
 
     def start(self, device: DeviceSide, sources: Vertices) -> Steps[PathRun]:
         """Compute the words from scratch, from these sources.
@@ -276,6 +276,10 @@ class PathRuns:
         self._settles = None
         step = Limits(0, max(STEP_LEAST, device.n_arcs // STEP_SHARE))
         return (yield from self._run("spread", device, None, sources, step))
+
+    def _mend_first(self, device: DeviceSide, sources: Vertices, limits: Limits) -> Steps[PathRun]:
+        self._settles = not self._weighted or (yield from self._tie_share(device)) >= TIES_MIN
+        return (yield from self.mend(device, sources, limits))
 
     def _tie_share(self, device: DeviceSide) -> Steps[float]:
         """Of some reached vertices, the part with another support than the parent; 1 where none is reached."""
@@ -293,23 +297,25 @@ class PathRuns:
             self._stamp = 1
         if sources.size:
             self._bring(sources)
-        columns = (None, None, None) if report is None else (report.keys, report.weights, report.all_outcomes)
+        calls, n_updates, addresses = self._calls, 0, _NOTHING
+        if report is not None:
+            n_updates, addresses = report.n, report.addresses
         _RUN.pack_into(
-            self._calls.packed,
+            calls.packed,
             _RUN_BEGINS,
-            *map(address, columns),
+            *addresses,
             self._sources_address,
             limits.edges,
             device.n_arcs,
             min(limits.lost, vertices.queue_room),
-            0 if report is None else len(report),
+            n_updates,
             sources.size,
             device.n_vertices,
             self._stamp,
-            self._calls.next_number(),
+            calls.next_number(),
         )
-        yield KernelCall(self._calls, self._kernels[name], device)
-        run = PathRun(*self._calls.wait())
+        yield KernelCall(calls, self._kernels[name], device)
+        run = PathRun(*calls.wait())
         self._stamp = run.next_stamp
         return run
 

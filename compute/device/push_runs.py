@@ -206,17 +206,18 @@ class PushRuns:
             self._stamp = 1
         report, arcs = device.report, device.n_arcs
         edges_max = max(MOST_LEAST, int(MOST_SHARE * arcs))
+        keys, _, outcomes = report.addresses
         _CALL.pack_into(
             self._call_bytes,
             _CALL_BEGINS,
-            address(report.keys),
-            address(report.all_outcomes),
+            keys,
+            outcomes,
             edges_max if looks else max(FIRST_LEAST, int(FIRST_SHARE * arcs)),
             edges_max,
             size,
             by_vertex.queue_room,
             by_vertex.changes.size,
-            0 if looks else len(report),
+            0 if looks else report.n,
             self._stamp,
             looks,
             0,
