@@ -80,7 +80,8 @@ class Split:
         steps = self.runs.mend(self.device, NO_SOURCES, limits)
         call = next(steps)
         cupy.cuda.Device().synchronize()
-        self.busy((1,), (1,), (np.uint32(BUSY_STEPS), self.last), stream=stream)
+        with stream:
+            self.busy((1,), (1,), (np.uint32(BUSY_STEPS), self.last))
         begin.record(stream)
         call.begin(())
         end.record(stream)
