@@ -10,6 +10,9 @@ ENGINE ?= docker
 BUILD_OPTIONS ?=
 RUN_OPTIONS ?=
 TOPIC ?= edges
+# Programs that sanitizers look at, one after the other: minutes each.
+PROGRAMS ?= bfs sssp counts components pagerank ppr triangles lcc cdlp
+SANITIZE = PYTHONPATH=$(CURDIR)/.links compute-sanitizer --error-exitcode 1
 # Files of tests run side by side, in the order of their names (longest last would leave cores idle); each process has
 # a broker of its own. One more than there are cores: daemons are waited for.
 WORKERS ?= $(shell nproc | awk '{ print ($$1 < 4 ? $$1 + 1 : 4) }')
@@ -59,12 +62,14 @@ daemon-gpu:  ## a daemon on a CUDA device beside one without, with PYTHON as it 
 	@mkdir -p .links && ln -sfn .. .links/graphtide
 	PYTHONPATH=$(CURDIR)/.links $(PYTHON) -m pytest -m gpu tests/test_daemon_device.py
 
-sanitize-gpu:  ## compute-sanitizer on short histories of the packed array and of programs, with PYTHON as it is
+sanitize-gpu:  ## compute-sanitizer on short histories of the packed array and of PROGRAMS, with PYTHON as it is
 	@mkdir -p .links && ln -sfn .. .links/graphtide
-	for tool in memcheck racecheck; do for history in storage_device_history device_history; do \
-	  PYTHONPATH=$(CURDIR)/.links compute-sanitizer --tool $$tool --error-exitcode 1 \
-	    $(PYTHON) benchmarks/$$history.py || exit; \
-	done; done
+	for tool in memcheck racecheck; do \
+	  $(SANITIZE) --tool $$tool $(PYTHON) benchmarks/storage_device_history.py || exit; \
+	  for program in $(PROGRAMS); do \
+	    $(SANITIZE) --tool $$tool $(PYTHON) benchmarks/device_history.py --only $$program || exit; \
+	  done; \
+	done
 
 image-test: $(BIN)/.test  ## build the image with ENGINE (docker, podman), run a container of it, kill and stop it
 	$(ENGINE) build $(BUILD_OPTIONS) --file ops/docker/Dockerfile --tag graphtide .

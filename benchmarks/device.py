@@ -9,12 +9,13 @@ the list of changes included; medians after a warm-up. Then words are compared w
     python benchmarks/device.py --scale 22 --timeline [--follows | --owned 0.05] [--batches 100 10000]
         [--repeats 20] [--json out.json]
 
-Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``hubs`` deletes the tree edges
-of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``components``: from scratch,
-and after batches. ``counts``: likewise, beside the search. ``pagerank``, ``ppr``: likewise, against a solution in
-float64. ``several``: personalised PageRanks and searches, all in one go and one after the other. ``triangles``,
-``lcc``, ``cdlp``: whole refreshes, what the host does included. ``host``: its engine on the same batches, on
-all cores; it compiles for a while when its kernels are not in Numba's cache.
+Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``split``: where the time of a
+small refresh goes. ``hubs`` deletes the tree edges of the largest hubs. ``epoch``: batch in memory, both arrays,
+BFS, list of changes. ``components``: from scratch, and after batches. ``counts``: likewise, beside the search.
+``pagerank``, ``ppr``: likewise, against a solution in float64. ``several``: personalised PageRanks and searches,
+all in one go and one after the other. ``triangles``, ``lcc``, ``cdlp``: whole refreshes, what the host does
+included. ``host``: its engine on the same batches, on all cores; it compiles for a while when its kernels are not
+in Numba's cache. ``scales``: the same by scale, few repeats each.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import harmonic_mean, median
 from typing import Any
@@ -31,6 +33,7 @@ from device_components import components
 from device_counts import counts
 from device_exact import TWINS, exact
 from device_graph import Graph, Row, cupy, machine, show
+from device_latency import split
 from device_ppr import ppr
 from device_ranks import pagerank
 from device_rows import WARM_UP, Budget, Rows, clocked
@@ -45,9 +48,26 @@ from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.steps import alone
 from graphtide.gpma.edges import EdgeBatch, EdgeList
 
-PARTS = ("fresh", "refresh", "hubs", "epoch", "components", "counts", "pagerank", "ppr", "several", *TWINS, "host")
+PARTS = (
+    "fresh",
+    "refresh",
+    "split",
+    "hubs",
+    "epoch",
+    "components",
+    "counts",
+    "pagerank",
+    "ppr",
+    "several",
+    *TWINS,
+    "host",
+    "scales",
+)
 KINDS: tuple[type[PathProgram], ...] = (BFS, SSSP)
 HUBS = (10, 1000)
+# Of "scales", and repeats: the host takes longest there.
+SCALES = (14, 16, 18, 20, 22)
+REPEATS = 3
 NO_SOURCES = np.empty(0, np.uint32)
 
 
@@ -287,25 +307,55 @@ def host(graph: Graph, batches: list[int], repeats: int, budget: Budget) -> list
     return rows
 
 
+def scales(them: Sequence[int], batches: list[int], seconds: float) -> list[Row]:
+    """``host`` by scale, and how many times as fast the faster of both is."""
+    rows = []
+    for scale in them:
+        budget = Budget(seconds / len(them))
+        graph = Graph(scale, 1)
+        for row in host(graph, [n for n in batches if n <= graph.pool.size // 2], REPEATS, budget):
+            gain = max(row["x"], 1 / row["x"])
+            rows.append({"scale": scale, **row, "faster": "device" if row["x"] > 1 else "host", "gain": gain})
+        del graph
+        cupy.get_default_memory_pool().free_all_blocks()
+    return rows
+
+
 # -- the whole ---------------------------------------------------------------------------------------------------
 
 
 def run(
-    scale: int, parts: list[str], batches: list[int], repeats: int, roots: int, seconds: float
+    scale: int,
+    parts: list[str],
+    batches: list[int],
+    repeats: int,
+    roots: int,
+    seconds: float,
+    some_scales: Sequence[int] = SCALES,
 ) -> dict[str, Any]:
-    """Measure these parts, print tables as they are made, return them as plain values."""
+    """Measure these parts, print tables as they are made, return them as plain values.
+
+    ``some_scales``: of the part that has several.
+    """
     result: dict[str, Any] = {"machine": machine(), "scale": scale}
     print(json.dumps(result), flush=True)
+    share = seconds / len(parts)
+    if "scales" in parts:
+        result["scales"] = show("host and device by scale", scales(some_scales, batches, share))
+    if parts == ["scales"]:
+        return result
     graph = Graph(scale, 1)
     batches = [n for n in batches if n <= graph.pool.size // 2]
-    share = seconds / len(parts)
     if "fresh" in parts:
         result["fresh"] = show(f"from scratch, scale {scale}", fresh(graph, roots, repeats, Budget(share)))
-    if {"refresh", "hubs", "epoch"} & set(parts):
+    if {"refresh", "split", "hubs", "epoch"} & set(parts):
         bench = Bench(graph, graph.loaded)
         if "refresh" in parts:
             rows = refresh(bench, batches, repeats, Budget(share))
             result["refresh"] = show(f"after batches, scale {scale}, {graph.loaded.size:,} edges", rows)
+        if "split" in parts:
+            rows = split(bench, batches, repeats, Budget(share))
+            result["split"] = show(f"where the time of refreshes goes, scale {scale}", rows)
         if "hubs" in parts:
             result["hubs"] = show(f"around hubs, scale {scale}", hubs(bench, repeats, Budget(share)))
         if "epoch" in parts:
@@ -350,11 +400,14 @@ def timelines(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--scale", type=int, default=20)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[part for part in PARTS if part != "host"])
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=[part for part in PARTS if part not in ("host", "scales")]
+    )
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 100, 10_000, 100_000, 1_000_000])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--roots", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60, help="for measuring; graphs are made beside")
+    parser.add_argument("--scales", type=int, nargs="+", default=SCALES, help="of the part of that name")
     parser.add_argument("--json", type=Path)
     parser.add_argument(
         "--timeline", action="store_true", help="when the parts of epochs happen, and nothing else"
@@ -368,7 +421,13 @@ def main() -> None:
         )
     else:
         result = run(
-            options.scale, options.parts, options.batches, options.repeats, options.roots, options.seconds
+            options.scale,
+            options.parts,
+            options.batches,
+            options.repeats,
+            options.roots,
+            options.seconds,
+            options.scales,
         )
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))

@@ -5,13 +5,14 @@ communities runs: settling and trimming, searching and spreading, recounting, me
 changed links, votes, queues that hold everything and queues that run over, rows of one edge and of hundreds. Each
 allocation is one of the device's own, so that accesses behind its end are seen.
 
-    compute-sanitizer --tool racecheck python benchmarks/device_history.py
+    compute-sanitizer --tool racecheck python benchmarks/device_history.py --only bfs sssp
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from device_exact import TWINS, Exact
@@ -30,31 +31,12 @@ from graphtide.gpma.device import module
 from graphtide.gpma.edges import EdgeBatch, EdgeList
 from graphtide.partition.device_side import DeviceSide
 
-KINDS: tuple[type[PathProgram], ...] = (BFS, SSSP)
 VERTICES = 600
 BATCHES = (4000, 1, 50, 1000, 300, 3000, 2, 4000)
 FOREST_BATCHES = (60, 1000, 1, 50, 300, 2)
 HALF = np.uint64(32)
 ALL = Limits((1 << 32) - 1, (1 << 63) - 1)
 SOURCE = np.zeros(1, np.uint32)
-
-
-def run(seed: int) -> None:
-    for queue_share, ties_min in ((1, 0.0), (VERTICES // 7, 2.0)):
-        path_runs.QUEUE_SHARE, path_runs.QUEUE_LEAST, path_runs.TIES_MIN = queue_share, 1, ties_min
-        forest_runs.QUEUE_SHARE, forest_runs.QUEUE_LEAST = queue_share, 1
-        for kind in KINDS:
-            history(kind, np.random.default_rng(seed))
-        count_runs.MOST_LEAST = 1 << 30 if queue_share == 1 else 100
-        history_of_counts(np.random.default_rng(seed))
-        history_of_components(np.random.default_rng(seed))
-    print(f"{2 * (len(KINDS) + 2)} histories of batches: every value is that of a fresh start")
-    history_of_ranks(np.random.default_rng(seed))
-    history_of_walks(np.random.default_rng(seed))
-    print(f"{len(BATCHES)} batches: both PageRanks keep to their bounds, and sums in every bit")
-    for kind in TWINS:
-        history_of_exact(kind, np.random.default_rng(seed))
-    print(f"{len(BATCHES)} batches: {', '.join(TWINS)} are those of fresh starts")
 
 
 def rows(rng: np.random.Generator, batches: Sequence[int]) -> Iterator[DeviceSide]:
@@ -162,12 +144,44 @@ def runs_of(kind: type[PathProgram], device: DeviceSide) -> PathRuns:
     return runs
 
 
+# Programs by name, and their histories: those with queues, which run over; those with bounds; the others.
+QUEUED: dict[str, Callable[[np.random.Generator], None]] = {
+    "bfs": partial(history, BFS),
+    "sssp": partial(history, SSSP),
+    "counts": history_of_counts,
+    "components": history_of_components,
+}
+BOUNDED: dict[str, Callable[[np.random.Generator], None]] = {"pagerank": history_of_ranks, "ppr": history_of_walks}
+PROGRAMS = (*QUEUED, *BOUNDED, *TWINS)
+
+
+def run(seed: int, only: Sequence[str] = PROGRAMS) -> None:
+    """``only``: of PROGRAMS, in any order; each says by a line that it is done."""
+    for name in only:
+        if name in QUEUED:
+            for queue_share, ties_min in ((1, 0.0), (VERTICES // 7, 2.0)):
+                path_runs.QUEUE_SHARE, path_runs.QUEUE_LEAST, path_runs.TIES_MIN = queue_share, 1, ties_min
+                forest_runs.QUEUE_SHARE, forest_runs.QUEUE_LEAST = queue_share, 1
+                count_runs.MOST_LEAST = 1 << 30 if queue_share == 1 else 100
+                QUEUED[name](np.random.default_rng(seed))
+            print(f"{name}: two histories of batches, every value is that of a fresh start", flush=True)
+        elif name in BOUNDED:
+            BOUNDED[name](np.random.default_rng(seed))
+            print(f"{name}: {len(BATCHES)} batches, it keeps to its bound, and sums in every bit", flush=True)
+        else:
+            history_of_exact(name, np.random.default_rng(seed))
+            print(f"{name}: {len(BATCHES)} batches, every value is that of a fresh start", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--only", nargs="+", choices=PROGRAMS, default=PROGRAMS, help="these programs (default: all)"
+    )
     options = parser.parse_args()
     module.import_cupy().cuda.set_allocator(None)  # no pool
-    run(options.seed)
+    run(options.seed, options.only)
 
 
 if __name__ == "__main__":

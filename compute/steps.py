@@ -28,21 +28,38 @@ class Call(Protocol):
         """
         ...
 
+    def carry_out(self) -> None:
+        """Begin this call by itself, and wait for it: when the run goes on it need not.
+
+        Raises:
+            Exception: it has not begun, or it failed.
+        """
+        ...
+
 
 Steps = Generator[Call, None, T]
 """A run: it yields its calls, each of which has been begun when it goes on, and returns what it comes to."""
 
 
 def alone(steps: Steps[T]) -> T:
-    """What a run comes to, each of its calls begun by itself.
+    """What a run comes to, each of its calls carried out by itself.
 
     Raises:
-        Exception: what the run raises; it hears of a call that could not be begun, and may have an answer.
+        Exception: what the run raises; it hears of a call that could not be begun, or failed, and may have an
+            answer.
     """
-    (outcome,) = together([steps])
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+    try:
+        call = next(steps)
+        while True:
+            try:
+                call.carry_out()
+            except Exception as error:
+                call = steps.throw(error)
+            else:
+                call = next(steps)
+    except StopIteration as end:
+        outcome: T = end.value
+        return outcome
 
 
 def together(runs: Sequence[Steps[T]]) -> list[T | Exception]:

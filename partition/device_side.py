@@ -21,6 +21,8 @@ from ..gpma.device.picking import Picking
 from ..gpma.device.remote import RemoteRows
 from ..gpma.device.report import DeviceReport
 from ..gpma.device.staging import DeviceBatch, Staging
+from ..gpma.device.state import plain
+from ..gpma.device.structures import STATE
 from ..gpma.device.turning import Turning
 from ..gpma.edges import HALF, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
 from ..gpma.host import PackedMemoryArray
@@ -37,6 +39,14 @@ class DeviceSidePlan(NamedTuple):
 
     out: DevicePlan
     in_: DevicePlan | None
+
+
+class States(NamedTuple):
+    """Where the structures are that kernels read rows by, and whether those have some on the host, too."""
+
+    out: int
+    in_: int
+    reads_remote: bool
 
 
 class DeviceSide(Side[DevicePackedArray]):
@@ -71,6 +81,11 @@ class DeviceSide(Side[DevicePackedArray]):
         self._joining = Lock()
         self._joined: Joined | None = None
         self._picking: Picking | None = None
+        self._own_states: States | None = None
+        # Of rows here and there together.
+        self._joint = plain(np.zeros(1, STATE)), plain(np.zeros(1, STATE))
+        out, in_ = (state.ctypes.data for state in self._joint)
+        self._joint_states = States(out, in_, reads_remote=True)
 
     @property
     def report(self) -> DeviceReport:
@@ -175,17 +190,23 @@ class DeviceSide(Side[DevicePackedArray]):
         if self._remote is not None:
             self._remote.ensure_vertices(n_vertices)
 
-    def write_states(self, out: npt.NDArray[np.void], in_: npt.NDArray[np.void]) -> None:
-        """Write what kernels read out-rows and in-rows by, as ``DevicePackedArray.write_state`` does.
+    def states(self) -> States:
+        """Where the structures are that kernels read out-rows and in-rows by; to be asked before each launch.
 
         Raises:
             LookupError: no in-rows are kept.
             RuntimeError: kernels cannot read what is remote (``RemoteRows.write``).
         """
+        if self._own_states is None:
+            self._own_states = States(self.out.state_address, self.in_rows.state_address, reads_remote=False)
+        remote = self.remote
+        if remote is None:
+            return self._own_states
+        out, in_ = self._joint
         self.out.write_state(out)
         self.in_rows.write_state(in_)
-        if (remote := self.remote) is not None:
-            remote.write(out, in_)
+        remote.write(out, in_)
+        return self._joint_states
 
     def load(self, edges: EdgeList) -> None:
         """Replace everything by these out-arcs (ascending; of an undirected graph both directions)."""

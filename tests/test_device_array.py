@@ -328,7 +328,7 @@ def test_waiting_lets_other_threads_run_python(emulated_cupy: ModuleType, monkey
     def tell() -> None:
         waits.wait()
         for word in (2, 0, 1):
-            told._words[word] = 7 << 32 | 10 + word
+            told.words[word] = 7 << 32 | 10 + word
 
     thread = threading.Thread(target=tell)
     thread.start()

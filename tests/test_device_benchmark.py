@@ -18,6 +18,7 @@ PARTS = (
     "device_rows",
     "device_components",
     "device_counts",
+    "device_latency",
     "device_ranks",
     "device_ppr",
     "device_several",
@@ -39,7 +40,7 @@ def test_every_part_has_rows(
         monkeypatch.setattr(importlib.import_module("device_several"), "PROGRAMS", {"ppr": (1, 3), "bfs": (1, 2)})
         monkeypatch.setattr(importlib.import_module("device_exact"), "ROUNDS", 2)
         parts = list(benchmark.PARTS)
-        result = benchmark.run(8, parts, [1, 30], repeats=1, roots=2, seconds=60)
+        result = benchmark.run(8, parts, [1, 30], repeats=1, roots=2, seconds=60, some_scales=[6, 7])
         times = benchmark.timelines(8, [5, 300], 2)
         followed = benchmark.timelines(8, [3000], 2, follows=True)
         owned = benchmark.timelines(8, [300], 2, share=0.3)
@@ -49,6 +50,8 @@ def test_every_part_has_rows(
     for part in parts:
         assert result[part], part
     assert [row["wrong"] for row in result["host"]] == [0] * 4
+    by_scale = [(row["scale"], row["batch"], row["wrong"]) for row in result["scales"]]
+    assert by_scale == [(scale, batch, 0) for scale in (6, 7) for batch in (1, 1, 30, 30)]
     for part in ("counts", "pagerank", "ppr", *benchmark.TWINS):
         assert [(row["batch"], row["wrong"]) for row in result[part]] == [(0, 0), (1, 0), (30, 0)]
     rows = [(row["program"], row["batch"], row["programs"], row["wrong"]) for row in result["several"]]

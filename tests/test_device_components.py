@@ -21,6 +21,11 @@ from graphtide.compute.program import Published, Refresh
 from graphtide.gpma.edges import Op
 from graphtide.partition.graph import Graph
 
+# What counters keep from run to run: the last ones say where all blocks went on.
+KEPT = {"n_free", "barrier", "phase", "asked_turn", "turn", "rounds", "n_lost", "edges"}
+# The phases of mend_forest.cu in which a block that worked alone called the others, and where it need not.
+SETTLE, HANG, JOIN, HANG_JOINED, END = range(1, 6)
+
 
 class TwinRun:
     """A graph on host and device, and components twice: the host's own, and a twin on the device."""
@@ -98,7 +103,7 @@ class TwinRun:
         free = np.flatnonzero(size == 0)
         assert sorted(runs._vertices.free.get()[:n_free].tolist()) == free.tolist()
         for name in FOREST_COUNTERS.names:
-            assert name in ("n_free", "barrier") or not np.any(counters[name]), name
+            assert name in KEPT or not np.any(counters[name]), name
 
 
 @pytest.fixture
@@ -462,6 +467,40 @@ def test_without_memory_the_program_goes_on_at_the_host(emulated_run_of: Callabl
     else:
         pytest.fail("every allocation failed")
     assert failed >= 10
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
+    run_of: Callable[..., TwinRun], directed: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphtide.compute.device import forest_runs
+
+    cuda_emulator.seed(seed)
+    source = forest_runs.SOURCES["mend"]
+    monkeypatch.setitem(forest_runs.SOURCES, "mend", source._replace(macros=("-DALONE_ROWS=4",)))
+    run, n = run_of(directed=directed), 200
+    star, ring = [(0, v) for v in range(1, 80)], [(v, v + 1) for v in range(1, 79)]
+    path = [(0, 80), *((v, v + 1) for v in range(80, 90))]
+    few, more = [(100, 101)], [(v, v + 1) for v in range(110, 120)]
+    pairs = [(v, v + 1) for v in range(130, 150, 2)]
+    run.step(inserts(star + ring + path + few + more + pairs, n))
+    for program in (run.host, run.twin):
+        program.start(run.graph)  # whose tree has its root in the middle of the star
+
+    def phase(epoch: Epoch) -> int:
+        run.step(epoch)
+        counters = run.twin._runs._counters.get(stream=run.graph.device.stream)
+        return int(counters.view(forest_runs.FOREST_COUNTERS)["phase"][0])
+
+    assert phase(inserts([(1, 3)], n)) == END
+    assert phase(deletes(star[10:30], n)) == SETTLE
+    assert phase(deletes(path[:1], n)) == HANG, "one lost after the other"
+    assert phase(inserts([(0, 100)], n)) == END
+    assert phase(inserts([(0, 110)], n)) == HANG_JOINED
+    assert phase(inserts([(0, v) for v, _ in pairs], n)) == JOIN
+    run = run_of(directed=directed)
+    for epoch in random_history(seed, directed=directed, epochs=15, vertex_share=0.1).epochs:
+        run.step(epoch)
 
 
 @pytest.mark.parametrize("quiet", [True, False])

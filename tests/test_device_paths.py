@@ -193,6 +193,62 @@ def test_queues_that_run_over_change_nothing(
             run.step(epoch)
 
 
+# The phases of mend.cu in which a block that worked alone called the others, and where it need not.
+SETTLE, PASS_ON, TAKE, PUSH, END = range(1, 6)
+
+
+def mends_with(monkeypatch: pytest.MonkeyPatch, *macros: str) -> None:
+    """Compile what mends words with these options."""
+    from graphtide.compute.device import path_runs
+
+    for name in ("settle", "trim"):
+        source = path_runs.SOURCES[name]
+        monkeypatch.setitem(path_runs.SOURCES, name, source._replace(macros=(*source.macros, *macros)))
+
+
+@pytest.mark.parametrize(("kind", "settles"), [("bfs", True), ("sssp", True), ("sssp", False)])
+def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
+    run_of: Callable[..., TwinRun], kind: str, settles: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphtide.compute.device import path_runs
+
+    cuda_emulator.seed(seed)
+    mends_with(monkeypatch, "-DALONE_ROWS=2")
+    monkeypatch.setattr(path_runs, "TIES_MIN", 0.0 if settles else 2.0)
+    run, n = run_of(kind), 400
+    hub, chain = [(0, 1), *((1, v) for v in range(200, 400))], [(0, 2), *((v, v + 1) for v in range(2, 9))]
+    pairs = [edge for v in range(20, 30) for edge in ((0, v), (v, v + 20))]
+    run.step(inserts(hub + chain + pairs, n))
+
+    def phase(epoch: Epoch) -> int:
+        run.step(epoch)
+        counters = run.twin.runs._counters.get(stream=run.graph.device.stream)
+        return int(counters.view(path_runs.PATH_COUNTERS)["phase"][0])
+
+    assert phase(inserts([(0, 300)], n)) == END
+    assert phase(deletes([(0, 1)], n)) == PASS_ON, "a row of many leaves"
+    assert phase(deletes([(0, 2)], n)) == TAKE, "one lost after the other"
+    assert phase(deletes(pairs[::2], n)) == (SETTLE if settles else PASS_ON)
+    assert phase(inserts(pairs[::2], n)) == PUSH
+    assert phase(inserts([(0, 1), (0, 2)], n)) == PUSH
+    run = run_of(kind)
+    for epoch in random_history(seed, directed=True, epochs=10, vertex_share=0.1).epochs:
+        run.step(epoch)
+
+
+@pytest.mark.parametrize("kind", ["bfs", "sssp"])
+def test_all_blocks_work_from_the_beginning(
+    run_of: Callable[..., TwinRun], kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after many updates."""
+    cuda_emulator.seed(seed)
+    mends_with(monkeypatch, "-DALONE_UPDATES=0")
+    tiny(monkeypatch, np.random.default_rng(seed))
+    run = run_of(kind)
+    for epoch in random_history(seed, directed=True, vertices=40, epochs=20, vertex_share=0.1).epochs:
+        run.step(epoch)
+
+
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_hubs_of_a_larger_graph(run_of: Callable[..., TwinRun], kind: str, seed: int, run_long: bool) -> None:
     cuda_emulator.seed(seed)

@@ -193,7 +193,8 @@ def test_marks_are_on_the_device_as_vertices_come(
             marked[some] = is_remote
             remote = side._remote
             assert remote is not None and remote.n_rows == np.count_nonzero(marked)
-            bits = np.unpackbits(remote._bits.get().view(np.uint8), bitorder="little")
+            words = remote._bits.get(stream=side.stream)  # which others do not wait for
+            bits = np.unpackbits(words.view(np.uint8), bitorder="little")
             assert np.array_equal(bits[:n], marked) and not bits[n:].any()
     with pytest.raises(IndexError):
         side.set_remote(np.array([1 << 20], np.uint32), True)
@@ -244,11 +245,11 @@ class Pages:
         from graphtide.compute.device.kernels import Calls
 
         self.gone = self.launched = 0
-        launch: Any = Calls.launch
+        aim: Any = Calls._aim
         release, give_back = SlotMemory.release, SlotMemory.give_back
 
-        def launch_registered(calls: Any, kernel: Any, device: Any, launcher: Any = None) -> None:
-            launch(calls, kernel, device, launcher)
+        def aim_at_registered(calls: Any, kernel: Any, device: Any, parameters: Any) -> None:
+            aim(calls, kernel, device, parameters)
             if device.remote is not None:
                 for array in device.remote._arrays:
                     parts = [part for part in live(array.view()) if reservation_of(part) is not None]
@@ -269,7 +270,7 @@ class Pages:
             go(memory, first, last)
             return give_back(memory, first, last)
 
-        monkeypatch.setattr(Calls, "launch", launch_registered)
+        monkeypatch.setattr(Calls, "_aim", aim_at_registered)
         monkeypatch.setattr(SlotMemory, "release", watched_release)
         monkeypatch.setattr(SlotMemory, "give_back", watched_give_back)
         monkeypatch.setattr(slot_memory, "_PIECE_LEAVES", 1)

@@ -22,6 +22,9 @@ class Asked:
             if call.error is not None:
                 raise call.error
 
+    def carry_out(self) -> None:
+        self.begin(())
+
 
 def asking(*calls: Asked) -> Steps[str]:
     """A run that asks for these calls, one after the other; what it comes to names them."""

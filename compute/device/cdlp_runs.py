@@ -247,8 +247,8 @@ class CdlpRuns:
         _CALL.pack_into(
             self._calls.packed,
             _CALL_BEGINS,
-            address(report.keys) if n_updates else 0,
-            address(report.all_outcomes) if n_updates else 0,
+            report.addresses[0] if n_updates else 0,
+            report.addresses[2] if n_updates else 0,
             *self._order.addresses,
             tell_max,
             n_updates,
@@ -256,7 +256,7 @@ class CdlpRuns:
             begins,
             self._calls.next_number(),
         )
-        self._calls.launch(self._kernel, device)
+        self._calls.call(self._kernel, device)
         return CdlpRun(*whole_words(self._calls.wait(), _WORDS))
 
     # -- results ----------------------------------------------------------------------------------------------

@@ -203,8 +203,8 @@ class CountRuns:
         _CALL.pack_into(
             self._calls.packed,
             _CALL_BEGINS,
-            address(report.keys) if n_updates else 0,
-            address(report.all_outcomes) if n_updates else 0,
+            report.addresses[0] if n_updates else 0,
+            report.addresses[2] if n_updates else 0,
             address(search.words),
             address(search.log),
             max(MOST_LEAST, int(MOST_SHARE * arcs)),

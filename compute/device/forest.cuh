@@ -33,7 +33,7 @@ struct PairCounts {
     Counts out, in;
 };
 
-// Of a run; zero between runs, all but the handles and the barrier.
+// Of a run; zero between runs, all but the handles, the barrier, and where blocks went on.
 struct __align__(16) ForestCounters {
     u64 logged;
     u64 joins, joined, seeds, moved;  // joining edges; trees of these; their ends that are hung; vertices renamed
@@ -47,7 +47,9 @@ struct __align__(16) ForestCounters {
     PairCounts left;        // rows of those left over, which are pieces of their own
     u32 n_free;             // handles that are free; kept from run to run
     u32 barrier;            // of the grid; never reset
-    u32 rest[2];
+    // Where all blocks go on that the first one worked for: mend_forest.cu.
+    u32 phase, asked_turn, turn, rounds, n_lost, unused_too;
+    u64 edges, rest;
 };
 
 // What kernels work in, and one run; passed to kernels by value.
@@ -191,7 +193,7 @@ struct Foresting {
     const State& out;
     const State& in;
     const ForestJob& job;
-    const Place place;
+    Place place;
     // What all threads of the grid agree about.
     u64 edges = 0;
     u32 rounds = 0;
@@ -201,7 +203,7 @@ struct Foresting {
     {
     }
 
-    __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
+    __device__ __forceinline__ void barrier() { barrier_at(place, &job.counters->barrier); }
 
     __device__ __forceinline__ Node load_node(u32 vertex) const { return load_wide(job.nodes + vertex); }
 

@@ -52,9 +52,9 @@ FOREST_COUNTERS: Final = np.dtype(
         ("unused", np.uint64),
         *((name, np.uint64, 3 * _COUNTS_WORDS) for name in ("asked", "passing", "hanging")),
         *((name, np.uint64, _COUNTS_WORDS) for name in ("pulling", "left")),
-        ("n_free", np.uint32),
-        ("barrier", np.uint32),
-        ("rest", np.uint32, 2),
+        *((name, np.uint32) for name in ("n_free", "barrier")),
+        *((name, np.uint32) for name in ("phase", "asked_turn", "turn", "rounds", "n_lost", "unused_too")),
+        *((name, np.uint64) for name in ("edges", "rest")),
     ]
 )
 """struct ForestCounters of ``forest.cuh``."""
@@ -245,7 +245,8 @@ class ForestRuns:
         if self._level_max > LEVEL_MAX:
             return ForestRun(1, 0, 0, 0, 0, 0)
         report = device.report
-        batch = (address(report.keys), address(report.all_outcomes), len(report))
+        keys, _, outcomes = report.addresses
+        batch = keys, outcomes, report.n
         run = self._run("mend", device, batch, limits)
         self._level_max += run.rounds
         return run
@@ -289,7 +290,7 @@ class ForestRuns:
             self._calls.next_number(),
         )
         self._n = n
-        self._calls.launch(self._kernels[name], device)
+        self._calls.call(self._kernels[name], device)
         return ForestRun(*self._calls.wait())
 
     # -- results ----------------------------------------------------------------------------------------------

@@ -15,13 +15,11 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.device.calling import Caller, Parameters
 from ...gpma.device.constants import BLOCK_THREADS
 from ...gpma.device.module import import_cupy, load_cooperative_text, source
 from ...gpma.device.state import pinned
-from ...gpma.device.structures import STATE
-from ...gpma.device.update import Launcher
-from ...gpma.device.waiting import Told
-from ...partition.device_side import DeviceSide
+from ...partition.device_side import DeviceSide, States
 
 _FOLDER = Path(__file__).parent
 
@@ -129,23 +127,23 @@ JOBS: Final = np.dtype([("jobs", np.uint64), ("blocks", np.uint32), ("unused", n
 class _Several:
     """Jobs of one kind that are launched together; ``room`` of them at most."""
 
-    def __init__(
-        self, stream: Any, states: Sequence[npt.NDArray[np.void]], job: np.dtype[np.void], room: int
-    ) -> None:
+    def __init__(self, stream: Any, job: np.dtype[np.void], room: int) -> None:
         self.room = room
         n_bytes = room * job.itemsize
         self._jobs: npt.NDArray[np.void] = pinned(n_bytes, np.uint8)[:n_bytes].view(f"V{job.itemsize}")
         own = np.zeros(1, np.dtype(f"V{JOBS.itemsize}"))
         self._fields: Any = own.view(JOBS)
-        self._launcher = Launcher(stream, (*states, own))
+        self._parameters = RowParameters(own)
+        self._caller = Caller(1, stream)
 
-    def launch(self, variant: Variant, jobs: Sequence[npt.NDArray[np.void]]) -> None:
+    def launch(self, variant: Variant, jobs: Sequence[npt.NDArray[np.void]], states: States) -> None:
         """Launch a kernel of several jobs on these, as often as it takes: a job has a block at least.
 
         What was launched so before has ended.
         """
         for place, job in enumerate(jobs):
             self._jobs[place] = job[0]
+        self._parameters.take(states)
         for begin in range(0, len(jobs), variant.blocks):
             self._launch(variant, begin, min(len(jobs) - begin, variant.blocks))
 
@@ -153,7 +151,20 @@ class _Several:
         """Launch a kernel on ``n`` jobs from ``begin`` on."""
         blocks = variant.blocks // n
         self._fields["jobs"], self._fields["blocks"] = self._jobs[begin:].ctypes.data, blocks
-        self._launcher.start_cooperative(variant.handle, n * blocks, BLOCK_THREADS, 0)
+        self._caller.aim(variant.handle, n * blocks, BLOCK_THREADS, self._parameters)
+        self._caller.launch()
+
+
+class RowParameters(Parameters):
+    """What a kernel takes: out-rows, in-rows, and then these structures."""
+
+    def __init__(self, *structures: npt.NDArray[np.void]) -> None:
+        nothing = np.zeros(0, np.dtype("V1"))
+        super().__init__((nothing, nothing, *structures))
+
+    def take(self, states: States) -> None:
+        """Have out-rows and in-rows read by these structures."""
+        self.places[0], self.places[1], _ = states
 
 
 class Calls:
@@ -166,34 +177,31 @@ class Calls:
         """``job`` has the field ``status``, where kernels find the words."""
         self._stream = stream
         self._several: _Several | None = None
-        self._structures = tuple(np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, job))
-        self._out, self._in, own = self._structures
-        self.job: Any = own.view(job)
-        self.packed = memoryview(own.view(np.uint8))
-        self._launcher = self.launcher()
-        self._told = Told(n_words, stream)
-        self._places = range(n_words)
+        self._bytes = np.zeros(1, np.dtype(f"V{job.itemsize}"))
+        self.job: Any = self._bytes.view(job)
+        self.packed = memoryview(self._bytes.view(np.uint8))
+        self._parameters = self.parameters()
+        self._caller = Caller(n_words, stream)
         self._number = 0
-        self.job["status"] = self._told.address
+        self.job["status"] = self._caller.address
 
-    def launcher(self, *further: npt.NDArray[np.void]) -> Launcher:
+    def parameters(self, *further: npt.NDArray[np.void]) -> RowParameters:
         """Of kernels that take these structures, too, behind the job."""
-        return Launcher(self._stream, (*self._structures, *further))
+        return RowParameters(self._bytes, *further)
 
     def next_number(self) -> int:
         """The number of the next call: it goes into the job, and comes back with the words."""
         self._number = self._number % 0xFFFF_FFFF + 1
         return self._number
 
-    def launch(self, kernel: Kernel, device: DeviceSide, launcher: Launcher | None = None) -> None:
-        """Launch a kernel with the job as it is; waits for nothing. ``launcher``: another one than the job's own.
+    def launch(self, kernel: Kernel, device: DeviceSide, parameters: RowParameters | None = None) -> None:
+        """Launch a kernel with the job as it is; waits for nothing. ``parameters``: others than the job's own.
 
         Raises:
             RuntimeError: the device, as CuPy says it, or it cannot read the rows on the host.
         """
-        device.write_states(self._out, self._in)
-        variant = kernel.variant(remote=device.remote is not None)
-        (launcher or self._launcher).start_cooperative(variant.handle, variant.blocks, BLOCK_THREADS, 0)
+        self._aim(kernel, device, parameters or self._parameters)
+        self._caller.launch()
 
     def launch_with(self, others: Sequence[Calls], kernel: Kernel, device: DeviceSide) -> None:
         """Launch a kernel with the jobs of this and of others as they are; waits for nothing.
@@ -209,21 +217,36 @@ class Calls:
             for calls in (self, *others):
                 calls.launch(kernel, device)
             return
-        jobs = [calls._structures[2] for calls in (self, *others)]
+        jobs = [calls._bytes for calls in (self, *others)]
         if self._several is None or self._several.room < len(jobs):
-            self._several = _Several(self._stream, self._structures[:2], self.job.dtype, len(jobs))
-        device.write_states(self._out, self._in)
-        self._several.launch(variant.several, jobs)
+            self._several = _Several(self._stream, self.job.dtype, len(jobs))
+        for calls in others:
+            calls._caller.expect()
+        self._caller.expect()
+        self._several.launch(variant.several, jobs, device.states())
+
+    def call(self, kernel: Kernel, device: DeviceSide, parameters: RowParameters | None = None) -> None:
+        """``launch``, and wait for the call that has the last number.
+
+        Raises:
+            RuntimeError: as ``launch`` and ``wait``.
+        """
+        self._aim(kernel, device, parameters or self._parameters)
+        self._caller.call(self._number)
 
     def wait(self) -> list[int]:
-        """Wait for the call that has the last number; its words.
+        """The words of the call that has the last number: waits for it, if nobody has.
 
         Raises:
             RuntimeError: the kernel failed (as CuPy says it), or ended without a word.
         """
-        told = self._told
-        told.wait(self._number)
-        return [told.word(place) for place in self._places]
+        return self._caller.wait(self._number)
+
+    def _aim(self, kernel: Kernel, device: DeviceSide, parameters: RowParameters) -> None:
+        states = device.states()
+        variant = kernel.variant(remote=states.reads_remote)
+        parameters.take(states)
+        self._caller.aim(variant.handle, variant.blocks, BLOCK_THREADS, parameters)
 
 
 class KernelCall(NamedTuple):
@@ -239,3 +262,6 @@ class KernelCall(NamedTuple):
 
     def begin(self, others: Sequence[Self]) -> None:
         self.calls.launch_with([other.calls for other in others], self.kernel, self.device)
+
+    def carry_out(self) -> None:
+        self.calls.call(self.kernel, self.device)

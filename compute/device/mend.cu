@@ -10,6 +10,9 @@
 //    That takes fewer rounds and barriers, and loses more vertices where offers tie.
 // 3. The lost become unreached, and take the best that their in-neighbours offer. New edges are relaxed.
 // 4. push, in rounds: who improved offers along its row.
+//
+// After few updates the first block works for all (alone.cuh).
+#include "alone.cuh"
 #include "push.cuh"
 
 #ifndef SETTLES
@@ -19,20 +22,50 @@
 // Updates that a thread has under way at a time, in a large batch.
 constexpr u32 TOGETHER = 4;
 
+enum Phase : u32 { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH, END };
+
 struct Mending : Pushing<false> {
     const State& in;
+    const Place whole;  // this thread's among all that have the job
     u32 n_lost = 0;
+    u32 phase = CLASSIFY, stamp;
 
     __device__ __forceinline__ Mending(const State& out, const State& in, const PathJob& job, const Place& place)
-        : Pushing(out, job, place), in(in)
+        : Pushing(out, job, place), in(in), whole(place), stamp(job.stamp + 1)
     {
     }
 
     __device__ __forceinline__ void run()
     {
-        classify();
-        barrier();
-        if (!settle()) return give_up();
+        const bool begins_alone = whole.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_sources <= ALONE_ROWS;
+        if (begins_alone) {
+            if (whole.is_in_first_block()) place = place_among(0, 1);
+            else come_in();
+        }
+        if (phase == END) return;
+        work();
+        if (is_alone()) let_go();
+    }
+
+    __device__ __forceinline__ void work()
+    {
+        if (phase == CLASSIFY) {
+            classify();
+            barrier();
+        }
+        if (phase <= PASS_ON && !settle()) return give_up();
+        if (phase <= TAKE) take();
+        stamp = push(stamp, [&](const Counts& counts, u32 now) {
+            stamp = now;
+            share(PUSH, counts);
+        });
+        finish();
+    }
+
+    // What is left, what is new.
+    __device__ __forceinline__ void take()
+    {
+        if (n_lost) share(TAKE, load_counts(&job.counters->pulling));
         if (SETTLES && n_lost) {
             for (u32 x = place.thread; x < n_lost; x += place.n_threads)
                 store_cached(job.words + load_cached(job.lost + x), UNREACHED);
@@ -46,9 +79,53 @@ struct Mending : Pushing<false> {
         relax();
         barrier();
         slice = turn;  // nobody was asked in this turn: its counters are zero
-        const u32 stamp = push(job.stamp + 1);
-        finish(stamp);
     }
+
+    // -- one block for all ---------------------------------------------------------------------------------------
+
+    __device__ __forceinline__ bool is_alone() const { return place.n_blocks < whole.n_blocks; }
+
+    // Where the first block is alone and these rows are too many for it: all go on from here, in this phase.
+    __device__ __forceinline__ void share(Phase now, const Counts& rows)
+    {
+        if (!is_alone() || n_pieces(rows) <= ALONE_ROWS) return;
+        if (place.thread == 0) {
+            PathCounters& shared = *job.counters;
+            shared.phase = now;
+            shared.turn = turn;
+            shared.rounds = rounds;
+            shared.n_lost = n_lost;
+            shared.slice = slice;
+            shared.stamp = stamp;
+            shared.edges = edges;
+        }
+        place = whole;
+        barrier();
+    }
+
+    // The others wait until there is something for them.
+    __device__ __forceinline__ void come_in()
+    {
+        barrier();
+        const PathCounters& shared = *job.counters;
+        phase = load_cached(&shared.phase);
+        turn = load_cached(&shared.turn);
+        rounds = load_cached(&shared.rounds);
+        n_lost = load_cached(&shared.n_lost);
+        slice = load_cached(&shared.slice);
+        stamp = load_cached(&shared.stamp);
+        edges = load_cached(&shared.edges);
+    }
+
+    // There was nothing for them.
+    __device__ __forceinline__ void let_go()
+    {
+        if (place.thread == 0) job.counters->phase = END;
+        place = whole;
+        barrier();
+    }
+
+    // -- queues --------------------------------------------------------------------------------------------------
 
     __device__ __forceinline__ Frontier pulling() { return frontier_of(job, PULLING, &job.counters->pulling); }
 
@@ -221,23 +298,26 @@ struct Mending : Pushing<false> {
     // Rounds until nobody is asked and nobody passes on; whether it was worth it.
     __device__ __forceinline__ bool settle()
     {
-        u64 spent = 0;
         for (;; turn++) {
             const Counts ask = load_counts(job.counters->asked + turn % 3);
             const Frontier passing = outgoing(job, turn);
-            spent += ask.edges;
-            if (SETTLES && !is_empty(ask)) {
-                if (n_short(ask) > job.room || spent > job.edges_max) break;
-                answer(asked(turn), ask, passing);
+            if (phase != PASS_ON) {
+                share(SETTLE, ask);
+                edges += ask.edges;
+                if (SETTLES && !is_empty(ask)) {
+                    if (n_short(ask) > job.room || edges > job.edges_max) break;
+                    answer(asked(turn), ask, passing);
+                }
             }
+            phase = SETTLE;
             const Counts pass = load_counts(passing.counts);
-            spent += pass.edges;
+            share(PASS_ON, pass);
+            edges += pass.edges;
             n_lost += u32(pass.lost);
-            if (n_lost > job.lost_max || spent > job.edges_max) break;
+            if (n_lost > job.lost_max || edges > job.edges_max) break;
             rounds += !is_empty(ask) || !is_empty(pass);
             clear(turn + 2);
             if (is_empty(pass)) {  // and so is what is asked next
-                edges = spent;
                 // Others may not have read these counts yet: what follows counts in those of the next turn.
                 turn++;
                 return true;
@@ -245,7 +325,6 @@ struct Mending : Pushing<false> {
             pass_on(passing, pass);
             barrier();
         }
-        edges = spent;
         return false;
     }
 
@@ -398,7 +477,7 @@ struct Mending : Pushing<false> {
 
     // -- the end -------------------------------------------------------------------------------------------------
 
-    __device__ __forceinline__ void finish(u32 stamp)
+    __device__ __forceinline__ void finish()
     {
         const u32 n = u32(load_cached(&job.counters->logged));
         if (n && n <= job.changes_room) {

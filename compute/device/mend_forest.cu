@@ -9,34 +9,104 @@
 //    among the lost. Who is left over is cut off: pieces are found by hooking, and become trees of their own.
 // 4. join: of the trees that new edges connect, the largest keeps its handle; all others of its class are hung below
 //    it, from the ends of those edges on. Only rows of these smaller trees are read.
+//
+// After few updates the first block works for all (alone.cuh).
+#include "alone.cuh"
 #include "forest.cuh"
 
+enum Phase : u32 { CLASSIFY, SETTLE, HANG, JOIN, HANG_JOINED, END };
+
 struct Mending : Foresting {
+    const Place whole;  // this thread's in the grid
     u32 n_lost = 0, n_left = 0;
     u64 n_moved = 0;
-    u32 turn = 0;  // of what is hung
+    u32 asked_turn = 0, turn = 0;  // of who is asked, and of what is hung
+    u32 phase = CLASSIFY;
 
-    using Foresting::Foresting;
+    __device__ __forceinline__ Mending(const State& out, const State& in, const ForestJob& job, const Place& place)
+        : Foresting(out, in, job, place), whole(place)
+    {
+    }
 
     __device__ __forceinline__ void run()
     {
-        if (job.n_before < job.n_vertices) {
-            add_vertices();
+        const u32 n_new = job.n_vertices - job.n_before;
+        if (whole.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && n_new <= ALONE_UPDATES) {
+            if (whole.is_in_first_block()) place = place_among(0, 1);
+            else come_in();
+        }
+        if (phase == END) return;
+        work();
+        if (is_alone()) let_go();
+    }
+
+    __device__ __forceinline__ void work()
+    {
+        if (phase == CLASSIFY) {
+            if (job.n_before < job.n_vertices) {
+                add_vertices();
+                barrier();
+            }
+            classify();
             barrier();
         }
-        classify();
-        barrier();
         const u32 n_joins = u32(load_cached(&job.counters->joins));
-        if (n_joins > job.room || !settle()) return give_up();
-        if (n_lost) {
-            const u32 n_hung = hang_again();
-            n_left = n_lost - n_hung;
+        if (phase <= SETTLE && (n_joins > job.room || !settle())) return give_up();
+        if (phase <= HANG && n_lost) {
+            const PairCounts pulls = load_counts(&job.counters->pulling);
+            share(HANG, n_pieces(pulls.out) + n_pieces(pulls.in));
+            n_left = n_lost - hang_again();
             if (n_left && is_worth_it()) split();
         }
         if (n_joins && is_worth_it()) join(n_joins);
         if (!is_worth_it()) return give_up();
         finish();
     }
+
+    // -- one block for all ---------------------------------------------------------------------------------------
+
+    __device__ __forceinline__ bool is_alone() const { return place.n_blocks < whole.n_blocks; }
+
+    // Where the first block is alone and so much is too much for it: all go on from here, in this phase.
+    __device__ __forceinline__ void share(Phase now, u64 amount)
+    {
+        if (!is_alone() || amount <= ALONE_ROWS) return;
+        if (place.thread == 0) {
+            ForestCounters& shared = *job.counters;
+            shared.phase = now;
+            shared.asked_turn = asked_turn;
+            shared.turn = turn;
+            shared.rounds = rounds;
+            shared.n_lost = n_lost;
+            shared.edges = edges;
+        }
+        place = whole;
+        barrier();
+    }
+
+    // The others wait until there is something for them.
+    __device__ __forceinline__ void come_in()
+    {
+        barrier();
+        const ForestCounters& shared = *job.counters;
+        phase = load_cached(&shared.phase);
+        asked_turn = load_cached(&shared.asked_turn);
+        turn = load_cached(&shared.turn);
+        rounds = load_cached(&shared.rounds);
+        n_lost = load_cached(&shared.n_lost);
+        edges = load_cached(&shared.edges);
+        if (phase == HANG_JOINED) n_moved = load_cached(&shared.moved);
+    }
+
+    // There was nothing for them.
+    __device__ __forceinline__ void let_go()
+    {
+        if (place.thread == 0) job.counters->phase = END;
+        place = whole;
+        barrier();
+    }
+
+    // -- sets of vertices ----------------------------------------------------------------------------------------
 
     __device__ __forceinline__ bool is_worth_it() const { return rounds <= job.rounds_max && n_moved <= job.moved_max; }
 
@@ -152,10 +222,12 @@ struct Mending : Foresting {
     // Rounds until nobody is asked; whether it was worth it.
     __device__ __forceinline__ bool settle()
     {
-        for (u32 turn = 0;; turn++) {
+        for (;; asked_turn++) {
+            const u32 turn = asked_turn;
             const PairCounts counts = load_counts(job.counters->asked + turn % 3);
             const u32 n = n_vertices_of(counts);
             if (!n) return true;
+            share(SETTLE, n_pieces(counts.out) + n_pieces(counts.in));
             edges += n_edges_of(counts);
             rounds++;
             if (n > job.room || edges > job.edges_max || !is_worth_it()) return false;
@@ -418,6 +490,22 @@ struct Mending : Foresting {
 
     __device__ __forceinline__ void join(u32 n)
     {
+        if (phase < HANG_JOINED && !unite(n)) return;
+        share(HANG_JOINED, n_moved);
+        hang_on_labels(u32(load_cached(&job.counters->seeds)));
+        barrier();
+        hang_below();
+        for_each(u32(load_cached(&job.counters->joined)), [&](u32 x, bool is_there) {
+            if (!is_there) return;
+            const u32 handle = load_cached(job.joined + x);
+            store_cached(&job.trees[handle].boss, handle);
+        });
+    }
+
+    // Trees that joining edges connect are of one class; whether it is worth it to have its trees join the largest.
+    __device__ __forceinline__ bool unite(u32 n)
+    {
+        share(JOIN, n);
         const Sets<2> classes = {&job.trees->boss};
         rounds++;
         // The largest tree of a class is its root: sizes stay as they are meanwhile.
@@ -434,15 +522,7 @@ struct Mending : Foresting {
         for_each(n, [&](u32 x, bool is_there) { choose(classes, x, is_there); });
         barrier();
         n_moved = load_cached(&job.counters->moved);
-        if (!is_worth_it()) return;
-        hang_on_labels(u32(load_cached(&job.counters->seeds)));
-        barrier();
-        hang_below();
-        for_each(u32(load_cached(&job.counters->joined)), [&](u32 x, bool is_there) {
-            if (!is_there) return;
-            const u32 handle = load_cached(job.joined + x);
-            store_cached(&job.trees[handle].boss, handle);
-        });
+        return is_worth_it();
     }
 
     // What becomes of the trees at both ends of a joining edge: one is the largest of their class, or they join that.

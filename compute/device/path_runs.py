@@ -43,7 +43,11 @@ PATH_COUNTERS: Final = np.dtype(
         *((name, np.uint64) for name in ("logged", "lost")),
         *((name, np.uint64, 4 * n) for name, n in (("outgoing", 3), ("asked", 3), ("pulling", 1))),
         ("found", np.uint64, 3),
-        *((name, np.uint32) for name in ("barrier", "unused")),
+        *(
+            (name, np.uint32)
+            for name in ("barrier", "phase", "turn", "rounds", "n_lost", "slice", "stamp", "unused")
+        ),
+        ("edges", np.uint64),
     ]
 )
 """struct PathCounters of ``paths.cuh``."""
@@ -133,6 +137,7 @@ class Limits(NamedTuple):
 
 
 _NO_LIMITS: Final = Limits(0, 0)
+_NOTHING: Final = (0, 0, 0)
 
 
 class _Vertices(NamedTuple):
@@ -173,6 +178,7 @@ class PathRuns:
             self._counters = zeros(PATH_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
             self._sources = allocate(0, np.uint32)
+        self._sources_address = 0
         self._sources_there: Vertices = np.empty(0, np.uint32)
         self._fetch = Fetch(self._stream)
         self._vertices: _Vertices | None = None
@@ -256,9 +262,8 @@ class PathRuns:
             MemoryError, RuntimeError: the device, as CuPy says it; the words are void.
         """
         if self._settles is None:
-            self._settles = not self._weighted or (yield from self._tie_share(device)) >= TIES_MIN
-        kernel = "settle" if self._settles else "trim"
-        return (yield from self._run(kernel, device, device.report, sources, limits))
+            return self._mend_first(device, sources, limits)
+        return self._run("settle" if self._settles else "trim", device, device.report, sources, limits)
 
     def start(self, device: DeviceSide, sources: Vertices) -> Steps[PathRun]:
         """Compute the words from scratch, from these sources.
@@ -271,6 +276,10 @@ class PathRuns:
         self._settles = None
         step = Limits(0, max(STEP_LEAST, device.n_arcs // STEP_SHARE))
         return (yield from self._run("spread", device, None, sources, step))
+
+    def _mend_first(self, device: DeviceSide, sources: Vertices, limits: Limits) -> Steps[PathRun]:
+        self._settles = not self._weighted or (yield from self._tie_share(device)) >= TIES_MIN
+        return (yield from self.mend(device, sources, limits))
 
     def _tie_share(self, device: DeviceSide) -> Steps[float]:
         """Of some reached vertices, the part with another support than the parent; 1 where none is reached."""
@@ -286,32 +295,36 @@ class PathRuns:
             with self._stream:
                 vertices.stamps.fill(0)
             self._stamp = 1
-        self._bring(sources)
-        columns = (None, None, None) if report is None else (report.keys, report.weights, report.all_outcomes)
+        if sources.size:
+            self._bring(sources)
+        calls, n_updates, addresses = self._calls, 0, _NOTHING
+        if report is not None:
+            n_updates, addresses = report.n, report.addresses
         _RUN.pack_into(
-            self._calls.packed,
+            calls.packed,
             _RUN_BEGINS,
-            *map(address, columns),
-            address(self._sources),
+            *addresses,
+            self._sources_address,
             limits.edges,
             device.n_arcs,
             min(limits.lost, vertices.queue_room),
-            0 if report is None else len(report),
+            n_updates,
             sources.size,
             device.n_vertices,
             self._stamp,
-            self._calls.next_number(),
+            calls.next_number(),
         )
-        yield KernelCall(self._calls, self._kernels[name], device)
-        run = PathRun(*self._calls.wait())
+        yield KernelCall(calls, self._kernels[name], device)
+        run = PathRun(*calls.wait())
         self._stamp = run.next_stamp
         return run
 
     def _bring(self, sources: Vertices) -> None:
-        if sources.size == 0 or np.array_equal(sources, self._sources_there):
+        if np.array_equal(sources, self._sources_there):
             return
         with self._stream:
             self._sources = self._cupy.asarray(sources)
+        self._sources_address = address(self._sources)
         self._sources_there = sources.copy()
 
     # -- results ----------------------------------------------------------------------------------------------

@@ -292,8 +292,8 @@ class PprRuns:
         _CALL.pack_into(
             self._calls.packed,
             _CALL_BEGINS,
-            address(report.keys) if n_updates else 0,
-            address(report.all_outcomes) if n_updates else 0,
+            report.addresses[0] if n_updates else 0,
+            report.addresses[2] if n_updates else 0,
             max(MOST_LEAST, int(MOST_SHARE * arcs)),
             float(arcs + device.n_vertices),
             *(word & 0xFFFF_FFFF_FFFF_FFFF for word in before),

@@ -34,7 +34,7 @@ __device__ __forceinline__ void finish_offer(const PathJob& job, Offer& offer, u
 template <bool BOUNDED> struct Pushing {
     const State& out;
     const PathJob& job;
-    const Place place;
+    Place place;
     // What all threads of the grid agree about.
     u64 edges = 0;
     u32 rounds = 0, turn = 0;
@@ -110,12 +110,19 @@ template <bool BOUNDED> struct Pushing {
         return !(atomicOr(job.seen[0] + (vertex >> 5), bit) & bit);
     }
 
-    // Rounds until nobody has improved; returns the last one's stamp. Those queued for the first have ``stamp``.
     __device__ __forceinline__ u32 push(u32 stamp)
+    {
+        return push(stamp, [](const Counts&, u32) {});
+    }
+
+    // Rounds until nobody has improved; returns the last one's stamp. Those queued for the first have ``stamp``.
+    // Before each round look(counts, stamp) is called, with what is queued for it.
+    template <class Look> __device__ __forceinline__ u32 push(u32 stamp, Look look)
     {
         for (;; turn++) {
             const Counts counts = load_counts(job.counters->outgoing + turn % 3);
             if (is_empty(counts)) return stamp;
+            look(counts, stamp);
             edges += counts.edges;
             rounds++;
             if (place.thread == 0) clear_counts(job.counters->outgoing + (turn + 2) % 3);

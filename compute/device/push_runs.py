@@ -132,7 +132,7 @@ class PushRuns:
         self._bytes = np.zeros(1, np.dtype(f"V{PUSH_JOB.itemsize}"))
         self._call_bytes = memoryview(self._bytes.view(np.uint8))
         self._job: Any = self._bytes.view(PUSH_JOB)
-        self._launcher = walks.launcher(self._bytes)
+        self._parameters = walks.parameters(self._bytes)
         self._stamp = 1
         self._kernel = push_kernels()[_PUSHES]
         with self._stream:
@@ -206,22 +206,23 @@ class PushRuns:
             self._stamp = 1
         report, arcs = device.report, device.n_arcs
         edges_max = max(MOST_LEAST, int(MOST_SHARE * arcs))
+        keys, _, outcomes = report.addresses
         _CALL.pack_into(
             self._call_bytes,
             _CALL_BEGINS,
-            address(report.keys),
-            address(report.all_outcomes),
+            keys,
+            outcomes,
             edges_max if looks else max(FIRST_LEAST, int(FIRST_SHARE * arcs)),
             edges_max,
             size,
             by_vertex.queue_room,
             by_vertex.changes.size,
-            0 if looks else len(report),
+            0 if looks else report.n,
             self._stamp,
             looks,
             0,
         )
-        said = self._walks.run(self._kernel, device, Call(limits, slack), self._launcher)
+        said = self._walks.run(self._kernel, device, Call(limits, slack), self._parameters)
         run = PushRun(*whole_words(said, _WORDS))
         self._stamp += run.rounds + 2
         return run

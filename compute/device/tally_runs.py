@@ -200,7 +200,7 @@ class TallyRuns:
         self._calls.packed[_CALL_BEGINS:] = _CALL.pack(
             *given, n_links, device.n_vertices, self._calls.next_number(), 0
         )
-        self._calls.launch(self._kernels[kernel], device)
+        self._calls.call(self._kernels[kernel], device)
         return TallyRun(*whole_words(self._calls.wait(), _WORDS))
 
     def clear(self) -> None:

@@ -20,12 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.device.state import DeviceArray, address, pinned, zeros
-from ...gpma.device.update import Launcher
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
 from ..walks.passes import Limits
-from .kernels import Calls, Kernel, Kernels, Source, whole_words
+from .kernels import Calls, Kernel, Kernels, RowParameters, Source, whole_words
 from .program import Unfit
 
 F64 = npt.NDArray[np.float64]
@@ -170,9 +169,9 @@ class WalkRuns:
         job["counters"] = address(self._counters)
         job["damping"], job["hub"], job["hysteresis"] = damping, HUB, WEIGHT_HYSTERESIS
 
-    def launcher(self, *further: npt.NDArray[np.void]) -> Launcher:
+    def parameters(self, *further: npt.NDArray[np.void]) -> RowParameters:
         """Of kernels that take out-rows, in-rows, the job of ``walks.cuh``, and these structures."""
-        return self._calls.launcher(*further)
+        return self._calls.parameters(*further)
 
     # -- arrays -----------------------------------------------------------------------------------------------
 
@@ -284,8 +283,10 @@ class WalkRuns:
         """
         return self._passes(device, limits, slack, due_max, _KEPT)
 
-    def run(self, kernel: Kernel, device: DeviceSide, call: Call, launcher: Launcher | None = None) -> list[int]:
-        """Launch a kernel on these systems, and wait for its words, in halves. ``launcher``: where it takes
+    def run(
+        self, kernel: Kernel, device: DeviceSide, call: Call, parameters: RowParameters | None = None
+    ) -> list[int]:
+        """Launch a kernel on these systems, and wait for its words, in halves. ``parameters``: where it takes
         more than they have.
 
         Raises:
@@ -307,7 +308,7 @@ class WalkRuns:
             self._calls.next_number(),
             0,
         )
-        self._calls.launch(kernel, device, launcher)
+        self._calls.call(kernel, device, parameters)
         return self._calls.wait()
 
     def _passes(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int) -> WalkRun:

@@ -253,8 +253,13 @@ class DevicePackedArray:
         rows = self._rows
         return DeviceRows(state, self._slots.counts, rows.degrees, self._n_vertices, self._n_edges, self.weighted)
 
+    @property
+    def state_address(self) -> int:
+        """Where on the host the structure is that ``view`` has as ``state``: for whoever launches often."""
+        return self._kernels.state_address
+
     def write_state(self, to: npt.NDArray[np.void]) -> None:
-        """Write what ``view`` has as ``state`` into ``to``, of the same bytes: for whoever launches often."""
+        """Write it into ``to``, of the same bytes."""
         to[:] = plain(self._kernels.state)
 
     def export(self) -> EdgeList:

@@ -57,6 +57,7 @@ __device__ __forceinline__ Place place_in_grid() { return place_among(blockIdx.x
 // All threads of the place's grid, or of its part of one, wait here.
 __device__ __forceinline__ void barrier_at(const Place& place, u32* arrived)
 {
+    if (place.n_blocks == 1) return __syncthreads();
     part_barrier(arrived, place.is_in_first_block(), place.n_blocks);
 }
 

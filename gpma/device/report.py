@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from ..edges import (
     sources,
 )
 from .module import import_cupy
+from .state import address
 
 
 @dataclass(slots=True)
@@ -44,9 +45,17 @@ class DeviceReport:
     # The work arrays, which are longer: cut when asked for, which in Python takes as long as a small batch.
     all_outcomes: Any
     all_old_weights: Any
+    # How many updates, and where kernels find ``keys``, ``weights`` (0: there are none) and ``outcome``: asked for
+    # once, while the arrays are in the processor's caches.
+    n: int = field(init=False)
+    addresses: tuple[int, int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.n = int(self.keys.size)
+        self.addresses = address(self.keys), address(self.weights), address(self.all_outcomes)
 
     def __len__(self) -> int:
-        return int(self.keys.size)
+        return self.n
 
     @property
     def outcome(self) -> Any:

@@ -82,6 +82,7 @@ class UpdateKernels:
         self.weighted = weighted
         self.stream = stream
         self.state = np.zeros(1, STATE)
+        self.state_address: int = self.state.ctypes.data
         self.batch = np.zeros(1, BATCH)
         self._batch_bytes = memoryview(self.batch.view(np.uint8))
         self._launcher = Launcher(stream, (self.state, self.batch))

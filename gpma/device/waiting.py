@@ -28,7 +28,7 @@ class Told:
     def __init__(self, n_words: int, stream: Any) -> None:
         words: Keys = pinned(n_words, np.uint64)
         words[:] = 0
-        self._words = words
+        self.words = words
         self._read = memoryview(words)
         self._stream = stream
         _all_carry(words, np.uint64(0), 1)  # compiled, or loaded from the cache, before anybody waits
@@ -36,7 +36,7 @@ class Told:
     @property
     def address(self) -> int:
         """Where kernels find the words."""
-        return self._words.ctypes.data
+        return self.words.ctypes.data
 
     def wait(self, number: int) -> None:
         """Wait until every word carries this number, which no wait before had (1 to 2^32 - 1).
@@ -45,9 +45,9 @@ class Told:
             RuntimeError: a kernel failed (as CuPy says it), or ended without a word (``DeviceFailed``).
         """
         wanted = np.uint64(number)
-        if not _all_carry(self._words, wanted, LOOKS_MAX):
+        if not _all_carry(self.words, wanted, LOOKS_MAX):
             self._stream.synchronize()
-            if not _all_carry(self._words, wanted, 1):
+            if not _all_carry(self.words, wanted, 1):
                 raise DeviceFailed("the device ended without telling how")
 
     def word(self, place: int) -> int:

@@ -637,6 +637,36 @@ def _driver() -> dict[str, Any]:
     }
 
 
+# The product's module of the driver's functions, which this stands in for.
+DRIVER = "graphtide.gpma.device.driver"
+_CALLED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p)
+_FAILED = 999
+
+
+def _product_driver() -> dict[str, Any]:
+    """The names of ``DRIVER``: a function that compiled code calls by its address, and what it could not raise."""
+    raised: list[BaseException] = []
+    launch = _driver()["launchCooperativeKernel"]
+
+    def launch_cooperative_kernel(kernel: int, *how: int) -> int:
+        *dims, shared, stream, parameters = how
+        try:
+            launch(kernel, *dims, shared, stream or 0, parameters)
+        except BaseException as error:
+            raised.append(error)
+            return _FAILED
+        return 0
+
+    function = _CALLED(launch_cooperative_kernel)
+    begin = ctypes.cast(function, ctypes.c_void_p).value
+
+    def failure(status: int) -> BaseException:
+        assert status == _FAILED and function
+        return raised.pop()
+
+    return {"cooperative_launch": lambda: begin, "failure": failure}
+
+
 class RawKernel:
     """A kernel: ``kernel(grid, block, arguments, shared_mem=0)``."""
 
@@ -843,6 +873,7 @@ def _modules() -> dict[str, types.ModuleType]:
         "cupy.cuda.runtime": cuda["runtime"],
         "cupy.cuda.memory": cuda["memory"],
         "cupyx": _module("cupyx", cupyx),
+        DRIVER: _module(DRIVER, _product_driver()),
     }
 
 
