@@ -118,20 +118,20 @@ def split(bench: Any, batches: list[int], repeats: int, budget: Budget) -> list[
         found: dict[tuple[str, str], dict[str, list[float]]] = {
             (kind, caches): {} for kind in programs for caches in ("after others", "again")
         }
-        for step in budget.repeats(3 * repeats):
+        for step in budget.repeats(repeats):
             for kind, program in programs.items():
-                way = (program.whole, program.by_steps, program.on_device)[step % 3]
-                undone = bench.apply(bench.mixed(n))
-                for caches in ("after others", "again"):
-                    for name, value in way().items():
-                        if step >= WARM_UP:
-                            found[kind, caches].setdefault(name, []).append(value)
-                for other in programs.values():
-                    if other is not program:
-                        other.whole()
-                bench.apply(undone)
-                for each in programs.values():
-                    each.whole()
+                for way in (program.whole, program.by_steps, program.on_device):
+                    undone = bench.apply(bench.mixed(n))
+                    for caches in ("after others", "again"):
+                        for name, value in way().items():
+                            if step >= WARM_UP:
+                                found[kind, caches].setdefault(name, []).append(value)
+                    for other in programs.values():
+                        if other is not program:
+                            other.whole()
+                    bench.apply(undone)
+                    for each in programs.values():
+                        each.whole()
         for (kind, caches), values in found.items():
             medians = {name: median(taken) for name, taken in values.items()}
             rows.append({"batch": n, "program": kind, "caches": caches} | medians)
