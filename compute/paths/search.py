@@ -18,7 +18,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.atomics import compare_swap, exchange, fetch_add, load, ordered_add, ordered_swap
+from ...gpma.atomics import compare_swap, exchange, fetch_add, load, ordered_swap
 from ...gpma.edges import HALF, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch_to_read, uncounted_inner
 from ...gpma.rows import first_held, open_rows, runs, runs_on
@@ -361,9 +361,6 @@ class Piles(NamedTuple):
 
 NEXT_PIECE, NEAR_END, FAR_END, LOG_END, NEAR_EDGES = 0, 16, 32, 48, 64
 
-ORDERED = 2
-"""In a thread's tally, what it adds to only so that memory is written and read in order there."""
-
 
 def new_piles(n: int, threads: int) -> Piles:
     """Empty piles for so many vertices."""
@@ -395,9 +392,8 @@ def expand_near(t, word, listed, vertices, out, near, n_near, piece, piles, next
     """Push on the vertices of ``near``, in pieces drawn from the cursor.
 
     A vertex that improves goes to the next near pile if it is within ``bound`` (NOTHING: any is), else to the
-    far one, once each. Those of a piece are taken off the pile before their words are read, so an improvement that
-    comes too late for this reading lists them again: who improves a word looks then whether it is listed, and who
-    takes it off the pile reads the word then, each behind an operation that orders both.
+    far one, once each. A vertex is taken off the pile before its word is read, so an improvement that comes too
+    late for this reading lists it again.
     """
     keys, weights, degrees = out.keys, out.weights, out.degrees
     cursor, is_near, is_far = piles.cursor, piles.is_near, piles.is_far
@@ -411,13 +407,10 @@ def expand_near(t, word, listed, vertices, out, near, n_near, piece, piles, next
         begin = fetch_add(cursor, NEXT_PIECE, piece)
         if begin >= n_near:
             break
-        end = min(begin + piece, n_near)
-        for k in range(begin, end):
-            is_near[near[k]] = 0
-        ordered_add(piles.tally[t], ORDERED, np.int64(1))
-        for k in range(begin, end):
+        for k in range(begin, min(begin + piece, n_near)):
             ask_for_rows(word, out, near, k, n_near)
             u = np.uint64(near[k])
+            exchange(is_near, np.int64(u), np.uint8(0))
             value = load(word, np.int64(u)) >> HALF
             remaining = np.int64(degrees[u])
             if remaining == 0:
@@ -431,7 +424,7 @@ def expand_near(t, word, listed, vertices, out, near, n_near, piece, piles, next
                     bits = offer(value, weight)
                     head = load(word, v)
                     while improves(bits, head):
-                        seen = ordered_swap(word, v, head, (bits << HALF) | u)
+                        seen = compare_swap(word, v, head, (bits << HALF) | u)
                         if seen != head:
                             head = seen
                             continue
@@ -442,7 +435,7 @@ def expand_near(t, word, listed, vertices, out, near, n_near, piece, piles, next
                                 publish(own_log, k_log, vertices, cursor, LOG_END)
                                 k_log = np.int64(0)
                         if bound == NOTHING or not precedes(bound, bits):
-                            if load(is_near, v) == 0 and exchange(is_near, v, np.uint8(1)) == 0:
+                            if exchange(is_near, v, np.uint8(1)) == 0:
                                 own_near[k_near] = v
                                 k_near += 1
                                 if k_near == _GATHERED:
@@ -584,8 +577,9 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
             cursor[NEXT_PIECE] = 0
             cursor[NEAR_END] = 0
             if n_near < _PARALLEL_MIN and ahead < _PARALLEL_EDGES:
-                alone = np.int64(_PIECE)
-                expand(np.int64(0), word, listed, vertices, out, near, n_near, alone, piles, next_near, far, bound)
+                expand(
+                    np.int64(0), word, listed, vertices, out, near, n_near, n_near, piles, next_near, far, bound
+                )
             else:
                 piece = max(min(n_near // _PIECES, _PIECE), 1)
                 work = word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound
