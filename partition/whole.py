@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakMethod
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, Vertices, Weig
 from ..gpma.host.small import Totals
 from ..gpma.rows import RowView, copy_row
 from ..gpma.team import Crew
-from .behind import SECONDS_MAX, Behind, Lag
+from .behind import SECONDS_MAX, Behind, Lag, Take
 from .changes import Report, no_change
 from .graph_rows import GraphRows, Shape, of_rows, require_ends, require_heads
 from .host_side import SMALL_UPDATES_MAX, HostSide
@@ -50,7 +51,7 @@ class WholeRows(GraphRows):
     def __init__(self, shape: Shape, hosts: Sequence[HostSide], device: DeviceSide | None, crew: Crew) -> None:
         super().__init__(shape, hosts, device, crew)
         self.placement = Placement()
-        self._behind = Behind(self._take)
+        self._behind = Behind(_weakly(self._take))
         # What there is after the last batch, wherever it was applied so far.
         self._n_vertices = self._n_arcs = 0
         self._promised, self._asked_at = 0, -ASKED_EVERY_S
@@ -280,3 +281,16 @@ class WholeRows(GraphRows):
 
     def check(self, out: EdgeList, in_: EdgeList | None) -> list[str]:
         return self._on_device(lambda device: device.check(out, in_)) or []
+
+
+def _weakly(take: Take) -> Take:
+    """The method of an object that is not kept: a graph that nobody has any more gives its memory back at once, which
+    a circle would put off."""
+    method = WeakMethod(take)
+
+    def call(batch: EdgeBatch, n_vertices: int) -> None:
+        bound = method()
+        assert bound is not None, "rows that are gone are behind"
+        bound(batch, n_vertices)
+
+    return call

@@ -39,7 +39,12 @@ if __name__ == "__main__":
 
         def room_or_told(service: Service) -> Room | None:
             found, told = room(service), Path("rows-fit")
-            return found if found is None or not told.exists() else Room(found.held, int(told.read_text()))
+            if found is None or not told.exists():
+                return found
+            held = Path("rows-held.new")
+            held.write_text(str(found.held))
+            held.rename("rows-held")
+            return Room(found.held, int(told.read_text()))
 
         vars_of_class: Any = DeviceSide
         vars_of_class.launch = launch_or_fail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import threading
@@ -422,6 +423,7 @@ def test_kernels_are_compiled_where_a_program_is_made_ready(
             super().__init__(**how)
 
     monkeypatch.setattr(emulated_cupy, "RawModule", Module)
+    gc.collect()  # what other tests have left
     used = emulated_cupy.get_default_memory_pool().used_bytes()
     for id, make in makers.items():
         beside = threading.Thread(target=pair.engine.make_ready, args=(make(id),), name="beside")

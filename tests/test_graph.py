@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -336,3 +338,20 @@ def test_any_number_of_threads_makes_the_same_graph(directed: bool, monkeypatch:
             seen[-1] += [view.counts.tobytes() + view.degrees.tobytes() for view in views]
             seen[-1] += [repr(rows_of(view)).encode() for view in views]
     assert all(other == seen[0] for other in seen[1:])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_graph_that_nobody_has_gives_its_memory_back_at_once(weighted: bool) -> None:
+    """Those of programs that are run once are as large as the daemon's own; no circle keeps them."""
+    graph = Graph(weighted=weighted, threads=2)
+    graph.apply(EdgeBatch.of([0, 1], [1, 2], weights=[1.0, 1.0] if weighted else None), 3)
+    arrays = [weakref.ref(array) for array in graph.host.arrays]
+    assert len(arrays) == 2
+    gc.collect()
+    gc.disable()
+    try:
+        graph.close()
+        del graph
+        assert not any(array() for array in arrays)
+    finally:
+        gc.enable()

@@ -131,7 +131,7 @@ def test_the_command_makes_a_picture_of_each_kind(tmp_path: Path) -> None:
     texts = {path.name: path.read_text() for path in out.iterdir()}
     assert {*texts} == {
         *("answers-socket.svg", "answers-http.svg", "freshness.svg"),
-        *("refresh-bfs-rmat-18.svg", "threads-18.svg", "dashboard-overview.svg"),
+        *("refresh-bfs-rmat-18.svg", "threads-18-100.svg", "dashboard-overview.svg"),
         *("memory.svg", "device-from-scratch.svg", "device-after-10-000-updates.svg", "device-several-ppr.svg"),
     }
     assert {"grows", "goes"} <= {*words(texts["memory.svg"])}
@@ -147,7 +147,7 @@ def test_the_command_makes_a_picture_of_each_kind(tmp_path: Path) -> None:
     assert "igraph" in beside and "SciPy" not in beside, "how long it took is not known"
     assert "bfs after a batch, RMAT 18" in beside
     assert len(drawn(texts["refresh-bfs-rmat-18.svg"])["circle"]) == 4
-    assert "bfs, 100" in words(texts["threads-18.svg"])
+    assert "bfs" in words(texts["threads-18-100.svg"])
     assert "overview: 60 seconds of a real run (16 cores, 2026-11-23)" in words(texts["dashboard-overview.svg"])
     (tmp_path / "other.json").write_text("{}")
     done = subprocess.run(

@@ -46,7 +46,9 @@ class Watcher(threading.Thread):
         """It goes on from the one before, and leads on; within a life of the daemon no offset goes back."""
         offsets = dict(_flat(change.offsets))
         if self.epoch is not None:
-            assert change.epoch > self.epoch, f"{change.epoch} was told after {self.epoch}"
+            # Where what changed since is not known any more, as in a new server, all of an epoch may come again.
+            is_later = change.epoch > self.epoch or (change.is_snapshot and change.epoch == self.epoch)
+            assert is_later, f"{change.epoch} was told after {self.epoch}"
             assert change.is_snapshot or change.since == self.epoch, f"{change.since} is not {self.epoch}"
             if change.epoch[0] == self.epoch[0]:
                 for place in offsets.keys() & self.offsets.keys():

@@ -68,6 +68,16 @@ WORK = (
         "side",
     ),
     PanelSpec(
+        "Host behind the device",
+        "Updates that the device has and the host's rows have yet to take (partition.host_follows), and for how "
+        "many seconds the first of them has waited; 0 where both take each batch at once.",
+        "short",
+        (
+            Query(f"max({series('host_behind_updates')})", "updates"),
+            Query(f"max({series('host_behind_seconds')})", "seconds"),
+        ),
+    ),
+    PanelSpec(
         "Imbalance",
         "Share of the slower side's time to apply the last epoch in which all else was done: the other side, and "
         "programs. Over a sixth in the mean of 64 epochs, rows move. 0: one side has all rows.",
