@@ -284,8 +284,8 @@ class WholeRows(GraphRows):
 
 
 def _weakly(take: Take) -> Take:
-    """The method of an object that is not kept: a graph that nobody has any more gives its memory back at once, which
-    a circle would put off."""
+    """The method of an object that is not kept: a graph that nobody has any more gives its memory back at once,
+    which a circle would put off."""
     method = WeakMethod(take)
 
     def call(batch: EdgeBatch, n_vertices: int) -> None:
