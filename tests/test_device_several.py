@@ -158,9 +158,10 @@ def test_more_jobs_than_a_device_has_blocks_take_several_launches(
         pytest.skip("a real device has more blocks")
     cuda_emulator.seed(seed)
     them = several(("bfs",), 5)
-    for epoch in random_history(seed, directed=True, epochs=4).epochs:
+    pairs = np.random.default_rng(seed).permutation([*itertools.permutations(range(9), 2)])
+    for some in np.split(pairs[:24], 4):  # all have a source then, and edges to look at
         launched.clear()
-        them.step(epoch)
+        them.step(inserts([*map(tuple, some.tolist())], 9))
         assert launched[:3] == [(2, 1), (2, 1), (1, 2)]
 
 
