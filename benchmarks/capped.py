@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,8 +36,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from device_graph import Row, clocked, cupy, format_cell, machine
-from device_remote import PROGRAMS, Stream, Times, streamed, wrong
+from device_graph import Row, clocked, cupy, machine
+from device_remote import PROGRAMS, Stream, Table, Times, streamed, wrong
 
 from graphtide.compute.engine import Engine, ProgramRun
 from graphtide.compute.homes import Homes
@@ -63,33 +62,6 @@ WIDTHS |= {"whole": 7, "in place MB": 11, "stream MB": 9, "whole MB": 9, "up MB"
 WIDTHS |= {"moved": 9, "home": 4, "wrong": 5}
 MEGA = 1e6
 WORK_BYTES = 1 << 30
-
-
-class Table:
-    """Rows that are shown, and written, as they come."""
-
-    def __init__(self, path: Path | None, head: Row) -> None:
-        self.rows: list[Row] = []
-        self.head = head
-        self._path = path
-        print(json.dumps(head), flush=True)
-        print("  ".join(name.rjust(width) for name, width in WIDTHS.items()), flush=True)
-
-    def add(self, row: Row) -> None:
-        self.rows.append(row)
-        cells = (format_cell(row.get(name, "")).rjust(width) for name, width in WIDTHS.items())
-        print("  ".join(cells), flush=True)
-        self.write()
-
-    def tell(self, name: str, said: Row) -> None:
-        """What belongs to no row."""
-        self.head[name] = said
-        print(json.dumps({name: said}), flush=True)
-        self.write()
-
-    def write(self) -> None:
-        if self._path is not None:
-            self._path.write_text(json.dumps({**self.head, "rows": self.rows}, indent=1))
 
 
 @dataclass(frozen=True)
@@ -336,7 +308,7 @@ def run(
     reckoned: bool = False,
 ) -> list[Row]:
     """Measure, show and write rows as they come, and return them."""
-    table = Table(path, {"machine": machine(), "scale": scale})
+    table = Table(path, {"machine": machine(), "scale": scale}, WIDTHS)
     stream = Stream(scale, 1, weighted=bool(WEIGHTED & set(names)))
     host: Times = {}
     device: Times = {}

@@ -105,18 +105,29 @@ class Stream:
 class Table:
     """Rows that are shown, and written, as they come."""
 
-    def __init__(self, path: Path | None, head: Row) -> None:
+    def __init__(self, path: Path | None, head: Row, widths: dict[str, int]) -> None:
+        """``widths``: of the columns that are shown."""
         self.rows: list[Row] = []
-        self._path, self._head = path, head
+        self.head = head
+        self._path, self._widths = path, widths
         print(json.dumps(head), flush=True)
-        print("  ".join(name.rjust(width) for name, width in WIDTHS.items()), flush=True)
+        print("  ".join(name.rjust(width) for name, width in widths.items()), flush=True)
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
-        cells = (format_cell(row.get(name, "")).rjust(width) for name, width in WIDTHS.items())
+        cells = (format_cell(row.get(name, "")).rjust(width) for name, width in self._widths.items())
         print("  ".join(cells), flush=True)
+        self.write()
+
+    def tell(self, name: str, said: Row) -> None:
+        """What belongs to no row."""
+        self.head[name] = said
+        print(json.dumps({name: said}), flush=True)
+        self.write()
+
+    def write(self) -> None:
         if self._path is not None:
-            self._path.write_text(json.dumps({**self._head, "rows": self.rows}, indent=1))
+            self._path.write_text(json.dumps({**self.head, "rows": self.rows}, indent=1))
 
 
 class Measured:
@@ -238,7 +249,7 @@ def run(
     on_host_alone: bool = True,
 ) -> list[Row]:
     """Measure, show and write rows as they come, and return them. ``on_host_alone``: first without a device."""
-    table = Table(path, {"machine": machine(), "scale": scale})
+    table = Table(path, {"machine": machine(), "scale": scale}, WIDTHS)
     stream = Stream(scale, 1, weighted="sssp" in names)
     host: Times = {}
     wanted: dict[str, Any] = {}

@@ -245,6 +245,13 @@ def test_a_card_may_fail_at_any_call_while_a_copy_is_made(
     assert lost > 10
 
 
+def following(graphs: list[Graph]) -> Graph:
+    """One whose host may follow; it is closed with the others."""
+    graphs.append(graph := Graph(device=True))
+    graph.let_follow(True)
+    return graph
+
+
 def batch_of(seed: int, n: int = 3000, n_vertices: int = 500) -> EdgeBatch:
     rng = np.random.default_rng(seed)
     ends = rng.integers(0, n_vertices, (2, n))
@@ -281,8 +288,7 @@ def test_a_host_without_memory_takes_it_later_and_no_batch_before(
 def test_where_memory_is_short_the_host_refuses_before_the_device_has_it(
     emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None
 ) -> None:
-    graphs.append(graph := Graph(device=True))
-    graph.let_follow(True)
+    graph = following(graphs)
     graph.apply(batch_of(0), 500)
     assert graph.lag.updates == 3000
     with (
@@ -301,8 +307,7 @@ def test_where_memory_is_short_the_host_refuses_before_the_device_has_it(
 def test_a_batch_that_is_wrong_is_refused_by_both(
     emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None
 ) -> None:
-    graphs.append(graph := Graph(device=True))
-    graph.let_follow(True)
+    graph = following(graphs)
     graph.apply(batch_of(0), 500)
     for ends in (([3], [700]), ([700], [3])):
         with pytest.raises(ValueError, match="vertex 700"):
@@ -316,8 +321,7 @@ def test_a_batch_that_is_wrong_is_refused_by_both(
 def test_the_host_is_never_further_behind_than_it_may_be(
     emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graphs.append(graph := Graph(device=True))
-    graph.let_follow(True)
+    graph = following(graphs)
     monkeypatch.setattr(whole, "WAITING_MIN", 7000)
     found = []
     for number in range(5):
@@ -336,8 +340,7 @@ def test_small_batches_go_to_both_at_once_unless_some_wait(
     emulated_cupy: ModuleType, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Behind, "begin", lambda _: True)
-    graphs.append(graph := Graph(device=True))
-    graph.let_follow(True)
+    graph = following(graphs)
     small = EdgeBatch.of([1, 2], [3, 4])
     graph.apply(small, 500)
     assert graph.lag.updates == 0
@@ -353,8 +356,7 @@ def test_small_batches_go_to_both_at_once_unless_some_wait(
 def test_the_thread_takes_what_waits_as_one_batch_and_tries_again(
     emulated_cupy: ModuleType, graphs: list[Graph], large: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    graphs.append(graph := Graph(device=True))
-    graph.let_follow(True)
+    graph = following(graphs)
     held, sizes = threading.Event(), []
     prepare = graph.host.prepare
     refusals = [MemoryError("full"), MemoryError("full")]
@@ -381,8 +383,7 @@ def test_the_thread_takes_what_waits_as_one_batch_and_tries_again(
 def test_a_mistake_is_told_to_whoever_needs_the_rows(
     emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None
 ) -> None:
-    graphs.append(graph := Graph(device=True))
-    graph.let_follow(True)
+    graph = following(graphs)
     graph.apply(batch_of(0), 500)
     with (
         mock.patch.object(graph.host, "commit", mock.Mock(side_effect=IndexError("oh"))),
