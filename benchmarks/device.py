@@ -10,12 +10,13 @@ the list of changes included; medians after a warm-up. Then words are compared w
         [--repeats 20] [--json out.json]
 
 Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``split``: where the time of a
-small refresh goes. ``hubs`` deletes the tree edges of the largest hubs. ``epoch``: batch in memory, both arrays,
-BFS, list of changes. ``components``: from scratch, and after batches. ``counts``: likewise, beside the search.
-``pagerank``, ``ppr``: likewise, against a solution in float64. ``several``: personalised PageRanks and searches,
-all in one go and one after the other. ``triangles``, ``lcc``, ``cdlp``: whole refreshes, what the host does
-included. ``host``: its engine on the same batches, on all cores; it compiles for a while when its kernels are not
-in Numba's cache. ``scales``: the same by scale, few repeats each.
+small refresh goes; ``account``: its floors, its order among others, and the parts of its kernel. ``hubs``
+deletes the tree edges of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes.
+``components``: from scratch, and after batches. ``counts``: likewise, beside the search. ``pagerank``, ``ppr``:
+likewise, against a solution in float64. ``several``: personalised PageRanks and searches, all in one go and one
+after the other. ``triangles``, ``lcc``, ``cdlp``: whole refreshes, what the host does included. ``host``: its
+engine on the same batches, on all cores; it compiles for a while when its kernels are not in Numba's cache.
+``scales``: the same by scale, few repeats each.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from device_components import components
 from device_counts import counts
 from device_exact import TWINS, exact
 from device_graph import Graph, Row, cupy, machine, show
-from device_latency import split
+from device_latency import floors, orders, phases, split
 from device_ppr import ppr
 from device_ranks import pagerank
 from device_rows import WARM_UP, Budget, Rows, clocked
@@ -52,6 +53,7 @@ PARTS = (
     "fresh",
     "refresh",
     "split",
+    "account",
     "hubs",
     "epoch",
     "components",
@@ -348,7 +350,7 @@ def run(
     batches = [n for n in batches if n <= graph.pool.size // 2]
     if "fresh" in parts:
         result["fresh"] = show(f"from scratch, scale {scale}", fresh(graph, roots, repeats, Budget(share)))
-    if {"refresh", "split", "hubs", "epoch"} & set(parts):
+    if {"refresh", "split", "account", "hubs", "epoch"} & set(parts):
         bench = Bench(graph, graph.loaded)
         if "refresh" in parts:
             rows = refresh(bench, batches, repeats, Budget(share))
@@ -356,6 +358,13 @@ def run(
         if "split" in parts:
             rows = split(bench, batches, repeats, Budget(share))
             result["split"] = show(f"where the time of refreshes goes, scale {scale}", rows)
+        if "account" in parts:
+            rows = floors(10 * repeats)
+            result["floors"] = show("kernels that only tell, from call to flag", rows)
+            rows = orders(bench, batches, repeats, Budget(share / 2))
+            result["orders"] = show(f"refreshes by their place after a batch, scale {scale}", rows)
+            rows = phases(bench, KINDS, batches, repeats, Budget(share / 2))
+            result["account"] = show(f"when parts of kernels had ended, scale {scale}", rows)
         if "hubs" in parts:
             result["hubs"] = show(f"around hubs, scale {scale}", hubs(bench, repeats, Budget(share)))
         if "epoch" in parts:

@@ -12,8 +12,15 @@
 // 4. push, in rounds: who improved offers along its row.
 //
 // After few updates the first block works for all (alone.cuh).
+//
+// MARKS: when each part ended is told behind the list of changes, whose last entries are free then
+// (benchmarks/device_latency.py).
 #include "alone.cuh"
 #include "push.cuh"
+
+#ifndef MARKS
+#define MARKS 0
+#endif
 
 #ifndef SETTLES
 #error "SETTLES says which of the two it is: 1 to settle, 0 to trim"
@@ -23,6 +30,9 @@
 constexpr u32 TOGETHER = 4;
 
 enum Phase : u32 { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH, END };
+
+// What may be marked; the benchmark has the names.
+enum Mark : u32 { BEGUN, CLASSIFIED, SETTLED, TAKEN, PUSHED, LISTED, CLEARED, TOLD, N_MARKS };
 
 struct Mending : Pushing<false> {
     const State& in;
@@ -35,8 +45,16 @@ struct Mending : Pushing<false> {
     {
     }
 
+    // Says when, in nanoseconds, the first thread is here.
+    __device__ __forceinline__ void mark(Mark what)
+    {
+        if (MARKS && place.thread == 0 && job.changes_room > N_MARKS)
+            job.changes[job.changes_room - N_MARKS + what] = make_ulonglong2(job.sequence, nanoseconds());
+    }
+
     __device__ __forceinline__ void run()
     {
+        mark(BEGUN);
         const bool begins_alone = whole.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_sources <= ALONE_ROWS;
         if (begins_alone) {
             if (whole.is_in_first_block()) place = place_among(0, 1);
@@ -52,13 +70,17 @@ struct Mending : Pushing<false> {
         if (phase == CLASSIFY) {
             classify();
             barrier();
+            mark(CLASSIFIED);
         }
         if (phase <= PASS_ON && !settle()) return give_up();
+        mark(SETTLED);
         if (phase <= TAKE) take();
+        mark(TAKEN);
         stamp = push(stamp, [&](const Counts& counts, u32 now) {
             stamp = now;
             share(PUSH, counts);
         });
+        mark(PUSHED);
         finish();
     }
 
@@ -488,6 +510,7 @@ struct Mending : Pushing<false> {
             __threadfence_system();
         }
         if (n) barrier();
+        mark(LISTED);
         report(0, n, stamp + 1);
     }
 
@@ -502,7 +525,9 @@ struct Mending : Pushing<false> {
         if (place.thread) return;
         clear_counters(job.counters);
         __threadfence_system();
+        mark(CLEARED);
         tell_all(job, gave_up, n_logged, n_lost, rounds, next_stamp, edges);
+        mark(TOLD);
     }
 };
 

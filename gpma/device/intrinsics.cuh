@@ -81,3 +81,11 @@ __device__ __forceinline__ void publish(u64* word, u64 value)
 {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
 }
+
+// The device's clock.
+__device__ __forceinline__ u64 nanoseconds()
+{
+    u64 now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now) : : "memory");
+    return now;
+}

@@ -64,3 +64,10 @@ inline void copy_async(void* shared, const void* from)
 inline void copy_async_commit() {}
 
 template <u32 LEFT> void copy_async_wait() { emulator::step_aside(); }
+
+inline u64 nanoseconds()
+{
+    timeval now;
+    gettimeofday(&now, nullptr);
+    return u64(now.tv_sec) * 1000000000 + u64(now.tv_usec) * 1000;
+}
