@@ -50,7 +50,7 @@ TELLING = np.dtype([("word", np.uint64), ("value", np.uint64), ("rest", np.uint6
 # Of the host's memory, and of the device's: more than caches hold.
 FLUSHED_BYTES = 64 << 20
 # enum Mark of mend.cu: what has ended; the first is when it began.
-MARKS = ("begun", "classified", "settled", "taken", "pushed", "listed", "cleared", "told")
+MARKS = ("begun", "looked", "classified", "settled", "taken", "pushed", "listed", "cleared", "told")
 
 Parts = dict[str, float]
 

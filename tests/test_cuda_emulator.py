@@ -109,6 +109,15 @@ def test_threads_and_blocks_run_in_an_order_drawn_from_the_seed(emulated_cupy: M
     assert sorted(ranks(3)) == list(range(4 * THREADS)) != ranks(3)
 
 
+def test_threads_of_a_block_learn_what_any_of_them_says(emulated_cupy: ModuleType) -> None:
+    values = np.full(2 * THREADS, 9, np.uint32)
+    values[[5, THREADS + 40]] = 1, 3
+    found = emulated_cupy.empty((2, 4, THREADS), np.uint32)
+    kernel(emulated_cupy, "any_of_block")((2,), (THREADS,), (emulated_cupy.asarray(values), found))
+    has = np.array([[0, 1, 0, 0], [0, 0, 0, 1]], np.uint32)
+    assert (found.get() == has[:, :, None]).all()
+
+
 def test_a_grid_barrier_waits_for_all_blocks_and_needs_a_cooperative_launch(emulated_cupy: ModuleType) -> None:
     counts, seen = emulated_cupy.zeros(1, np.uint32), emulated_cupy.zeros(4, np.uint32)
     kernel(emulated_cupy, "by_grid", cooperative=True)((4,), (THREADS,), (counts, seen))

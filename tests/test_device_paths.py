@@ -194,7 +194,7 @@ def test_queues_that_run_over_change_nothing(
 
 
 # The phases of mend.cu in which a block that worked alone called the others, and where it need not.
-SETTLE, PASS_ON, TAKE, PUSH, END = range(1, 6)
+SETTLE, PASS_ON, TAKE, PUSH, END = *range(1, 5), 0xFFFF_FFFF
 
 
 def mends_with(monkeypatch: pytest.MonkeyPatch, *macros: str) -> None:
@@ -223,7 +223,7 @@ def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
     def phase(epoch: Epoch) -> int:
         run.step(epoch)
         counters = run.twin.runs._counters.get(stream=run.graph.device.stream)
-        return int(counters.view(path_runs.PATH_COUNTERS)["phase"][0])
+        return int(counters.view(path_runs.PATH_COUNTERS)["handed"]["phase"][0])
 
     assert phase(inserts([(0, 300)], n)) == END
     assert phase(deletes([(0, 1)], n)) == PASS_ON, "a row of many leaves"
@@ -234,6 +234,33 @@ def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
     run = run_of(kind)
     for epoch in random_history(seed, directed=True, epochs=10, vertex_share=0.1).epochs:
         run.step(epoch)
+
+
+@pytest.mark.parametrize("kind", ["bfs", "sssp"])
+def test_few_updates_that_change_nothing_touch_nothing(run_of: Callable[..., TwinRun], kind: str) -> None:
+    """The first block finds that out by itself, for each outcome; and what comes after is right."""
+    from graphtide.compute.device import path_runs
+
+    run, n = run_of(kind), 100
+    tree, others = [(0, v) for v in range(1, 40)], [(v, v + 1) for v in range(1, 39)]
+    run.step(inserts(tree + others, n))
+
+    def touched(epoch: Epoch) -> bool:
+        refresh = run.step(epoch)
+        stored = run.twin.runs._counters.get(stream=run.graph.device.stream)
+        counters = stored.view(path_runs.PATH_COUNTERS)[0]
+        assert counters["handed"]["phase"] == END
+        assert not any(counters[name].any() for name in ("logged", "lost", "outgoing", "asked", "pulling"))
+        return refresh.active > 0
+
+    assert not touched(deletes(others[::3], n)), "edges that nobody hangs on"
+    assert not touched(inserts(others[::3], n)), "and they come back"
+    assert not touched(inserts(tree[:5], n)), "weights as they were"
+    assert not touched(deletes([(50, 51), (60, 1)], n)), "edges that are not there"
+    assert not touched(inserts([(50, 51), (60, 1)], n)), "from vertices that are not reached"
+    assert touched(inserts([(1, 50)], n))
+    assert touched(deletes([(1, 50)], n))
+    assert touched(deletes(tree[-1:], n))
 
 
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
@@ -503,9 +530,9 @@ def test_a_card_that_fails_is_dropped_within_the_run(
 
 def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) -> None:
     from graphtide.compute.device.functor import cuda_text
-    from graphtide.compute.device.path_runs import PATH_COUNTERS, PATH_JOB
+    from graphtide.compute.device.path_runs import PATH_COUNTERS, PATH_HANDED, PATH_JOB
 
-    dtypes = {"PathJob": PATH_JOB, "PathCounters": PATH_COUNTERS}
+    dtypes = {"PathJob": PATH_JOB, "PathHanded": PATH_HANDED, "PathCounters": PATH_COUNTERS}
     for name, dtype in dtypes.items():
         assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
     head = cuda_text(SSSP("x", (0,)).form)

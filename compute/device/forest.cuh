@@ -33,7 +33,13 @@ struct PairCounts {
     Counts out, in;
 };
 
-// Of a run; zero between runs, all but the handles, the barrier, and where blocks went on.
+// What blocks that join a run must know: mend_forest.cu.
+struct ForestHanded {
+    u32 phase, asked_turn, turn, rounds, n_lost, unused;
+    u64 edges, n_moved;
+};
+
+// Of a run; zero between runs, all but the handles, the barrier, and what was handed over.
 struct __align__(16) ForestCounters {
     u64 logged;
     u64 joins, joined, seeds, moved;  // joining edges; trees of these; their ends that are hung; vertices renamed
@@ -47,9 +53,7 @@ struct __align__(16) ForestCounters {
     PairCounts left;        // rows of those left over, which are pieces of their own
     u32 n_free;             // handles that are free; kept from run to run
     u32 barrier;            // of the grid; never reset
-    // Where all blocks go on that the first one worked for: mend_forest.cu.
-    u32 phase, asked_turn, turn, rounds, n_lost, unused_too;
-    u64 edges, rest;
+    ForestHanded handed;
 };
 
 // What kernels work in, and one run; passed to kernels by value.
@@ -335,6 +339,11 @@ struct Foresting {
         if (place.thread) return;
         clear_counters(job.counters);
         __threadfence_system();
+        tell_all(gave_up, n_logged, n_lost);
+    }
+
+    __device__ __forceinline__ void tell_all(u32 gave_up, u32 n_logged, u32 n_lost)
+    {
         tell(GAVE_UP, gave_up);
         tell(LOGGED, n_logged);
         tell(N_LOST, n_lost);

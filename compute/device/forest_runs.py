@@ -45,6 +45,14 @@ FOREST_JOB: Final = np.dtype(
 )
 """struct ForestJob of ``forest.cuh``."""
 
+FOREST_HANDED: Final = np.dtype(
+    [
+        *((name, np.uint32) for name in ("phase", "asked_turn", "turn", "rounds", "n_lost", "unused")),
+        *((name, np.uint64) for name in ("edges", "n_moved")),
+    ]
+)
+"""struct ForestHanded of ``forest.cuh``."""
+
 FOREST_COUNTERS: Final = np.dtype(
     [
         *((name, np.uint64) for name in ("logged", "joins", "joined", "seeds", "moved", "hub")),
@@ -53,8 +61,7 @@ FOREST_COUNTERS: Final = np.dtype(
         *((name, np.uint64, 3 * _COUNTS_WORDS) for name in ("asked", "passing", "hanging")),
         *((name, np.uint64, _COUNTS_WORDS) for name in ("pulling", "left")),
         *((name, np.uint32) for name in ("n_free", "barrier")),
-        *((name, np.uint32) for name in ("phase", "asked_turn", "turn", "rounds", "n_lost", "unused_too")),
-        *((name, np.uint64) for name in ("edges", "rest")),
+        ("handed", FOREST_HANDED),
     ]
 )
 """struct ForestCounters of ``forest.cuh``."""

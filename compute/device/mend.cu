@@ -29,19 +29,20 @@
 // Updates that a thread has under way at a time, in a large batch.
 constexpr u32 TOGETHER = 4;
 
-enum Phase : u32 { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH, END };
+enum Phase : u32 { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH };
 
 // What may be marked; the benchmark has the names.
-enum Mark : u32 { BEGUN, CLASSIFIED, SETTLED, TAKEN, PUSHED, LISTED, CLEARED, TOLD, N_MARKS };
+enum Mark : u32 { BEGUN, LOOKED, CLASSIFIED, SETTLED, TAKEN, PUSHED, LISTED, CLEARED, TOLD, N_MARKS };
 
 struct Mending : Pushing<false> {
     const State& in;
-    const Place whole;  // this thread's among all that have the job
+    const Alone<PathHanded> alone;
     u32 n_lost = 0;
     u32 phase = CLASSIFY, stamp;
 
     __device__ __forceinline__ Mending(const State& out, const State& in, const PathJob& job, const Place& place)
-        : Pushing(out, job, place), in(in), whole(place), stamp(job.stamp + 1)
+        : Pushing(out, job, place), in(in),
+          alone{place, &job.counters->handed, &job.counters->barrier}, stamp(job.stamp + 1)
     {
     }
 
@@ -55,14 +56,12 @@ struct Mending : Pushing<false> {
     __device__ __forceinline__ void run()
     {
         mark(BEGUN);
-        const bool begins_alone = whole.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_sources <= ALONE_ROWS;
-        if (begins_alone) {
-            if (whole.is_in_first_block()) place = place_among(0, 1);
-            else come_in();
-        }
+        if (place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_sources <= ALONE_ROWS)
+            go_on(alone.begin(place, state(CLASSIFY)));
         if (phase == END) return;
-        work();
-        if (is_alone()) let_go();
+        if (is_few() && !changes_anything()) report_nothing();
+        else work();
+        alone.let_go(place);
     }
 
     __device__ __forceinline__ void work()
@@ -105,46 +104,61 @@ struct Mending : Pushing<false> {
 
     // -- one block for all ---------------------------------------------------------------------------------------
 
-    __device__ __forceinline__ bool is_alone() const { return place.n_blocks < whole.n_blocks; }
+    __device__ __forceinline__ PathHanded state(Phase now) const
+    {
+        return {now, turn, rounds, n_lost, slice, stamp, edges};
+    }
+
+    __device__ __forceinline__ void go_on(const PathHanded& from)
+    {
+        phase = from.phase;
+        turn = from.turn;
+        rounds = from.rounds;
+        n_lost = from.n_lost;
+        slice = from.slice;
+        stamp = from.stamp;
+        edges = from.edges;
+    }
 
     // Where the first block is alone and these rows are too many for it: all go on from here, in this phase.
     __device__ __forceinline__ void share(Phase now, const Counts& rows)
     {
-        if (!is_alone() || n_pieces(rows) <= ALONE_ROWS) return;
-        if (place.thread == 0) {
-            PathCounters& shared = *job.counters;
-            shared.phase = now;
-            shared.turn = turn;
-            shared.rounds = rounds;
-            shared.n_lost = n_lost;
-            shared.slice = slice;
-            shared.stamp = stamp;
-            shared.edges = edges;
+        if (alone.is_alone(place) && n_pieces(rows) > ALONE_ROWS) alone.call_others(place, state(now));
+    }
+
+    // -- nothing to do -------------------------------------------------------------------------------------------
+
+    // Whether one block has the job, no more than an update a thread, and nothing else.
+    __device__ __forceinline__ bool is_few() const
+    {
+        return place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= place.n_threads && !job.n_sources;
+    }
+
+    // Whether any update takes support, or offers what is better. Most batches of few do not: then two accesses, one
+    // after the other, are all that it takes, and nothing was counted or written.
+    __device__ __forceinline__ bool changes_anything()
+    {
+        bool changes = false;
+        if (place.thread < job.n_updates) {
+            const u8 outcome = load_constant(job.outcomes + place.thread);
+            const u64 key = load_constant(job.keys + place.thread);
+            const float weight = weight_of_update(place.thread);
+            if (may_worsen(outcome) || may_improve(outcome)) {
+                const u64 from = load_word(job, source(key)), to = load_word(job, destination(key));
+                const u32 bits = offered(value_bits(from), weight);
+                changes = may_improve(outcome) && is_better(bits, value_bits(to));
+                if (may_worsen(outcome)) changes = changes || takes_support(outcome, key, to, bits);
+            }
         }
-        place = whole;
-        barrier();
+        changes = __syncthreads_or(changes);
+        mark(LOOKED);
+        return changes;
     }
 
-    // The others wait until there is something for them.
-    __device__ __forceinline__ void come_in()
+    __device__ __forceinline__ void report_nothing()
     {
-        barrier();
-        const PathCounters& shared = *job.counters;
-        phase = load_cached(&shared.phase);
-        turn = load_cached(&shared.turn);
-        rounds = load_cached(&shared.rounds);
-        n_lost = load_cached(&shared.n_lost);
-        slice = load_cached(&shared.slice);
-        stamp = load_cached(&shared.stamp);
-        edges = load_cached(&shared.edges);
-    }
-
-    // There was nothing for them.
-    __device__ __forceinline__ void let_go()
-    {
-        if (place.thread == 0) job.counters->phase = END;
-        place = whole;
-        barrier();
+        if (place.thread == 0) tell_all(job, 0, 0, 0, 0, stamp + 1, 0);
+        mark(TOLD);
     }
 
     // -- queues --------------------------------------------------------------------------------------------------
@@ -224,13 +238,24 @@ struct Mending : Pushing<false> {
 
     // -- 1. classify ---------------------------------------------------------------------------------------------
 
-    // Whether an update that was applied took its head's support away; its head's word was ``word``.
-    __device__ __forceinline__ bool takes_support(u32 update, u8 outcome, u64 key, u64 word)
+    // Whether an update that was applied took its head's support away; its head's word was ``word``, and ``now`` is what
+    // the edge offers, if it is there.
+    __device__ __forceinline__ static bool takes_support(u8 outcome, u64 key, u64 word, u32 now)
     {
-        if (parent_of(word) != source(key) || value_bits(word) == NOTHING) return false;
-        if (outcome == DELETED) return true;
-        const u32 now = offered(value_bits(load_word(job, source(key))), weight_of_update(update));
-        return now != value_bits(word) && !is_better(now, value_bits(word));
+        if (!is_child(key, word)) return false;
+        return outcome == DELETED || (now != value_bits(word) && !is_better(now, value_bits(word)));
+    }
+
+    // Whether the head of an edge has its word from the tail.
+    __device__ __forceinline__ static bool is_child(u64 key, u64 word)
+    {
+        return parent_of(word) == source(key) && value_bits(word) != NOTHING;
+    }
+
+    // What an edge of the batch offers.
+    __device__ __forceinline__ u32 offered_by(u32 update, u64 key)
+    {
+        return offered(value_bits(load_word(job, source(key))), weight_of_update(update));
     }
 
     __device__ __forceinline__ float weight_of_update(u32 update)
@@ -286,9 +311,12 @@ struct Mending : Pushing<false> {
                 head[k] = destination(updates.key[k]);
                 word[k] = may_worsen(updates.outcome[k]) ? load_word(job, head[k]) : UNREACHED;
             }
-            for (u32 k = 0; k < TOGETHER; k++)
-                chosen[k] = may_worsen(updates.outcome[k])
-                    && takes_support(update_of(first, k), updates.outcome[k], updates.key[k], word[k]);
+            for (u32 k = 0; k < TOGETHER; k++) {
+                const u64 key = updates.key[k];
+                chosen[k] = may_worsen(updates.outcome[k]) && is_child(key, word[k]);
+                if (!chosen[k] || updates.outcome[k] == DELETED) continue;
+                chosen[k] = takes_support(updates.outcome[k], key, word[k], offered_by(update_of(first, k), key));
+            }
 #pragma unroll 1
             for (u32 pair = 0; pair < 2; pair++) {
                 const bool those[2] = {pair ? chosen[2] : chosen[0], pair ? chosen[3] : chosen[1]};

@@ -14,30 +14,29 @@
 #include "alone.cuh"
 #include "forest.cuh"
 
-enum Phase : u32 { CLASSIFY, SETTLE, HANG, JOIN, HANG_JOINED, END };
+enum Phase : u32 { CLASSIFY, SETTLE, HANG, JOIN, HANG_JOINED };
 
 struct Mending : Foresting {
-    const Place whole;  // this thread's in the grid
+    const Alone<ForestHanded> alone;
     u32 n_lost = 0, n_left = 0;
     u64 n_moved = 0;
     u32 asked_turn = 0, turn = 0;  // of who is asked, and of what is hung
     u32 phase = CLASSIFY;
 
     __device__ __forceinline__ Mending(const State& out, const State& in, const ForestJob& job, const Place& place)
-        : Foresting(out, in, job, place), whole(place)
+        : Foresting(out, in, job, place), alone{place, &job.counters->handed, &job.counters->barrier}
     {
     }
 
     __device__ __forceinline__ void run()
     {
         const u32 n_new = job.n_vertices - job.n_before;
-        if (whole.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && n_new <= ALONE_UPDATES) {
-            if (whole.is_in_first_block()) place = place_among(0, 1);
-            else come_in();
-        }
+        if (place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && n_new <= ALONE_UPDATES)
+            go_on(alone.begin(place, state(CLASSIFY)));
         if (phase == END) return;
-        work();
-        if (is_alone()) let_go();
+        if (is_few() && !changes_anything()) report_nothing();
+        else work();
+        alone.let_go(place);
     }
 
     __device__ __forceinline__ void work()
@@ -65,45 +64,57 @@ struct Mending : Foresting {
 
     // -- one block for all ---------------------------------------------------------------------------------------
 
-    __device__ __forceinline__ bool is_alone() const { return place.n_blocks < whole.n_blocks; }
+    __device__ __forceinline__ ForestHanded state(Phase now) const
+    {
+        return {now, asked_turn, turn, rounds, n_lost, 0, edges, n_moved};
+    }
+
+    __device__ __forceinline__ void go_on(const ForestHanded& from)
+    {
+        phase = from.phase;
+        asked_turn = from.asked_turn;
+        turn = from.turn;
+        rounds = from.rounds;
+        n_lost = from.n_lost;
+        edges = from.edges;
+        n_moved = from.n_moved;
+    }
 
     // Where the first block is alone and so much is too much for it: all go on from here, in this phase.
     __device__ __forceinline__ void share(Phase now, u64 amount)
     {
-        if (!is_alone() || amount <= ALONE_ROWS) return;
-        if (place.thread == 0) {
-            ForestCounters& shared = *job.counters;
-            shared.phase = now;
-            shared.asked_turn = asked_turn;
-            shared.turn = turn;
-            shared.rounds = rounds;
-            shared.n_lost = n_lost;
-            shared.edges = edges;
+        if (alone.is_alone(place) && amount > ALONE_ROWS) alone.call_others(place, state(now));
+    }
+
+    // -- nothing to do -------------------------------------------------------------------------------------------
+
+    // Whether one block has the job, no more than an update a thread, and nothing else.
+    __device__ __forceinline__ bool is_few() const
+    {
+        return place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= place.n_threads
+            && job.n_before == job.n_vertices;
+    }
+
+    // Whether any update cuts a tree, or joins two. Most batches of few do not: then two accesses, one after the other,
+    // are all that it takes, and nothing was counted or written.
+    __device__ __forceinline__ bool changes_anything()
+    {
+        bool changes = false;
+        if (place.thread < job.n_updates) {
+            const u8 outcome = load_constant(job.outcomes + place.thread);
+            const u64 key = load_constant(job.keys + place.thread);
+            if (outcome == INSERTED || outcome == DELETED) {
+                const Node from = load_node(source(key)), to = load_node(destination(key));
+                changes = outcome == DELETED ? to.parent == source(key) || from.parent == destination(key)
+                                             : from.handle != to.handle;
+            }
         }
-        place = whole;
-        barrier();
+        return __syncthreads_or(changes);
     }
 
-    // The others wait until there is something for them.
-    __device__ __forceinline__ void come_in()
+    __device__ __forceinline__ void report_nothing()
     {
-        barrier();
-        const ForestCounters& shared = *job.counters;
-        phase = load_cached(&shared.phase);
-        asked_turn = load_cached(&shared.asked_turn);
-        turn = load_cached(&shared.turn);
-        rounds = load_cached(&shared.rounds);
-        n_lost = load_cached(&shared.n_lost);
-        edges = load_cached(&shared.edges);
-        if (phase == HANG_JOINED) n_moved = load_cached(&shared.moved);
-    }
-
-    // There was nothing for them.
-    __device__ __forceinline__ void let_go()
-    {
-        if (place.thread == 0) job.counters->phase = END;
-        place = whole;
-        barrier();
+        if (place.thread == 0) tell_all(0, 0, 0);
     }
 
     // -- sets of vertices ----------------------------------------------------------------------------------------

@@ -38,16 +38,21 @@ PATH_JOB: Final = np.dtype(
 )
 """struct PathJob of ``paths.cuh``."""
 
+PATH_HANDED: Final = np.dtype(
+    [
+        *((name, np.uint32) for name in ("phase", "turn", "rounds", "n_lost", "slice", "stamp")),
+        ("edges", np.uint64),
+    ]
+)
+"""struct PathHanded of ``paths.cuh``."""
+
 PATH_COUNTERS: Final = np.dtype(
     [
         *((name, np.uint64) for name in ("logged", "lost")),
         *((name, np.uint64, 4 * n) for name, n in (("outgoing", 3), ("asked", 3), ("pulling", 1))),
         ("found", np.uint64, 3),
-        *(
-            (name, np.uint32)
-            for name in ("barrier", "phase", "turn", "rounds", "n_lost", "slice", "stamp", "unused")
-        ),
-        ("edges", np.uint64),
+        *((name, np.uint32) for name in ("barrier", "unused")),
+        ("handed", PATH_HANDED),
     ]
 )
 """struct PathCounters of ``paths.cuh``."""

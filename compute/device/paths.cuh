@@ -29,7 +29,13 @@ __device__ __forceinline__ bool is_better(u32 bits, u32 than)
     return bits != NOTHING && (than == NOTHING || better(decode(bits), decode(than)));
 }
 
-// Of a run; zero between runs, all but the barrier and where blocks went on.
+// What blocks that join a run must know: mend.cu.
+struct PathHanded {
+    u32 phase, turn, rounds, n_lost, slice, stamp;
+    u64 edges;
+};
+
+// Of a run; zero between runs, all but the barrier and what was handed over.
 struct __align__(16) PathCounters {
     u64 logged;          // vertices in the log; while words are spread, those put aside
     u64 lost;
@@ -38,9 +44,8 @@ struct __align__(16) PathCounters {
     Counts pulling;      // rows of lost vertices, to take the best from
     u64 found[3];        // vertices that a pulled level reached, or a step's sample has; by level or step
     u32 barrier;         // of the grid; never reset
-    // Where all blocks go on that the first one worked for: mend.cu.
-    u32 phase, turn, rounds, n_lost, slice, stamp, unused;
-    u64 edges;
+    u32 unused;
+    PathHanded handed;
 };
 
 // What kernels work in, and one run; passed to kernels by value.

@@ -72,6 +72,7 @@ struct Thread {
 struct Block {
     Dim index;
     unsigned number, alive, at_barrier, at_grid;
+    bool any;  // at __syncthreads_or
     const void* part;  // the word of the barrier at which it waits with a part of the grid
     std::vector<Thread> threads;
     std::vector<uint32_t> warp_alive;
@@ -479,6 +480,7 @@ inline void start_block(unsigned number) {
     block.index = {number % launch.grid.x, number / launch.grid.x % launch.grid.y, number / launch.grid.x / launch.grid.y};
     block.alive = n;
     block.at_barrier = block.at_grid = 0;
+    block.any = false;
     block.part = nullptr;
     block.dynamic = new_shared(block, launch.dynamic_bytes);
     block.stacks = take_stacks(n);
@@ -701,6 +703,16 @@ inline float __int_as_float(int u) { return __uint_as_float(static_cast<unsigned
 #define EMULATED_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 inline void __syncthreads(EMULATED_PLACE) { emulator::block_barrier(file, line); }
+inline int __syncthreads_or(int predicate, EMULATED_PLACE) {
+    emulator::Block& block = *emulator::machine.current->block;
+    if (predicate) block.any = true;
+    emulator::block_barrier(file, line);
+    const bool any = block.any;
+    emulator::block_barrier(file, line);
+    block.any = false;  // by all of them, before any may set it again
+    emulator::block_barrier(file, line);
+    return any;
+}
 inline void __syncwarp(unsigned mask = ~0u, EMULATED_PLACE) {
     emulator::collective(emulator::Wait::SYNCWARP, mask, 0, 0, 32, file, line);
 }

@@ -55,6 +55,13 @@ extern "C" __global__ void ranks(u32* counter, u32* rank) {
     rank[blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd(counter, 1u);
 }
 
+// Whether any thread of the block has each of these values, one after the other.
+extern "C" __global__ void any_of_block(const u32* values, u32* out) {
+    for (u32 k = 0; k < 4; k++)
+        out[(blockIdx.x * 4 + k) * blockDim.x + threadIdx.x] =
+            __syncthreads_or(values[blockIdx.x * blockDim.x + threadIdx.x] == k);
+}
+
 extern "C" __global__ void by_grid(u32* counts, u32* seen) {
     atomicAdd(&counts[0], 1u);
     emulator::grid_barrier();
