@@ -13,6 +13,7 @@ when each part of a kernel ended, from marks that it sets behind the list of cha
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -236,9 +237,8 @@ def orders(bench: Any, batches: list[int], repeats: int, budget: Budget) -> list
 def phases(
     bench: Any, kinds: Iterable[type[PathProgram]], batches: list[int], repeats: int, budget: Budget
 ) -> list[Row]:
-    """Microseconds on the device until each part had ended, from the first thread's first step on; means.
-
-    Of runs that did not give up, first after a batch.
+    """Microseconds on the device until each part had ended, from the first thread's first step on; means
+    over the runs that came there, first after a batch (NaN: none did).
     """
     with _marks():
         marked = {kind.kind: bench.runs_of(kind) for kind in kinds}
@@ -263,8 +263,9 @@ def phases(
                 bench.apply(undone)
                 for each in splits.values():
                     each.whole()
+        names = ("total us", "rounds", "written", *(f"{name} us" for name in MARKS[1:]))
         rows += [
-            {"batch": n, "program": kind} | {name: mean(taken) for name, taken in values.items()}
+            {"batch": n, "program": kind} | {name: mean(values.get(name, [math.nan])) for name in names}
             for kind, values in found.items()
         ]
     return rows
