@@ -261,14 +261,19 @@ class Ingest:
         self._queue(prepared)
 
     def _decoded(self, step: Step) -> tuple[Sequence[Decoded], float] | None:
-        """The decoded records of a step, and the seconds that it took, once their schemas can be had, and the memory
-        for what is bad of them; None: stopped before.
+        """The decoded records of a step, and the seconds that it took, once their schemas can be had, and the
+        memory for what is bad of them; None: stopped before.
 
         While that is waited for nothing is read, and whoever looks is told so.
         """
         return self._within_memory(lambda: self._decoded_once_known(step), step, "decoding")
 
     def _decoded_once_known(self, step: Step) -> tuple[Sequence[Decoded], float] | None:
+        """As ``_decoded``, once their schemas can be had.
+
+        Raises:
+            MemoryError: there is none for what is bad of them.
+        """
         waits_since: float | None = None
         backoff = Backoff()
         try:
