@@ -174,7 +174,7 @@ def test_scalars_are_counted_by_threads_as_by_one() -> None:
 
 @pytest.mark.parametrize("crowded", [False, True], ids=["room", "no-room"])
 def test_wide_levels_of_a_push_leave_the_same_words_for_any_number_of_threads(crowded: bool) -> None:
-    """A shortcut brings thousands nearer, whose heads have several parents to choose from: the first to come is it.
+    """A shortcut brings thousands nearer, whose heads have several parents to choose from: the first one is it.
 
     Where more edges improve than there is room for, they are pushed one by one, which leaves the same, too.
     """

@@ -1,7 +1,7 @@
 """A wide level of a push where all edges offer alike, read by all threads.
 
 Who is on the level is read in pieces drawn from a cursor. That writes no words: edges that improve their heads as
-things stand are kept, piece by piece. One thread then takes them in the order of the pieces, if they still improve.
+things stand are kept, piece by piece. One thread then takes them in the order of the pieces, where they still do.
 So words, queue and log are those of a push by one thread, whoever read what. The edges that are kept are few, and
 their heads are asked for before their turn.
 
