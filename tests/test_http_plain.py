@@ -115,19 +115,19 @@ def test_answers_are_those_that_h11_writes(shared: tuple[Engine, ServerLink], pa
 
 def test_who_waits_is_told_why_the_connection_ends(tmp_path: Path) -> None:
     made = engine("int")
-    with serving(made, tmp_path, LIMITS, http=[HTTP], tokens=["sesame-open"]) as link:
-        with (
-            contextlib.closing(Browser(link)) as browser,
-            Client(link.addresses[0], token="sesame-open") as client,
-        ):
-            its = {"Authorization": "Bearer sesame-open"}
-            assert browser.ask("GET", "/v1/programs", headers=its)[0] == 200
-            offsets = json.dumps(
-                {topic: {p: n + 1 for p, n in parts.items()} for topic, parts in client.stats().offsets.items()}
-            ).replace(" ", "")
-            browser.request("GET", f"/v1/wait?min_offsets={offsets}&timeout_ms=50000", headers=its)
-            until(lambda: link.waiting == 1)
-            link.renew_access(["another-token"])
-            response = browser.getresponse()
-            assert response.status == 401 and response.headers["Connection"] == "close"
-            assert json.loads(response.read())["code"] == "unauthorized"
+    with (
+        serving(made, tmp_path, LIMITS, http=[HTTP], tokens=["sesame-open"]) as link,
+        contextlib.closing(Browser(link)) as browser,
+        Client(link.addresses[0], token="sesame-open") as client,
+    ):
+        its = {"Authorization": "Bearer sesame-open"}
+        assert browser.ask("GET", "/v1/programs", headers=its)[0] == 200
+        offsets = json.dumps(
+            {topic: {p: n + 1 for p, n in parts.items()} for topic, parts in client.stats().offsets.items()}
+        ).replace(" ", "")
+        browser.request("GET", f"/v1/wait?min_offsets={offsets}&timeout_ms=50000", headers=its)
+        until(lambda: link.waiting == 1)
+        link.renew_access(["another-token"])
+        response = browser.getresponse()
+        assert response.status == 401 and response.headers["Connection"] == "close"
+        assert json.loads(response.read())["code"] == "unauthorized"
