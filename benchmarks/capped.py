@@ -10,6 +10,8 @@ alone, on all cores. The table is written as it comes, and to ``--json`` after e
     python benchmarks/capped.py --scale 22 [--shares 0.5 0.25 0.1] [--batches 1 10000 1000000] [--json FILE]
 
 ``share``: of the memory that all rows take; 1: nothing is limited. ``on host``: the share of stored edges there.
+``policy``: which rows are there (``--policies cost hash`` runs each share with either); it needs some hundred
+epochs to learn from what programs read: ``--batches 1000 --repeats 300``.
 ``x device``, ``x host``: times of that without a limit, and of the host alone. ``in place MB``: what a run read of
 the host's rows over the bus, as kernels count it; ``up MB``, beside ``apply``: what the batch took to the device.
 ``stream``: how many times as long it takes to bring the rows of the host to the device once a round by the copy
@@ -29,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -53,12 +56,23 @@ from graphtide.gpma.device.card import find_card
 from graphtide.gpma.edges import EdgeBatch
 from graphtide.ops.metrics import Metrics
 from graphtide.partition.graph import Graph, GraphChange, NoMemory
+from graphtide.partition.policies import POLICIES
 
 WARM_UP = 1
+STARTS_MAX = 3
 APPLY = "apply"
 WEIGHTED = {"sssp"}
-WIDTHS = {"share": 7, "on host": 7, "batch": 8, "program": 10, "ms": 9, "x device": 8, "x host": 8, "stream": 7}
-WIDTHS |= {"whole": 7, "in place MB": 11, "stream MB": 9, "whole MB": 9, "up MB": 7, "rounds": 6, "over": 4}
+WIDTHS = {"share": 7, "policy": 6, "on host": 7, "batch": 8, "program": 10, "ms": 9, "x device": 8, "x host": 8}
+WIDTHS |= {
+    "stream": 7,
+    "whole": 7,
+    "in place MB": 11,
+    "stream MB": 9,
+    "whole MB": 9,
+    "up MB": 7,
+    "rounds": 6,
+    "over": 4,
+}
 WIDTHS |= {"moved": 9, "home": 4, "wrong": 5}
 MEGA = 1e6
 WORK_BYTES = 1 << 30
@@ -95,10 +109,17 @@ class Measured:
     """A graph with its programs, as the daemon has them, and what epochs of it took."""
 
     def __init__(
-        self, stream: Stream, names: list[str], share: float | None, limit: int | None, table: Table
+        self,
+        stream: Stream,
+        names: list[str],
+        share: float | None,
+        limit: int | None,
+        table: Table,
+        policy: str = "cost",
     ) -> None:
         """``share``: None: the host alone. ``limit``: bytes of the device; None: all there are."""
         self.stream, self.table, self.share, self.limit = stream, table, share, limit
+        self.config = PartitionConfig.model_validate({"policy": policy})
         self.card = None if share is None else find_card()
         if self.card is not None:
             self.card.limit(limit)
@@ -111,7 +132,7 @@ class Measured:
         self.moves: Rebalancing | None = None
         seconds, _ = clocked(lambda: self._load(len(names)))
         if self.card is not None:
-            self.moves = Rebalancing(self.graph, StorageGate(), self.room, metrics, PartitionConfig())
+            self.moves = Rebalancing(self.graph, StorageGate(), self.room, metrics, self.config)
         self.traffic = Traffic(self.graph, metrics)
         self.engine = Engine(
             self.graph,
@@ -136,7 +157,7 @@ class Measured:
         if (room := self.room()) is None:
             self.graph.load(loaded, n)
             return
-        rebalancing.load(self.graph, loaded, n, None, room, PartitionConfig().policy, n_programs)
+        rebalancing.load(self.graph, loaded, n, None, room, self.config.policy, n_programs)
 
     def told(self, name: str, seconds: float) -> None:
         """Where the rows are, and what there is of the device's memory."""
@@ -160,7 +181,7 @@ class Measured:
     def run(self, sizes: list[int], repeats: int, device: Times, host: Times, wanted: dict[str, Any]) -> None:
         """``device``, ``host``: times to compare with; ``wanted``: results, where they are known."""
         kept: dict[str, Runs] = {}
-        for _ in range(WARM_UP + repeats):
+        for _ in range(WARM_UP + min(repeats, STARTS_MAX)):
             self._note(kept, self.engine.start())
         if self.card is not None and self.on_host > 0:
             self.card.limit(None)  # its buffers are nobody's
@@ -238,6 +259,8 @@ class Measured:
             seconds, run = median(noted.seconds[WARM_UP:]), noted.last
             self.times[n, name] = seconds
             row: Row = {"share": "(host)" if self.share is None else self.share, "on host": self.on_host}
+            if self.card is not None:
+                row["policy"] = self.config.policy
             row |= {"batch": n, "program": name, "ms": 1e3 * seconds, "moved": moved}
             for column, others in (("x device", device), ("x host", host)):
                 if (n, name) in others:
@@ -306,6 +329,7 @@ def run(
     *,
     on_host_alone: bool = True,
     reckoned: bool = False,
+    policies: Sequence[str] = ("cost",),
 ) -> list[Row]:
     """Measure, show and write rows as they come, and return them."""
     table = Table(path, {"machine": machine(), "scale": scale}, WIDTHS)
@@ -315,9 +339,11 @@ def run(
     wanted: dict[str, Any] = {}
     need = Need.reckoned(stream, len(names)) if reckoned else None
     on_device = sorted(shares if reckoned else {1.0, *shares}, reverse=True)
-    for share in [*([None] if on_host_alone else []), *on_device]:
+    whole: list[tuple[float | None, str]] = [(None, policies[0])] if on_host_alone else []
+    whole += [(share, policy) for share in on_device for policy in (policies[:1] if share == 1 else policies)]
+    for share, policy in whole:
         limit = None if share in (None, 1.0) or need is None else need.limit(share)
-        measured = Measured(stream, names, share, limit, table)
+        measured = Measured(stream, names, share, limit, table, policy)
         try:
             measured.run(sizes, repeats, device, host, wanted)
             if share is None:
@@ -339,7 +365,8 @@ def main() -> None:
     parser.add_argument("--shares", type=float, nargs="+", default=[0.5, 0.25, 0.1])
     parser.add_argument("--programs", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 10_000, 1_000_000])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=["cost"])
+    parser.add_argument("--repeats", type=int, default=3, help="of batches; starts: three at most")
     parser.add_argument(
         "--no-host", action="store_true", help="leave out the host alone, and what is held against it"
     )
@@ -355,6 +382,7 @@ def main() -> None:
         given.json,
         on_host_alone=not given.no_host,
         reckoned=given.reckoned,
+        policies=given.policies,
     )
 
 

@@ -21,6 +21,7 @@ import argparse
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ class Edges:
             yield EdgeBatch(keys, ops)
             gone = drawn
 
-    @property
+    @cached_property
     def arcs(self) -> Keys:
         """What is loaded: ascending, both directions where they mean the same."""
         return distinct(self.keys if self.directed else np.concatenate([self.keys, transpose(self.keys)]))

@@ -52,6 +52,7 @@ from .engine.standing import Standing
 from .engine.steering import Steering
 from .engine.storage import Storage
 from .engine.topology import EngineTopology
+from .engine.vertex_memory import require_vertices
 from .engine.window import CountWindow, TimeWindow, Window
 from .errors import (
     CheckpointError,
@@ -527,6 +528,7 @@ class Service:
         self.index.restore(checkpoint.part("index"), edges.get("dead"))
         edge_list = EdgeList(edges["keys"], edges.get("weights"))
         n_vertices = checkpoint.facts["n_vertices"]
+        require_vertices(self.graph, programs, n_vertices)  # the graph asks for its edges
         if (room := self._room()) is None:
             self.graph.load(edge_list, n_vertices, edges.get("dead"))
         else:
@@ -547,6 +549,8 @@ class Service:
             try:
                 program.restore(checkpoint.state_of(program), self.graph)
                 require_publishable(program, self.graph.n_vertices)
+            except MemoryError:  # to start over would take more
+                raise
             except Exception as error:  # of an older version, say: the graph is what counts
                 log.warning("program %s: its saved state is of no use and it starts over: %s", program.id, error)
             else:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +163,17 @@ class Daemon:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+    def killed_somewhere(self, place: str, write: Callable[[], None], within_s: float = 8.0) -> None:
+        """Start it, and write until it has been killed at a failpoint (``name:count``), or by us after a while."""
+        print(f"killed at {place}")
+        self.start(kill_at=place, ready_s=None)
+        assert self.process is not None
+        deadline = time.monotonic() + within_s
+        while self.process.poll() is None and time.monotonic() < deadline:
+            write()
+            time.sleep(0.05)
+        self.kill()
 
     def log_tail(self, lines: int = 40) -> str:
         """The last lines that the daemon wrote."""

@@ -172,6 +172,33 @@ def test_scalars_are_counted_by_threads_as_by_one() -> None:
     many.check()
 
 
+@pytest.mark.parametrize("crowded", [False, True], ids=["room", "no-room"])
+def test_wide_levels_of_a_push_leave_the_same_words_for_any_number_of_threads(crowded: bool) -> None:
+    """A shortcut brings thousands nearer, whose heads have several parents to choose from: the first one is it.
+
+    Where more edges improve than there is room for, they are pushed one by one, which leaves the same, too.
+    """
+    rng = np.random.default_rng(3)
+    near, far = np.arange(5, 3_005), np.arange(3_005, 9_005)
+    chain = [(v, v + 1) for v in range(4)]
+    fans = [(4, v) for v in near.tolist()]
+    crossing = [(int(u), int(v)) for v in far for u in rng.choice(near, 4, replace=False)]
+    extra = [(u, int(v)) for u in near[:40].tolist() for v in far[:2_000]] if crowded else []
+    words = []
+    for threads in (1, 2, 5):
+        run = Run(directed=True, threads=threads)
+        run.step(inserts(chain + fans + crossing + extra, 9_005))
+        if crowded:
+            loss = run.program._loss
+            run.program._loss = loss._replace(offers=loss.offers[:9_005])
+        assert run.step(inserts([(0, 4)], 9_005)).iterations > 2
+        run.check()
+        run.step(deletes([(0, 4)], 9_005))
+        run.check()
+        words.append(run.program.state()["word"].copy())
+    assert all(np.array_equal(word, words[0]) for word in words[1:])
+
+
 def test_scalars_need_nothing_of_a_checkpoint() -> None:
     """States have the words alone, as those of before there were scalars; the first change goes on from there."""
     run = Run(directed=False)

@@ -21,6 +21,10 @@ def test_rows_leave_a_limited_device(
     try:
         benchmark = importlib.import_module("capped")
         rows = benchmark.run(8, [0.5, 0.1], names, [1, 20], 1, path)
+        policies = ["hash", "cost"]
+        by_policy = benchmark.run(
+            8, [0.5], ["bfs"], [20], 1, None, on_host_alone=False, reckoned=True, policies=policies
+        )
     finally:
         for name in ("capped", "device_remote", "device_graph"):
             sys.modules.pop(name, None)
@@ -32,5 +36,6 @@ def test_rows_leave_a_limited_device(
     )
     assert [row["wrong"] for row in rows if "wrong" in row] == [0] * len(names) * 3
     assert not any(row.get("home") for row in rows), "programs stay on the device"
+    assert [row["policy"] for row in by_policy if row["program"] == "bfs" and row["batch"]] == policies
     assert json.loads(path.read_text())["rows"] == json.loads(json.dumps(rows))
     assert emulated_cupy.get_default_memory_pool().get_limit() == 0

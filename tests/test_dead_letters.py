@@ -252,3 +252,18 @@ def test_letters_wait_for_the_broker_over_a_restart_of_ours(
     second.close()
     sources = [headers["graphtide-source"] for _, _, headers in delivered(kafka, topic)]
     assert set(sources) == {b"edges/3/%d" % i for i in range(4)}
+
+
+def test_few_bytes_of_letters_are_in_memory_on_their_way_to_a_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many wait in the files."""
+    sent: list[int] = []
+    monkeypatch.setattr(dead_letters_kafka, "_SEND_BYTES", 10_000)
+    monkeypatch.setattr(KafkaDeadLetters, "_deliver", lambda self, payloads: sent.append(sum(map(len, payloads))))
+    with KafkaDeadLetters("127.0.0.1:1", "dead", tmp_path) as letters:
+        letters.write([letter(i, bytes(4000)) for i in range(30)])
+        until(lambda: sum(sent) > 30 * 4000)
+        letters.write([letter(30, bytes(40_000))])
+        until(lambda: sent[-1] > 40_000)
+    assert len(sent) > 10 and max(sent[:-1]) < 10_000 + 5000

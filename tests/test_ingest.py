@@ -471,6 +471,30 @@ class Scarce:
         return in_memory(name, size, dtype)
 
 
+def test_records_that_find_no_memory_to_be_decoded_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    script, told, waits = Script([(range(1000), range(0))], 10**6), list[str](), list[str | None]()
+    script.ingest.memory_refused = told.append
+    script.ingest.memory_granted = lambda: told.append("")
+    decode_all, moment = script.ingest.decoder.decode_all, script.moment
+
+    def scarce(records: Any) -> Any:
+        if len(told) < 3:
+            raise MemoryError("none is left for bad rows")
+        return decode_all(records)
+
+    def meanwhile() -> None:
+        if told and told[-1]:
+            waits.append(script.ingest.waiting)
+        moment()
+
+    monkeypatch.setattr(script.ingest.decoder, "decode_all", scarce)
+    script.ingest.stop = _Moments(meanwhile)
+    script.run()
+    assert told == ["decoding: none is left for bad rows"] * 3 + [""]
+    assert "decoding: none is left for bad rows" in waits and script.ingest.waiting is None
+    assert script.index.n_vertices == 1000
+
+
 @pytest.mark.parametrize("vertices_max", [10**6, 4000], ids=["together", "each alone"])
 @pytest.mark.parametrize("granted", [0, 1, 2])
 def test_ids_that_find_no_memory_wait_for_it_and_whoever_looks_is_told(granted: int, vertices_max: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Mapping
 from contextlib import closing
@@ -204,14 +203,7 @@ def test_wherever_it_is_killed_the_rows_are_the_naive_ones(
         with Daemon(tmp_path, settings) as daemon:
             for _ in range(30 if run_long else 2):
                 place, count = str(rng.choice(PLACES)), int(rng.integers(1, 6 if run_long else 2))
-                print(f"killed at {place}:{count}")
-                daemon.start(kill_at=f"{place}:{count}", ready_s=None)
-                assert daemon.process is not None
-                deadline = time.monotonic() + 8
-                while daemon.process.poll() is None and time.monotonic() < deadline:
-                    write()
-                    time.sleep(0.05)
-                daemon.kill()
+                daemon.killed_somewhere(f"{place}:{count}", write)
             daemon.start()
             naive = Naive()
             for one in written[0] + written[1]:

@@ -25,14 +25,16 @@ from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.engine.vertex_memory import require_vertices
 from graphtide.daemon.errors import TimedOut, Unavailable
 from graphtide.daemon.health import Health
+from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import DenseBatch
 from graphtide.daemon.ingest.prepared import Prepared, PreparedQueue
 from graphtide.daemon.memory import BUDGET, GROWTH, INDEX, READ_INTERVAL_S, MemoryGuard, budget_bytes
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.spool_format import SpoolWriter
-from graphtide.daemon.records.stream import Partition
+from graphtide.daemon.records.stream import Partition, RawRecord
 from graphtide.daemon.serve.shared_memory import allocate_within
+from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore, folder_of, read_checkpoint
 from graphtide.daemon.state.checkpointer import Buffers
 from graphtide.gpma.edges import EdgeBatch, EdgeList, pack
 from graphtide.gpma.host.snapshot import ASKED_EVERY, PIECE_EDGES
@@ -500,3 +502,37 @@ def test_what_the_index_waits_for_is_the_state_of_growth_until_both_have_it(syst
     assert guard.waits_for == GROWTH
     guard.granted(INDEX)
     assert guard.waits_for is None
+
+
+def test_bad_rows_ask_for_the_memory_of_their_letters(system: System) -> None:
+    """A few bytes each, of many records, come to a multiple of these."""
+    system.write("proc/self/cgroup", "0::/a\n")
+    src = np.arange(2000)
+    value = encode_msgpack(src, src, weights=np.full(src.size, -1.0, np.float32))
+    records = [RawRecord(P, i, i + 1, value, "msgpack", 0, None, ()) for i in range(10)]
+    decoder = Decoder(memory=system.memory)
+    system.group("a", GIB, GIB)
+    assert len(decoder.decode(records[0]).bad) == src.size  # too little to ask
+    with pytest.raises(MemoryError, match="the control group a has 0 left"):
+        decoder.decode_all(records)
+    system.group("a", GIB, 0)
+    assert sum(len(item.bad) for item in decoder.decode_all(records)) == 10 * src.size
+
+
+def test_a_checkpoint_is_not_read_without_memory_for_its_arrays(system: System, tmp_path: Path) -> None:
+    """And is not taken for damaged: an older one would say something else."""
+    system.write("proc/self/cgroup", "0::/a\n")
+    array = np.arange(1 << 20)
+    checkpoint = Checkpoint((1, 2), {}, {}, {}, {}, {"graph/keys": array})
+    store = CheckpointStore(tmp_path / "checkpoints")
+    with contextlib.closing(store):
+        store.write(checkpoint)
+        folder = folder_of(store.path, checkpoint.epoch)
+        system.group("a", GIB, GIB)
+        with pytest.raises(
+            MemoryError, match=r"checkpoint-1-2.* cannot be read: .*the control group a has 0 left"
+        ):
+            read_checkpoint(folder, memory=system.memory)
+        system.group("a", GIB, 0)
+        read = read_checkpoint(folder, memory=system.memory)
+    assert np.array_equal(read.arrays["graph/keys"], array)

@@ -37,6 +37,7 @@ from graphtide.compute.paths import loss as path_loss
 from graphtide.compute.paths import mend as path_mend
 from graphtide.compute.paths import program as module
 from graphtide.compute.paths import search as path_search
+from graphtide.compute.paths import wide as path_wide
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.form import Functors
 from graphtide.compute.paths.mend import UNREACHED
@@ -452,8 +453,11 @@ def test_a_hub_is_deleted(name: str) -> None:
 @pytest.fixture
 def always_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All work that can be shared is, in small pieces, and steps of a push are small."""
-    for constant, value in (("_PARALLEL_MIN", 0), ("_PIECE", 2), ("_GATHERED", 3), ("_INNER", 5)):
+    for constant, value in (("_PARALLEL_MIN", 0), ("PIECE", 2), ("GATHERED", 3), ("_INNER", 5)):
         monkeypatch.setattr(path_loss, constant, value)
+    for constant, value in (("PIECE", 2), ("GATHERED", 3)):
+        monkeypatch.setattr(path_wide, constant, value)
+    monkeypatch.setattr(path_mend, "_WIDE", 1)
     for where in (path_mend, pieces):  # of the templates, and of who says how many pieces there are
         monkeypatch.setattr(where, "PIECE", 3)
     for constant, value in (

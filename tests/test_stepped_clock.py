@@ -114,3 +114,36 @@ def test_a_clock_that_is_stepped_loses_nothing_and_ends_no_edge(tmp_path: Path) 
         assert client.stats()["edges"] == PER_STEP - 1
         assert stepped.daemon.stop() == 0, stepped.daemon.log_tail()
         assert len([*read_dead_letters(tmp_path / "dead-letters")]) == stepped.bad
+
+
+def test_a_clock_stepped_back_sets_aside_what_it_takes_to_be_of_the_future(tmp_path: Path) -> None:
+    """Past ``max_future_skew``. What there is stays, and what was decided once comes again under a right clock."""
+    window = {"length": LENGTH, "allowed_lateness": 100.0, "max_future_skew": HOUR}
+    checkpoint = {"path": tmp_path / "checkpoints", "interval": 3600.0}
+    n = PER_STEP
+    with Stepped(tmp_path, window=window, checkpoint=checkpoint) as stepped, stepped.daemon.client() as client:
+
+        def known() -> list[bool]:
+            """Of the vertices of each step whether they are there."""
+            missing = {*client.get("components", np.arange(3 * n)).unknown}
+            return [missing.isdisjoint(range(begin, begin + n)) for begin in range(0, 3 * n, n)]
+
+        client.wait(stepped.write(range(n), at=0), timeout_ms=200_000)
+        step(tmp_path, -2 * HOUR)
+        client.wait(offsets := stepped.write(range(n, 2 * n), at=1), timeout_ms=200_000)
+        assert known() == [True, False, False]
+        for seconds in (-2 * HOUR, 0.0):  # restarts under the wrong clock, and under the right one
+            stepped.daemon.kill()
+            until(lambda: not stepped.daemon.answers())
+            step(tmp_path, seconds)
+            stepped.daemon.start()
+            client.wait(offsets, timeout_ms=200_000)
+            assert known() == [True, False, False]
+        client.wait(stepped.write(range(2 * n, 3 * n), at=2), timeout_ms=200_000)
+        assert known() == [True, False, True]
+        stats = client.stats()
+        assert stats["edges"] == 2 * (n - 1) and stats["window"]["expired"] == 0
+        assert stepped.daemon.stop() == 0, stepped.daemon.log_tail()
+    aside = {(bad.offset, bad.headers, bad.reason) for bad in read_dead_letters(tmp_path / "dead-letters")}
+    reasons = [reason for _, _, reason in aside]
+    assert {reason: reasons.count(reason) for reason in reasons} == {"malformed": 3, "in-future": n - 1}

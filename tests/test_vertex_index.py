@@ -251,6 +251,28 @@ def test_the_largest_table_is_a_limit_with_a_name(kind: Kind, monkeypatch: pytes
     assert restored.lookup(ids).tolist() == [*range(1920), NO_VERTEX]
 
 
+@pytest.mark.parametrize("first", [22_000, 27_000, 33_000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_large_batch_nearly_filled_is_copied_by_and_by(
+    kind: Kind, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else all of it would be copied with the small batch that finds no room."""
+    index, ids = VertexIndex.create(kind), column(many(kind, 60_000))
+    full = list[bool]()
+    real_make_room = id_table.GrowingTable._make_room
+
+    def make_room(self: id_table.GrowingTable) -> None:
+        full.append(self.table.is_full(self.counts))
+        real_make_room(self)
+
+    index.insert(ids[np.arange(first)])
+    monkeypatch.setattr(id_table.GrowingTable, "_make_room", make_room)
+    for start in range(first, 60_000, 100):
+        index.insert(ids[np.arange(start, min(start + 100, 60_000))])
+    assert not any(full)
+    assert index.lookup(ids).tolist() == [*range(60_000)]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_moves_and_copies_in_proportion_to_itself(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """By counters: what growing writes in one batch depends on the batch, not on what is there."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -178,14 +177,7 @@ def test_wherever_it_is_killed_the_window_is_the_naive_one(
     with kafka_client(KafkaProducer, kafka.bootstrap) as producer, Daemon(tmp_path, settings) as daemon:
         for _ in range(30 if run_long else 1):
             place, count = str(rng.choice(PLACES)), int(rng.integers(1, 6 if run_long else 2))
-            print(f"killed at {place}:{count}")
-            daemon.start(kill_at=f"{place}:{count}", ready_s=None)
-            assert daemon.process is not None
-            deadline = time.monotonic() + 8
-            while daemon.process.poll() is None and time.monotonic() < deadline:
-                write()
-                time.sleep(0.05)
-            daemon.kill()
+            daemon.killed_somewhere(f"{place}:{count}", write)
         daemon.start()
         naive = Naive(Settings(length=20_000, lateness=3_000, isolated=True))
         naive.step([(place, rows) for place, records in written.items() for rows in records], Decided(), 10**15)

@@ -19,7 +19,7 @@ import numba as nb
 import numpy as np
 
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices
-from ...gpma.intrinsics import uncounted, uncounted_inner
+from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted, uncounted_inner
 from ...gpma.rows import runs, runs_on
 from ...gpma.splice import spliced
 from .forest import Ints, lower_above, note_handle, rename, reroot, take_handle
@@ -28,6 +28,8 @@ _ONE = np.uint64(1)
 
 # Edges that a group of pieces reads before the next group's turn.
 TURN_EDGES = 32
+# So many cuts before its turn the rows of a vertex are asked for, and twice as many its entries.
+_AHEAD = 4
 
 # What a turn came to.
 _OPEN, _EXHAUSTED, _MERGED = 0, 1, 2
@@ -411,6 +413,32 @@ def _search_in_turn(forest, changes, search, pieces, out, in_, both, run, rest, 
     return survivor
 
 
+@_inline
+def _ask_for(forest, search, out, in_, both, children, i):  # type: ignore[no-untyped-def]
+    """Ask for what a cut soon needs, where cut i has its turn: its vertex's entries first, then its rows."""
+    v = np.int64(children[min(i + 2 * _AHEAD, children.size - 1)])
+    prefetch(search.mark, v)
+    prefetch(search.queue_next, v)
+    prefetch(forest.parent, v)
+    prefetch_to_read(out.degrees, v)
+    prefetch_to_read(out.row_leaf, v)
+    if both:
+        prefetch_to_read(in_.degrees, v)
+        prefetch_to_read(in_.row_leaf, v)
+    v = np.int64(children[min(i + _AHEAD, children.size - 1)])
+    _ask_for_row(out, v)
+    if both:
+        _ask_for_row(in_, v)
+
+
+@_inline
+def _ask_for_row(rows, v):  # type: ignore[no-untyped-def]
+    leaf = np.int64(rows.row_leaf[v])
+    prefetch_to_read(rows.counts, leaf)
+    for slot in range(0, 32, 8):
+        prefetch_to_read(rows.keys, (leaf << rows.leaf_shift) + slot)
+
+
 @_jit
 def settle(forest, changes, search, pieces, children, above, out, in_, both, run, work_max):  # type: ignore[no-untyped-def]
     """Cut links, find replacements for them, and split off what has none.
@@ -433,6 +461,7 @@ def settle(forest, changes, search, pieces, children, above, out, in_, both, run
         pieces.above[np.int64(search.rest[h])] = above[i]
     n = n_trees
     for i in range(children.size):
+        _ask_for(forest, search, out, in_, both, children, i)
         rest = np.int64(search.rest[forest.handle[children[i]]])
         pieces.root[n] = children[i]
         pieces.above[n] = above[i]

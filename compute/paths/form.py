@@ -16,6 +16,7 @@ from . import audit as path_audit
 from . import loss as path_loss
 from . import mend as path_kernels
 from . import search as path_search
+from . import wide as path_wide
 from .templates import Kernel, digest, inlined, specialise, step
 
 # What the steps call, each made of those before it.
@@ -194,9 +195,21 @@ def _mend_kernel(names: Mapping[str, Any], push: Callable[..., Any]) -> Kernel:
     own = {
         "settle": _settle_kernel(names),
         "relax": step(path_kernels.relax, names),
-        "push": step(push, names),
+        "push": step(push, {**names, "push_wide": _wide_kernel(names)}),
     }
     return specialise(path_kernels.mend, {**names, **own})
+
+
+def _wide_kernel(names: Mapping[str, Any]) -> Kernel:
+    own = {**names, "edges_read": step(path_loss.add_up, names)}
+    # Each may call those before it.
+    for name, made_of in (
+        ("publish_edges", path_wide.publish_kept),
+        ("read_level", path_wide.read_pieces),
+        ("take_edges", path_wide.take_kept),
+    ):
+        own[name] = step(made_of, own)
+    return step(path_wide.push_wide, own)
 
 
 def _settle_kernel(names: Mapping[str, Any]) -> Kernel:

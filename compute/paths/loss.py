@@ -42,13 +42,13 @@ _UNIT = np.float32(1)
 
 # How many vertices are worth sharing, and how many a thread takes at a time.
 _PARALLEL_MIN = 512
-_PIECE = 128
+PIECE = 128
 # Steps along parents of equal value in search of support, besides one for each in-edge.
 _STEPS = 32
 # Passes over the inner edges; what still changes in the last is pushed on along rows.
 _PASSES = 4
 # Found children are gathered per thread, so many at a time, before they are published.
-_GATHERED = 128
+GATHERED = 128
 # So many inner edges are listed of a piece at most, and there is room for lists of so many on the average.
 _INNER = 4096
 _LISTED = 8
@@ -81,7 +81,7 @@ relax_inner: Any = None
 ASKED = np.uint8(2)
 """In a vertex's role: it must be pushed on along its row."""
 
-NEXT_PIECE, FOUND_END, CHUNKS_END, INNER_END, LISTS_END, READ, _LINE = 0, 16, 32, 48, 64, 80, 16
+NEXT_PIECE, FOUND_END, CHUNKS_END, INNER_END, LISTS_END, READ, LINE = 0, 16, 32, 48, 64, 80, 16
 """What is where among the counters, each in a cache line: the next place in the queue; where what is found ends,
 of children and their chunks, of inner edges and their lists; and the edges that each thread has read."""
 
@@ -120,11 +120,11 @@ def new_loss(n: int, threads: int) -> Loss:
         np.empty(room, np.uint32),
         np.empty(room, np.uint64),
         # A chunk is full, or the last one of its piece.
-        np.empty((room // _GATHERED + room // _PIECE + 2, 4), np.int64),
+        np.empty((room // GATHERED + room // PIECE + 2, 4), np.int64),
         np.empty((inner, 2), np.uint64),
         np.empty((inner // _LISTED, 3), np.int64),
         np.empty((threads, _INNER, 2), np.uint64),
-        np.zeros(READ + _LINE * threads, np.int64),
+        np.zeros(READ + LINE * threads, np.int64),
     )
 
 
@@ -166,10 +166,10 @@ def survey(t, word, role, in_, loss, end):  # type: ignore[no-untyped-def]
     inner = loss.own[t]
     read = np.int64(0)
     while True:
-        piece_begin = fetch_add(cursor, NEXT_PIECE, np.int64(_PIECE))
+        piece_begin = fetch_add(cursor, NEXT_PIECE, np.int64(PIECE))
         if piece_begin >= end:
             break
-        piece_end = min(piece_begin + _PIECE, end)
+        piece_end = min(piece_begin + PIECE, end)
         n_inner = np.int64(0)
         ask_for_first_rows(word, in_, queue, piece_begin, piece_end)
         for k in range(piece_begin, piece_end):
@@ -220,7 +220,7 @@ def survey(t, word, role, in_, loss, end):  # type: ignore[no-untyped-def]
             n_inner = keep_better(word, inner, first_inner, n_inner, best)
         if n_inner:
             list_inner(role, loss, piece_begin, inner, n_inner)
-    loss.counters[READ + _LINE * t] += read
+    loss.counters[READ + LINE * t] += read
 
 
 @template
@@ -294,6 +294,9 @@ def decide(word, log, role, loss, head, tail, n_lost):  # type: ignore[no-untype
         if k + AHEAD < tail:
             prefetch(word, np.int64(queue[k + AHEAD]))
             prefetch(role, np.int64(queue[k + AHEAD]))
+            prefetch(log.listed, np.int64(queue[k + AHEAD]))
+            if adopted[k + AHEAD] != LOST:
+                prefetch(word, np.int64(adopted[k + AHEAD]))
         v = np.uint64(queue[k])
         own = word[v]
         if (own & LOW) == LOST:
@@ -323,11 +326,11 @@ def children(t, word, out, loss, begin, end, tail):  # type: ignore[no-untyped-d
     parents, cursor, gathered = loss.adopted, loss.counters, loss.own[t].reshape(-1)
     read = np.int64(0)
     while True:
-        piece_begin = fetch_add(cursor, NEXT_PIECE, np.int64(_PIECE))
+        piece_begin = fetch_add(cursor, NEXT_PIECE, np.int64(PIECE))
         if piece_begin >= end:
             break
-        piece = (piece_begin - begin) // _PIECE
-        piece_end = min(piece_begin + _PIECE, end)
+        piece = (piece_begin - begin) // PIECE
+        piece_end = min(piece_begin + PIECE, end)
         n_found = np.int64(0)
         n_gathered = np.int64(0)
         ask_for_first_rows(word, out, parents, piece_begin, piece_end)
@@ -341,13 +344,13 @@ def children(t, word, out, loss, begin, end, tail):  # type: ignore[no-untyped-d
                     if (word[v] & LOW) == u:
                         gathered[n_gathered] = v
                         n_gathered += 1
-                        if n_gathered == _GATHERED:
+                        if n_gathered == GATHERED:
                             publish_chunk(loss, gathered, n_gathered, piece, tail)
                             n_found += n_gathered
                             n_gathered = np.int64(0)
         publish_chunk(loss, gathered, n_gathered, piece, tail)
         loss.chunks[piece, 3] = n_found + n_gathered
-    loss.counters[READ + _LINE * t] += read
+    loss.counters[READ + LINE * t] += read
 
 
 @template
@@ -384,7 +387,7 @@ def in_order(loss, n_pieces, tail):  # type: ignore[no-untyped-def]
 def add_up(counters):  # type: ignore[no-untyped-def]
     """The edges that all threads have read."""
     total = np.int64(0)
-    for place in range(READ, counters.size, _LINE):
+    for place in range(READ, counters.size, LINE):
         total += counters[place]
     return total
 
@@ -405,7 +408,7 @@ def children_all(word, out, loss, begin, end, tail, crew):  # type: ignore[no-un
         share(crew, find_children, (word, out, loss, begin, end, tail))
     new_tail = tail + cursor[FOUND_END]
     if new_tail <= loss.queue.size:
-        append_in_order(loss, (end - begin + _PIECE - 1) // _PIECE, tail)
+        append_in_order(loss, (end - begin + PIECE - 1) // PIECE, tail)
     return new_tail
 
 
@@ -414,10 +417,10 @@ def take_pieces(t, word, role, loss, n_lost):  # type: ignore[no-untyped-def]
     """Lost vertices, in pieces drawn from the cursor, take what they were offered."""
     queue, offers = loss.queue, loss.offers
     while True:
-        begin = fetch_add(loss.counters, NEXT_PIECE, np.int64(_PIECE))
+        begin = fetch_add(loss.counters, NEXT_PIECE, np.int64(PIECE))
         if begin >= n_lost:
             break
-        for k in range(begin, min(begin + _PIECE, n_lost)):
+        for k in range(begin, min(begin + PIECE, n_lost)):
             best = offers[k]
             word[queue[k]] = best
             if best != UNREACHED:

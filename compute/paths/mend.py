@@ -40,7 +40,11 @@ PARENT = np.uint8(1)
 AHEAD = 16
 """How many vertices before its turn a row is asked for."""
 
-_DISORDER = "a vertex was queued twice: a better value makes a worse offer in this program"
+DISORDER = "a vertex was queued twice: a better value makes a worse offer in this program"
+"""Why a push by levels cannot go on."""
+
+# So many vertices of a level are worth reading by all threads.
+_WIDE = 512
 
 # What ``specialise`` puts in place: the program's functors, and whether it reads weights.
 WEIGHTED = False
@@ -50,6 +54,7 @@ encode: Any = None
 decode: Any = None
 settle: Any = None
 push: Any = None
+push_wide: Any = None
 places: Any = None
 in_range: Any = None
 in_pieces: Any = None
@@ -428,14 +433,15 @@ def relax(word, log, role, sources, source_word, improving, improving_weights, e
 
 @template
 @spliced
-def push_by_level(word, log, role, entries, size, out, queue, large):  # type: ignore[no-untyped-def]
+def push_by_level(word, log, role, entries, size, out, queue, large, loss, crew):  # type: ignore[no-untyped-def]
     """Push on what improved, all edges offering alike: (0, edges read, levels).
 
     The ``entries`` become a heap; one whose vertex has improved since is stale and skipped. A queued vertex is
     one level below the vertex that improved it, so nothing taken later can improve it again: each is queued once.
-    ``queue``: uint32[>= n]; ``large`` is for ``push_by_value``.
+    Vertices of one value, queued ones first, are a level, which ``loss.adopted`` names; a wide one is read by all
+    threads (``wide.py``). ``queue``: uint32[>= n]; ``large`` is for ``push_by_value``.
     """
-    keys, degrees = out.keys, out.degrees
+    keys, degrees, level = out.keys, out.degrees, loss.adopted
     edges = np.int64(0)
     levels = np.int64(0)
     last = NOTHING
@@ -444,44 +450,60 @@ def push_by_level(word, log, role, entries, size, out, queue, large):  # type: i
     for k in range(size):
         heap_push(entries, k, entries[k])
     while size > 0 or head < tail:
-        if head < tail and (size == 0 or not precedes(entries[0] >> HALF, word[queue[head]] >> HALF)):
-            u = np.uint64(queue[head])
+        value = word[queue[head]] >> HALF if head < tail else entries[0] >> HALF
+        if size > 0 and precedes(entries[0] >> HALF, value):
+            value = entries[0] >> HALF
+        n = np.int64(0)
+        while head < tail and n < level.size and word[queue[head]] >> HALF == value:
+            level[n] = queue[head]
+            n += 1
             head += 1
-        else:
-            entry = entries[0]
+        while size > 0 and n < level.size and entries[0] >> HALF == value:
+            u = entries[0] & LOW
             size -= 1
             heap_sink(entries, size, entries[size])
-            u = entry & LOW
-            if word[u] >> HALF != entry >> HALF:
-                continue
-        value = word[u] >> HALF
+            if word[u] >> HALF == value:
+                level[n] = u
+                n += 1
+        if n == 0:
+            continue
         if value != last:
             last = value
             levels += 1
         bits = offer(value, _UNIT)
         if bits == NOTHING:
             continue
-        edges += np.int64(degrees[u])
-        for slot, stop in runs(out, u):
-            for i in range(slot, stop):
-                v = keys[i] & LOW
-                if improves(bits, word[v]):
-                    if tail == queue.size:
-                        raise RuntimeError(_DISORDER)
-                    write(word, log, v, (bits << HALF) | u)
-                    role[u] = PARENT
-                    queue[tail] = v
-                    tail += 1
+        if n >= _WIDE:
+            end, read = push_wide(word, log, role, out, loss, n, bits, queue, tail, crew)
+            edges += read
+            if end >= 0:
+                tail = end
+                continue
+        ask_for_first_rows(word, out, level, np.int64(0), n)
+        for k in range(n):
+            ask_for_rows(word, out, level, k, n)
+            u = np.uint64(level[k])
+            edges += np.int64(degrees[u])
+            for slot, stop in runs(out, u):
+                for i in range(slot, stop):
+                    v = keys[i] & LOW
+                    if improves(bits, word[v]):
+                        if tail == queue.size:
+                            raise RuntimeError(DISORDER)
+                        write(word, log, v, (bits << HALF) | u)
+                        role[u] = PARENT
+                        queue[tail] = v
+                        tail += 1
     return np.int64(0), edges, levels
 
 
 @template
 @spliced
-def push_by_value(word, log, role, entries, size, out, queue, large):  # type: ignore[no-untyped-def]
+def push_by_value(word, log, role, entries, size, out, queue, large, loss, crew):  # type: ignore[no-untyped-def]
     """Push on what improved, best value first: (entries left over, edges read, vertices pushed).
 
     All ``entries`` at hand become a heap; when they are more than ``large``, or might not fit, they are left there
-    for ``spread``. ``queue`` is for ``push_by_level``.
+    for ``spread``. ``queue``, ``loss`` and ``crew`` are for ``push_by_level``.
     An entry whose vertex has improved since is stale and skipped, so that each vertex is pushed once unless
     offers improve on their own tails.
     """
@@ -559,5 +581,5 @@ def mend(  # type: ignore[no-untyped-def]
         if n_lost < 0:
             return n_lost, np.int64(0), edges, np.int64(0)
     size = relax(word, log, role, sources, source_word, improving, improving_weights, entries, size)
-    left, read, rounds = push(word, log, role, entries, size, out, queue, large)
+    left, read, rounds = push(word, log, role, entries, size, out, queue, large, loss, crew)
     return n_lost, left, edges + read, rounds

@@ -39,6 +39,8 @@ CLOSE_SECONDS_MAX = 5.0
 """How long ``close`` waits for letters to be sent; what is under way is broken off then."""
 
 _SEND_AT_ONCE = 100
+_SEND_BYTES = 16 << 20
+"""So many letters are in memory on their way, and so many bytes of them, or one that is larger."""
 _ACKNOWLEDGE_S = 30.0
 _BLOCK_S = 10.0
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
@@ -128,7 +130,7 @@ class KafkaDeadLetters(FileDeadLetters):
     def _send_some(self) -> bool:
         """Send the oldest letters that wait, and return once they are acknowledged; False when none do.
 
-        1. Read up to a hundred letters behind those that are done.
+        1. Read up to a hundred letters, and not many bytes, behind those that are done.
         2. Send them, and wait for every answer.
         3. Put what is refused for its size aside, synced.
         4. Only now count them as done; a segment that is done is deleted, the one in use is closed first.
@@ -139,10 +141,11 @@ class KafkaDeadLetters(FileDeadLetters):
         for segment in segments(self.path, SEGMENT):
             with self._lock:  # asked before reading: only a segment that was closed by then was read to its end
                 in_use = self._writer is not None and self._writer.path == segment
-            batch = []
+            batch, n_bytes = list[tuple[int, bytes]](), 0
             for stop, payload in letters(segment, self._read.get(segment, 0)):
                 batch.append((stop, payload))
-                if len(batch) == _SEND_AT_ONCE:
+                n_bytes += len(payload)
+                if len(batch) == _SEND_AT_ONCE or n_bytes >= _SEND_BYTES:
                     break
             if batch:
                 self._deliver([payload for _, payload in batch])

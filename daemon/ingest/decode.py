@@ -20,6 +20,7 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
+from ...gpma.memory import Memory
 from ...partition.weights import WeightDomain
 from ..records.barrier import barrier_id
 from ..records.encodings import (
@@ -63,7 +64,7 @@ from .decode_text import (
 from .letters import bad_lines, bad_row, bad_value, room_of
 from .named_columns import NamedColumns
 from .registry import Registry, RegistryAway
-from .sift import Sifted, bad_parts
+from .sift import LettersMemory, Sifted, bad_parts
 
 if TYPE_CHECKING:  # compiled, and few need it
     from .row_keys import KeyHash
@@ -93,6 +94,7 @@ class Decoder:
         registry: Registry | None = None,
         compacted: bool = False,
         keyed: KeyHash | None = None,
+        memory: Memory | None = None,
     ) -> None:
         """``csv_columns``: the columns of CSV that has no header lines, by our names; ``default_encoding``: of
         records that name none; ``columns``: what producers call them in JSON, header lines and captured tables;
@@ -100,6 +102,7 @@ class Decoder:
         ``compiled_from``: from so many bytes of lines on it pays to load the compiled parser; ``registry``: has
         the schemas of records that name theirs; ``compacted``: topics are, so that of changes of tables a
         tombstone may be all that is left. ``keyed``: the key of a record stands for its edge, and is hashed so.
+        ``memory``: who is asked for that of bad rows; None: the system's.
 
         Raises:
             ValueError: an encoding, a column or the delimiter is none.
@@ -127,6 +130,7 @@ class Decoder:
                 raise ValueError(f"csv_columns: {bad.detail}") from None
             self._fixed_layout = layout if columns is None else replace(layout, op_values=columns.op_values)
         self._layouts: dict[Partition, LineLayout | Bad] = {}
+        self._letters = LettersMemory(memory)
 
     @property
     def lookups(self) -> Mapping[str, int]:
@@ -310,7 +314,7 @@ class Decoder:
             letters: list[BadRecord] = []
             for row, bad in joined.bad_by_record(lines).items():
                 text = (some[row].value or b"")[len(header) :]
-                letters += bad_lines(some[row], text, bad, room_of(some[row]))
+                letters += bad_lines(some[row], text, bad, room_of(some[row], self._letters))
             yield self._finished(some, lines.blocks, letters)
 
     def _header(self, encoding: str, record: RawRecord) -> tuple[bytes | None, int]:
@@ -388,7 +392,7 @@ class Decoder:
     def _whole(self, record: RawRecord, sifted: Sifted) -> Decoded:
         bad: list[BadRecord] = []
         if sifted.refused:
-            bad = [bad_row(record, 0, part) for part in bad_parts(sifted.refused, room_of(record))]
+            bad = [bad_row(record, 0, part) for part in bad_parts(sifted.refused, room_of(record, self._letters))]
         if sifted.block is None:
             return Decoded(record, None, bad)
         block, dropped = finish(sifted.block, self._rules)
@@ -397,7 +401,7 @@ class Decoder:
     def _lines(self, record: RawRecord, value: bytes, lines: Lines) -> Decoded:
         bad: list[BadRecord] = []
         if lines.bad or lines.parts:
-            bad = bad_lines(record, value, lines, room_of(record))
+            bad = bad_lines(record, value, lines, room_of(record, self._letters))
         if not lines.blocks:
             return Decoded(record, None, bad)
         block, dropped = finish(concatenate(lines.blocks), self._rules)

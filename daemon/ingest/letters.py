@@ -9,16 +9,16 @@ from ..records.encodings import ROW
 from ..records.stream import BadRecord, RawRecord
 from .decode_columns import Bad, Reason
 from .decode_text import Lines
-from .sift import ROWS_APART_MAX, BadPart, Room, bad_parts
+from .sift import ROWS_APART_MAX, BadPart, LettersMemory, Room, bad_parts
 
 _LETTER_BYTES = 200
 """About what a letter has besides its record's bytes, key and headers, and the reason in words."""
 
 
-def room_of(record: RawRecord) -> Room:
-    """How much the letters of this record may come to."""
+def room_of(record: RawRecord, memory: LettersMemory) -> Room:
+    """How much the letters of this record may come to. ``memory``: who is asked for it."""
     own = len(record.key or b"") + sum(len(name) + len(value) for name, value in record.headers)
-    return Room(len(record.value or b"") + own, own + _LETTER_BYTES)
+    return Room(len(record.value or b"") + own, own + _LETTER_BYTES, memory)
 
 
 def bad_lines(record: RawRecord, value: bytes, lines: Lines, room: Room) -> list[BadRecord]:

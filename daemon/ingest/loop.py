@@ -261,10 +261,18 @@ class Ingest:
         self._queue(prepared)
 
     def _decoded(self, step: Step) -> tuple[Sequence[Decoded], float] | None:
-        """The decoded records of a step, and the seconds that it took, once their schemas can be had; None:
-        stopped before.
+        """The decoded records of a step, and the seconds that it took, once their schemas can be had, and the
+        memory for what is bad of them; None: stopped before.
 
-        While a registry is waited for nothing is read, and whoever looks is told so.
+        While that is waited for nothing is read, and whoever looks is told so.
+        """
+        return self._within_memory(lambda: self._decoded_once_known(step), step, "decoding")
+
+    def _decoded_once_known(self, step: Step) -> tuple[Sequence[Decoded], float] | None:
+        """As ``_decoded``, once their schemas can be had.
+
+        Raises:
+            MemoryError: there is none for what is bad of them.
         """
         waits_since: float | None = None
         backoff = Backoff()
@@ -320,26 +328,26 @@ class Ingest:
         finally:
             self._held = None
 
-    def _within_memory(self, dense: Callable[[], _T], step: Step) -> _T | None:
-        """What gives the records of a step dense ids, as soon as the vertex index finds memory for them; None:
-        stopped before.
+    def _within_memory(self, work: Callable[[], _T], step: Step, whose: str = "the vertex index") -> _T | None:
+        """What decodes the records of a step, or gives them dense ids, as soon as it finds memory for them; None:
+        stopped before. ``whose``: who asks, in words.
 
         While they wait nothing is read, and whoever looks is told so. Some new ids may have got their vertices
         already, and keep them: so nothing is queued meanwhile, which would make these part of an epoch before
         theirs. Nor does a dense id change hands, since what else of the step has its own is not queued yet.
 
         Raises:
-            IdSpaceFull: as ``dense`` does.
+            IdSpaceFull: as ``work`` does.
         """
         waits_since: float | None = None
         try:
             while True:
                 try:
-                    return dense()
+                    return work()
                 except MemoryError as error:
                     if waits_since is None:
                         waits_since = self.clock()
-                    why = f"the vertex index: {error}"
+                    why = f"{whose}: {error}"
                     self.memory_refused(why)
                     self._show_held(why, self.clock() - waits_since, step)
                 if self.stop.wait(INDEX_PAUSE_S):

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from ...gpma.index.ids import IntColumn
+from ...gpma.memory import UNASKED_BYTES, Memory
 from ..records.stream import UpdateBlock
 from .decode_columns import Bad, BadRows, Rules
 
@@ -15,14 +16,40 @@ ROWS_APART_MAX = 32_768
 """So many bad rows of one record are set aside one by one at most; the others by reason, as many together."""
 APART_BYTES_MIN, APART_SHARE = 1 << 20, 2
 """What is set aside one by one of one record may come to so many bytes, and this many times the record."""
+OBJECT_BYTES = 500
+"""About what a letter takes in memory besides its row and the reason."""
+
+
+class LettersMemory:
+    """Asks for the memory of letters as they come to be: a few bytes of a record may make many letters.
+
+    A letter that is its whole record takes none to speak of.
+    """
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        """``memory``: who is asked; None: the system's."""
+        self._memory = memory or Memory()
+        self._unasked = 0
+
+    def take(self, n_bytes: int) -> None:
+        """One more letter of so many bytes.
+
+        Raises:
+            MemoryError: there is none for those that would follow.
+        """
+        self._unasked += n_bytes + OBJECT_BYTES
+        if self._unasked >= UNASKED_BYTES:
+            self._unasked = 0
+            self._memory.require(UNASKED_BYTES)
 
 
 class Room:
     """What is left for letters of one row, or one line, each of one record."""
 
-    def __init__(self, record_bytes: int, own_bytes: int) -> None:
+    def __init__(self, record_bytes: int, own_bytes: int, memory: LettersMemory | None = None) -> None:
         """``own_bytes``: what each letter has besides its row and the reason."""
         self._own_bytes = own_bytes
+        self._memory = memory or LettersMemory()
         self._bytes = APART_BYTES_MIN + APART_SHARE * record_bytes
         self._letters = ROWS_APART_MAX
 
@@ -32,8 +59,14 @@ class Room:
         return self._bytes > 0 and self._letters > 0
 
     def take(self, value: bytes, why: Bad) -> None:
-        """One more letter."""
-        self._bytes -= len(value) + len(why.detail) + self._own_bytes
+        """One more letter.
+
+        Raises:
+            MemoryError: see ``LettersMemory``.
+        """
+        n_bytes = len(value) + len(why.detail)
+        self._memory.take(n_bytes)
+        self._bytes -= n_bytes + self._own_bytes
         self._letters -= 1
 
 

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from ...compute.program import Program
 from ...compute.saved_scalars import named
+from ...gpma.memory import Memory
 from ..errors import CheckpointError, NotWritten
 from ..failpoints import point
 
@@ -359,11 +360,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return dict(json.loads(body))
 
 
-def read_checkpoint(folder: Path, advance: Callable[[float], None] = lambda share: None) -> Checkpoint:
-    """A checkpoint, all of whose checksums hold. ``advance`` as in ``CheckpointStore.newest_good``.
+def read_checkpoint(
+    folder: Path, advance: Callable[[float], None] = lambda share: None, memory: Memory | None = None
+) -> Checkpoint:
+    """A checkpoint, all of whose checksums hold. ``advance`` as in ``CheckpointStore.newest_good``;
+    ``memory``: who is asked before anything is read; None: the system's.
 
     Raises:
         OSError, ValueError, KeyError: it is damaged, or of a format that this version does not read.
+        MemoryError: there is not enough for its arrays.
     """
     manifest = read_manifest(folder)
     if manifest["format"] not in READABLE:
@@ -372,6 +377,11 @@ def read_checkpoint(folder: Path, advance: Callable[[float], None] = lambda shar
         raise (NewerFormat if newer else ValueError)(f"format {manifest['format']!r}; {known}")
     arrays = {}
     done, total = 0, sum(entry["bytes"] for entry in manifest["files"].values())
+
+    try:
+        (memory or Memory()).require(total)
+    except MemoryError as error:
+        raise MemoryError(f"the checkpoint {str(folder)!r} cannot be read: {error}") from error
 
     def read(size: int) -> None:
         nonlocal done

@@ -357,7 +357,7 @@ class PackedMemoryArray:
 
     def _find(self, keys: Keys) -> npt.NDArray[np.int64]:
         found = np.empty(keys.size, np.int64)
-        search.find_slots(self._contents.slots, column(keys, np.uint64), found)
+        search.find_slots(self._contents.slots, column(keys, np.uint64), found, self._crew)
         return found
 
     def _look_up(self, batch: EdgeBatch) -> tuple[Parts, tuple[int, ...]]:

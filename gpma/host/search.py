@@ -5,15 +5,19 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
+from ..atomics import fetch_add
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Vertices
 from ..intrinsics import inner, prefetch, uncounted, uncounted_inner
 from ..layout import LEAF_SHIFT, TOP_LEAVES, TOP_SHIFT
+from ..team import Crew, at_most, share
 from .arrays import Slots, Updates
 
 # Searches that run side by side, so that their cache misses overlap.
 LANES = 32
 # How many updates ahead a leaf is asked for.
 AHEAD = 24
+# Keys that a thread finds at a time, a multiple of LANES.
+_PIECE_FOUND = 256
 # Keys of one cache line.
 LINE = 8
 
@@ -154,13 +158,43 @@ def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, I
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def find_slots(slots: Slots, wanted: Keys, found: Offsets) -> None:
+def find_slots(slots: Slots, wanted: Keys, found: Offsets, crew: Crew) -> None:
     """found[i] = the slot of wanted[i], or -1; keys in any order."""
-    keys, counts = slots.keys, slots.counts
-    for i in range(wanted.size):
-        key = wanted[i]
-        leaf = find_leaf(slots, key)
-        base = leaf << LEAF_SHIFT
-        end = base + np.int64(counts[leaf])
-        slot = base + find_place(keys, base, end, key)
-        found[i] = slot if slot < end and keys[slot] == key else np.int64(-1)
+    cursor = np.zeros(1, np.int64)
+    share(at_most(crew, wanted.size // _PIECE_FOUND + 1), _find_pieces, (slots, wanted, found, cursor))
+
+
+@inner
+def _find_pieces(thread: Int, slots: Slots, wanted: Keys, found: Offsets, cursor: Offsets) -> None:
+    """Find keys in pieces drawn from the cursor, LANES of them side by side."""
+    heads, keys, counts = slots.heads, slots.keys, slots.counts
+    leaves, spans = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    while True:
+        first = fetch_add(cursor, 0, np.int64(_PIECE_FOUND))
+        if first >= wanted.size:
+            return
+        for begin in range(first, min(first + _PIECE_FOUND, wanted.size), LANES):
+            width: Int = np.int64(min(LANES, wanted.size - begin))
+            longest = np.int64(0)
+            for lane in range(width):
+                behind = slots.stretch_end < heads.size and heads[slots.stretch_end] <= wanted[begin + lane]
+                leaves[lane] = slots.stretch_end if behind else 0
+                spans[lane] = heads.size - slots.stretch_end if behind else slots.stretch_begin
+                longest = max(longest, spans[lane])
+            while longest > 1:
+                longest -= longest >> 1
+                for lane in range(width):
+                    half = spans[lane] >> 1
+                    above = heads[np.uintp(leaves[lane] + half)] <= wanted[begin + lane]
+                    leaves[lane] += half if above else 0
+                    spans[lane] -= half
+            for lane in range(width):
+                prefetch(counts, leaves[lane])
+                for line in range(0, 1 << LEAF_SHIFT, LINE):
+                    prefetch(keys, (leaves[lane] << LEAF_SHIFT) + line)
+            for lane in range(width):
+                key = wanted[begin + lane]
+                base = leaves[lane] << LEAF_SHIFT
+                end = base + np.int64(counts[leaves[lane]])
+                slot = base + find_place(keys, base, end, key)
+                found[begin + lane] = slot if slot < end and keys[slot] == key else np.int64(-1)

@@ -11,6 +11,7 @@ its id any more. An array that was replaced is never written again, but for an o
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -75,7 +76,7 @@ _PAGES_MIN = 4 << 20
 _AHEAD_NUMERATOR, _AHEAD_DENOMINATOR = 31, 32
 
 # A copy begins when this share of an array is in use, and goes on by so many items for each that comes: it is
-# done before the rest is used up.
+# done before the rest is used up. Where a large batch has used up most of that, it goes on by more.
 _COPY_NUMERATOR, _COPY_DENOMINATOR = 5, 8
 _COPIED_PER_ITEM = 4
 _COPIED_MIN = 1024
@@ -236,6 +237,10 @@ class IntTable(_Table):
         """There may be no room for one more id."""
         return int(counts[VERTICES]) >= self.external.size
 
+    def room(self, counts: Counts) -> float:
+        """How many more ids there is room for."""
+        return float(self.external.size - int(counts[VERTICES]))
+
     def begin_copy(self, allocate: Allocate, counts: Counts) -> _Copy:
         """A copy with more room, nothing in it yet."""
         return _IntCopy(self, allocate("external", _room(self.external.size), np.dtype(np.int64)))
@@ -321,6 +326,11 @@ class StringTable(_Table):
         if int(counts[VERTICES]) >= self.places.size:
             return True
         return int(counts[ARENA_USED]) + MAX_STRING_ID_BYTES > self.arena.size
+
+    def room(self, counts: Counts) -> float:
+        """About how many more ids there is room for, if they are as long as those that are there."""
+        rest, live = self.arena.size - int(counts[ARENA_USED]) - MAX_STRING_ID_BYTES, int(counts[ARENA_LIVE])
+        return min(self.places.size - int(counts[VERTICES]), rest * int(counts[IDS]) / max(live, 1))
 
     def begin_copy(self, allocate: Allocate, counts: Counts) -> _Copy:
         """A copy with more room, nothing in it yet. What may come until it takes over fits, too."""
@@ -584,8 +594,16 @@ class GrowingTable:
                     self._copy = table.begin_copy(self._allocate, self.counts)
                 return True
         ids_bytes = int(ids.offsets[-1] - ids.offsets[0]) if isinstance(ids, StringColumn) else 0
-        self._copy_on(max(len(ids) * _COPIED_PER_ITEM, _COPIED_MIN), ids_bytes * _COPIED_PER_ITEM)
+        each = self._copied_per_item
+        self._copy_on(max(len(ids) * each, _COPIED_MIN), ids_bytes * each)
         return did_more
+
+    @property
+    def _copied_per_item(self) -> int:
+        """How many ids are copied for each that comes: all of them by the time that there is no room left."""
+        copy, room = self._copy, self.table.room(self.counts)
+        left = self.n_vertices - (0 if copy is None else copy.done)
+        return max(_COPIED_PER_ITEM, 1 + math.ceil(left / max(room, 1)))
 
     def _copy_on(self, ids: int, ids_bytes: int) -> None:
         """Copy so much more of the ids into arrays with more room, which take over when they have all."""

@@ -18,6 +18,7 @@ from ..handlers import with_columns
 from ..serving import Reply, Serving
 from .answers import encode_answer, encode_entries, encode_error, encode_event, epoch_of
 from .files import File
+from .plain import read_request, write_answer
 from .routes import JSON, Asked, Head, Refused, check_origin, route, status_of
 
 HEAD_BYTES_MAX = 1 << 14
@@ -50,7 +51,8 @@ HEADERS = (
 class HttpConnection(Channel):
     """One client: requests in, answers out, within the limits of the socket.
 
-    Requests that come before the last one was answered wait their turn, unread.
+    Requests that come before the last one was answered wait their turn, unread. h11 reads all that are not
+    ``plain``, and writes their answers.
     """
 
     def __init__(self, serving: Serving, guest: Guest, hosts: frozenset[str] | None) -> None:
@@ -58,6 +60,8 @@ class HttpConnection(Channel):
         super().__init__(serving, guest)
         self._hosts = hosts
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._http_has_some = False  # of what came: the rest of it is h11's, too, until it has nothing left
+        self._is_plain = False
         self._asked: Asked | File | None = None
         self._verb = ""
         self._unparsed = bytearray()
@@ -85,14 +89,20 @@ class HttpConnection(Channel):
                     self._continuing = True
                     asyncio.get_running_loop().call_soon(self._answer_waiting)
                     break
+                if not self._http_has_some and self._unparsed and self._take_plain():
+                    continue
                 event = self._http.next_event()
                 if isinstance(event, h11.Request):
-                    self._take_head(event)
+                    self._verb = event.method.decode("latin-1")
+                    if event.http_version not in (b"1.0", b"1.1"):
+                        raise Refused(505, RequestError("this server speaks HTTP/1.1"))
+                    self._take_head(Head.of(event))
                 elif isinstance(event, h11.Data):
                     self._take_body(event.data)
                 elif isinstance(event, h11.EndOfMessage):
                     self._take_end()
                 elif event is h11.NEED_DATA and self._unparsed:
+                    self._http_has_some = True
                     self._http.receive_data(bytes(self._unparsed[:PARSED_BYTES]))
                     del self._unparsed[:PARSED_BYTES]
                 else:  # nothing more has come
@@ -108,7 +118,36 @@ class HttpConnection(Channel):
         if not self._busy:
             self._pause(self._continuing or self._getting_room is not None or not self._reads.is_set())
 
-    def _take_head(self, request: h11.Request) -> None:
+    def _take_plain(self) -> bool:
+        """Answer the request that comes next if all of it is there, and h11 is not needed for it."""
+        request = read_request(self._unparsed)
+        if request is None:
+            return False
+        head, body, size = request
+        try:
+            asked = self._routed(head)
+        except (Refused, Unauthorized):  # which ends the connection, and is said as h11 has read it
+            return False
+        if isinstance(asked, Asked) and (asked.is_stream or len(body) > self._limits.http_body_bytes_max):
+            return False
+        if body and not (isinstance(asked, Asked) and asked.in_body):
+            return False
+        del self._unparsed[:size]
+        self._active = time.monotonic()
+        self._is_plain, self._verb, self._asked = True, head.verb, asked
+        self._body += body
+        self._take_end()
+        return True
+
+    def _routed(self, head: Head) -> Asked | File:
+        check_origin(head, self._hosts)
+        asked = route(head)
+        if isinstance(asked, Asked):
+            self.token = head.token
+            self._serving.admission.check(self.token)
+        return asked
+
+    def _take_head(self, head: Head) -> None:
         """Decide by its head what becomes of a request, before its body has come.
 
         Raises:
@@ -116,15 +155,7 @@ class HttpConnection(Channel):
             Unauthorized: it presents no right token where one is asked for.
         """
         self._active = time.monotonic()
-        self._verb = request.method.decode("latin-1")
-        if request.http_version not in (b"1.0", b"1.1"):
-            raise Refused(505, RequestError("this server speaks HTTP/1.1"))
-        head = Head.of(request)
-        check_origin(head, self._hosts)
-        self._asked = route(head)
-        if isinstance(self._asked, Asked):
-            self.token = head.token
-            self._serving.admission.check(self.token)
+        self._asked = self._routed(head)
         length = int(head.headers.get("content-length", 0))
         self._check_length(length)
         if length > PIECE_BYTES:
@@ -241,13 +272,15 @@ class HttpConnection(Channel):
         self._respond(status_of(error), encode_error(error), headers=_more_headers(error))
 
     def _last_words(self, error: GraphtideError) -> bytes:
+        status = 408 if isinstance(error, TimedOut) else status_of(error)
+        if self._is_plain:  # and not answered yet
+            return self._answer_bytes(status, encode_error(error), JSON, [("Connection", "close")])
         if self._http.our_state is h11.SEND_BODY:  # a stream of events
             ended = encode_event("ended", None, {"error": error_to_wire(error)})
             return self._sent(h11.Data(data=ended)) + self._sent(h11.EndOfMessage())
         is_idle = self._http.our_state is h11.IDLE and self._http.their_state is h11.IDLE
         if (is_idle and self._has_answered) or self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return b""  # or it would be taken for the answer to the next request
-        status = 408 if isinstance(error, TimedOut) else status_of(error)
         return self._answer_bytes(status, encode_error(error), JSON, [("Connection", "close")])
 
     @property
@@ -282,8 +315,11 @@ class HttpConnection(Channel):
         if self._http.our_state is h11.SEND_BODY:
             self._write(self._sent(h11.EndOfMessage()))
         self._has_answered = True
-        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+        if self._is_plain:
+            self._asked, self._verb, self._busy, self._is_plain = None, "", False, False
+        elif self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
+            self._http_has_some = bool(self._http.trailing_data[0])
             self._asked, self._verb, self._busy = None, "", False
         else:  # a client that wants no further one, or cannot
             self._closing = True
@@ -293,6 +329,9 @@ class HttpConnection(Channel):
     def _answer_bytes(
         self, status: int, body: bytes, media_type: str, headers: Sequence[tuple[str, str]]
     ) -> bytes:
+        if self._is_plain:
+            only_head = self._verb == "HEAD"
+            return write_answer(status, (*HEADERS, *headers), media_type, body, only_head=only_head)
         described = [("Content-Type", media_type), ("Content-Length", str(len(body))), *headers]
         head = self._head(status, described)
         content = b"" if self._verb == "HEAD" else self._sent(h11.Data(data=body))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -169,6 +170,7 @@ def _since(method: str, head: Head) -> list[int] | None:
         raise Refused(400, error) from None
 
 
+@lru_cache(maxsize=64)
 def _is_own(host: str, names: frozenset[str]) -> bool:
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     name = name.removeprefix("[").removesuffix("]").lower().removesuffix(".")
