@@ -32,6 +32,7 @@ from graphtide.compute.homes import Homes
 from graphtide.daemon.serve.results import ProgramPublication, Publication, ResultsWriter
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, pack, sources
 from graphtide.gpma.index.vertex_index import VertexIndex
+from graphtide.partition import device_side
 from graphtide.partition.graph import Graph
 from graphtide.partition.placement import HOST
 
@@ -111,6 +112,7 @@ class Bench:
     def __init__(self, edges: Edges, *, follows: bool = False, share: float | None = None) -> None:
         """``share``: of the edges that the host has alone; None: it has all, and the device the same ones."""
         self.n = edges.n_vertices
+        device_side.warm_up(directed=True, weighted=True, in_edges=True, in_weights=True)
         self.graph = Graph(device=True, host_rows="all" if share is None else "owned")
         self.graph.load(
             EdgeList(cupy.asnumpy(edges.loaded), cupy.asnumpy(edges.weights(edges.loaded.size))), self.n
@@ -205,6 +207,7 @@ class Bench:
                 assert all(run.error is None and run.on_device for run in runs), runs
                 with timeline.on_host(ENGINE, "publish"):
                     self.publish({run.id: run.refresh.changed for run in runs if run.refresh is not None})
+            del change, runs  # what somebody holds of a batch is read from the device before the next
             timeline.settle()
         thread.join()
         assert self.graph.device_lost is None, self.graph.device_lost

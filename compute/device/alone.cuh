@@ -13,6 +13,11 @@
 #ifndef ALONE_ROWS
 #define ALONE_ROWS 32
 #endif
+// With up to so many updates it looks first whether they change anything: the fewer they are, the more often they do not,
+// and where they do the look was in vain.
+#ifndef LOOK_UPDATES
+#define LOOK_UPDATES 8
+#endif
 
 // The phase of a run in which there is nothing left to do.
 constexpr u32 END = 0xffffffffu;

@@ -128,10 +128,10 @@ struct Mending : Pushing<false> {
 
     // -- nothing to do -------------------------------------------------------------------------------------------
 
-    // Whether one block has the job, no more than an update a thread, and nothing else.
+    // Whether one block has the job, of a few updates and nothing else.
     __device__ __forceinline__ bool is_few() const
     {
-        return place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= place.n_threads && !job.n_sources;
+        return place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= LOOK_UPDATES && !job.n_sources;
     }
 
     // Whether any update takes support, or offers what is better. Most batches of few do not: then two accesses, one

@@ -88,10 +88,10 @@ struct Mending : Foresting {
 
     // -- nothing to do -------------------------------------------------------------------------------------------
 
-    // Whether one block has the job, no more than an update a thread, and nothing else.
+    // Whether one block has the job, of a few updates and nothing else.
     __device__ __forceinline__ bool is_few() const
     {
-        return place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= place.n_threads
+        return place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= LOOK_UPDATES
             && job.n_before == job.n_vertices;
     }
 
