@@ -328,6 +328,41 @@ def test_a_refresh_costs_no_more_than_solving_anew(scale: int, monkeypatch: pyte
         assert costs[0] <= min(costs[1:])
 
 
+def test_where_edits_cost_more_than_a_start_changes_of_that_size_start_over(
+    graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until some have; smaller ones do not. On a path, where half of a start is enough here."""
+    monkeypatch.setattr(pagerank, "PUSH_MIN", 0)
+    monkeypatch.setattr(pagerank, "DEAR", 0.5)
+    n = 6000
+    graph = new_graph(directed=False, edges=[(v, v + 1) for v in range(n - 1)], n=n)
+    graphs.append(graph)
+    program, anew = PageRank("p"), PageRank("anew")
+    program.start(graph)
+    rng = np.random.default_rng(5)
+
+    def cuts(size: int) -> Refresh:
+        """So many links go, and those that went before come back."""
+        nonlocal gone
+        there = np.setdiff1d(np.arange(n - 1), gone)
+        now = rng.choice(there, size, replace=False)
+        report = program.refresh(
+            graph, apply(graph, [(v, v + 1, 1) for v in gone] + [(v, v + 1, 0) for v in now], n)
+        )
+        check(program, graph, report)
+        gone = now
+        return report
+
+    gone = np.empty(0, np.int64)
+    first = cuts(500)
+    assert not first.started_over
+    assert first.edges_read > pagerank.DEAR * anew.start(graph).edges_read, "dear, or this test says nothing"
+    over = [cuts(250).started_over for _ in range(12)]
+    assert over[0], "no cheaper the second time"
+    assert not all(over), "it is tried again"
+    assert not cuts(10).started_over
+
+
 def test_overwritten_absent_and_repeated_edges_change_nothing(graphs: list[Graph]) -> None:
     graph = new_graph(edges=[(0, 1), (1, 2), (2, 0), (2, 1)])
     graphs.append(graph)

@@ -132,13 +132,17 @@ ROUGH_SHARE = 1 / 4
 # would gain little by it, and take the second core from others: a daemon at 10,000 updates a second used a fifth
 # more of them.
 PUSH_ALONE = 1 << 20
-# With more changes than this share of the edges, all is solved from scratch instead of being edited.
+# With more changes than this share of the edges, all is solved from scratch instead of being edited. Where editing
+# took so many times what a start from scratch took, as it may where a graph does not mix, with more than this part
+# of what was edited, too.
 EDIT_SHARE = 1 / 10
+DEAR, DEAR_PART = 1.25, 0.7
 # A change of more than this share of the edges is large, and the majorant is solved coarsely; after so many
 # changes that are not, it is solved closely.
 LARGE = 1 / 1000
 SMALLS = 8
-# What is remembered of what old estimates cost, after each time that they were not used: they get another chance.
+# What is remembered of what old estimates or edits cost, after each time that they were not used: they get another
+# chance.
 FORGET = 0.95
 # Fewer changes than this are edited on one thread.
 EDIT_ALONE = 1 << 14
@@ -234,6 +238,8 @@ class PageRank(RandomWalk):
         self._push_alone = PUSH_ALONE
         # What it cost last to solve everything (0: unknown): from no estimates, and from those before a change.
         self._cost = self._cost_kept = 0.0
+        # More changes than this share of the edges are not worth editing, as was seen.
+        self._edit_share = math.inf
         self._reset(0)
 
     def warm_up(self, graph: Graph) -> None:
@@ -254,7 +260,8 @@ class PageRank(RandomWalk):
         changes = len(arcs.inserted) + len(arcs.deleted)
         appeared = born(graph, change, self._n)
         self._add_vertices(graph.n_vertices, appeared)
-        if changes > EDIT_SHARE * graph.n_arcs + PUSH_MIN:
+        if changes > min(EDIT_SHARE, self._edit_share) * graph.n_arcs + PUSH_MIN:
+            self._edit_share /= FORGET
             return self._start_over(graph)
         if changes:
             self._suit_slack(graph, changes)
@@ -262,6 +269,9 @@ class PageRank(RandomWalk):
         self._remove_vertices(change.deleted_vertices)
         if changes or appeared.size or change.deleted_vertices.size:
             self._settle(graph, work)
+        if 0 < DEAR * self._cost < self._cost_of(graph, work):
+            dear = max(0, changes - PUSH_MIN) / max(1, graph.n_arcs)
+            self._edit_share = min(self._edit_share, DEAR_PART * dear)
         return self._report(work, whole=False)
 
     def _start_over(self, graph: Graph) -> Refresh:
