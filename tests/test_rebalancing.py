@@ -265,8 +265,8 @@ def test_soon_all_is_as_before(event: str, epochs: int, seed: int) -> None:
     """The bus is most of an epoch, so that it shows; half of the edges are on the device.
 
     Fifty epochs are enough for a drift, too, but for one in twenty, and for a slow bus, but for one in 150: there
-    the classes of rows that were read before it count for too long, and a second exchange puts right what the first
-    one made of them.
+    the classes of rows that were read before it count for too long, and a second exchange puts right what the
+    first one made of them.
     """
     rng = np.random.default_rng(seed)
     there = sides(0.5, seed=int(rng.integers(100)))
