@@ -204,7 +204,7 @@ def _wide_kernel(names: Mapping[str, Any]) -> Kernel:
     own = {**names, "edges_read": step(path_loss.add_up, names)}
     # Each may call those before it.
     for name, made_of in (
-        ("publish_edges", path_wide.publish_kept),
+        ("publish_chunk", path_loss.publish_found),
         ("read_level", path_wide.read_pieces),
         ("take_edges", path_wide.take_kept),
     ):

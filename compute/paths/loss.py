@@ -345,25 +345,25 @@ def children(t, word, out, loss, begin, end, tail):  # type: ignore[no-untyped-d
                         gathered[n_gathered] = v
                         n_gathered += 1
                         if n_gathered == GATHERED:
-                            publish_chunk(loss, gathered, n_gathered, piece, tail)
+                            publish_chunk(loss, parents, gathered, n_gathered, piece, tail)
                             n_found += n_gathered
                             n_gathered = np.int64(0)
-        publish_chunk(loss, gathered, n_gathered, piece, tail)
+        publish_chunk(loss, parents, gathered, n_gathered, piece, tail)
         loss.chunks[piece, 3] = n_found + n_gathered
     loss.counters[READ + LINE * t] += read
 
 
 @template
-def publish_found(loss, gathered, size, piece, tail):  # type: ignore[no-untyped-def]
-    """Append a chunk of children that a piece has found, as far as there is room."""
-    place = fetch_add(loss.counters, FOUND_END, size) if size else loss.adopted.size
-    if place + size <= loss.adopted.size - tail:
+def publish_found(loss, found, gathered, size, piece, tail):  # type: ignore[no-untyped-def]
+    """Append a chunk of what a piece has found to ``found``, from ``tail`` on, as far as there is room."""
+    place = fetch_add(loss.counters, FOUND_END, size) if size else found.size
+    if place + size <= found.size - tail:
         chunk = fetch_add(loss.counters, CHUNKS_END, np.int64(1))
         loss.chunks[chunk, 0] = piece
         loss.chunks[chunk, 1] = tail + place
         loss.chunks[chunk, 2] = size
         for k in range(size):
-            loss.adopted[tail + place + k] = gathered[k]
+            found[tail + place + k] = gathered[k]
 
 
 @template

@@ -31,7 +31,7 @@ write: Any = None
 ask_for_first_rows: Any = None
 ask_for_rows: Any = None
 edges_read: Any = None
-publish_edges: Any = None
+publish_chunk: Any = None
 read_level: Any = None
 take_edges: Any = None
 
@@ -41,7 +41,7 @@ take_edges: Any = None
 def read_pieces(t, word, out, loss, n, bits):  # type: ignore[no-untyped-def]
     """Keep the edges of ``adopted[:n]`` whose heads have less than ``bits``."""
     keys, degrees = out.keys, out.degrees
-    level, cursor, gathered = loss.adopted, loss.counters, loss.own[t].reshape(-1)
+    level, kept, cursor, gathered = loss.adopted, loss.offers, loss.counters, loss.own[t].reshape(-1)
     read = np.int64(0)
     while True:
         begin = fetch_add(cursor, NEXT_PIECE, np.int64(PIECE))
@@ -61,24 +61,10 @@ def read_pieces(t, word, out, loss, n, bits):  # type: ignore[no-untyped-def]
                         gathered[size] = (u << HALF) | v
                         size += 1
                         if size == GATHERED:
-                            publish_edges(loss, gathered, size, begin // PIECE)
+                            publish_chunk(loss, kept, gathered, size, begin // PIECE, np.int64(0))
                             size = np.int64(0)
-        if size:
-            publish_edges(loss, gathered, size, begin // PIECE)
+        publish_chunk(loss, kept, gathered, size, begin // PIECE, np.int64(0))
     loss.counters[READ + LINE * t] += read
-
-
-@template
-def publish_kept(loss, gathered, size, piece):  # type: ignore[no-untyped-def]
-    """Append a chunk of edges that a piece keeps, as far as there is room."""
-    place = fetch_add(loss.counters, FOUND_END, size)
-    if place + size <= loss.offers.size:
-        chunk = fetch_add(loss.counters, CHUNKS_END, np.int64(1))
-        loss.chunks[chunk, 0] = piece
-        loss.chunks[chunk, 1] = place
-        loss.chunks[chunk, 2] = size
-        for k in range(size):
-            loss.offers[place + k] = gathered[k]
 
 
 @template

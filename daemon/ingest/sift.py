@@ -46,10 +46,10 @@ class LettersMemory:
 class Room:
     """What is left for letters of one row, or one line, each of one record."""
 
-    def __init__(self, record_bytes: int, own_bytes: int, memory: LettersMemory | None = None) -> None:
+    def __init__(self, record_bytes: int, own_bytes: int, memory: LettersMemory) -> None:
         """``own_bytes``: what each letter has besides its row and the reason."""
         self._own_bytes = own_bytes
-        self._memory = memory or LettersMemory()
+        self._memory = memory
         self._bytes = APART_BYTES_MIN + APART_SHARE * record_bytes
         self._letters = ROWS_APART_MAX
 
