@@ -528,22 +528,30 @@ def test_a_card_that_fails_is_dropped_within_the_run(emulated_run_of: Callable[.
 
 
 def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) -> None:
-    from graphtide.compute.device.forest_runs import FOREST_COUNTERS, FOREST_HANDED, FOREST_JOB, NODE, TREE
+    from graphtide.compute.device.forest_runs import (
+        FOREST_COUNTERS,
+        FOREST_HANDED,
+        FOREST_JOB,
+        MEMBER,
+        MEMBERS,
+        NODE,
+        TREE,
+    )
 
     dtypes = {"ForestJob": FOREST_JOB, "ForestCounters": FOREST_COUNTERS, "ForestHanded": FOREST_HANDED}
-    dtypes |= {"Node": NODE, "Tree": TREE}
+    dtypes |= {"Node": NODE, "Tree": TREE, "Member": MEMBER, "Members": MEMBERS}
     for name, dtype in dtypes.items():
         assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
     assert differences(cupy, tmp_path, dtypes, "../../compute/device/forest.cuh") == {}
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("name", "architecture"), [("mend", ARCHITECTURES[0]), ("span", ARCHITECTURES[-1])])
+@pytest.mark.parametrize(("name", "architecture"), [("mend", ARCHITECTURES[0]), ("span", ARCHITECTURES[-1]), ("members", ARCHITECTURES[1])])
 def test_kernels_compile_without_warnings(nvrtc: object, name: str, architecture: str) -> None:
     from graphtide.compute.device.forest_runs import SOURCES
     from graphtide.gpma.device import module
 
-    assert set(SOURCES) == {"mend", "span"}
+    assert set(SOURCES) == {"mend", "span", "members"}
     file, macros, *_ = SOURCES[name]
     options = [*module.options(weighted=False), *macros, *AS_CUPY, f"-arch={architecture}"]
     code = module.source(Path(module.__file__).parents[2] / "compute" / "device" / file)

@@ -27,6 +27,19 @@ struct __align__(8) Tree {
 };
 static_assert(sizeof(Tree) == 8 && __is_trivially_copyable(Tree), "written in one access");
 
+// What the host keeps of a vertex and of the handle of the same number: members.cu.
+struct __align__(16) Member {
+    u32 next, prev;  // in a circle of those of the same tree
+    u32 size;        // of the tree of this number
+    u32 place;       // of this handle among those that are free; else NOBODY
+};
+static_assert(sizeof(Member) == 16 && __is_trivially_copyable(Member), "written in one access");
+
+// Where members.cu writes: [vertices].
+struct Members {
+    Member* members;
+};
+
 // What is in a pair of frontiers: of out-rows and of in-rows. ``out.lost`` counts vertices, with rows or without;
 // ``in.lost`` those of them that found a parent.
 struct PairCounts {

@@ -1,8 +1,8 @@
 """Runs of components on the device: their kernels, the arrays that they work in, and what they tell.
 
-``span.cu`` makes the forest from scratch, ``mend_forest.cu`` brings it up to date with a batch. Each run is one
-cooperative kernel, and waits for the device once. A refresh allocates nothing, unless there are more vertices or
-long rows than ever before.
+``span.cu`` makes the forest from scratch, and ``members.cu`` then lists of its trees' members; ``mend_forest.cu``
+brings the forest up to date with a batch. Each run is one cooperative kernel, and waits for the device once. A
+refresh allocates nothing, unless there are more vertices or long rows than ever before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...partition.device_side import DeviceSide
 from .fetch import Fetch
-from .kernels import Calls, Kernels, Source
+from .kernels import Calls, Kernels, RowParameters, Source
 
 Words = npt.NDArray[np.uint32]
 
@@ -27,6 +27,12 @@ NODE: Final = np.dtype([(name, np.uint32) for name in ("parent", "level", "handl
 
 TREE: Final = np.dtype([("size", np.uint32), ("boss", np.uint32)])
 """struct Tree of ``forest.cuh``."""
+
+MEMBER: Final = np.dtype([(name, np.uint32) for name in ("next", "prev", "size", "place")])
+"""struct Member of ``forest.cuh``."""
+
+MEMBERS: Final = np.dtype([("members", np.uint64)])
+"""struct Members of ``forest.cuh``."""
 
 _BY_VERTEX: Final = ("nodes", "trees", "free", "stamps", "tree_stamps", "log")
 _BY_QUEUE: Final = ("listed", "lost", "joins", "joined")
@@ -74,7 +80,7 @@ _RUN_BEGINS = FOREST_JOB.fields["keys"][1]
 _N_FREE = FOREST_COUNTERS.fields["n_free"][1] // 4
 assert _RUN_BEGINS + _RUN.size == FOREST_JOB.itemsize
 
-_ENTRY_BYTES, _NODE_WORDS, _CHANGE_WORDS = 16, 4, 4
+_ENTRY_BYTES, _NODE_WORDS, _MEMBER_WORDS, _CHANGE_WORDS = 16, 4, 4, 4
 _QUEUES = 6
 # Queues have room for one vertex in so many, and for so many at least. A run that would need more is given up.
 QUEUE_SHARE, QUEUE_LEAST = 8, 4096
@@ -89,7 +95,11 @@ LEVEL_MAX = 1 << 31
 # A run is given up after so many times the rounds of the last fresh start, and never before so many.
 ROUNDS_SHARE, ROUNDS_LEAST = 2, 64
 
-SOURCES: Final = {"mend": Source("mend_forest.cu"), "span": Source("span.cu", blocks=2)}
+SOURCES: Final = {
+    "mend": Source("mend_forest.cu"),
+    "span": Source("span.cu", blocks=2),
+    "members": Source("members.cu", blocks=2),
+}
 
 
 def forest_kernels() -> Kernels:
@@ -160,6 +170,9 @@ class ForestRuns:
         self._stream: Any = device.stream
         self._calls = Calls(FOREST_JOB, len(ForestRun._fields), self._stream)
         self._kernels = forest_kernels()
+        own = np.zeros(1, np.dtype(f"V{MEMBERS.itemsize}"))
+        self._members: Any = own.view(MEMBERS)
+        self._with_members = self._calls.parameters(own)
         self._stamp = 0
         self._n = 0
         self._rounds_max = ROUNDS_LEAST
@@ -269,7 +282,14 @@ class ForestRuns:
         self._level_max = run.rounds
         return run
 
-    def _run(self, name: str, device: DeviceSide, batch: tuple[int, int, int], limits: Limits) -> ForestRun:
+    def _run(
+        self,
+        name: str,
+        device: DeviceSide,
+        batch: tuple[int, int, int],
+        limits: Limits,
+        parameters: RowParameters | None = None,
+    ) -> ForestRun:
         vertices = self._vertices
         assert vertices is not None
         if self._stamp >= STAMP_MAX:
@@ -297,7 +317,7 @@ class ForestRuns:
             self._calls.next_number(),
         )
         self._n = n
-        self._calls.call(self._kernels[name], device)
+        self._calls.call(self._kernels[name], device, parameters)
         return ForestRun(*self._calls.wait())
 
     # -- results ----------------------------------------------------------------------------------------------
@@ -319,6 +339,20 @@ class ForestRuns:
             RuntimeError: the device, as CuPy says it.
         """
         return self._fetch.read(self.nodes[:n])
+
+    def list_members(self, device: DeviceSide) -> Words:
+        """uint32[vertices, 4], after ``start``: of every vertex the next and the previous one in a circle of those
+        of its tree; and, for handles, the size of the tree of that number, and where it stands in a list of the
+        free ones, else ``NO_VERTEX``. Good until the next call.
+
+        Raises:
+            MemoryError, RuntimeError: the device, as CuPy says it.
+        """
+        with self._stream:
+            made = allocate(max(1, self._n) * _MEMBER_WORDS, np.uint32)
+        self._members["members"] = address(made)
+        self._run("members", device, (0, 0, 0), _NO_LIMITS, self._with_members)
+        return self._fetch.read(made.reshape(-1, _MEMBER_WORDS)[: self._n])
 
     def write(self, parent: Vertices, level: Vertices, handle: Vertices) -> None:
         """Set the forest of as many vertices."""

@@ -13,7 +13,7 @@ In a directed graph (u, v) and (v, u) are two supports of one link: it is cut wh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -227,14 +227,16 @@ class Components(Program):
         """What ``take`` is to be told, where all nodes of the graph are at hand (``taken.differing``)."""
         return differing(self._forest, self._n, nodes, crew)
 
-    def take_all(self, graph: Graph, nodes: npt.NDArray[np.uint32]) -> dict[str, Vertices | None]:
+    def take_all(
+        self, graph: Graph, nodes: npt.NDArray[np.uint32], members: Callable[[], npt.NDArray[np.uint32]]
+    ) -> dict[str, Vertices | None]:
         """Take over the forest of a fresh start (``taken.take_all``); what changed."""
         n = graph.n_vertices
         self._grow(n)
         self._place = grown(self._place, n)
         self._n, self._n_dead = n, n - graph.n_alive
         self._sorted = SortedVertices(self._order)
-        take_all(self._forest, nodes, self._place, graph.crew)
+        take_all(self._forest, nodes, members, self._place, graph.crew)
         self._name_all(graph)
         return dict.fromkeys(("handle", "representative", "size"))
 

@@ -23,8 +23,9 @@ from .forest import LEVEL_STEP, N_FREE, N_USED, Forest
 
 # How many vertices, or handles, a thread takes at a time.
 _PIECE = 4096
-# Into how many buckets vertices are dealt (a power of two): enough for the work to spread over many threads.
-_BUCKETS = 128
+# Into how many buckets vertices are dealt (a power of two): enough for the work to spread over many threads. Handles
+# that are neighbours go to one bucket, this many (by its logarithm) together: so threads write lines of their own.
+_BUCKETS, _TOGETHER = 128, 10
 # Trees with more than one in so many vertices of a sample are large; of so many vertices it is drawn.
 _LARGE_SHARE = 32
 _SAMPLE = 1024
@@ -98,6 +99,11 @@ def _number_of(large, h):  # type: ignore[no-untyped-def]
 
 
 @_inner
+def _bucket_of(h):  # type: ignore[no-untyped-def]
+    return (np.int64(h) >> _TOGETHER) & (_BUCKETS - 1)
+
+
+@_inner
 def _count_pieces(t, forest, n, dealt, cursor):  # type: ignore[no-untyped-def]
     """Link members of large trees within each piece, count the others by bucket; no handle has a size after it."""
     while True:
@@ -113,7 +119,7 @@ def _count_pieces(t, forest, n, dealt, cursor):  # type: ignore[no-untyped-def]
             h = forest.handle[v]
             k = _number_of(dealt.large, h)
             if k < 0:
-                places[np.int64(h) & (_BUCKETS - 1)] += 1
+                places[_bucket_of(h)] += 1
                 continue
             before = ends[k, 1]
             ends[k, 1] = v
@@ -170,7 +176,7 @@ def _deal_pieces(t, forest, n, dealt, cursor):  # type: ignore[no-untyped-def]
         for v in range(piece * _PIECE, min((piece + 1) * _PIECE, n)):
             h = forest.handle[v]
             if _number_of(dealt.large, h) < 0:
-                bucket = np.int64(h) & (_BUCKETS - 1)
+                bucket = _bucket_of(h)
                 dealt.vertices[places[bucket]] = v
                 places[bucket] += 1
 
@@ -323,11 +329,45 @@ def _take_pieces(t, forest, nodes, cursor):  # type: ignore[no-untyped-def]
             forest.handle[v] = nodes[v, 2]
 
 
+@_shares
+def take_members(forest, members, place, crew):  # type: ignore[no-untyped-def]
+    """Take lists, sizes and free handles from ``members`` (uint32[n, 4]): of every vertex the next and the previous
+    one, and of the handle of the same number its size, and where it stands among those that are free, of which
+    ``place`` (uint32[n] at least) is told."""
+    cursor, free = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    n = np.int64(members.shape[0])
+    share(at_most(crew, -(-n // _PIECE)), _take_members, (forest, members, place, cursor, free))
+    forest.counts[N_FREE] = free[0]
+    forest.counts[N_USED] = n
+
+
+@_inner
+def _take_members(t, forest, members, place, cursor, free):  # type: ignore[no-untyped-def]
+    n = np.int64(members.shape[0])
+    while True:
+        begin = fetch_add(cursor, 0, np.int64(_PIECE))
+        if begin >= n:
+            return
+        n_free = np.int64(0)
+        for v in range(begin, min(begin + _PIECE, n)):
+            forest.next[v] = members[v, 0]
+            forest.prev[v] = members[v, 1]
+            forest.size[v] = members[v, 2]
+            at = members[v, 3]
+            place[v] = at
+            if at != NO_VERTEX:
+                forest.representative[v] = NO_VERTEX
+                forest.free[at] = v
+                n_free += 1
+        fetch_add(free, 0, n_free)
+
+
 def warm_up(n: Int = 3) -> None:
     """Compile all kernels."""
     columns = [np.zeros(n, np.uint32) for _ in range(7)]
     forest = Forest._make([*columns, np.zeros(n, np.int64), np.zeros(2, np.int64)])
     take_nodes(forest, np.zeros((n, 4), np.uint32), ALONE)
+    take_members(forest, np.zeros((n, 4), np.uint32), np.zeros(n, np.uint32), ALONE)
     relink(forest, n, ALONE)
     list_free(forest, n, np.empty(0, np.uint32), ALONE)
     name_all(forest, n, order_of(), ALONE)

@@ -6,6 +6,7 @@ is told of a vertex is its parent, its tree and its level. Here lists, sizes, fr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numba as nb
@@ -30,13 +31,16 @@ from .forest import (
     relevel,
     rename,
 )
-from .members import list_free, relink, take_nodes
+from .members import take_members, take_nodes
 from .members import warm_up as warm_up_members
 
 # As in ``forest.py``, they allocate nothing; but for a cursor, where work is shared.
 _jit: Any = uncounted
 _inner: Any = uncounted_inner
 _shares: Any = nb.njit(cache=True, nogil=True, error_model="numpy")
+
+
+Nodes = npt.NDArray[np.uint32]
 
 
 class Told(NamedTuple):
@@ -110,15 +114,17 @@ def _list_pieces(thread, forest, n, nodes, cursor, ends, told):  # type: ignore[
                 at += 1
 
 
-def take_all(forest: Forest, nodes: npt.NDArray[np.uint32], place: Vertices, crew: Crew) -> None:
+def take_all(
+    forest: Forest, nodes: Nodes, members: Callable[[], Nodes], place: Vertices, crew: Crew
+) -> None:
     """Make ``forest`` what is told of all vertices; trees are not named yet.
 
-    ``nodes``: as for ``differing``. ``place`` (uint32[n] at least): where each free handle stands in the list of
-    them, else ``NO_VERTEX``.
+    ``nodes``: as for ``differing``. ``members``: asked when these were taken, and may answer where they lay:
+    uint32[vertices, 4], next and previous member, size, and place among the free handles (``take_members``).
+    ``place`` (uint32[n] at least): where each free handle stands in the list of them, else ``NO_VERTEX``.
     """
     take_nodes(forest, nodes, crew)
-    relink(forest, len(nodes), crew)
-    list_free(forest, len(nodes), place, crew)
+    take_members(forest, members(), place, crew)
 
 
 @_jit
@@ -254,7 +260,10 @@ def warm_up() -> None:
     changes = Changes._make([*columns, np.zeros(2, np.int64), 1])
     place = np.zeros(n, np.uint32)
     warm_up_members()
-    take_all(forest, np.array([[NO_VERTEX, 0, 0, 0], [NO_VERTEX, 0, 1, 0]], np.uint32), place, ALONE)
+    alone = np.array([[0, 0, 1, NO_VERTEX], [1, 1, 1, NO_VERTEX]], np.uint32)
+    take_all(
+        forest, np.array([[NO_VERTEX, 0, 0, 0], [NO_VERTEX, 0, 1, 0]], np.uint32), lambda: alone, place, ALONE
+    )
     add_own(forest, changes, place, 2, 3)
     told = Told(np.array([1], np.uint32), *(np.zeros(1, np.uint32) for _ in range(3)))
     take(forest, changes, place, 2, told, np.empty(3, np.uint32), np.empty((1, 2), np.uint32))
