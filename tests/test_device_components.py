@@ -546,7 +546,10 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("name", "architecture"), [("mend", ARCHITECTURES[0]), ("span", ARCHITECTURES[-1]), ("members", ARCHITECTURES[1])])
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [("mend", ARCHITECTURES[0]), ("span", ARCHITECTURES[-1]), ("members", ARCHITECTURES[1])],
+)
 def test_kernels_compile_without_warnings(nvrtc: object, name: str, architecture: str) -> None:
     from graphtide.compute.device.forest_runs import SOURCES
     from graphtide.gpma.device import module

@@ -153,6 +153,38 @@ def test_any_history_around_the_limit(run_of: Callable[..., CountsRun], seed: in
             run.step(Epoch(epoch.src + at, epoch.dst + at, epoch.ops, epoch.weights, n))
 
 
+def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
+    run_of: Callable[..., CountsRun], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphtide.compute.device import count_runs
+
+    heads, order, recount, end = 1, 2, 3, 0xFFFF_FFFF  # of recount.cu
+    cuda_emulator.seed(seed)
+    macros = ("-DALONE_ROWS=3", "-DALONE_UPDATES=9")
+    monkeypatch.setattr(count_runs, "SOURCE", count_runs.SOURCE._replace(macros=macros))
+    count_runs.count_kernels.cache_clear()
+    try:
+        run, n = run_of(), 50
+        tails, many = range(1, 10), range(20, 31)
+        run.step(inserts([*((0, v) for v in tails), (1, 16), *((16, v) for v in many)], n))
+        run.step(inserts([(15, v) for v in many], n))
+        run.step(inserts([(v, w) for v in range(3, 8) for w in (40, 41)], n))
+
+        def phase(epoch: Epoch) -> int:
+            run.step(epoch)
+            counters = run.program._runs._counters.get(stream=run.graph.device.stream)
+            return int(counters.view(count_runs.COUNT_COUNTERS)["handed"]["phase"][0])
+
+        assert phase(inserts([(20, 0)], n)) == end, "it leads no farther"
+        assert phase(inserts([(1, 15)], n)) == recount
+        assert phase(deletes([(1, 15)], n)) == order, "it has more successors than suit a block"
+        assert phase(deletes([(0, v) for v in range(3, 7)], n)) == heads, "four leave"
+        for epoch in random_history(seed, directed=True, epochs=15, vertex_share=0.1).epochs:
+            run.step(epoch)
+    finally:
+        count_runs.count_kernels.cache_clear()
+
+
 def test_awkward_graphs(run_of: Callable[..., CountsRun]) -> None:
     """No vertices, a source that comes, loops, a long path, a star, a source that goes."""
     run = run_of(sources=(3, 80))
@@ -225,9 +257,9 @@ def test_which_have_a_twin(cupy: ModuleType, graphs: list[Graph]) -> None:
 
 
 def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) -> None:
-    from graphtide.compute.device.count_runs import COUNT_COUNTERS, COUNT_JOB
+    from graphtide.compute.device.count_runs import COUNT_COUNTERS, COUNT_HANDED, COUNT_JOB
 
-    dtypes = {"CountJob": COUNT_JOB, "CountCounters": COUNT_COUNTERS}
+    dtypes = {"CountJob": COUNT_JOB, "CountCounters": COUNT_COUNTERS, "CountHanded": COUNT_HANDED}
     for name, dtype in dtypes.items():
         assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
     assert differences(cupy, tmp_path, dtypes, "../../compute/device/recount.cu") == {}

@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
-from ...gpma.edges import Keys, Vertices
+from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
+from ..counts.kernels import LIMIT
 from ..steps import Steps
 from .fetch import Fetch
 from .kernels import Calls, KernelCall, Kernels, Source, whole_words
@@ -24,20 +25,24 @@ from .path_runs import PathRuns
 
 F64 = npt.NDArray[np.float64]
 
+_POINTERS = ("short_rows", "long_rows", "counters", "status", "changed", "changes")
 _COLUMNS = ("levels", "paths", "sums", "deltas", "differences", "roles", "seeds", "sorted", "ends")
 
 COUNT_JOB: Final = np.dtype(
     [
         *((name, np.uint64) for name in _COLUMNS),
         ("queues", np.uint64, 2),
-        *((name, np.uint64) for name in ("short_rows", "long_rows", "counters", "status", "changes")),
+        *((name, np.uint64) for name in _POINTERS),
         *((name, np.uint32) for name in ("room", "long_room", "changes_room", "unused")),
         *((name, np.uint64) for name in ("keys", "outcomes", "words", "touched", "edges_max")),
         *((name, np.uint32) for name in ("n_updates", "n_touched", "begins", "n_vertices")),
-        *((name, np.uint32) for name in ("sequence", "unused_too")),
+        *((name, np.uint32) for name in ("sequence", "n_saturated")),
     ]
 )
 """struct CountJob of ``recount.cu``."""
+
+COUNT_HANDED: Final = np.dtype([("phase", np.uint32), ("turn", np.uint32), ("edges", np.uint64)])
+"""struct CountHanded of ``recount.cu``."""
 
 COUNT_COUNTERS: Final = np.dtype(
     [
@@ -46,8 +51,8 @@ COUNT_COUNTERS: Final = np.dtype(
         ("saturated", np.uint64),
         *((name, np.uint32) for name in ("seeds", "changed")),
         ("queued", np.uint32, 3),
-        *((name, np.uint32) for name in ("above", "most", "barrier")),
-        ("unused", np.uint64),
+        *((name, np.uint32) for name in ("above", "most", "barrier", "late", "unused")),
+        ("handed", COUNT_HANDED),
     ]
 )
 """struct CountCounters of ``recount.cu``."""
@@ -110,7 +115,8 @@ class _ByVertex(NamedTuple):
     ends: DeviceArray
     queues: DeviceArray
     short_rows: DeviceArray
-    changes: Keys
+    changed: Vertices
+    changes: F64
 
 
 class CountRuns:
@@ -131,6 +137,7 @@ class CountRuns:
             self._long_rows = allocate(0, np.uint8)
         self._fetch = Fetch(self._stream)
         self._by_vertex: _ByVertex | None = None
+        self._saturated = 0
         self._calls.job["counters"] = address(self._counters)
 
     # -- arrays -----------------------------------------------------------------------------------------------
@@ -138,7 +145,8 @@ class CountRuns:
     @property
     def memory_bytes(self) -> int:
         """Of the host, pinned."""
-        listed = 0 if self._by_vertex is None else self._by_vertex.changes.nbytes
+        there = self._by_vertex
+        listed = 0 if there is None else there.changed.nbytes + there.changes.nbytes
         return listed + self._fetch.memory_bytes
 
     @property
@@ -174,7 +182,8 @@ class CountRuns:
         first = address(made.queues)
         job["queues"] = first, first + made.queues.nbytes // 2
         job["long_rows"], job["long_room"] = address(long_rows), long_rows.size // (2 * _ENTRY_BYTES)
-        job["changes"], job["changes_room"] = made.changes.ctypes.data, len(made.changes)
+        job["changed"], job["changes"] = made.changed.ctypes.data, made.changes.ctypes.data
+        job["changes_room"] = len(made.changed)
         job["room"] = made.room
 
     # -- runs -------------------------------------------------------------------------------------------------
@@ -187,6 +196,7 @@ class CountRuns:
         """
         with self._stream:
             self._there.paths.fill(0)
+        self._saturated = 0
         return (yield from self._run(device, search, 0, begins=True))
 
     def count(self, device: DeviceSide, search: PathRuns, n_touched: int) -> Steps[CountRun]:
@@ -213,10 +223,12 @@ class CountRuns:
             begins,
             device.n_vertices,
             self._calls.next_number(),
-            0,
+            self._saturated,
         )
         yield KernelCall(self._calls, self._kernel, device)
-        return CountRun(*whole_words(self._calls.wait(), _WORDS))
+        run = CountRun(*whole_words(self._calls.wait(), _WORDS))
+        self._saturated += run.saturated
+        return run
 
     # -- results ----------------------------------------------------------------------------------------------
 
@@ -225,10 +237,8 @@ class CountRuns:
 
         Good until the next run.
         """
-        listed = self._there.changes
-        if run.changed > len(listed):
-            return None
-        return listed[: run.changed, 0].astype(np.uint32), listed[: run.changed, 1].view(np.float64)
+        there, n = self._there, run.changed
+        return None if n > len(there.changed) else (there.changed[:n].copy(), there.changes[:n])
 
     def read(self, n: int) -> F64:
         """The counts of the first ``n`` vertices; good until the next call.
@@ -241,13 +251,13 @@ class CountRuns:
     def write(self, levels: Vertices, counts: F64) -> None:
         """Set levels and counts of as many vertices."""
         there = self._there
+        self._saturated = int(np.count_nonzero(counts >= LIMIT))
         there.levels[: levels.size].set(np.ascontiguousarray(levels), stream=self._stream)
         there.paths[: counts.size].set(np.ascontiguousarray(counts), stream=self._stream)
 
 
 def _made(room: int) -> _ByVertex:
     changes_room = min(room, max(CHANGES_LEAST, room // CHANGES_SHARE))
-    changes: Keys = pinned(2 * changes_room, np.uint64).reshape(-1, 2)
     levels = allocate(room, np.uint32)
     levels.fill(_NO_LEVEL)
     return _ByVertex(
@@ -263,5 +273,6 @@ def _made(room: int) -> _ByVertex:
         ends=zeros(room + 1, np.uint32),
         queues=allocate(2 * room, np.uint32),
         short_rows=allocate(2 * room * _ENTRY_BYTES, np.uint8),
-        changes=changes,
+        changed=pinned(changes_room, np.uint32),
+        changes=pinned(changes_room, np.float64),
     )

@@ -26,7 +26,7 @@ template <class Job> struct Run {
     const State& out;
     const State& in;
     const Job& job;
-    const Place place;
+    Place place;
 
     __device__ __forceinline__ Run(const State& out, const State& in, const Job& job, const Place& place)
         : out(out), in(in), job(job), place(place)

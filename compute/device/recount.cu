@@ -9,8 +9,11 @@
 // 4. recount, level by level: the count of a seed is that of before and what it gained, or is added up along its in-row.
 //    Where it is another, successors gain the difference, and have their turn on the next level.
 //
+// After few updates the first block does 1 to 3 for all (alone.cuh).
+//
 // Where that comes to too many edges, all vertices of the levels that are left are seeds instead, each is added up along
 // its in-row, and nobody tells of a difference. From scratch that is so from the first level on.
+#include "alone.cuh"
 #include "fixed.cuh"
 
 constexpr u32 NO_LEVEL = 0xffffffffu;
@@ -22,7 +25,13 @@ constexpr u32 QUEUED = 1;    // it is a seed or in the queue
 constexpr u32 BY_ROW = 2;    // its in-edges must be summed: what it is to grow by is not known
 constexpr u32 FARTHER = 4;   // it moves to a deeper level, or to none
 
-// Zero between runs, all but the barrier.
+// What blocks that join a run must know.
+struct CountHanded {
+    u32 phase, turn;
+    u64 edges;
+};
+
+// Zero between runs, all but the barrier and what was handed over.
 struct __align__(16) CountCounters {
     Counts receiving[3];  // in-rows to add up; by turns
     Counts telling[3];    // out-rows whose heads learn of a difference; by turns
@@ -31,7 +40,9 @@ struct __align__(16) CountCounters {
     u32 queued[3];        // by turns
     u32 above, most;      // levels of seeds; ``above`` the bits of the least one, turned over
     u32 barrier;          // of the grid; never reset
-    u64 unused;
+    u32 late;             // a vertex that was queued must be counted by its in-edges, and was not known to
+    u32 unused;
+    CountHanded handed;
 };
 
 // What the kernel works in, and one run; passed by value.
@@ -50,7 +61,8 @@ struct CountJob {
     Entry* long_rows;     // [2 * long_room]
     CountCounters* counters;
     u64* status;          // in the host's pinned memory, each with the sequence in its upper half
-    ulonglong2* changes;  // [changes_room] likewise: vertices with another count, and that
+    u32* changed;         // [changes_room] likewise: vertices with another count
+    double* changes;      // [changes_room] and that
     u32 room;             // as many as vertices
     u32 long_room;
     u32 changes_room;
@@ -66,14 +78,17 @@ struct CountJob {
     u32 begins;     // 1: from scratch, the counts being zero
     u32 n_vertices;
     u32 sequence;
-    u32 unused_too;
+    u32 n_saturated;  // counts that are at the limit
 };
 static_assert(__is_trivially_copyable(CountJob), "the host passes its bytes");
 
 // What a run says; the host has it as a tuple, CountRun.
 constexpr u32 COUNT_SAID = 5;
 
+enum CountPhase : u32 { MOVED, HEADS, ORDER, RECOUNT };
+
 struct Counting : Run<CountJob> {
+    const Alone<CountHanded> alone;
     // What all threads agree about.
     u64 edges = 0, counted = 0;
     u32 rounds = 0, turn = 0;
@@ -82,7 +97,10 @@ struct Counting : Run<CountJob> {
     // Of this thread.
     u64 saturated[1] = {};
 
-    using Run::Run;
+    __device__ __forceinline__ Counting(const State& out, const State& in, const CountJob& job, const Place& place)
+        : Run(out, in, job, place), alone{place, &job.counters->handed, &job.counters->barrier}
+    {
+    }
 
     __device__ __forceinline__ u32 level_now(u32 v) const { return u32(load_cached(job.words + v) >> 32); }
 
@@ -113,9 +131,24 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ void run()
     {
+        u32 phase = MOVED;
+        if (!job.begins && place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_touched <= ALONE_UPDATES) {
+            const CountHanded from = alone.begin(place, {MOVED, 0, 0});
+            phase = from.phase;
+            turn = from.turn;
+            edges = from.edges;
+        }
+        if (phase == END) return;
         if (job.begins) count_from(0);
-        else update();
+        else update(phase);
         finish();
+        alone.let_go(place);
+    }
+
+    // All go on from here, in this phase, if they do not yet.
+    __device__ __forceinline__ void share(CountPhase now)
+    {
+        if (alone.is_alone(place)) alone.call_others(place, {now, turn, edges});
     }
 
     // Calls work(k, is_there) for the numbers below n, by whole warps.
@@ -165,20 +198,29 @@ struct Counting : Run<CountJob> {
 
     // -- seeds -----------------------------------------------------------------------------------------------------
 
-    __device__ __forceinline__ void update()
+    __device__ __forceinline__ void update(u32 phase)
     {
-        seed_moved();
-        barrier();
-        const Counts leaving = load_counts(telling().counts);
-        edges += leaving.edges;
-        if (leaving.edges > job.edges_max) return count_from(0);
-        seed_heads();
-        if (!is_empty(leaving)) tell_successors(job.seeds, &job.counters->seeds, leaving);
-        turn++;
-        barrier();
-        const u32 n = load_cached(&job.counters->seeds);
-        if (!n) return;
-        put_in_order({job.seeds, n, nullptr, 0, 0});
+        if (phase == MOVED) {
+            seed_moved();
+            barrier();
+            edges += load_counts(telling().counts).edges;
+        }
+        if (phase <= HEADS) {
+            const Counts leaving = load_counts(telling().counts);
+            if (n_pieces(leaving) > ALONE_ROWS) share(HEADS);
+            if (leaving.edges > job.edges_max) return count_from(0);
+            seed_heads();
+            if (!is_empty(leaving)) tell_successors(job.seeds, &job.counters->seeds, leaving);
+            turn++;
+            barrier();
+        }
+        if (phase <= ORDER) {
+            const u32 n = load_cached(&job.counters->seeds);
+            if (!n) return;
+            if (n > ALONE_UPDATES) share(ORDER);
+            put_in_order({job.seeds, n, nullptr, 0, 0});
+        }
+        share(RECOUNT);
         const u32 from = recount();
         if (from != NO_LEVEL) count_from(from);
     }
@@ -225,18 +267,28 @@ struct Counting : Run<CountJob> {
     // Whether the vertex must be queued.
     __device__ __forceinline__ bool mark(u32 v, u32 role) { return !(atomicOr(job.roles + v, role) & QUEUED); }
 
-    // Lets the count of a vertex grow; whether it must be queued. Where differences add up to the limit in size it is
-    // counted by its in-edges: more might not fit. Most find that something was added before, and are done: who added
-    // that to nothing has queued it. What is added to a vertex that is counted by its in-edges means nothing, and is set
-    // to zero with the rest when its turn comes.
-    __device__ __forceinline__ bool grow(u32 v, i64 difference)
+    // Lets the count of a vertex grow; what it was to grow by before. Where differences add up to the limit in size it is
+    // counted by its in-edges: more might not fit. What is added to a vertex that is counted so means nothing, and is
+    // set to zero with the rest when its turn comes.
+    __device__ __forceinline__ u64 add_to(u32 v, i64 difference)
     {
-        if (difference == 0) return false;
-        const u64 before = atomicAdd(reinterpret_cast<u64*>(job.deltas + v), u64(difference));
+        return atomicAdd(reinterpret_cast<u64*>(job.deltas + v), u64(difference));
+    }
+
+    // Whether a vertex that was to grow by so much, and now does by the difference, too, must be queued. Most find that
+    // something was added before, and are done: who added that to nothing has queued it.
+    __device__ __forceinline__ bool must_queue(u32 v, u64 before, i64 difference)
+    {
         const i64 now = i64(before + u64(difference));
         const bool fits = now > -WHOLE_LIMIT && now < WHOLE_LIMIT;
         if (before && fits) return false;
+        if (!fits) store_cached(&job.counters->late, 1u);
         return mark(v, fits ? QUEUED : QUEUED | BY_ROW);
+    }
+
+    __device__ __forceinline__ bool grow(u32 v, i64 difference)
+    {
+        return difference && must_queue(v, add_to(v, difference), difference);
     }
 
     // The successors of these vertices grow by the difference of each, and are listed if they were not.
@@ -250,10 +302,16 @@ struct Counting : Run<CountJob> {
             return Tail{load_cached(job.differences + u), load_cached(job.levels + u) + 1};
         };
         walk_rows(out, telling(), counts, place, load, [&](const Tail& tail, u32, const Edges& row, bool) {
-            bool is_new[2] = {false, false};
+            bool grows[2], is_new[2] = {false, false};
+            u64 before[2] = {0, 0};
+            // Both loads are under way together, and both additions.
+            u32 level_of[2];
+            for (u32 j = 0; j < 2; j++) level_of[j] = row.live[j] ? load_cached(job.levels + row.head[j]) : NO_LEVEL;
+            for (u32 j = 0; j < 2; j++) grows[j] = row.live[j] && tail.difference && level_of[j] == tail.below;
             for (u32 j = 0; j < 2; j++)
-                if (row.live[j] && load_cached(job.levels + row.head[j]) == tail.below)
-                    is_new[j] = grow(row.head[j], tail.difference);
+                if (grows[j]) before[j] = add_to(row.head[j], tail.difference);
+            for (u32 j = 0; j < 2; j++)
+                if (grows[j]) is_new[j] = must_queue(row.head[j], before[j], tail.difference);
             __syncwarp();
             list(to, counter, is_new, row.head);
             return false;
@@ -343,8 +401,10 @@ struct Counting : Run<CountJob> {
         u32 base = 0;
         if (place.lane == 0) base = atomicAdd(&job.counters->changed, u32(__popc(chosen)));
         base = __shfl_sync(ALL_LANES, base, 0) + __popc(chosen & lanes_before());
-        if (changes && base < job.changes_room)
-            job.changes[base] = make_ulonglong2(v, exact::bits_of(load_cached(job.paths + v)));
+        if (changes && base < job.changes_room) {
+            job.changed[base] = v;
+            job.changes[base] = load_cached(job.paths + v);
+        }
         __syncwarp();
     }
 
@@ -353,18 +413,24 @@ struct Counting : Run<CountJob> {
     {
         const u32 least = ~load_cached(&job.counters->above), most = load_cached(&job.counters->most);
         const u32 n_sorted = least == NO_LEVEL ? 0 : load_cached(job.ends + most);
+        const auto end_of = [&](u32 of) { return least <= of && of <= most ? load_cached(job.ends + of) : 0; };
         u32 seen = 0, from = NO_LEVEL;
+        u32 asked = NO_LEVEL;  // the level whose rows to be added up are queued
         for (;;) {
             const u32 n_here = n_queued();
             if (n_here) level++;
             else if (seen < n_sorted) level = level_now(load_cached(job.sorted + seen));
             else break;
             clear_next();
-            const u32 end = least <= level && level <= most ? load_cached(job.ends + level) : seen;
+            const u32 end = max(seen, end_of(level)), further = max(end, end_of(level + 1));
             const u32 n_seeds = end - seen;
             counted += n_seeds + n_here;
             rounds++;
-            count_level({job.sorted + seen, n_seeds, queue(), n_here, 0});
+            const Chosen here = {job.sorted + seen, n_seeds, queue(), n_here, 0};
+            // Who is to be added up is not known ahead where counts have stopped, or others do as they are told of more.
+            const bool is_known = !is_anew && !job.n_saturated && !load_cached(&job.counters->late);
+            if (asked != level || !is_known) ask_rows(here, asked == level);
+            count_level(here);
             seen = end;
             const Counts counts = load_counts(telling().counts);
             edges += counts.edges;
@@ -375,7 +441,12 @@ struct Counting : Run<CountJob> {
             if (!is_empty(counts))
                 tell_successors(job.queues[(turn + 1) & 1], job.counters->queued + (turn + 1) % 3, counts);
             turn++;
-            barrier();
+            if (is_known) {
+                asked = level + 1;
+                queue_rows({job.sorted + end, further - end, nullptr, 0, 0});
+            }
+            // Where there was nothing to do, there is nothing to wait for.
+            if (!is_empty(counts) || (is_known && further > end)) barrier();
         }
         barrier();  // all have seen where levels end
         for (u64 at = u64(least) + place.thread; least != NO_LEVEL && at <= most; at += place.n_threads)
@@ -383,16 +454,32 @@ struct Counting : Run<CountJob> {
         return from;
     }
 
-    // Counts the vertices of a level, those above it being final; those with another count tell of it next.
-    __device__ __forceinline__ void count_level(const Chosen& here)
+    // Queues the rows of vertices of one level that are added up.
+    __device__ __forceinline__ void queue_rows(const Chosen& here)
     {
         for_chosen(here, [&](bool is_there, u32 v) {
-            const bool by_row = is_there && is_by_row(v);
-            if (by_row) store_cached(job.sums + v, level == 0 ? 1.0 : 0.0);
+            const bool by_row = is_there && is_by_row(v), is_source = by_row && level_now(v) == 0;
+            if (by_row) store_cached(job.sums + v, is_source ? 1.0 : 0.0);
             __syncwarp();
-            put_one(in, receiving(), by_row && level, v);
+            put_one(in, receiving(), by_row && !is_source, v);
         });
+    }
+
+    // The same, and waits; ``again``: where some are queued already.
+    __device__ __forceinline__ void ask_rows(const Chosen& here, bool again)
+    {
+        if (again) {
+            if (place.thread == 0) clear_counts(receiving().counts);
+            barrier();
+        }
+        queue_rows(here);
         barrier();
+    }
+
+    // Counts the vertices of a level, those above it being final and rows being queued; those with another count tell of
+    // it next.
+    __device__ __forceinline__ void count_level(const Chosen& here)
+    {
         const Counts counts = load_counts(receiving().counts);
         edges += counts.edges;
         if (!is_empty(counts)) {
@@ -477,6 +564,7 @@ struct Counting : Run<CountJob> {
             counters->queued[k] = 0;
         }
         counters->saturated = counters->seeds = counters->changed = counters->above = counters->most = 0;
+        counters->late = 0;
         __threadfence_system();
         for (u32 k = 0; k < COUNT_SAID; k++) tell(job, k, said[k]);
     }

@@ -114,9 +114,7 @@ def _list_pieces(thread, forest, n, nodes, cursor, ends, told):  # type: ignore[
                 at += 1
 
 
-def take_all(
-    forest: Forest, nodes: Nodes, members: Callable[[], Nodes], place: Vertices, crew: Crew
-) -> None:
+def take_all(forest: Forest, nodes: Nodes, members: Callable[[], Nodes], place: Vertices, crew: Crew) -> None:
     """Make ``forest`` what is told of all vertices; trees are not named yet.
 
     ``nodes``: as for ``differing``. ``members``: asked when these were taken, and may answer where they lay:
