@@ -179,6 +179,7 @@ def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
         assert phase(inserts([(1, 15)], n)) == recount
         assert phase(deletes([(1, 15)], n)) == order, "it has more successors than suit a block"
         assert phase(deletes([(0, v) for v in range(3, 7)], n)) == heads, "four leave"
+        run = run_of()
         for epoch in random_history(seed, directed=True, epochs=15, vertex_share=0.1).epochs:
             run.step(epoch)
     finally:

@@ -23,8 +23,8 @@ from .forest import LEVEL_STEP, N_FREE, N_USED, Forest
 
 # How many vertices, or handles, a thread takes at a time.
 _PIECE = 4096
-# Into how many buckets vertices are dealt (a power of two): enough for the work to spread over many threads. Handles
-# that are neighbours go to one bucket, this many (by its logarithm) together: so threads write lines of their own.
+# Into how many buckets vertices are dealt (a power of two): enough for the work to spread over many threads.
+# Handles that are neighbours go to one bucket, so many together (by its logarithm): threads write lines of their own.
 _BUCKETS, _TOGETHER = 128, 10
 # Trees with more than one in so many vertices of a sample are large; of so many vertices it is drawn.
 _LARGE_SHARE = 32
@@ -331,9 +331,11 @@ def _take_pieces(t, forest, nodes, cursor):  # type: ignore[no-untyped-def]
 
 @_shares
 def take_members(forest, members, place, crew):  # type: ignore[no-untyped-def]
-    """Take lists, sizes and free handles from ``members`` (uint32[n, 4]): of every vertex the next and the previous
-    one, and of the handle of the same number its size, and where it stands among those that are free, of which
-    ``place`` (uint32[n] at least) is told."""
+    """Take lists, sizes and free handles from ``members`` (uint32[n, 4]).
+
+    Of every vertex the next and the previous one, and of the handle of the same number its size, and where it
+    stands among those that are free: that is what ``place`` (uint32[n] at least) is told.
+    """
     cursor, free = np.zeros(1, np.int64), np.zeros(1, np.int64)
     n = np.int64(members.shape[0])
     share(at_most(crew, -(-n // _PIECE)), _take_members, (forest, members, place, cursor, free))
