@@ -70,3 +70,22 @@ def test_what_is_fetched_is_what_the_device_has(cupy: ModuleType) -> None:
             there = cupy.asarray(column)
         assert np.array_equal(room.read(there), column)
     assert room.memory_bytes == 8000
+
+
+def test_what_is_fetched_in_pieces_is_the_same(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "_PIECE_BYTES", 1000)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    room = fetch.Fetch(stream)
+    room.reserve(8 * 1000)
+    for column in (
+        np.arange(1000, dtype=np.uint64),
+        np.arange(600, dtype=np.uint32).reshape(-1, 4),
+        np.empty((0, 4), np.uint32),
+    ):
+        with stream:
+            there = cupy.asarray(column)
+        pieces = [(at, piece.copy()) for at, piece in room.pieces(there)]
+        assert [at for at, _ in pieces] == [sum(len(piece) for _, piece in pieces[:k]) for k in range(len(pieces))]
+        assert sum(len(piece) for _, piece in pieces) == len(column)
+        assert not len(column) or np.array_equal(np.concatenate([piece for _, piece in pieces]), column)
+        assert len(pieces) > 1 or not len(column)

@@ -126,7 +126,28 @@ def test_nodes_are_taken_as_they_are(threads: int) -> None:
     n = 10_000
     nodes = np.random.default_rng(2).integers(0, n, (n, 4)).astype(np.uint32)
     forest = a_forest(np.zeros(n, np.uint32))
-    members.take_nodes(forest, nodes, crew(threads))
+    for first, end in ((0, 6000), (6000, n)):
+        members.take_nodes(forest, first, nodes[first:end], crew(threads))
     np.testing.assert_array_equal(forest.parent, nodes[:, 0])
     np.testing.assert_array_equal(forest.level, nodes[:, 1] * np.int64(kernels.LEVEL_STEP))
     np.testing.assert_array_equal(forest.handle, nodes[:, 2])
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_members_are_taken_as_they_are(threads: int) -> None:
+    n = 10_000
+    told = np.random.default_rng(2).integers(0, n, (n, 4)).astype(np.uint32)
+    free = np.random.default_rng(3).random(n) < 0.3
+    told[:, 3] = NO_VERTEX
+    told[free, 3] = np.random.default_rng(4).permutation(np.count_nonzero(free))
+    forest, place = a_forest(np.zeros(n, np.uint32)), np.full(n + 3, 9, np.uint32)
+    named = forest.representative.copy()
+    n_free = sum(
+        members.take_members(forest, first, told[first:end], place, crew(threads))
+        for first, end in ((0, 6000), (6000, n))
+    )
+    for k, column in enumerate((forest.next, forest.prev, forest.size, place[:n])):
+        np.testing.assert_array_equal(column, told[:, k])
+    assert n_free == np.count_nonzero(free) and (place[n:] == 9).all()
+    np.testing.assert_array_equal(place[forest.free[:n_free]], np.arange(n_free))
+    np.testing.assert_array_equal(forest.representative, np.where(free, NO_VERTEX, named))

@@ -61,7 +61,7 @@ class DeviceComponents(DeviceProgram):
         n = graph.n_vertices
         runs = self._runs_on(graph, device)
         run = runs.start(device)
-        changed = self.host.take_all(graph, runs.read(n), lambda: runs.list_members(device))
+        changed = self.host.take_all(graph, runs.pieces(n), runs.members(device))
         return Refresh(changed, iterations=run.rounds, edges_read=run.edges, active=n)
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:

@@ -8,6 +8,7 @@ refresh allocates nothing, unless there are more vertices or long rows than ever
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -340,10 +341,15 @@ class ForestRuns:
         """
         return self._fetch.read(self.nodes[:n])
 
-    def list_members(self, device: DeviceSide) -> Words:
-        """uint32[vertices, 4], after ``start``: of every vertex the next and the previous one in a circle of those
-        of its tree; and, for handles, the size of the tree of that number, and where it stands in a list of the
-        free ones, else ``NO_VERTEX``. Good until the next call.
+    def pieces(self, n: int) -> Iterator[tuple[int, Words]]:
+        """The same in pieces (``Fetch.pieces``)."""
+        return self._fetch.pieces(self.nodes[:n])
+
+    def members(self, device: DeviceSide) -> Iterator[tuple[int, Words]]:
+        """Pieces (``Fetch.pieces``) of uint32[vertices, 4], after ``start``.
+
+        Of every vertex the next and the previous one in a circle of its tree; and, for handles, the size of
+        the tree of that number, and where it stands in a list of the free ones, else ``NO_VERTEX``.
 
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it.
@@ -352,7 +358,7 @@ class ForestRuns:
             made = allocate(max(1, self._n) * _MEMBER_WORDS, np.uint32)
         self._members["members"] = address(made)
         self._run("members", device, (0, 0, 0), _NO_LIMITS, self._with_members)
-        return self._fetch.read(made.reshape(-1, _MEMBER_WORDS)[: self._n])
+        yield from self._fetch.pieces(made.reshape(-1, _MEMBER_WORDS)[: self._n])
 
     def write(self, parent: Vertices, level: Vertices, handle: Vertices) -> None:
         """Set the forest of as many vertices."""

@@ -9,6 +9,7 @@ there are more vertices or long rows than ever before.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -353,6 +354,10 @@ class PathRuns:
             RuntimeError: the device, as CuPy says it.
         """
         return self._fetch.read(self.words[:n])
+
+    def pieces(self, n: int) -> Iterator[tuple[int, Keys]]:
+        """The same in pieces (``Fetch.pieces``)."""
+        return self._fetch.pieces(self.words[:n])
 
     def write(self, words: Keys) -> None:
         """Set the words of as many vertices."""

@@ -70,7 +70,8 @@ class DevicePathProgram(DeviceProgram):
         words = self.host.words(graph)
         runs = self._runs_on(graph, device)
         run = yield from runs.start(device, self.host.sources_to_start(graph))
-        self._n, self._n_reached = n, int(fetch.take_all(words, runs.read(n), UNREACHED, graph.crew))
+        taken = (fetch.take_all(words[at:], piece, UNREACHED, graph.crew) for at, piece in runs.pieces(n))
+        self._n, self._n_reached = n, int(sum(taken))
         self.host.note_all_words(graph)
         return Refresh({"word": None}, iterations=run.rounds, edges_read=run.edges, active=self._n_reached)
 

@@ -13,7 +13,7 @@ In a directed graph (u, v) and (v, u) are two supports of one link: it is cut wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,6 +40,7 @@ from ..program import (
 )
 from . import cut as cutting
 from . import forest as kernels
+from . import taken
 from .cut import Pieces, Search
 from .external_order import SortedVertices
 from .forest import Changes, Forest
@@ -227,9 +228,7 @@ class Components(Program):
         """What ``take`` is to be told, where all nodes of the graph are at hand (``taken.differing``)."""
         return differing(self._forest, self._n, nodes, crew)
 
-    def take_all(
-        self, graph: Graph, nodes: npt.NDArray[np.uint32], members: Callable[[], npt.NDArray[np.uint32]]
-    ) -> dict[str, Vertices | None]:
+    def take_all(self, graph: Graph, nodes: taken.Pieces, members: taken.Pieces) -> dict[str, Vertices | None]:
         """Take over the forest of a fresh start (``taken.take_all``); what changed."""
         n = graph.n_vertices
         self._grow(n)

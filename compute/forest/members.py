@@ -24,7 +24,7 @@ from .forest import LEVEL_STEP, N_FREE, N_USED, Forest
 # How many vertices, or handles, a thread takes at a time.
 _PIECE = 4096
 # Into how many buckets vertices are dealt (a power of two): enough for the work to spread over many threads.
-# Handles that are neighbours go to one bucket, so many together (by its logarithm): threads write lines of their own.
+# Handles that are neighbours go to one bucket, 2 ** _TOGETHER of them: so threads write lines of their own.
 _BUCKETS, _TOGETHER = 128, 10
 # Trees with more than one in so many vertices of a sample are large; of so many vertices it is drawn.
 _LARGE_SHARE = 32
@@ -309,53 +309,58 @@ def _name_pieces(t, forest, n, order, cursor):  # type: ignore[no-untyped-def]
 
 
 @_shares
-def take_nodes(forest, nodes, crew):  # type: ignore[no-untyped-def]
-    """Take the parent, level and handle of every vertex from ``nodes`` (uint32[n, 4]; no use of the last)."""
+def take_nodes(forest, first, nodes, crew):  # type: ignore[no-untyped-def]
+    """Take the parent, level and handle of the vertices from ``first`` on.
+
+    ``nodes``: uint32[k, 4], the last of which is not used.
+    """
     cursor = np.zeros(1, np.int64)
     n_pieces = np.int64(-(-nodes.shape[0] // _PIECE))
-    share(at_most(crew, n_pieces), _take_pieces, (forest, nodes, cursor))
+    share(at_most(crew, n_pieces), _take_pieces, (forest, first, nodes, cursor))
 
 
 @_inner
-def _take_pieces(t, forest, nodes, cursor):  # type: ignore[no-untyped-def]
+def _take_pieces(t, forest, first, nodes, cursor):  # type: ignore[no-untyped-def]
     n = np.int64(nodes.shape[0])
     while True:
         begin = fetch_add(cursor, 0, np.int64(_PIECE))
         if begin >= n:
             return
-        for v in range(begin, min(begin + _PIECE, n)):
-            forest.parent[v] = nodes[v, 0]
-            forest.level[v] = np.int64(nodes[v, 1]) * LEVEL_STEP
-            forest.handle[v] = nodes[v, 2]
+        for i in range(begin, min(begin + _PIECE, n)):
+            v = first + i
+            forest.parent[v] = nodes[i, 0]
+            forest.level[v] = np.int64(nodes[i, 1]) * LEVEL_STEP
+            forest.handle[v] = nodes[i, 2]
 
 
 @_shares
-def take_members(forest, members, place, crew):  # type: ignore[no-untyped-def]
-    """Take lists, sizes and free handles from ``members`` (uint32[n, 4]).
+def take_members(forest, first, members, place, crew):  # type: ignore[no-untyped-def]
+    """Take lists, sizes and free handles from number ``first`` on; how many of these are free.
 
+    ``members``: uint32[k, 4].
     Of every vertex the next and the previous one, and of the handle of the same number its size, and where it
-    stands among those that are free: that is what ``place`` (uint32[n] at least) is told.
+    stands among those that are free: that is what ``place`` (uint32[first + k] at least) is told.
     """
     cursor, free = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    n = np.int64(members.shape[0])
-    share(at_most(crew, -(-n // _PIECE)), _take_members, (forest, members, place, cursor, free))
-    forest.counts[N_FREE] = free[0]
-    forest.counts[N_USED] = n
+    n_pieces = np.int64(-(-members.shape[0] // _PIECE))
+    share(at_most(crew, n_pieces), _take_members, (forest, first, members, place, cursor, free))
+    return free[0]
 
 
 @_inner
-def _take_members(t, forest, members, place, cursor, free):  # type: ignore[no-untyped-def]
+def _take_members(t, forest, first, members, place, cursor, free):  # type: ignore[no-untyped-def]
     n = np.int64(members.shape[0])
     while True:
         begin = fetch_add(cursor, 0, np.int64(_PIECE))
         if begin >= n:
             return
         n_free = np.int64(0)
-        for v in range(begin, min(begin + _PIECE, n)):
-            forest.next[v] = members[v, 0]
-            forest.prev[v] = members[v, 1]
-            forest.size[v] = members[v, 2]
-            at = members[v, 3]
+        for i in range(begin, min(begin + _PIECE, n)):
+            v = first + i
+            forest.next[v] = members[i, 0]
+            forest.prev[v] = members[i, 1]
+            forest.size[v] = members[i, 2]
+            at = members[i, 3]
             place[v] = at
             if at != NO_VERTEX:
                 forest.representative[v] = NO_VERTEX
@@ -368,8 +373,8 @@ def warm_up(n: Int = 3) -> None:
     """Compile all kernels."""
     columns = [np.zeros(n, np.uint32) for _ in range(7)]
     forest = Forest._make([*columns, np.zeros(n, np.int64), np.zeros(2, np.int64)])
-    take_nodes(forest, np.zeros((n, 4), np.uint32), ALONE)
-    take_members(forest, np.zeros((n, 4), np.uint32), np.zeros(n, np.uint32), ALONE)
+    take_nodes(forest, 0, np.zeros((n, 4), np.uint32), ALONE)
+    take_members(forest, 0, np.zeros((n, 4), np.uint32), np.zeros(n, np.uint32), ALONE)
     relink(forest, n, ALONE)
     list_free(forest, n, np.empty(0, np.uint32), ALONE)
     name_all(forest, n, order_of(), ALONE)

@@ -6,7 +6,7 @@ is told of a vertex is its parent, its tree and its level. Here lists, sizes, fr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numba as nb
@@ -40,7 +40,7 @@ _inner: Any = uncounted_inner
 _shares: Any = nb.njit(cache=True, nogil=True, error_model="numpy")
 
 
-Nodes = npt.NDArray[np.uint32]
+Pieces = Iterable[tuple[int, npt.NDArray[np.uint32]]]
 
 
 class Told(NamedTuple):
@@ -114,15 +114,20 @@ def _list_pieces(thread, forest, n, nodes, cursor, ends, told):  # type: ignore[
                 at += 1
 
 
-def take_all(forest: Forest, nodes: Nodes, members: Callable[[], Nodes], place: Vertices, crew: Crew) -> None:
+def take_all(forest: Forest, nodes: Pieces, members: Pieces, place: Vertices, crew: Crew) -> None:
     """Make ``forest`` what is told of all vertices; trees are not named yet.
 
-    ``nodes``: as for ``differing``. ``members``: asked when these were taken, and may answer where they lay:
-    uint32[vertices, 4], next and previous member, size, and place among the free handles (``take_members``).
-    ``place`` (uint32[n] at least): where each free handle stands in the list of them, else ``NO_VERTEX``.
+    ``nodes``, ``members``: as for ``differing`` and for ``take_members``, in pieces, in order, and where they
+    begin; the latter are asked for when the former were taken. ``place`` (uint32[n] at least): where each free
+    handle stands in the list of them, else ``NO_VERTEX``.
     """
-    take_nodes(forest, nodes, crew)
-    take_members(forest, members(), place, crew)
+    for first, piece in nodes:
+        take_nodes(forest, first, piece, crew)
+    n = n_free = 0
+    for first, piece in members:
+        n_free += take_members(forest, first, piece, place, crew)
+        n = first + len(piece)
+    forest.counts[N_FREE], forest.counts[N_USED] = n_free, n
 
 
 @_jit
@@ -258,10 +263,9 @@ def warm_up() -> None:
     changes = Changes._make([*columns, np.zeros(2, np.int64), 1])
     place = np.zeros(n, np.uint32)
     warm_up_members()
-    alone = np.array([[0, 0, 1, NO_VERTEX], [1, 1, 1, NO_VERTEX]], np.uint32)
-    take_all(
-        forest, np.array([[NO_VERTEX, 0, 0, 0], [NO_VERTEX, 0, 1, 0]], np.uint32), lambda: alone, place, ALONE
-    )
+    nodes = np.array([[NO_VERTEX, 0, 0, 0], [NO_VERTEX, 0, 1, 0]], np.uint32)
+    members = np.array([[0, 0, 1, NO_VERTEX], [1, 1, 1, NO_VERTEX]], np.uint32)
+    take_all(forest, [(0, nodes)], [(0, members)], place, ALONE)
     add_own(forest, changes, place, 2, 3)
     told = Told(np.array([1], np.uint32), *(np.zeros(1, np.uint32) for _ in range(3)))
     take(forest, changes, place, 2, told, np.empty(3, np.uint32), np.empty((1, 2), np.uint32))
