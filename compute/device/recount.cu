@@ -85,6 +85,37 @@ static_assert(__is_trivially_copyable(CountJob), "the host passes its bytes");
 // What a run says; the host has it as a tuple, CountRun.
 constexpr u32 COUNT_SAID = 5;
 
+// Vertices that a warp has found and will list together: to claim a place in a list of all for each leaf that it reads
+// would keep it waiting, and all warps of a grid for one counter.
+struct Found {
+    static constexpr u32 ROOM = 128;  // as many as a leaf may bring more than are listed
+
+    u32* const mine;  // [ROOM] in shared memory, of this warp
+    u32 n = 0;
+
+    __device__ __forceinline__ void add(u32* to, u32* counter, const bool (&chosen)[2], const u32 (&vertex)[2])
+    {
+        const Votes votes = vote(chosen[0], chosen[1]);
+        if (!votes.count()) return;
+        for (u32 j = 0; j < 2; j++)
+            if (chosen[j]) mine[n + votes.before(j)] = vertex[j];
+        __syncwarp();
+        n += votes.count();
+        if (n > ROOM - LEAF_SLOTS) list(to, counter);
+    }
+
+    __device__ __forceinline__ void list(u32* to, u32* counter)
+    {
+        if (!n) return;
+        u32 base = 0;
+        if (lane_number() == 0) base = atomicAdd(counter, n);
+        base = __shfl_sync(ALL_LANES, base, 0);
+        for (u32 i = lane_number(); i < n; i += 32) store_cached(to + base + i, mine[i]);
+        __syncwarp();
+        n = 0;
+    }
+};
+
 enum CountPhase : u32 { MOVED, HEADS, ORDER, RECOUNT };
 
 struct Counting : Run<CountJob> {
@@ -301,6 +332,8 @@ struct Counting : Run<CountJob> {
         const auto load = [&](u32 u) {
             return Tail{load_cached(job.differences + u), load_cached(job.levels + u) + 1};
         };
+        __shared__ u32 room[BLOCK_THREADS / 32][Found::ROOM];
+        Found found{room[threadIdx.x >> 5]};
         walk_rows(out, telling(), counts, place, load, [&](const Tail& tail, u32, const Edges& row, bool) {
             bool grows[2], is_new[2] = {false, false};
             u64 before[2] = {0, 0};
@@ -313,9 +346,10 @@ struct Counting : Run<CountJob> {
             for (u32 j = 0; j < 2; j++)
                 if (grows[j]) is_new[j] = must_queue(row.head[j], before[j], tail.difference);
             __syncwarp();
-            list(to, counter, is_new, row.head);
+            found.add(to, counter, is_new, row.head);
             return false;
         });
+        found.list(to, counter);
     }
 
     // -- order -----------------------------------------------------------------------------------------------------

@@ -286,23 +286,42 @@ def _unname_pieces(t, forest, cursor, n_pieces):  # type: ignore[no-untyped-def]
 
 @_inner
 def _name_pieces(t, forest, n, order, cursor):  # type: ignore[no-untyped-def]
-    """A vertex replaces one with a larger id, whatever thread brings which first: the smallest one stays."""
+    """A vertex replaces one with a larger id, whatever thread brings which first: the smallest one stays.
+
+    Of the first large tree that it meets a thread keeps the smallest member to itself till the end.
+    """
     named = forest.representative
+    own = smallest = np.int64(-1)
     while True:
         begin = fetch_add(cursor, 0, np.int64(_PIECE))
         if begin >= n:
-            return
+            break
         for v in range(begin, min(begin + _PIECE, n)):
             h = np.int64(forest.handle[v])
-            if forest.size[h] == 1:
-                named[h] = v
+            if h == own:
+                if comes_before(order, v, smallest):
+                    smallest = np.int64(v)
                 continue
-            member = load(named, h)
-            while member == NO_VERTEX or comes_before(order, v, member):
-                seen = compare_swap(named, h, member, np.uint32(v))
-                if seen == member:
-                    break
-                member = seen
+            size = np.int64(forest.size[h])
+            if size == 1:
+                named[h] = v
+            elif own < 0 and size * _LARGE_SHARE > n:
+                own, smallest = h, np.int64(v)
+            else:
+                _name(named, h, v, order)
+    if own >= 0:
+        _name(named, own, smallest, order)
+
+
+@_inner
+def _name(named, h, v, order):  # type: ignore[no-untyped-def]
+    """Let v represent tree h, unless a member with a smaller id does."""
+    member = load(named, h)
+    while member == NO_VERTEX or comes_before(order, v, member):
+        seen = compare_swap(named, h, member, np.uint32(v))
+        if seen == member:
+            return
+        member = seen
 
 
 # -- what was computed elsewhere ---------------------------------------------------------------------------
