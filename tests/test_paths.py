@@ -453,11 +453,12 @@ def test_a_hub_is_deleted(name: str) -> None:
 @pytest.fixture
 def always_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All work that can be shared is, in small pieces, and steps of a push are small."""
-    for constant, value in (("_PARALLEL_MIN", 0), ("PIECE", 2), ("GATHERED", 3), ("_INNER", 5)):
+    for where in (path_mend, path_loss):
+        monkeypatch.setattr(where, "SHARED_MIN", 0)
+        monkeypatch.setattr(where, "PIECE_MAX", 2)
+    for constant, value in (("GATHERED", 3), ("_INNER", 5), ("_TAKEN", 2)):
         monkeypatch.setattr(path_loss, constant, value)
-    for constant, value in (("PIECE", 2), ("GATHERED", 3)):
-        monkeypatch.setattr(path_wide, constant, value)
-    monkeypatch.setattr(path_mend, "_WIDE", 1)
+    monkeypatch.setattr(path_wide, "GATHERED", 3)
     for where in (path_mend, pieces):  # of the templates, and of who says how many pieces there are
         monkeypatch.setattr(where, "PIECE", 3)
     for constant, value in (
