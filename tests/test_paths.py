@@ -627,6 +627,29 @@ def test_starting_over_when_settling_costs_too_much(
     assert started_over > 2
 
 
+@every_case
+def test_a_change_as_hopeless_as_one_before_starts_over_at_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One deletion takes the support of half of a ring; the next such change reads what a fresh start does."""
+    monkeypatch.setattr(module, "_SETTLE_FLOOR", 0)
+    monkeypatch.setattr(module, "_HOPELESS_FLOOR", 1)
+    n = 400
+    ring = [(v, (v + 1) % n, 1.0) for v in range(n)]
+    run = Run(name, directed=False)
+    run.step(weighted(ring, n))
+    read = []
+    for _ in range(3):
+        refresh = run.step(deletes([(0, 1)], n))
+        if not refresh.started_over:  # all that a value offers is itself, and so little was lost
+            return
+        read.append(refresh.edges_read)
+        run.check()
+        run.step(weighted([(0, 1, 1.0)], n))
+    # The third one tries again: the bound rises with each that starts over.
+    assert read[1] < read[0] == read[2]
+
+
 # -- the audit ------------------------------------------------------------------------------------------------
 
 

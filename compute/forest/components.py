@@ -178,13 +178,15 @@ class Components(Program):
         out, in_, both = _rows(graph)
         children, above = np.empty(links.size, np.int64), np.empty(links.size, np.int64)
         n_cuts = cutting.list_links(forest, search, links, children, above, run)
-        children, above, left = children[:n_cuts], above[:n_cuts], np.empty(n_cuts, bool)
+        children, above, left = children[:n_cuts], above[:n_cuts], np.empty(n_cuts, np.uint8)
         n_cuts = cutting.hang_elsewhere(
             forest, search, children, above, left, out, in_, both, np.zeros(1, np.int64), graph.crew
         )
         children, above = children[:n_cuts], above[:n_cuts]
-        if graph.directed and n_cuts:
-            cut = ~self._has_link(graph, children, above)  # the others have a second support
+        unseen = np.flatnonzero(left[:n_cuts] == cutting.UNSEEN)
+        if graph.directed and unseen.size:
+            there = self._has_link(graph, children[unseen], above[unseen])
+            cut = np.delete(np.arange(n_cuts), unseen[there])  # the others have a second support
             children, above = children[cut], above[cut]
         if not children.size:
             return True

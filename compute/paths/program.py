@@ -60,8 +60,8 @@ _NONE, _NO_EDGES, _NO_WEIGHTS = np.empty(0, np.uint32), np.empty(0, np.uint64), 
 # (SSWP) and 0.2 (BFS; benchmarks/paths.py --crossover, RMAT scale 18); what was done until then is lost.
 SETTLE_SHARE = {True: 0.4, False: 0.125}
 _SETTLE_FLOOR = 4096
-# After that, changes that leave this share of the vertices without support start over at once, from so many on; after
-# each of those it takes that much more, since the graph may be another by then.
+# After that, changes that leave this share of the vertices without support start over at once, from so many on;
+# after each of those it takes that much more, since the graph may be another by then.
 _HOPELESS_SHARE = 0.75
 _HOPELESS_FLOOR = 1024
 _HOPE = 1.05

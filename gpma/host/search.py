@@ -34,7 +34,7 @@ def set_head(heads: Keys, tops: Keys, leaf: Int, head: Int) -> None:
         tops[np.uintp(leaf >> TOP_SHIFT)] = head
 
 
-# What searches share is put into them: neither has a branch or a loop of its own, so that no references are counted.
+# What searches share is put into them: none has a branch or a loop of its own, so that no references are counted.
 
 
 @_inlined
