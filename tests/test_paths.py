@@ -633,6 +633,7 @@ def test_a_change_as_hopeless_as_one_before_starts_over_at_once(
 ) -> None:
     """One deletion takes the support of half of a ring; the next such change reads what a fresh start does."""
     monkeypatch.setattr(module, "_SETTLE_FLOOR", 0)
+    monkeypatch.setattr(module, "_HOPELESS_TRIES", 1)
     monkeypatch.setattr(module, "_HOPELESS_FLOOR", 1)
     n = 400
     ring = [(v, (v + 1) % n, 1.0) for v in range(n)]

@@ -35,7 +35,7 @@ from ...gpma.intrinsics import prefetch
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
-from .mend import AHEAD, LOST, PARENT, PIECE_MAX, SHARED_MIN, UNREACHED
+from .mend import AHEAD, LOST, PARENT, PIECE_MAX, PIECES, SHARED_MIN, UNREACHED
 from .templates import template
 
 _UNIT = np.float32(1)
@@ -121,7 +121,7 @@ def new_loss(n: int, threads: int) -> Loss:
         np.empty(room, np.uint32),
         np.empty(room, np.uint64),
         # A chunk is full, or the last one of its piece.
-        np.empty((room // GATHERED + room // PIECE_MAX + 2, 4), np.int64),
+        np.empty((room // GATHERED + room // PIECE_MAX + 2 * PIECES + 2, 4), np.int64),
         np.empty((inner, 2), np.uint64),
         np.empty((inner // _LISTED, 3), np.int64),
         np.empty((threads, _INNER, 2), np.uint64),

@@ -48,7 +48,7 @@ SHARED_MIN = 512
 SHARED_EDGES = 1 << 14
 # Vertices that a thread takes at a time: at most so many, and of a few at least so many pieces are made.
 PIECE_MAX = 32
-_PIECES = 16
+PIECES = 64
 
 # What ``specialise`` puts in place: the program's functors, and whether it reads weights.
 WEIGHTED = False
@@ -237,7 +237,7 @@ def is_much(rows, vertices, begin, end):  # type: ignore[no-untyped-def]
 @template
 def piece_of(n):  # type: ignore[no-untyped-def]
     """How many of n vertices a thread takes at a time, whatever threads there are."""
-    return max(np.int64(1), min(np.int64(PIECE_MAX), n // _PIECES))
+    return max(np.int64(1), min(np.int64(PIECE_MAX), n // PIECES))
 
 
 @template
