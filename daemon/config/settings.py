@@ -1119,6 +1119,14 @@ class ComputeConfig(Section):
         default="auto",
         description="Threads that programs share, and programs side by side: a number, or `auto` for our cores.",
     )
+    nice: int = Field(
+        default=5,
+        ge=0,
+        le=19,
+        description="How much nicer (as of the command `nice`) the threads that ingest and compute are than the "
+        "rest of this daemon, on Linux: where cores are short, they give way to answers, and to other processes. "
+        "0: they do not.",
+    )
 
     place: Literal["auto", "host", "device"] = Field(
         default="auto",
@@ -1233,9 +1241,9 @@ class Config(Section):
             yield (
                 "source.keyed",
                 (
-                    "must be left out with a window: the edge of a key is there until a record of that key replaces or "
-                    "removes it, and edges of a window go by themselves. Remove rows at their source, or have records "
-                    "name edges without keys"
+                    "must be left out with a window: the edge of a key is there until a record of that key "
+                    "replaces or removes it, and edges of a window go by themselves. Remove rows at their source, "
+                    "or have records name edges without keys"
                 ),
             )
         if results.kind == "kafka":

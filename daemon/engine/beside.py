@@ -19,6 +19,7 @@ from ...gpma.index.vertex_index import VertexIndex
 from ...partition.existence import Flags
 from ..errors import RequestError, Unavailable
 from ..memory import MemoryGuard
+from ..priority import give_way
 from ..records.topology import StorageState
 from .follower import Follower, GraphCopy, Since
 from .pipeline import Pipeline
@@ -114,9 +115,10 @@ class Beside:
         memory: MemoryGuard,
         ready: Ready,
         threads: int,
+        nice: int = 0,
     ) -> None:
         """``resolve``: dense vertices of external ids; raises ProgramError for what is none of this graph's kind.
-        ``threads``: how many compute a program, at most."""
+        ``threads``: how many compute a program, at most; ``nice``: how far they, and their caller, give way."""
         self.pipeline = pipeline
         self.between = pipeline.between
         self.index = index
@@ -124,6 +126,7 @@ class Beside:
         self.ready = ready
         self._memory = memory
         self._threads = threads
+        self._nice = nice
 
     def made(self, kind: str, id: str | None, given: Mapping[str, Any]) -> Program:
         """A program, not computed.
@@ -141,11 +144,13 @@ class Beside:
 
     @contextmanager
     def follower(self, program: Program) -> Iterator[Follower]:
-        """A graph of the program's own, for the time of the block, with the memory for it.
+        """A graph of the program's own, for the time of the block, with the memory for it. The calling thread does
+        nothing else any more.
 
         Raises:
             MemoryError: there is not enough; the message says what is in the way.
         """
+        give_way(self._nice)
         with self._memory.promised(self.between.do(self._needed)):
             follower = Follower(self.pipeline.graph, program, self.resolve, self._threads)
             try:
