@@ -19,7 +19,8 @@ NICEST = 19
 def give_way(nice: int, threads: Iterable[threading.Thread] | None = None) -> None:
     """Be so much nicer than the process (its first thread) is, for good.
 
-    ``threads``: these instead of the caller's. Nothing happens where the system has no niceness of threads, or for a thread that has ended.
+    ``threads``: these instead of the caller's. Nothing happens where the system has no niceness of threads, or for
+    a thread that has ended.
     """
     if sys.platform != "linux" or nice == 0:
         return

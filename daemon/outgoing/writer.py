@@ -18,11 +18,11 @@ A transaction carries its own progress (``records.End``). What a start goes on f
 - Where that is not to be had, every vertex is written, and a tombstone for every other that the sink has.
 
 Programs come and go, with ``keep`` and ``drop`` and with the configuration. Of one that was not in the
-transaction before, every vertex is written, as of one whose state does not come from the checkpoint. Of one that is
-not there any more, every vertex is taken back: whoever lived then lives now, or has gone since, or is among those
-that are written at a start. These tombstones are for vertices that came meanwhile, too, of which readers know
-nothing: so whoever changed since a checkpoint is among what was written behind it, whether a program went and came
-back or not.
+transaction before, every vertex is written, as of one whose state does not come from the checkpoint. Of one that
+is not there any more, every vertex is taken back: whoever lived then lives now, or has gone since, or is among
+those that are written at a start. These tombstones are for vertices that came meanwhile, too, of which readers
+know nothing: so whoever changed since a checkpoint is among what was written behind it, whether a program went and
+came back or not.
 """
 
 from __future__ import annotations
