@@ -731,6 +731,7 @@ class Service:
             ReadyKernels(self._prepare, self.specs.values()),
             max(1, config.compute.thread_count() // 2),
             config.compute.nice,
+            config.compute.place,
         )
         ad_hoc = AdHoc(beside, self.metrics, limits.ad_hoc_max)
         may_try = config.uses_device and config.device.enabled != "off"
