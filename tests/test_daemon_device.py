@@ -316,47 +316,6 @@ def graph_of(numbers: range) -> Snapshot:
     return Snapshot(ids, src, dst, np.ones(src.size, np.float32), place.get(7))
 
 
-@pytest.mark.parametrize("host_rows", ["all", "owned"])
-def test_a_program_is_run_once_on_the_device_and_leaves_it(emulated_daemon: Daemon, host_rows: str) -> None:
-    daemon = emulated_daemon
-    daemon.settings["partition"] = {"host_rows": host_rows}
-    daemon.settings["program"] = daemon.settings["program"][:2]
-    daemon.config.write_text(toml(daemon.settings))
-    daemon.start()
-    with daemon.client() as client:
-        write_and_wait(daemon, client, range(6))
-        graph, ids = graph_of(range(6)), np.arange(220)
-        asked = {"bfs": {"source": 7}, "components": {}, "pagerank": {"tolerance": 1e-3}, "sspaths": {"source": 7}}
-        held = client.stats()["placement"]["device"]["memory"]["held"]
-        for number, (kind, given) in enumerate(asked.items(), 1):
-            found = client.compute(kind, given, vertices=ids)
-            assert run_there(daemon) == number, daemon.log_tail()
-            known = np.isin(ids, graph.ids)
-            assert found.values is not None and found.unknown.tolist() == ids[~known].tolist()
-            values = found.values[known]
-            if kind == "components":
-                values = np.searchsorted(graph.ids, values)
-            values = np.ma.MaskedArray(values, dtype=np.float64).filled(-1.0)
-            for oracle in ORACLES[kind]:
-                assert_right(kind, values, oracle, graph, 1e-3)
-        best = client.compute("pagerank", {"tolerance": 1e-3}, top=3)
-        assert best.ids is not None and best.ids.size == 3
-        # None of it is left there, and what is kept goes on.
-        write_and_wait(daemon, client, range(6, 7))
-        stats = client.stats()
-        assert stats["ad_hoc"]["on_device"] == len(asked) + 1
-        assert stats["placement"]["device"]["memory"]["held"] <= 1.1 * held
-        assert stats["placement"]["device"]["programs"] == ["bfs", "components"]
-        if host_rows == "all":  # one without a twin
-            assert client.compute("kcore", vertices=ids).values is not None
-            assert run_there(daemon) == len(asked) + 1
-        write_and_wait(daemon, client, range(7, 8))
-        graph = graph_of(range(8))
-        labels = np.searchsorted(graph.ids, client.get("components", graph.ids).values).astype(float)
-        assert_right("components", labels, ORACLES["components"][0], graph, 0)
-    assert daemon.stop() == 0
-
-
 def test_a_device_that_fails_while_a_program_is_run_once_is_lost_and_the_host_runs_it(
     emulated_daemon: Daemon,
 ) -> None:
@@ -526,6 +485,50 @@ def on_device(request: pytest.FixtureRequest) -> tuple[str, ...]:
     if cuda_emulator.compiler() is None:
         skip_or_fail("g++ not found (Debian: g++)")
     return (PROGRAM,)
+
+
+@pytest.mark.parametrize("host_rows", ["all", "owned"])
+def test_a_program_is_run_once_on_the_device_and_leaves_it(
+    on_device: tuple[str, ...], tmp_path: Path, host_rows: str
+) -> None:
+    settings = {
+        "device": {"enabled": True, "memory": "1073741824"},
+        "compute": {"place": "device"},
+        "partition": {"host_rows": host_rows},
+        "program": [{"name": "bfs", "source": 1}, {"name": "components"}],
+    }
+    with Daemon(tmp_path, settings, program=on_device) as daemon, daemon.start().client() as client:
+        write_and_wait(daemon, client, range(6))
+        graph, ids = graph_of(range(6)), np.arange(220)
+        asked = {"bfs": {"source": 7}, "components": {}, "pagerank": {"tolerance": 1e-3}, "sspaths": {"source": 7}}
+        held = client.stats()["placement"]["device"]["memory"]["held"]
+        for number, (kind, given) in enumerate(asked.items(), 1):
+            found = client.compute(kind, given, vertices=ids)
+            assert run_there(daemon) == number, daemon.log_tail()
+            known = np.isin(ids, graph.ids)
+            assert found.values is not None and found.unknown.tolist() == ids[~known].tolist()
+            values = found.values[known]
+            if kind == "components":
+                values = np.searchsorted(graph.ids, values)
+            values = np.ma.MaskedArray(values, dtype=np.float64).filled(-1.0)
+            for oracle in ORACLES[kind]:
+                assert_right(kind, values, oracle, graph, 1e-3)
+        best = client.compute("pagerank", {"tolerance": 1e-3}, top=3)
+        assert best.ids is not None and best.ids.size == 3
+        # None of it is left there, and what is kept goes on.
+        write_and_wait(daemon, client, range(6, 7))
+        stats = client.stats()
+        assert stats["ad_hoc"]["on_device"] == len(asked) + 1
+        assert stats["placement"]["device"]["memory"]["held"] <= 1.1 * held
+        assert stats["placement"]["device"]["programs"] == ["bfs", "components"]
+        if host_rows == "all":  # one without a twin
+            assert client.compute("kcore", vertices=ids).values is not None
+            assert run_there(daemon) == len(asked) + 1
+        write_and_wait(daemon, client, range(7, 8))
+        graph = graph_of(range(8))
+        labels = np.searchsorted(graph.ids, client.get("components", graph.ids).values).astype(float)
+        assert_right("components", labels, ORACLES["components"][0], graph, 0)
+        assert daemon.stop() == 0
 
 
 @pytest.mark.sample(1)
