@@ -11,7 +11,7 @@ alone, without applying; by then ``auto`` has settled. ``moves`` are all those t
 there at the end, and ``behind`` how much longer its epochs take than those of the better fixed choice.
 
 ``--whole``: whole epochs, with applying, of the default against one side alone. ``auto`` has all rows on the
-host and the device, as ``partition.host_rows = "auto"`` does where they fit, and the host's may take large batches
+host and the device, as ``partition.host_rows = "auto"`` does where they fit, and the host's may take batches
 later while every program is on the device, as in the daemon; ``host`` has no device, and with ``device`` the host
 has no rows.
 """
