@@ -97,6 +97,7 @@ def test_real_deletions(name: str, updates: int) -> None:
             run.check_against_oracle()
 
 
+@pytest.mark.sample(1, of="directed")
 @on_both_homes
 @pytest.mark.parametrize("directed", [True, False])
 def test_starting_over_when_settling_costs_too_much(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:

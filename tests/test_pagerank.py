@@ -117,6 +117,7 @@ def test_residuals_stay_those_of_the_graph_over_thousands_of_batches(graphs: lis
             assert np.abs(kept - residual(program, graph)).max() < 1e-11
 
 
+@pytest.mark.sample(1, of="tolerance,directed")
 @pytest.mark.parametrize("way", ["pushes", "divided pushes", "passes"])
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-5])
 @pytest.mark.parametrize("directed", [True, False])

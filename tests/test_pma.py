@@ -225,6 +225,7 @@ def stream(rng: np.random.Generator, model: Columns, n_vertices: int, step: int)
     return keys, ops
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("seed", range(12))
 def test_long_histories_match_numpy(seed: int, weighted: bool) -> None:
