@@ -244,6 +244,7 @@ def test_more_threads_pass_earlier() -> None:
     assert costs[0] == costs[1] > costs[2] > costs[3] > pagerank.PUSH_MIN
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "directed", "updates"), [("web-cnr2000", True, 60_000), ("as733-21days", False, 2_000)]
 )
