@@ -19,8 +19,8 @@ _whole = False
 
 
 def examples(n: int) -> int:
-    """How many examples of n Hypothesis tries: a third, but ten at least; it tries others in each run."""
-    return n if _whole else max(n // 3, min(n, 10))
+    """How many examples of n Hypothesis tries: a fifth, but eight at least; it tries others in each run."""
+    return n if _whole else max(n // 5, min(n, 8))
 
 
 def settle(config: pytest.Config) -> None:

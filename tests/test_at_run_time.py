@@ -281,6 +281,7 @@ def chosen_kinds(request: pytest.FixtureRequest) -> set[str]:
     return set(chosen)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", [*ORACLES])
 def test_a_run_is_right_for_exactly_the_updates_before_its_offsets(
     life: Life, client: Client, kind: str, chosen_kinds: set[str]

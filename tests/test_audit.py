@@ -332,6 +332,7 @@ BROKEN: list[tuple[Callable[[Kept], None], set[tuple[str, str]]]] = [
 MISSED = (_missed_deletion, _missed_join)
 
 
+@pytest.mark.sample(1, of="steps_before")
 @pytest.mark.parametrize(("damage", "rules"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
 @pytest.mark.parametrize("steps_before", [0, 7, 60])
 def test_what_is_broken_is_found(

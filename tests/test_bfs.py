@@ -64,7 +64,7 @@ def test_any_history(history: History, sources: set[int]) -> None:
         run.check_against_oracle()
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @on_both_homes
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("seed", range(12))
@@ -76,6 +76,7 @@ def test_long_histories(seed: int, directed: bool) -> None:
     run.check_against_oracle()
 
 
+@pytest.mark.sample(6)
 @on_both_homes
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("seed", range(3))
@@ -97,6 +98,7 @@ def test_real_deletions(name: str, updates: int) -> None:
             run.check_against_oracle()
 
 
+@pytest.mark.sample(1, of="directed")
 @on_both_homes
 @pytest.mark.parametrize("directed", [True, False])
 def test_starting_over_when_settling_costs_too_much(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -396,6 +396,7 @@ def test_waves_are_the_same_for_any_number_of_threads(shape: str) -> None:
     assert (np.array(after) <= core).all() and (np.array(high) >= core).all()
 
 
+@pytest.mark.sample(1)
 @both_ways
 def test_work_is_in_proportion_to_the_change(directed: bool) -> None:
     """On RMAT 16: a link that moves no counter over its rule reads no row; few are read in the median and mean."""

@@ -354,6 +354,7 @@ def test_a_daemon_whose_device_fails_goes_on_within_the_same_epoch(emulated_daem
     assert daemon.log.read_text().count("the device is lost, and the host goes on alone") == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ends", ["killed", "stopped", "card lost"])
 def test_nothing_is_lost_while_the_host_is_behind(tmp_path: Path, ends: str) -> None:
     """Answers are those of the device; who asks for rows waits for the host; the end comes when it is behind."""

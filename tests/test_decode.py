@@ -729,6 +729,7 @@ def columnar(n: int, encoding: str) -> bytes:
     return "\n".join(lines).encode()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "encoding",
     [

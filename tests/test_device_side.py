@@ -62,6 +62,7 @@ def reload(graph: Graph) -> None:
     graph.load(graph.export(), graph.n_vertices + 3, dead)
 
 
+@pytest.mark.sample(1, of="way")
 @pytest.mark.parametrize("way", ["random", "rmat"])
 def test_histories_leave_both_sides_equal(
     cupy: ModuleType, graphs: list[Graph], kind: dict[str, bool], seed: int, way: str, run_long: bool

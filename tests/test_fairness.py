@@ -145,6 +145,7 @@ def test_a_search_lets_others_ask_between_its_slices_and_ends_with_its_client(tm
         assert chain.searched == ended and client.stats()["server"]["held_bytes"] == 0
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("moves", [0, 1, SLICED_TRIES, 1000])
 def test_an_answer_in_slices_is_of_one_epoch(tmp_path: Path, moves: int) -> None:
     with counting(tmp_path) as (chain, _, client):
@@ -176,6 +177,7 @@ class Large(Counting):
         return vertices % 20_000 + vertices // DEGREES_AT_ONCE * 10_000
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("moves", [0, 1, 2 * SLICED_TRIES, 1000])
 def test_degrees_of_a_graph_of_any_size_are_counted_in_slices_of_one_epoch(tmp_path: Path, moves: int) -> None:
     chain = Large()

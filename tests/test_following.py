@@ -61,6 +61,7 @@ def counts(graph: Graph) -> tuple[int, ...]:
     return graph.n_arcs, graph.n_edges, graph.n_vertices, graph.n_alive, graph.self_loops
 
 
+@pytest.mark.sample(1, of="threaded")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("threaded", [False, True], ids=["on demand", "by its thread"])
 def test_nobody_sees_that_the_host_is_behind(
@@ -112,6 +113,7 @@ def test_nobody_sees_that_the_host_is_behind(
     assert found.weights is None or np.array_equal(found.weights, wanted_edges.weights)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 def test_programs_on_the_device_need_no_rows_of_the_host(
     emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None, directed: bool, seed: int

@@ -170,7 +170,7 @@ def test_small_graphs_for_a_long_time(directed: bool, seed: int, run_long: bool)
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 def test_a_skewed_graph_for_a_long_time(directed: bool, seed: int, run_long: bool) -> None:
-    scale, epochs, most = (16, 1_000, 100_000) if run_long else (12, 60, 15_000)
+    scale, epochs, most = (16, 1_000, 100_000) if run_long else (12, 40, 15_000)
     sizes = mixed_sizes(seed, epochs, most)
     history = rmat_history(
         seed, directed=directed, scale=scale, degree=8, updates=sizes, vertex_share=3e-3, source=SOURCE

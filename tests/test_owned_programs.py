@@ -130,7 +130,7 @@ def test_programs_on_a_device_that_has_all_rows(
         assert all(program.on_device for program in engine.programs)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("seed", range(2))
 def test_programs_on_a_device_while_rows_move(

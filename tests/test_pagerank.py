@@ -117,6 +117,7 @@ def test_residuals_stay_those_of_the_graph_over_thousands_of_batches(graphs: lis
             assert np.abs(kept - residual(program, graph)).max() < 1e-11
 
 
+@pytest.mark.sample(1, of="tolerance,directed")
 @pytest.mark.parametrize("way", ["pushes", "divided pushes", "passes"])
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-5])
 @pytest.mark.parametrize("directed", [True, False])
@@ -243,6 +244,7 @@ def test_more_threads_pass_earlier() -> None:
     assert costs[0] == costs[1] > costs[2] > costs[3] > pagerank.PUSH_MIN
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "directed", "updates"), [("web-cnr2000", True, 60_000), ("as733-21days", False, 2_000)]
 )

@@ -153,7 +153,7 @@ def test_any_history_on_a_device(home: str, name: str, history: History, sources
         run.check_against_oracle()
 
 
-@pytest.mark.sample(18)
+@pytest.mark.sample(9)
 @on_both_homes
 @every_case
 @both_ways
@@ -177,6 +177,7 @@ def test_rmat_histories(name: str, directed: bool) -> None:
     run.check_against_oracle()
 
 
+@pytest.mark.sample(1, of="name")
 @on_both_homes
 @weighted_cases
 def test_real_deletions(name: str) -> None:
@@ -397,6 +398,7 @@ def test_the_bridge_of_a_long_path(name: str) -> None:
     run.check()
 
 
+@pytest.mark.sample(2, of="name")
 @on_both_homes
 @every_case
 def test_leaves_on_a_long_chain_below_a_hub(name: str) -> None:
@@ -416,6 +418,7 @@ def test_leaves_on_a_long_chain_below_a_hub(name: str) -> None:
     run.check()
 
 
+@pytest.mark.sample(2, of="name")
 @on_both_homes
 @every_case
 def test_a_whole_frontier_is_deleted(name: str) -> None:
@@ -433,6 +436,7 @@ def test_a_whole_frontier_is_deleted(name: str) -> None:
     run.check()
 
 
+@pytest.mark.sample(2, of="name")
 @on_both_homes
 @every_case
 def test_a_hub_is_deleted(name: str) -> None:
@@ -553,6 +557,7 @@ def test_a_large_graph_from_scratch(name: str) -> None:
 # -- work -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2, of="name")
 @every_case
 @both_ways
 @pytest.mark.parametrize("updates", [1, 30, 1_000])
@@ -611,7 +616,7 @@ def test_starting_over_is_rare(name: str) -> None:
 @on_both_homes
 @every_case
 @both_ways
-@pytest.mark.sample(6)
+@pytest.mark.sample(1, of="name")
 def test_starting_over_when_settling_costs_too_much(
     name: str, directed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -691,6 +696,7 @@ def test_the_audit_finds_values_that_support_each_other() -> None:
     assert [violation.rule for violation in run.program.audit(run.graph)] == ["forest"]
 
 
+@pytest.mark.sample(2, of="name")
 @on_both_homes
 @every_case
 def test_slices_of_the_audit_are_the_whole(name: str) -> None:

@@ -225,6 +225,7 @@ def stream(rng: np.random.Generator, model: Columns, n_vertices: int, step: int)
     return keys, ops
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("seed", range(12))
 def test_long_histories_match_numpy(seed: int, weighted: bool) -> None:
@@ -424,6 +425,7 @@ def shapes(n_vertices: int) -> dict[str, Callable[[np.random.Generator, int, int
     }
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("reserved", [True, False])
 @pytest.mark.parametrize(("threads", "crowded"), [(1, 2048), (2, 2048), (1, 4), (5, 16)])
 @pytest.mark.parametrize("shape", shapes(100))
@@ -490,6 +492,7 @@ def test_no_batch_pays_for_growth() -> None:
 # Hot spots.
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("shape", "mean"), [("ascending", 3), ("descending", 25), ("hub", 30), ("one leaf", 15)])
 def test_batches_on_a_hot_spot_move_little(shape: str, mean: float) -> None:
     """``mean``: slots moved for each update; without a stretch beside it they were 110, 208, 24 and 118."""
@@ -610,6 +613,7 @@ def deleted(keys: Keys) -> EdgeBatch:
     return EdgeBatch(keys, np.zeros(keys.size, np.uint8))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("order", ["random", "ascending", "descending", "stretches"])
 @pytest.mark.parametrize(("back", "threads"), [(0.0, 5), (0.3, 1), (0.7, 2)])
 def test_shrinking_goes_on_in_order_whatever_comes(order: str, back: float, threads: int) -> None:
@@ -711,18 +715,18 @@ def test_leaves_that_are_given_back_may_be_used_again_at_once(again: str, monkey
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_shrinking_by_and_by_gives_memory_back_too() -> None:
-    array = loaded(4_000_000, 1 << 14, seed=45)
+    array = loaded(2_000_000, 1 << 14, seed=45)
     keys = np.random.default_rng(46).permutation(array.export().keys)
-    array.apply(deleted(keys[:20_000]))
+    array.apply(deleted(keys[:10_000]))
     before, held = resident_bytes(), n_slots(array)
-    for begin in range(20_000, 2_000_000, 20_000):
-        array.apply(deleted(keys[begin : begin + 20_000]))
+    for begin in range(10_000, 1_000_000, 10_000):
+        array.apply(deleted(keys[begin : begin + 10_000]))
     while array._migration.pages._work is not None and not array._migration.pages.done:
         pass
     assert n_slots(array) < 0.7 * held
     assert resident_bytes() < before - 8 * 0.25 * held
     # What was given back is used again.
-    array.apply(EdgeBatch(keys[:2_000_000], np.ones(2_000_000, np.uint8)))
+    array.apply(EdgeBatch(keys[:1_000_000], np.ones(1_000_000, np.uint8)))
     assert array.check() == []
 
 
@@ -748,7 +752,7 @@ def resident_bytes() -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_shrinking_gives_memory_back() -> None:
-    array = loaded(4_000_000, 1 << 14, seed=20)
+    array = loaded(2_000_000, 1 << 14, seed=20)
     keys = array.export().keys
     before, held = resident_bytes(), array.memory_bytes()["slots"]
     array.apply(EdgeBatch(keys, (np.arange(keys.size) % 10 == 0).astype(np.uint8)))
@@ -863,6 +867,7 @@ def assert_alike(arrays: list[PackedMemoryArray], what: Callable[[PackedMemoryAr
             assert one.tobytes() == two.tobytes()
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("shape", ["random", "hub", "one leaf", "ascending", "descending", "sliding window"])
 @pytest.mark.parametrize("piece", [1, 60, 1000])

@@ -94,6 +94,7 @@ def test_every_epoch_of_any_history_is_within_its_bound(history: WalkHistory, so
     graph.close()
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-5])
 @pytest.mark.parametrize("directed", [True, False])
@@ -165,6 +166,7 @@ def test_agrees_with_networkx(damping: float, graphs: list[Graph]) -> None:
     assert np.abs(values - [expected[v] for v in range(300)]).sum() <= 1e-7
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "directed", "updates"), [("web-cnr2000", True, 60_000), ("mathoverflow", True, 20_000)]
 )

@@ -265,6 +265,7 @@ def new_run() -> Iterator[Any]:
 # -- epochs ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1, of="directed")
 @every_kind
 @both_ways
 def test_vertices_come_go_and_come_back(kind: str, directed: bool, new_run: Any) -> None:
@@ -294,6 +295,7 @@ def test_rechunking_changes_nothing(kind: str, history: History, seed: int) -> N
     other.close()
 
 
+@pytest.mark.sample(1, of="directed")
 @every_kind
 @both_ways
 def test_all_at_once_is_a_start(kind: str, directed: bool, new_run: Any) -> None:
@@ -454,6 +456,7 @@ def test_a_state_that_is_not_of_this_graph_is_refused(kind: str, new_run: Any) -
 # -- reading --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1, of="directed")
 @every_kind
 @both_ways
 def test_readers_need_the_published_columns_and_nothing_else(kind: str, directed: bool, new_run: Any) -> None:
