@@ -114,6 +114,13 @@ def use(daemon: Daemon, program: str) -> None:
         client.checkpoint()
 
 
+def test_the_log_tells_how_long_compiling_took_as_it_was_measured_last() -> None:
+    page = (Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md").read_text("utf-8")
+    measured = re.findall(r"first start took \*\*([\d.]+) processor seconds", page)
+    said = re.search(r"(\d+) s of processor time", kernels.ELSEWHERE)
+    assert said is not None and float(said[1]) == pytest.approx(float(measured[0]), rel=0.2)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)  # all kernels are compiled, on a machine as busy as it may be
 def test_what_the_first_start_compiles_the_second_one_finds(

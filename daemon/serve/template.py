@@ -201,7 +201,8 @@ def serve_forks(
                 try:
                     pid = os.fork()
                 except OSError as error:
-                    door.send(msgpack.packb({"kind": "forked", "errno": error.errno}))
+                    with contextlib.suppress(OSError):
+                        door.send(msgpack.packb({"kind": "forked", "errno": error.errno}))
                     continue
                 if pid == 0:
                     door.close()
@@ -211,7 +212,8 @@ def serve_forks(
                     return
             fd = os.pidfd_open(pid)
             children[fd] = pid
-            socket.send_fds(door, [msgpack.packb({"kind": "forked", "pid": pid})], [fd])
+            with contextlib.suppress(OSError):  # the daemon may have ended meanwhile: the next look says so
+                socket.send_fds(door, [msgpack.packb({"kind": "forked", "pid": pid})], [fd])
 
 
 def _end(children: Mapping[int, int]) -> None:
