@@ -199,7 +199,7 @@ def test_who_starts_or_loads_without_room_ends_in_one_sentence_and_is_not_killed
 
 
 def test_a_daemon_that_has_hardly_any_memory_left_can_be_stopped(limited: Limited) -> None:
-    """The query server shares most of its pages with the process that forked it, and must not write to them all."""
+    """The query server shares most of its pages with the process that forked it, and must not write to all."""
     limited.leave(8 * MIB)
     assert limited.daemon.stop() == 0, limited.daemon.log_tail()
     assert limited.group.kills() == 0
