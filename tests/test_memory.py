@@ -477,6 +477,24 @@ def test_vertices_that_bring_no_edges_wait_for_their_columns(system: System, gra
     assert (graph.n_vertices, waited) == (1_000_000, [GROWTH, None])
 
 
+def test_a_large_batch_waits_for_what_it_takes_for_a_moment(system: System, graph: Graph) -> None:
+    """Though the array has room for its edges: reports and work space are many small things that ask nobody."""
+    queue, waited = PreparedQueue(10**7), list[Any]()
+    pipeline = pipeline_of(graph, queue, Metrics(), system, waited)
+    queue.put(prepared(edges(30_000), 1000))
+    queue.put(prepared(edges(60_000), 1000))
+    queue.close()
+    pipeline.epochs.updates_max = 8  # one item an epoch
+    engine = threading.Thread(target=pipeline.run)
+    engine.start()
+    until(lambda: waited == [GROWTH])
+    assert (graph.n_edges, pipeline.position.number) == (30_000, 1)
+    system.group("a", GIB, 0)
+    engine.join(60)
+    assert not engine.is_alive()
+    assert (graph.n_edges, waited) == (60_000, [GROWTH, None])
+
+
 def test_new_vertices_are_to_take_what_those_before_have_in_every_program(graph: Graph) -> None:
     asked: list[int] = []
     graph.host.memory = SimpleNamespace(require=asked.append)  # type: ignore[assignment]

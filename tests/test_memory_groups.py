@@ -176,15 +176,15 @@ def test_who_starts_or_loads_without_room_ends_in_one_sentence_and_is_not_killed
             str(edges),
         ]
         codes = []
-        for limit in (180, 230, 500):
+        for limit in (180, 500):
             group.limit(limit * MIB)
             done = subprocess.run(loading, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
             assert group.kills() == 0, limit
             assert done.returncode == 0 or refused.search(done.stderr), done.stderr
             codes.append(done.returncode)
-        assert codes == [NO_ROOM, NO_ROOM, 0]
+        assert codes == [NO_ROOM, 0]
         codes = []
-        for limit in (180, 230, 300, 360, 1000):
+        for limit in (180, 250, 340, 1000):
             group.limit(limit * MIB)
             daemon.log.write_bytes(b"")
             daemon.start(ready_s=None)
@@ -195,7 +195,7 @@ def test_who_starts_or_loads_without_room_ends_in_one_sentence_and_is_not_killed
             said = daemon.log.read_text()
             assert "Traceback" not in said and (code == 0 or refused.search(said)), said
             codes.append(code)
-        assert codes[0] == codes[1] == NO_ROOM and codes[-1] == 0 and set(codes) == {0, NO_ROOM}
+        assert codes[:2] == [NO_ROOM, NO_ROOM] and codes[-1] == 0
 
 
 def test_a_daemon_that_has_hardly_any_memory_left_can_be_stopped(limited: Limited) -> None:
