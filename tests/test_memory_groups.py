@@ -184,7 +184,7 @@ def test_who_starts_or_loads_without_room_ends_in_one_sentence_and_is_not_killed
             codes.append(done.returncode)
         assert codes == [NO_ROOM, 0]
         codes = []
-        for limit in (180, 250, 340, 1000):
+        for limit in (180, 300, 1000):
             group.limit(limit * MIB)
             daemon.log.write_bytes(b"")
             daemon.start(ready_s=None)

@@ -1,5 +1,5 @@
-"""What a batch takes beside the slots of its edges: for new vertices columns of the storage, of programs and of what
-is published, and for each update room, as long as it is worked on.
+"""What a batch takes beside the slots of its edges: for new vertices columns of the storage, of programs and of
+what is published, and for each update room, as long as it is worked on.
 
 Columns grow where they lie, and the system refuses no page of them: so the memory for many new vertices is asked
 for before the batch that brings them is applied. By then nothing has changed, and the batch can wait.
