@@ -11,8 +11,9 @@ alone, without applying; by then ``auto`` has settled. ``moves`` are all those t
 there at the end, and ``behind`` how much longer its epochs take than those of the better fixed choice.
 
 ``--whole``: whole epochs, with applying, of the default against one side alone. ``auto`` has all rows on the
-host and the device, as ``partition.host_rows = "auto"`` does where they fit; ``host`` has no device, and with
-``device`` the host has no rows.
+host and the device, as ``partition.host_rows = "auto"`` does where they fit, and the host's may take batches
+later while every program is on the device, as in the daemon; ``host`` has no device, and with ``device`` the host
+has no rows.
 """
 
 from __future__ import annotations
@@ -154,6 +155,7 @@ def epochs(
     for drawn in edges.batches(size, seed):
         batch = graph.columns(len(drawn), weighted=False)
         batch.keys[:], batch.ops[:] = drawn.keys, drawn.ops
+        graph.let_follow(whole and not engine.reads_host)
         begun = time.perf_counter()
         change = graph.apply(batch, edges.n_vertices)
         applied = time.perf_counter()

@@ -4,7 +4,8 @@ That depends on the program, the graph and the size of the batches (a deep graph
 small batch costs it more to begin than the host to do), and it changes: so it is measured. Times are kept by
 processor and by the size of the batch, in powers of four; what the last epochs took here is compared with what
 they would have taken there. What is not known there is tried. Moves are rare: they wait until the program has
-taken many times as long as a move does, and what did not pay is forgotten, and so tried again, ever later.
+taken many times as long as a move does, or the last trial did; and what did not pay is forgotten, and so tried
+again, ever later.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _GAIN, _TRIAL_GAIN = 0.8, 0.9
 _HOPELESS, _HURTS_S = 4.0, 0.02
 # And with its third epoch, of which the first is cold, where they take so many times as long as those there.
 _LOST, _SEEN = 1.5, 2
-# Before a move a program has taken so many times as long as moves do, the first being thought to take so long.
+# Before a move a program has taken so many times as long as moves do, the first being thought to take so long; and
+# before a trial, as the last one and its moves.
 _PATIENCE, _MOVE_S = 20.0, 0.01
 # Epochs after which the times of the other processor are forgotten: at first, and at most.
 _MEMORY, _MEMORY_MAX = 512, 1 << 16
@@ -38,6 +40,7 @@ class _Kept:
     recent: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
     move_s: float = _MOVE_S
     spent_s: float = 0.0
+    trial_s: float = 0.0  # the last one, with what moves have taken since it began
     is_cold: bool = False
     trial: int = 0
     age: int = 0
@@ -65,11 +68,13 @@ class Homes:
         there = kept.times.get((not on_device, size), seconds)
         is_hopeless = kept.trial > 0 and seconds > max(_HOPELESS * there, there + _HURTS_S)
         if is_cold and not is_hopeless:  # the first epoch after a move
+            kept.trial_s += seconds if kept.trial else 0.0
             return False
         before = kept.times.get((on_device, size), seconds)
         kept.times[on_device, size] = before + _SHARE * (seconds - before)
         kept.recent.append(size)
         if kept.trial:
+            kept.trial_s += seconds
             kept.trial -= 1
             is_hopeless = is_hopeless or _is_lost(kept, on_device)
             kept.trial = 0 if is_hopeless else kept.trial
@@ -78,7 +83,9 @@ class Homes:
             return False
         elsewhere = _would_take(kept, not on_device)
         if elsewhere is None:
-            kept.trial = _TRIAL
+            if kept.spent_s < _PATIENCE * kept.trial_s:
+                return False
+            kept.trial, kept.trial_s = _TRIAL, 0.0
             return True
         if kept.age >= kept.memory:
             kept.times = {key: value for key, value in kept.times.items() if key[0] == on_device}
@@ -90,6 +97,7 @@ class Homes:
         """The program has moved, which took so long."""
         kept = self._kept[id]
         kept.move_s += _SHARE * (seconds - kept.move_s)
+        kept.trial_s += seconds
         kept.spent_s = 0.0
         kept.is_cold = True
 

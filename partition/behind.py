@@ -1,7 +1,7 @@
 """What the host's rows have yet to take, where a device has taken it already: the host follows.
 
-A thread takes all that waits as one batch, as often as something waits; whoever needs the host's rows waits for
-it, or does it. So rows that are read are never behind.
+A thread takes all that waits as one batch, as often as something waits: a few updates when more have gathered, or
+soon. Whoever needs the host's rows waits for it, or does it. So rows that are read are never behind.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from threading import Condition, Lock, Thread
+from threading import Condition, Event, Lock, Thread
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,10 @@ log = logging.getLogger(__name__)
 SECONDS_MAX = 0.25
 """Nothing is put behind what waits for so long: whoever has to wait for all of it does so for about a second at
 most, where updates come faster than the host can take them."""
+
+GATHER_S, GATHERED = 0.02, 8192
+"""Fewer updates than that are left to gather for so long: to take ten at once costs as much as to take a thousand,
+and the thread that puts them must not be kept waiting for the interpreter by each."""
 
 RETRY_S = 0.5
 """What found no memory is tried again so often, if nobody asks for it before."""
@@ -54,6 +58,7 @@ class Behind:
         self._take = take
         self._clock = clock
         self._changed = Condition()
+        self._many = Event()
         self._waiting: list[_Waiting] = []  # those that are being taken as well, until they are
         self._updates = 0
         self._turn = Lock()
@@ -89,7 +94,10 @@ class Behind:
         with self._changed:
             self._waiting.append(_Waiting(batch, n_vertices, self._clock()))
             self._updates += len(batch)
-            self._changed.notify_all()
+            if len(self._waiting) == 1:
+                self._changed.notify_all()
+            if self._updates >= GATHERED:
+                self._many.set()
 
     def catch_up(self) -> None:
         """Have the host take all that waits.
@@ -107,6 +115,7 @@ class Behind:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        self._many.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -137,6 +146,9 @@ class Behind:
                 self._changed.wait_for(lambda: self._closed or self._waiting)
                 if self._closed:
                     return
+                if self._updates < GATHERED:
+                    self._many.clear()
+            self._many.wait(GATHER_S)
             try:
                 self.catch_up()
                 told = False

@@ -16,6 +16,7 @@ WINDOW = 64
 SHARE = 1 / 16
 """For so much of a mean a new epoch counts."""
 _RATE_SHARE = 1 / 4
+_SLOPE = 0.4
 
 
 class Measures(NamedTuple):
@@ -105,20 +106,51 @@ class Reads:
 
 
 @dataclass(slots=True)
-class Rate:
-    """Seconds per unit, of the last few times; ``units`` and ``seconds`` to begin with are what is supposed."""
+class MoveCost:
+    """What moves take: ``each_s`` for an edge, and ``fixed_s`` however few they are. Seconds.
 
-    seconds: float
-    units: float
+    A straight line through the last few moves, by least squares. Where these were about equally large they say
+    nothing of its slope: it is drawn to ``_SLOPE`` of what an edge took in all, as if there were moves of an
+    eighth more or less than their mean. So somewhat larger moves are tried, which tell.
+    """
 
-    def see(self, seconds: float, units: float) -> None:
-        if units > 0:
-            self.seconds += _RATE_SHARE * (seconds - self.seconds)
-            self.units += _RATE_SHARE * (units - self.units)
+    each_s: float
+    edges: float
+    """Of a move, on average; in the beginning what is supposed, like ``each_s``."""
+    fixed_s: float = 0.0
+    _seconds: float = field(init=False)
+    _squares: float = field(init=False)
+    _products: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._seconds = self.each_s * self.edges
+        self._squares, self._products = self.edges**2, self.edges * self._seconds
+
+    def see(self, seconds: float, edges: int) -> None:
+        if edges <= 0:
+            return
+        self.edges += _RATE_SHARE * (edges - self.edges)
+        self._seconds += _RATE_SHARE * (seconds - self._seconds)
+        self._squares += _RATE_SHARE * (edges**2 - self._squares)
+        self._products += _RATE_SHARE * (edges * seconds - self._products)
+        variance = max(0.0, self._squares - self.edges**2)
+        covariance = self._products - self.edges * self._seconds
+        doubt = (self.edges / 8) ** 2
+        self.each_s = (covariance + doubt * _SLOPE * self.mean_s) / (variance + doubt)
+        self.fixed_s = self._seconds - self.each_s * self.edges
+        if self.each_s <= 0 or self.fixed_s < 0:
+            self.each_s, self.fixed_s = self.mean_s, 0.0
 
     @property
-    def value(self) -> float:
-        return self.seconds / self.units
+    def mean_s(self) -> float:
+        """For an edge, in moves as they were."""
+        return self._seconds / self.edges
+
+    @property
+    def portion(self) -> float:
+        """So many edges at once that half of what they take is there for fewer, too; at most four times as many as
+        moved lately."""
+        return min(self.fixed_s / self.each_s if self.each_s > 0 else 0.0, 4 * self.edges)
 
 
 @dataclass(slots=True)

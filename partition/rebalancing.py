@@ -12,8 +12,9 @@ After each epoch its measures come in, and what is to move before the next one g
   how often they are read.
 
 All but the first look at whole windows of measures, which begin anew when rows have moved. Moves take a
-twentieth of the time at most: what one epoch moves is that much by what moves took so far, and what they took
-longer is made up for by epochs that move nothing. Rows that moved stay for 64 epochs. A turn, that is rows going
+twentieth of the time at most: what one epoch moves is that much by what moves took so far, or as many edges as it
+takes for what a move costs however small it is to be no more than half of it; and what they took longer is made up
+for by epochs that move nothing. Rows that moved stay for 64 epochs. A turn, that is rows going
 the other way than those before (but for headroom), waits for as many epochs; each turn doubles that, until there
 has been none for long. Exchanges that have not paid when the next is looked for double the time to the one
 after. So a load that changes to and fro, whatever its period, moves ever less.
@@ -32,7 +33,7 @@ import numpy as np
 from .classes import CLASSES, DEVICE, NO_LIMIT, Bytes, RowAges, Stock, Survey
 from .division import SPARE, SPARE_MIN
 from .gains import Exchange, Worth, best_exchange, bus_seconds
-from .measures import BUDGET, WINDOW, Mean, Measures, Rate, Reads, Window
+from .measures import BUDGET, WINDOW, Mean, Measures, MoveCost, Reads, Window
 from .moves import EDGES_LEAST, EDGES_MAX, Decision, Move, Moves, Plan, Reason, plan
 from .placement import HOST
 from .policies import DEFAULT, KEY_BYTES, POLICIES, Floats, cost
@@ -73,7 +74,7 @@ class Rebalancer:
         self._window = Window(WINDOW)
         self._epoch_s, self._remote_s = Mean(), Mean()
         self._reads = Reads()
-        self._move_s = Rate(_MOVE_S * EDGES_LEAST, EDGES_LEAST)
+        self._move_cost = MoveCost(_MOVE_S, EDGES_LEAST)
         self._purse_s = 0.0
         self._turns, self._exchanges, self._looks = Turns(), Exchanges(), Looks()
         self._plan: Plan | None = None
@@ -164,7 +165,7 @@ class Rebalancer:
             return None
         n = int(leaving.edges.sum())
         why = f"no memory on the device for {bytes_needed:,} bytes"
-        self._moving = Decision(self._epoch, "evict", why, n, 0, n * self._move_s.value, state="done")
+        self._moving = Decision(self._epoch, "evict", why, n, 0, n * self._move_cost.mean_s, state="done")
         self._decisions.append(self._moving)
         self._turns.took(HOST, self._epoch)
         self._restart()
@@ -192,7 +193,7 @@ class Rebalancer:
         self._remote_s.see(measures.remote_s)
         self._exchanges.see(measures)
         self._looks.see(measures.seconds)
-        self._move_s.see(measures.moved_s, measures.moved_edges)
+        self._move_cost.see(measures.moved_s, measures.moved_edges)
         self._earn(measures)
         if measures.reads is not None:
             others = measures.other_reads * self._shares  # as if all rows were read alike
@@ -241,7 +242,7 @@ class Rebalancer:
             self._exchanges.looked()
         elif self._plan is None and self._exchanges_pay(measures):
             survey = self._survey()
-            least_s = PAYS * 2 * self._move_s.value / HORIZON
+            least_s = PAYS * 2 * self._move_cost.mean_s / HORIZON
             exchange = self._best_exchange(survey, least_s)
             self._exchanges.looked()
             if exchange.gain_s >= _EXCHANGE_MIN * self._epoch_s.value:
@@ -344,13 +345,14 @@ class Rebalancer:
         return self._looked
 
     def _affordable(self, seconds: float) -> int:
-        return min(EDGES_MAX, max(EDGES_LEAST, int(seconds / self._move_s.value)))
+        cost = self._move_cost
+        return min(EDGES_MAX, max(EDGES_LEAST, int(cost.portion), int(seconds / cost.mean_s)))
 
     def _earn(self, measures: Measures) -> None:
         """What may be spent on moves: a share of each epoch, saved for a long row only, less what was spent."""
         share_s = BUDGET * self._epoch_s.value
         next_edges = self._plan.next_edges if self._plan is not None else 0
-        most_s = max(share_s, (next_edges + 1) * self._move_s.value)
+        most_s = max(share_s, (next_edges + 1) * self._move_cost.mean_s)
         self._purse_s = max(-_DEBT * share_s, min(self._purse_s + share_s - measures.moved_s, most_s))
 
     # -- what was decided -----------------------------------------------------------------------------------------
@@ -372,7 +374,7 @@ class Rebalancer:
         to_host, to_device = int(out.edges.sum()), int(back.edges.sum())
         if to_host + to_device == 0:
             return
-        predicted_s = (to_host + to_device) * self._move_s.value
+        predicted_s = (to_host + to_device) * self._move_cost.mean_s
         decision = Decision(self._epoch, reason, why, to_host, to_device, predicted_s, gain_s)
         self._decisions.append(decision)
         self._plan = plan(decision, out if to_host else None, back if to_device else None)

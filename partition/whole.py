@@ -28,7 +28,7 @@ from ..gpma.team import Crew
 from .behind import SECONDS_MAX, Behind, Lag, Take
 from .changes import Report, no_change
 from .graph_rows import GraphRows, Shape, of_rows, require_ends, require_heads
-from .host_side import SMALL_UPDATES_MAX, HostSide
+from .host_side import HostSide
 from .placement import Placement
 from .side import Direction, Reader
 from .weights import in_domain
@@ -89,7 +89,7 @@ class WholeRows(GraphRows):
         return Report.of(report)
 
     def apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> tuple[ChangeReport, Totals] | None:
-        if self._behind:
+        if self._behind or (self.may_follow and self.device is not None):
             return None
         self._ready()
         domain = self.shape.weight_domain
@@ -154,8 +154,6 @@ class WholeRows(GraphRows):
             MemoryError: it is, and there is not enough for it to catch up.
         """
         if not self.may_follow or self.device is None:
-            return False
-        if n_updates <= SMALL_UPDATES_MAX and not self._behind:  # it is done sooner than handed over
             return False
         lag = self._behind.lag
         waiting = lag.updates + n_updates

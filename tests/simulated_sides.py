@@ -34,12 +34,13 @@ class Load:
 class Sides:
     """Rows, their owners, and the rebalancer of both.
 
-    ``move_s``, ``remote_s``: seconds for an edge that moves, and for a byte over the bus.
+    ``moving_s``, ``move_s``, ``remote_s``: seconds for a move, for each of its edges, and for a byte over the bus.
     ``host_update_s``, ``device_update_s``: for an update there. ``limit``: bytes of the device; ``fixed``: of
     which so many are taken. ``seen``: what the rebalancer is told of what was measured. ``stocks``: how often it
     asked whose the rows are.
     """
 
+    moving_s = 0.0
     move_s = 5e-8
     remote_s = 1e-9
     host_update_s = 5e-8
@@ -92,7 +93,7 @@ class Sides:
         reads = np.bincount(self.rebalancer.ages.classes(load.read, degrees), degrees, CLASSES).astype(np.int64)
         apply_s = to_host * self.host_update_s, to_device * self.device_update_s
         programs_s = load.programs_s + over_bus * self.remote_s
-        moved_s = self._moved_edges * self.move_s
+        moved_s = self._moved_edges * self.move_s + (self.moving_s if self._moved_edges else 0.0)
         return Measures(
             seconds=max(apply_s) + programs_s + moved_s,
             device_bytes=self.fixed + EDGE_BYTES * edges[DEVICE],

@@ -19,8 +19,7 @@ from waiting import until
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.gpma.edges import EdgeBatch
-from graphtide.partition import graph as graph_module
-from graphtide.partition import whole
+from graphtide.partition import behind, whole
 from graphtide.partition.behind import Behind
 from graphtide.partition.graph import Graph, NoMemory
 
@@ -29,15 +28,8 @@ FOLLOWED = {id: make for id, make in MAKERS.items() if id not in ("triangles", "
 
 
 @pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every batch is large enough for the host to follow."""
-    monkeypatch.setattr(whole, "SMALL_UPDATES_MAX", -1)
-    monkeypatch.setattr(graph_module, "SMALL_UPDATES_MAX", -1)
-
-
-@pytest.fixture
-def on_demand(large: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the host takes what waits only when its rows are needed: no thread does."""
+def on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host takes what waits only when its rows are needed: no thread does."""
     monkeypatch.setattr(Behind, "begin", lambda _: True)
     monkeypatch.setattr(whole, "SECONDS_MAX", 3600.0)
 
@@ -74,7 +66,6 @@ def counts(graph: Graph) -> tuple[int, ...]:
 def test_nobody_sees_that_the_host_is_behind(
     cupy: ModuleType,
     graphs: list[Graph],
-    large: None,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
     seed: int,
@@ -186,7 +177,7 @@ class Visits:
         pass
 
 
-def test_programs_that_move_find_the_rows_of_their_epoch(large: None, pair: Both, seed: int) -> None:
+def test_programs_that_move_find_the_rows_of_their_epoch(pair: Both, seed: int) -> None:
     """Whenever no program is at home on the host, the host follows."""
     rng = np.random.default_rng(seed)
     pair.engine._judge = judge = Visits(seed)
@@ -201,7 +192,7 @@ def test_programs_that_move_find_the_rows_of_their_epoch(large: None, pair: Both
     assert not any(pair.engine.audit().values())
 
 
-def test_a_card_that_fails_while_the_host_is_behind_loses_nothing(large: None, pair: Both, seed: int) -> None:
+def test_a_card_that_fails_while_the_host_is_behind_loses_nothing(pair: Both, seed: int) -> None:
     """Wherever it fails: the host catches up, and programs start over there in the same epoch."""
     rng = np.random.default_rng(seed)
     pair.start()
@@ -336,25 +327,32 @@ def test_the_host_is_never_further_behind_than_it_may_be(
     assert_sides_agree(graph)
 
 
-def test_small_batches_go_to_both_at_once_unless_some_wait(
+def test_small_batches_gather_before_the_thread_takes_them(
     emulated_cupy: ModuleType, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Behind, "begin", lambda _: True)
-    graph = following(graphs)
-    small = EdgeBatch.of([1, 2], [3, 4])
-    graph.apply(small, 500)
-    assert graph.lag.updates == 0
-    graph.apply(batch_of(0), 500)
-    graph.apply(small, 500)
-    assert graph.lag.updates == 3002
-    graph.catch_up()
-    graph.apply(small, 500)
-    assert graph.lag.updates == 0
+    monkeypatch.setattr(behind, "GATHER_S", 3600.0)
+    graph, sizes = following(graphs), []
+    prepare = graph.host.prepare
+
+    def noted(out: EdgeBatch, in_: EdgeBatch | None) -> Any:
+        sizes.append(len(out))
+        return prepare(out, in_)
+
+    with mock.patch.object(graph.host, "prepare", noted):
+        for number in range(1, 4):
+            graph.apply(EdgeBatch.of([number, 2], [3, 4]), 500)
+            assert graph.lag.updates == 2 * number
+        assert graph.neighbors(1, "out", 0, 9)[0].tolist() == [3], "whoever asks waits for nothing"
+        assert sizes == [6] and graph.lag.updates == 0
+        for number in range(3):
+            graph.apply(batch_of(number), 500)
+        until(lambda: graph.lag.updates == 0)
+    assert sum(sizes) == 6 + 9000
     assert_sides_agree(graph)
 
 
 def test_the_thread_takes_what_waits_as_one_batch_and_tries_again(
-    emulated_cupy: ModuleType, graphs: list[Graph], large: None, caplog: pytest.LogCaptureFixture
+    emulated_cupy: ModuleType, graphs: list[Graph], caplog: pytest.LogCaptureFixture
 ) -> None:
     graph = following(graphs)
     held, sizes = threading.Event(), []
@@ -368,7 +366,7 @@ def test_the_thread_takes_what_waits_as_one_batch_and_tries_again(
             raise refusals.pop()
         return prepare(out, in_)
 
-    with mock.patch.object(graph.host, "prepare", slow), mock.patch("graphtide.partition.behind.RETRY_S", 0.01):
+    with mock.patch.object(graph.host, "prepare", slow), mock.patch.object(behind, "RETRY_S", 0.01):
         for number in range(4):
             graph.apply(batch_of(number), 500)
             until(lambda: sizes)

@@ -55,6 +55,14 @@ def test_what_trials_and_moves_cost_is_little(seed: int) -> None:
     assert machine.took < 1.1 * 5_000 * 0.003
 
 
+def test_trials_where_it_takes_many_times_as_long_cost_little_from_the_first() -> None:
+    """Sixty times as long there: what a trial cost is a twentieth of what the program takes until the next."""
+    machine = Machine(lambda on_device, _: 0.00015 if on_device else 0.009)
+    machine.epochs(10_000, lambda k: 100)
+    assert machine.on_device and machine.moves >= 4
+    assert machine.took < 1.07 * 10_000 * 0.00015
+
+
 def test_trials_that_fail_are_made_ever_later() -> None:
     machine = Machine(lambda on_device, _: 0.002 if on_device else 0.02)
     moves = []

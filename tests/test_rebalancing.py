@@ -696,6 +696,22 @@ def test_what_is_too_little_to_be_worth_a_move_is_saved() -> None:
     assert headroom(there) > SPARE_MIN
 
 
+@pytest.mark.parametrize("moving_s", [0.002, 0.01])
+def test_what_a_move_costs_however_small_is_shared_by_many_edges(moving_s: float) -> None:
+    there = sides(1.5)
+    there.degrees[:] = 60
+    there.owner[::2] = HOST
+    there.limit = EDGE_BYTES * 2 * int(there.degrees.sum())
+    there.moving_s, there.move_s = moving_s, 2e-8
+    load = Load(NONE, NONE, 0, 0.005)
+    taken = run(there, 1_200, lambda _: load)
+    spent = sum(moving_s + there.move_s * sum(move.edges for move in moves) for moves in there.log if moves)
+    assert there.edges(HOST) == 0
+    assert spent < 1.2 * BUDGET * sum(taken)
+    largest = max(sum(move.edges for move in moves) for moves in there.log)
+    assert there.move_s * largest < 3 * moving_s, "nor does one epoch have to wait for all of them"
+
+
 def test_a_budget_has_an_end() -> None:
     there = sides(1.5)
     run(there, 20, lambda _: Load(NONE, NONE, 0, 100.0))

@@ -1094,7 +1094,7 @@ class PartitionConfig(Section):
     )
     host_follows: bool = Field(
         default=True,
-        description="With `all`: whether the host may take large batches later than the device while all programs "
+        description="With `all`: whether the host may take batches later than the device while all programs "
         "are there, by a second at most; an epoch is published then before the host's rows have them. Whatever "
         "needs these waits for them, so that only times tell.",
     )

@@ -17,7 +17,7 @@ from .standing import bytes_of, columns_of
 MEASURED_MIN = 1 << 14
 """From so many vertices on, what a program has for one of them is what it will have for another."""
 
-PROGRAM_BYTES = 96
+PROGRAM_BYTES = 80
 """Before that: about what a program of paths, components or ranks has for a vertex, work space included."""
 
 GRAPH_BYTES = 18
