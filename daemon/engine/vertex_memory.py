@@ -26,7 +26,6 @@ GRAPH_BYTES = 18
 COPIES = 2
 """Of what is published."""
 
-
 UPDATE_BYTES = 100
 """Of each update, about what it takes to put a large batch in order, to report what became of it, and to work on
 that in programs."""
