@@ -183,6 +183,7 @@ def fed(churn: Churn, records: list[bytes], arguments: argparse.Namespace, more:
     its, others = dealt(arguments.cores)
     with tempfile.TemporaryDirectory() as name, on_cores(others):
         folder = Path(name)
+        more += f"[compute]\nnice = {arguments.nice}\n"
         (folder / "spool").mkdir()
         with contextlib.ExitStack() as stack:
             with on_cores(its):
@@ -485,6 +486,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
     parser.add_argument("--cores", type=int, default=2, help="of the daemon")
+    parser.add_argument("--nice", type=int, default=5, help="how far ingest and the engine give way to answers")
     parser.add_argument("--scale", type=int, default=17)
     parser.add_argument("--edges", type=int, default=1_500_000, help="of the pool")
     parser.add_argument("--rate", type=float, default=2000.0, help="requests a second")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -25,8 +25,20 @@ from ..partition.existence import living
 from ..partition.graph import Graph, GraphChange, RowsLost
 from .device import NoTwin, require_twin, twin
 from .homes import Homes
-from .program import ExternalId, NoRoom, Program, ProgramError, Refresh, Violation, require_publishable
+from .program import (
+    ExternalId,
+    NoRoom,
+    Program,
+    ProgramError,
+    Published,
+    Refresh,
+    Violation,
+    require_publishable,
+)
 from .steps import Steps, together
+
+if TYPE_CHECKING:
+    from .device.program import DeviceProgram
 
 log = logging.getLogger(__name__)
 
@@ -189,6 +201,30 @@ class Engine:
         if self._graph.device is not None:
             with suppress(NoTwin):  # ``add`` says so
                 self._place(program, self._graph)
+
+    def run_there(self, program: DeviceProgram) -> tuple[ProgramRun, Published] | None:
+        """Run a program once, from scratch, on the graph's device; it is none of ours, and leaves the device then.
+
+        Returns the run and a copy of what it came to; None: the device did not do it. The program is used up.
+
+        Raises:
+            RowsLost: the graph is of no use any more.
+            Exception: the program failed.
+        """
+        self._graph.require_own_process()
+        begun = self._clock()
+        program.bind(self._bound(program))
+        try:
+            done = program.start_there(self._graph)
+            if done is None:
+                return None
+            n = self._graph.n_vertices
+            require_publishable(program, n, done.changed)
+            columns = {name: column[:n].copy() for name, column in program.columns().items()}
+            published = Published(columns, program.scalars(), n)
+        finally:
+            program.leave()
+        return ProgramRun(program.id, done, self._clock() - begun, None, on_device=True), published
 
     def remove(self, id: str) -> None:
         """Keep a program up to date no more; harmless where there is none."""
@@ -407,13 +443,17 @@ class Engine:
         """Tell the program its sources, until all are vertices of this epoch; again when vertices were deleted."""
         if program.id not in self._unresolved:
             return
-        dense = np.array(self._resolve(program.sources), np.uint32)
-        # The index may be ahead of the epoch; what it knows beyond is unknown here.
-        dense[dense >= self._graph.n_vertices] = NO_VERTEX
-        dense = living(dense, self._graph.alive)
+        dense = self._bound(program)
         program.bind(dense)
         if not (dense == NO_VERTEX).any():
             self._unresolved.discard(program.id)
+
+    def _bound(self, program: Program) -> Vertices:
+        """The sources of a program; ``NO_VERTEX``: it is none of this epoch."""
+        dense = np.array(self._resolve(program.sources), np.uint32)
+        # The index may be ahead of the epoch; what it knows beyond is unknown here.
+        dense[dense >= self._graph.n_vertices] = NO_VERTEX
+        return living(dense, self._graph.alive)
 
     def _audited(self, program: Program) -> list[Violation]:
         try:

@@ -75,6 +75,7 @@ from .ingest.sources import make_dead_letters, make_registry, make_source
 from .memory import INDEX, MemoryGuard, WithinBudget
 from .outgoing.make import make_writer, resume_of
 from .outgoing.writer import Resume, Writer
+from .priority import give_way
 from .records.position import Position
 from .records.stream import Offsets, Partition, offsets_from_wire
 from .records.topology import Topology
@@ -99,6 +100,8 @@ RETRY_S = 5.0
 KEYED = "source.keyed"
 """The part of a checkpoint's identity that says that keys of records stand for its edges."""
 
+GIVING_WAY = ("team-", "results")
+"""Threads of these names are begun by the first thread, which does not give way."""
 HOLD_SECONDS = 10.0
 """So long may who writes results wait for the end of an epoch, where these come too fast to be read."""
 
@@ -298,6 +301,7 @@ class Service:
         if self.results is not None:
             self._stack.callback(self.results.close)
             self.results.start()
+        give_way(config.compute.nice, [one for one in threading.enumerate() if one.name.startswith(GIVING_WAY)])
         self._watch_server()
         self.link.wait_ready()
         self.health.enter("running")
@@ -731,6 +735,8 @@ class Service:
             self.memory,
             ReadyKernels(self._prepare, self.specs.values()),
             max(1, config.compute.thread_count() // 2),
+            config.compute.nice,
+            config.compute.place,
         )
         ad_hoc = AdHoc(beside, self.metrics, limits.ad_hoc_max)
         may_try = config.uses_device and config.device.enabled != "off"
@@ -852,6 +858,7 @@ class Service:
         self._threads.append(thread)
 
     def _guarded(self, name: str, work: Callable[[], None]) -> None:
+        give_way(self.config.compute.nice)  # and with it whoever it begins
         try:
             work()
         except BaseException as error:

@@ -1,4 +1,5 @@
-"""Copies of columns; those of long ones are shared among threads, one of which moves less than the memory can."""
+"""Copies of columns, whole or in part; long ones are shared among threads, one of which moves less than the memory
+can."""
 
 from __future__ import annotations
 
@@ -9,14 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from .atomics import fetch_add
-from .edges import Int, Keys, Offsets, frozen
+from .edges import Int, Keys, Offsets, Vertices, frozen
 from .intrinsics import uncounted_inner
 from .team import ALONE, Crew, at_most, share
 
 # Columns of so many bytes are copied by several threads, in pieces of so many words of 8 bytes: some 10 us each.
 SHARED_BYTES, PIECE = 1 << 20, 1 << 14
 
+# And so many of their entries, which lie anywhere; NumPy has copied fewer than FEW before a call is under way.
+ENTRIES, FEW = 1 << 13, 256
+
 _WORD = 8
+_WORDS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
 def copy_column(to: npt.NDArray[Any], from_: npt.NDArray[Any], crew: Crew) -> None:
@@ -27,6 +32,48 @@ def copy_column(to: npt.NDArray[Any], from_: npt.NDArray[Any], crew: Crew) -> No
     if n_words:
         _copy_words(to[:n_copied].view(np.uint64), frozen(from_[:n_copied].view(np.uint64)), crew)
     to[n_copied:] = from_[n_copied:]
+
+
+def copy_entries(to: npt.NDArray[Any], from_: npt.NDArray[Any], at: Vertices, crew: Crew) -> None:
+    """``to[at] = from_[at]``, of columns of one type, for dense ids uint32[k]: without the temporary column and
+    the cast of ids, which take most of the time that NumPy needs for it. On an error some entries are copied.
+
+    Raises:
+        IndexError: one of them has no such entry.
+    """
+    if at.size < FEW or not (to.flags.c_contiguous and from_.flags.c_contiguous):
+        to[at] = from_[at]
+        return
+    at = np.ascontiguousarray(at, np.uint32)
+    word = _WORDS[to.itemsize]
+    if not _copy_entries(to.view(word), frozen(from_.view(word)), frozen(at), crew):
+        raise IndexError(f"entry {int(at.max())} of columns of {to.size} and {from_.size}")
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _copy_entries(to: npt.NDArray[Any], from_: npt.NDArray[Any], at: Vertices, crew: Crew) -> bool:
+    n_pieces = np.int64((at.size + ENTRIES - 1) // ENTRIES)
+    cursor = np.zeros(2, np.int64)
+    share(at_most(crew, n_pieces), _copy_listed, (to, from_, at, cursor))
+    return bool(cursor[1] == 0)
+
+
+@uncounted_inner
+def _copy_listed(
+    thread: Int, to: npt.NDArray[Any], from_: npt.NDArray[Any], at: Vertices, cursor: Offsets
+) -> None:
+    """``cursor``: int64[2], the next piece, and whether there was an entry that is not there."""
+    n = min(to.size, from_.size)
+    while True:
+        begin = ENTRIES * fetch_add(cursor, 0, np.int64(1))
+        if begin >= at.size:
+            return
+        for k in range(begin, min(begin + ENTRIES, np.int64(at.size))):
+            i = np.uintp(at[np.uintp(k)])
+            if i >= n:
+                cursor[1] = 1
+                return
+            to[i] = from_[i]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -46,5 +93,7 @@ def _copy_pieces(thread: Int, to: Keys, from_: Keys, cursor: Offsets) -> None:
 
 
 def warm_up() -> None:
-    """Compile what long columns take, or load it from the cache."""
+    """Compile what columns take, or load it from the cache."""
     _copy_words(np.empty(1, np.uint64), frozen(np.ones(1, np.uint64)), ALONE)
+    for word in _WORDS.values():
+        copy_entries(np.zeros(1, word), np.ones(1, word), np.zeros(FEW, np.uint32), ALONE)

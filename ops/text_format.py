@@ -26,7 +26,8 @@ class TextFormat:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        # What comes before values: of samples by name and labels, of histograms by family and labels.
+        # What comes before values: of samples by name and labels, of histograms by family and labels; and before
+        # these, of metrics by name and format.
         self._heads: dict[Hashable, list[str]] = {}
         self._lock = threading.Lock()
 
@@ -36,7 +37,9 @@ class TextFormat:
         with self._lock:
             before, self._heads = self._heads, {}
             for metric in self._registry.collect():
-                lines.append(_described(metric, open_metrics=open_metrics))
+                key = metric.name, open_metrics
+                described = self._heads[key] = before.get(key) or [_described(metric, open_metrics=open_metrics)]
+                lines += described
                 if isinstance(metric, HistogramFamily):
                     self._add_histograms(lines, metric, before)
                 else:

@@ -1,8 +1,9 @@
 """The command line on an emulated CUDA device: ``python tests/on_emulated_device.py run --config FILE``.
 
-The card fails when a file ``card-fails`` lies in the present folder, at the next batch. A file ``rows-fit`` there
-says how many bytes rows could hold on it, for whoever decides which rows move. With a file ``host-waits`` there at
-the start the host's rows take batches when they are needed, and never by themselves.
+The card fails when a file ``card-fails`` lies in the present folder, at the next batch; with ``run-fails``, when a
+program is run there for a request. A file ``rows-fit`` there says how many bytes rows could hold on it, for
+whoever decides which rows move. With a file ``host-waits`` there at the start the host's rows take batches when
+they are needed, and never by themselves.
 """
 
 from __future__ import annotations
@@ -35,6 +36,18 @@ if __name__ == "__main__":
             vars_of_module.SECONDS_MAX = 3600.0
             vars_of_module.Behind.begin = lambda _: True
 
+        from graphtide.compute.device.program import DeviceProgram
+
+        start_there = DeviceProgram.start_there
+
+        def start_or_fail(program: DeviceProgram, graph: Any) -> Any:
+            if Path("run-fails").exists():
+                failing.enter_context(cuda_emulator.failing_card(0, quiet=True))
+            return start_there(program, graph)
+
+        vars_of_class: Any = DeviceProgram
+        vars_of_class.start_there = start_or_fail
+
         room = Service._room
 
         def room_or_told(service: Service) -> Room | None:
@@ -46,7 +59,7 @@ if __name__ == "__main__":
             held.rename("rows-held")
             return Room(found.held, int(told.read_text()))
 
-        vars_of_class: Any = DeviceSide
+        vars_of_class = DeviceSide
         vars_of_class.launch = launch_or_fail
         vars_of_class = Service
         vars_of_class._room = room_or_told

@@ -266,6 +266,25 @@ def test_threads_change_nothing(directed: bool) -> None:
         run.check_against_oracle()
 
 
+@pytest.mark.parametrize("directed", [True, False])
+def test_cuts_by_threads_are_those_by_one(directed: bool) -> None:
+    """Many links of the forest are cut at once, which several threads look at: all leave the same forest."""
+    history = rmat_history(7, directed=directed, scale=13, degree=8, updates=20_000, epochs=3)
+    forests = []
+    for threads in (1, 2, 5):
+        run = Run(directed, threads=threads)
+        for epoch in history.epochs:
+            assert not run.step(epoch).started_over
+        run.check()
+        forest, n = run.program._forest, run.graph.n_vertices
+        columns = forest.parent, forest.handle, forest.next, forest.prev, forest.level, forest.size
+        forests.append([*(column[:n].copy() for column in columns), forest.free[: forest.counts[0]].copy()])
+        run.graph.close()
+    for forest in forests[1:]:
+        for one, other in zip(forests[0], forest, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_large_batches_are_told_apart_by_threads_as_by_one() -> None:
     """What is not safe comes in the order of the batch, whoever found it, and however long its two parts are."""
     rng = np.random.default_rng(5)

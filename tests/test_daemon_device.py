@@ -13,10 +13,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import cuda_emulator
+import msgpack
 import numpy as np
 import pytest
 from conftest import needs_device, skip_or_fail
 from histories import mixed_sizes, rmat_history
+from naive import NaiveGraph
+from oracles import ORACLES, Snapshot, assert_right
 from running import Daemon, toml
 from waiting import PATIENCE_S, until
 
@@ -293,6 +296,43 @@ def test_a_daemon_keeps_the_graph_on_the_device_through_restarts(emulated_daemon
     assert "restored epoch" in log and "lost" not in log
 
 
+def run_there(daemon: Daemon) -> int:
+    """How often a program was run on the device for a request."""
+    return daemon.log.read_text().count("was run once, on the device")
+
+
+def graph_of(numbers: range) -> Snapshot:
+    """What the updates of these files leave."""
+    graph = NaiveGraph()
+    for number in numbers:
+        block = msgpack.unpackb(edges(number))
+        src, dst = (np.frombuffer(block[name], "<i8") for name in ("src", "dst"))
+        ops = np.frombuffer(block["op"], np.uint8)
+        graph.apply(src.tolist(), dst.tolist(), ops.tolist(), [1.0] * src.size)
+    ids = np.array(sorted(graph.alive), np.int64)
+    arcs = np.array([*graph.contents()], np.int64).reshape(-1, 2)
+    place = {int(id): at for at, id in enumerate(ids)}
+    src, dst = np.searchsorted(ids, arcs).T
+    return Snapshot(ids, src, dst, np.ones(src.size, np.float32), place.get(7))
+
+
+def test_a_device_that_fails_while_a_program_is_run_once_is_lost_and_the_host_runs_it(
+    emulated_daemon: Daemon,
+) -> None:
+    daemon = emulated_daemon.start()
+    with daemon.client() as client:
+        write_and_wait(daemon, client, range(3))
+        (daemon.folder / "run-fails").touch()
+        found = client.compute("bfs", {"source": 7}, vertices=np.arange(200))
+        assert found.values is not None
+        hops = np.ma.MaskedArray(found.values, dtype=np.float64).filled(-1.0)
+        assert_right("bfs", hops, ORACLES["bfs"][0], graph_of(range(3)), 0)
+        assert run_there(daemon) == 0
+        write_and_wait(daemon, client, range(3, 5))
+        assert "cudaErrorIllegalAddress" in client.stats()["placement"]["device"]["lost"]
+    assert daemon.stop() == 0
+
+
 def test_a_daemon_whose_device_fails_goes_on_within_the_same_epoch(emulated_daemon: Daemon) -> None:
     daemon = emulated_daemon.start()
     with daemon.client() as client:
@@ -445,6 +485,50 @@ def on_device(request: pytest.FixtureRequest) -> tuple[str, ...]:
     if cuda_emulator.compiler() is None:
         skip_or_fail("g++ not found (Debian: g++)")
     return (PROGRAM,)
+
+
+@pytest.mark.parametrize("host_rows", ["all", "owned"])
+def test_a_program_is_run_once_on_the_device_and_leaves_it(
+    on_device: tuple[str, ...], tmp_path: Path, host_rows: str
+) -> None:
+    settings = {
+        "device": {"enabled": True, "memory": "1073741824"},
+        "compute": {"place": "device"},
+        "partition": {"host_rows": host_rows},
+        "program": [{"name": "bfs", "source": 1}, {"name": "components"}],
+    }
+    with Daemon(tmp_path, settings, program=on_device) as daemon, daemon.start().client() as client:
+        write_and_wait(daemon, client, range(6))
+        graph, ids = graph_of(range(6)), np.arange(220)
+        asked = {"bfs": {"source": 7}, "components": {}, "pagerank": {"tolerance": 1e-3}, "sspaths": {"source": 7}}
+        held = client.stats()["placement"]["device"]["memory"]["held"]
+        for number, (kind, given) in enumerate(asked.items(), 1):
+            found = client.compute(kind, given, vertices=ids)
+            assert run_there(daemon) == number, daemon.log_tail()
+            known = np.isin(ids, graph.ids)
+            assert found.values is not None and found.unknown.tolist() == ids[~known].tolist()
+            values = found.values[known]
+            if kind == "components":
+                values = np.searchsorted(graph.ids, values)
+            values = np.ma.MaskedArray(values, dtype=np.float64).filled(-1.0)
+            for oracle in ORACLES[kind]:
+                assert_right(kind, values, oracle, graph, 1e-3)
+        best = client.compute("pagerank", {"tolerance": 1e-3}, top=3)
+        assert best.ids is not None and best.ids.size == 3
+        # None of it is left there, and what is kept goes on.
+        write_and_wait(daemon, client, range(6, 7))
+        stats = client.stats()
+        assert stats["ad_hoc"]["on_device"] == len(asked) + 1
+        assert stats["placement"]["device"]["memory"]["held"] <= 1.1 * held
+        assert stats["placement"]["device"]["programs"] == ["bfs", "components"]
+        if host_rows == "all":  # one without a twin
+            assert client.compute("kcore", vertices=ids).values is not None
+            assert run_there(daemon) == len(asked) + 1
+        write_and_wait(daemon, client, range(7, 8))
+        graph = graph_of(range(8))
+        labels = np.searchsorted(graph.ids, client.get("components", graph.ids).values).astype(float)
+        assert_right("components", labels, ORACLES["components"][0], graph, 0)
+        assert daemon.stop() == 0
 
 
 @pytest.mark.sample(1)

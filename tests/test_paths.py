@@ -453,11 +453,12 @@ def test_a_hub_is_deleted(name: str) -> None:
 @pytest.fixture
 def always_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All work that can be shared is, in small pieces, and steps of a push are small."""
-    for constant, value in (("_PARALLEL_MIN", 0), ("PIECE", 2), ("GATHERED", 3), ("_INNER", 5)):
+    for where in (path_mend, path_loss):
+        monkeypatch.setattr(where, "SHARED_MIN", 0)
+        monkeypatch.setattr(where, "PIECE_MAX", 2)
+    for constant, value in (("GATHERED", 3), ("_INNER", 5), ("_TAKEN", 2)):
         monkeypatch.setattr(path_loss, constant, value)
-    for constant, value in (("PIECE", 2), ("GATHERED", 3)):
-        monkeypatch.setattr(path_wide, constant, value)
-    monkeypatch.setattr(path_mend, "_WIDE", 1)
+    monkeypatch.setattr(path_wide, "GATHERED", 3)
     for where in (path_mend, pieces):  # of the templates, and of who says how many pieces there are
         monkeypatch.setattr(where, "PIECE", 3)
     for constant, value in (
@@ -624,6 +625,30 @@ def test_starting_over_when_settling_costs_too_much(
         for refresh in epochs_of(random_history(seed, directed=directed), Run(name, directed)):
             started_over += refresh.started_over
     assert started_over > 2
+
+
+@every_case
+def test_a_change_as_hopeless_as_one_before_starts_over_at_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One deletion takes the support of half of a ring; the next such change reads what a fresh start does."""
+    monkeypatch.setattr(module, "_SETTLE_FLOOR", 0)
+    monkeypatch.setattr(module, "_HOPELESS_TRIES", 1)
+    monkeypatch.setattr(module, "_HOPELESS_FLOOR", 1)
+    n = 400
+    ring = [(v, (v + 1) % n, 1.0) for v in range(n)]
+    run = Run(name, directed=False)
+    run.step(weighted(ring, n))
+    read = []
+    for _ in range(3):
+        refresh = run.step(deletes([(0, 1)], n))
+        if not refresh.started_over:  # all that a value offers is itself, and so little was lost
+            return
+        read.append(refresh.edges_read)
+        run.check()
+        run.step(weighted([(0, 1, 1.0)], n))
+    # The third one tries again: the bound rises with each that starts over.
+    assert read[1] < read[0] == read[2]
 
 
 # -- the audit ------------------------------------------------------------------------------------------------

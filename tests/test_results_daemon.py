@@ -6,6 +6,7 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from results_readers import FilesReader, Reader, TopicReader, read_up_to, requir
 from running import Daemon
 from waiting import PATIENCE_S, until
 
+from graphtide import Client
 from graphtide.daemon.errors import GraphtideError
 from graphtide.daemon.records.stream import offsets_to_wire
 
@@ -56,6 +58,8 @@ def kill_and_go_on(daemon: Daemon, history: History, reader: Reader, rng: np.ran
     daemon.start()
     history.produce(5)
     with daemon.client() as asked:
+        asked.keep("bfs", {"source": SOURCE}, id="last")
+        until(lambda: all(shown["state"] == "fresh" for shown in asked.programs()["programs"].values()))
         asked.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
         read_up_to(reader, asked.programs().epoch)
         require_answers(asked, reader.known, history.vertices)
@@ -73,6 +77,7 @@ def kill_while_it_writes(
         while daemon.process.poll() is None and time.monotonic() < deadline:
             history.produce(2)
             sent += 2
+            keep_or_drop(daemon, rng)
             if sent > 20:
                 until(lambda: settled(daemon))
         # Nothing else kills it: it came to the point.
@@ -80,6 +85,17 @@ def kill_while_it_writes(
         reader.read()
         snapshots = sum(end.snapshot for end in reader.ends)
         print(f"killed at {point}: {len(reader.ends)} transactions, {snapshots} of every vertex", flush=True)
+
+
+def keep_or_drop(daemon: Daemon, rng: np.random.Generator) -> None:
+    """A program comes or goes, if the daemon lives to see it; one or another under the same id."""
+    with suppress(GraphtideError), Client(daemon.address, timeout=5) as asked:
+        if rng.random() < 0.4:
+            asked.drop("passing")
+        elif rng.random() < 0.5:
+            asked.keep("bfs", {"source": int(rng.integers(SOURCE, SOURCE + 2))}, id="passing")
+        else:
+            asked.keep("components", {}, id="passing")
 
 
 def settled(daemon: Daemon) -> bool:
@@ -147,6 +163,37 @@ def test_a_topic_of_the_source_s_brokers_is_whole_and_right(
     with Daemon(tmp_path, settings) as daemon:
         history = KafkaHistory(producer, updates, rng)
         kill_and_go_on(daemon, history, TopicReader(kafka.bootstrap, results, 3), rng, 30 if run_long else 1)
+        assert daemon.stop() == 0
+
+
+def test_a_kept_program_is_written_from_the_epoch_at_which_it_joins(tmp_path: Path, seed: int) -> None:
+    folder = tmp_path / "results"
+    settings = {**SETTINGS, "results": {"kind": "spool", "path": folder}, "checkpoint": {"interval": 3600}}
+    with Daemon(tmp_path, settings) as daemon:
+        history = SpoolHistory(daemon.spool, np.random.default_rng(seed))
+        history.produce(10)
+        daemon.start()
+        with daemon.client() as asked:
+            asked.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
+            asked.keep("bfs", {"source": SOURCE}, id="kept")
+            until(lambda: asked.programs()["programs"]["kept"]["state"] == "fresh")
+            joined = asked.programs()["programs"]["kept"]["joined"]
+            reader = read_up_to(FilesReader(folder), tuple(joined))
+            assert all(("kept" in end.programs) == (list(end.epoch) >= joined) for end in reader.ends)
+            require_answers(asked, reader.known, history.vertices)
+            asked.checkpoint()
+        daemon.kill()
+        daemon.start()
+        history.produce(3)
+        with daemon.client() as asked:
+            asked.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
+            read_up_to(reader, asked.programs().epoch)
+            require_answers(asked, reader.known, history.vertices)
+            # It was in the checkpoint: what is written behind that is what changed.
+            assert not any(end.snapshot for end in reader.ends[1:])
+            asked.drop("kept")
+            read_up_to(reader, asked.programs().epoch)
+            assert not any(program == "kept" for program, _ in reader.known)
         assert daemon.stop() == 0
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from graphtide.compute.program import Answer, Program, Published
 from graphtide.daemon.errors import Unavailable
 from graphtide.daemon.outgoing.records import Chunk, End, ids_by_program, read_key, read_value
 from graphtide.daemon.outgoing.sink import Accepts, Fenced, Place, PlaceLost
-from graphtide.daemon.outgoing.view import View, scope_of
+from graphtide.daemon.outgoing.view import View
 from graphtide.daemon.outgoing.writer import Resume, Writer
 from graphtide.daemon.serve.change_log import ChangeLog, ChangeLogWriter
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
@@ -29,11 +29,14 @@ from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.gpma.index.vertex_index import VertexIndex
 
 PROGRAMS = ("even", "odd")
-EVENTS = ("updates", "epoch", "write", "checkpoint", "fail", "crash")
+EVENTS = ("updates", "epoch", "write", "checkpoint", "fail", "crash", "programs")
+Programs = Mapping[str, int]
+"""Of each program that is published, which of those that were made under its id (0, 1, ...)."""
+ALL: Programs = dict.fromkeys(PROGRAMS, 0)
 
 
 class Plain(Program):
-    """Values are a column; negative ones are none. ``even`` and ``odd`` have one each."""
+    """Values are a column; negative ones are none. Programs have one each, with ``added``."""
 
     kind = "plain"
     summary = "a column"
@@ -56,7 +59,14 @@ def column(kind: Kind, vertex: int) -> IdColumn:
     return StringColumn.of([f"v{vertex}"]) if kind == "string" else np.array([vertex], np.int64)
 
 
-def truth(updates: Iterable[Update], kind: Kind = "int") -> dict[tuple[str, int | str], int | None]:
+def added(program: str, version: int) -> int:
+    """By how much its values are more than those of the updates."""
+    return (program == "odd") + 10 * version
+
+
+def truth(
+    updates: Iterable[Update], kind: Kind = "int", programs: Programs = ALL
+) -> dict[tuple[str, int | str], int | None]:
     """What readers should know."""
     alive: dict[int, int] = {}
     for vertex, value in updates:
@@ -64,10 +74,11 @@ def truth(updates: Iterable[Update], kind: Kind = "int") -> dict[tuple[str, int 
             alive.pop(vertex, None)
         else:
             alive[vertex] = value
+    names = {vertex: f"v{vertex}" if kind == "string" else vertex for vertex in alive}
     return {
-        (program, f"v{vertex}" if kind == "string" else vertex): None if value < 0 else value + (program == "odd")
+        (program, names[vertex]): None if value < 0 else value + added(program, version)
         for vertex, value in alive.items()
-        for program in PROGRAMS
+        for program, version in programs.items()
     }
 
 
@@ -163,6 +174,7 @@ class Checkpoint:
     epoch: tuple[int, int]
     offset: int
     fact: dict[str, Any] | None
+    programs: Programs
 
 
 class Daemon:
@@ -175,10 +187,15 @@ class Daemon:
         incarnation: int,
         checkpoint: Checkpoint | None,
         ring_bytes: int,
-        programs: tuple[str, ...] = PROGRAMS,
+        programs: Programs = ALL,
         kind: Kind = "int",
+        chosen: tuple[str, ...] = (),
+        threshold: float = 0.0,
     ) -> None:
         self.kind: Kind = kind
+        self.programs = programs
+        self.published: dict[tuple[int, int], Programs] = {}
+        """What there was at each epoch."""
         self.updates = updates
         self.index = VertexIndex.create(kind)
         self.link = Link(self.index, ring_bytes)
@@ -187,16 +204,16 @@ class Daemon:
         self.epoch = (incarnation, 0 if checkpoint is None else checkpoint.epoch[1])
         self.offset = 0
         self.recovers_to = len(updates)
-        scopes = {id: scope_of(Plain, 0.0) for id in programs}
-        view = View(self.link, self.index, kind, {"plain": Plain}, scopes, self.link.hold)
+        view = View(self.link, self.index, kind, {"plain": Plain}, chosen, threshold, self.link.hold)
         fact = None if checkpoint is None else checkpoint.fact
         resume = (
             None
             if checkpoint is None or fact is None
-            else Resume(checkpoint.epoch, **{**fact, "programs": tuple(fact["programs"])})
+            else Resume(checkpoint.epoch, **{**fact, "programs": self._restored(checkpoint, fact["programs"])})
         )
+        approximate = threshold > 0
         self.writer = Writer(
-            sink, view, programs, "msgpack", name="memory", interval_s=0.0, approximate=False, resume=resume
+            sink, view, "msgpack", name="memory", interval_s=0.0, approximate=approximate, resume=resume
         )
         self._apply(0 if checkpoint is None else checkpoint.offset)
         self._publish(None, None)
@@ -210,8 +227,27 @@ class Daemon:
         self.epoch = (self.epoch[0], self.epoch[1] + 1)
         self._publish(*self._apply(min(updates, len(self.updates) - self.offset)))
 
+    def have(self, programs: Programs) -> None:
+        """Programs join or are dropped, each in an epoch of its own."""
+        for id in {*self.programs, *programs}:
+            if self.programs.get(id) != programs.get(id):
+                self._now_has({other: version for other, version in self.programs.items() if other != id})
+                if id in programs:
+                    self._now_has({**self.programs, id: programs[id]})
+
+    def _now_has(self, programs: Programs) -> None:
+        if programs != self.programs:
+            self.programs = programs
+            self.epoch = (self.epoch[0], self.epoch[1] + 1)
+            self._publish(*self._apply(0))
+
     def checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.epoch, self.offset, self.writer.fact())
+        return Checkpoint(self.epoch, self.offset, self.writer.fact(), self.programs)
+
+    def _restored(self, checkpoint: Checkpoint, written: Iterable[str]) -> tuple[str, ...]:
+        return tuple(
+            id for id in written if id in self.programs and checkpoint.programs.get(id) == self.programs[id]
+        )
 
     def _apply(self, updates: int) -> tuple[Any, Any]:
         """Which values changed, as a program would tell, and who came to exist or ceased to."""
@@ -234,10 +270,11 @@ class Daemon:
         n = self.values.size
         programs = {
             id: ProgramPublication(
-                "plain", {"a": self.values + np.where(self.values < 0, 0, id == "odd")}, {"a": changed}
+                "plain", {"a": self.values + np.where(self.values < 0, 0, added(id, version))}, {"a": changed}
             )
-            for id in PROGRAMS
+            for id, version in self.programs.items()
         }
+        self.published[self.epoch] = self.programs
         stats = {"stage": "recovering" if self.recovering else "running"}
         self.link.writer.publish(
             Publication(self.epoch, n, {"edges": {0: self.offset}}, programs, stats, self.alive, moved)
@@ -266,10 +303,14 @@ def run(seed: int, ring_bytes: int, kind: Kind) -> None:
     sink, updates = Memory(), draw(rng, 5)
     kept: list[Checkpoint] = []
     incarnation = 1
-    daemon = Daemon(sink, updates, incarnation, None, ring_bytes, kind=kind)
+    programs = ALL
+    threshold = 0.0 if rng.random() < 0.7 else 1e-9  # of whole numbers it leaves out none, and all is remembered
+    given: dict[str, Any] = {"kind": kind, "threshold": threshold}
+    daemon = Daemon(sink, updates, incarnation, None, ring_bytes, **given)
+    published = daemon.published
     checked = 0
     for _ in range(60):
-        match rng.choice(EVENTS, p=[0.2, 0.25, 0.25, 0.1, 0.05, 0.15]):
+        match rng.choice(EVENTS, p=[0.2, 0.25, 0.2, 0.1, 0.05, 0.1, 0.1]):
             case "updates":
                 updates += draw(rng, int(rng.integers(1, 6)))
             case "epoch":
@@ -286,22 +327,40 @@ def run(seed: int, ring_bytes: int, kind: Kind) -> None:
                 incarnation += 1
                 chosen = kept[int(rng.integers(len(kept)))] if kept and rng.random() < 0.8 else None
                 kept = [] if chosen is None else [chosen]
-                daemon = Daemon(sink, updates, incarnation, chosen, ring_bytes, kind=kind)
-        checked = check(sink, updates, checked, kind)
+                if rng.random() < 0.3:  # another configuration, or what was answered and not done
+                    programs = draw_programs(rng)
+                daemon = Daemon(sink, updates, incarnation, chosen, ring_bytes, programs=programs, **given)
+                daemon.published = published = published | daemon.published
+            case "programs":
+                programs = draw_programs(rng)
+                daemon.have(programs)
+        checked = check(sink, updates, checked, kind, published)
     sink.fails = []
     while daemon.recovering:
         daemon.go_on(3)
     daemon.go_on(len(updates))
     daemon.write()
-    assert sink.known() == truth(updates, kind)
+    assert sink.known() == truth(updates, kind, programs)
     assert sink.transactions[-1][1].epoch == daemon.epoch
 
 
-def check(sink: Memory, updates: list[Update], checked: int, kind: Kind) -> int:
-    """After each transaction a reader knows what was true at its offsets."""
+def draw_programs(rng: np.random.Generator) -> Programs:
+    """Few of few: they come, go, and come back, as the same or as others."""
+    return {id: int(rng.integers(0, 2)) for id in PROGRAMS if rng.random() < 0.7}
+
+
+def check(
+    sink: Memory,
+    updates: list[Update],
+    checked: int,
+    kind: Kind,
+    published: Mapping[tuple[int, int], Programs],
+) -> int:
+    """After each transaction a reader knows what was true at its offsets, of the programs of its epoch."""
     if len(sink.transactions) > checked:
-        offset = sink.transactions[-1][1].offsets["edges"][0]
-        assert sink.known() == truth(updates[:offset], kind)
+        end = sink.transactions[-1][1]
+        assert sink.known() == truth(updates[: end.offsets["edges"][0]], kind, published[end.epoch])
+        assert {*end.programs} == {*published[end.epoch]}
     return len(sink.transactions)
 
 
@@ -429,9 +488,35 @@ def test_nothing_is_written_while_the_log_is_replayed() -> None:
 def test_a_program_that_is_not_wanted_any_more_is_taken_back() -> None:
     sink, updates = Memory(), [(1, 1), (2, 2)]
     kept = started(sink, updates).checkpoint()
-    Daemon(sink, updates, 2, kept, 1 << 16, programs=("odd",)).write()
-    expected = {key: value for key, value in truth(updates).items() if key[0] == "odd"}
-    assert sink.known() == expected and sink.transactions[-1][1].programs == ("odd",)
+    Daemon(sink, updates, 2, kept, 1 << 16, chosen=("odd",)).write()
+    assert sink.known() == truth(updates, programs={"odd": 0}) and sink.transactions[-1][1].programs == ("odd",)
+
+
+def test_a_program_is_written_from_the_epoch_at_which_it_joins_until_it_is_dropped() -> None:
+    sink, updates = Memory(), [(1, 1), (2, 2)]
+    daemon = started(sink, updates, programs={"even": 0})
+    daemon.have(ALL)
+    daemon.write()
+    records, end = sink.transactions[-1]
+    assert not end.snapshot and {read_key(key) for key, _ in records} == {("odd", 1), ("odd", 2)}
+    assert end.epoch == daemon.epoch and sink.known() == truth(updates)
+    updates += [(1, None), (3, 1)]
+    daemon.go_on(2)
+    daemon.have({"even": 0})
+    daemon.write()  # of both epochs
+    assert sink.known() == truth(updates, programs={"even": 0}) and not sink.transactions[-1][1].snapshot
+
+
+def test_after_a_start_only_the_program_that_is_not_of_the_checkpoint_is_written_whole() -> None:
+    sink, updates = Memory(), [(1, 1), (2, 2), (3, 3)]
+    kept = started(sink, updates, programs={"even": 0}).checkpoint()
+    updates += [(2, 5)]
+    daemon = Daemon(sink, updates, 2, kept, 1 << 16)
+    daemon.go_on(1)
+    daemon.write()
+    records, end = sink.transactions[-1]
+    assert sink.known() == truth(updates) and not end.snapshot
+    assert {read_key(key) for key, _ in records} == {("even", 2), *(("odd", vertex) for vertex in (1, 2, 3))}
 
 
 def test_who_is_shut_out_writes_no_more() -> None:

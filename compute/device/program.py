@@ -108,14 +108,23 @@ class DeviceProgram(Program):
     # -- runs ---------------------------------------------------------------------------------------------------
 
     def start(self, graph: Graph) -> Refresh:
+        done = self.start_there(graph)
+        return self.host.start(graph) if done is None else done
+
+    def start_there(self, graph: Graph) -> Refresh | None:
+        """``start`` on the device; None: it is at home, or is from now on, and nothing was computed."""
         if not self.on_device:
-            return self.host.start(graph)
+            return None
         self._abode = Abode.COMING
         done = self._on_device(graph, lambda device: _counted(device, self._start(graph, device)))
-        if done is None:
-            return self.host.start(graph)
-        self._abode = Abode.DEVICE
+        if done is not None:
+            self._abode = Abode.DEVICE
         return done
+
+    def leave(self) -> None:
+        """Hold nothing of the device any more; the host's copy stays. There are to be no more runs."""
+        self._abode = Abode.HOME
+        self._let_go()
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         return alone(self.refreshing(graph, change))

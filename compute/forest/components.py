@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import NO_VERTEX, Keys, Vertices, distinct, transpose
+from ...gpma.edges import NO_VERTEX, Keys, Vertices, distinct, pack
 from ...gpma.rows import RowView
 from ...gpma.team import Crew
 from ...partition.graph import Graph, GraphChange
@@ -148,14 +148,12 @@ class Components(Program):
         read = graph.n_arcs if self._start_edges is None else self._start_edges
         work_max = max(_WORK_FLOOR, (read + self._n) // _WORK_SHARE)
         steps = self._join(joining, work_max) if n_joining else 0
-        if graph.directed and n_links:
-            links = links[~graph.has_edge(transpose(links))]  # these have a second support
-        if steps > work_max or (links.size and not self._settle(graph, links, work_max - steps)):
+        if steps > work_max or (n_links and not self._settle(graph, links, work_max - steps)):
             self._hopeless = _HOPELESS_SHARE * (n_joining + n_links)
             return self._start_over(graph, steps)
         return Refresh(
             self._changed(before),
-            iterations=bool(n_joining) + bool(links.size),
+            iterations=bool(n_joining) + bool(n_links),
             edges_read=int(counts[cutting.N_EDGES]),
             active=steps + int(counts[cutting.N_STEPS]),
         )
@@ -180,7 +178,20 @@ class Components(Program):
         out, in_, both = _rows(graph)
         children, above = np.empty(links.size, np.int64), np.empty(links.size, np.int64)
         n_cuts = cutting.list_links(forest, search, links, children, above, run)
-        order = forest.level[children[:n_cuts]].argsort()[::-1]
+        children, above, left = children[:n_cuts], above[:n_cuts], np.empty(n_cuts, np.uint8)
+        n_cuts = cutting.hang_elsewhere(
+            forest, search, children, above, left, out, in_, both, np.zeros(1, np.int64), graph.crew
+        )
+        children, above = children[:n_cuts], above[:n_cuts]
+        unseen = np.flatnonzero(left[:n_cuts] == cutting.UNSEEN)
+        if graph.directed and unseen.size:
+            there = self._has_link(graph, children[unseen], above[unseen])
+            cut = np.delete(np.arange(n_cuts), unseen[there])  # the others have a second support
+            children, above = children[cut], above[cut]
+        if not children.size:
+            return True
+        n_cuts = children.size
+        order = forest.level[children].argsort()[::-1]
         pieces = Pieces(*(np.empty(2 * n_cuts, np.int64) for _ in Pieces._fields))
         settled: bool = cutting.settle(
             forest, self._changes, search, pieces, children[order], above[order], out, in_, both, run, work_max
@@ -191,6 +202,12 @@ class Components(Program):
             for k in range(search.counts[cutting.N_ORPHANS]):
                 self._name_orphan(int(pieces.orphans[k]), int(pieces.survivors[k]), int(pieces.leavers[k]))
         return settled
+
+    @staticmethod
+    def _has_link(graph: Graph, one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether there is an edge between these vertices, either way."""
+        there: npt.NDArray[np.bool_] = graph.has_edge(np.concatenate([pack(one, other), pack(other, one)]))
+        return there[: one.size] | there[one.size :]
 
     def _changed(self, before: int) -> dict[str, Vertices | None]:
         """What differs from before the run, and everything that is new."""

@@ -1,9 +1,12 @@
 """Kernels that cut links of a spanning forest and search for what replaces them.
 
-Cuts are made one by one, from the highest level to the lowest, and what is below each looks for an edge that
-leaves it among a few edges. What then is neither joined nor exhausted are pieces, which search in turn (Even and
-Shiloach, "An On-Line Edge-Deletion Problem", JACM 1981; the turns bound it by the smaller sides): a piece that is
-exhausted is a tree of its own, the one left last keeps the handle and is never read to the end.
+Most cuts need no search: a neighbour on a lower level is not below the cut, and it may be the new parent, whatever
+becomes of the other cuts. Such parents are found by all threads; of a vertex it is the first among a few edges.
+
+The other cuts are made one by one, from the highest level to the lowest, and what is below each looks for an edge
+that leaves it among a few edges. What then is neither joined nor exhausted are pieces, which search in turn (Even
+and Shiloach, "An On-Line Edge-Deletion Problem", JACM 1981; the turns bound it by the smaller sides): a piece that
+is exhausted is a tree of its own, the one left last keeps the handle and is never read to the end.
 
 Whether the far end of an edge is below a cut is told by climbing from it to something known, or past the level of
 the cut. Levels are those of a breadth-first search at first, and so that takes about as many steps as the search
@@ -18,16 +21,22 @@ from typing import Any, NamedTuple
 import numba as nb
 import numpy as np
 
+from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices
 from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted, uncounted_inner
 from ...gpma.rows import runs, runs_on
 from ...gpma.splice import spliced
-from .forest import Ints, lower_above, note_handle, rename, reroot, take_handle
+from ...gpma.team import at_most, share
+from .forest import N_FREE, Ints, lower_above, note_handle, rename, reroot, take_handle
 
 _ONE = np.uint64(1)
 
 # Edges that a group of pieces reads before the next group's turn.
 TURN_EDGES = 32
+# What became of a cut link's lower end: it has another parent; none was found among all its edges, or the first.
+HUNG, SEEN, UNSEEN = 0, 1, 2
+# Cuts that a thread takes at a time, where they look for a parent on a lower level.
+_PIECE = 64
 # So many cuts before its turn the rows of a vertex are asked for, and twice as many its entries.
 _AHEAD = 4
 
@@ -160,6 +169,72 @@ def list_links(forest, search, deleted, children, above, run):  # type: ignore[n
         children[n] = child
         above[n] = upper
         n += 1
+    return n
+
+
+@_inner
+@spliced
+def _find_lower(forest, rows, v):  # type: ignore[no-untyped-def]
+    """The first neighbour on a lower level than v among a turn's edges of this row, or -1; and the edges read.
+
+    There are no more than those where fewer than ``TURN_EDGES`` were read.
+    """
+    level = forest.level[v]
+    read = np.int64(0)
+    for slot, stop in runs(rows, v):
+        for i in range(slot, min(stop, slot + TURN_EDGES - read)):
+            read += 1
+            y = np.int64(rows.keys[i] & LOW)
+            if forest.level[y] < level:
+                return y, read
+        if read >= TURN_EDGES:
+            break
+    return np.int64(-1), read
+
+
+@_inner
+def _hang_pieces(t, forest, search, children, left, out, in_, both, cursor):  # type: ignore[no-untyped-def]
+    edges = np.int64(0)
+    while True:
+        begin = fetch_add(cursor, 0, np.int64(_PIECE))
+        if begin >= children.size:
+            break
+        for k in range(begin, min(begin + _PIECE, children.size)):
+            prefetch_to_read(forest.level, np.int64(children[min(k + 2 * _AHEAD, children.size - 1)]))
+            _ask_for_rows(out, in_, both, children, k)
+            v = children[k]
+            upper, read = _find_lower(forest, out, v)
+            edges += read
+            stands = np.uint8(SEEN if read < TURN_EDGES else UNSEEN)
+            if upper < 0 and both:
+                upper, read = _find_lower(forest, in_, v)
+                edges += read
+                stands = np.uint8(SEEN if read < TURN_EDGES and stands == SEEN else UNSEEN)
+            if upper >= 0:
+                forest.parent[v] = upper
+                stands = np.uint8(HUNG)
+            left[k] = stands
+    fetch_add(search.counts, N_EDGES, edges)
+
+
+@_jit
+def hang_elsewhere(forest, search, children, above, left, out, in_, both, cursor, crew):  # type: ignore[no-untyped-def]
+    """Hang the lower ends of cut links on neighbours of lower levels, where there is one near: how many are left.
+
+    Those come to the front of ``children``, ``above`` (int64[k]) and ``left`` (uint8[k]), in the order in which
+    they were; ``left`` then says whether all their edges were ``SEEN``. ``cursor``: int64[1], zero. Levels are not
+    changed, so that it matters to none what becomes of others.
+    """
+    n_pieces = np.int64(-(-children.size // _PIECE))
+    work = forest, search, children, left, out, in_, both, cursor
+    share(at_most(crew, n_pieces), _hang_pieces, work)
+    n = np.int64(0)
+    for k in range(children.size):
+        if left[k] != HUNG:
+            children[n] = children[k]
+            above[n] = above[k]
+            left[n] = left[k]
+            n += 1
     return n
 
 
@@ -414,12 +489,31 @@ def _search_in_turn(forest, changes, search, pieces, out, in_, both, run, rest, 
 
 
 @_inline
-def _ask_for(forest, search, out, in_, both, children, i):  # type: ignore[no-untyped-def]
-    """Ask for what a cut soon needs, where cut i has its turn: its vertex's entries first, then its rows."""
+def _ask_for(forest, changes, search, out, in_, both, children, i):  # type: ignore[no-untyped-def]
+    """Ask for what a cut soon needs, where cut i has its turn: its vertex's entries first, then what they name."""
     v = np.int64(children[min(i + 2 * _AHEAD, children.size - 1)])
     prefetch(search.mark, v)
     prefetch(search.queue_next, v)
     prefetch(forest.parent, v)
+    prefetch(forest.handle, v)
+    prefetch(forest.next, v)
+    prefetch(forest.prev, v)
+    prefetch(changes.vertex_stamp, v)
+    v = np.int64(children[min(i + _AHEAD, children.size - 1)])
+    prefetch(forest.next, np.int64(forest.prev[v]))
+    prefetch(forest.prev, np.int64(forest.next[v]))
+    if forest.counts[N_FREE] > _AHEAD:
+        h = np.int64(forest.free[forest.counts[N_FREE] - _AHEAD])
+        prefetch(forest.size, h)
+        prefetch(forest.representative, h)
+        prefetch(changes.handle_stamp, h)
+    _ask_for_rows(out, in_, both, children, i)
+
+
+@_inline
+def _ask_for_rows(out, in_, both, children, i):  # type: ignore[no-untyped-def]
+    """Ask for the rows of the vertices whose turn is soon: where they begin first, then the leaves."""
+    v = np.int64(children[min(i + 2 * _AHEAD, children.size - 1)])
     prefetch_to_read(out.degrees, v)
     prefetch_to_read(out.row_leaf, v)
     if both:
@@ -461,7 +555,7 @@ def settle(forest, changes, search, pieces, children, above, out, in_, both, run
         pieces.above[np.int64(search.rest[h])] = above[i]
     n = n_trees
     for i in range(children.size):
-        _ask_for(forest, search, out, in_, both, children, i)
+        _ask_for(forest, changes, search, out, in_, both, children, i)
         rest = np.int64(search.rest[forest.handle[children[i]]])
         pieces.root[n] = children[i]
         pieces.above[n] = above[i]

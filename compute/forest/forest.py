@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Vertices
-from ...gpma.intrinsics import prefetch_to_read, uncounted, uncounted_inner
+from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted, uncounted_inner
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from ...gpma.team import share
@@ -214,6 +214,26 @@ def _take_in(forest, changes, v, h):  # type: ignore[no-untyped-def]
         at = np.int64(forest.parent[at])
 
 
+@_inline
+def _ask_for_ends(forest, key):  # type: ignore[no-untyped-def]
+    """Ask for what joining soon reads of the ends of an edge."""
+    for end in (np.int64(key >> HALF), np.int64(key & LOW)):
+        prefetch(forest.handle, end)
+        prefetch(forest.parent, end)
+        prefetch(forest.next, end)
+        prefetch(forest.level, end)
+
+
+@_inline
+def _ask_for_handles(forest, changes, key):  # type: ignore[no-untyped-def]
+    """Ask for what it reads of their trees."""
+    for end in (np.int64(key >> HALF), np.int64(key & LOW)):
+        h = np.int64(forest.handle[end])
+        prefetch(forest.size, h)
+        prefetch(forest.representative, h)
+        prefetch(changes.handle_stamp, h)
+
+
 @_jit
 def join(forest, changes, inserted, candidates, steps_max):  # type: ignore[no-untyped-def]
     """Join the trees that inserted edges connect: (joins, candidates, steps). More than ``steps_max``: it gave up.
@@ -225,6 +245,8 @@ def join(forest, changes, inserted, candidates, steps_max):  # type: ignore[no-u
     n_candidates = np.int64(0)
     steps = np.int64(0)
     for i in range(inserted.size):
+        _ask_for_ends(forest, inserted[min(i + 2 * _AHEAD, inserted.size - 1)])
+        _ask_for_handles(forest, changes, inserted[min(i + _AHEAD, inserted.size - 1)])
         u = np.int64(inserted[i] >> HALF)
         v = np.int64(inserted[i] & LOW)
         small = np.int64(forest.handle[u])

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, Keys, Vertices
+from ...gpma.intrinsics import prefetch_to_read
 from ...gpma.team import at_most, share
 from ...gpma.vertex_columns import grown
 
@@ -23,6 +24,8 @@ from ...gpma.vertex_columns import grown
 _PIECE = 1 << 14
 _NEAR = 64
 _LANES = 4
+# How long before its turn the word of a vertex that moved is asked for.
+_AHEAD = 16
 
 _REACHED, _HOPS, _LAST = range(3)
 
@@ -103,6 +106,8 @@ def _count_pieces(t, word, n, counts, cursor, last_of):  # type: ignore[no-untyp
 def _move(word, vertices, old, counts, totals):  # type: ignore[no-untyped-def]
     reached, hops, last = totals[_REACHED], totals[_HOPS], totals[_LAST]
     for k in range(vertices.size):
+        if k + _AHEAD < vertices.size:
+            prefetch_to_read(word, np.int64(vertices[k + _AHEAD]))
         was, is_ = np.int64(old[k] >> HALF), np.int64(word[vertices[k]] >> HALF)
         if was == is_:
             continue

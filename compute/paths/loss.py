@@ -34,15 +34,14 @@ from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
-from ...gpma.team import share
-from .mend import AHEAD, LOST, PARENT, UNREACHED
+from ...gpma.team import at_most, share
+from .mend import AHEAD, LOST, PARENT, PIECE_MAX, PIECES, SHARED_MIN, UNREACHED
 from .templates import template
 
 _UNIT = np.float32(1)
 
-# How many vertices are worth sharing, and how many a thread takes at a time.
-_PARALLEL_MIN = 512
-PIECE = 128
+# How many offers a thread takes at a time.
+_TAKEN = 128
 # Steps along parents of equal value in search of support, besides one for each in-edge.
 _STEPS = 32
 # Passes over the inner edges; what still changes in the last is pushed on along rows.
@@ -51,7 +50,7 @@ _PASSES = 4
 GATHERED = 128
 # So many inner edges are listed of a piece at most, and there is room for lists of so many on the average.
 _INNER = 4096
-_LISTED = 8
+_LISTED = 4
 
 # What ``specialise`` puts in place.
 WEIGHTED = False
@@ -62,6 +61,8 @@ write: Any = None
 ask_for_first_rows: Any = None
 ask_for_rows: Any = None
 ask_for_words: Any = None
+is_much: Any = None
+piece_of: Any = None
 stands_alone: Any = None
 keep_better: Any = None
 list_inner: Any = None
@@ -120,7 +121,7 @@ def new_loss(n: int, threads: int) -> Loss:
         np.empty(room, np.uint32),
         np.empty(room, np.uint64),
         # A chunk is full, or the last one of its piece.
-        np.empty((room // GATHERED + room // PIECE + 2, 4), np.int64),
+        np.empty((room // GATHERED + room // PIECE_MAX + 2 * PIECES + 2, 4), np.int64),
         np.empty((inner, 2), np.uint64),
         np.empty((inner // _LISTED, 3), np.int64),
         np.empty((threads, _INNER, 2), np.uint64),
@@ -159,17 +160,17 @@ def keep_those_better(word, inner, begin, end, best):  # type: ignore[no-untyped
 
 @template
 @spliced
-def survey(t, word, role, in_, loss, end):  # type: ignore[no-untyped-def]
-    """Read the in-edges of ``queue[.. end]``, in pieces drawn from the cursor."""
+def survey(t, word, role, in_, loss, end, piece):  # type: ignore[no-untyped-def]
+    """Read the in-edges of ``queue[.. end]``, in pieces of so many drawn from the cursor."""
     keys, weights = in_.keys, in_.weights
     queue, cursor = loss.queue, loss.counters
     inner = loss.own[t]
     read = np.int64(0)
     while True:
-        piece_begin = fetch_add(cursor, NEXT_PIECE, np.int64(PIECE))
+        piece_begin = fetch_add(cursor, NEXT_PIECE, piece)
         if piece_begin >= end:
             break
-        piece_end = min(piece_begin + PIECE, end)
+        piece_end = min(piece_begin + piece, end)
         n_inner = np.int64(0)
         ask_for_first_rows(word, in_, queue, piece_begin, piece_end)
         for k in range(piece_begin, piece_end):
@@ -273,10 +274,11 @@ def survey_all(word, role, in_, loss, begin, end, crew):  # type: ignore[no-unty
     cursor = loss.counters
     first_list, first_inner = cursor[LISTS_END], cursor[INNER_END]
     cursor[NEXT_PIECE] = begin
-    if end - begin < _PARALLEL_MIN:
-        survey_pieces(np.int64(0), word, role, in_, loss, end)
+    # Not by their edges: who has many of them finds support among the first.
+    if end - begin < SHARED_MIN:
+        survey_pieces(np.int64(0), word, role, in_, loss, end, np.int64(PIECE_MAX))
     else:
-        share(crew, survey_pieces, (word, role, in_, loss, end))
+        share(crew, survey_pieces, (word, role, in_, loss, end, np.int64(PIECE_MAX)))
     if cursor[LISTS_END] > first_list:
         arrange_lists(role, loss, first_list, first_inner)
 
@@ -320,17 +322,18 @@ def decide(word, log, role, loss, head, tail, n_lost):  # type: ignore[no-untype
 
 @template
 @spliced
-def children(t, word, out, loss, begin, end, tail):  # type: ignore[no-untyped-def]
-    """Write the children of ``adopted[begin:end]``, in pieces drawn from the cursor, behind ``adopted[:tail]``."""
+def children(t, word, out, loss, begin, end, size, tail):  # type: ignore[no-untyped-def]
+    """Write the children of ``adopted[begin:end]``, in pieces of ``size`` drawn from the cursor, behind
+    ``adopted[:tail]``."""
     keys, degrees = out.keys, out.degrees
     parents, cursor, gathered = loss.adopted, loss.counters, loss.own[t].reshape(-1)
     read = np.int64(0)
     while True:
-        piece_begin = fetch_add(cursor, NEXT_PIECE, np.int64(PIECE))
+        piece_begin = fetch_add(cursor, NEXT_PIECE, size)
         if piece_begin >= end:
             break
-        piece = (piece_begin - begin) // PIECE
-        piece_end = min(piece_begin + PIECE, end)
+        piece = (piece_begin - begin) // size
+        piece_end = min(piece_begin + size, end)
         n_found = np.int64(0)
         n_gathered = np.int64(0)
         ask_for_first_rows(word, out, parents, piece_begin, piece_end)
@@ -402,13 +405,15 @@ def children_all(word, out, loss, begin, end, tail, crew):  # type: ignore[no-un
     cursor[NEXT_PIECE] = begin
     cursor[FOUND_END] = 0
     cursor[CHUNKS_END] = 0
-    if end - begin < _PARALLEL_MIN:
-        find_children(np.int64(0), word, out, loss, begin, end, tail)
+    size = piece_of(end - begin)
+    n_pieces = (end - begin + size - 1) // size
+    if is_much(out, loss.adopted, begin, end):
+        share(at_most(crew, n_pieces), find_children, (word, out, loss, begin, end, size, tail))
     else:
-        share(crew, find_children, (word, out, loss, begin, end, tail))
+        find_children(np.int64(0), word, out, loss, begin, end, size, tail)
     new_tail = tail + cursor[FOUND_END]
     if new_tail <= loss.queue.size:
-        append_in_order(loss, (end - begin + PIECE - 1) // PIECE, tail)
+        append_in_order(loss, n_pieces, tail)
     return new_tail
 
 
@@ -417,10 +422,10 @@ def take_pieces(t, word, role, loss, n_lost):  # type: ignore[no-untyped-def]
     """Lost vertices, in pieces drawn from the cursor, take what they were offered."""
     queue, offers = loss.queue, loss.offers
     while True:
-        begin = fetch_add(loss.counters, NEXT_PIECE, np.int64(PIECE))
+        begin = fetch_add(loss.counters, NEXT_PIECE, np.int64(_TAKEN))
         if begin >= n_lost:
             break
-        for k in range(begin, min(begin + PIECE, n_lost)):
+        for k in range(begin, min(begin + _TAKEN, n_lost)):
             best = offers[k]
             word[queue[k]] = best
             if best != UNREACHED:
@@ -448,7 +453,7 @@ def take(word, role, in_, loss, n_lost, crew):  # type: ignore[no-untyped-def]
         for k in range(size):
             offers[adopted[first + k]] = offers[n_lost + k]
     loss.counters[NEXT_PIECE] = 0
-    if n_lost < _PARALLEL_MIN:
+    if n_lost < SHARED_MIN:
         take_some(np.int64(0), word, role, loss, n_lost)
     else:
         share(crew, take_some, (word, role, loss, n_lost))
@@ -464,7 +469,11 @@ def relax_between(word, role, loss):  # type: ignore[no-untyped-def]
         changed = False
         turn += 1
         for at in range(loss.counters[LISTS_END]):
-            for e in range(loss.lists[at, 1], loss.lists[at, 2]):
+            end = loss.lists[at, 2]
+            for e in range(loss.lists[at, 1], end):
+                ahead = inner[min(e + AHEAD, end - 1), 0]
+                prefetch(word, np.int64(ahead >> HALF))
+                prefetch(word, np.int64(ahead & LOW))
                 u = inner[e, 0] >> HALF
                 at_tail = word[u]
                 if at_tail == UNREACHED:

@@ -43,8 +43,12 @@ AHEAD = 16
 DISORDER = "a vertex was queued twice: a better value makes a worse offer in this program"
 """Why a push by levels cannot go on."""
 
-# So many vertices of a level are worth reading by all threads.
-_WIDE = 512
+# So many vertices, or edges, are worth reading by all threads. A few vertices may have most of the edges.
+SHARED_MIN = 512
+SHARED_EDGES = 1 << 14
+# Vertices that a thread takes at a time: at most so many, and of a few at least so many pieces are made.
+PIECE_MAX = 32
+PIECES = 64
 
 # What ``specialise`` puts in place: the program's functors, and whether it reads weights.
 WEIGHTED = False
@@ -216,6 +220,24 @@ def ask_for_rows(word, rows, vertices, k, end):  # type: ignore[no-untyped-def]
     ask_for_place(rows, vertex)
     prefetch(word, vertex)
     ask_for_row(rows, np.int64(vertices[min(k + AHEAD // 2, end - 1)]))
+
+
+@template
+def is_much(rows, vertices, begin, end):  # type: ignore[no-untyped-def]
+    """Whether the rows of vertices[begin:end] are worth reading by all threads."""
+    if end - begin >= SHARED_MIN:
+        return True
+    edges = np.int64(0)
+    for k in range(begin, end):
+        prefetch_to_read(rows.degrees, np.int64(vertices[min(k + AHEAD, end - 1)]))
+        edges += np.int64(rows.degrees[vertices[k]])
+    return edges >= SHARED_EDGES
+
+
+@template
+def piece_of(n):  # type: ignore[no-untyped-def]
+    """How many of n vertices a thread takes at a time, whatever threads there are."""
+    return max(np.int64(1), min(np.int64(PIECE_MAX), n // PIECES))
 
 
 @template
@@ -473,7 +495,7 @@ def push_by_level(word, log, role, entries, size, out, queue, large, loss, crew)
         bits = offer(value, _UNIT)
         if bits == NOTHING:
             continue
-        if n >= _WIDE:
+        if is_much(out, level, np.int64(0), n):
             end, read = push_wide(word, log, role, out, loss, n, bits, queue, tail, crew)
             edges += read
             if end >= 0:

@@ -34,9 +34,9 @@ _UNIT = np.float32(1)
 _PULL_SHARE = 15
 _PUSH_SHARE = 18
 
-# How much work is worth sharing, in vertices, and how much of it a thread takes at a time.
-_PARALLEL_MIN = 2048
-_PARALLEL_EDGES = 1 << 16
+# How much work is worth sharing, in vertices and edges, and how much of it a thread takes at a time.
+_PARALLEL_MIN = 256
+_PARALLEL_EDGES = 1 << 14
 _PARALLEL_SWEEP = 1 << 14
 _PIECE = 64
 _PIECES = 64
@@ -57,6 +57,8 @@ WEIGHTED = False
 offer: Any = None
 improves: Any = None
 precedes: Any = None
+heap_push: Any = None
+heap_sink: Any = None
 ask_for_rows: Any = None
 push_level: Any = None
 pull_level: Any = None
@@ -523,18 +525,18 @@ def step_bound(word, degrees, far, n_far, wanted, sample):  # type: ignore[no-un
     """
     size = min(n_far, _SAMPLE)
     for k in range(size):
+        ahead = np.int64(far[(n_far - 1) * min(k + AHEAD, size - 1) // max(size - 1, 1)])
+        prefetch_to_read(word, ahead)
+        prefetch_to_read(degrees, ahead)
         v = far[(n_far - 1) * k // max(size - 1, 1)]
-        entry = (word[v] & ~LOW) | np.uint64(degrees[v])
-        place = k
-        while place > 0 and precedes(entry >> HALF, sample[place - 1] >> HALF):
-            sample[place] = sample[place - 1]
-            place -= 1
-        sample[place] = entry
+        heap_push(sample, k, (word[v] & ~LOW) | np.uint64(degrees[v]))
     edges = np.int64(0)
-    for k in range(size):
-        edges += np.int64(sample[k] & LOW) * n_far // size
+    for left in range(size - 1, -1, -1):
+        best = sample[0]
+        edges += np.int64(best & LOW) * n_far // size
         if edges > wanted:
-            return sample[k] >> HALF
+            return best >> HALF
+        heap_sink(sample, left, sample[left])
     return NOTHING
 
 

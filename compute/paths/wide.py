@@ -20,8 +20,8 @@ from ...gpma.edges import HALF, LOW
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
-from ...gpma.team import share
-from .loss import CHUNKS_END, FOUND_END, GATHERED, LINE, NEXT_PIECE, PIECE, READ
+from ...gpma.team import at_most, share
+from .loss import CHUNKS_END, FOUND_END, GATHERED, LINE, NEXT_PIECE, READ
 from .mend import AHEAD, DISORDER, PARENT
 from .templates import template
 
@@ -30,6 +30,7 @@ improves: Any = None
 write: Any = None
 ask_for_first_rows: Any = None
 ask_for_rows: Any = None
+piece_of: Any = None
 edges_read: Any = None
 publish_chunk: Any = None
 read_level: Any = None
@@ -38,16 +39,16 @@ take_edges: Any = None
 
 @template
 @spliced
-def read_pieces(t, word, out, loss, n, bits):  # type: ignore[no-untyped-def]
+def read_pieces(t, word, out, loss, n, piece, bits):  # type: ignore[no-untyped-def]
     """Keep the edges of ``adopted[:n]`` whose heads have less than ``bits``."""
     keys, degrees = out.keys, out.degrees
     level, kept, cursor, gathered = loss.adopted, loss.offers, loss.counters, loss.own[t].reshape(-1)
     read = np.int64(0)
     while True:
-        begin = fetch_add(cursor, NEXT_PIECE, np.int64(PIECE))
+        begin = fetch_add(cursor, NEXT_PIECE, piece)
         if begin >= n:
             break
-        end = min(begin + PIECE, n)
+        end = min(begin + piece, n)
         size = np.int64(0)
         ask_for_first_rows(word, out, level, begin, end)
         for k in range(begin, end):
@@ -61,9 +62,9 @@ def read_pieces(t, word, out, loss, n, bits):  # type: ignore[no-untyped-def]
                         gathered[size] = (u << HALF) | v
                         size += 1
                         if size == GATHERED:
-                            publish_chunk(loss, kept, gathered, size, begin // PIECE, np.int64(0))
+                            publish_chunk(loss, kept, gathered, size, begin // piece, np.int64(0))
                             size = np.int64(0)
-        publish_chunk(loss, kept, gathered, size, begin // PIECE, np.int64(0))
+        publish_chunk(loss, kept, gathered, size, begin // piece, np.int64(0))
     loss.counters[READ + LINE * t] += read
 
 
@@ -110,8 +111,10 @@ def push_wide(word, log, role, out, loss, n, bits, queue, tail, crew):  # type: 
     cursor[NEXT_PIECE] = 0
     cursor[FOUND_END] = 0
     cursor[CHUNKS_END] = 0
-    share(crew, read_level, (word, out, loss, n, bits))
+    piece = piece_of(n)
+    n_pieces = (n + piece - 1) // piece
+    share(at_most(crew, n_pieces), read_level, (word, out, loss, n, piece, bits))
     read = edges_read(cursor) - before
     if cursor[FOUND_END] > loss.offers.size:
         return np.int64(-1), read
-    return take_edges(word, log, role, loss, (n + PIECE - 1) // PIECE, bits, queue, tail), read
+    return take_edges(word, log, role, loss, n_pieces, bits, queue, tail), read

@@ -571,7 +571,8 @@ class ResultsConfig(Section):
     )
     programs: Words = Field(
         default=(),
-        description="The ids of the programs whose results are written; empty: all of the configuration.",
+        description="The ids of the programs whose results are written; empty: all, and those that are kept at "
+        "run time from the epoch at which they join.",
         examples=["hops"],
     )
     encoding: Literal["msgpack", "json"] = Field(default="msgpack", description="The encoding of keys and values.")
@@ -1118,6 +1119,14 @@ class ComputeConfig(Section):
         default="auto",
         description="Threads that programs share, and programs side by side: a number, or `auto` for our cores.",
     )
+    nice: int = Field(
+        default=5,
+        ge=0,
+        le=19,
+        description="How much nicer (as of the command `nice`) the threads that ingest and compute are than the "
+        "rest of this daemon, on Linux: where cores are short, they give way to answers, and to other processes. "
+        "0: they do not.",
+    )
 
     place: Literal["auto", "host", "device"] = Field(
         default="auto",
@@ -1230,7 +1239,14 @@ class Config(Section):
             yield "dead_letters.topic", "must not be one of source.topics: bad records would come round for ever"
         results, source = self.results, self.source
         if source.keyed and self.window.is_on:
-            yield "source.keyed", "must be left out with a window: edges go with their keys, or by themselves"
+            yield (
+                "source.keyed",
+                (
+                    "must be left out with a window: the edge of a key is there until a record of that key "
+                    "replaces or removes it, and edges of a window go by themselves. Remove rows at their source, "
+                    "or have records name edges without keys"
+                ),
+            )
         if results.kind == "kafka":
             if not results.bootstrap_servers and source.kind != "kafka":
                 yield "results.bootstrap_servers", 'must name at least one broker unless source.kind is "kafka"'
@@ -1266,9 +1282,3 @@ class Config(Section):
         if self.results.bootstrap_servers:
             return self.results.bootstrap_servers, client_options("results.client", self.results.client)
         return self.source.bootstrap_servers, self.source.client_options()
-
-    def results_programs(self) -> tuple[str, ...]:
-        """The ids of the programs whose results are written, in the order in which they are configured."""
-        return tuple(
-            item.id for item in self.program if not self.results.programs or item.id in self.results.programs
-        )

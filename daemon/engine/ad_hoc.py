@@ -1,7 +1,13 @@
-"""Programs that are run once, for a request: from scratch, on the graph of one epoch, beside the stream."""
+"""Programs that are run once, for a request: from scratch, on the graph of one epoch.
+
+On the host that is beside the stream, on a copy of the graph. A device has the rows, and most programs' starts
+take it milliseconds: there it is done on the rows as they are, between two epochs, where updates need not wait for
+longer than ``PAUSE_S``. How long it takes is seen from run to run.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -17,15 +23,24 @@ from ...compute.program import ExternalId, Program, ProgramError, Published
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.ids import IdColumn
 from ...ops.metrics import AD_HOC_OUTCOMES, Metrics
-from ...partition.existence import living
+from ...partition.existence import Flags, living
 from ..client.wire import pack_column
 from ..errors import RequestError, Unavailable
 from ..records.asked import ids_of_server
 from ..records.topology import StorageState
 from ..serve.results import ProgramResults, Snapshot
 from ..serve.values import no_order, top_k, values_of, wire_ids
-from .beside import Beside, GivenUp, Taken, in_turn, still_wanted
+from .beside import Beside, GivenUp, RanThere, in_turn, still_wanted
 from .follower import Since
+
+log = logging.getLogger(__name__)
+
+PAUSE_S = 0.1
+"""So long may updates wait for a run on the device, unless ``compute.place`` says that it is to be there."""
+FIRST_S_PER_ARC = 2e-9
+"""What a run on the device is thought to take before one was seen."""
+ARCS_MIN = 1 << 20
+"""What a smaller graph takes does not depend on its size."""
 
 
 class AdHoc:
@@ -39,10 +54,11 @@ class AdHoc:
         self._counting = threading.Lock()
         self._outcomes: Counter[str] = Counter(dict.fromkeys(AD_HOC_OUTCOMES, 0))
         self._running = 0
+        self._there = _There()
 
     def stats(self) -> dict[str, Any]:
         """What the ``stats`` request shows."""
-        return {"running": self._running, "outcomes": dict(self._outcomes)}
+        return {"running": self._running, "outcomes": dict(self._outcomes), "on_device": self._there.runs}
 
     def compute(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
         """See ``AskedPrograms``.
@@ -92,6 +108,10 @@ class AdHoc:
         self, program: Program, params: Mapping[str, Any], given_up: threading.Event, started: float
     ) -> tuple[StorageState, dict[str, Any]]:
         self._beside.ready(program.kind, params["parameters"], given_up)
+        if self._there.pays(program.kind, self._beside):
+            found = self._run_there(params, given_up, started)
+            if found is not None:
+                return found
         since = Since(follows=False)
         with self._beside.follower(program) as follower, self._beside.taken(since, given_up) as taken:
             still_wanted(given_up)
@@ -100,35 +120,69 @@ class AdHoc:
             still_wanted(given_up)
             if run.error is not None:
                 raise RequestError(f"{program.kind} failed: {run.error}")
-            answer = self._answer(program, run, taken, params)
+            published = Published(program.columns(), program.scalars(), taken.graph.n_vertices)
+            answer = self._answer(program, run, published, taken.alive, params)
             answer["seconds"] = time.perf_counter() - started
             return taken.state, answer
 
+    def _run_there(
+        self, params: Mapping[str, Any], given_up: threading.Event, started: float
+    ) -> tuple[StorageState, dict[str, Any]] | None:
+        """On the device; None: it cannot be done there, or not now."""
+        program = self._beside.made(str(params["program"]), None, params["parameters"])
+        with self._beside.run_there(program, given_up) as ran:
+            if ran is None:
+                return None
+            self._there.note(program.kind, ran)
+            answer = self._answer(program, ran.run, ran.published, ran.alive, params)
+            answer["seconds"] = time.perf_counter() - started
+            return ran.state, answer
+
     def _answer(
-        self, program: Program, run: ProgramRun, taken: Taken, params: Mapping[str, Any]
+        self, program: Program, run: ProgramRun, published: Published, alive: Flags, params: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Values as ``get`` and ``top`` show them, and the scalars."""
-        n = taken.graph.n_vertices
-        published = Published(program.columns(), program.scalars(), n)
+        n = published.n_vertices
         answer: dict[str, Any] = {
             "scalars": published.scalars,
             "error_bound": None if run.refresh is None else run.refresh.error_bound,
         }
         if params.get("vertices") is not None:
             ids = ids_of_server(params["vertices"])
-            dense = living(self._beside.index.lookup(ids, n), taken.alive)
+            dense = living(self._beside.index.lookup(ids, n), alive)
             result = ProgramResults(program.kind, published, {})
             values = values_of(_Names(self._beside), result, dense)
             answer |= {**values.to_wire(), "unknown": wire_ids(ids[dense == NO_VERTEX])}
         elif params["top"]:
             read = type(program).read(published, np.arange(n, dtype=np.uint32))
-            read.null[~taken.alive] = True
+            read.null[~alive] = True
             best = top_k(read, params["top"], descending=params["order"] == "desc")
             answer |= {
                 "ids": wire_ids(self._beside.index.external(best)),
                 "values": pack_column(read.values[best]),
             }
         return answer
+
+
+class _There:
+    """Which kinds of programs are to run on the device, by what runs there took. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self._seconds_per_arc: dict[str, float] = {}
+
+    def pays(self, kind: str, beside: Beside) -> bool:
+        """Whether updates would wait for a run for a short while only."""
+        graph = beside.pipeline.graph
+        if graph.device is None or beside.place == "host":
+            return False
+        seconds = self._seconds_per_arc.get(kind, FIRST_S_PER_ARC) * graph.n_arcs
+        return beside.place == "device" or seconds <= PAUSE_S
+
+    def note(self, kind: str, ran: RanThere) -> None:
+        log.info("%s was run once, on the device; updates waited %.3f s", kind, ran.run.seconds)
+        self.runs += 1
+        self._seconds_per_arc[kind] = ran.run.seconds / max(ran.n_arcs, ARCS_MIN)
 
 
 class _Names:

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 from ...compute import registry
-from ...compute.engine import Resolve
-from ...compute.program import Program, ProgramError, parse_sources
+from ...compute.device import NoTwin, twin
+from ...compute.engine import ProgramRun, Resolve
+from ...compute.program import Program, ProgramError, Published, parse_sources
 from ...gpma.host.snapshot import EdgeCopy
 from ...gpma.index.vertex_index import VertexIndex
 from ...partition.existence import Flags
-from ..errors import RequestError, Unavailable
+from ...partition.graph import RowsLost
+from ..errors import GraphtideError, RequestError, Unavailable
 from ..memory import MemoryGuard
+from ..priority import give_way
 from ..records.topology import StorageState
 from .follower import Follower, GraphCopy, Since
 from .pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from ...compute.device.program import DeviceProgram
+
+log = logging.getLogger(__name__)
 
 VERTEX_BYTES, ARC_BYTES = 128, 8
 """What a start takes at most besides the graph, for each vertex and each arc."""
@@ -103,6 +112,17 @@ class Taken:
     alive: Flags
 
 
+@dataclass(frozen=True, slots=True)
+class RanThere:
+    """A run on the device, and what it came to, on a graph of so many arcs. ``alive``: as ``Taken``."""
+
+    run: ProgramRun
+    published: Published
+    state: StorageState
+    n_arcs: int
+    alive: Flags
+
+
 class Beside:
     """Any thread but the engine's may call it."""
 
@@ -114,9 +134,11 @@ class Beside:
         memory: MemoryGuard,
         ready: Ready,
         threads: int,
+        nice: int = 0,
+        place: str = "auto",
     ) -> None:
         """``resolve``: dense vertices of external ids; raises ProgramError for what is none of this graph's kind.
-        ``threads``: how many compute a program, at most."""
+        ``threads``: how many compute a program, at most; ``nice``: how far they, and their caller, give way."""
         self.pipeline = pipeline
         self.between = pipeline.between
         self.index = index
@@ -124,6 +146,9 @@ class Beside:
         self.ready = ready
         self._memory = memory
         self._threads = threads
+        self._nice = nice
+        self.place = place
+        """Where programs run: as ``compute.place``."""
 
     def made(self, kind: str, id: str | None, given: Mapping[str, Any]) -> Program:
         """A program, not computed.
@@ -141,17 +166,61 @@ class Beside:
 
     @contextmanager
     def follower(self, program: Program) -> Iterator[Follower]:
-        """A graph of the program's own, for the time of the block, with the memory for it.
+        """A graph of the program's own, for the time of the block, with the memory for it. The calling thread does
+        nothing else any more.
 
         Raises:
             MemoryError: there is not enough; the message says what is in the way.
         """
+        give_way(self._nice)
         with self._memory.promised(self.between.do(self._needed)):
             follower = Follower(self.pipeline.graph, program, self.resolve, self._threads)
             try:
                 yield follower
             finally:
                 follower.close()
+
+    @contextmanager
+    def run_there(self, program: Program, given_up: threading.Event) -> Iterator[RanThere | None]:
+        """A program that was run on the graph's device, between two epochs, for which updates waited; vertices
+        keep their names to the end of the block. None: it has no twin, or the device did not do it.
+
+        Raises:
+            GivenUp: ``given_up`` was set before it began.
+            Unavailable: the engine has ended.
+            MemoryError: there is not enough for its results.
+            RequestError: it failed.
+        """
+        graph, since = self.pipeline.graph, Since(follows=False)
+        try:
+            placed = twin(program, graph)
+        except NoTwin:
+            yield None
+            return
+
+        def run() -> RanThere | None:
+            still_wanted(given_up)
+            done = self.pipeline.run_there(cast("DeviceProgram", placed))
+            if done is None:
+                return None
+            self.pipeline.follow(since)
+            return RanThere(*done, StorageState.at(self.pipeline.position), graph.n_arcs, graph.alive.copy())
+
+        with self._memory.promised(VERTEX_BYTES * graph.n_vertices):
+            try:
+                yield self._done(program.kind, run)
+            finally:
+                with suppress(Unavailable):
+                    self.between.do(lambda: self.pipeline.unfollow(since))
+
+    def _done(self, kind: str, run: Callable[[], RanThere | None]) -> RanThere | None:
+        try:
+            return self.between.do(run)
+        except (GraphtideError, MemoryError, RowsLost):
+            raise
+        except Exception as error:
+            log.exception("program %s failed", kind)
+            raise RequestError(f"{kind} failed: {type(error).__name__}: {error}") from error
 
     @contextmanager
     def taken(self, since: Since, given_up: threading.Event) -> Iterator[Taken]:

@@ -11,12 +11,12 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ...compute.engine import Engine, ProgramRun
-from ...compute.program import Program, Violation
+from ...compute.program import Program, Published, Violation
 from ...gpma.device.card import Card
 from ...gpma.edges import EdgeBatch, Vertices
 from ...gpma.index.vertex_index import VertexIndex
@@ -45,6 +45,9 @@ from .standing import Standing, bytes_of
 from .storage import Storage
 from .vertex_memory import require_updates, require_vertices
 from .window import Window
+
+if TYPE_CHECKING:
+    from ...compute.device.program import DeviceProgram
 
 log = logging.getLogger(__name__)
 
@@ -271,6 +274,17 @@ class Pipeline:
             self.gate.settle()
             raise
         self._record_state()
+
+    def run_there(self, program: DeviceProgram) -> tuple[ProgramRun, Published] | None:
+        """Run a program once on the graph's device, as it is, which changes nothing (``Engine.run_there``).
+
+        Raises:
+            Exception: as that.
+        """
+        try:
+            return self.engine.run_there(program)
+        finally:
+            self.sides.release()
 
     def drop(self, id: str) -> None:
         """Keep a program up to date no more, or expect it no more: a new epoch of the same graph and offsets."""

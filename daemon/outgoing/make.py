@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 
-from ...compute.registry import KINDS, program_class
+from ...compute.registry import KINDS
 from ...gpma.index.vertex_index import VertexIndex
 from ..config.settings import Config
 from ..state.checkpoint import Checkpoint
 from .sink import Sink
 from .spool import SpoolSink
-from .view import Published, View, scope_of
+from .view import Published, View
 from .writer import Resume, Writer
 
 
@@ -33,14 +33,10 @@ def make_writer(
     if results.kind == "off":
         return None
     sink, name = _make_sink(config)
-    programs = config.results_programs()
-    names = {item.id: item.name for item in config.program}
-    scopes = {id: scope_of(program_class(names[id]), results.threshold) for id in programs}
-    view = View(published, index, config.graph.vertex_ids, KINDS, scopes, hold)
+    view = View(published, index, config.graph.vertex_ids, KINDS, results.programs, results.threshold, hold)
     return Writer(
         sink,
         view,
-        programs,
         results.encoding,
         name=name,
         interval_s=results.interval,
@@ -55,7 +51,7 @@ def resume_of(checkpoint: Checkpoint, restored: Collection[str]) -> Resume | Non
     ``restored``: the programs whose states were taken over from it.
     """
     fact = checkpoint.facts.get("results")
-    if fact is None or not set(fact["programs"]) <= set(restored):
+    if fact is None:
         return None
     return Resume(
         checkpoint.epoch,
@@ -63,7 +59,7 @@ def resume_of(checkpoint: Checkpoint, restored: Collection[str]) -> Resume | Non
         fact.get("series", ""),
         fact["sequence"],
         fact["place"],
-        tuple(fact["programs"]),
+        tuple(id for id in fact["programs"] if id in restored),
     )
 
 

@@ -5,9 +5,9 @@ They are read from the same memory as by the query server, so that the engine ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -48,18 +48,29 @@ class LogLost(Exception):
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What readers lack: what changed since ``place`` (None: all that there is), and ``extra`` ids by program, of
-    which they may know something else than what is true."""
+    which they may know something else than what is true.
+
+    ``told``: the programs of which they know anything. ``current``: those among them of which they know all of the
+    publication at ``place``, but for the extra ids; of every other program they lack everything.
+    """
 
     place: int | None
     extra: Mapping[str, IdColumn]
+    told: Collection[str]
+    current: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What readers lack of one epoch, copied. ``epochs``: how many they lack, None: not known."""
+    """What readers lack of one epoch, copied. ``epochs``: how many they lack, None: not known.
+
+    ``news``: of each program that is wanted and published. ``forgotten``: by program that is not, or no more, whom
+    readers may know something of.
+    """
 
     snapshot: Snapshot
     news: Mapping[str, News]
+    forgotten: Mapping[str, IdColumn]
     epochs: int | None
 
 
@@ -72,12 +83,14 @@ class View:
         index: VertexIndex,
         kind: Literal["int", "string"],
         kinds: Mapping[str, type[Program]],
-        scopes: Mapping[str, Everyone],
+        programs: Collection[str],
+        threshold: float,
         hold: Callable[[], AbstractContextManager[None]],
     ) -> None:
         """
         Args:
-            scopes: by the id of each program that is looked at, what is remembered of it.
+            programs: the ids of those that are looked at; empty: all that are published, whenever they come.
+            threshold: changes of values that are no larger a part of them are left out.
             hold: while its context lasts no epoch begins.
         """
         self._published = published
@@ -85,7 +98,9 @@ class View:
         self._index = index
         self._kind = kind
         self._kinds = kinds
-        self._scopes = scopes
+        self._programs = frozenset(programs)
+        self._threshold = threshold
+        self._scopes: dict[tuple[str, str], Everyone] = {}  # by id and kind: another may have the id by now
         self._reader: ResultsReader | None = None
         self._log: ChangeLog | None = None
         self._names: VertexIndexReader | None = None
@@ -101,6 +116,10 @@ class View:
             while self._log.follow(_RECORDS_AT_ONCE):
                 pass
         return self._results().snapshot()
+
+    def programs(self, snapshot: Snapshot) -> tuple[str, ...]:
+        """The ids of those that are wanted and published."""
+        return tuple(id for id in snapshot.programs if not self._programs or id in self._programs)
 
     def look(self, wanted: Wanted) -> Found:
         """What readers lack, from the newest epoch. Where epochs follow each other too fast for it, the next one
@@ -164,30 +183,55 @@ class View:
             if between is None:
                 raise LogLost
             changes, epochs = between, between.epochs
-        news = {
-            id: self._news(id, scope, snapshot, changes, wanted.extra.get(id))
-            for id, scope in self._scopes.items()
-            if id in snapshot.programs
-        }
-        return Found(snapshot, news, epochs)
+        there = self.programs(snapshot)
+        kinds = {(id, snapshot.programs[id].kind) for id in there if wanted.place is None or id in wanted.current}
+        self._scopes = {key: scope for key, scope in self._scopes.items() if key in kinds}
+        news = {id: self._news(id, snapshot, changes, wanted) for id in there}
+        return Found(snapshot, news, self._forgotten(there, snapshot, changes, wanted), epochs)
 
-    def _news(
-        self, id: str, scope: Everyone, snapshot: Snapshot, changes: Changes, extra: IdColumn | None
-    ) -> News:
-        result = snapshot.programs[id]
-        touched = touched_since(self, result, id, changes) if changes.epochs else _NOBODY
-        gone = [] if not len(changes.gone) else [changes.gone]
-        if extra is not None and len(extra):
+    def _news(self, id: str, snapshot: Snapshot, changes: Changes, wanted: Wanted) -> News:
+        result, extra = snapshot.programs[id], wanted.extra.get(id)
+        touched: Vertices | None = _NOBODY
+        if wanted.place is not None and id not in wanted.current:
+            touched = None
+        elif changes.epochs:
+            touched = touched_since(self, result, id, changes)
+        gone = [changes.gone]
+        if extra is not None:
             gone.append(extra)
             if touched is not None:
                 dense = self.lookup_in(snapshot, extra)
                 touched = distinct(np.concatenate([touched, dense[dense != NO_VERTEX]]))
-        all_gone = _each_once(concatenate_ids(gone)) if gone else changes.gone
-        changes = Changes(changes.epochs, changes.n_before, changes.alive, all_gone, changes.programs)
-        return scope.look(Look(self, snapshot, result, changes, touched, _ALL))
+        changes = replace(changes, gone=_each_once(gone))
+        return self._scope(id, result.kind).look(Look(self, snapshot, result, changes, touched, _ALL))
+
+    def _scope(self, id: str, kind: str) -> Everyone:
+        """What is remembered of what was written of a program."""
+        if (id, kind) not in self._scopes:
+            self._scopes[id, kind] = scope_of(self.program_class(kind), self._threshold)
+        return self._scopes[id, kind]
+
+    def _forgotten(
+        self, there: Collection[str], snapshot: Snapshot, changes: Changes, wanted: Wanted
+    ) -> dict[str, IdColumn]:
+        """Of a program that is not there any more, everyone is taken back whom its readers were told of: those who
+        lived at the place live now, or went since. (Of a place of before a start, or none, the extra ids tell.)"""
+        absent = [id for id in {**dict.fromkeys(wanted.told), **wanted.extra} if id not in there]
+        if not absent or wanted.place is None:
+            return {id: wanted.extra[id] for id in absent if id in wanted.extra}
+        dense = np.arange(snapshot.n_vertices, dtype=np.uint32)
+        everyone = [self.external(dense[snapshot.known(dense) != NO_VERTEX]), changes.gone]
+        forgotten = {}
+        for id in absent:
+            parts = list(everyone) if id in wanted.told else []
+            if id in wanted.extra:
+                parts.append(wanted.extra[id])
+            forgotten[id] = _each_once(parts)
+        return forgotten
 
 
-def _each_once(ids: IdColumn) -> IdColumn:
+def _each_once(parts: Sequence[IdColumn]) -> IdColumn:
+    ids = concatenate_ids([part for part in parts if len(part)] or parts[:1])
     ordered = ids[ids.argsort()]
     if len(ordered) < 2:
         return ordered

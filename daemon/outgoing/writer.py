@@ -16,6 +16,13 @@ A transaction carries its own progress (``records.End``). What a start goes on f
   is where the newest end is not of an earlier epoch than the checkpoint; unless small changes were left out, or
   every vertex was written at once: one that came before the checkpoint and went after it is in no record then.
 - Where that is not to be had, every vertex is written, and a tombstone for every other that the sink has.
+
+Programs come and go, with ``keep`` and ``drop`` and with the configuration. Of one that was not in the
+transaction before, every vertex is written, as of one whose state does not come from the checkpoint. Of one that
+is not there any more, every vertex is taken back: whoever lived then lives now, or has gone since, or is among
+those that are written at a start. These tombstones are for vertices that came meanwhile, too, of which readers
+know nothing: so whoever changed since a checkpoint is among what was written behind it, whether a program went and
+came back or not.
 """
 
 from __future__ import annotations
@@ -56,7 +63,7 @@ _NOTHING = Values(np.empty(0), np.empty(0, bool))
 @dataclass(frozen=True, slots=True)
 class Resume:
     """What a checkpoint says of what was written: its epoch, and behind which transaction and place of which sink
-    that was."""
+    that was. ``programs``: those whose states were taken over from it, and were written."""
 
     epoch: Epoch
     sink: str
@@ -94,7 +101,6 @@ class Writer:
         self,
         sink: Sink,
         view: View,
-        programs: Sequence[str],
         encoding: OutgoingEncoding,
         *,
         name: str,
@@ -107,12 +113,11 @@ class Writer:
             name: of the sink, for people, and to know it again.
             interval_s: between two transactions, at least.
             approximate: small changes are left out.
-            resume: None where the first epoch is not that of a checkpoint which has all these programs.
+            resume: None where the first epoch is not that of a checkpoint.
         """
         self.name = name
         self._sink = sink
         self._view = view
-        self._programs = tuple(programs)
         self._encoding: OutgoingEncoding = encoding
         self._interval_s = interval_s
         self._approximate = approximate
@@ -129,6 +134,9 @@ class Writer:
         self._place: int | None = None
         self._extra: Mapping[str, IdColumn] = {}
         self._knows_extra = False
+        # Of which programs readers know anything, and of which all of the publication at the place.
+        self._told_of: frozenset[str] = frozenset()
+        self._current: frozenset[str] = frozenset()
         self._next_at = 0.0
         self._written = Written()
         self._trouble: str | None = None
@@ -168,7 +176,7 @@ class Writer:
             "series": last.series,
             "sequence": last.sequence,
             "place": place,
-            "programs": list(self._programs),
+            "programs": list(last.programs),
         }
 
     def stats(self) -> dict[str, Any]:
@@ -264,7 +272,9 @@ class Writer:
         if not self._opened:
             self._open()
         snapshot = self._view.snapshot()
-        known = snapshot.sequence == self._place and not self._extra
+        programs = set(self._view.programs(snapshot))
+        same = programs == self._told_of == self._current
+        known = same and snapshot.sequence == self._place and not self._extra
         if known or snapshot.stats.get("stage") == "recovering":
             return False
         wait_s = self._next_at - time.monotonic()
@@ -275,7 +285,7 @@ class Writer:
         if self._place is None and not self._knows_extra:
             self._extra, self._knows_extra = self._sink.ids_since(None), True
         try:
-            found = self._view.look(Wanted(self._place, self._extra))
+            found = self._view.look(Wanted(self._place, self._extra, self._told_of, self._current))
         except LogLost:
             self._place, self._knows_extra = None, False
             return True
@@ -285,7 +295,7 @@ class Writer:
     def _write(self, found: Found) -> bool:
         changed = [
             Changed(id, news.ids, news.values, news.gone) for id, news in found.news.items() if len(news)
-        ] + self._forgotten(found)
+        ] + [Changed(id, ids[np.arange(0)], _NOTHING, ids) for id, ids in found.forgotten.items() if len(ids)]
         records, snapshot, last = sum(map(len, changed)), found.snapshot, self._last
         if not records and last is not None and last.run == self._run and last.epoch == snapshot.epoch:
             self._place = snapshot.sequence  # the same epoch, published again
@@ -301,7 +311,7 @@ class Writer:
             epochs=None if last is None or last.run != self._run else found.epochs,
             snapshot=self._place is None,
             last_snapshot=sequence if last is None or self._place is None else last.last_snapshot,
-            programs=self._programs,
+            programs=tuple(found.news),
             stale={
                 id: snapshot.programs[id].state.get("stale_since")
                 for id in found.news
@@ -314,14 +324,6 @@ class Writer:
         self._sink.write(self._chunks(changed, snapshot.epoch), end)
         self._done(self._try)
         return True
-
-    def _forgotten(self, found: Found) -> list[Changed]:
-        """What was written of programs that are not wanted any more is taken back."""
-        return [
-            Changed(id, ids[np.arange(0)], _NOTHING, ids)
-            for id, ids in self._extra.items()
-            if id not in found.news and len(ids)
-        ]
 
     def _chunks(self, changed: Sequence[Changed], epoch: Epoch) -> Iterator[Chunk]:
         for item in changed:
@@ -337,6 +339,7 @@ class Writer:
             news.remember()
         self._last, self._try = done.end, None
         self._place, self._extra, self._knows_extra = found.snapshot.sequence, {}, False
+        self._told_of = self._current = frozenset(done.end.programs)
         self._place_of_last = self._sink.place
         self._written = replace(
             before,
@@ -377,9 +380,9 @@ class Writer:
         """What readers may know otherwise than it is."""
         resume = self._resume
         self._place, self._knows_extra = None, False
-        if last is None or resume is None or (resume.sink, resume.programs) != (self.name, self._programs):
+        if last is None or resume is None or resume.sink != self.name:
             return
-        if last.epoch < resume.epoch or last.programs != self._programs:
+        if last.epoch < resume.epoch:
             return
         if last.series != resume.series:  # places and numbers are of what is not there any more
             return
@@ -391,6 +394,8 @@ class Writer:
             log.info("every vertex is written to %s anew: %s", self.name, error)
         else:
             self._place, self._knows_extra = FIRST_PUBLICATION, True
+            self._told_of = frozenset(last.programs)
+            self._current = self._told_of & {*resume.programs}
 
     def _fails(self, error: Exception) -> None:
         self._opened = False

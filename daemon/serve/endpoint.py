@@ -41,6 +41,8 @@ _STRANGE = re.compile("escaping=(dots|values)")
 
 class _Handler(WSGIRequestHandler):
     timeout = TIMEOUT_SECONDS
+    wbufsize = 1 << 16
+    """An answer is one write: after each, the interpreter's lock is another thread's for a while."""
 
     def log_message(self, format: str, *args: Any) -> None:
         log.debug("%s %s", self.address_string(), format % args)

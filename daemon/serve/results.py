@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...compute.program import Column, Published
-from ...gpma.copying import copy_column
+from ...gpma.copying import copy_column, copy_entries
 from ...gpma.edges import MAX_VERTICES, Vertices
 from ...gpma.team import ALONE, Crew
 from ...partition.existence import living
@@ -141,8 +141,7 @@ class _Memory:
 
 
 _ColumnKey = tuple[str, str]
-_Indices = npt.NDArray[np.intp]
-_NOTHING: _Indices = np.empty(0, np.intp)
+_NOTHING: Vertices = np.empty(0, np.uint32)
 
 
 class ResultsWriter:
@@ -154,7 +153,7 @@ class ResultsWriter:
         self._crew = crew
         self._memory: _Memory | None = None
         # What the epoch that is active now changed, and the inactive copy therefore misses (None: all of it).
-        self._previous: dict[_ColumnKey, _Indices | None] = {}
+        self._previous: dict[_ColumnKey, Vertices | None] = {}
         # Per copy: how many vertices each program had; None: the copy was never written, or only in part.
         self._n_vertices: list[dict[str, int] | None] = [None, None]
         self._scalars: dict[str, Mapping[str, float]] = {}
@@ -299,8 +298,8 @@ def _update(
     active: Column | None,
     source: Column | None,
     spans: _Spans,
-    missed: _Indices | None,
-    changed: _Indices | None,
+    missed: Vertices | None,
+    changed: Vertices | None,
     crew: Crew,
 ) -> None:
     """Bring one column of the inactive copy up to date.
@@ -318,10 +317,11 @@ def _update(
         copy_column(target[:n_active], active[:n_active], crew)
     else:
         target[spans.n_copy : n_active] = active[spans.n_copy : n_active]
-        target[missed] = active[missed]
+        copy_entries(target, active, missed, crew)
     if source is not None:
         target[n_active:n] = source[n_active:n]
-        target[changed] = source[changed]
+        if changed is not None:
+            copy_entries(target, source, changed, crew)
 
 
 def _published(columns: Mapping[str, Column], meta: Mapping[str, Any]) -> Published:
@@ -354,10 +354,10 @@ def _check(publication: Publication) -> None:
                 )
 
 
-def _changed(publication: Publication, *, take_all: bool) -> dict[_ColumnKey, _Indices | None]:
+def _changed(publication: Publication, *, take_all: bool) -> dict[_ColumnKey, Vertices | None]:
     """What this epoch changed; a copy, since a program may reuse its arrays in the next epoch."""
     limit = int(publication.n_vertices * SCATTER_SHARE_MAX)
-    changed: dict[_ColumnKey, _Indices | None] = {}
+    changed: dict[_ColumnKey, Vertices | None] = {}
     for id, program in publication.programs.items():
         if not program.is_fresh:
             continue
@@ -368,7 +368,7 @@ def _changed(publication: Publication, *, take_all: bool) -> dict[_ColumnKey, _I
             if indices is None or indices.size > limit:
                 changed[id, name] = None
             else:
-                changed[id, name] = indices.astype(np.intp)
+                changed[id, name] = indices.astype(np.uint32)
     return changed
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba as nb
 import numpy as np
 
@@ -21,8 +23,10 @@ _PIECE_FOUND = 256
 # Keys of one cache line.
 LINE = 8
 
+_inlined = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+
+@_inlined
 def set_head(heads: Keys, tops: Keys, leaf: Int, head: Int) -> None:
     """Write the head of a leaf, and the top that is the same."""
     heads[np.uintp(leaf)] = head
@@ -30,18 +34,44 @@ def set_head(heads: Keys, tops: Keys, leaf: Int, head: Int) -> None:
         tops[np.uintp(leaf >> TOP_SHIFT)] = head
 
 
+# What searches share is put into them: none has a branch or a loop of its own, so that no references are counted.
+
+
+@_inlined
+def _side_of(heads: Keys, stretch_begin: Int, stretch_end: Int, key: Int) -> tuple[Int, Int]:
+    """The leaves among which a key belongs, those before the stretch or behind it: (the first, how many)."""
+    first = np.int64(stretch_end)
+    n_behind = np.int64(heads.size) - first
+    # Nothing lies behind a stretch at the end; then the last head stands in, and counts for nothing.
+    behind = (n_behind > 0) & (heads[np.uintp(min(first, np.int64(heads.size) - 1))] <= key)
+    return first if behind else np.int64(0), n_behind if behind else np.int64(stretch_begin)
+
+
+@_inlined
+def _halve(heads: Keys, leaf: Int, half: Int, key: Int) -> Int:
+    """One step of a search: the leaf so many further on if its head is not above the key, else this one."""
+    return leaf + (half if heads[np.uintp(leaf + half)] <= key else 0)
+
+
+@_inlined
+def _ask_for_leaf(keys: Keys, counts: Any, leaf: Int) -> None:
+    """Ask for the count and the keys of a leaf, of 32 slots in four lines."""
+    slot = leaf << LEAF_SHIFT
+    prefetch(counts, leaf)
+    prefetch(keys, slot)
+    prefetch(keys, slot + 8)
+    prefetch(keys, slot + 16)
+    prefetch(keys, slot + 24)
+
+
 @uncounted
 def find_leaf(slots: Slots, key: Int) -> Int:
     """The leaf into which a key belongs: the last one outside the stretch whose head is not above it."""
     heads = slots.heads
-    leaf = np.int64(0)
-    span = np.int64(slots.stretch_begin)
-    if slots.stretch_end < heads.size and heads[slots.stretch_end] <= key:
-        leaf = np.int64(slots.stretch_end)
-        span = np.int64(heads.size) - leaf
+    leaf, span = _side_of(heads, slots.stretch_begin, slots.stretch_end, key)
     while span > 1:
         half = span >> 1
-        leaf += half if heads[np.uintp(leaf + half)] <= key else 0
+        leaf = _halve(heads, leaf, half, key)
         span -= half
     return leaf
 
@@ -136,10 +166,7 @@ def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, I
         place = np.int64(0)
         while i < hi and np.int64(leaf[np.uintp(i)]) == at:
             if i + AHEAD < hi:
-                ahead = np.int64(leaf[np.uintp(i + AHEAD)])
-                prefetch(counts, ahead)
-                for line in range(0, 1 << LEAF_SHIFT, LINE):
-                    prefetch(keys, (ahead << LEAF_SHIFT) + line)
+                _ask_for_leaf(keys, counts, np.int64(leaf[np.uintp(i + AHEAD)]))
             key = update_keys[np.uintp(i)]
             place += find_place(keys, base + place, base + count, key)
             there = place < count and keys[np.uintp(base + place)] == key
@@ -177,21 +204,18 @@ def _find_pieces(thread: Int, slots: Slots, wanted: Keys, found: Offsets, cursor
             width: Int = np.int64(min(LANES, wanted.size - begin))
             longest = np.int64(0)
             for lane in range(width):
-                behind = slots.stretch_end < heads.size and heads[slots.stretch_end] <= wanted[begin + lane]
-                leaves[lane] = slots.stretch_end if behind else 0
-                spans[lane] = heads.size - slots.stretch_end if behind else slots.stretch_begin
+                first_leaf, span = _side_of(heads, slots.stretch_begin, slots.stretch_end, wanted[begin + lane])
+                leaves[lane] = first_leaf
+                spans[lane] = span
                 longest = max(longest, spans[lane])
             while longest > 1:
                 longest -= longest >> 1
                 for lane in range(width):
                     half = spans[lane] >> 1
-                    above = heads[np.uintp(leaves[lane] + half)] <= wanted[begin + lane]
-                    leaves[lane] += half if above else 0
+                    leaves[lane] = _halve(heads, leaves[lane], half, wanted[begin + lane])
                     spans[lane] -= half
             for lane in range(width):
-                prefetch(counts, leaves[lane])
-                for line in range(0, 1 << LEAF_SHIFT, LINE):
-                    prefetch(keys, (leaves[lane] << LEAF_SHIFT) + line)
+                _ask_for_leaf(keys, counts, leaves[lane])
             for lane in range(width):
                 key = wanted[begin + lane]
                 base = leaves[lane] << LEAF_SHIFT

@@ -1,0 +1,72 @@
+"""Niceness of threads: those that ingest and compute give way to those that answer."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from running import Daemon
+from waiting import until
+
+from graphtide.daemon.priority import NICEST, give_way
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads have a niceness of their own on Linux")
+
+
+def niceness(pid: int) -> dict[int, int]:
+    """Of each thread of a process, above that of this one."""
+    base = os.getpriority(os.PRIO_PROCESS, os.getpid())
+    tasks = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+    return {task: os.getpriority(os.PRIO_PROCESS, task) - base for task in tasks}
+
+
+def test_a_thread_gives_way_and_so_do_those_that_it_begins() -> None:
+    seen: list[int | None] = []
+
+    def work() -> None:
+        give_way(3)
+        child = threading.Thread(target=lambda: seen.append(niceness(os.getpid())[threading.get_native_id()]))
+        child.start()
+        child.join()
+        give_way(100)
+        assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == NICEST
+        seen.append(None)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [3, None]
+    assert niceness(os.getpid())[threading.get_native_id()] == 0
+
+
+def test_others_are_made_to_give_way_also_if_they_have_ended() -> None:
+    over = threading.Event()
+    waiting, ended = threading.Thread(target=over.wait), threading.Thread(target=int)
+    waiting.start()
+    ended.start()
+    ended.join()
+    give_way(2, [ended, waiting, threading.Thread()])
+    assert waiting.native_id is not None and niceness(os.getpid())[waiting.native_id] == 2
+    over.set()
+    waiting.join()
+
+
+@pytest.mark.parametrize("nice", [5, 0])
+def test_a_daemon_s_threads_that_ingest_and_compute_give_way_to_answers(tmp_path: Path, nice: int) -> None:
+    results = {"kind": "spool", "path": tmp_path / "results"}
+    with Daemon(tmp_path, {"compute": {"threads": 3, "nice": nice}, "results": results}) as daemon:
+        daemon.start()
+        assert daemon.process is not None
+        pid = daemon.process.pid
+        # Ingest, the engine, who writes results, and the two that help with kernels.
+        giving = until(lambda: found if (found := Counter(niceness(pid).values()))[nice] >= 5 else None)
+        assert {*giving} == {0, nice} and niceness(pid)[pid] == 0
+        assert {*niceness(daemon.query_server().pid).values()} == {0}
+        with daemon.client() as client:
+            client.compute("components", vertices=[1])  # by a thread of its own, and what that begins
+            if nice:
+                until(lambda: Counter(niceness(pid).values())[nice] <= giving[nice])
