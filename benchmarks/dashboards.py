@@ -15,7 +15,6 @@ import contextlib
 import json
 import re
 import subprocess
-import tempfile
 import threading
 import time
 import urllib.parse
@@ -25,29 +24,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from beside import encoded, running
+from loaded import Loaded, loaded
 from report import machine, save
 
 from graphtide import Client
-from graphtide.daemon.records.spool_format import SpoolWriter
-from graphtide.daemon.tools.generate import Churn
 from graphtide.ops import dashboards
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRAPE_S, RATE = 1, "10s"
 PER_SECOND = 20  # records
-FILE = "a.msgpack"
 CONFIG = """
-source = {{ kind = "spool", path = "{folder}/spool" }}
-dead_letters = {{ path = "{folder}/dead-letters" }}
-checkpoint = {{ path = "{folder}/checkpoints", interval = 20 }}
 server = {{ listen = ["unix:{folder}/s"] }}
 metrics = {{ listen = "127.0.0.1:0" }}
 program = [{{ name = "bfs", source = SOURCE }}, {{ name = "components" }}, {{ name = "pagerank" }}]
 """
 
 
-def feed(writer: SpoolWriter, churn: Churn, arguments: argparse.Namespace, over: threading.Event) -> None:
+def feed(daemon: Loaded, arguments: argparse.Namespace, over: threading.Event) -> None:
     """Records at their times; where they cannot be written as fast, those that are late are left out."""
     begun, number = time.monotonic(), 0
     while not over.wait(1 / PER_SECOND):
@@ -56,10 +49,10 @@ def feed(writer: SpoolWriter, churn: Churn, arguments: argparse.Namespace, over:
             continue
         number += 1
         size = arguments.updates // PER_SECOND * (10 if fifth == 3 else 1)
-        writer.append(encoded(churn.next(size)))
+        daemon.feed(size)
         if number % 100 == 0:
-            writer.append(b"\xc1 no record")
-        writer.flush()
+            daemon.writer.append(b"\xc1 no record")
+        daemon.writer.flush()
 
 
 def ask(address: str, ids: np.ndarray, over: threading.Event) -> None:
@@ -108,42 +101,32 @@ def series(url: str, panel: dict[str, Any], start: float, end: float) -> dict[st
 
 def recorded(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     """The panels of each dashboard, with their places and series."""
-    churn = Churn(scale=arguments.scale, pool=16 << arguments.scale, seed=3)
-    first, *more = churn.load(8 << arguments.scale, batch=100_000)
-    ids = np.unique(first.src)[:100]
-    settings, over = CONFIG.replace("SOURCE", str(ids[0])), threading.Event()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "spool").mkdir()
-        with SpoolWriter(folder / "spool", name="a") as writer, running(folder, settings) as (client, _):
-            for part in (first, *more):
-                writer.append(encoded(part))
-            writer.flush()
-            client.wait({FILE: writer.offset}, timeout_ms=600_000)
-            log = (folder / "log").read_text("utf-8")
-            scraped = re.search(r"metrics at http://(\S+)/metrics", log)
-            assert scraped is not None, log
-            with prometheus(folder, scraped[1]) as url:
-                threads = [
-                    threading.Thread(target=feed, args=(writer, churn, arguments, over)),
-                    threading.Thread(target=ask, args=(f"unix:{folder}/s", ids, over)),
+    over = threading.Event()
+    with loaded(CONFIG, arguments.scale) as daemon:
+        log = daemon.log()
+        scraped = re.search(r"metrics at http://(\S+)/metrics", log)
+        assert scraped is not None, log
+        with prometheus(daemon.folder, scraped[1]) as url:
+            threads = [
+                threading.Thread(target=feed, args=(daemon, arguments, over)),
+                threading.Thread(target=ask, args=(daemon.address, daemon.ids[:100], over)),
+            ]
+            start = time.time()
+            for thread in threads:
+                thread.start()
+            time.sleep(arguments.seconds)
+            over.set()
+            for thread in threads:
+                thread.join()
+            end = time.time()
+            return {
+                path.stem: [
+                    {"title": panel["title"], "place": panel["gridPos"], "unit": _unit(panel)}
+                    | {"series": series(url, panel, start, end) if panel["type"] != "row" else None}
+                    for panel in json.loads(path.read_text("utf-8"))["panels"]
                 ]
-                start = time.time()
-                for thread in threads:
-                    thread.start()
-                time.sleep(arguments.seconds)
-                over.set()
-                for thread in threads:
-                    thread.join()
-                end = time.time()
-                return {
-                    path.stem: [
-                        {"title": panel["title"], "place": panel["gridPos"], "unit": _unit(panel)}
-                        | {"series": series(url, panel, start, end) if panel["type"] != "row" else None}
-                        for panel in json.loads(path.read_text("utf-8"))["panels"]
-                    ]
-                    for path in sorted(dashboards.FOLDER.glob("*.json"))
-                }
+                for path in sorted(dashboards.FOLDER.glob("*.json"))
+            }
 
 
 def _unit(panel: dict[str, Any]) -> str | None:

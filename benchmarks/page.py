@@ -11,16 +11,11 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
-import numpy as np
-from beside import encoded, running
-
-from graphtide.daemon.records.spool_format import SpoolWriter
-from graphtide.daemon.tools.generate import Churn
+from loaded import Loaded, loaded
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -28,11 +23,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from chromium import PROGRAM, Chromium  # noqa: E402  # what the tests share
 
 PER_SECOND = 20  # records
-FILE = "a.msgpack"
 CONFIG = """
-source = {{ kind = "spool", path = "{folder}/spool" }}
-dead_letters = {{ path = "{folder}/dead-letters" }}
-checkpoint = {{ path = "{folder}/checkpoints", interval = 20 }}
 server = {{ listen = ["unix:{folder}/s"], http = ["http://127.0.0.1:0"] }}
 metrics = {{ listen = "off" }}
 program = [
@@ -41,11 +32,11 @@ program = [
 """
 
 
-def feed(writer: SpoolWriter, churn: Churn, updates: int, over: threading.Event) -> None:
+def feed(daemon: Loaded, updates: int, over: threading.Event) -> None:
     """So many updates a second, in records at their times."""
     while not over.wait(1 / PER_SECOND):
-        writer.append(encoded(churn.next(updates // PER_SECOND)))
-        writer.flush()
+        daemon.feed(updates // PER_SECOND)
+        daemon.writer.flush()
 
 
 def draw(url: str, arguments: argparse.Namespace) -> None:
@@ -72,27 +63,17 @@ def main() -> None:
     arguments = parser.parse_args()
     if PROGRAM is None:
         raise SystemExit("there is no Chromium (Debian: chromium)")
-    churn = Churn(scale=arguments.scale, pool=16 << arguments.scale, seed=3)
-    first, *more = churn.load(8 << arguments.scale, batch=100_000)
-    hub = int(np.bincount(first.src).argmax())
-    settings, over = CONFIG.replace("SOURCE", str(hub)), threading.Event()
-    with tempfile.TemporaryDirectory(prefix="gt-") as name:
-        folder = Path(name)
-        (folder / "spool").mkdir()
-        with SpoolWriter(folder / "spool", name="a") as writer, running(folder, settings) as (client, _):
-            for part in (first, *more):
-                writer.append(encoded(part))
-            writer.flush()
-            client.wait({FILE: writer.offset}, timeout_ms=600_000)
-            found = re.search(r"http://127\.0\.0\.1:\d+", (folder / "log").read_text("utf-8"))
-            assert found is not None, "the log says where the door is"
-            feeding = threading.Thread(target=feed, args=(writer, churn, arguments.updates, over))
-            feeding.start()
-            try:
-                draw(found[0], arguments)
-            finally:
-                over.set()
-                feeding.join()
+    over = threading.Event()
+    with loaded(CONFIG, arguments.scale) as daemon:
+        found = re.search(r"http://127\.0\.0\.1:\d+", daemon.log())
+        assert found is not None, "the log says where the door is"
+        feeding = threading.Thread(target=feed, args=(daemon, arguments.updates, over))
+        feeding.start()
+        try:
+            draw(found[0], arguments)
+        finally:
+            over.set()
+            feeding.join()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """What the interpreter's switch interval costs and gains: epochs beside a thread that decodes at full speed.
 
-    python benchmarks/switching.py [--scale 14] [--batch 100] [--rows 100] [--ms 5,0.5] [--json FILE]
+    python benchmarks/switching.py [--scale 14] [--batch 100] [--rows 100] [--ms 5,0.5] [--turns 20]
+        [--seconds 0.5] [--json FILE]
 
 Compiled kernels leave the interpreter to others, and want it back after each: from a thread that runs Python they
 get it after the switch interval, 5 ms unless it is set. Small epochs hand over many times for little work. The
-intervals take turns of half a second; beside epochs' times stands what the other thread decodes meanwhile.
+intervals take turns (of half a second); beside epochs' times stands what the other thread decodes meanwhile.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from engine import Bench
+from engine import PROGRAMS, Bench
 from report import machine, save, show
 
 from graphtide.compute import registry
@@ -26,8 +28,6 @@ from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.stream import Partition, RawRecord
 from graphtide.daemon.tools.generate import Churn
 from graphtide.gpma.host import array as pma
-
-TURN_S = 0.5
 
 
 class Decoding(threading.Thread):
@@ -69,12 +69,14 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=14)
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--turns", type=int, default=20, help="of each interval")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of one turn")
     parser.add_argument("--rows", type=int, default=100, help="edges of a record that is decoded")
     parser.add_argument("--ms", default="5,0.5", help="the intervals")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     pma.warm_up()
-    registry.warm_up(directed=True, weighted=True)
+    given: dict[str, dict[str, Any]] = {"bfs": {"source": 0}}
+    registry.warm_up(directed=True, weighted=True, programs=[(kind, given.get(kind, {})) for kind in PROGRAMS])
     churn = Churn(scale=arguments.scale, pool=20_000_000 * 2**arguments.scale // 2**20, seed=1)
     bench = Bench(churn, churn.settles_at)
     bench.engine.start()
@@ -88,7 +90,7 @@ def main() -> None:
         try:
             for interval in intervals * arguments.turns:
                 sys.setswitchinterval(interval)
-                end, first = time.perf_counter() + TURN_S, other.updates
+                end, first = time.perf_counter() + arguments.seconds, other.updates
                 while (started := time.perf_counter()) < end:
                     bench.epoch(churn.next(arguments.batch))
                     epochs[interval].append((time.perf_counter() - started) * 1e3)
@@ -106,7 +108,7 @@ def main() -> None:
                     "epochs": len(epochs[interval]),
                     "p50 ms": p50,
                     "p99 ms": p99,
-                    "decoded M/s": decoded[interval] / (arguments.turns * TURN_S) / 1e6,
+                    "decoded M/s": decoded[interval] / (arguments.turns * arguments.seconds) / 1e6,
                 }
             )
     show(f"epochs of {arguments.batch} updates beside a thread that decodes", rows)

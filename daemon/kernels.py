@@ -53,8 +53,9 @@ log = logging.getLogger(__name__)
 REPORT_SECONDS = 5.0
 """How often a log hears how compiling goes on."""
 
-ELSEWHERE = "about 45 s on two idle cores"
-"""How long compiling took somewhere, with BFS, components and PageRank."""
+ELSEWHERE = "elsewhere about 80 s of processor time, which all cores share"
+"""How long it took somewhere, with BFS, components and PageRank: of the processor, since seconds on the clock say
+more of what else was running."""
 
 COMPILE = "numba:compile"
 """Numba's event that a kernel is about to be compiled."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..gpma.memory import Memory
+from ..gpma.memory import Limit, Memory
 from ..ops.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,32 @@ def budget_bytes(budget: str, total: int) -> int | None:
     if budget == "off":
         return None
     return total * int(budget[:-1]) // 100 if budget.endswith("%") else int(budget)
+
+
+class WithinBudget(Memory):
+    """The memory of this process, of which ``memory.budget`` is one more limit: for what asks before it takes."""
+
+    def __init__(self, budget: str, memory: Memory | None = None) -> None:
+        """``budget``: as ``memory.budget`` has it. ``memory``: the system's."""
+        super().__init__()
+        self._setting = budget
+        self._memory = memory or Memory()
+
+    def limits(self) -> list[Limit]:
+        limits = self._memory.limits()
+        smallest = min(limits, key=lambda limit: limit.total)
+        budget = budget_bytes(self._setting, smallest.total)
+        return (
+            limits if budget is None else [*limits, Limit("memory.budget", budget, _used(self._memory, smallest))]
+        )
+
+    def resident(self) -> int:
+        return self._memory.resident()
+
+
+def _used(memory: Memory, smallest: Limit) -> int:
+    """Bytes that count against a budget: of a group that is limited all in it, of a machine what is ours."""
+    return memory.resident() if smallest.is_machine else smallest.used
 
 
 class MemoryGuard:
@@ -130,8 +156,7 @@ class MemoryGuard:
         smallest = self._memory.smallest()
         self._limit = smallest.total
         self._budget = budget_bytes(self._setting, smallest.total)
-        # Of a group that is limited everything in it counts; of a machine, what is ours.
-        self._used = self._memory.resident() if smallest.is_machine else smallest.used
+        self._used = _used(self._memory, smallest)
         self._metrics.memory_budget(budget=self._budget or 0, used=self._used)
 
     def _wait(self, who: str, what: str, reason: str) -> None:

@@ -72,7 +72,7 @@ from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
 from .ingest.row_keys import KeyHash
 from .ingest.sources import make_dead_letters, make_registry, make_source
-from .memory import INDEX, MemoryGuard
+from .memory import INDEX, MemoryGuard, WithinBudget
 from .outgoing.make import make_writer, resume_of
 from .outgoing.writer import Resume, Writer
 from .priority import give_way
@@ -220,6 +220,7 @@ class Service:
             version=__version__, bad_record_reasons=decode.REASONS, storage_rules=audit_storage.RULES
         )
         self.health = Health(config.metrics.stuck_after)
+        self.within_budget = WithinBudget(config.memory.budget)
         self.weighted = config.graph.weights != "unweighted"
 
     # -- startup ------------------------------------------------------------------------------------------
@@ -295,7 +296,8 @@ class Service:
         self.link.asked = self._make_asked()
         self.link.start()
         self._stack.callback(self.link.stop)
-        self.pipeline.start(self._restored)
+        with _telling("the programs cannot be computed"):
+            self.pipeline.start(self._restored)
         if self.results is not None:
             self._stack.callback(self.results.close)
             self.results.start()
@@ -320,9 +322,10 @@ class Service:
 
         Raises:
             CheckpointError: there are checkpoints, and none may be used.
+            MemoryError: it does not fit into what is left of the machine, its control group or ``memory.budget``.
             _Stopped: we were stopped while the source was away.
         """
-        checkpoint = store.newest_good(self.health.advance)
+        checkpoint = store.newest_good(self.health.advance, self.within_budget)
         if checkpoint is None:
             return None
         if checkpoint.is_empty:  # whatever was meant to come of it
@@ -383,7 +386,8 @@ class Service:
             if "source/state" in checkpoint.arrays:
                 self._source_state = checkpoint.arrays["source/state"].tobytes()
             if not checkpoint.is_empty:  # else answers are of no source yet
-                self._restored = self._load(checkpoint, programs)
+                with _telling("the graph of the checkpoint cannot be loaded"):
+                    self._restored = self._load(checkpoint, programs)
                 self._resume = resume_of(checkpoint, self._restored)
                 self.position.number = checkpoint.epoch[1]
                 self.position.updates = checkpoint.facts["updates"]
@@ -600,6 +604,7 @@ class Service:
                 registry=make_registry(config, given_up=stop.is_set),
                 compacted=config.source.compacted == "accept",
                 keyed=None if self.keyed is None else KeyHash(self.keyed.secret),
+                memory=self.within_budget,
             ),
             index=self.index,
             reuse=self.reuse,
@@ -1012,6 +1017,15 @@ def _extent(checkpoint: Checkpoint | None, card: Card, *, arrays: int, weighted:
     if checkpoint is not None and not checkpoint.is_empty:
         entries = arrays * int(checkpoint.part("graph")["keys"].size)
     return Extent(entries, card.memory_bytes if card.limit_bytes is None else card.limit_bytes, weighted)
+
+
+@contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """Says of an error about memory what it keeps from being done."""
+    try:
+        yield
+    except MemoryError as error:
+        raise MemoryError(f"{what}: {error}" if str(error) else what) from error
 
 
 def _require_source(checkpoint: Checkpoint, store: CheckpointStore) -> None:

@@ -93,6 +93,25 @@ class Memory:
                 yield Limit(f"the control group {group.path}", int(limit), kept)
 
 
+class Trickle:
+    """Asks for memory that is taken a little at a time, none of which would be worth asking for by itself."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._unasked = 0
+
+    def take(self, n_bytes: int) -> None:
+        """So many bytes more.
+
+        Raises:
+            MemoryError: there are none for what would follow.
+        """
+        self._unasked += n_bytes
+        if self._unasked >= UNASKED_BYTES:
+            asked, self._unasked = self._unasked, 0
+            self._memory.require(asked)
+
+
 # The files of a group with the limit, with what is used, and the counts of what can be had back of that, which are
 # pages of files: of version 2 and version 1.
 _Files = tuple[str, str, tuple[str, ...]]

@@ -79,11 +79,13 @@ SMALL = [
     "connections.py --connections 3 --rounds 1",
     "keyed.py --keys 2000 --batch 200",
     "loads.py --edges 2000 --vertices 100",
+    "new_vertices.py --begin 100 --end 2000 --batch 50",
     "numbering.py --streams '' --scales 8 --rounds 1",
     "order_log.py --epochs 3",
     "paths.py --scale 8 --batch 10 --epochs 1",
     "results_out.py --records 1000",
     "subscribers.py --subscribers 0,3 --chosen 5 --vertices 1000 --changed 10 --epochs 2",
+    "switching.py --scale 8 --batch 10 --rows 5 --turns 1 --seconds 0.02",
     "window.py --edges 2000 --batch 200 --grown 5000",
 ]
 

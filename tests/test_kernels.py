@@ -7,6 +7,7 @@ import contextlib
 import glob
 import importlib
 import inspect
+import io
 import logging
 import os
 import pickle
@@ -17,7 +18,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -31,7 +32,7 @@ from numba.core.dispatcher import Dispatcher
 from running import Daemon
 from waiting import until
 
-from graphtide.daemon import kernels
+from graphtide.daemon import kernels, service
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.kernels import Needs
 from graphtide.daemon.records.spool_format import SpoolWriter
@@ -112,6 +113,51 @@ def use(daemon: Daemon, program: str) -> None:
         with client.subscribe(program, [1]) as told:
             next(iter(told))
         client.checkpoint()
+
+
+def test_the_log_tells_how_long_compiling_took_as_it_was_measured_last() -> None:
+    page = (Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md").read_text("utf-8")
+    measured = re.findall(r"first start took \*\*([\d.]+) processor seconds", page)
+    said = re.search(r"(\d+) s of processor time", kernels.ELSEWHERE)
+    assert said is not None and float(said[1]) == pytest.approx(float(measured[0]), rel=0.2)
+
+
+class Terminal(io.StringIO):
+    """A standard error that people look at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("on_terminal", [True, False], ids=["on-a-terminal", "in-a-log"])
+def test_how_compiling_goes_on_is_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, on_terminal: bool
+) -> None:
+    """And to probes, as a share."""
+
+    def prepare(needs: Needs, stop: threading.Event, report: Callable[[kernels.Progress], None]) -> None:
+        for done in (0, 3):
+            report(kernels.Progress(done, 12, 40 + done, ["packed arrays"], 1.0))
+            drawn = f"compiling kernels ({40 + done})"
+            until(lambda drawn=drawn: not on_terminal or drawn in screen.getvalue())
+
+    screen, shares = Terminal(), list[float]()
+    monkeypatch.setattr(kernels, "prepare", prepare)
+    monkeypatch.setattr(kernels, "REPORT_SECONDS", -1.0)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", screen)
+    with caplog.at_level(logging.INFO):
+        service.warm_up(from_tables({}), threading.Event(), shares.append, progress=on_terminal)
+    assert shares == [0.0, 0.25]
+    lines = [line for line in caplog.messages if line.startswith("compiling kernels: ")]
+    assert lines == (
+        []
+        if on_terminal
+        else [
+            f"compiling kernels: {done} of 12 parts, {40 + done} kernels; left: packed arrays" for done in (0, 3)
+        ]
+    )
+    assert ("3/12" in screen.getvalue()) == on_terminal
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,11 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import Daemon
+from running import Daemon, toml
+from typer.testing import CliRunner
 from waiting import until
 
 from graphtide.compute import registry
 from graphtide.compute.engine import Engine
+from graphtide.daemon.cli import NO_ROOM, app
 from graphtide.daemon.engine.follower import Since
 from graphtide.daemon.engine.keyed import KeyedRows
 from graphtide.daemon.engine.pipeline import Pipeline
@@ -28,7 +31,7 @@ from graphtide.daemon.health import Health
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import DenseBatch
 from graphtide.daemon.ingest.prepared import Prepared, PreparedQueue
-from graphtide.daemon.memory import BUDGET, GROWTH, INDEX, READ_INTERVAL_S, MemoryGuard, budget_bytes
+from graphtide.daemon.memory import BUDGET, GROWTH, INDEX, READ_INTERVAL_S, MemoryGuard, WithinBudget, budget_bytes
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.spool_format import SpoolWriter
@@ -39,7 +42,7 @@ from graphtide.daemon.state.checkpointer import Buffers
 from graphtide.gpma.edges import EdgeBatch, EdgeList, pack
 from graphtide.gpma.host.snapshot import ASKED_EVERY, PIECE_EDGES
 from graphtide.gpma.index.vertex_index import VertexIndex
-from graphtide.gpma.memory import RESERVE_BYTES, UNASKED_BYTES, Memory
+from graphtide.gpma.memory import RESERVE_BYTES, UNASKED_BYTES, Limit, Memory, Trickle
 from graphtide.ops.metrics import Metrics
 from graphtide.partition.graph import Graph, NoMemory
 
@@ -474,6 +477,24 @@ def test_vertices_that_bring_no_edges_wait_for_their_columns(system: System, gra
     assert (graph.n_vertices, waited) == (1_000_000, [GROWTH, None])
 
 
+def test_a_large_batch_waits_for_what_it_takes_for_a_moment(system: System, graph: Graph) -> None:
+    """Though the array has room for its edges: reports and work space are many small things that ask nobody."""
+    queue, waited = PreparedQueue(10**7), list[Any]()
+    pipeline = pipeline_of(graph, queue, Metrics(), system, waited)
+    queue.put(prepared(edges(30_000), 1000))
+    queue.put(prepared(edges(60_000), 1000))
+    queue.close()
+    pipeline.epochs.updates_max = 8  # one item an epoch
+    engine = threading.Thread(target=pipeline.run)
+    engine.start()
+    until(lambda: waited == [GROWTH])
+    assert (graph.n_edges, pipeline.position.number) == (30_000, 1)
+    system.group("a", GIB, 0)
+    engine.join(60)
+    assert not engine.is_alive()
+    assert (graph.n_edges, waited) == (60_000, [GROWTH, None])
+
+
 def test_new_vertices_are_to_take_what_those_before_have_in_every_program(graph: Graph) -> None:
     asked: list[int] = []
     graph.host.memory = SimpleNamespace(require=asked.append)  # type: ignore[assignment]
@@ -536,3 +557,105 @@ def test_a_checkpoint_is_not_read_without_memory_for_its_arrays(system: System, 
         system.group("a", GIB, 0)
         read = read_checkpoint(folder, memory=system.memory)
     assert np.array_equal(read.arrays["graph/keys"], array)
+
+
+def test_the_budget_is_one_more_limit_of_what_asks(system: System) -> None:
+    within = WithinBudget("25%", system.memory)
+    of_budget = Limit("memory.budget", 4 * GIB, 256 * 4096)  # of the machine, what is ours counts
+    assert within.limits() == [*system.memory.limits(), of_budget]
+    within.require(3 * GIB)
+    with pytest.raises(MemoryError, match=rf"of {4 * GIB} memory\.budget has {4 * GIB - 256 * 4096} left"):
+        within.require(4 * GIB)
+    system.write("proc/self/cgroup", "0::/a\n")
+    system.group("a", 2 * GIB, GIB)
+    assert within.limits()[-1] == Limit("memory.budget", GIB // 2, GIB), "of a group, all that is in it"
+    assert WithinBudget("off", system.memory).limits() == system.memory.limits()
+    assert within.resident() == system.memory.resident()
+
+
+def test_what_is_taken_a_little_at_a_time_is_asked_for_together() -> None:
+    asked: list[int] = []
+    trickle = Trickle(SimpleNamespace(require=asked.append))  # type: ignore[arg-type]
+    for _ in range(7):
+        trickle.take(UNASKED_BYTES // 2)
+    trickle.take(10 * UNASKED_BYTES)
+    assert asked == [UNASKED_BYTES] * 3 + [10 * UNASKED_BYTES + UNASKED_BYTES // 2]
+
+
+@pytest.fixture(scope="module")
+def edge_list(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of edges whose graph takes much more than a checkpoint of it."""
+    file = tmp_path_factory.mktemp("edges") / "edges.el"
+    src, dst = np.random.default_rng(1).integers(0, 400_000, (2, 2_000_000))
+    file.write_bytes(b"".join(b"%d %d\n" % pair for pair in zip(src.tolist(), dst.tolist(), strict=True)))
+    return file
+
+
+def test_a_start_asks_for_its_checkpoint_within_the_budget(edge_list: Path, tmp_path: Path) -> None:
+    """Where that does not fit it ends in one sentence; where only the graph is too much, it answers and waits."""
+    settings = {
+        "memory": {"budget": "off"},
+        "program": [{"name": "components"}, {"name": "pagerank"}],
+        "audit": {"share": 0, "full_every_epoch": False},
+    }
+    with Daemon(tmp_path, settings) as daemon:
+        command = ["load", "--config", str(daemon.config), "--offsets", "{}", str(edge_list)]
+        small = CliRunner().invoke(app, [*command, "--set", "memory.budget=1000000"])
+        assert small.exit_code == NO_ROOM, small.output
+        assert "out of memory: the files cannot be loaded" in small.stderr and "memory.budget" in small.stderr
+        assert not [*daemon.folder.glob("checkpoints/checkpoint-*")]
+        assert CliRunner().invoke(app, command).exit_code == 0
+        daemon.start()
+        with daemon.client() as client:
+            used = client.stats()["memory"]["used"]
+        assert daemon.stop() == 0
+
+        def budget(n_bytes: int) -> None:
+            daemon.settings["memory"] = {"budget": n_bytes}
+            daemon.config.write_text(toml(daemon.settings))
+            daemon.log.write_bytes(b"")
+
+        budget(1_000_000)
+        daemon.start(ready_s=None)
+        assert daemon.process is not None and daemon.process.wait(60) == NO_ROOM
+        said = daemon.log.read_text()
+        last = r"graphtide: out of memory: the checkpoint '.*' cannot be read: \d+ bytes more are needed, and of "
+        assert re.search(rf"{last}1000000 memory\.budget has 0 left\n\Z", said), said
+        assert "Traceback" not in said
+
+        budget(used - (8 << 20))
+        daemon.start()
+        with daemon.client() as client:
+            until(lambda: client.stats()["memory"]["waits_for"] == BUDGET)
+            assert client.stats()["edges"] > 1_900_000
+        assert daemon.stop() == 0
+
+
+def test_bad_rows_of_a_daemon_wait_for_room_within_the_budget(tmp_path: Path) -> None:
+    settings = {"memory": {"budget": "off"}, "program": [{"name": "components"}]}
+    src = np.arange(30_000)
+    bad = encode_msgpack(src, src, weights=np.full(src.size, -1.0, np.float32))
+    with Daemon(tmp_path, settings) as daemon:
+        daemon.start()
+        with daemon.client() as client:
+            used = client.stats()["memory"]["used"]
+        assert daemon.stop() == 0
+        with SpoolWriter(daemon.spool, name="a") as writer:
+            writer.append(bad)
+            offsets = {"a.msgpack": writer.offset}
+        # Less is left than is to stay free, but enough to read.
+        daemon.settings["memory"] = {"budget": used + (24 << 20)}
+        daemon.config.write_text(toml(daemon.settings))
+        daemon.start()
+        with daemon.client() as client:
+            until(lambda: client.stats()["memory"]["waits_for"] == GROWTH)
+            assert client.stats()["dead_letters"] == {}
+        assert "memory.budget has" in daemon.log_tail()
+        assert daemon.stop() == 0
+        daemon.settings["memory"] = {"budget": "off"}
+        daemon.config.write_text(toml(daemon.settings))
+        daemon.start()
+        with daemon.client() as client:
+            client.wait(offsets)
+            assert [*client.stats()["dead_letters"]] == ["bad-weight"]
+        assert daemon.stop() == 0

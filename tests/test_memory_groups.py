@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +17,29 @@ from memory_groups import MemoryGroup, memory_group
 from running import Daemon
 from waiting import PATIENCE_S, until
 
+from graphtide.daemon.cli import NO_ROOM
 from graphtide.daemon.errors import GraphtideError
 from graphtide.daemon.memory import GROWTH
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.gpma.edges import Op
 
+ENTERING = """
+import os, sys
+with open(sys.argv[1], "w") as group:
+    group.write(str(os.getpid()))
+os.execv(sys.executable, [sys.executable, "-m", "graphtide", *sys.argv[2:]])
+"""
 MIB = 1 << 20
 AMPLE = 8 << 30
+
+
+@pytest.fixture
+def group() -> Iterator[MemoryGroup]:
+    with memory_group() as group:
+        if isinstance(group, str):
+            pytest.skip(group)
+        yield group
 
 
 class Limited:
@@ -56,7 +74,7 @@ class Limited:
 
 
 @pytest.fixture
-def limited(tmp_path: Path) -> Iterator[Limited]:
+def limited(tmp_path: Path, group: MemoryGroup) -> Iterator[Limited]:
     settings = {
         "memory": {"budget": "off"},  # else reading waits before
         "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.5},
@@ -64,9 +82,6 @@ def limited(tmp_path: Path) -> Iterator[Limited]:
         "audit": {"share": 0, "full_every_epoch": False},  # which takes much at once
     }
     with contextlib.ExitStack() as stack:
-        group = stack.enter_context(memory_group())
-        if isinstance(group, str):
-            pytest.skip(group)
         daemon = stack.enter_context(Daemon(tmp_path, settings))
         writer = stack.enter_context(SpoolWriter(daemon.spool, name="a"))
         daemon.start()
@@ -131,3 +146,60 @@ def test_a_checkpoint_that_has_no_room_is_put_off_and_nobody_is_killed(limited: 
         limited.group.limit(AMPLE)
         client.checkpoint()
     limited.require_recovered()
+
+
+def test_who_starts_or_loads_without_room_ends_in_one_sentence_and_is_not_killed(
+    group: MemoryGroup, tmp_path: Path
+) -> None:
+    """From what holds the interpreter and little else up to what is enough; in the group from the beginning."""
+    edges = tmp_path / "edges.el"
+    src, dst = np.random.default_rng(1).integers(0, 400_000, (2, 2_000_000))
+    edges.write_bytes(b"".join(b"%d %d\n" % pair for pair in zip(src.tolist(), dst.tolist(), strict=True)))
+    settings = {
+        "memory": {"budget": "off"},
+        "program": [{"name": "components"}, {"name": "pagerank"}, {"name": "bfs", "source": 0}],
+        "audit": {"share": 0, "full_every_epoch": False},
+    }
+    entering = ("-c", ENTERING, str(group.folder / "cgroup.procs"))
+    refused = re.compile(
+        r"^graphtide: out of memory: [^\n]+: \d+ bytes more are needed, and of [^\n]+ left\n\Z", re.M
+    )
+    with Daemon(tmp_path, settings, program=entering) as daemon:
+        loading = [
+            sys.executable,
+            *entering,
+            "load",
+            "--config",
+            str(daemon.config),
+            "--offsets",
+            "{}",
+            str(edges),
+        ]
+        codes = []
+        for limit in (180, 500):
+            group.limit(limit * MIB)
+            done = subprocess.run(loading, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+            assert group.kills() == 0, limit
+            assert done.returncode == 0 or refused.search(done.stderr), done.stderr
+            codes.append(done.returncode)
+        assert codes == [NO_ROOM, 0]
+        codes = []
+        for limit in (180, 300, 1000):
+            group.limit(limit * MIB)
+            daemon.log.write_bytes(b"")
+            daemon.start(ready_s=None)
+            assert daemon.process is not None
+            until(lambda: daemon.process.poll() is not None or daemon.answers())
+            code = daemon.stop()
+            assert group.kills() == 0, limit
+            said = daemon.log.read_text()
+            assert "Traceback" not in said and (code == 0 or refused.search(said)), said
+            codes.append(code)
+        assert codes[:2] == [NO_ROOM, NO_ROOM] and codes[-1] == 0
+
+
+def test_a_daemon_that_has_hardly_any_memory_left_can_be_stopped(limited: Limited) -> None:
+    """The query server shares most of its pages with the process that forked it, and must not write to all."""
+    limited.leave(8 * MIB)
+    assert limited.daemon.stop() == 0, limited.daemon.log_tail()
+    assert limited.group.kills() == 0

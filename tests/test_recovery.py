@@ -81,6 +81,15 @@ P = Partition("t", 0)
 # -- no memory ------------------------------------------------------------------------------------------------
 
 
+def least_config() -> Any:
+    """What a service looks at as it is made."""
+    return SimpleNamespace(
+        graph=SimpleNamespace(weights="any"),
+        metrics=SimpleNamespace(stuck_after=60.0),
+        memory=SimpleNamespace(budget="off"),
+    )
+
+
 def contents(graph: Graph) -> tuple[int, int, list[int], list[int]]:
     edges: EdgeList = graph.export()
     return graph.n_vertices, graph.n_edges, edges.keys.tolist(), graph.in_rows().degrees.tolist()[:40]
@@ -860,7 +869,7 @@ def test_a_loop_that_is_stuck_is_seen_and_one_that_goes_round_again_as_well(tmp_
 def test_nothing_is_read_before_the_first_checkpoint_found_room(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends: str
 ) -> None:
-    config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"), metrics=SimpleNamespace(stuck_after=60.0))
+    config = least_config()
     service: Any = Service(config, ExitStack())
     service.health, service._identity = Health(60), {}
     done: list[Any] = []
@@ -887,7 +896,7 @@ def test_nothing_is_read_before_the_first_checkpoint_found_room(
 
 
 def test_a_thread_without_memory_is_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"), metrics=SimpleNamespace(stuck_after=60.0))
+    config = least_config()
     service: Any = Service(config, ExitStack())
     service.health = Health(60)
 
@@ -903,7 +912,7 @@ def test_a_thread_without_memory_is_no_traceback(caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize("engine_fails", [True, False])
 def test_an_engine_that_failed_leaves_no_checkpoint_whoever_failed_first(engine_fails: bool) -> None:
     closed: list[bool] = []
-    config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"), metrics=SimpleNamespace(stuck_after=60.0))
+    config = least_config()
     service: Any = Service(config, ExitStack())
     service.ingest = SimpleNamespace(stop=threading.Event(), commit_pending=lambda: None)
     service.queue, service.health = PreparedQueue(1), Health(60)

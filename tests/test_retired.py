@@ -262,6 +262,23 @@ def test_names_far_from_the_last_ones_are_looked_at_in_turn(
     until(lambda: drain(source) == [] and "17.el" not in source._retired)
 
 
+def test_a_look_costs_no_more_however_many_files_there_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "LOOKED_AT", 3)
+    for number in range(100):
+        (tmp_path / f"{number:02}.el").write_bytes(b"1 2\n")
+    source = opened(tmp_path)
+    read(source)
+    retire(source)
+    looked = list[str]()
+    look = source._look
+    monkeypatch.setattr(source, "_look", lambda name: (looked.append(name), look(name)))
+    for _ in range(10):
+        assert drain(source) == []
+    assert len(looked) <= 10 * 2 * 3 and len(source.position()) == 1
+
+
 # -- any history ----------------------------------------------------------------------------------------------
 
 

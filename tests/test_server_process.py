@@ -16,7 +16,7 @@ from test_grace import SlowChain
 from test_grace import chain as chain
 from test_grace import link as link
 from test_server import Chain, raw, request, serving
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from graphtide.daemon.client import Client
 from graphtide.daemon.errors import Unauthorized
@@ -195,6 +195,38 @@ def test_a_server_that_stands_still_does_not_outlive_its_daemon() -> None:
         server.kill()
         daemon.close()
         server.close()
+
+
+def test_a_template_whose_daemon_ends_before_it_has_forked_says_nothing() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(
+            template.template_command(theirs.fileno(), "int", []),
+            pass_fds=[theirs.fileno()], env=template._environment(), stderr=subprocess.PIPE,
+        )  # fmt: skip
+    control, calls = socket.socketpair(), socket.socketpair()
+    with process, ours, control[0], control[1], calls[0], calls[1]:
+        socket.send_fds(ours, [b"fork"], [control[1].fileno(), calls[1].fileno()])
+        ours.close()
+        for given in (*control, *calls):
+            given.close()
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, said) == (0, b"")
+
+
+def test_a_server_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+    """Though its interpreter is not taken down."""
+    daemon = template.Template("int", [])
+    (control, its_control), (calls, its_calls) = socket.socketpair(), socket.socketpair()
+    try:
+        with control, its_control, calls, its_calls:
+            server = daemon.fork(its_control.fileno(), its_calls.fileno())
+            control.sendall(b"no settings")
+            assert server.ended(PATIENCE_S) and daemon.status(server) == 1
+        server.close()
+    finally:
+        daemon.close()
+    assert "Traceback" in capfd.readouterr().err
 
 
 def test_a_lost_template_costs_a_start_and_nothing_else(link: ServerLink) -> None:

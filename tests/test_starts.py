@@ -100,12 +100,13 @@ def test_what_was_acknowledged_after_a_start_at_the_latest_survives_a_kill(tmp_p
 
 
 @pytest.mark.kafka
-def test_after_a_start_at_a_time_it_survives_as_well(kafka: DevKafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", ["a time", "a table"])
+def test_after_a_start_at_a_time_it_survives_as_well(kafka: DevKafka, tmp_path: Path, start: str) -> None:
     """A time that has no records yet is the end of the topic, wherever that is then."""
     topic = f"latest-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, 1)
     source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [topic]}
-    source["start"] = "2300-01-01T00:00:00Z"
+    source["start"] = "2300-01-01T00:00:00Z" if start == "a time" else {topic: {0: 1}}
     with client(KafkaProducer, kafka.bootstrap) as producer, running(tmp_path, source=source) as daemon:
         producer.send(topic, edges((1, 2))).get(30)
         daemon.start()

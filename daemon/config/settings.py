@@ -1167,7 +1167,8 @@ class MemoryConfig(Section):
         description="When more is used, nothing more is read until memory comes free; what was read is applied, "
         "and questions are answered. Bytes, or a share such as `90%` of the machine's memory or of a control "
         "group's limit, whichever is smaller; `off`: no budget. Of a limited group everything in it counts, "
-        "otherwise what the engine process has in memory.",
+        "otherwise what the engine process has in memory. A start whose checkpoint does not fit ends, and so does "
+        "`graphtide load`; bad rows wait until there is room for their dead letters.",
         examples=["12884901888"],
     )
 

@@ -43,7 +43,7 @@ from .recording import Recording
 from .sides import Sides
 from .standing import Standing, bytes_of
 from .storage import Storage
-from .vertex_memory import require_vertices
+from .vertex_memory import require_updates, require_vertices
 from .window import Window
 
 if TYPE_CHECKING:
@@ -347,7 +347,7 @@ class Pipeline:
         self.graph.let_follow(self._may_follow)
         while True:
             try:
-                self._require_vertices(taken[-1].n_vertices)
+                self._require_memory(updates, taken[-1].n_vertices)
                 if self.keyed is not None:
                     batch = self.keyed.settle(records, row_keys_of(taken), self.graph.columns)
                 if self.window is not None:
@@ -412,11 +412,15 @@ class Pipeline:
         self._times_untold = True
         return True
 
-    def _require_vertices(self, n_vertices: int) -> None:
+    def _require_memory(self, updates: int, n_vertices: int) -> None:
         """
         Raises:
-            NoMemory: there is none for so many vertices, and all is as before.
+            NoMemory: there is none for so many updates or vertices, and all is as before.
         """
+        try:
+            require_updates(self.graph, updates)
+        except MemoryError as error:
+            raise NoMemory(f"{updates} updates: {error}") from error
         n_new = n_vertices - self.graph.n_vertices
         if n_new <= 0:
             return

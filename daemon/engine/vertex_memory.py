@@ -1,4 +1,5 @@
-"""What new vertices take beside their edges: in columns of the storage, of programs, and of what is published.
+"""What a batch takes beside the slots of its edges: for new vertices columns of the storage, of programs and of
+what is published, and for each update room, as long as it is worked on.
 
 Columns grow where they lie, and the system refuses no page of them: so the memory for many new vertices is asked
 for before the batch that brings them is applied. By then nothing has changed, and the batch can wait.
@@ -24,6 +25,19 @@ GRAPH_BYTES = 18
 
 COPIES = 2
 """Of what is published."""
+
+UPDATE_BYTES = 100
+"""Of each update, about what it takes to put a large batch in order, to report what became of it, and to work on
+that in programs."""
+
+
+def require_updates(graph: Graph, n: int) -> None:
+    """Check that a batch of so many updates can be worked on.
+
+    Raises:
+        MemoryError: it cannot; the message says whose limit is in the way.
+    """
+    graph.memory.require(UPDATE_BYTES * n)
 
 
 def require_vertices(graph: Graph, programs: Sequence[Program], n_new: int) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from ...gpma.index.ids import IntColumn
-from ...gpma.memory import UNASKED_BYTES, Memory
+from ...gpma.memory import Memory, Trickle
 from ..records.stream import UpdateBlock
 from .decode_columns import Bad, BadRows, Rules
 
@@ -28,8 +28,7 @@ class LettersMemory:
 
     def __init__(self, memory: Memory | None = None) -> None:
         """``memory``: who is asked; None: the system's."""
-        self._memory = memory or Memory()
-        self._unasked = 0
+        self._letters = Trickle(memory or Memory())
 
     def take(self, n_bytes: int) -> None:
         """One more letter of so many bytes.
@@ -37,10 +36,7 @@ class LettersMemory:
         Raises:
             MemoryError: there is none for those that would follow.
         """
-        self._unasked += n_bytes + OBJECT_BYTES
-        if self._unasked >= UNASKED_BYTES:
-            self._unasked = 0
-            self._memory.require(UNASKED_BYTES)
+        self._letters.take(n_bytes + OBJECT_BYTES)
 
 
 class Room:

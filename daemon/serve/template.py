@@ -13,6 +13,7 @@ a descriptor of the process, and word of its end.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -21,9 +22,11 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import msgpack
 
@@ -201,17 +204,34 @@ def serve_forks(
                 try:
                     pid = os.fork()
                 except OSError as error:
-                    door.send(msgpack.packb({"kind": "forked", "errno": error.errno}))
+                    with contextlib.suppress(OSError):
+                        door.send(msgpack.packb({"kind": "forked", "errno": error.errno}))
                     continue
                 if pid == 0:
                     door.close()
                     for other in children:
                         os.close(other)
-                    serve(control, calls)
-                    return
+                    _end_with(partial(serve, control, calls))
             fd = os.pidfd_open(pid)
             children[fd] = pid
-            socket.send_fds(door, [msgpack.packb({"kind": "forked", "pid": pid})], [fd])
+            with contextlib.suppress(OSError):  # the daemon may have ended meanwhile: the next look says so
+                socket.send_fds(door, [msgpack.packb({"kind": "forked", "pid": pid})], [fd])
+
+
+def _end_with(work: Callable[[], None]) -> NoReturn:
+    """Do it, and end this process, without taking the interpreter down: that writes to every page which is shared
+    with the template, so that each is copied, some 40 MB in all, where there may be no memory any more."""
+    status = 1
+    try:
+        work()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        logging.shutdown()
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+        os._exit(status)
 
 
 def _end(children: Mapping[int, int]) -> None:

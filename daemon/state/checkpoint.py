@@ -231,18 +231,22 @@ class CheckpointStore:
         """The checkpoints that there are, newest first, whether they can be read or not."""
         return [folder.name for _, folder in self._folders()]
 
-    def newest_good(self, advance: Callable[[float], None] = lambda share: None) -> Checkpoint | None:
+    def newest_good(
+        self, advance: Callable[[float], None] = lambda share: None, memory: Memory | None = None
+    ) -> Checkpoint | None:
         """The newest checkpoint whose checksums all hold, or None when there is none at all.
 
-        ``advance`` is told how much of the one that is being read is read, from 0 to 1.
+        ``advance`` is told how much of the one that is being read is read, from 0 to 1. ``memory``: who is asked
+        before; None: the system's.
 
         Raises:
             CheckpointError: there are checkpoints, but every one is damaged, or of a newer version.
+            MemoryError: there is not enough for its arrays; an older one would be of another state.
         """
         damaged, newer = list[str](), list[str]()
         for _, folder in self._folders():
             try:
-                return read_checkpoint(folder, advance)
+                return read_checkpoint(folder, advance, memory)
             except NewerFormat as error:
                 log.error(
                     "checkpoint %s was written by a newer version (%s); trying an older one", folder.name, error

@@ -1,7 +1,7 @@
 """Loading: files become the first checkpoint, from which ``run`` goes on with the stream.
 
 The graph is what it would be had the same updates been streamed in the order of the files, but nothing is computed
-on the way: edges are numbered, put in order by all threads, and written.
+on the way: edges are numbered, put in order by all threads, and written. Memory is asked for before it is taken.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ import numpy as np
 
 from ...gpma.edges import EdgeBatch, EdgeList, Op, Weights, destinations, pack, sources, transpose
 from ...gpma.index.vertex_index import VertexIndex
+from ...gpma.memory import Memory, Trickle
 from ...partition.graph import Graph
 from ..config.settings import Config
 from ..errors import CheckpointError, ConfigError
 from ..ingest.decode_columns import Reason, select
 from ..ingest.dense import dense_batch
 from ..ingest.sources import make_source
+from ..memory import WithinBudget
 from ..records.event_time import UNLIMITED
 from ..records.stream import Offsets, UpdateBlock, offsets_from_wire, offsets_to_wire
+from ..serve.shared_memory import allocate_within
 from ..state.checkpoint import Checkpoint, CheckpointStore
 from ..terminal import progress
 from .files import Accepts, BadInput, LeftOut, read_columns
@@ -61,6 +64,8 @@ def load_files(config: Config, files: Sequence[Path], offsets: Offsets, *, json:
         CheckpointError: there are checkpoints already.
         SourceUnavailable: the source, which the checkpoint must name, does not answer.
         BadInput: a file cannot be read, holds deletions of vertices, or they hold no updates.
+        MemoryError: what the files hold does not fit into what is left of the machine, its control group or
+            ``memory.budget``; there is no checkpoint then.
         OSError: the checkpoint could not be written; there is none then.
     """
     if config.source.keyed:
@@ -72,7 +77,10 @@ def load_files(config: Config, files: Sequence[Path], offsets: Offsets, *, json:
         with closing(make_source(config)) as source:
             identity = {"graph": config.graph.identity(), "source": source.identity()}
         left_out = LeftOut()
-        checkpoint, edges = _built(config, files, left_out, (store.next_incarnation(), 1), offsets, identity)
+        try:
+            checkpoint, edges = _built(config, files, left_out, (store.next_incarnation(), 1), offsets, identity)
+        except MemoryError as error:
+            raise MemoryError(f"the files cannot be loaded: {error}") from error
         columns = {"graph/keys": [edges.keys]}
         store.write(
             checkpoint, columns if edges.weights is None else {**columns, "graph/weights": [edges.weights]}
@@ -90,6 +98,7 @@ def _built(
     identity: Mapping[str, Any],
 ) -> tuple[Checkpoint, EdgeList]:
     """The checkpoint without its edges, and these."""
+    memory = WithinBudget(config.memory.budget)
     graph = Graph(
         directed=config.graph.directed,
         weighted=config.graph.weights != "unweighted",
@@ -98,12 +107,12 @@ def _built(
         storage_threads=config.storage.thread_count(),
     )
     with closing(graph):
-        index = VertexIndex.create(config.graph.vertex_ids, vertices_max=config.graph.vertices_max)
+        index = VertexIndex.create(config.graph.vertex_ids, allocate_within(memory), config.graph.vertices_max)
         index.crew = graph.crew
         accepts = Accepts(config.graph.vertex_ids, config.graph.weights, config.graph.self_loops)
         blocks = _blocks(files, accepts, left_out, _latest_ms(config))
-        times = LoadedTimes(config.window, directed=config.graph.directed) if config.window.is_on else None
-        updates, edges = _edges(blocks, index, graph, times)
+        times = LoadedTimes(config.window, memory, directed=config.graph.directed) if config.window.is_on else None
+        updates, edges = _edges(blocks, index, graph, times, memory)
         if not updates:
             raise BadInput("the files hold no updates")
         arrays = {f"index/{name}": array for name, array in index.state(index.n_vertices).items()}
@@ -155,7 +164,7 @@ def _not_in_future(block: UpdateBlock, latest_ms: int, file: Path, left_out: Lef
 
 
 def _edges(
-    blocks: Iterable[UpdateBlock], index: VertexIndex, graph: Graph, times: LoadedTimes | None
+    blocks: Iterable[UpdateBlock], index: VertexIndex, graph: Graph, times: LoadedTimes | None, memory: Memory
 ) -> tuple[int, EdgeList]:
     """How many updates there were, and the out-arcs that they leave, as ``Graph.load`` takes them. ``times`` notes
     when they came.
@@ -164,16 +173,21 @@ def _edges(
     """
     batches = list[EdgeBatch]()
     updates = 0
+    kept = Trickle(memory)
     for block in blocks:
         updates += len(block)
         batch = dense_batch(block, index)
         batches.append(batch.edges)
+        kept.take(batch.edges.keys.nbytes + batch.edges.ops.nbytes + 4 * graph.weighted * len(batch.edges))
         if times is not None:
             times.note(batch)
     deletes = any(bool((batch.ops == Op.DELETE).any()) for batch in batches)
+    marked = graph.weighted or deletes
+    n_edges = sum(map(len, batches))
+    memory.require(n_edges * _bytes_to_order(marked=marked))
     keys = np.concatenate([np.empty(0, np.uint64), *(batch.keys for batch in batches)])
     weights = None
-    if graph.weighted or deletes:
+    if marked:
         weights = np.concatenate([np.empty(0, np.float32), *map(_marked, batches)])
     batches.clear()
     if not graph.directed:
@@ -182,7 +196,16 @@ def _edges(
     arcs = _last_of_each(EdgeList(keys, weights), graph)
     if not graph.weighted:
         arcs = EdgeList(arcs.keys)
-    return updates, arcs if graph.directed else _both_ways(arcs, graph)
+    if graph.directed:
+        return updates, arcs
+    memory.require(2 * len(arcs) * _bytes_to_order(marked=graph.weighted))
+    return updates, _both_ways(arcs, graph)
+
+
+def _bytes_to_order(*, marked: bool) -> int:
+    """Of each arc, by ``_ordered``: the arcs, those by heads, and what is written on the way to the last order;
+    where they have weights, 4 bytes more each."""
+    return 4 * (8 + 4 * marked)
 
 
 def _marked(batch: EdgeBatch) -> Weights:

@@ -13,20 +13,26 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Op
+from ...gpma.memory import Memory
 from ..config.settings import WindowConfig
 from ..engine.edge_times import EdgeTimes, Times, canonical
 from ..engine.window import CountWindow, TimeWindow
 from ..ingest.dense import DenseBatch
 from ..records.event_time import EventState
 
+_COPIED_BYTES = 2 * 16
+"""Of each time with its key, as they are copied for a checkpoint."""
+
 
 class LoadedTimes:
     """``note`` each batch in order; then ``facts`` and ``arrays`` are those of a window that noted the same."""
 
-    def __init__(self, window: WindowConfig, *, directed: bool) -> None:
+    def __init__(self, window: WindowConfig, memory: Memory | None = None, *, directed: bool) -> None:
+        """``memory``: who is asked; None: the system's."""
         self._counts = window.count is not None
         self._directed = directed
-        self._times = EdgeTimes()
+        self._memory = memory or Memory()
+        self._times = EdgeTimes(self._memory)
         self._next = 0
         self._gone: list[Times] = []
 
@@ -44,7 +50,12 @@ class LoadedTimes:
         self._gone.append(gone)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """What a checkpoint keeps."""
+        """What a checkpoint keeps.
+
+        Raises:
+            MemoryError: there is none for the copy.
+        """
+        self._memory.require(_COPIED_BYTES * len(self._times))
         keys, times = self._times.all()
         if self._counts:
             return {"keys": keys, "times": times, "empty": np.concatenate([np.empty(0, np.int64), *self._gone])}
