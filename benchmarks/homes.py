@@ -1,13 +1,14 @@
 """Where programs run by measurement, beside all on the host and all on the device: epochs of one graph in turns.
 
     python benchmarks/homes.py [--graphs 16,20,22,mathoverflow,road-luxembourg] [--batches 100,10000,1000000]
-        [--seconds 4] [--whole] [--data ../shared/data] [--json FILE]
+        [--seconds 4] [--settle 0] [--whole] [--data ../shared/data] [--json FILE]
 
 A graph is an R-MAT graph of that scale, or the edges of a public stream (left out where its file is missing).
 BFS, components and PageRank are kept. Each batch deletes edges, every one as likely as another, and puts back what
 the one before it deleted, so that the graph stays as large as it is; a batch is a quarter of the edges at most.
 All take the same batches. After so many seconds of epochs the mean of their last half is what counts, of programs
-alone, without applying; by then ``auto`` has settled. ``moves`` are all those that it made, ``on device`` what is
+alone, without applying; by then ``auto`` has settled, or has so many seconds more for that, ``--settle``: trials
+come ever more seldom. ``moves`` are all those that it made, ``on device`` what is
 there at the end, and ``behind`` how much longer its epochs take than those of the better fixed choice.
 
 ``--whole``: whole epochs, with applying, of the default against one side alone. ``auto`` has all rows on the
@@ -96,13 +97,14 @@ def edges_of(name: str, folder: Path, seed: int) -> Edges | None:
 
 
 def run(
-    edges: Edges, batches: Sequence[int], seconds: float, seed: int, *, whole: bool = False
+    edges: Edges, batches: Sequence[int], seconds: float, seed: int, *, settle: float = 0.0, whole: bool = False
 ) -> list[dict[str, Any]]:
     """Rows by size of the batch; ``whole``: of epochs with applying, each side alone."""
     rows = []
     for size in batches:
         took = {
-            mode: measured(edges, size, mode, seconds, seed, whole=whole) for mode in ("host", "device", "auto")
+            mode: measured(edges, size, mode, seconds, seed, settle=settle * (mode == "auto"), whole=whole)
+            for mode in ("host", "device", "auto")
         }
         best = min(took["host"]["ms"], took["device"]["ms"])
         row = {"graph": edges.name, "edges": edges.keys.size, "batch": size}
@@ -117,7 +119,7 @@ def run(
 
 
 def measured(
-    edges: Edges, size: int, mode: str, seconds: float, seed: int, *, whole: bool = False
+    edges: Edges, size: int, mode: str, seconds: float, seed: int, *, settle: float = 0.0, whole: bool = False
 ) -> dict[str, Any]:
     """Milliseconds of an epoch, with programs where ``mode`` says."""
     alone = whole and mode == "device"
@@ -140,7 +142,7 @@ def measured(
 
         engine = Engine(graph, programs, resolve, place=twin, judge=Homes(lambda _: mode == "auto"))
         try:
-            return epochs(graph, engine, edges, size, seconds, seed, whole=whole)
+            return epochs(graph, engine, edges, size, seconds, seed, settle=settle, whole=whole)
         finally:
             engine.close()
     finally:
@@ -148,10 +150,19 @@ def measured(
 
 
 def epochs(
-    graph: Graph, engine: Engine, edges: Edges, size: int, seconds: float, seed: int, *, whole: bool = False
+    graph: Graph,
+    engine: Engine,
+    edges: Edges,
+    size: int,
+    seconds: float,
+    seed: int,
+    *,
+    settle: float = 0.0,
+    whole: bool = False,
 ) -> dict[str, Any]:
     engine.start()
-    took, applying, moves, until = [], [], 0, time.perf_counter() + seconds
+    took, applying, moves, settled = [], [], 0, time.perf_counter() + settle
+    until = settled + seconds
     for drawn in edges.batches(size, seed):
         batch = graph.columns(len(drawn), weighted=False)
         batch.keys[:], batch.ops[:] = drawn.keys, drawn.ops
@@ -161,8 +172,9 @@ def epochs(
         applied = time.perf_counter()
         runs = engine.refresh(change)
         ended = time.perf_counter()
-        applying.append(applied - begun)
-        took.append(ended - (begun if whole else applied))
+        if ended > settled:
+            applying.append(applied - begun)
+            took.append(ended - (begun if whole else applied))
         assert all(ran.error is None for ran in runs), runs
         moves += sum(ran.moved for ran in runs)
         del change, runs  # what somebody holds of a batch is read from the device before the next
@@ -179,6 +191,7 @@ def main() -> None:
     parser.add_argument("--graphs", default="16,20,22,mathoverflow,road-luxembourg")
     parser.add_argument("--batches", default="100,10000,1000000")
     parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--settle", type=float, default=0, help="seconds before, for the default")
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--whole", action="store_true", help="whole epochs: the default against each side alone")
     parser.add_argument("--seed", type=int, default=1)
@@ -191,8 +204,17 @@ def main() -> None:
         if edges is None:
             print(f"{name}: no file in {given.data}")
             continue
-        rows += run(edges, sizes, given.seconds, given.seed, whole=given.whole)
-        save(given.json, {"machine": machine(), "seconds": given.seconds, "whole": given.whole, "rows": rows})
+        rows += run(edges, sizes, given.seconds, given.seed, settle=given.settle, whole=given.whole)
+        save(
+            given.json,
+            {
+                "machine": machine(),
+                "seconds": given.seconds,
+                "settle": given.settle,
+                "whole": given.whole,
+                "rows": rows,
+            },
+        )
     show("epochs of the default, and of each side alone" if given.whole else "epochs by where programs run", rows)
 
 
