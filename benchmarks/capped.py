@@ -76,6 +76,8 @@ WIDTHS |= {
 WIDTHS |= {"moved": 9, "home": 4, "wrong": 5}
 MEGA = 1e6
 WORK_BYTES = 1 << 30
+START_BYTES = 16
+"""Of a vertex, what a start of components takes for a moment (``compute/device/members.cu``)."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +303,8 @@ class Measured:
         return np.where(answer.null, np.asarray(-1).astype(answer.values.dtype), answer.values)
 
     def need(self) -> Need:
-        """What is held now, with everything on the device and programs there, but for blocks that nobody has."""
+        """What is held now, with everything on the device and programs there, but for blocks that nobody has; and
+        what starts take for a moment."""
         assert self.card is not None
         self.card.release()
         rows = sum(
@@ -310,7 +313,7 @@ class Measured:
             for what, size in array.memory_bytes().items()
             if what in ("slots", "leaves")
         )
-        return Need(rows, self.card.held_bytes - rows)
+        return Need(rows, self.card.held_bytes - rows + START_BYTES * self.stream.n_vertices)
 
     def close(self) -> None:
         self.engine.close()

@@ -858,8 +858,8 @@ class Service:
         self._threads.append(thread)
 
     def _guarded(self, name: str, work: Callable[[], None]) -> None:
-        give_way(self.config.compute.nice)  # and with it whoever it begins
         try:
+            give_way(self.config.compute.nice)  # and with it whoever it begins
             work()
         except BaseException as error:
             self._failure = self._failure or error

@@ -20,7 +20,7 @@ def test_rows_leave_a_limited_device(
     names, path = ["bfs", "components", "pagerank"], tmp_path / "table.json"
     try:
         benchmark = importlib.import_module("capped")
-        rows = benchmark.run(8, [0.5, 0.1], names, [1, 20], 1, path)
+        rows = benchmark.run(10, [0.5, 0.2], names, [1, 20], 1, path)
         policies = ["hash", "cost"]
         by_policy = benchmark.run(
             8, [0.5], ["bfs"], [20], 1, None, on_host_alone=False, reckoned=True, policies=policies
@@ -29,9 +29,9 @@ def test_rows_leave_a_limited_device(
         for name in ("capped", "device_remote", "device_graph"):
             sys.modules.pop(name, None)
     shares = [row["share"] for row in rows if row["program"] == "bfs" and not row["batch"]]
-    assert shares == ["(host)", 1.0, 0.5, 0.1]
+    assert shares == ["(host)", 1.0, 0.5, 0.2]
     on_host = {row["share"]: row["on host"] for row in rows if not row["batch"]}
-    assert on_host[1.0] == 0 < min(on_host[0.5], on_host[0.1]), (
+    assert on_host[1.0] == 0 < min(on_host[0.5], on_host[0.2]), (
         "so small a graph takes less than what is beside it"
     )
     assert [row["wrong"] for row in rows if "wrong" in row] == [0] * len(names) * 3

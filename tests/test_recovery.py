@@ -87,6 +87,7 @@ def least_config() -> Any:
         graph=SimpleNamespace(weights="any"),
         metrics=SimpleNamespace(stuck_after=60.0),
         memory=SimpleNamespace(budget="off"),
+        compute=SimpleNamespace(nice=0),
     )
 
 
