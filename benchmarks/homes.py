@@ -161,6 +161,7 @@ def epochs(
     whole: bool = False,
 ) -> dict[str, Any]:
     engine.start()
+    engine.spares_host = whole
     took, applying, moves, settled = [], [], 0, time.perf_counter() + settle
     until = settled + seconds
     for drawn in edges.batches(size, seed):

@@ -134,6 +134,9 @@ class Engine:
         """Has rows leave the graph's device, which has no memory for a program: where each row is on one side, the
         host could run it on a copy of all rows only. It is told how often that was tried for it, from 0 on, and
         says whether to try again. Called when all other programs have run. None: nobody does that."""
+        self.spares_host = False
+        """Whether the host's rows follow the device's while no program reads them (``Graph.let_follow``): programs
+        on the host are charged then with what that waits for."""
         self._threads = graph.crew.threads if threads is None else threads
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="program")
         for program in programs:
@@ -269,7 +272,8 @@ class Engine:
         runs = [done[program.id] for program in programs]
         if self._graph.device is None or self._graph.owned:  # the home is where the rows are
             return runs
-        return [self._rehoused(run, change.n_arcs) for run in runs]
+        charge_s = self._charge_s()
+        return [self._rehoused(run, change.n_arcs, 0.0 if run.on_device else charge_s) for run in runs]
 
     def audit(self) -> dict[str, list[Violation]]:
         """Check every program that is not quarantined, and the storage, against the graph."""
@@ -400,12 +404,27 @@ class Engine:
         on_device = self._graph.device is not None and program.on_device
         return ProgramRun(program.id, outcome, seconds, None, on_device)
 
-    def _rehoused(self, run: ProgramRun, updates: int) -> ProgramRun:
-        """The run, after which its program moved to the other processor if it takes less time there."""
+    def _charge_s(self) -> float:
+        """What each program on the host has made the last epoch longer by, beside its own time: without those that
+        read the host's rows these would have followed. Nothing where one of them cannot leave."""
+        readers = [
+            program
+            for id, program in self._programs.items()
+            if program.reads_host and self._states[id].state == "fresh"
+        ]
+        if not self.spares_host or not readers or not all(program.is_movable for program in readers):
+            return 0.0
+        return self._graph.host_apply_s / len(readers)
+
+    def _rehoused(self, run: ProgramRun, updates: int, charge_s: float) -> ProgramRun:
+        """The run, after which its program moved to the other processor if it takes less time there.
+
+        ``charge_s``: what counts beside its time.
+        """
         program = self._programs[run.id]
         if run.error is not None or not program.is_movable:
             return run
-        if not self._judge.leaves(run.id, updates, run.seconds, on_device=run.on_device):
+        if not self._judge.leaves(run.id, updates, run.seconds + charge_s, on_device=run.on_device):
             return run
         begun = self._clock()
         try:

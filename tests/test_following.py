@@ -16,6 +16,7 @@ from test_device_programs import MAKERS, STAY, Both, values_of
 from test_device_side import KINDS, apply, assert_same_report, assert_sides_agree
 from waiting import until
 
+from graphtide.compute.engine import Engine
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.gpma.edges import EdgeBatch
@@ -177,6 +178,47 @@ class Visits:
 
     def forget(self, id: str) -> None:
         pass
+
+
+class Recorder:
+    """Moves these programs to the host after their first epoch, and notes what each is said to have taken."""
+
+    def __init__(self, ids: set[str]) -> None:
+        self.ids = set(ids)
+        self.seconds: dict[str, float] = {}
+
+    def leaves(self, id: str, updates: int, seconds: float, *, on_device: bool) -> bool:
+        self.seconds[id] = seconds
+        leaves = id in self.ids
+        self.ids.discard(id)
+        return leaves
+
+    def moved(self, id: str, seconds: float) -> None: ...
+
+    def forget(self, id: str) -> None: ...
+
+
+@pytest.mark.parametrize("n_updates", [10, 3000])
+@pytest.mark.parametrize("spares", [True, False])
+def test_who_keeps_the_host_from_following_is_charged_with_it(
+    emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None, n_updates: int, spares: bool
+) -> None:
+    graph, judge = following(graphs), Recorder({"bfs", "components"})
+    programs = [FOLLOWED["bfs"]("bfs"), FOLLOWED["components"]("components"), PageRank("pagerank")]
+    engine = Engine(graph, programs, lambda ids: np.zeros(len(ids), np.uint32), clock=lambda: 0.0, judge=judge)
+    try:
+        engine.start()
+        engine.spares_host = spares
+        for epoch in range(3):
+            graph.let_follow(not engine.reads_host)
+            batch = batch_of(epoch)
+            keys, ops = batch.keys[:n_updates], batch.ops[:n_updates]
+            engine.refresh(graph.apply(EdgeBatch(keys, ops, None), 500))
+            assert (graph.host_apply_s == 0) == (epoch == 0), "it follows until two have left"
+        share = graph.host_apply_s / 2 if spares else 0.0
+        assert judge.seconds == {"bfs": share, "components": share, "pagerank": 0.0}
+    finally:
+        engine.close()
 
 
 def test_programs_that_move_find_the_rows_of_their_epoch(pair: Both, seed: int) -> None:

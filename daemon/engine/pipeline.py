@@ -312,12 +312,12 @@ class Pipeline:
         """A checkpoint that is being written, or a program computed beside us, has vertices alive that died."""
         return self.checkpoints.writing or bool(self._followed)
 
-    @property
-    def _may_follow(self) -> bool:
-        """Whether nobody reads the host's rows, or its report of a change, in every epoch."""
-        if self.graph.device is None or not self.host_follows:
-            return False
-        return not (self.full_audit or self._followed or self.window is not None or self.engine.reads_host)
+    def _let_follow(self) -> None:
+        """Have the host's rows follow the device's if nobody reads them, or the host's report of a change, in
+        every epoch; and programs know whether it depends on them alone."""
+        wanted = self.graph.device is not None and self.host_follows
+        self.engine.spares_host = wanted and not (self.full_audit or self._followed or self.window is not None)
+        self.graph.let_follow(self.engine.spares_host and not self.engine.reads_host)
 
     def _expiring(self) -> Prepared | None:
         """What goes by itself, for the next epoch."""
@@ -344,7 +344,7 @@ class Pipeline:
         waited = 0.0
         change: GraphChange | None = None
         tries = 0
-        self.graph.let_follow(self._may_follow)
+        self._let_follow()
         while True:
             try:
                 self._require_memory(updates, taken[-1].n_vertices)
