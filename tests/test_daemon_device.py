@@ -488,6 +488,7 @@ def on_device(request: pytest.FixtureRequest) -> tuple[str, ...]:
     return (PROGRAM,)
 
 
+@pytest.mark.sample(1, of="host_rows")
 @pytest.mark.parametrize("host_rows", ["all", "owned"])
 def test_a_program_is_run_once_on_the_device_and_leaves_it(
     on_device: tuple[str, ...], tmp_path: Path, host_rows: str
