@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from graphtide.compute.homes import Homes
 
@@ -21,12 +22,14 @@ class Machine:
         self.on_device = on_device
         self.moves = 0
         self.took = 0.0
+        self.away = 0
 
     def epochs(self, n: int, updates: Callable[[int], int]) -> None:
         for k in range(n):
             size = updates(k)
             seconds = self.seconds(self.on_device, size)
             self.took += seconds
+            self.away += not self.on_device
             if self.homes.leaves("ranks", size, seconds, on_device=self.on_device):
                 self.on_device = not self.on_device
                 self.homes.moved("ranks", MOVE_S)
@@ -61,6 +64,19 @@ def test_trials_where_it_takes_many_times_as_long_cost_little_from_the_first() -
     machine.epochs(10_000, lambda k: 100)
     assert machine.on_device and machine.moves >= 4
     assert machine.took < 1.07 * 10_000 * 0.00015
+
+
+@pytest.mark.parametrize("begun", range(4))
+def test_epochs_that_stall_send_nobody_away(begun: int) -> None:
+    """One in fifty takes many times as long, on either processor."""
+    rng = np.random.default_rng(begun)
+
+    def seconds(on_device: bool, _: int) -> float:
+        return (0.0004 if on_device else 0.0016) * rng.uniform(0.85, 1.3) + 0.006 * (rng.random() < 0.02)
+
+    machine = Machine(seconds)
+    machine.epochs(20_000, lambda k: 10_000)
+    assert machine.on_device and machine.away < 150
 
 
 def test_trials_that_fail_are_made_ever_later() -> None:
