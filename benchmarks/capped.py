@@ -42,6 +42,7 @@ import numpy as np
 from device_graph import Row, clocked, cupy, machine
 from device_remote import PROGRAMS, Stream, Table, Times, streamed, wrong
 
+from graphtide.compute.device.forest_runs import MEMBER
 from graphtide.compute.engine import Engine, ProgramRun
 from graphtide.compute.homes import Homes
 from graphtide.compute.program import Published
@@ -76,8 +77,8 @@ WIDTHS |= {
 WIDTHS |= {"moved": 9, "home": 4, "wrong": 5}
 MEGA = 1e6
 WORK_BYTES = 1 << 30
-START_BYTES = 16
-"""Of a vertex, what a start of components takes for a moment (``compute/device/members.cu``)."""
+START_BYTES = MEMBER.itemsize
+"""Of a vertex, what a start of components takes for a moment."""
 
 
 @dataclass(frozen=True)

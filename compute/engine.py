@@ -153,9 +153,7 @@ class Engine:
     @property
     def reads_host(self) -> bool:
         """Whether a refresh reads the rows of the host; most programs that are on the graph's device do not."""
-        return self._graph.device is None or any(
-            program.reads_host for id, program in self._programs.items() if self._states[id].state == "fresh"
-        )
+        return self._graph.device is None or bool(self._host_readers())
 
     def add(self, program: Program) -> Program:
         """Take a program in; ``start`` it before the next ``refresh``, unless it holds a state of this graph.
@@ -407,14 +405,18 @@ class Engine:
     def _charge_s(self) -> float:
         """What each program on the host has made the last epoch longer by, beside its own time: without those that
         read the host's rows these would have followed. Nothing where one of them cannot leave."""
-        readers = [
+        readers = self._host_readers() if self.spares_host else []
+        if not readers or not all(program.is_movable for program in readers):
+            return 0.0
+        return self._graph.host_apply_s / len(readers)
+
+    def _host_readers(self) -> list[Program]:
+        """Those that are kept up to date and read the host's rows."""
+        return [
             program
             for id, program in self._programs.items()
             if program.reads_host and self._states[id].state == "fresh"
         ]
-        if not self.spares_host or not readers or not all(program.is_movable for program in readers):
-            return 0.0
-        return self._graph.host_apply_s / len(readers)
 
     def _rehoused(self, run: ProgramRun, updates: int, charge_s: float) -> ProgramRun:
         """The run, after which its program moved to the other processor if it takes less time there.

@@ -64,18 +64,18 @@ class Homes:
         kept = self._kept.setdefault(id, _Kept())
         kept.spent_s += seconds
         kept.age += 1
+        if kept.trial:
+            kept.trial_s += seconds
         size = (updates.bit_length() + 1) // 2
         is_cold, kept.is_cold = kept.is_cold, False
         there = kept.times.get((not on_device, size), seconds)
         is_hopeless = kept.trial > 0 and seconds > max(_HOPELESS * there, there + _HURTS_S)
         if is_cold and not is_hopeless:  # the first epoch after a move
-            kept.trial_s += seconds if kept.trial else 0.0
             return False
         before = kept.times.get((on_device, size), seconds)
         kept.times[on_device, size] = before + _SHARE * (min(seconds, _MOST * before) - before)
         kept.recent.append(size)
         if kept.trial:
-            kept.trial_s += seconds
             kept.trial -= 1
             is_hopeless = is_hopeless or _is_lost(kept, on_device)
             kept.trial = 0 if is_hopeless else kept.trial

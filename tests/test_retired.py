@@ -237,13 +237,18 @@ def test_of_a_file_that_was_deleted_too_early_counts_what_the_newest_checkpoint_
     assert source.standing(A, 4) == "covered"
 
 
+def with_files(n: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> SpoolSource:
+    """So many files of one line, three of which are looked at in a turn."""
+    monkeypatch.setattr(spool, "LOOKED_AT", 3)
+    for number in range(n):
+        (folder / f"{number:02}.el").write_bytes(b"1 2\n")
+    return opened(folder)
+
+
 def test_names_far_from_the_last_ones_are_looked_at_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool, "LOOKED_AT", 3)
-    for number in range(40):
-        (tmp_path / f"{number:02}.el").write_bytes(b"1 2\n")
-    source = opened(tmp_path)
+    source = with_files(40, tmp_path, monkeypatch)
     assert [name for name, _ in read(source)] == [f"{number:02}.el" for number in range(40)]
     retire(source)
     assert len(source.position()) == 1
@@ -265,10 +270,7 @@ def test_names_far_from_the_last_ones_are_looked_at_in_turn(
 def test_a_look_costs_no_more_however_many_files_there_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool, "LOOKED_AT", 3)
-    for number in range(100):
-        (tmp_path / f"{number:02}.el").write_bytes(b"1 2\n")
-    source = opened(tmp_path)
+    source = with_files(100, tmp_path, monkeypatch)
     read(source)
     retire(source)
     looked = list[str]()

@@ -52,7 +52,7 @@ class Fetch:
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
-        copied: Values = self._room[: int(column.nbytes)].view(column.dtype).reshape(column.shape)
+        copied = self._room_for(column)
         column.get(stream=self._stream, out=copied)
         return copied
 
@@ -65,7 +65,7 @@ class Fetch:
             RuntimeError: the device, as CuPy says it.
         """
         n, n_piece = len(column), max(1, _PIECE_BYTES * len(column) // max(1, int(column.nbytes)))
-        copied: Values = self._room[: int(column.nbytes)].view(column.dtype).reshape(column.shape)
+        copied = self._room_for(column)
         arrived = []
         for begin in range(0, n, n_piece):
             place = slice(begin, begin + n_piece)
@@ -75,6 +75,10 @@ class Fetch:
         for begin, event in zip(range(0, n, n_piece), arrived, strict=True):
             event.synchronize()
             yield begin, copied[begin : begin + n_piece]
+
+    def _room_for(self, column: DeviceArray) -> Values:
+        room: Values = self._room[: int(column.nbytes)].view(column.dtype).reshape(column.shape)
+        return room
 
     @property
     def memory_bytes(self) -> int:

@@ -12,7 +12,6 @@ In a directed graph (u, v) and (v, u) are two supports of one link: it is cut wh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -23,6 +22,7 @@ from ...gpma.edges import NO_VERTEX, Keys, Vertices, distinct, pack
 from ...gpma.rows import RowView
 from ...gpma.team import Crew
 from ...partition.graph import Graph, GraphChange
+from ..hopeless import Hopeless
 from ..pieces import pieces_of
 from ..program import (
     EVIDENCE,
@@ -52,10 +52,6 @@ from .taken import Told, add_own, depths, differing, take, take_all
 # many never. (Each costs ten times what it costs a start, which goes through memory in order on all threads.)
 _WORK_SHARE = 12
 _WORK_FLOOR = 1 << 14
-# After that, changes with this share of its joins and cuts start over at once; after each of those it takes that
-# much more, since the graph may be another by then.
-_HOPELESS_SHARE = 0.75
-_HOPE = 1.05
 # Trees larger than this are named without sorting their members.
 _SORTED_MAX = 4096
 # Passes over all vertices, in search of one large tree's label, that take as long as sorting all vertices.
@@ -98,9 +94,10 @@ class Components(Program):
         self._n_dead = 0
         self._run = 0
         self._passes = 0
-        # Edges that the last start read, and from how many joins and cuts on a change starts over at once.
+        # Edges that the last start read.
         self._start_edges: int | None = None
-        self._hopeless = math.inf
+        # By joins and cuts.
+        self._hopeless = Hopeless()
         empty = [np.empty(0, np.uint32) for _ in range(7)]
         self._place = empty[0]  # of free handles in their list, where the forest is computed elsewhere
         self._forest = Forest._make([*empty, np.empty(0, np.int64), np.zeros(2, np.int64)])
@@ -143,14 +140,13 @@ class Components(Program):
             return Refresh({})
         counts = self._search.counts
         counts[:] = 0
-        if n_joining + n_links >= self._hopeless:
-            self._hopeless *= _HOPE
+        if self._hopeless.is_one(n_joining + n_links):
             return self._start_over(graph, 0)
         read = graph.n_arcs if self._start_edges is None else self._start_edges
         work_max = max(_WORK_FLOOR, (read + self._n) // _WORK_SHARE)
         steps = self._join(joining, work_max) if n_joining else 0
         if steps > work_max or (n_links and not self._settle(graph, links, work_max - steps)):
-            self._hopeless = _HOPELESS_SHARE * (n_joining + n_links)
+            self._hopeless.gave_up(n_joining + n_links)
             return self._start_over(graph, steps)
         return Refresh(
             self._changed(before),

@@ -19,7 +19,6 @@ form a forest, and after any history the values are those of a fresh start, bit 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -28,6 +27,7 @@ import numpy.typing as npt
 
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices, distinct
 from ...partition.graph import Graph, GraphChange
+from ..hopeless import Hopeless
 from ..moved import former
 from ..pieces import pieces_of
 from ..program import (
@@ -60,12 +60,9 @@ _NONE, _NO_EDGES, _NO_WEIGHTS = np.empty(0, np.uint32), np.empty(0, np.uint64), 
 # (SSWP) and 0.2 (BFS; benchmarks/paths.py --crossover, RMAT scale 18); what was done until then is lost.
 SETTLE_SHARE = {True: 0.6, False: 0.125}
 _SETTLE_FLOOR = 4096
-# Where so many were given up in a row, changes that leave this share of the last one's vertices without support
-# start over at once, from so many on; each of those raises that number, since the graph may be another by then.
+# Where so many were given up in a row, changes about as large start over at once, from so many losses on.
 _HOPELESS_TRIES = 3
-_HOPELESS_SHARE = 0.75
 _HOPELESS_FLOOR = 1024
-_HOPE = 1.05
 # A push of so many vertices at a time is large: it goes in steps, on several threads.
 _LARGE = 8192
 
@@ -113,9 +110,7 @@ class PathProgram(Program):
         )
         self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | LOW  # without a parent
         self._large = _LARGE
-        # How many changes were given up in a row, and from how many losses on one starts over at once.
-        self._given_up = 0
-        self._hopeless = math.inf
+        self._hopeless = Hopeless(_HOPELESS_TRIES, _HOPELESS_FLOOR)
         self._bound = np.empty(0, np.uint32)
         self._source_moved = False
         # A source may be without its word until the next run.
@@ -181,17 +176,14 @@ class PathProgram(Program):
         lost, improving, weights = self._classify(graph, change)
         if not (lost.size or improving.size or sources.size):
             return Refresh({"word": np.arange(before, self._n, dtype=np.uint32)} if self._n > before else {})
-        if lost.size >= self._hopeless:
-            self._hopeless *= _HOPE
+        if self._hopeless.is_one(lost.size):
             return self._start_over(graph, 0)
         n_lost, edges, rounds = self._mend(graph, sources, lost, improving, weights)
         if n_lost < 0:
-            self._given_up += 1
-            if self._given_up >= _HOPELESS_TRIES:
-                self._hopeless = max(_HOPELESS_SHARE * lost.size, _HOPELESS_FLOOR)
+            self._hopeless.gave_up(lost.size)
             return self._start_over(graph, edges)
         if lost.size:
-            self._given_up = 0
+            self._hopeless.went_on()
         written = int(self._log.counted[0])
         self.note_words(self._log.vertices[:written], self._log.old[:written])
         changed = self._changed(before)
