@@ -18,11 +18,11 @@ when it comes. Nor does it matter how many threads there are: what pieces leave 
 *gate*, one word that changes by compare-and-swap: how many helpers may still enter, how many are inside, and
 whether it is closed. Who waits, waits on a semaphore: free threads on the team's, and a caller on its job's, until
 the last helper has left. The caller wakes two helpers and begins; each that enters wakes two more, so that waking
-is no burden to anybody, and stops as soon as nothing is left to do. A kernel shares work several times in a row, and
-to wake a thread takes as long as some of it: so who has just done something *looks* for a moment whether more has
-begun before it waits, and fewer are woken then. That moment is about what a wake costs, and only work that was
-done begins another. Work within shared work is shared in the same way. All of it is compiled code that holds no
-interpreter lock.
+is no burden to anybody, and stops as soon as nothing is left to do. A kernel shares work several times in a row,
+and to wake a thread takes as long as some of it: so who has just done something *looks* for a moment whether more
+has begun before it waits, and fewer are woken then. That moment is about what a wake costs, and only work that
+was done begins another. Work within shared work is shared in the same way. All of it is compiled code that holds
+no interpreter lock.
 """
 
 from __future__ import annotations

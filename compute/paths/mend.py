@@ -634,8 +634,8 @@ def follow(  # type: ignore[no-untyped-def]
     before,
     crew,
 ):
-    """Of a few updates all that ``classify``, ``mend`` and ``changed`` do, by one call: where caches are cold, three
-    calls take as long as the updates.
+    """Of a few updates all that ``classify``, ``mend`` and ``changed`` do, by one call: where caches are cold,
+    three take as long as the updates.
 
     Returns (entries without support, edges that improve, and as ``mend``; how many vertices below ``before`` have
     another word, which ``loss.queue`` names unless there are entries left over).

@@ -112,6 +112,7 @@ class PathProgram(Program):
         )
         self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | LOW  # without a parent
         self._large = _LARGE
+        self._at_once = _AT_ONCE_MAX
         self._hopeless = Hopeless(_HOPELESS_TRIES, _HOPELESS_FLOOR)
         self._bound = np.empty(0, np.uint32)
         self._source_moved = False
@@ -176,7 +177,7 @@ class PathProgram(Program):
         if graph.n_vertices > before or graph.crew.threads > self._loss_threads:
             self._add_vertices(graph)
         sources = self.sources_to_reach(graph, change)
-        if not sources.size and change.n_arcs <= _AT_ONCE_MAX:
+        if not sources.size and change.n_arcs <= self._at_once:
             return self._follow(graph, change, before)
         lost, improving, weights = self._classify(graph, change)
         if not (lost.size or improving.size or sources.size):

@@ -54,8 +54,9 @@ ROOM = 1.5
 # one update to so many edges; larger ones are given back after the batch.
 KEPT_UPDATES_MIN = 1 << 18
 KEPT_EDGES_PER_UPDATE = 12
-# A batch is divided into pieces of at least so many updates, where there are threads for them.
-PIECE_UPDATES = 2048
+# A batch is divided into pieces of so many updates, where there are threads for them, and into smaller ones where
+# there would be too few for all threads.
+PIECE_UPDATES, PIECE_UPDATES_MIN = 2048, 512
 
 
 class PackedMemoryArray:
@@ -155,8 +156,9 @@ class PackedMemoryArray:
         """Apply a batch: all of it, or nothing when an exception is raised (those of ``prepare``)."""
         return self.commit(self.prepare(batch))
 
-    def prepare(self, batch: EdgeBatch) -> Plan:
-        """Everything of ``apply`` that can fail; the contents are only read.
+    def prepare(self, batch: EdgeBatch, crew: Crew | None = None) -> Plan:
+        """Everything of ``apply`` that can fail; the contents are only read. ``crew``: who shares it and the
+        commit; None: the array's own threads.
 
         1. Put the updates in order; the last one of each key wins. Look each one up.
         2. Take all memory that the report, or an array of another size, will need.
@@ -171,7 +173,8 @@ class PackedMemoryArray:
         if len(batch) > MAX_UPDATES:
             raise ValueError(f"a batch has at most {MAX_UPDATES} updates, not {len(batch)}")
         self._n_windows = 0
-        parts, totals = self._look_up(batch) if len(batch) else (None, (0, 0, 0, 0))
+        crew = self._crew if crew is None else crew
+        parts, totals = self._look_up(batch, crew) if len(batch) else (None, (0, 0, 0, 0))
         now = self._contents
         n_edges = now.n_edges + totals[INSERTED] - totals[DELETED]
         layout = now.layout.resized(n_edges)
@@ -179,7 +182,7 @@ class PackedMemoryArray:
         if not at_once and self._migration.should_grow(n_edges):
             layout = layout.grown()
         columns = report_columns(totals, weighted=self.weighted)
-        return Plan(parts, n_edges, layout, at_once, columns, self._other_memory(layout))
+        return Plan(parts, n_edges, layout, at_once, columns, self._other_memory(layout), crew)
 
     def more_bytes(self, plan: Plan | LoadPlan) -> int:
         """How much memory the layout of a plan takes beyond the present one's; negative: it takes less."""
@@ -198,7 +201,7 @@ class PackedMemoryArray:
         3. Fill the report, and let shortened rows begin where they now do.
         4. Let some edges migrate; or begin to grow or to shrink, if it is time.
         """
-        parts, n_edges, layout, at_once, columns, other = plan
+        parts, n_edges, layout, at_once, columns, other, crew = plan
         if parts is None:
             return report(columns, 0, weighted=self.weighted)
         now, work = self._contents, self._work
@@ -220,7 +223,7 @@ class PackedMemoryArray:
             n_updates,
             self._migration.hot_spot.lasts,
             hot_spot.CROWDED_LEAVES,
-            self._crew,
+            crew,
         )
         self._migration.counted(n_updates, written.net_left)
         in_use = self._migration.watch(written.signs, n_updates)
@@ -228,9 +231,7 @@ class PackedMemoryArray:
         if at_once:
             slots_moved = self._spread_all(layout.n_leaves, written.n_waiting, n_edges)
             shortened = work.pending.rows
-            committing.finish(
-                now.slots, now.rows, work.updates, parts, written.lists, shortened, columns, self._crew
-            )
+            committing.finish(now.slots, now.rows, work.updates, parts, written.lists, shortened, columns, crew)
         elif now.migrating and written.n_windows:
             now.view_leaves(now.layout.n_leaves, written.stretch_begin, written.stretch_end)
         now.n_edges = n_edges
@@ -255,9 +256,10 @@ class PackedMemoryArray:
         by ``prepare`` and ``commit``."""
         now, migration, seen = self._contents, self._migration, self._looked_at()
         layout, n_edges, hot = now.layout, now.n_edges, migration.hot_spot.there
-        if seen.layout is layout and not hot and seen.least <= n_edges - n_updates:
-            if n_edges + 2 * n_updates <= seen.most:  # then it will not grow, either
-                return seen.small
+        # With twice as many it would not grow, either.
+        within = seen.least <= n_edges - n_updates and n_edges + 2 * n_updates <= seen.most
+        if within and not hot and seen.layout is layout:
+            return seen.small
         if (
             not layout.edges_min <= n_edges - n_updates
             or not n_edges + n_updates <= layout.edges_max
@@ -282,6 +284,7 @@ class PackedMemoryArray:
         if moved and migrating:
             now.view_leaves(now.layout.n_leaves, stretch_begin, stretch_end)
         now.n_edges += n_more
+        moved = int(moved)
         if n_more >= 0 and not migrating:
             return moved
         return moved + migration.go_on(n_updates, fewer=n_more < 0, in_use=in_use)
@@ -380,14 +383,15 @@ class PackedMemoryArray:
         search.find_slots(self._contents.slots, column(keys, np.uint64), found, self._crew)
         return found
 
-    def _look_up(self, batch: EdgeBatch) -> tuple[Parts, tuple[int, ...]]:
+    def _look_up(self, batch: EdgeBatch, crew: Crew) -> tuple[Parts, tuple[int, ...]]:
         """Order a batch and find where it falls: its parts, and how many updates are INSERTED, ..., ABSENT."""
         work, now = self._reserve(len(batch)), self._contents
         keys, ops = column(batch.keys, np.uint64), column(batch.ops, np.uint8)
         arrived = Arrivals(keys, ops, self._weight_column(batch.weights))
-        n_pieces = 1 if self._crew.threads == 1 else preparing.pieces_of(keys.size, PIECE_UPDATES)
+        least = min(max(keys.size // crew.threads, PIECE_UPDATES_MIN), PIECE_UPDATES)
+        n_pieces = 1 if crew.threads == 1 else preparing.pieces_of(keys.size, least)
         parts, largest, *totals = preparing.look_up(
-            now.slots, arrived, now.n_vertices, n_pieces, work.sort, work.updates, self._crew
+            now.slots, arrived, now.n_vertices, n_pieces, work.sort, work.updates, crew
         )
         if largest >= now.n_vertices:
             raise ValueError(f"the batch names row {largest} of {now.n_vertices}")

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, EdgeBatch, EdgeList
 from ..layout import Layout
+from ..team import Crew
 from .arrays import Pending, ReportColumns, Updates
 from .preparing import Parts
 from .slot_memory import SlotMemory
@@ -28,7 +29,8 @@ class Plan(NamedTuple):
 
     ``parts``: of ``preparing.py``; None: there are no updates.
     ``at_once``: everything is spread over the layout at once; else a larger layout is filled by and by.
-    ``columns``: the report, to be filled; ``other``: the memory to which the array moves, if it must.
+    ``columns``: the report, to be filled; ``other``: the memory to which the array moves, if it must; ``crew``:
+    the threads that share it.
     """
 
     parts: Parts | None
@@ -37,6 +39,7 @@ class Plan(NamedTuple):
     at_once: bool
     columns: ReportColumns
     other: SlotMemory | None
+    crew: Crew
 
 
 class Work(NamedTuple):
