@@ -41,7 +41,6 @@ class PathRun:
         self.sources = sources
         self.program = twin(make("kept", sources), self.graph) if self.on_device else make("kept", sources)
         self.fresh = make("fresh", sources)
-        self.refreshes: list[Refresh] = []
         self.program.bind(self._bound())
         self.program.start(self.graph)
 
@@ -52,7 +51,6 @@ class PathRun:
         before = self.column.copy()
         self.program.bind(self._bound())
         refresh: Refresh = self.program.refresh(self.graph, change)
-        self.refreshes.append(refresh)
         if refresh.started_over:
             assert refresh.changed == {self.name: None}
         else:
@@ -105,7 +103,6 @@ class Invalidated:
     def __init__(self, program: PathProgram, monkeypatch: pytest.MonkeyPatch) -> None:
         self.vertices = np.empty(0, np.uint32)
         mend = program._mend
-        monkeypatch.setattr(program, "_at_once", -1)
 
         def watched(*given: Any) -> tuple[int, int, int]:
             n_lost, edges, rounds = mend(*given)

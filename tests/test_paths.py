@@ -142,28 +142,6 @@ def test_any_history(name: str, history: History, sources: set[int]) -> None:
         run.check_against_oracle()
 
 
-@every_case
-@both_ways
-def test_a_small_change_by_one_call_is_followed_as_any_is(name: str, directed: bool) -> None:
-    """Words, and all that a refresh says, bit for bit."""
-    for seed in range(4):
-        at_once, by_steps = Run(name, directed), Run(name, directed)
-        by_steps.program._at_once = -1
-        history = random_history(seed, directed=directed)
-        for _ in zip(epochs_of(history, at_once), epochs_of(history, by_steps), strict=True):
-            assert at_once.column.tobytes() == by_steps.column.tobytes()
-            one, other = at_once.refreshes[-1], by_steps.refreshes[-1]
-            assert one.changed.keys() == other.changed.keys()
-            for column, vertices in one.changed.items():
-                assert np.array_equal(vertices, other.changed[column])
-            assert (one.iterations, one.edges_read, one.active) == (
-                other.iterations,
-                other.edges_read,
-                other.active,
-            )
-            assert one.started_over == other.started_over
-
-
 @pytest.mark.sample(2)
 @every_case
 @pytest.mark.parametrize("home", ["device"], indirect=True)

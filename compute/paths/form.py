@@ -143,7 +143,6 @@ class Kernels(NamedTuple):
     classify: Kernel
     mend: Kernel
     changed: Kernel
-    follow: Kernel
     search: Kernel | None
     spread: Kernel | None
     audit: Kernel
@@ -177,12 +176,10 @@ def kernels_of(form: Form) -> Kernels:
     }
     for helper in _HELPERS:
         names[helper.__name__] = inlined(helper, names)
-    steps = _mend_steps(names, path_kernels.push_by_value if form.weighted else path_kernels.push_by_level)
     return Kernels(
         _classify_kernel(names),
-        specialise(path_kernels.mend, steps),
+        _mend_kernel(names, path_kernels.push_by_value if form.weighted else path_kernels.push_by_level),
         specialise(path_kernels.changed, names),
-        _follow_kernel(steps),
         None if form.weighted else _search_kernel(names),
         _spread_kernel(names) if form.weighted else None,
         specialise(path_audit.audit_range, names),
@@ -196,21 +193,13 @@ def _classify_kernel(names: Mapping[str, Any]) -> Kernel:
     return specialise(path_kernels.classify, own)
 
 
-def _mend_steps(names: Mapping[str, Any], push: Callable[..., Any]) -> Mapping[str, Any]:
-    return {
-        **names,
+def _mend_kernel(names: Mapping[str, Any], push: Callable[..., Any]) -> Kernel:
+    own = {
         "settle": _settle_kernel(names),
         "relax": step(path_kernels.relax, names),
         "push": step(push, {**names, "push_wide": _wide_kernel(names)}),
     }
-
-
-def _follow_kernel(steps: Mapping[str, Any]) -> Kernel:
-    own = {**steps, "places": inlined(path_kernels.first_places, steps)}
-    own["in_range"] = step(path_kernels.classify_range, own)
-    own["mended"] = inlined(path_kernels.mend, steps)
-    own["list_changed"] = inlined(path_kernels.changed, steps)
-    return specialise(path_kernels.follow, own)
+    return specialise(path_kernels.mend, {**names, **own})
 
 
 def _wide_kernel(names: Mapping[str, Any]) -> Kernel:

@@ -62,8 +62,6 @@ push_wide: Any = None
 places: Any = None
 in_range: Any = None
 in_pieces: Any = None
-mended: Any = None
-list_changed: Any = None
 
 
 class Log(NamedTuple):
@@ -607,75 +605,3 @@ def mend(  # type: ignore[no-untyped-def]
     size = relax(word, log, role, sources, source_word, improving, improving_weights, entries, size)
     left, read, rounds = push(word, log, role, entries, size, out, queue, large, loss, crew)
     return n_lost, left, edges + read, rounds
-
-
-@template
-def follow(  # type: ignore[no-untyped-def]
-    word,
-    log,
-    role,
-    deleted,
-    overwritten,
-    new_weights,
-    inserted,
-    weights,
-    lost,
-    improving,
-    improving_weights,
-    no_sources,
-    source_word,
-    out,
-    in_,
-    loss,
-    entries,
-    queue,
-    large,
-    edges_max,
-    before,
-    crew,
-):
-    """Of a few updates all that ``classify``, ``mend`` and ``changed`` do, by one call: where caches are cold,
-    three take as long as the updates.
-
-    Returns (entries without support, edges that improve, and as ``mend``; how many vertices below ``before`` have
-    another word, which ``loss.queue`` names unless there are entries left over).
-    """
-    none = np.int64(0)
-    whole = max(deleted.size, max(overwritten.size, inserted.size))
-    n_unsafe, n_improving = in_range(
-        word,
-        deleted,
-        overwritten,
-        new_weights,
-        inserted,
-        weights,
-        lost,
-        improving,
-        improving_weights,
-        none,
-        np.int64(whole),
-    )
-    if n_unsafe + n_improving == 0:
-        return none, none, none, none, none, none, none
-    n_lost, left, edges, rounds = mended(
-        word,
-        log,
-        role,
-        no_sources,
-        source_word,
-        lost[:n_unsafe],
-        improving[:n_improving],
-        improving_weights,
-        out,
-        in_,
-        loss,
-        entries,
-        queue,
-        large,
-        edges_max,
-        crew,
-    )
-    n_changed = none
-    if n_lost >= 0 and left == 0:
-        n_changed = list_changed(word, log, before, loss.queue)
-    return n_unsafe, n_improving, n_lost, left, edges, rounds, n_changed

@@ -63,8 +63,6 @@ _SETTLE_FLOOR = 4096
 # Where so many were given up in a row, changes about as large start over at once, from so many losses on.
 _HOPELESS_TRIES = 3
 _HOPELESS_FLOOR = 1024
-# So many changed arcs are followed by one call. No larger than _HOPELESS_FLOOR, which are tried in any case.
-_AT_ONCE_MAX = 1024
 # A push of so many vertices at a time is large: it goes in steps, on several threads.
 _LARGE = 8192
 
@@ -112,7 +110,6 @@ class PathProgram(Program):
         )
         self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | LOW  # without a parent
         self._large = _LARGE
-        self._at_once = _AT_ONCE_MAX
         self._hopeless = Hopeless(_HOPELESS_TRIES, _HOPELESS_FLOOR)
         self._bound = np.empty(0, np.uint32)
         self._source_moved = False
@@ -177,11 +174,9 @@ class PathProgram(Program):
         if graph.n_vertices > before or graph.crew.threads > self._loss_threads:
             self._add_vertices(graph)
         sources = self.sources_to_reach(graph, change)
-        if not sources.size and change.n_arcs <= self._at_once:
-            return self._follow(graph, change, before)
         lost, improving, weights = self._classify(graph, change)
         if not (lost.size or improving.size or sources.size):
-            return self._only_new(before)
+            return Refresh({"word": np.arange(before, self._n, dtype=np.uint32)} if self._n > before else {})
         if self._hopeless.is_one(lost.size):
             return self._start_over(graph, 0)
         n_lost, edges, rounds = self._mend(graph, sources, lost, improving, weights)
@@ -190,67 +185,9 @@ class PathProgram(Program):
             return self._start_over(graph, edges)
         if lost.size:
             self._hopeless.went_on()
-        return self._followed(self._changed(before), edges, rounds)
-
-    def _follow(self, graph: Graph, change: GraphChange, before: int) -> Refresh:
-        """``refresh`` for a few updates, by one call; they are too few for a fresh start at once."""
-        arcs = change.arcs
-        inserted, overwritten, deleted = arcs.inserted, arcs.overwritten, arcs.deleted.keys
-        weighted = self.needs_weights
-        changed_keys = overwritten.keys if weighted else _NO_EDGES
-        n_improving = inserted.keys.size + changed_keys.size
-        n_entries = self._n + n_improving
-        if n_entries > self._entries.size:
-            self._entries = grown(self._entries, n_entries)
-        n_unsafe, n_improving, n_lost, left, edges, rounds, n_changed = self._kernels.follow(
-            self._word,
-            self._log,
-            self._role,
-            deleted,
-            changed_keys,
-            overwritten.weights if weighted else _NO_WEIGHTS,
-            inserted.keys,
-            inserted.weights if weighted else _NO_WEIGHTS,
-            np.empty(deleted.size + changed_keys.size, np.uint64),
-            np.empty(n_improving, np.uint64),
-            np.empty(n_improving, np.float32) if weighted else _NO_WEIGHTS,
-            _NONE,
-            self._source_word,
-            graph.out_rows(),
-            graph.in_rows(),
-            self._loss,
-            self._entries,
-            self._queue,
-            self._large,
-            max(_SETTLE_FLOOR, int(SETTLE_SHARE[weighted] * graph.n_arcs)),
-            before,
-            graph.crew,
-        )
-        if not (n_unsafe or n_improving):
-            return self._only_new(before)
-        if n_lost < 0:
-            self._hopeless.gave_up(n_unsafe)
-            return self._start_over(graph, edges)
-        if n_unsafe:
-            self._hopeless.went_on()
-        if left:
-            more, more_rounds = self._spread(graph, left)
-            changed = self._changed(before)
-            return self._followed(changed, edges + more, more_rounds)
-        changed = self._loss.queue[:n_changed].copy()
-        if self._n > before:
-            changed = np.concatenate([changed, np.arange(before, self._n, dtype=np.uint32)])
-        return self._followed(changed, edges, rounds)
-
-    def _only_new(self, before: int) -> Refresh:
-        """What a change did that changed no word, but for new vertices'."""
-        return Refresh({"word": np.arange(before, self._n, dtype=np.uint32)} if self._n > before else {})
-
-    def _followed(self, changed: Vertices, edges: int, rounds: int) -> Refresh:
-        """What a change did of which the log tells."""
         written = int(self._log.counted[0])
-        if written:
-            self.note_words(self._log.vertices[:written], self._log.old[:written])
+        self.note_words(self._log.vertices[:written], self._log.old[:written])
+        changed = self._changed(before)
         return Refresh(
             {"word": changed} if changed.size else {},
             iterations=rounds,
@@ -309,20 +246,13 @@ class PathProgram(Program):
             max(_SETTLE_FLOOR, int(SETTLE_SHARE[self.needs_weights] * graph.n_arcs)),
             crew,
         )
-        if left:
-            read, rounds = self._spread(graph, left)
+        if left and self._kernels.spread is not None:
+            piles = path_search.new_piles(self._n, crew.threads)
+            read, _pushed, rounds = self._kernels.spread(
+                self._word, self._log, self._role, self._entries[:left], graph.out_rows(), piles, crew
+            )
             edges += read
         return n_lost, edges, rounds
-
-    def _spread(self, graph: Graph, left: int) -> tuple[int, int]:
-        """Push on so many entries in steps, with weights: (edges read, rounds)."""
-        assert self._kernels.spread is not None
-        crew = graph.crew
-        piles = path_search.new_piles(self._n, crew.threads)
-        read, _pushed, rounds = self._kernels.spread(
-            self._word, self._log, self._role, self._entries[:left], graph.out_rows(), piles, crew
-        )
-        return read, rounds
 
     def _changed(self, before: int) -> Vertices:
         """The vertices whose word differs from before the run, the new ones (from ``before`` on) included."""
