@@ -120,9 +120,9 @@ def test_a_batch_is_applied_to_both_orientations_or_to_none(
     real_prepare, real_allocation = pma.PackedMemoryArray.prepare, getattr(pma, allocation)
     failed: list[bool] = []
 
-    def prepare(self: pma.PackedMemoryArray, batch: EdgeBatch) -> Any:
+    def prepare(self: pma.PackedMemoryArray, batch: EdgeBatch, crew: Any = None) -> Any:
         preparing.array = self
-        return real_prepare(self, batch)
+        return real_prepare(self, batch, crew)
 
     def allocate(*arguments: Any, **options: Any) -> Any:
         if preparing.array is victim:
