@@ -24,11 +24,6 @@ SMALL_UPDATES_MAX = 1024
 over takes longer than doing it, and half as much again of the processor."""
 
 
-# With so many threads, which a batch of up to so many updates cannot keep busy in two halves, all of them take one
-# orientation after the other: to hand one over by the interpreter takes longer than a piece.
-_IN_TURN_THREADS_MIN, _IN_TURN_UPDATES_MAX = 8, 1 << 15
-
-
 class HostPlan(NamedTuple):
     """What ``HostSide.prepare`` planned for its arrays, of so many updates each at most."""
 
@@ -46,7 +41,6 @@ class HostSide(Side[PackedMemoryArray]):
         """``in_edges``: whether in-rows are kept, and ``in_weights``: with weights, where there are any.
         ``crew``: the threads of both orientations, which are applied side by side, or of a lone array."""
         self._pair = Pair(min(2 if in_edges else 1, crew.threads), "in-rows")
-        self._all = crew
         if in_edges:
             crew = Crew(max(1, crew.threads // 2), crew.words)
         self.out = PackedMemoryArray(weighted=weighted, crew=crew)
@@ -68,10 +62,8 @@ class HostSide(Side[PackedMemoryArray]):
             return plan
         out_rows, in_rows = self.out, self.in_
         n_updates = max(len(out), len(in_))  # where others own rows, too, one may be long and the other short
-        by_all = self._by_all(n_updates)
-        run = in_turn if by_all or n_updates <= SMALL_UPDATES_MAX else self._pair.run
-        crew = self._all if by_all else None
-        out_plan, in_plan = run(lambda: out_rows.prepare(out, crew), lambda: in_rows.prepare(in_, crew))
+        run = in_turn if n_updates <= SMALL_UPDATES_MAX else self._pair.run
+        out_plan, in_plan = run(lambda: out_rows.prepare(out), lambda: in_rows.prepare(in_))
         self.memory.require(out_rows.more_bytes(out_plan) + in_rows.more_bytes(in_plan))
         return HostPlan(out_plan, in_plan, n_updates)
 
@@ -80,8 +72,7 @@ class HostSide(Side[PackedMemoryArray]):
         in_rows, in_plan = self.in_, plan.in_
         if in_rows is None or in_plan is None:
             return self._commit_out(plan.out)
-        in_line = plan.n_updates <= SMALL_UPDATES_MAX or self._by_all(plan.n_updates)
-        run = in_turn if in_line else self._pair.run
+        run = in_turn if plan.n_updates <= SMALL_UPDATES_MAX else self._pair.run
         report, _ = run(lambda: self._commit_out(plan.out), lambda: in_rows.commit(in_plan))
         return report
 
@@ -182,11 +173,6 @@ class HostSide(Side[PackedMemoryArray]):
         self._pair.close()
         for array in self.arrays:
             array.close()
-
-    def _by_all(self, n_updates: int) -> bool:
-        """Whether all threads take one orientation of so many updates, and then the other."""
-        few, many = SMALL_UPDATES_MAX, _IN_TURN_UPDATES_MAX
-        return self._all.threads >= _IN_TURN_THREADS_MIN and few < n_updates <= many
 
     def _commit_out(self, plan: Plan) -> ChangeReport:
         with self._turnstile.writing():

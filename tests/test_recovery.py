@@ -120,9 +120,9 @@ def test_a_batch_is_applied_to_both_orientations_or_to_none(
     real_prepare, real_allocation = pma.PackedMemoryArray.prepare, getattr(pma, allocation)
     failed: list[bool] = []
 
-    def prepare(self: pma.PackedMemoryArray, batch: EdgeBatch, crew: Any = None) -> Any:
+    def prepare(self: pma.PackedMemoryArray, batch: EdgeBatch) -> Any:
         preparing.array = self
-        return real_prepare(self, batch, crew)
+        return real_prepare(self, batch)
 
     def allocate(*arguments: Any, **options: Any) -> Any:
         if preparing.array is victim:

@@ -54,9 +54,8 @@ ROOM = 1.5
 # one update to so many edges; larger ones are given back after the batch.
 KEPT_UPDATES_MIN = 1 << 18
 KEPT_EDGES_PER_UPDATE = 12
-# A batch is divided into pieces of so many updates, where there are threads for them, and into smaller ones where
-# there would be too few for all threads.
-PIECE_UPDATES, PIECE_UPDATES_MIN = 2048, 512
+# A batch is divided into pieces of at least so many updates, where there are threads for them.
+PIECE_UPDATES = 2048
 
 
 class PackedMemoryArray:
@@ -156,9 +155,8 @@ class PackedMemoryArray:
         """Apply a batch: all of it, or nothing when an exception is raised (those of ``prepare``)."""
         return self.commit(self.prepare(batch))
 
-    def prepare(self, batch: EdgeBatch, crew: Crew | None = None) -> Plan:
-        """Everything of ``apply`` that can fail; the contents are only read. ``crew``: who shares it and the
-        commit; None: the array's own threads.
+    def prepare(self, batch: EdgeBatch) -> Plan:
+        """Everything of ``apply`` that can fail; the contents are only read.
 
         1. Put the updates in order; the last one of each key wins. Look each one up.
         2. Take all memory that the report, or an array of another size, will need.
@@ -173,8 +171,7 @@ class PackedMemoryArray:
         if len(batch) > MAX_UPDATES:
             raise ValueError(f"a batch has at most {MAX_UPDATES} updates, not {len(batch)}")
         self._n_windows = 0
-        crew = self._crew if crew is None else crew
-        parts, totals = self._look_up(batch, crew) if len(batch) else (None, (0, 0, 0, 0))
+        parts, totals = self._look_up(batch) if len(batch) else (None, (0, 0, 0, 0))
         now = self._contents
         n_edges = now.n_edges + totals[INSERTED] - totals[DELETED]
         layout = now.layout.resized(n_edges)
@@ -182,7 +179,7 @@ class PackedMemoryArray:
         if not at_once and self._migration.should_grow(n_edges):
             layout = layout.grown()
         columns = report_columns(totals, weighted=self.weighted)
-        return Plan(parts, n_edges, layout, at_once, columns, self._other_memory(layout), crew)
+        return Plan(parts, n_edges, layout, at_once, columns, self._other_memory(layout))
 
     def more_bytes(self, plan: Plan | LoadPlan) -> int:
         """How much memory the layout of a plan takes beyond the present one's; negative: it takes less."""
@@ -201,7 +198,7 @@ class PackedMemoryArray:
         3. Fill the report, and let shortened rows begin where they now do.
         4. Let some edges migrate; or begin to grow or to shrink, if it is time.
         """
-        parts, n_edges, layout, at_once, columns, other, crew = plan
+        parts, n_edges, layout, at_once, columns, other = plan
         if parts is None:
             return report(columns, 0, weighted=self.weighted)
         now, work = self._contents, self._work
@@ -223,7 +220,7 @@ class PackedMemoryArray:
             n_updates,
             self._migration.hot_spot.lasts,
             hot_spot.CROWDED_LEAVES,
-            crew,
+            self._crew,
         )
         self._migration.counted(n_updates, written.net_left)
         in_use = self._migration.watch(written.signs, n_updates)
@@ -383,15 +380,14 @@ class PackedMemoryArray:
         search.find_slots(self._contents.slots, column(keys, np.uint64), found, self._crew)
         return found
 
-    def _look_up(self, batch: EdgeBatch, crew: Crew) -> tuple[Parts, tuple[int, ...]]:
+    def _look_up(self, batch: EdgeBatch) -> tuple[Parts, tuple[int, ...]]:
         """Order a batch and find where it falls: its parts, and how many updates are INSERTED, ..., ABSENT."""
         work, now = self._reserve(len(batch)), self._contents
         keys, ops = column(batch.keys, np.uint64), column(batch.ops, np.uint8)
         arrived = Arrivals(keys, ops, self._weight_column(batch.weights))
-        least = min(max(keys.size // crew.threads, PIECE_UPDATES_MIN), PIECE_UPDATES)
-        n_pieces = 1 if crew.threads == 1 else preparing.pieces_of(keys.size, least)
+        n_pieces = 1 if self._crew.threads == 1 else preparing.pieces_of(keys.size, PIECE_UPDATES)
         parts, largest, *totals = preparing.look_up(
-            now.slots, arrived, now.n_vertices, n_pieces, work.sort, work.updates, crew
+            now.slots, arrived, now.n_vertices, n_pieces, work.sort, work.updates, self._crew
         )
         if largest >= now.n_vertices:
             raise ValueError(f"the batch names row {largest} of {now.n_vertices}")

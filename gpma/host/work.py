@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, EdgeBatch, EdgeList
 from ..layout import Layout
-from ..team import Crew
 from .arrays import Pending, ReportColumns, Updates
 from .preparing import Parts
 from .slot_memory import SlotMemory
@@ -29,8 +28,7 @@ class Plan(NamedTuple):
 
     ``parts``: of ``preparing.py``; None: there are no updates.
     ``at_once``: everything is spread over the layout at once; else a larger layout is filled by and by.
-    ``columns``: the report, to be filled; ``other``: the memory to which the array moves, if it must; ``crew``:
-    the threads that share it.
+    ``columns``: the report, to be filled; ``other``: the memory to which the array moves, if it must.
     """
 
     parts: Parts | None
@@ -39,7 +37,6 @@ class Plan(NamedTuple):
     at_once: bool
     columns: ReportColumns
     other: SlotMemory | None
-    crew: Crew
 
 
 class Work(NamedTuple):
