@@ -228,7 +228,9 @@ class PackedMemoryArray:
         if at_once:
             slots_moved = self._spread_all(layout.n_leaves, written.n_waiting, n_edges)
             shortened = work.pending.rows
-            committing.finish(now.slots, now.rows, work.updates, parts, written.lists, shortened, columns, crew)
+            committing.finish(
+                now.slots, now.rows, work.updates, parts, written.lists, shortened, columns, self._crew
+            )
         elif now.migrating and written.n_windows:
             now.view_leaves(now.layout.n_leaves, written.stretch_begin, written.stretch_end)
         now.n_edges = n_edges
