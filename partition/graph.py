@@ -7,7 +7,7 @@ graph stores both directions of an edge in one array, so that its out-rows are i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -58,6 +58,10 @@ _AHEAD_EDGES = 1 << 14
 
 class NoMemory(MemoryError):
     """A change found no memory, and the graph is as before: it may be tried again."""
+
+
+def _nobody_reads() -> None:
+    pass
 
 
 class Graph:
@@ -369,7 +373,14 @@ class Graph:
         that a device, where there is one, reads by itself. Good until the next call, or an ``apply`` of others."""
         return self._rows.columns(n, weighted=weighted)
 
-    def apply(self, batch: EdgeBatch, n_vertices: int, vertex_ops: VertexOps | None = None) -> GraphChange:
+    def apply(
+        self,
+        batch: EdgeBatch,
+        n_vertices: int,
+        vertex_ops: VertexOps | None = None,
+        *,
+        before_writing: Callable[[], None] = _nobody_reads,
+    ) -> GraphChange:
         """Apply updates between dense vertices 0 .. n_vertices - 1, in order; the last one of a pair wins.
 
         ``vertex_ops`` stand among the edge updates. Deleting a vertex deletes all its edges; it exists again
@@ -378,6 +389,9 @@ class Graph:
         All of it or nothing: every array takes its memory before the first one is written. The cost is
         proportional to the batch and the degrees of the deleted vertices; only in a directed graph without
         in-rows, their in-edges are found by one pass over all edges.
+
+        ``before_writing`` is called before anything is written that other threads might be reading: until it has
+        returned, they may read what there was before.
 
         Raises:
             NoMemory: the graph is as before.
@@ -392,8 +406,11 @@ class Graph:
         if n_updates > MAX_UPDATES:
             raise ValueError(f"a batch comes to at most {MAX_UPDATES} updates of rows, not {n_updates}")
         before = self.n_vertices
+        if self._rows.device is not None:  # which new vertices are marked on, and the host may have to catch up
+            before_writing()
         with self._room_for(n_vertices):
             if vertex_ops is None and 0 < n_updates <= SMALL_UPDATES_MAX:
+                before_writing()
                 change = self._apply_small(batch, n_updates, n_vertices)
                 if change is not None:
                     return change
@@ -403,7 +420,7 @@ class Graph:
             lives = self.existence.plan(batch, vertex_ops, before, self._rows.crew)
             if lives is not None:
                 batch = self._without(lives, batch)
-            report = self._rows.apply(batch, before, told=bool(self._copies))
+            report = self._rows.apply(batch, before, before_writing, told=bool(self._copies))
         self.n_vertices = n_vertices
         if lives is not None:
             self.existence.commit(lives)

@@ -76,7 +76,9 @@ class WholeRows(GraphRows):
         columns = self._on_device(lambda device: device.columns(n, weighted=weighted))
         return EdgeBatch.empty(n, weighted=weighted) if columns is None else columns
 
-    def apply(self, batch: EdgeBatch, n_before: int, *, told: bool = False) -> Report:
+    def apply(
+        self, batch: EdgeBatch, n_before: int, before_writing: Callable[[], None], *, told: bool = False
+    ) -> Report:
         self.host_apply_s = 0.0
         if self._follows(len(batch)):
             ahead = self._apply_ahead(batch, told=told)
@@ -86,6 +88,7 @@ class WholeRows(GraphRows):
         begun = time.perf_counter()
         plan = self.host.prepare(*of_rows(batch, self.shape, self.crew)) if len(batch) else None
         prepared_s = time.perf_counter() - begun
+        before_writing()
         on_device = self._begin_on_device(lambda: batch)
         begun = time.perf_counter()
         report = no_change(self.shape.weighted) if plan is None else self.host.commit(plan)
