@@ -30,7 +30,7 @@ from ..gpma.edges import (
 from ..gpma.host.snapshot import EdgeCopy
 from ..gpma.host.transposing import transposed
 from ..gpma.memory import Memory
-from ..gpma.rows import RowView
+from ..gpma.rows import RowView, copy_row, copy_short_row
 from ..gpma.team import Crew, Team
 from . import routing, scanning, turning
 from .behind import Lag as Lag
@@ -643,7 +643,8 @@ def warm_up() -> None:
         ops = VertexOps(np.ones(1, np.uint32), np.full(1, Op.DELETE_VERTEX, np.uint8), np.zeros(1, np.int64))
         graph.apply(EdgeBatch.of([], []), 100, ops)
         graph.apply(EdgeBatch.of([0], [1]), 100)
-        graph.neighbors(0, "out", 0, 1)
+        for copy in (copy_row, copy_short_row):
+            copy(graph.out_rows(), 0, 0, np.empty(1, np.uint32), np.empty(0, np.float32))
         for weights in (True, False):
             transposed(EdgeList(np.ones(1, np.uint64), np.ones(1, np.float32)), weighted=weights, crew=graph.crew)
         for module in (scanning, turning, routing):

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, Vertices, Weights, pack
 from ..gpma.host.small import Totals
-from ..gpma.rows import RowView, copy_row
+from ..gpma.rows import RowView, copy_row, copy_short_row
 from ..gpma.team import Crew
 from .behind import SECONDS_MAX, Behind, Lag, Take
 from .changes import Report, no_change
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from .device_side import DeviceSide, DeviceSidePlan
 
 T = TypeVar("T")
+
+SHORT_ROW = 1 << 12
+"""A row of so many edges is gone through in microseconds."""
 
 # The host is behind by so many updates at most, or by one to so many edges.
 WAITING_MIN, EDGES_PER_WAITING = 1 << 20, 8
@@ -259,9 +262,11 @@ class WholeRows(GraphRows):
     ) -> tuple[Vertices, Weights | None]:
         rows = self.view(direction)
         weighted = self.host.array(direction).weighted
-        neighbors = np.empty(min(limit, int(rows.degrees[vertex])), np.uint32)
+        degree = int(rows.degrees[vertex])
+        neighbors = np.empty(min(limit, degree), np.uint32)
         weights = np.empty(neighbors.size if weighted else 0, np.float32)
-        copied = copy_row(rows, vertex, first, neighbors, weights)
+        copy = copy_short_row if degree <= SHORT_ROW else copy_row
+        copied = copy(rows, vertex, first, neighbors, weights)
         return neighbors[:copied], weights[:copied] if weighted else None
 
     def degrees(self, direction: Direction) -> npt.NDArray[np.uint32]:

@@ -46,7 +46,7 @@ from .histograms import Scale
 from .largest import Largest
 from .results import ProgramResults, Snapshot
 from .scopes import Chosen, Everyone, Look, Scope, check_told
-from .serving import ALL_VERTICES, VERTICES_INLINE_MAX, Reply, Serving
+from .serving import ALL_VERTICES, SCANNED_INLINE_MAX, VERTICES_INLINE_MAX, Reply, Serving
 from .values import no_order, staleness, top_k, values_of, vertices_named, wire_ids
 
 if TYPE_CHECKING:
@@ -458,7 +458,7 @@ async def top(serving: Serving, params: Params) -> Reply:
     among = params.vertices_or_all("vertices", serving)
     params.end()
     await params.covered(serving)
-    _program(serving.snapshot(), id)
+    n_values = _program(serving.snapshot(), id).published.n_vertices
     if among is not None:
         return await _top_among(serving, params, id, among, k, descending=order == "desc")
 
@@ -469,7 +469,8 @@ async def top(serving: Serving, params: Params) -> Reply:
         answer = {"ids": ids, "values": pack_column(read.values[chosen]), **staleness(snapshot.programs[id])}
         return Reply(serving.stamp(snapshot), answer)
 
-    return await serving.cached(params.asker, ("top", id, k, order), compute)
+    is_long = n_values > SCANNED_INLINE_MAX
+    return await serving.cached(params.asker, ("top", id, k, order), compute, in_thread=is_long)
 
 
 async def _top_among(
