@@ -279,5 +279,7 @@ def test_answers_to_what_came_together_go_together_unless_they_take_long(
     process: Any = Calls()
     with process.asking:
         process.asking.sendall(b"".join(msgpack.packb([0, msgid, "degree", [{}]]) for msgid in (1, 2, 3)))
-    link._answer(process)
+    answering = threading.Thread(target=link._answer, args=(process,))  # which takes short turns from then on
+    answering.start()
+    answering.join()
     assert process.written == writes
