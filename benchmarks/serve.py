@@ -346,7 +346,7 @@ def hostiles(daemon: Fed, ids: np.ndarray, arguments: argparse.Namespace) -> lis
     doors = hostile.Doors(daemon.address, f"unix:{daemon.folder}/http")
     engine, seconds = psutil.Process(daemon.pid), arguments.seconds / arguments.turns
     rows = []
-    for kind in hostile.KINDS:
+    for kind in arguments.kinds.split(","):
         turns: dict[str, list[dict[str, float]]] = {"none": [], kind: []}
         for turn in range(arguments.turns):
             for name in (list(turns), [*reversed(turns)])[turn % 2]:
@@ -536,6 +536,7 @@ def main() -> None:
     parser.add_argument("--subscriber-rate", type=float, default=100_000.0, help="updates a second meanwhile")
     parser.add_argument("--scrape-pause", type=float, default=0.05, help="seconds between two")
     parser.add_argument("--hostile", type=int, default=100, help="subscribers who read all, or never")
+    parser.add_argument("--kinds", default=",".join(hostile.KINDS), help="of subscribers, for hostile")
     parser.add_argument(
         "--turns", type=int, default=3, help="of results out (each with a daemon of its own) and of hostile"
     )
