@@ -27,7 +27,7 @@ def lossy(work: Callable[..., Any], number: int, *, after: bool) -> Callable[...
         is_lost = next(count) == number
         if is_lost and not after:
             raise RowsLost("the card fell out")
-        done = work(self, *args)
+        done = work(self, *args, **named)
         if is_lost:
             raise RowsLost("the card fell out")
         return done

@@ -462,14 +462,15 @@ async def top(serving: Serving, params: Params) -> Reply:
     if among is not None:
         return await _top_among(serving, params, id, among, k, descending=order == "desc")
 
+    is_long = n_values > SCANNED_INLINE_MAX
+
     def compute() -> Reply:
-        snapshot, read, _ = _all_values(serving, id)
+        snapshot, read, _ = _all_values(serving, id, copied_first=is_long)
         chosen = top_k(read, k, descending=order == "desc")
         ids = wire_ids(serving.external(chosen))
         answer = {"ids": ids, "values": pack_column(read.values[chosen]), **staleness(snapshot.programs[id])}
         return Reply(serving.stamp(snapshot), answer)
 
-    is_long = n_values > SCANNED_INLINE_MAX
     return await serving.cached(params.asker, ("top", id, k, order), compute, in_thread=is_long)
 
 
@@ -527,24 +528,31 @@ async def histogram(serving: Serving, params: Params) -> Reply:
     return await serving.cached(params.asker, ("histogram", id, bins, scale), compute)
 
 
-def _all_values(serving: Serving, id: str) -> tuple[Snapshot, Answer, int]:
+def _all_values(serving: Serving, id: str, *, copied_first: bool = True) -> tuple[Snapshot, Answer, int]:
     """The values of all dense ids of one epoch, null where there is no vertex; and how many vertices there are.
+
+    ``copied_first``: epochs may go on while values are read; else it is over before the next but one.
 
     Raises:
         NotSupported: the values are vertices.
     """
 
-    def copied(snapshot: Snapshot) -> tuple[Snapshot, Published, npt.NDArray[np.int64], int]:
-        alive = snapshot.n_vertices if snapshot.alive is None else int(np.count_nonzero(snapshot.alive))
-        return snapshot, _copied(_program(snapshot, id)), _dead(snapshot, id), alive
+    def read(snapshot: Snapshot, published: Published) -> Answer:
+        kind = serving.program_class(snapshot.programs[id].kind)
+        answer = kind.read(published, np.arange(published.n_vertices, dtype=np.uint32))
+        if answer.vertex_valued:
+            raise no_order(kind.kind)
+        return answer
 
-    snapshot, published, dead, alive = serving.read(copied)
-    result = snapshot.programs[id]
-    read = serving.program_class(result.kind).read(published, np.arange(published.n_vertices, dtype=np.uint32))
-    if read.vertex_valued:
-        raise no_order(result.kind)
-    read.null[dead] = True
-    return snapshot, read, alive
+    def look(snapshot: Snapshot) -> tuple[Snapshot, Published | Answer, npt.NDArray[np.int64], int]:
+        result = _program(snapshot, id)
+        found = _copied(result) if copied_first else read(snapshot, result.published)
+        return snapshot, found, _dead(snapshot, id), snapshot.n_alive
+
+    snapshot, found, dead, alive = serving.read(look)
+    answer = read(snapshot, found) if isinstance(found, Published) else found
+    answer.null[dead] = True
+    return snapshot, answer, alive
 
 
 def _copied(result: ProgramResults) -> Published:
@@ -559,10 +567,10 @@ def _dead(snapshot: Snapshot, id: str) -> npt.NDArray[np.int64]:
     """The dense ids of a program's vertices that were deleted, others' by now perhaps, copied."""
     result = snapshot.programs[id]
     n = result.published.n_vertices
-    alive = result.knows(np.arange(n, dtype=np.uint32))
-    if snapshot.alive is not None:
-        alive &= snapshot.alive[:n]
-    return np.flatnonzero(~alive)
+    dead = np.zeros(n, bool) if snapshot.alive is None else ~snapshot.alive[:n]
+    if result.gone is not None:
+        dead |= result.gone[:n]
+    return np.flatnonzero(dead)
 
 
 @method("path")
