@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import re
 import sys
 import threading
 from collections import Counter
@@ -14,9 +12,7 @@ import pytest
 from running import Daemon
 from waiting import until
 
-from graphtide.daemon.priority import NICEST, SLICE_NS, give_way, take_short_turns
-
-HAS_SLICES = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2]) >= (6, 12)
+from graphtide.daemon.priority import NICEST, give_way
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads have a niceness of their own on Linux")
 
@@ -59,42 +55,6 @@ def test_others_are_made_to_give_way_also_if_they_have_ended() -> None:
     waiting.join()
 
 
-def slice_ns(pid: int, task: int) -> int | None:
-    """How long a thread's turns are to be; None: this system does not say."""
-    try:
-        told = Path(f"/proc/{pid}/task/{task}/sched").read_text()
-    except OSError:
-        return None
-    found = re.search(r"^se\.slice\s*:\s*(\d+)$", told, re.MULTILINE)
-    return None if found is None else int(found[1])
-
-
-def test_a_thread_takes_short_turns_and_is_as_nice_as_before() -> None:
-    seen: list[tuple[int, int | None]] = []
-
-    def look() -> None:
-        task = threading.get_native_id()
-        seen.append((niceness(os.getpid())[task], slice_ns(os.getpid(), task)))
-
-    def work() -> None:
-        give_way(4)
-        look()
-        take_short_turns()
-        look()
-        child = threading.Thread(target=lambda: (give_way(5), look()))
-        child.start()
-        child.join()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert [nice for nice, _ in seen] == [4, 4, 5]
-    usual, short, again = (ns for _, ns in seen)
-    if not HAS_SLICES or short is None:
-        pytest.skip("this system divides cores by other rules, or does not tell")
-    assert short == SLICE_NS != usual == again
-
-
 @pytest.mark.parametrize("nice", [5, 0])
 def test_a_daemon_s_threads_that_ingest_and_compute_give_way_to_answers(tmp_path: Path, nice: int) -> None:
     results = {"kind": "spool", "path": tmp_path / "results"}
@@ -105,10 +65,7 @@ def test_a_daemon_s_threads_that_ingest_and_compute_give_way_to_answers(tmp_path
         # Ingest, the engine, who writes results, and the two that help with kernels.
         giving = until(lambda: found if (found := Counter(niceness(pid).values()))[nice] >= 5 else None)
         assert {*giving} == {0, nice} and niceness(pid)[pid] == 0
-        server = daemon.query_server().pid
-        assert {*niceness(server).values()} == {0}
-        if HAS_SLICES and slice_ns(server, server) is not None:
-            assert slice_ns(server, server) == SLICE_NS != slice_ns(pid, pid)
+        assert {*niceness(daemon.query_server().pid).values()} == {0}
         with daemon.client() as client:
             client.compute("components", vertices=[1])  # by a thread of its own, and what that begins
             if nice:

@@ -342,7 +342,5 @@ def test_answers_to_what_came_together_go_together_unless_they_take_long(
     process: Any = Calls()
     with process.asking:
         process.asking.sendall(b"".join(msgpack.packb([0, msgid, "degree", [{}]]) for msgid in (1, 2, 3)))
-    answering = threading.Thread(target=link._answer, args=(process,))  # which takes short turns from then on
-    answering.start()
-    answering.join()
+    link._answer(process)
     assert process.written == writes

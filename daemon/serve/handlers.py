@@ -46,7 +46,7 @@ from .histograms import Scale
 from .largest import Largest
 from .results import ProgramResults, Snapshot
 from .scopes import Chosen, Everyone, Look, Scope, check_told
-from .serving import ALL_VERTICES, SCANNED_INLINE_MAX, VERTICES_INLINE_MAX, Reply, Serving
+from .serving import ALL_VERTICES, VERTICES_INLINE_MAX, Reply, Serving
 from .values import no_order, staleness, top_k, values_of, vertices_named, wire_ids
 
 if TYPE_CHECKING:
@@ -458,20 +458,18 @@ async def top(serving: Serving, params: Params) -> Reply:
     among = params.vertices_or_all("vertices", serving)
     params.end()
     await params.covered(serving)
-    n_values = _program(serving.snapshot(), id).published.n_vertices
+    _program(serving.snapshot(), id)
     if among is not None:
         return await _top_among(serving, params, id, among, k, descending=order == "desc")
 
-    is_long = n_values > SCANNED_INLINE_MAX
-
     def compute() -> Reply:
-        snapshot, read, _ = _all_values(serving, id, copied_first=is_long)
+        snapshot, read, _ = _all_values(serving, id)
         chosen = top_k(read, k, descending=order == "desc")
         ids = wire_ids(serving.external(chosen))
         answer = {"ids": ids, "values": pack_column(read.values[chosen]), **staleness(snapshot.programs[id])}
         return Reply(serving.stamp(snapshot), answer)
 
-    return await serving.cached(params.asker, ("top", id, k, order), compute, in_thread=is_long)
+    return await serving.cached(params.asker, ("top", id, k, order), compute)
 
 
 async def _top_among(
@@ -528,31 +526,23 @@ async def histogram(serving: Serving, params: Params) -> Reply:
     return await serving.cached(params.asker, ("histogram", id, bins, scale), compute)
 
 
-def _all_values(serving: Serving, id: str, *, copied_first: bool = True) -> tuple[Snapshot, Answer, int]:
+def _all_values(serving: Serving, id: str) -> tuple[Snapshot, Answer, int]:
     """The values of all dense ids of one epoch, null where there is no vertex; and how many vertices there are.
-
-    ``copied_first``: epochs may go on while values are read; else it is over before the next but one.
 
     Raises:
         NotSupported: the values are vertices.
     """
 
-    def read(snapshot: Snapshot, published: Published) -> Answer:
-        kind = serving.program_class(snapshot.programs[id].kind)
-        answer = kind.read(published, np.arange(published.n_vertices, dtype=np.uint32))
-        if answer.vertex_valued:
-            raise no_order(kind.kind)
-        return answer
+    def copied(snapshot: Snapshot) -> tuple[Snapshot, Published, npt.NDArray[np.int64], int]:
+        return snapshot, _copied(_program(snapshot, id)), _dead(snapshot, id), snapshot.n_alive
 
-    def look(snapshot: Snapshot) -> tuple[Snapshot, Published | Answer, npt.NDArray[np.int64], int]:
-        result = _program(snapshot, id)
-        found = _copied(result) if copied_first else read(snapshot, result.published)
-        return snapshot, found, _dead(snapshot, id), snapshot.n_alive
-
-    snapshot, found, dead, alive = serving.read(look)
-    answer = read(snapshot, found) if isinstance(found, Published) else found
-    answer.null[dead] = True
-    return snapshot, answer, alive
+    snapshot, published, dead, alive = serving.read(copied)
+    result = snapshot.programs[id]
+    read = serving.program_class(result.kind).read(published, np.arange(published.n_vertices, dtype=np.uint32))
+    if read.vertex_valued:
+        raise no_order(result.kind)
+    read.null[dead] = True
+    return snapshot, read, alive
 
 
 def _copied(result: ProgramResults) -> Published:

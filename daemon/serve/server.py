@@ -35,7 +35,6 @@ from ...gpma.index.ids import IdColumn, StringColumn
 from ...gpma.index.vertex_index import VertexIndex, VertexIndexReader
 from ...gpma.kernel_cache import Missing, only_from_cache
 from ..errors import GraphtideError
-from ..priority import take_short_turns
 from . import shared_memory
 from .admission import Guest, origin_of
 from .channel import Channel
@@ -198,7 +197,6 @@ def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[P
     listeners = [socket.socket(fileno=fd) for fd in fds]
     doors = [Door.of(one, kind, settings) for one, kind in zip(listeners, settings["doors"], strict=True)]
     sys.setswitchinterval(SWITCH_SECONDS)
-    take_short_turns()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

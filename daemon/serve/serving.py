@@ -53,9 +53,6 @@ CACHED_ANSWERS_MAX = 64
 TICK_SECONDS = 1.0
 VERTICES_INLINE_MAX = 1024
 """So many vertices are looked up and read on the event loop; more go to a thread."""
-SCANNED_INLINE_MAX = 1 << 17
-"""The values of so many vertices are gone through on the event loop, in less than a millisecond; a thread, which
-wants the interpreter back after each step, takes several."""
 BYTES_PER_VERTEX = {"int": 64, "string": 256}
 """Of an answer in the making: dense ids, values, and their copies on the way to the socket."""
 ALL_VERTICES = int(NO_VERTEX)
@@ -520,16 +517,14 @@ class Serving:
             log.info("a client that does not read is disconnected: %d bytes wait", slowest.unread_bytes)
             slowest.abort()
 
-    async def cached(
-        self, asker: Asker, key: Any, compute: Callable[[], Reply], *, in_thread: bool = True
-    ) -> Reply:
-        """``compute()``, in a thread unless it is short, once per epoch and key, however many ask."""
+    async def cached(self, asker: Asker, key: Any, compute: Callable[[], Reply]) -> Reply:
+        """``compute()`` in a thread, once per epoch and key, however many ask."""
         epoch = self.snapshot().epoch
         known = self._cache.get(key)
         if known is None or known.epoch != epoch:
             if len(self._cache) >= CACHED_ANSWERS_MAX:
                 self._cache.clear()
-            future = asyncio.ensure_future(self._compute(asker, compute, in_thread=in_thread))
+            future = asyncio.ensure_future(self._compute(asker, compute))
             self._computing.add(future)
             future.add_done_callback(self._computed)
             known = self._cache[key] = _Cached(epoch, future)
@@ -544,10 +539,8 @@ class Serving:
                     del self._cache[key]
             raise
 
-    async def _compute(self, asker: Asker, compute: Callable[[], Reply], *, in_thread: bool) -> Reply:
+    async def _compute(self, asker: Asker, compute: Callable[[], Reply]) -> Reply:
         """Whoever asked first lends the turn; others may wait when they have gone."""
-        if not in_thread:
-            return compute()
         async with self._threads.turn(asker.connection):
             return await self._loop.run_in_executor(self._pool, compute)
 

@@ -49,7 +49,6 @@ from ..client.wire import (
 )
 from ..config.settings import LimitsConfig
 from ..errors import ConfigError, GraphtideError, NotSupported, RequestError, Unavailable
-from ..priority import take_short_turns
 from ..records.asked import Asked
 from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
@@ -665,7 +664,6 @@ class ServerLink:
         programs, has a thread of its own, for they take a while. Answers to what came together go together, unless
         they take long: with each of them the interpreter is let go, and others have it for a while.
         """
-        take_short_turns()
         unpacker = msgpack.Unpacker(max_buffer_size=2**31 - 1)
         given_up: dict[int, threading.Event] = {}
         held = Held()
