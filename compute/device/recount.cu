@@ -11,10 +11,18 @@
 //
 // After few updates the first block does 1 to 3 for all (alone.cuh).
 //
-// Where that comes to too many edges, all vertices of the levels that are left are seeds instead, each is added up along
-// its in-row, and nobody tells of a difference. From scratch that is so from the first level on.
+// Where that comes to too many edges, all vertices of the levels that are left are counted anew, and from scratch those of
+// all levels. Between two levels paths are added along the out-rows of the upper one, or along the in-rows of the lower
+// one: of whichever has fewer vertices. What they come to is written when all have been added up.
+//
+// MARKS: when each part ended is told at the end of the list of changes, which is not used then
+// (benchmarks/device_counts.py).
 #include "alone.cuh"
 #include "fixed.cuh"
+
+#ifndef MARKS
+#define MARKS 0
+#endif
 
 constexpr u32 NO_LEVEL = 0xffffffffu;
 constexpr double LIMIT = 9007199254740992.0;  // 2^53: there counts stop
@@ -118,19 +126,36 @@ struct Found {
 
 enum CountPhase : u32 { MOVED, HEADS, ORDER, RECOUNT };
 
+// What may be marked; the benchmark has the names.
+enum CountMark : u32 { BEGUN, SEEDED, LEFT, ORDERED, ASKED_ROWS, RECEIVED, COUNTED, TOLD_ON, ADDED, WRITTEN };
+
+// Levels of which a block counts its vertices by itself, before it adds them to those of all.
+constexpr u32 OWN_LEVELS = 64;
+// Vertices that a thread has under way at a time in passes over all.
+constexpr u32 LEVELS_AHEAD = 4;
+
 struct Counting : Run<CountJob> {
     const Alone<CountHanded> alone;
     // What all threads agree about.
     u64 edges = 0, counted = 0;
     u32 rounds = 0, turn = 0;
     u32 level = 0;
-    bool is_anew = false;
     // Of this thread.
     u64 saturated[1] = {};
+    u32 n_marks = 0;
 
     __device__ __forceinline__ Counting(const State& out, const State& in, const CountJob& job, const Place& place)
         : Run(out, in, job, place), alone{place, &job.counters->handed, &job.counters->barrier}
     {
+    }
+
+    // Says when, in nanoseconds, the first thread is here.
+    __device__ __forceinline__ void mark_time(CountMark what)
+    {
+        if (!MARKS || place.thread || n_marks >= job.changes_room) return;
+        const u32 at = job.changes_room - ++n_marks;
+        job.changed[at] = what;
+        reinterpret_cast<u64*>(job.changes)[at] = nanoseconds();
     }
 
     __device__ __forceinline__ u32 level_now(u32 v) const { return u32(load_cached(job.words + v) >> 32); }
@@ -163,6 +188,7 @@ struct Counting : Run<CountJob> {
     __device__ __forceinline__ void run()
     {
         u32 phase = MOVED;
+        mark_time(BEGUN);
         if (!job.begins && place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_touched <= ALONE_UPDATES) {
             const CountHanded from = alone.begin(place, {MOVED, 0, 0});
             phase = from.phase;
@@ -189,23 +215,20 @@ struct Counting : Run<CountJob> {
             work(u32(first) + place.lane, first + place.lane < n);
     }
 
-    // Vertices of two lists; without a first one all that are on the level ``from``, below it or on none.
+    // Vertices of two lists.
     struct Chosen {
         const u32* first;
         u32 n_first;
         const u32* second;
         u32 n_second;
-        u32 from;
     };
 
     // Calls work(is_there, vertex) for each, by whole warps.
     template <class Work> __device__ __forceinline__ void for_chosen(const Chosen& chosen, Work work)
     {
         for_each(chosen.n_first + chosen.n_second, [&](u32 k, bool is_there) {
-            u32 v = k;
-            if (!is_there) v = 0;
-            else if (!chosen.first) is_there = level_now(v) >= chosen.from;
-            else v = load_cached(k < chosen.n_first ? chosen.first + k : chosen.second + (k - chosen.n_first));
+            u32 v = 0;
+            if (is_there) v = load_cached(k < chosen.n_first ? chosen.first + k : chosen.second + (k - chosen.n_first));
             work(is_there, v);
         });
     }
@@ -234,6 +257,7 @@ struct Counting : Run<CountJob> {
         if (phase == MOVED) {
             seed_moved();
             barrier();
+            mark_time(SEEDED);
             edges += load_counts(telling().counts).edges;
         }
         if (phase <= HEADS) {
@@ -244,12 +268,14 @@ struct Counting : Run<CountJob> {
             if (!is_empty(leaving)) tell_successors(job.seeds, &job.counters->seeds, leaving);
             turn++;
             barrier();
+            mark_time(LEFT);
         }
         if (phase <= ORDER) {
             const u32 n = load_cached(&job.counters->seeds);
             if (!n) return;
             if (n > ALONE_UPDATES) share(ORDER);
-            put_in_order({job.seeds, n, nullptr, 0, 0});
+            put_in_order({job.seeds, n, nullptr, 0});
+            mark_time(ORDERED);
         }
         share(RECOUNT);
         const u32 from = recount();
@@ -357,7 +383,6 @@ struct Counting : Run<CountJob> {
     // Puts seeds in order by level; those that are on none have no paths.
     __device__ __forceinline__ void put_in_order(const Chosen& seeds)
     {
-        CountCounters* const counters = job.counters;
         u32 least = NO_LEVEL, most = 0;
         for_chosen(seeds, [&](bool is_there, u32 v) {
             const u32 at = is_there ? level_now(v) : NO_LEVEL;
@@ -369,17 +394,8 @@ struct Counting : Run<CountJob> {
             advance_end(at);
             log_changed(changes, v);
         });
-        least = __reduce_min_sync(ALL_LANES, least);
-        most = __reduce_max_sync(ALL_LANES, most);
-        if (place.lane == 0 && least != NO_LEVEL) {
-            atomicMax(&counters->above, ~least);
-            atomicMax(&counters->most, most);
-        }
-        barrier();
-        least = ~load_cached(&counters->above);
-        most = load_cached(&counters->most);
-        if (place.is_in_first_block() && least != NO_LEVEL) add_up_ends(least, most);
-        barrier();
+        tell_levels(least, most);
+        add_up_ends();
         for_chosen(seeds, [&](bool is_there, u32 v) {
             const u32 at = is_there ? level_now(v) : NO_LEVEL;
             const u32 to = advance_end(at);
@@ -389,13 +405,36 @@ struct Counting : Run<CountJob> {
         barrier();
     }
 
-    // Moves the end of a lane's level by one; where it was. Lanes of one level do it at once: levels are few.
-    __device__ __forceinline__ u32 advance_end(u32 at)
+    // The least and the highest level of the warp's seeds.
+    __device__ __forceinline__ void tell_levels(u32 least, u32 most)
+    {
+        least = __reduce_min_sync(ALL_LANES, least);
+        most = __reduce_max_sync(ALL_LANES, most);
+        if (place.lane || least == NO_LEVEL) return;
+        atomicMax(&job.counters->above, ~least);
+        atomicMax(&job.counters->most, most);
+    }
+
+    __device__ __forceinline__ u32 advance_end(u32 at) { return advance_end(at, nullptr, job.ends); }
+
+    // Moves the end of a lane's level by one; where it was. Lanes of one level do it at once: levels are few. ``own``: the
+    // ends of the first OWN_LEVELS, of this block.
+    __device__ __forceinline__ static u32 advance_end(u32 at, u32* own, u32* ends)
     {
         const u32 peers = __match_any_sync(ALL_LANES, at), first = __ffs(peers) - 1;
         u32 before = 0;
-        if (at != NO_LEVEL && place.lane == first) before = atomicAdd(job.ends + at, u32(__popc(peers)));
+        if (at != NO_LEVEL && lane_number() == first)
+            before = atomicAdd(own && at < OWN_LEVELS ? own + at : ends + at, u32(__popc(peers)));
         return __shfl_sync(ALL_LANES, before, first) + __popc(peers & lanes_before());
+    }
+
+    // When all have counted.
+    __device__ __forceinline__ void add_up_ends()
+    {
+        barrier();
+        const u32 least = ~load_cached(&job.counters->above), most = load_cached(&job.counters->most);
+        if (place.is_in_first_block() && least != NO_LEVEL) add_up_ends(least, most);
+        barrier();
     }
 
     // Makes numbers of vertices the places where those of a level begin; when they are put there, these become the ends.
@@ -435,7 +474,7 @@ struct Counting : Run<CountJob> {
         u32 base = 0;
         if (place.lane == 0) base = atomicAdd(&job.counters->changed, u32(__popc(chosen)));
         base = __shfl_sync(ALL_LANES, base, 0) + __popc(chosen & lanes_before());
-        if (changes && base < job.changes_room) {
+        if (changes && !MARKS && base < job.changes_room) {
             job.changed[base] = v;
             job.changes[base] = load_cached(job.paths + v);
         }
@@ -460,15 +499,15 @@ struct Counting : Run<CountJob> {
             const u32 n_seeds = end - seen;
             counted += n_seeds + n_here;
             rounds++;
-            const Chosen here = {job.sorted + seen, n_seeds, queue(), n_here, 0};
+            const Chosen here = {job.sorted + seen, n_seeds, queue(), n_here};
             // Who is to be added up is not known ahead where counts have stopped, or others do as they are told of more.
-            const bool is_known = !is_anew && !job.n_saturated && !load_cached(&job.counters->late);
+            const bool is_known = !job.n_saturated && !load_cached(&job.counters->late);
             if (asked != level || !is_known) ask_rows(here, asked == level);
             count_level(here);
             seen = end;
             const Counts counts = load_counts(telling().counts);
             edges += counts.edges;
-            if (!is_anew && edges > job.edges_max) {
+            if (edges > job.edges_max) {
                 from = level + 1;
                 break;
             }
@@ -477,10 +516,11 @@ struct Counting : Run<CountJob> {
             turn++;
             if (is_known) {
                 asked = level + 1;
-                queue_rows({job.sorted + end, further - end, nullptr, 0, 0});
+                queue_rows({job.sorted + end, further - end, nullptr, 0});
             }
             // Where there was nothing to do, there is nothing to wait for.
             if (!is_empty(counts) || (is_known && further > end)) barrier();
+            mark_time(TOLD_ON);
         }
         barrier();  // all have seen where levels end
         for (u64 at = u64(least) + place.thread; least != NO_LEVEL && at <= most; at += place.n_threads)
@@ -508,6 +548,7 @@ struct Counting : Run<CountJob> {
         }
         queue_rows(here);
         barrier();
+        mark_time(ASKED_ROWS);
     }
 
     // Counts the vertices of a level, those above it being final and rows being queued; those with another count tell of
@@ -519,6 +560,7 @@ struct Counting : Run<CountJob> {
         if (!is_empty(counts)) {
             receive(counts);
             barrier();
+            mark_time(RECEIVED);
         }
         for_chosen(here, [&](bool is_there, u32 v) {
             bool tells = false, changes = false;
@@ -529,7 +571,7 @@ struct Counting : Run<CountJob> {
                 const double grown = before + double(load_cached(job.deltas + v));
                 const double count = min(by_row ? load_cached(job.sums + v) : grown, LIMIT);
                 changes = set_count(v, level, count);
-                tells = !is_anew && !leaves && (moves || changes);
+                tells = !leaves && (moves || changes);
                 if (tells) store_cached(job.differences + v, i64(count) - (moves ? 0 : i64(before)));
             }
             __syncwarp();
@@ -537,12 +579,13 @@ struct Counting : Run<CountJob> {
             put_one(out, telling(), tells, v);
         });
         barrier();
+        mark_time(COUNTED);
     }
 
     // Nothing is ever taken away from a count that has stopped.
     __device__ __forceinline__ bool is_by_row(u32 v) const
     {
-        return is_anew || load_cached(job.roles + v) & BY_ROW || load_cached(job.paths + v) >= LIMIT;
+        return load_cached(job.roles + v) & BY_ROW || load_cached(job.paths + v) >= LIMIT;
     }
 
     // Adds up the counts of predecessors. Sums of whole numbers are exact up to the limit, and never fall below it again.
@@ -560,26 +603,165 @@ struct Counting : Run<CountJob> {
         });
     }
 
+    __device__ __forceinline__ static void clear_work(CountCounters* counters)
+    {
+        for (u32 k = 0; k < 3; k++) {
+            clear_counts(counters->receiving + k);
+            clear_counts(counters->telling + k);
+            counters->queued[k] = 0;
+        }
+    }
+
     // -- from scratch ----------------------------------------------------------------------------------------------
 
-    // Counts all vertices from a level on; those above it are counted.
+    // Counts all vertices from a level on; those above it are counted. ``sums`` has counts, but for the limit.
     __device__ __forceinline__ void count_from(u32 from)
     {
-        is_anew = true;
+        CountCounters* const counters = job.counters;
         barrier();
         if (place.thread == 0) {
-            CountCounters* const counters = job.counters;
-            for (u32 k = 0; k < 3; k++) {
-                clear_counts(counters->receiving + k);
-                clear_counts(counters->telling + k);
-                counters->queued[k] = 0;
-            }
+            clear_work(counters);
             counters->above = counters->most = 0;
         }
         barrier();
         turn = 0;
-        put_in_order({nullptr, job.n_vertices, nullptr, 0, from});
-        recount();
+        put_all_in_order(from);
+        mark_time(ORDERED);
+        const u32 least = ~load_cached(&counters->above), most = load_cached(&counters->most);
+        if (least != NO_LEVEL) add_paths(from, least, most);
+        for_levels([&](bool is_there, u32 v, u32 at) {
+            const bool changes = is_there && at >= from && set_count(v, at, at == NO_LEVEL ? 0.0 : count_of(v));
+            log_changed(changes, v);
+        });
+        mark_time(WRITTEN);
+    }
+
+    __device__ __forceinline__ double count_of(u32 v) const { return min(load_cached(job.sums + v), LIMIT); }
+
+    // Calls work(is_there, vertex, level) for all vertices, by whole warps.
+    template <class Work> __device__ __forceinline__ void for_levels(Work work)
+    {
+        const u64 n = job.n_vertices;
+        for (u64 begin = u64(place.warp) * 32; begin < n; begin += u64(LEVELS_AHEAD) * place.n_threads) {
+            const auto vertex_of = [&](u32 k) { return begin + u64(k) * place.n_threads + place.lane; };
+            u32 at[LEVELS_AHEAD];
+#pragma unroll
+            for (u32 k = 0; k < LEVELS_AHEAD; k++) at[k] = vertex_of(k) < n ? level_now(u32(vertex_of(k))) : NO_LEVEL;
+#pragma unroll
+            for (u32 k = 0; k < LEVELS_AHEAD; k++) work(vertex_of(k) < n, u32(vertex_of(k)), at[k]);
+        }
+    }
+
+    // As put_in_order for all vertices on the level above ``from`` and below, where they have their first sums: counts of
+    // that level, a path at sources. Most are on few levels, which each block claims places on at once.
+    __device__ __forceinline__ void put_all_in_order(u32 from)
+    {
+        __shared__ u32 own[OWN_LEVELS];
+        const u32 first = from ? from - 1 : 0;
+        u32* const ends = job.ends + first;
+        for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x) own[k] = 0;
+        __syncthreads();
+        u32 least = NO_LEVEL, most = 0;
+        for_levels([&](bool is_there, u32 v, u32 at) {
+            is_there = is_there && at != NO_LEVEL && at >= first;
+            if (is_there) {
+                least = min(least, at);
+                most = max(most, at);
+                store_cached(job.sums + v, at < from ? load_cached(job.paths + v) : at ? 0.0 : 1.0);
+            }
+            advance_end(is_there ? at - first : NO_LEVEL, own, ends);
+        });
+        tell_levels(least, most);
+        __syncthreads();
+        for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x)
+            if (own[k]) atomicAdd(ends + k, own[k]);
+        add_up_ends();
+        for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x)
+            if (own[k]) own[k] = atomicAdd(ends + k, own[k]);
+        __syncthreads();
+        for_levels([&](bool is_there, u32 v, u32 at) {
+            is_there = is_there && at != NO_LEVEL && at >= first;
+            const u32 to = advance_end(is_there ? at - first : NO_LEVEL, own, ends);
+            if (is_there) store_cached(job.sorted + to, v);
+            __syncwarp();
+        });
+        barrier();
+    }
+
+    // Rows along which paths are added in a turn.
+    __device__ __forceinline__ Frontier adding(u32 turn) const
+    {
+        const u64 half = turn & 1;
+        return {job.short_rows + half * job.room, job.long_rows + half * job.long_room,
+            job.counters->telling + turn % 3, job.room};
+    }
+
+    // From level to level. What is walked next is queued meanwhile: it does not depend on counts.
+    __device__ __forceinline__ void add_paths(u32 from, u32 least, u32 most)
+    {
+        const auto end_of = [&](u32 at) { return at < least ? 0 : load_cached(job.ends + min(at, most)); };
+        const auto is_pushed = [&](u32 above) {
+            const u32 begin = above ? end_of(above - 1) : 0, middle = end_of(above);
+            return middle - begin <= end_of(above + 1) - middle;
+        };
+        const auto queue_step = [&](u32 above, u32 turn) {
+            if (above >= most) return;
+            const bool pushes = is_pushed(above);
+            const u32 walked = pushes ? above : above + 1;
+            const u32 begin = walked ? end_of(walked - 1) : 0;
+            const State& rows = pushes ? out : in;
+            for_each(end_of(walked) - begin, [&](u32 k, bool is_there) {
+                put_one(rows, adding(turn), is_there, is_there ? load_cached(job.sorted + begin + k) : 0);
+            });
+        };
+        const u32 n_counted = from > least ? end_of(least) : 0;
+        counted += end_of(most) - n_counted;
+        rounds += most - least + (n_counted ? 0 : 1);
+        queue_step(least, turn);
+        barrier();
+        mark_time(ASKED_ROWS);
+        for (level = least + 1; level <= most; level++, turn++) {
+            const Counts counts = load_counts(adding(turn).counts);
+            edges += counts.edges;
+            if (place.thread == 0) clear_counts(adding(turn + 2).counts);
+            if (is_pushed(level - 1)) push(counts);
+            else pull(counts);
+            queue_step(level, turn + 1);
+            barrier();
+            mark_time(ADDED);
+        }
+        barrier();  // all have seen where levels end
+        for (u64 at = u64(least) + place.thread; at <= most; at += place.n_threads) store_cached(job.ends + at, 0u);
+    }
+
+    // The paths of the level above, along their out-rows. Sums of whole numbers are exact up to the limit, and never fall
+    // below it again.
+    __device__ __forceinline__ void push(const Counts& counts)
+    {
+        const auto load = [&](u32 u) { return count_of(u); };
+        walk_rows(out, adding(turn), counts, place, load, [&](double count, u32, const Edges& row, bool) {
+            u32 at[2];
+            for (u32 j = 0; j < 2; j++) at[j] = row.live[j] ? level_now(row.head[j]) : NO_LEVEL;
+            for (u32 j = 0; j < 2; j++)
+                if (at[j] == level) atomicAdd(job.sums + row.head[j], count);
+            __syncwarp();
+            return false;
+        });
+    }
+
+    // The same along the in-rows of this level.
+    __device__ __forceinline__ void pull(const Counts& counts)
+    {
+        const auto load = [](u32) { return 0; };
+        walk_rows(in, adding(turn), counts, place, load, [&](int, u32 v, const Edges& row, bool) {
+            double sum = 0.0;
+            for (u32 j = 0; j < 2; j++)
+                if (row.live[j] && level_now(row.head[j]) + 1 == level) sum += count_of(row.head[j]);
+            sum = warp_sum(sum);
+            if (place.lane == 0 && sum > 0.0) atomicAdd(job.sums + v, sum);
+            __syncwarp();
+            return false;
+        });
     }
 
     // -- the end ---------------------------------------------------------------------------------------------------
@@ -592,11 +774,7 @@ struct Counting : Run<CountJob> {
         if (place.thread) return;
         const u64 said[COUNT_SAID] = {
             load_cached(&counters->changed), load_cached(&counters->saturated), edges, rounds, counted};
-        for (u32 k = 0; k < 3; k++) {
-            clear_counts(counters->receiving + k);
-            clear_counts(counters->telling + k);
-            counters->queued[k] = 0;
-        }
+        clear_work(counters);
         counters->saturated = counters->seeds = counters->changed = counters->above = counters->most = 0;
         counters->late = 0;
         __threadfence_system();
