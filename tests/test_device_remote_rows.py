@@ -378,7 +378,7 @@ def texts(run_long: bool) -> Iterator[tuple[str, str, bool, Sequence[str]]]:
                 yield origin.file, text, form.weighted, origin.macros
     sources = (forest_runs.SOURCES, walk_runs.SOURCES, ppr_runs.SOURCES, tally_runs.SOURCES)
     others = [origin for known in sources for origin in known.values()]
-    for origin in (*others, push_runs.SOURCE, count_runs.SOURCE, cdlp_runs.SOURCE):
+    for origin in (*others, push_runs.SOURCE, *count_runs.SOURCES.values(), cdlp_runs.SOURCE):
         if run_long or origin.file not in LARGE:
             yield origin.file, module.source(folder / origin.file), False, origin.macros
 
