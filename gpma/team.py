@@ -16,15 +16,19 @@ when it comes. Nor does it matter how many threads there are: what pieces leave 
 
 **How they meet.** There are a few places for jobs in an array, ``words``, that all threads share. A job has a
 *gate*, one word that changes by compare-and-swap: how many helpers may still enter, how many are inside, and
-whether it is closed. Who waits, waits on a semaphore, without spinning: free threads on the team's, and a
-caller on its job's, until the last helper has left. The caller wakes two helpers and begins; each that enters
-wakes two more, so that waking is no burden to anybody, and stops as soon as nothing is left to do. Work within
-shared work is shared in the same way. All of it is compiled code that holds no interpreter lock.
+whether it is closed. Who waits, waits on a semaphore: free threads on the team's, and a caller on its job's, until
+the last helper has left. The caller wakes two helpers and begins; each that enters wakes two more, so that waking
+is no burden to anybody, and stops as soon as nothing is left to do. A kernel shares work several times in a row,
+and to wake a thread takes as long as some of it: so who has just done something *looks* for a moment whether more
+has begun before it waits, and fewer are woken then. That moment is about what a wake costs, and only work that
+was done begins another. Work within shared work is shared in the same way. All of it is compiled code that holds
+no interpreter lock.
 """
 
 from __future__ import annotations
 
 import ctypes
+import platform
 import threading
 import weakref
 from types import SimpleNamespace
@@ -47,8 +51,9 @@ Words = npt.NDArray[np.int64]
 
 THREADS_MAX = 4096
 
-# Places in the words: the order to stop, the semaphore of those who are free, and jobs, each in lines of its own.
-_STOP, _FREE, _JOBS = 0, 8, 16
+# Places in the words: the order to stop, the semaphore of those who are free, how many jobs there were, how many
+# threads look for one, and jobs, each in lines of its own.
+_STOP, _FREE, _CALLED, _LOOKING, _JOBS = 0, 8, 16, 24, 32
 _N_JOBS = 16
 # Of a job: whether it is taken, its gate, the addresses of its work and of what that works on, how many helpers it
 # asked for, and the semaphore of the caller.
@@ -58,7 +63,11 @@ _N_WORDS = _JOBS + _N_JOBS * _JOB_WORDS
 _INSIDE, _TICKET, _CLOSED = 0xFFFF, 1 << 16, 1 << 32
 # So many are woken by the caller, and by each helper.
 _WAKE = 2
+# Who has done something looks so often for more before it waits, which takes 10 to 25 us; and so many do at most.
+_LOOKS, _LOOKING_MAX = 500, 15
 _LINE_BYTES = 64
+# Whether the processor has an instruction for waiting between two looks.
+_PAUSES = platform.machine() in ("x86_64", "AMD64")
 
 
 class Crew(NamedTuple):
@@ -87,6 +96,7 @@ class Team:
             raise ValueError(f"a team has 1 to {THREADS_MAX} threads, not {threads}")
         self._words = _new_words()
         self.threads = threads
+        self._all = Crew(threads, self._words)
         self._helpers: list[threading.Thread] = []
         serve.compile(_SERVE)
         _stop.compile(_SERVE[:1])
@@ -103,7 +113,7 @@ class Team:
 
     def crew(self, threads: int | None = None) -> Crew:
         """For a kernel that may use so many of the threads; None: all."""
-        return Crew(self.threads if threads is None else max(1, min(threads, self.threads)), self._words)
+        return self._all if threads is None else Crew(max(1, min(threads, self.threads)), self._words)
 
     def close(self) -> None:
         """End the threads; later work is done by the caller's alone."""
@@ -158,6 +168,19 @@ def _call(typing_context: Any, work: Any, data: Any, thread: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
+def _pause(typing_context: Any) -> Any:
+    """pause(): let a processor wait a moment between two looks at a word, where it has an instruction for that."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if _PAUSES:
+            kind = ir.FunctionType(ir.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])  # type: ignore[no-untyped-call]
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+_pause_a_moment: Any = intrinsic(_pause)
 _sem_post: Any = _calling("sem_post")
 _sem_wait: Any = _calling("sem_wait")
 _call_work: Any = intrinsic(_call)
@@ -167,6 +190,27 @@ _call_work: Any = intrinsic(_call)
 def _wait(words, at):  # type: ignore[no-untyped-def]
     while _sem_wait(words, at) != 0:  # a signal came in between
         pass
+
+
+@_inner
+def _wake(words, wanted):  # type: ignore[no-untyped-def]
+    """Wake some who wait, where so many are wanted and too few look by themselves."""
+    for _ in range(min(wanted - load(words, _LOOKING), _WAKE)):
+        _sem_post(words, _FREE)
+
+
+@_inner
+def _look(words, called, looks):  # type: ignore[no-untyped-def]
+    """Look whether more jobs were begun than so many, so often at most; how often it may look after that, 0: it is
+    time to wait."""
+    if ordered_add(words, _LOOKING, np.int64(1)) >= _LOOKING_MAX:
+        looks = np.int64(0)
+    while looks > 0 and load(words, _CALLED) == called:
+        _pause_a_moment()
+        looks -= 1
+    ordered_add(words, _LOOKING, np.int64(-1))
+    # Whoever begins one tells first, and then sees who looks: it counts on those.
+    return max(looks, np.int64(1)) if load(words, _CALLED) != called else np.int64(0)
 
 
 @_inner
@@ -180,8 +224,7 @@ def _help(words, first):  # type: ignore[no-untyped-def]
             if seen == gate:
                 more = (gate >> 16) - 1
                 thread = words[job + _WANTED] - more
-                for _ in range(min(more, _WAKE)):
-                    _sem_post(words, _FREE)
+                _wake(words, more)
                 _call_work(words[job + _WORK], words[job + _DATA], thread)
                 if ordered_add(words, job + _GATE, np.int64(-1)) == _CLOSED + 1:
                     _sem_post(words, job + _DONE)
@@ -198,8 +241,13 @@ def serve(words, first):  # type: ignore[no-untyped-def]
         if load(words, _STOP) != 0:
             _sem_post(words, _FREE)
             return
-        while _help(words, first):
-            pass
+        looks = np.int64(_LOOKS)
+        while looks > 0:
+            called = load(words, _CALLED)
+            if _help(words, first):
+                looks = np.int64(_LOOKS)
+            else:
+                looks = _look(words, called, looks)
 
 
 _SERVE = (nb.types.Array(nb.types.int64, 1, "C"), nb.types.int64)
@@ -229,8 +277,8 @@ def _run(threads, words, work, data):  # type: ignore[no-untyped-def]
     words[job + _DATA] = data
     words[job + _WANTED] = threads - 1
     ordered_swap(words, job + _GATE, np.int64(0), (threads - 1) * np.int64(_TICKET))
-    for _ in range(min(threads - 1, _WAKE)):
-        _sem_post(words, _FREE)
+    ordered_add(words, _CALLED, np.int64(1))
+    _wake(words, threads - 1)
     _call_work(work, data, np.int64(0))
     gate = load(words, job + _GATE)
     seen = ordered_swap(words, job + _GATE, gate, gate & _INSIDE | _CLOSED)
@@ -238,6 +286,10 @@ def _run(threads, words, work, data):  # type: ignore[no-untyped-def]
         gate = seen
         seen = ordered_swap(words, job + _GATE, gate, gate & _INSIDE | _CLOSED)
     if gate & _INSIDE:
+        looks = np.int64(_LOOKS)
+        while looks > 0 and load(words, job + _GATE) & _INSIDE:
+            _pause_a_moment()
+            looks -= 1
         _wait(words, job + _DONE)
     ordered_swap(words, job + _GATE, np.int64(_CLOSED), np.int64(0))
     ordered_swap(words, job + _TAKEN, np.int64(1), np.int64(0))

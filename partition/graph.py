@@ -56,8 +56,15 @@ T = TypeVar("T")
 _AHEAD_EDGES = 1 << 14
 
 
+_NO_VERTICES = none()
+
+
 class NoMemory(MemoryError):
     """A change found no memory, and the graph is as before: it may be tried again."""
+
+    @classmethod
+    def of(cls, error: MemoryError) -> NoMemory:
+        return cls(str(error) or "there is not enough memory")
 
 
 def _nobody_reads() -> None:
@@ -168,7 +175,7 @@ class Graph:
         try:
             self._rows.catch_up()
         except MemoryError as error:
-            raise NoMemory(str(error) or "there is not enough memory") from error
+            raise NoMemory.of(error) from error
 
     @property
     def device(self) -> DeviceSide | None:
@@ -232,7 +239,7 @@ class Graph:
         try:
             return self._owned.migrate(vertices, to)
         except MemoryError as error:
-            raise NoMemory(str(error) or "there is not enough memory") from error
+            raise NoMemory.of(error) from error
 
     def drop_device(self, reason: str) -> None:
         """Go on without the device's rows, for good: it failed, or has no memory. ``reason``: in words.
@@ -408,12 +415,12 @@ class Graph:
         before = self.n_vertices
         if self._rows.device is not None:  # which new vertices are marked on, and the host may have to catch up
             before_writing()
+        if vertex_ops is None and 0 < n_updates <= SMALL_UPDATES_MAX and n_vertices >= before:
+            before_writing()
+            change = self._apply_small(batch, n_updates, n_vertices)
+            if change is not None:
+                return change
         with self._room_for(n_vertices):
-            if vertex_ops is None and 0 < n_updates <= SMALL_UPDATES_MAX:
-                before_writing()
-                change = self._apply_small(batch, n_updates, n_vertices)
-                if change is not None:
-                    return change
             batch = replace(batch, weights=self._kept_weights(batch.weights))
             if not self._keeps_mirror:
                 require_heads(batch.keys, n_vertices, self._rows.crew)
@@ -458,9 +465,17 @@ class Graph:
         """``apply`` for a few updates of rows, by one compiled call. None: nothing was written, and they go the
         ordinary way, which also finds out what is wrong with them."""
         before = self.n_vertices
-        if self.existence.plan(batch, None, before) is not None:
-            return None
-        small = self._rows.apply_small(batch, n_updates, n_vertices)
+        try:
+            if n_vertices > before:
+                self._make_room_for(n_vertices)
+            if self.existence.n_dead and self.existence.plan(batch, None, before) is not None:
+                return None
+            small = self._rows.apply_small(batch, n_updates, n_vertices)
+        except BaseException as error:
+            self._rows.withdraw_vertices(self.n_vertices)
+            if isinstance(error, MemoryError):
+                raise NoMemory.of(error) from error
+            raise
         if small is None:
             return None
         arcs, totals = small
@@ -468,7 +483,8 @@ class Graph:
         for copy in self._copies:
             copy.note(arcs)
         self.self_loops += totals.inserted_loops - totals.deleted_loops
-        return GraphChange(Report.of(arcs), before, n_vertices, *totals.edges(self.directed))
+        counts = totals.edges(self.directed)
+        return GraphChange(Report.of(arcs), before, n_vertices, *counts, _NO_VERTICES, _NO_VERTICES)
 
     def _without(self, lives: VertexChange, batch: EdgeBatch) -> EdgeBatch:
         """The batch for the storage: first the deletion of every edge that deleted vertices have, then those
@@ -614,14 +630,17 @@ class Graph:
             raise ValueError(f"vertices are never taken away: {n_vertices} < {self.n_vertices}")
         try:
             if n_vertices > self.n_vertices:
-                self.existence.ensure_vertices(n_vertices)
-                self._rows.ensure_vertices(n_vertices)
+                self._make_room_for(n_vertices)
             yield
         except BaseException as error:
             self._rows.withdraw_vertices(self.n_vertices)
             if isinstance(error, MemoryError):
-                raise NoMemory(str(error) or "there is not enough memory") from error
+                raise NoMemory.of(error) from error
             raise
+
+    def _make_room_for(self, n_vertices: int) -> None:
+        self.existence.ensure_vertices(n_vertices)
+        self._rows.ensure_vertices(n_vertices)
 
 
 def _device_side(**kept: Any) -> DeviceSide:

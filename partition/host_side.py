@@ -93,14 +93,14 @@ class HostSide(Side[PackedMemoryArray]):
         keys = np.empty(n_updates, np.uint64)
         weights = np.empty(2 * n_updates, np.float32) if out.weighted else arrived.weights
         how = in_ is not None, mirrored, negative, n_vertices
-        with self._turnstile.writing():
+        with self._turnstile.entrance, self._turnstile.inside:  # as ``writing``, without a call
             done, counts, out_did, in_did = apply_small(*out_rows, *in_rows, *how, *arrived, keys, weights)
             if not done:
                 return None
             slots_moved = out.after_small(out_did)
         if in_ is not None:
             in_.after_small(in_did)
-        totals = Totals(*counts)
+        totals = Totals._make(counts)
         return totals.report(keys, weights if out.weighted else None, slots_moved), totals
 
     def commit_load(self, out: LoadPlan, in_: LoadPlan | None) -> None:

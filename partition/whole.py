@@ -102,12 +102,13 @@ class WholeRows(GraphRows):
     def apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> tuple[ChangeReport, Totals] | None:
         if self._behind or (self.may_follow and self.device is not None):
             return None
-        self._ready()
+        if self.host.out.n_vertices < self._n_vertices:
+            self.host.ensure_vertices(self._n_vertices)
         domain, begun = self.shape.weight_domain, time.perf_counter()
         small = self.host.apply_small(batch, n_updates, n_vertices, not self.shape.directed, domain == "any")
         self.host_apply_s = time.perf_counter() - begun
-        if small is None:
-            return None
+        if small is None or self.device is None:
+            return small
 
         def cleaned() -> EdgeBatch:  # on the host nothing may fail any more
             if batch.weights is None or not self.shape.weighted:
@@ -273,7 +274,8 @@ class WholeRows(GraphRows):
         return self.view(direction).degrees
 
     def view(self, direction: Direction) -> RowView:
-        return self._ready().array(direction).view()
+        waits = self.device is not None or self.may_follow or self._behind
+        return (self._ready() if waits else self.host).array(direction).view()
 
     def view_of(self, direction: Direction, vertices: Vertices) -> RowView:
         return self.view(direction)

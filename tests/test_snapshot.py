@@ -241,7 +241,7 @@ def test_who_waits_to_write_goes_before_the_next_reader() -> None:
     writer = threading.Thread(target=write)
     with turnstile.reading():
         writer.start()
-        until(turnstile._entrance.locked)
+        until(turnstile.entrance.locked)
         assert order == []
     with turnstile.reading():
         order.append("read")

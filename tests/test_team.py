@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from waiting import until
 
 from graphtide.gpma.atomics import exchange, fetch_add, load
 from graphtide.gpma.cores import usable_cores
-from graphtide.gpma.team import THREADS_MAX, Crew, Team, share
+from graphtide.gpma.team import _LOOKING, THREADS_MAX, Crew, Team, share
 
 _jit = nb.njit(nogil=True, error_model="numpy")
 
@@ -118,6 +119,22 @@ def test_helpers_that_are_busy_are_not_waited_for() -> None:
     finally:
         go[0] = 1
         holding.join()
+        team.close()
+
+
+def test_who_has_helped_soon_waits_without_looking() -> None:
+    """A team that has nothing to do takes no processor time, and nobody is thought to look for work."""
+    team = Team(4)
+    done, by = np.zeros(64, np.int64), np.full(64, -1)
+    try:
+        _rounds(team.crew(), 2000, done, by)
+        until(lambda: team._words[_LOOKING] == 0)
+        before = time.process_time()
+        time.sleep(0.3)
+        assert time.process_time() - before < 0.15
+        _rounds(team.crew(), 10, done, by)
+        assert (done == 2010).all()
+    finally:
         team.close()
 
 

@@ -171,7 +171,8 @@ class PathProgram(Program):
         if self.must_start(change):
             return self._start_over(graph, 0)
         before = self._n
-        self._add_vertices(graph)
+        if graph.n_vertices > before or graph.crew.threads > self._loss_threads:
+            self._add_vertices(graph)
         sources = self.sources_to_reach(graph, change)
         lost, improving, weights = self._classify(graph, change)
         if not (lost.size or improving.size or sources.size):

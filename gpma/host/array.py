@@ -35,9 +35,10 @@ from ..rows import RowView
 from ..team import ALONE, Crew
 from ..vertex_columns import grown
 from . import committing, hot_spot, load_export, merge, preparing, search
-from .arrays import RowIndex
+from .arrays import RowIndex, Slots
 from .committing import Written
 from .contents import Contents
+from .crowds import Signs
 from .gather import PIECE_EDGES, gather
 from .invariants import wrong_keys, wrong_leaves, wrong_rows, wrong_sizes, wrong_stretch, wrong_windows
 from .migration import Migration
@@ -74,6 +75,7 @@ class PackedMemoryArray:
         # How many windows the last batch redistributed, and no migration has touched since: for ``check``.
         self._n_windows = 0
         self._no_work = self._work = new_work(0, weighted=weighted)
+        self._seen: _Seen | None = None
 
     @property
     def n_edges(self) -> int:
@@ -102,6 +104,7 @@ class PackedMemoryArray:
         """Make room for rows 0 .. n_vertices - 1; new rows are empty."""
         now = self._contents
         if n_vertices > min(now.rows.leaf.size, now.rows.degrees.size):
+            self._seen = None
             now.rows = RowIndex(*(grown(column, n_vertices, 0) for column in now.rows))
         now.n_vertices = max(now.n_vertices, n_vertices)
 
@@ -135,6 +138,7 @@ class PackedMemoryArray:
     def commit_load(self, plan: LoadPlan) -> None:
         """Write what ``prepare_load`` planned; cannot fail."""
         now, (keys, weights, layout, other) = self._contents, plan
+        self._seen = None
         self._migration.forget()
         if other is not None:
             now.memory = other
@@ -240,6 +244,7 @@ class PackedMemoryArray:
             slots_moved += self._migration.go_on(n_updates, fewer=fewer, in_use=in_use)
         if now.slots is not slots:  # something moved, or the bounds are others now
             self._n_windows = 0
+            self._seen = None  # it would keep memory that was left
         if self._work.room > max(KEPT_UPDATES_MIN, n_edges // KEPT_EDGES_PER_UPDATE):
             self._work = self._no_work
             self._n_windows = 0
@@ -248,8 +253,12 @@ class PackedMemoryArray:
     def for_small(self, n_updates: int) -> Orientation | None:
         """What ``small.apply_small`` needs; None where so many updates may bring another layout: then they go
         by ``prepare`` and ``commit``."""
-        now, migration = self._contents, self._migration
-        layout, n_edges = now.layout, now.n_edges
+        now, migration, seen = self._contents, self._migration, self._looked_at()
+        layout, n_edges, hot = now.layout, now.n_edges, migration.hot_spot.there
+        # With twice as many it would not grow, either.
+        within = seen.least <= n_edges - n_updates and n_edges + 2 * n_updates <= seen.most
+        if within and not hot and seen.layout is layout:
+            return seen.small
         if (
             not layout.edges_min <= n_edges - n_updates
             or not n_edges + n_updates <= layout.edges_max
@@ -257,19 +266,27 @@ class PackedMemoryArray:
         ):
             return None
         crowding = migration.hot_spot.lasts, hot_spot.CROWDED_LEAVES
-        return Orientation(*now.slots, *now.rows, layout.lower, layout.upper, *crowding)
+        small = Orientation(*now.slots, *now.rows, layout.lower, layout.upper, *crowding)
+        if not (hot or now.migrating):
+            seen.layout, seen.small = layout, small
+            seen.least, seen.most = layout.edges_min, min(layout.edges_max, layout.edges_many)
+        return small
 
     def after_small(self, did: Outcome) -> int:
         """Go on from what ``small.apply_small`` wrote, as ``commit`` does; returns the slots moved."""
         now, migration = self._contents, self._migration
-        n_updates, n_more, n_more_left, moved, stretch_begin, stretch_end, signs = did
+        n_updates, n_more, n_more_left, moved, stretch_begin, stretch_end, is_quiet, *shown = did
         self._n_windows = 0
         migration.counted(n_updates, n_more_left)
-        in_use = migration.watch(signs, n_updates)
-        if moved and now.migrating:
+        in_use = False if is_quiet else migration.watch(Signs(*shown), n_updates)
+        migrating = now.migrating
+        if moved and migrating:
             now.view_leaves(now.layout.n_leaves, stretch_begin, stretch_end)
         now.n_edges += n_more
-        return int(moved) + migration.go_on(n_updates, fewer=n_more < 0, in_use=in_use)
+        moved = int(moved)
+        if n_more >= 0 and not migrating:
+            return moved
+        return moved + migration.go_on(n_updates, fewer=n_more < 0, in_use=in_use)
 
     def close(self) -> None:
         """End what goes on in the background."""
@@ -277,9 +294,14 @@ class PackedMemoryArray:
 
     def view(self) -> RowView:
         """The arrays themselves, for kernels that walk rows in place; valid until the next change."""
-        slots, rows = self._contents.slots, self._contents.rows
-        stretch = slots.stretch_begin, slots.stretch_end
-        return RowView(slots.keys, slots.weights, slots.counts, rows.leaf, rows.degrees, LEAF_SHIFT, *stretch)
+        return self._looked_at().view
+
+    def _looked_at(self) -> _Seen:
+        """What follows from the columns as they are, which most small batches leave where they lie."""
+        now, seen = self._contents, self._seen
+        if seen is None or seen.slots is not now.slots or seen.rows is not now.rows:
+            seen = self._seen = _Seen(now.slots, now.rows)
+        return seen
 
     def export(self) -> EdgeList:
         """All edges in ascending key order, copied."""
@@ -407,6 +429,22 @@ class PackedMemoryArray:
 
     def _weight_column(self, weights: Weights | None) -> Weights:
         return _NO_WEIGHTS if weights is None or not self.weighted else column(weights, np.float32)
+
+
+class _Seen:
+    """These columns as kernels take them: to walk rows, and for a small batch while the layout is the same."""
+
+    __slots__ = ("layout", "least", "most", "rows", "slots", "small", "view")
+
+    def __init__(self, slots: Slots, rows: RowIndex) -> None:
+        self.slots, self.rows = slots, rows
+        stretch = slots.stretch_begin, slots.stretch_end
+        columns = slots.keys, slots.weights, slots.counts, rows.leaf, rows.degrees
+        self.view = RowView(*columns, LEAF_SHIFT, *stretch)
+        # What ``for_small`` says with this layout while there are so many edges, where nothing migrates.
+        self.layout: Layout | None = None
+        self.small: Orientation | None = None
+        self.least = self.most = 0
 
 
 class LoadPlan(NamedTuple):

@@ -66,8 +66,9 @@ class Orientation(NamedTuple):
 
 # What a batch did to one array: how many distinct updates there were; the edges that came less those that went,
 # and the same left of the stretch; the slots moved by redistribution, and from where to where the stretch is then;
-# and what its windows showed.
-Outcome = tuple[Int, Int, Int, Int, Int, Int, Signs]
+# whether its windows showed nothing, and what they showed (``Signs``, its fields one by one: a record costs a call
+# from Python another one).
+Outcome = tuple[Int, Int, Int, Int, Int, Int, bool, bool, Int, Int, bool, Int, Int, float, Int]
 
 
 class Totals(NamedTuple):
@@ -235,7 +236,18 @@ def _write(
         moved, stretch_begin, stretch_end = outcome(slots, found, n)
         redistribute(slots, rows.leaf, pending, found, _FIRST, n)
     advance_rows(slots, rows, pending.rows, _FIRST, listed)
-    return end, n_more, n_more_left, moved, stretch_begin, stretch_end, signs
+    return _outcome(end, n_more, n_more_left, moved, stretch_begin, stretch_end, signs)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _outcome(
+    end: Int, n_more: Int, n_more_left: Int, moved: Int, stretch_begin: Int, stretch_end: Int, signs: Signs
+) -> Outcome:
+    is_quiet = not (signs.hot or signs.crowded or signs.beside > 0)
+    places = end, n_more, n_more_left, moved, stretch_begin, stretch_end
+    hot = signs.hot, signs.hot_low, signs.hot_high
+    crowded = signs.crowded, signs.crowd_low, signs.crowd_high, signs.density, signs.beside
+    return (*places, is_quiet, *hot, *crowded)
 
 
 @inner
@@ -302,7 +314,7 @@ def apply_small(
     out_rows, in_rows = RowIndex(out_row_leaf, out_degrees), RowIndex(in_row_leaf, in_degrees)
     arrived = Arrivals(keys, ops, weights)
     none: Int = np.int64(0)
-    nothing = (none, none, none, none, none, none, no_signs())
+    nothing = _outcome(none, none, none, none, none, none, no_signs())
     if not _is_good(arrived, n_vertices, negative):
         return False, (none, none, none, none, none, none, none, none), nothing, nothing
     if mirrored:

@@ -125,11 +125,14 @@ def lay_over(
 
 
 class Turnstile:
-    """Lets one thread write, and others read in between; a writer that waits goes before the next reader."""
+    """Lets one thread write, and others read in between; a writer that waits goes before the next reader.
+
+    Who writes ``with`` the ``entrance``, and then with the ``inside``, does what ``writing`` does.
+    """
 
     def __init__(self) -> None:
-        self._entrance = threading.Lock()
-        self._inside = threading.Lock()
+        self.entrance = threading.Lock()
+        self.inside = threading.Lock()
 
     def writing(self) -> Turnstile:
         """To write ``with`` it. The turnstile itself, since another object would cost the smallest batch more."""
@@ -137,21 +140,21 @@ class Turnstile:
 
     def __enter__(self) -> None:
         # Who writes stands in the entrance, so that a reader who leaves does not come in again first.
-        self._entrance.acquire()
-        self._inside.acquire()
+        self.entrance.acquire()
+        self.inside.acquire()
 
     def __exit__(self, *error: object) -> None:
-        self._inside.release()
-        self._entrance.release()
+        self.inside.release()
+        self.entrance.release()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        with self._entrance:
-            self._inside.acquire()
+        with self.entrance:
+            self.inside.acquire()
         try:
             yield
         finally:
-            self._inside.release()
+            self.inside.release()
 
 
 class EdgeCopy:
