@@ -1,7 +1,7 @@
 """Runs of PageRank's two systems on the device: their numbers in fixed point, and the kernels of ``passes.cu``.
 
 A run is one cooperative kernel, waited for once. It allocates nothing, unless there are more vertices than ever
-before.
+before, or more rows on the host.
 
 **The point.** The exact solution of the ranks adds up to at most C = 1 / (1 - damping) a vertex, and so does what
 a pass makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of
@@ -19,8 +19,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.device.state import DeviceArray, address, pinned, zeros
+from ...gpma.device.constants import REMOTE_SHIFT
+from ...gpma.device.remote import RemoteRows
+from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
+from ...gpma.memory import Memory
 from ...partition.device_side import DeviceSide
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
 from ..walks.passes import Limits
@@ -34,6 +37,7 @@ WALK_JOB: Final = np.dtype(
         ("ranks", np.uint64, 3),
         ("majorant", np.uint64, 3),
         *((name, np.uint64) for name in ("weights", "counters", "status", "estimates", "arrivals")),
+        *((name, np.uint64) for name in ("degrees", "packed", "packed_ranges")),
         *((name, np.float64) for name in ("damping", "unit", "majorant_unit", "hub", "hysteresis")),
         *((name, np.float64) for name in ("below", "above", "majorant_below", "majorant_above")),
         ("due_max", np.uint64),
@@ -55,6 +59,9 @@ def walk_kernels() -> Kernels:
     return Kernels(SOURCES, weighted=False)
 
 
+# Leaves of a range of passes, RANGE in ``passes.cu``, which have a word of 32 bits for each slot.
+_RANGE = 8
+_RANGE_WORDS = _RANGE << REMOTE_SHIFT
 # With what a run begins; see enum Begin.
 _KEPT, _ANEW = 0, 1
 # All values of a system add up to less than this power of two. Some of it is left to what residuals within the
@@ -62,8 +69,8 @@ _KEPT, _ANEW = 0, 1
 _SUM_BITS, _SPARE = 60, 1.125
 # The majorant's right-hand side, a float32, is to be exact.
 BITS_MIN = 23
-# Columns grow by this factor.
-_ROOM = 1.5
+# Columns grow by this factor, and what is packed gets so much more than it needs.
+_ROOM, _ROOM_PACKED = 1.5, 1.1
 # Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
 # they do is round.
 _BITS_SHRUNK, _PASSES_LEAST = 40, 50
@@ -136,6 +143,16 @@ class _Columns(NamedTuple):
     estimates: F64
 
 
+class _Packed(NamedTuple):
+    """What passes keep of remote rows while a run lasts (``passes.cu``).
+
+    ``words`` uint32[256 * ranges], in pinned memory; ``ranges`` uint64[ranges], on the device.
+    """
+
+    words: npt.NDArray[np.uint32]
+    ranges: DeviceArray
+
+
 class Columns(NamedTuple):
     """Both systems as floats: float64 but for ``weights``, float32. Residuals are those of the values."""
 
@@ -161,7 +178,9 @@ class WalkRuns:
         self._kernels = walk_kernels()
         with self._stream:
             self._counters = zeros(WALK_COUNTERS.itemsize, np.uint8)
+            self._degrees = allocate(0, np.uint32)
         self._columns: _Columns | None = None
+        self._packed: _Packed | None = None
         self._shifts = (0, 0)
         self._arrivals = pinned(0, np.uint64)
         self._passes_max = passes_max(damping)
@@ -194,7 +213,8 @@ class WalkRuns:
     @property
     def memory_bytes(self) -> int:
         """Of the host, pinned."""
-        return 0 if self._columns is None else self._columns.estimates.nbytes + self._arrivals.nbytes
+        packed = 0 if self._packed is None else self._packed.words.nbytes
+        return packed if self._columns is None else packed + self._columns.estimates.nbytes + self._arrivals.nbytes
 
     @property
     def _there(self) -> _Columns:
@@ -312,11 +332,43 @@ class WalkRuns:
         return self._calls.wait()
 
     def _passes(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int) -> WalkRun:
+        self._make_room_for_remote(device.remote)
         said = self.run(self._kernels["passes"], device, Call(limits, slack, due_max, begins))
         run = WalkRun(*whole_words(said, _WORDS))
         if run.passes == self._passes_max and max(run.over, run.over_edges) > due_max:
             raise Unfit("its residuals get no smaller in the numbers of the device")
         return run
+
+    def _make_room_for_remote(self, remote: RemoteRows | None) -> None:
+        """For what passes keep of rows on the host: all degrees, and packed in-rows if there is memory for these.
+
+        Raises:
+            MemoryError: there is not enough for degrees.
+        """
+        if remote is None:
+            self._packed = None
+            return
+        if self._degrees.size < self.room:
+            with self._stream:
+                self._degrees = allocate(self.room, np.uint32)
+        n_ranges = remote.n_leaves_in // _RANGE + 2  # the first and the last may have leaves of others
+        if self._packed is None or self._packed.ranges.size < n_ranges:
+            self._packed = None  # gives its memory back first
+            self._packed = self._new_packed(int(_ROOM_PACKED * n_ranges))
+        job, packed = self._calls.job, self._packed
+        job["degrees"] = address(self._degrees)
+        job["packed"] = 0 if packed is None else packed.words.ctypes.data
+        job["packed_ranges"] = 0 if packed is None else address(packed.ranges)
+
+    def _new_packed(self, n_ranges: int) -> _Packed | None:
+        """Room for so many ranges; None: there is no memory for it, and passes do without."""
+        if not Memory().allows(4 * _RANGE_WORDS * n_ranges):
+            return None
+        try:
+            with self._stream:
+                return _Packed(pinned(_RANGE_WORDS * n_ranges, np.uint32), allocate(n_ranges, np.uint64))
+        except MemoryError:
+            return None
 
     # -- columns ----------------------------------------------------------------------------------------------
 
