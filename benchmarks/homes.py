@@ -6,8 +6,8 @@
 A graph is an R-MAT graph of that scale, or the edges of a public stream (left out where its file is missing).
 BFS, components and PageRank are kept. Each batch deletes edges, every one as likely as another, and puts back what
 the one before it deleted, so that the graph stays as large as it is; a batch is a quarter of the edges at most.
-All take the same batches, in turns, each in a graph of its own, since a machine's speed changes by the minute. Of the
-epochs of the last half of the turns the mean is what counts (the median stands beside it), of programs alone, without
+All take the same batches, in turns, each in a graph of its own: the speed of a machine changes by the minute.
+The mean over epochs of the last half of the turns counts (the median stands beside it), of programs alone, without
 applying; by then ``auto`` has settled, or has so many seconds more for that before all else, ``--settle``: trials
 come ever more seldom. ``moves`` are all those that it made, ``on device`` what is there at the end, and ``behind``
 how much longer its epochs take than those of the better fixed choice.
