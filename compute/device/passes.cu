@@ -19,7 +19,7 @@
 #include "walks.cuh"
 
 // Leaves that a warp adds up in one go.
-constexpr u32 RANGE = 8;
+constexpr u32 RANGE = PASS_LEAVES;
 static_assert(RANGE <= 32 && RANGE % LEAVES_TOGETHER == 0, "their counts are in one warp");
 // Blocks on a multiprocessor, which bounds the registers of a thread.
 constexpr u32 PASS_BLOCKS = 2;

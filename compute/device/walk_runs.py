@@ -19,10 +19,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.device.constants import REMOTE_SHIFT
 from ...gpma.device.remote import RemoteRows
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
+from ...gpma.layout import LEAF_SHIFT
 from ...gpma.memory import Memory
 from ...partition.device_side import DeviceSide
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
@@ -52,16 +52,21 @@ WALK_COUNTERS: Final = np.dtype(
 )
 """struct WalkCounters of ``walks.cuh``."""
 
-SOURCES: Final = {"passes": Source("passes.cu", blocks=2), "arrive": Source("arrive.cu")}
+# Leaves that a warp of a pass adds up in one go, a range; packed, those of the host have a word of 32 bits for
+# each slot at most.
+_RANGE = 8
+_RANGE_WORDS = _RANGE << LEAF_SHIFT
+
+SOURCES: Final = {
+    "passes": Source("passes.cu", macros=(f"-DPASS_LEAVES={_RANGE}",), blocks=2),
+    "arrive": Source("arrive.cu"),
+}
 
 
 def walk_kernels() -> Kernels:
     return Kernels(SOURCES, weighted=False)
 
 
-# Leaves of a range of passes, RANGE in ``passes.cu``, which have a word of 32 bits for each slot.
-_RANGE = 8
-_RANGE_WORDS = _RANGE << REMOTE_SHIFT
 # With what a run begins; see enum Begin.
 _KEPT, _ANEW = 0, 1
 # All values of a system add up to less than this power of two. Some of it is left to what residuals within the
