@@ -41,7 +41,7 @@ def run(sides: Sides, epochs: int, load: Callable[[int], Load]) -> list[float]:
     """Seconds of each epoch; what must always hold is checked."""
     taken = [sides.epoch(load(k)).seconds for k in range(epochs)]
     sides.check_budgets()
-    sides.check_rests(REST)
+    sides.check_rests(64)
     return taken
 
 
@@ -313,7 +313,7 @@ def test_an_adversary_who_reads_what_is_away_gains_little(seed: int) -> None:
     for handed in there.log:
         for move in handed:
             moves[move.vertices] += 1
-    assert moves.max() <= 1_500 // REST + 1
+    assert moves.max() <= 1_500 // 64 + 1
 
 
 def test_bursts_are_no_reason_for_an_exchange() -> None:
