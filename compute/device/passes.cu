@@ -66,7 +66,7 @@ struct Passes : Run<WalkJob> {
     // Once ``begin`` has been there.
     __device__ __forceinline__ u32 out_degree(u32 v) const
     {
-        return REMOTE ? load_cached(job.degrees + v) : load_row(out, v).degree;
+        return REMOTE && job.degrees ? load_cached(job.degrees + v) : load_row(out, v).degree;
     }
 
     // Exact in the majorant, too: a weight is 0, or at least 1 and a float32, and there are 23 bits behind the point.
@@ -115,7 +115,7 @@ struct Passes : Run<WalkJob> {
         // Where the estimates will be, the host says which vertices exist.
         const u8* const exists = reinterpret_cast<const u8*>(job.estimates);
         const auto load = [&](u32 v) {
-            if (REMOTE) store_cached(job.degrees + v, load_row(out, v).degree);
+            if (REMOTE && job.degrees) store_cached(job.degrees + v, load_row(out, v).degree);
             return load_sums(v);
         };
         for_vertices<Vertex>(place, job.n_vertices, load, [&](u32 v, const Vertex& vertex) {

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ from .kernels import Calls, Kernel, Kernels, RowParameters, Source, whole_words
 from .program import Unfit
 
 F64 = npt.NDArray[np.float64]
+T = TypeVar("T")
 
 WALK_JOB: Final = np.dtype(
     [
@@ -136,7 +138,7 @@ class _System(NamedTuple):
 class _Columns(NamedTuple):
     """``room`` entries each; ``bits``: behind the points of the ranks and of the majorant.
 
-    ``shares``: those of both systems, in turns.
+    ``shares``: those of both systems, in turns. ``degrees``: where rows may be on the host, uint32.
     """
 
     room: int
@@ -145,6 +147,7 @@ class _Columns(NamedTuple):
     majorant: _System
     shares: DeviceArray
     weights: DeviceArray
+    degrees: DeviceArray | None
     estimates: F64
 
 
@@ -156,6 +159,15 @@ class _Packed(NamedTuple):
 
     words: npt.NDArray[np.uint32]
     ranges: DeviceArray
+
+    @classmethod
+    def of(cls, n_ranges: int) -> _Packed:
+        """Room for so many.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        return cls(pinned(_RANGE_WORDS * n_ranges, np.uint32), allocate(n_ranges, np.uint64))
 
 
 class Columns(NamedTuple):
@@ -183,7 +195,7 @@ class WalkRuns:
         self._kernels = walk_kernels()
         with self._stream:
             self._counters = zeros(WALK_COUNTERS.itemsize, np.uint8)
-            self._degrees = allocate(0, np.uint32)
+        self._reads_remote = device.reads_remote
         self._columns: _Columns | None = None
         self._packed: _Packed | None = None
         self._shifts = (0, 0)
@@ -244,7 +256,8 @@ class WalkRuns:
             ranks, majorant = (
                 _System(zeros(room, np.int64), zeros(room, np.int64), shares[system::2]) for system in range(2)
             )
-            made = _Columns(room, bits, ranks, majorant, shares, zeros(room, np.float32), estimates)
+            degrees = allocate(room, np.uint32) if self._reads_remote else None
+            made = _Columns(room, bits, ranks, majorant, shares, zeros(room, np.float32), degrees, estimates)
             if before is not None:
                 made.weights[: before.room] = before.weights
                 shares[: 2 * before.room] = before.shares
@@ -259,6 +272,7 @@ class WalkRuns:
                 )
         self._columns = made
         job = self._calls.job
+        job["degrees"] = address(made.degrees)
         for name, system in (("ranks", ranks), ("majorant", majorant)):
             job[name] = [address(column) for column in system]
         job["weights"], job["estimates"] = address(made.weights), estimates.ctypes.data
@@ -345,33 +359,24 @@ class WalkRuns:
         return run
 
     def _make_room_for_remote(self, remote: RemoteRows | None) -> None:
-        """For what passes keep of rows on the host: all degrees, and packed in-rows if there is memory for these.
-
-        Raises:
-            MemoryError: there is not enough for degrees.
-        """
+        """For packed in-rows. Without memory passes do without: for that no rows are to leave the device."""
         if remote is None:
             self._packed = None
             return
-        if self._degrees.size < self.room:
-            with self._stream:
-                self._degrees = allocate(self.room, np.uint32)
         n_ranges = remote.n_leaves_in // _RANGE + 2  # the first and the last may have leaves of others
         if self._packed is None or self._packed.ranges.size < n_ranges:
             self._packed = None  # gives its memory back first
-            self._packed = self._new_packed(int(_ROOM_PACKED * n_ranges))
+            if Memory().allows(4 * _RANGE_WORDS * int(_ROOM_PACKED * n_ranges)):
+                self._packed = self._found(lambda: _Packed.of(int(_ROOM_PACKED * n_ranges)))
         job, packed = self._calls.job, self._packed
-        job["degrees"] = address(self._degrees)
         job["packed"] = 0 if packed is None else packed.words.ctypes.data
         job["packed_ranges"] = 0 if packed is None else address(packed.ranges)
 
-    def _new_packed(self, n_ranges: int) -> _Packed | None:
-        """Room for so many ranges; None: there is no memory for it, and passes do without."""
-        if not Memory().allows(4 * _RANGE_WORDS * n_ranges):
-            return None
+    def _found(self, make: Callable[[], T]) -> T | None:
+        """What is made of memory; None: there is not enough."""
         try:
             with self._stream:
-                return _Packed(pinned(_RANGE_WORDS * n_ranges, np.uint32), allocate(n_ranges, np.uint64))
+                return make()
         except MemoryError:
             return None
 
