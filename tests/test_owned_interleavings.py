@@ -98,7 +98,7 @@ class Sided:
 
     def something(self, number: int) -> str | None:
         """One of them; "crash" is for the caller, who knows the updates."""
-        for _ in range(int(self.rng.integers(0, 3))):
+        for _ in range(int(self.rng.integers(self.device, 3 + self.device))):
             done = str(self.rng.choice(["moves", "decides", "policy", "saves", "crash"]))
             if self.n_sides == 1 and done in ("moves", "decides", "policy"):
                 continue
