@@ -6,7 +6,8 @@ import errno
 import gc
 import os
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -40,6 +41,8 @@ from .flags import (
 from .state_commands import EXPORT_EPILOG, checkpoint_app, export
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from .config.load import Loaded
     from .ingest.registry import Registry
     from .records.encodings import SchemaKind
@@ -165,6 +168,16 @@ def _assignments(flag: str, given: list[str] | None, form: str, prefix: str = ""
     return flags
 
 
+@contextmanager
+def _loading() -> Iterator[None]:
+    """What loads stays: to look for garbage in it would take an eighth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def _load(file: Path | None, flags: list[tuple[str, str, str]]) -> Loaded:
     from .config.load import load
 
@@ -209,7 +222,10 @@ def run(
         metrics=metrics,
         checkpoints=checkpoints,
     )
-    loaded = _load(config, flags)
+    # One thread for linear algebra, which is never done here: what has other threads could not be forked below.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with _loading():
+        loaded = _load(config, flags)
     # The graph is nobody else's: whatever the daemon makes, files and folders, is its user's alone.
     os.umask(0o077)
     from .again import StartAgain, replace_process
@@ -218,12 +234,18 @@ def run(
 
     configure(loaded.config.log.level, loaded.config.log.format)
     shown = sys.stderr.isatty() if progress is None else progress
-    try:
-        with closing(Template(loaded.config.graph.vertex_ids, loaded.config.compute.python_modules)) as template:
-            gc.disable()  # what loads stays: to look for garbage in it takes an eighth of the time
-            from .service import serve  # while the template loads as much as this does
+    id_kind, python_modules = loaded.config.graph.vertex_ids, loaded.config.compute.python_modules
 
-            gc.enable()
+    def answer(door: socket) -> None:
+        with _loading():
+            from .serve.server import serve_door
+        serve_door(door, id_kind, python_modules)
+
+    gc.freeze()  # the template shares what is loaded by now, as long as nobody writes to it
+    try:
+        with closing(Template(id_kind, python_modules, answer)) as template:
+            with _loading():
+                from .service import serve  # while the template loads what it alone needs
             raise typer.Exit(serve(loaded.config, template, progress=shown))
     except StartAgain as again:
         replace_process(again.lost)

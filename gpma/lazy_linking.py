@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import llvmlite.binding as llvm
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, UserProvidedCacheLocator
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
+from numba.core.environment import Environment
 
 from . import runtime, shipped
 
@@ -106,7 +108,20 @@ class LazyCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
         )
         bitcode.entries = tuple(filter(compiled.library.codegen._engine.is_symbol_defined, entries))
         library = name, kind, (machine_code, bitcode)
+        rest[-1] = tuple(map(_of_a_loaded_module, rest[-1]))
         return (library, description, environment, signature, objectmode, lifted, _NO_TYPES, *rest)
+
+
+def _of_a_loaded_module(environment: Any) -> Any:
+    """An environment of what a kernel calls: of a module that is there, where it is one of Numba's own functions.
+
+    Else theirs would be loaded with the kernel, and SciPy with some. No code looks for names in there.
+    """
+    if not environment.globals["__name__"].startswith("numba.") or environment.consts:
+        return environment
+    other = Environment(vars(sys.modules[Environment.__module__]))  # type: ignore[no-untyped-call]
+    other.env_name = environment.env_name
+    return other
 
 
 def install() -> None:

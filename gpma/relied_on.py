@@ -30,12 +30,19 @@ _RELIED_ON: dict[str, dict[str, tuple[str, str]]] = {
         "CompileResultCacheImpl.rebuild": ("self target_context payload", "CompileResult _rebuild"),
     },
     "numba.core.compiler": {
-        "CompileResult._reduce": ("self", "library serialize_using_object_code fndesc"),
+        "CompileResult._reduce": (
+            "self",
+            "library serialize_using_object_code fndesc _find_referenced_environments",
+        ),
         "CompileResult._rebuild": (
             "cls target_context libdata fndesc env signature objectmode lifted typeann reload_init "
             "referenced_envs",
             "codegen unserialize_library get_executable",
         ),
+    },
+    "numba.core.environment": {
+        "Environment.__reduce__": ("self", "_rebuild_env globals get consts env_name"),
+        "_rebuild_env": ("modname consts env_name", "importlib import_module Environment env_name _memo"),
     },
     "numba.core.cpu": {
         "CPUContext.get_executable": (

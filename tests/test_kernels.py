@@ -36,6 +36,7 @@ from graphtide.daemon import kernels, service
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.kernels import Needs
 from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.serve.template import NAME
 from graphtide.gpma import runtime
 from graphtide.gpma.intrinsics import inner, uncounted_inner
 from graphtide.gpma.kernel_cache import MISSING, Missing, SharedCache, listening, only_from_cache
@@ -261,7 +262,7 @@ def test_a_signal_while_kernels_compile_ends_all_processes(tmp_path: Path, cold:
         until(lambda: compiled(cold), timeout_s=COLD_S)
         compilers = psutil.Process(process.pid).children(recursive=True)
         assert compilers
-        template = [child for child in compilers if "graphtide.daemon.serve.server" in child.cmdline()]
+        template = [child for child in compilers if child.name() == NAME]
         assert len(template) == 1, "the query server's template does not load while kernels are compiled"
         template[0].suspend()
         process.send_signal(signal.SIGTERM)

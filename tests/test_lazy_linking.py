@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import subprocess
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 from numba.core import caching, codegen, compiler, config
 from numba.core.caching import Cache
+from waiting import PATIENCE_S
 
 from graphtide.daemon import kernels
 from graphtide.daemon.kernels import Needs
@@ -143,6 +146,47 @@ def test_what_cannot_be_read_is_compiled_anew(parsed: list[bytes], tmp_path: Pat
     index.unlink()
     index.mkdir()
     assert kernel()(2.5) == 5
+
+
+SEARCH = """
+import sys
+from pathlib import Path
+import numba as nb, numpy as np
+from numba.core import config
+from graphtide.gpma import shipped
+from graphtide.gpma.kernel_cache import only_from_cache
+
+shipped.PACKAGE = Path(sys.argv[1]).parent
+config.CACHE_DIR = sys.argv[2]
+sys.path.insert(0, sys.argv[1])
+from searching import place
+
+if sys.argv[3] == "load":
+    with only_from_cache():
+        assert place(np.arange(9.0), 4.0) == 4
+    print(*(name for name in ("numba.np.arraymath", "numba.np.arrayobj", "scipy.linalg") if name in sys.modules))
+else:
+    assert place(np.arange(9.0), 4.0) == 4
+"""
+
+
+def test_what_a_kernel_calls_of_numbas_own_is_not_loaded_with_it(tmp_path: Path) -> None:
+    """Their modules declare what a compiler needs, and look for SciPy."""
+    package, kept = tmp_path / "package", tmp_path / "kept"
+    package.mkdir()
+    (package / "searching.py").write_text(
+        "import numba as nb, numpy as np\n"
+        "@nb.njit(cache=True)\n"
+        "def place(values, value):\n"
+        "    return np.searchsorted(values, value) + np.zeros(1, np.int64)[0]\n"
+    )
+    for what in ("compile", "load"):
+        done = subprocess.run(
+            [sys.executable, "-c", SEARCH, package, kept, what],
+            capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
 
 
 # -- another Numba --------------------------------------------------------------------------------------------

@@ -11,7 +11,9 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
+from running import Daemon
 from test_grace import SlowChain
 from test_grace import chain as chain
 from test_grace import link as link
@@ -154,6 +156,67 @@ def test_a_killed_server_is_followed_by_one_that_has_nothing_to_load(link: Serve
         assert (parent(link.pid), link.template_pid) == (template, template)
     with Client(link.addresses[0], timeout=60) as client:
         assert client.get("rank", [103]).values.tolist() == [4]
+
+
+TEMPLATE = """
+import os, sys, threading
+from graphtide.daemon.serve.template import Template
+
+def say(what):
+    os.write(1, f"{what}\\n".encode())
+
+os.environ["GRAPHTIDE_TEST"] = "loaded"
+wait = threading.Event()
+if sys.argv[1] == "threads":
+    threading.Thread(target=wait.wait, daemon=True).start()
+
+def serve_door(door):
+    say("forked " + os.environ["GRAPHTIDE_TEST"])
+    while door.recv(64):
+        pass
+    say("seen the end")
+
+template = Template("int", [], serve_door)
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), 9)
+template._was_asked = True  # for it to end by itself
+template.close()
+say("closed")
+"""
+
+
+def template_of(daemon: str) -> list[str]:
+    """What such a daemon and its template say."""
+    done = subprocess.run(
+        [sys.executable, "-c", TEMPLATE, daemon],
+        capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.stderr == ""
+    return sorted(done.stdout.splitlines())
+
+
+def test_a_template_is_a_fork_that_has_what_the_daemon_has_loaded() -> None:
+    said = ["closed", "forked loaded", "seen the end"]
+    assert template_of("alone") == said
+    assert template_of("killed") == said[1:]
+
+
+def test_a_process_with_other_threads_is_not_forked() -> None:
+    """One of them might hold what the fork would wait for."""
+    assert template_of("threads") == ["closed"]
+
+
+def test_a_daemon_forks_its_template(tmp_path: Path) -> None:
+    with Daemon(tmp_path, {"program": [{"name": "bfs", "source": 0}]}) as daemon:
+        process = daemon.start().process
+        assert process is not None
+        server = daemon.query_server()
+        template_process = server.parent()
+        assert template_process is not None and template_process.ppid() == process.pid
+        engine = psutil.Process(process.pid)
+        assert (template_process.cmdline(), server.cmdline()) == (engine.cmdline(), engine.cmdline())
+        assert template_process.name() == server.name() == template.NAME
+        assert daemon.stop() == 0
 
 
 def test_a_template_that_forked_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

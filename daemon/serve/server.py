@@ -1,10 +1,11 @@
 """The query server: a process of its own, so that neither ingest nor queries make the other wait.
 
-``python -m graphtide.daemon.serve.server --door FD --ids KIND`` is the ``template``: it loads everything, kernels,
-too, and forks a server whenever the daemon asks for one, with two sockets. Over ``control`` (sequenced packets)
-come the settings, the listening sockets, the shared memory of results and vertex index, and a notice of published
-epochs; statistics go back once a second, and word of the end of requests that the engine waits for
-(``Serving.begin_grace``). Over ``calls`` (a stream of MessagePack-RPC) the server asks the engine about edges.
+``serve_door`` is the ``template``, in a fork of the daemon or, as ``python -m graphtide.daemon.serve.server --door
+FD --ids KIND``, in an interpreter of its own: it loads everything, kernels, too, and forks a server whenever the
+daemon asks for one, with two sockets. Over ``control`` (sequenced packets) come the settings, the listening
+sockets, the shared memory of results and vertex index, and a notice of published epochs; statistics go back once a
+second, and word of the end of requests that the engine waits for (``Serving.begin_grace``). Over ``calls`` (a
+stream of MessagePack-RPC) the server asks the engine about edges.
 When ``control`` ends the engine is gone, and so is this process. It never compiles while it serves.
 """
 
@@ -15,13 +16,13 @@ import asyncio
 import gc
 import logging
 import resource
-import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import msgpack
@@ -43,7 +44,7 @@ from .http.connection import HttpConnection
 from .serving import Serving
 from .shared_memory import CONTROL_BYTES_MAX
 from .telling import Telling
-from .template import serve_forks
+from .template import NAME, ignore_signals, serve_forks
 
 log = logging.getLogger(__name__)
 
@@ -202,6 +203,17 @@ def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[P
         runner.run(serve(control, calls, settings, doors, kinds))
 
 
+def serve_door(door: socket.socket, id_kind: Literal["int", "string"], python_modules: Sequence[str]) -> None:
+    """Be the template: load everything, and fork a server whenever that is asked for through the door."""
+    ignore_signals()
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(NAME)
+    load_modules(python_modules)
+    with suppress(Missing), only_from_cache():  # what is missing is being compiled by the daemon
+        _load_kernels(id_kind)
+    serve_forks(door, partial(_load_all, id_kind), lambda control, calls: run(control, calls, KINDS))
+
+
 def main() -> None:
     """The command line that ``template`` uses."""
     parser = argparse.ArgumentParser(description="graphtide's query server; started by the daemon.")
@@ -209,16 +221,9 @@ def main() -> None:
     parser.add_argument("--ids", choices=["int", "string"], required=True, help="of which kind vertex ids are")
     parser.add_argument("--module", action="append", default=[], help="to be imported, for programs in it")
     options = parser.parse_args()
-    # The engine decides when to end, by closing the sockets; signals to the group are its affair.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it is for the engine, which passes on what it means
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     with socket.socket(fileno=options.door) as door:
-        load_modules(options.module)
-        with suppress(Missing), only_from_cache():  # what is missing is being compiled by the daemon
-            _load_kernels(options.ids)
-        serve_forks(door, partial(_load_all, options.ids), lambda control, calls: run(control, calls, KINDS))
+        serve_door(door, options.ids, options.module)
 
 
 if __name__ == "__main__":

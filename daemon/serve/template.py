@@ -1,19 +1,21 @@
 """The template: a process that has loaded whatever a query server needs, and forks one whenever it is asked to.
 
 A server that died is back in milliseconds so, however busy the machine is: loading the libraries and the kernels
-takes most of a second of a free core, and many times that where there is none. The daemon starts it before it
-loads anything itself, so that both load at once. The template has one thread and answers nobody, so that nothing
-but the system can end it.
+takes most of a second of a free core, and many times that where there is none. The daemon forks it from itself as
+soon as it knows its settings, with the libraries that both need, and both load the rest at once; one that is lost
+later is replaced by a new interpreter, since a daemon with threads cannot be forked. The template has one thread
+and answers nobody, so that nothing but the system can end it.
 
-``Template`` is the daemon's end. ``serve_forks`` is the process itself, which ``server.main`` calls once it has
-loaded what it can. Over their socket come the two descriptors that a new server gets; back go its process id with
-a descriptor of the process, and word of its end.
+``Template`` is the daemon's end. ``serve_forks`` is the process itself, which ``server.serve_door`` calls once it
+has loaded what it can. Over their socket come the two descriptors that a new server gets; back go its process id
+with a descriptor of the process, and word of its end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import multiprocessing
 import os
 import select
 import signal
@@ -33,6 +35,8 @@ import msgpack
 from . import shared_memory
 
 MESSAGE_BYTES_MAX = 256
+NAME = "graphtide-query"
+"""What ``ps`` and ``top`` call the template and its servers."""
 STOP_SECONDS_MAX = 5.0
 ORPHAN_SECONDS_MAX = 2.0
 """How long a server whose daemon is gone may take to end: the next daemon wants its addresses."""
@@ -82,11 +86,25 @@ class Template:
     Servers are asked for once every kernel is in the cache: the template compiles none.
     """
 
-    def __init__(self, id_kind: Literal["int", "string"], python_modules: Sequence[str]) -> None:
+    def __init__(
+        self,
+        id_kind: Literal["int", "string"],
+        python_modules: Sequence[str],
+        serve_door: Callable[[socket.socket], None] | None = None,
+    ) -> None:
+        """``serve_door``: what a fork of this process does to be the template, with its end of the socket.
+
+        Without one, or where this process has other threads (what it forks could wait for them for ever), the
+        template is a new interpreter that loads everything.
+        """
         self._was_asked = False
+        self._process: subprocess.Popen[bytes] | _Fork
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
+                if serve_door is not None and _is_alone():
+                    self._process = _Fork(partial(_become_template, self._socket, theirs, serve_door))
+                    return
                 self._process = subprocess.Popen(
                     template_command(theirs.fileno(), id_kind, python_modules),
                     pass_fds=[theirs.fileno()],
@@ -150,6 +168,44 @@ class Template:
                 return message, fds
 
 
+class _Fork:
+    """A fork of this process that works and ends; what ``subprocess.Popen`` is for other programs."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._process = multiprocessing.get_context("fork").Process(target=work)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """
+        Raises:
+            subprocess.TimeoutExpired: it works on.
+        """
+        self._process.join(timeout_s)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(NAME, timeout_s or 0.0)
+
+
+def _is_alone() -> bool:
+    """Whether this process has one thread, those that no Python made included."""
+    return len(os.listdir("/proc/self/task")) == 1
+
+
+def _become_template(
+    daemons: socket.socket, door: socket.socket, serve_door: Callable[[socket.socket], None]
+) -> None:
+    ignore_signals()
+    daemons.close()  # or the daemon's end would not be seen
+    serve_door(door)
+
+
 def template_command(door: int, id_kind: str, python_modules: Sequence[str]) -> list[str]:
     """How the process is started."""
     modules = [argument for module in python_modules for argument in ("--module", module)]
@@ -167,6 +223,12 @@ def _environment() -> dict[str, str]:
 
 
 # -- the process ----------------------------------------------------------------------------------------------
+
+
+def ignore_signals() -> None:
+    """The engine decides when to end, by closing the sockets; signals to the group are its affair."""
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)
 
 
 def serve_forks(
