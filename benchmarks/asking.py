@@ -8,6 +8,7 @@ process; over HTTP a connection has one at a time.
 
 from __future__ import annotations
 
+import gc
 import mmap
 import multiprocessing
 import os
@@ -39,7 +40,9 @@ _RECEIVE_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class Load:
-    """``door``: ``socket`` or ``http``; ``shares``: of each of ``KINDS``; ``ids``: int64, vertices to ask for."""
+    """``door``: ``http``, or one where MessagePack-RPC is spoken; ``shares``: of each of ``KINDS``; ``ids``:
+    int64, vertices to ask for. ``at_once``: who asks never waits for a core (a priority that needs rights).
+    """
 
     door: str
     address: str
@@ -48,6 +51,7 @@ class Load:
     shares: Sequence[float]
     ids: np.ndarray
     processes: int = 2
+    at_once: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def asked(load: Load) -> Asked:
     pipes, asking = [], []
     for number in range(load.processes):
         receive, send = fork.Pipe(duplex=False)
-        asking.append(fork.Process(target=ask, args=(load, number, start, send), daemon=True))
+        asking.append(fork.Process(target=_ask_alone, args=(load, number, start, send), daemon=True))
         asking[-1].start()
         send.close()
         pipes.append(receive)
@@ -98,6 +102,13 @@ def asked(load: Load) -> Asked:
         process.join()
     kinds, late, latency = (np.concatenate([part[column] for part in parts]) for column in range(3))
     return Asked(kinds, late, latency, sum(part[3] for part in parts))
+
+
+def _ask_alone(load: Load, number: int, start: float, out: Any) -> None:
+    gc.freeze()  # no pauses of its own for what it was forked with
+    if load.at_once:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    ask(load, number, start, out)
 
 
 def ask(load: Load, number: int, start: float, out: Any) -> None:
@@ -259,9 +270,9 @@ def _length(head: bytes) -> int:
 
 
 def _lines(load: Load) -> list[Line]:
-    if load.door == "socket":
-        return [SocketLine(load.address)]
-    return [HttpLine(load.address) for _ in range(HTTP_CONNECTIONS)]
+    if load.door == "http":
+        return [HttpLine(load.address) for _ in range(HTTP_CONNECTIONS)]
+    return [SocketLine(load.address)]
 
 
 def connected(address: str) -> socket.socket:
@@ -274,6 +285,36 @@ def connected(address: str) -> socket.socket:
     connection = socket.create_connection((place.host, place.port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
+
+
+# -- the least that an answer can take ------------------------------------------------------------------------
+
+
+def echo(path: str, out: Any) -> None:
+    """A server that answers each request of MessagePack-RPC with nothing, at ``path``, until it is ended."""
+    import asyncio
+
+    import uvloop
+
+    class Echo(asyncio.Protocol):
+        def __init__(self) -> None:
+            self._unpacker = msgpack.Unpacker()
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self._transport: Any = transport
+
+        def data_received(self, data: bytes) -> None:
+            self._unpacker.feed(data)
+            for _, msgid, *_ in self._unpacker:
+                self._transport.write(msgpack.packb([1, msgid, None, {}]))
+
+    async def serve() -> None:
+        server = await asyncio.get_running_loop().create_unix_server(Echo, path)
+        out.send("ready")
+        await server.serve_forever()
+
+    gc.freeze()
+    uvloop.run(serve())
 
 
 # -- those who are told ---------------------------------------------------------------------------------------

@@ -12,11 +12,11 @@ the list of changes included; medians after a warm-up. Then words are compared w
 Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``split``: where the time of a
 small refresh goes; ``account``: its floors, its order among others, and the parts of its kernel. ``hubs``
 deletes the tree edges of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes.
-``components``: from scratch, and after batches. ``counts``: likewise, beside the search. ``pagerank``, ``ppr``:
-likewise, against a solution in float64. ``several``: personalised PageRanks and searches, all in one go and one
-after the other. ``triangles``, ``lcc``, ``cdlp``: whole refreshes, what the host does included. ``host``: its
-engine on the same batches, on all cores; it compiles for a while when its kernels are not in Numba's cache.
-``scales``: the same by scale, few repeats each.
+``components``: from scratch, and after batches. ``counts``: likewise, beside the search; ``counted``: where the
+time of its kernels goes. ``pagerank``, ``ppr``: as ``components``, against a solution in float64. ``several``:
+personalised PageRanks and searches, all in one go and one after the other. ``triangles``, ``lcc``, ``cdlp``:
+whole refreshes, what the host does included. ``host``: its engine on the same batches, on all cores; it compiles
+for a while when its kernels are not in Numba's cache. ``scales``: the same by scale, few repeats each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 from device_components import components
-from device_counts import counts
+from device_counts import counted, counts
 from device_exact import TWINS, exact
 from device_graph import Graph, Row, cupy, machine, show
 from device_latency import floors, orders, phases, split
@@ -58,6 +58,7 @@ PARTS = (
     "epoch",
     "components",
     "counts",
+    "counted",
     "pagerank",
     "ppr",
     "several",
@@ -377,6 +378,9 @@ def run(
     if "counts" in parts:
         rows = counts(graph, batches, repeats, Budget(share))
         result["counts"] = show(f"path counts, scale {scale}, {graph.loaded.size:,} edges", rows)
+    if "counted" in parts:
+        rows = counted(graph, batches)
+        result["counted"] = show(f"where the time of path counts goes, scale {scale}", rows)
     if "pagerank" in parts:
         rows = pagerank(graph, batches, repeats, Budget(share))
         result["pagerank"] = show(f"PageRank, scale {scale}, {graph.loaded.size:,} edges", rows)

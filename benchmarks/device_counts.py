@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 from device_graph import Graph, Row, cupy
 from device_rows import WARM_UP, Budget, Rows, clocked
 
+from graphtide.compute.device import count_runs
 from graphtide.compute.device import paths as device_paths
 from graphtide.compute.device.count_runs import CountRun, CountRuns
 from graphtide.compute.device.path_runs import Limits, PathRuns
@@ -16,6 +19,20 @@ from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.steps import alone
 
 NO_SOURCES = np.empty(0, np.uint32)
+# enum CountMark of counting.cuh: what has ended; the first is when it began.
+MARKS = (
+    "begun",
+    "seeds",
+    "heads",
+    "order",
+    "rows",
+    "received",
+    "counted",
+    "told on",
+    "added",
+    "written",
+    "listed",
+)
 
 
 class Counts(Rows):
@@ -91,3 +108,53 @@ def row(batch: int, took: list[tuple[float, float, CountRun]], wrong: int) -> Ro
         | {"times": len(took), "levels": run.rounds, "counted": run.counted, "changed": run.changed}
         | {"edges": run.edges, "wrong": wrong}
     )
+
+
+# -- the account -------------------------------------------------------------------------------------------------
+
+
+def counted(graph: Graph, batches: list[int]) -> list[Row]:
+    """Microseconds that each part of the kernel took, from scratch (``batch`` 0) and after batches, all levels
+    together; of one run each, the second."""
+    with _marks():
+        bench = Counts(graph, graph.loaded)
+    bench.start()
+    rows = [_marked(0, bench, bench.start()[2])]
+    for n in batches:
+        for _ in range(2):
+            undone = bench.apply(bench.mixed(n))
+            _, _, run = bench.refresh()
+            marked = _marked(n, bench, run)
+            bench.apply(undone)
+            bench.refresh()
+        rows.append(marked)
+    return rows
+
+
+@contextmanager
+def _marks() -> Iterator[None]:
+    """Runs that are made meanwhile set marks."""
+    before = dict(count_runs.SOURCES)
+    for name, source in before.items():
+        count_runs.SOURCES[name] = source._replace(macros=("-DMARKS=1",))
+    count_runs.count_kernels.cache_clear()
+    try:
+        yield
+    finally:
+        count_runs.SOURCES.update(before)
+        count_runs.count_kernels.cache_clear()
+
+
+def _marked(batch: int, bench: Counts, run: CountRun) -> Row:
+    there = bench.counts._there
+    kinds, times = there.changed[::-1], there.changes[::-1].view(np.uint64).astype(np.int64)
+    # The first mark is the oldest of this run; what follows it is in order.
+    n = 1
+    while n < kinds.size and times[n] >= times[n - 1] and kinds[n] != 0 and kinds[n] < len(MARKS):
+        n += 1
+    us = np.diff(times[:n]) / 1e3
+    row: Row = {"batch": batch, "in all us": float(us.sum()), "edges": run.edges, "levels": run.rounds}
+    for kind, name in enumerate(MARKS[1:], 1):
+        row[f"{name} us"] = float(us[kinds[1:n] == kind].sum())
+    row["one by one"] = " ".join(f"{MARKS[kind]} {took:.1f}" for kind, took in zip(kinds[1:n], us, strict=True))
+    return row

@@ -1,20 +1,21 @@
 """Where programs run by measurement, beside all on the host and all on the device: epochs of one graph in turns.
 
     python benchmarks/homes.py [--graphs 16,20,22,mathoverflow,road-luxembourg] [--batches 100,10000,1000000]
-        [--seconds 4] [--settle 0] [--whole] [--data ../shared/data] [--json FILE]
+        [--seconds 4] [--turns 4] [--settle 0] [--whole] [--data ../shared/data] [--json FILE]
 
 A graph is an R-MAT graph of that scale, or the edges of a public stream (left out where its file is missing).
 BFS, components and PageRank are kept. Each batch deletes edges, every one as likely as another, and puts back what
 the one before it deleted, so that the graph stays as large as it is; a batch is a quarter of the edges at most.
-All take the same batches. After so many seconds of epochs the mean of their last half is what counts, of programs
-alone, without applying; by then ``auto`` has settled, or has so many seconds more for that, ``--settle``: trials
-come ever more seldom. ``moves`` are all those that it made, ``on device`` what is
-there at the end, and ``behind`` how much longer its epochs take than those of the better fixed choice.
+All take the same batches, in turns, each in a graph of its own: the speed of a machine changes by the minute.
+The mean over epochs of the last half of the turns counts (the median stands beside it), of programs alone, without
+applying; by then ``auto`` has settled, or has so many seconds more for that before all else, ``--settle``: trials
+come ever more seldom. ``moves`` are all those that it made, ``on device`` what is there at the end, and ``behind``
+how much longer its epochs take than those of the better fixed choice.
 
 ``--whole``: whole epochs, with applying, of the default against one side alone. ``auto`` has all rows on the
 host and the device, as ``partition.host_rows = "auto"`` does where they fit, and the host's may take batches
-later while every program is on the device, as in the daemon; ``host`` has no device, and with ``device`` the host
-has no rows.
+later while every program is on the device, as in the daemon; ``follows`` is that with no program ever moving;
+``host`` has no device, and with ``device`` the host has no rows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -97,20 +98,37 @@ def edges_of(name: str, folder: Path, seed: int) -> Edges | None:
 
 
 def run(
-    edges: Edges, batches: Sequence[int], seconds: float, seed: int, *, settle: float = 0.0, whole: bool = False
+    edges: Edges,
+    batches: Sequence[int],
+    seconds: float,
+    seed: int,
+    *,
+    settle: float = 0.0,
+    whole: bool = False,
+    turns: int = 2,
 ) -> list[dict[str, Any]]:
     """Rows by size of the batch; ``whole``: of epochs with applying, each side alone."""
+    modes = ("host", "device", "follows", "auto") if whole else ("host", "device", "auto")
     rows = []
     for size in batches:
-        took = {
-            mode: measured(edges, size, mode, seconds, seed, settle=settle * (mode == "auto"), whole=whole)
-            for mode in ("host", "device", "auto")
-        }
-        best = min(took["host"]["ms"], took["device"]["ms"])
+        choices: list[Choice] = []
+        try:
+            choices.extend(Choice(edges, size, mode, seed, whole=whole) for mode in modes)
+            choices[-1].run(settle, 0)
+            for turn in range(turns):
+                for choice in choices if turn % 2 else reversed(choices):
+                    choice.took = choice.took if turn > turns // 2 else []
+                    choice.run(seconds / turns, EPOCHS_MIN)
+            took = {choice.mode: choice.row() for choice in choices}
+        finally:
+            for choice in choices:
+                choice.close()
         row = {"graph": edges.name, "edges": edges.keys.size, "batch": size}
-        row |= {f"{mode} ms": took[mode]["ms"] for mode in took}
+        row |= {f"{mode} ms": took[mode]["ms"] for mode in modes}
+        row |= {f"{mode} median": took[mode]["median"] for mode in modes}
         if whole:
-            row |= {f"{mode} applying": took[mode]["applying"] for mode in took}
+            row |= {f"{mode} applying": took[mode]["applying"] for mode in modes}
+        best = min(took["host"]["ms"], took["device"]["ms"])
         rows.append(
             row | {"behind": took["auto"]["ms"] / best - 1, **{k: took["auto"][k] for k in ("moves", "on device")}}
         )
@@ -118,17 +136,27 @@ def run(
     return rows
 
 
-def measured(
-    edges: Edges, size: int, mode: str, seconds: float, seed: int, *, settle: float = 0.0, whole: bool = False
-) -> dict[str, Any]:
-    """Milliseconds of an epoch, with programs where ``mode`` says."""
-    alone = whole and mode == "device"
-    if mode != "host":
-        device_side.warm_up(directed=edges.directed, weighted=False, in_edges=True, in_weights=False)
-    graph = Graph(
-        directed=edges.directed, weighted=False, device=mode != "host", host_rows="owned" if alone else "all"
-    )
-    try:
+@dataclass
+class Choice:
+    """A graph with programs where ``mode`` says, and what its epochs took: seconds of applying, and of all that
+    counts."""
+
+    edges: Edges
+    size: int
+    mode: str
+    seed: int
+    whole: bool
+    took: list[tuple[float, float]] = field(default_factory=list)
+    moves: int = 0
+
+    def __post_init__(self) -> None:
+        edges, mode = self.edges, self.mode
+        alone = self.whole and mode == "device"
+        if mode != "host":
+            device_side.warm_up(directed=edges.directed, weighted=False, in_edges=True, in_weights=False)
+        self.graph = graph = Graph(
+            directed=edges.directed, weighted=False, device=mode != "host", host_rows="owned" if alone else "all"
+        )
         graph.divide_by(lambda out, _: np.full(out.size, len(graph.sides) - 1, np.uint8))
         graph.load(EdgeList(edges.arcs), edges.n_vertices)
         index = VertexIndex.create("int")
@@ -140,51 +168,42 @@ def measured(
         def resolve(ids: Sequence[Any]) -> Vertices:
             return np.array(ids, np.uint32)
 
-        engine = Engine(graph, programs, resolve, place=twin, judge=Homes(lambda _: mode == "auto"))
-        try:
-            return epochs(graph, engine, edges, size, seconds, seed, settle=settle, whole=whole)
-        finally:
-            engine.close()
-    finally:
-        graph.close()
+        self.engine = Engine(graph, programs, resolve, place=twin, judge=Homes(lambda _: mode == "auto"))
+        self.engine.start()
+        self.engine.spares_host = self.whole
+        self.batches = edges.batches(self.size, self.seed)
 
+    def run(self, seconds: float, least: int) -> None:
+        """Epochs for so long, and so many at least."""
+        graph, engine = self.graph, self.engine
+        until, n = time.perf_counter() + seconds, 0
+        while n < least or time.perf_counter() < until:
+            n += 1
+            drawn = next(self.batches)
+            batch = graph.columns(len(drawn), weighted=False)
+            batch.keys[:], batch.ops[:] = drawn.keys, drawn.ops
+            graph.let_follow(self.whole and not engine.reads_host)
+            begun = time.perf_counter()
+            change = graph.apply(batch, self.edges.n_vertices)
+            applied = time.perf_counter()
+            runs = engine.refresh(change)
+            ended = time.perf_counter()
+            self.took.append((applied - begun, ended - (begun if self.whole else applied)))
+            assert all(ran.error is None for ran in runs), runs
+            self.moves += sum(ran.moved for ran in runs)
+            del change, runs  # what somebody holds of a batch is read from the device before the next
+        assert graph.device_lost is None, graph.device_lost
 
-def epochs(
-    graph: Graph,
-    engine: Engine,
-    edges: Edges,
-    size: int,
-    seconds: float,
-    seed: int,
-    *,
-    settle: float = 0.0,
-    whole: bool = False,
-) -> dict[str, Any]:
-    engine.start()
-    engine.spares_host = whole
-    took, applying, moves, settled = [], [], 0, time.perf_counter() + settle
-    until = settled + seconds
-    for drawn in edges.batches(size, seed):
-        batch = graph.columns(len(drawn), weighted=False)
-        batch.keys[:], batch.ops[:] = drawn.keys, drawn.ops
-        graph.let_follow(whole and not engine.reads_host)
-        begun = time.perf_counter()
-        change = graph.apply(batch, edges.n_vertices)
-        applied = time.perf_counter()
-        runs = engine.refresh(change)
-        ended = time.perf_counter()
-        if ended > settled:
-            applying.append(applied - begun)
-            took.append(ended - (begun if whole else applied))
-        assert all(ran.error is None for ran in runs), runs
-        moves += sum(ran.moved for ran in runs)
-        del change, runs  # what somebody holds of a batch is read from the device before the next
-        if time.perf_counter() > until and len(took) >= EPOCHS_MIN:
-            break
-    assert graph.device_lost is None, graph.device_lost
-    there = [program.kind for program in engine.programs if getattr(program, "on_device", False)]
-    ms, applying_ms = (1e3 * float(np.mean(each[len(each) // 2 :])) for each in (took, applying))
-    return {"ms": ms, "applying": applying_ms, "moves": moves, "on device": " ".join(there)}
+    def row(self) -> dict[str, Any]:
+        """Milliseconds of an epoch."""
+        applying, whole = 1e3 * np.array(self.took).T
+        there = [program.kind for program in self.engine.programs if getattr(program, "on_device", False)]
+        means = {"ms": float(whole.mean()), "median": float(np.median(whole)), "applying": float(applying.mean())}
+        return {**means, "moves": self.moves, "on device": " ".join(there)}
+
+    def close(self) -> None:
+        self.engine.close()
+        self.graph.close()
 
 
 def main() -> None:
@@ -192,6 +211,7 @@ def main() -> None:
     parser.add_argument("--graphs", default="16,20,22,mathoverflow,road-luxembourg")
     parser.add_argument("--batches", default="100,10000,1000000")
     parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--settle", type=float, default=0, help="seconds before, for the default")
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--whole", action="store_true", help="whole epochs: the default against each side alone")
@@ -205,13 +225,16 @@ def main() -> None:
         if edges is None:
             print(f"{name}: no file in {given.data}")
             continue
-        rows += run(edges, sizes, given.seconds, given.seed, settle=given.settle, whole=given.whole)
+        rows += run(
+            edges, sizes, given.seconds, given.seed, settle=given.settle, whole=given.whole, turns=given.turns
+        )
         save(
             given.json,
             {
                 "machine": machine(),
                 "seconds": given.seconds,
                 "settle": given.settle,
+                "turns": given.turns,
                 "whole": given.whole,
                 "rows": rows,
             },

@@ -159,7 +159,7 @@ def _speed_ups(rows: list[dict[str, Any]]) -> dict[str, list[tuple[float, float]
 
 
 def _answers(rows: list[dict[str, Any]], about: str) -> Iterator[Picture]:
-    for door in dict.fromkeys(row["door"] for row in rows):
+    for door in [door for door in dict.fromkeys(row["door"] for row in rows) if door != "echo"]:
         its = [row for row in rows if (row["door"], row["request"]) == (door, "all")]
         names = [name for name in its[0] if re.fullmatch(r"p[\d.]+ ms", name)]
         series = {name.removesuffix(" ms"): [row[name] for row in its] for name in names}

@@ -4,10 +4,13 @@
 
 A daemon (BFS, components, PageRank; a spool) has ``--cores`` cores, those who feed and ask it the others of this
 machine, if there are any. It holds three quarters of a pool of RMAT edges, and is fed upserts and deletions (a
-fifth), a thousand a record. Its peak is what it takes when there is always more. Then, each for so many seconds:
+fifth), a thousand a record. Its peak is what it takes when there is always more, before and after the requests.
+Then, each for so many seconds:
 
 - 2,000 requests a second (ten values, a page of neighbours, the best ten, statistics) over the socket, and as many
-  over HTTP, at rest, at half and at full peak (``asking.py``: open loop, from the moment each was to be sent);
+  over HTTP, at rest, at half and at full peak (``asking.py``: open loop, from the moment each was to be sent).
+  ``echo``: as many to a server on the daemon's cores that does nothing for them: the least that an answer can take
+  there. With ``--at-once`` those who ask never wait for a core themselves;
 - 1,000 subscribers to a hundred vertices each, at a fixed rate of updates: from the publication of an epoch to
   each who hears of it, and what the daemon spends with and without them;
 - a scrape of the metrics, idle and at full peak;
@@ -35,7 +38,7 @@ from typing import Any
 import hostile
 import numpy as np
 import psutil
-from asking import CHOSEN, KINDS, PERCENTILES, Load, asked, fork, percentile_of, published, told
+from asking import CHOSEN, KINDS, PERCENTILES, Load, asked, echo, fork, percentile_of, published, told
 from beside import encoded, running
 from connections import cpu_seconds
 from end_to_end import Cpu
@@ -146,18 +149,20 @@ class Fed:
         feeding.start()
         its.close()
         time.sleep(self._settle_s)
-        cpu, begun, before = Cpu(self.pid), time.monotonic(), self.updates()
+        cpu, begun, before = Cpu(self.pid), time.monotonic(), self.client.stats()
         spent = cpu.seconds()
         try:
             result = work()
-            seconds, taken = time.monotonic() - begun, self.updates() - before
+            seconds, after = time.monotonic() - begun, self.client.stats()
+            taken = after["updates_applied"] - before["updates_applied"]
             spent = cpu.seconds() - spent
         finally:
             over.set()
         offset = pipe.recv()
         feeding.join()
         self.client.wait({f"{name}.msgpack": offset}, timeout_ms=600_000)
-        return result, {"updates/s": taken / seconds, "daemon cores": spent / seconds}
+        epochs = max(after.epoch[1] - before.epoch[1], 1)
+        return result, {"updates/s": taken / seconds, "an epoch": taken / epochs, "daemon cores": spent / seconds}
 
 
 def _feed(
@@ -196,23 +201,46 @@ def fed(churn: Churn, records: list[bytes], arguments: argparse.Namespace, more:
             yield Fed(folder, client, process, records, min(SETTLE_S_MAX, arguments.seconds))
 
 
+@contextlib.contextmanager
+def echoing(folder: Path, cores: int) -> Iterator[None]:
+    """A server that does nothing for a request, on the daemon's cores."""
+    ready, its = fork.Pipe(duplex=False)
+    with on_cores(dealt(cores)[0]):
+        process = fork.Process(target=echo, args=(str(folder / "echo"), its), daemon=True)
+        process.start()
+    its.close()
+    ready.recv()
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.join()
+
+
 # -- what is measured -----------------------------------------------------------------------------------------
 
 
 def requests(daemon: Fed, peak: float, ids: np.ndarray, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
+    addresses = {
+        "socket": daemon.address,
+        "http": f"unix:{daemon.folder}/http",
+        "echo": f"unix:{daemon.folder}/echo",
+    }
     for share in (0.0, 0.5, 1.0):
-        for door in ("socket", "http"):
-            address = daemon.address if door == "socket" else f"unix:{daemon.folder}/http"
-            load = Load(door, address, arguments.rate, arguments.seconds, arguments.shares, ids, arguments.askers)
+        for door in arguments.doors.split(","):
+            how = arguments.rate, arguments.seconds, arguments.shares, ids, arguments.askers, arguments.at_once
+            load = Load(door, addresses[door], *how)
             name = {0.0: "none", 0.5: "half", 1.0: "full"}[share]
             before = daemon.server_seconds()
             if share:
-                found, taken = daemon.during(None if share == 1 else share * peak, lambda: asked(load))  # noqa: B023
+                rate = None if share == 1 else share * peak
+                found, taken = daemon.during(rate, lambda: asked(load), arguments.ahead)  # noqa: B023
             else:
-                found, taken = asked(load), {"updates/s": 0.0, "daemon cores": float("nan")}
+                nothing = dict.fromkeys(("daemon cores", "an epoch"), float("nan"))
+                found, taken = asked(load), {"updates/s": 0.0, **nothing}
             spent_us = (daemon.server_seconds() - before) / found.kinds.size * 1e6
-            about = {"ingest": name, "door": door, **taken, "of peak": taken["updates/s"] / peak}
+            about = {"ingest": name, "door": door, **taken, "of peak": 0.0}
             driver = {
                 "server us/request": spent_us,
                 "sent late p99 ms": found.late_ms,
@@ -318,7 +346,7 @@ def hostiles(daemon: Fed, ids: np.ndarray, arguments: argparse.Namespace) -> lis
     doors = hostile.Doors(daemon.address, f"unix:{daemon.folder}/http")
     engine, seconds = psutil.Process(daemon.pid), arguments.seconds / arguments.turns
     rows = []
-    for kind in hostile.KINDS:
+    for kind in arguments.kinds.split(","):
         turns: dict[str, list[dict[str, float]]] = {"none": [], kind: []}
         for turn in range(arguments.turns):
             for name in (list(turns), [*reversed(turns)])[turn % 2]:
@@ -445,15 +473,23 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         with fed(churn, records, arguments) as daemon:
             about = daemon.client.stats()
             result["vertices"], result["edges"] = about["vertices"], about["edges"]
-            taken = daemon.during(None, daemon.paced(arguments.seconds))[1]
-            peak = taken["updates/s"]
-            add("peak", f"{about['vertices']:,} vertices, {about['edges']:,} edges; fed without end", [taken])
+
+            def fed_without_end() -> dict[str, float]:
+                return daemon.during(None, daemon.paced(arguments.seconds), arguments.ahead)[1]
+
+            fed_without_end()  # the first seconds of a daemon are not what a stream sees
+            peaks = [{"when": "before", **fed_without_end()}]
+            rows = []
             if "requests" in arguments.only:
-                add(
-                    "requests",
-                    f"{arguments.rate:g} requests a second (get: {CHOSEN} vertices)",
-                    requests(daemon, peak, ids, arguments),
-                )
+                with echoing(daemon.folder, arguments.cores):
+                    rows = requests(daemon, float(peaks[0]["updates/s"]), ids, arguments)
+                peaks.append({"when": "after", **fed_without_end()})
+            add("peak", f"{about['vertices']:,} vertices, {about['edges']:,} edges; fed without end", peaks)
+            if rows:
+                peak = float(np.mean([each["updates/s"] for each in peaks]))
+                rows = [{**row, "of peak": row["updates/s"] / peak} for row in rows]
+                title = f"{arguments.rate:g} requests a second (get: {CHOSEN} vertices)"
+                add("requests", title, rows)
             if "subscribers" in arguments.only:
                 title = f"subscribers to {arguments.chosen} vertices each"
                 add("subscribers", title, subscribers(daemon, ids, arguments))
@@ -491,12 +527,16 @@ def main() -> None:
     parser.add_argument("--edges", type=int, default=1_500_000, help="of the pool")
     parser.add_argument("--rate", type=float, default=2000.0, help="requests a second")
     parser.add_argument("--shares", type=parsed_shares, default="get=70,neighbors=20,top=5,stats=5")
+    parser.add_argument("--doors", default="socket,http,echo", help="where they are asked")
+    parser.add_argument("--ahead", type=int, default=AHEAD, help="records in the spool at full peak")
+    parser.add_argument("--at-once", action="store_true", help="those who ask never wait for a core (as root)")
     parser.add_argument("--askers", type=int, default=2, help="processes that ask, or listen")
     parser.add_argument("--subscribers", type=int, default=1000)
     parser.add_argument("--chosen", type=int, default=100, help="vertices of each subscriber")
     parser.add_argument("--subscriber-rate", type=float, default=100_000.0, help="updates a second meanwhile")
     parser.add_argument("--scrape-pause", type=float, default=0.05, help="seconds between two")
     parser.add_argument("--hostile", type=int, default=100, help="subscribers who read all, or never")
+    parser.add_argument("--kinds", default=",".join(hostile.KINDS), help="of subscribers, for hostile")
     parser.add_argument(
         "--turns", type=int, default=3, help="of results out (each with a daemon of its own) and of hostile"
     )

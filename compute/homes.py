@@ -27,8 +27,9 @@ _HOPELESS, _HURTS_S = 4.0, 0.02
 # And with its third epoch, of which the first is cold, where they take so many times as long as those there.
 _LOST, _SEEN = 1.5, 2
 # Before a move a program has taken so many times as long as moves do, the first being thought to take so long; and
-# before a trial, as the last one and its moves.
+# before a trial, so many times as long as the last one and its moves.
 _PATIENCE, _MOVE_S = 20.0, 0.01
+_TRIAL_PATIENCE = 50.0
 # Epochs after which the times of the other processor are forgotten: at first, and at most.
 _MEMORY, _MEMORY_MAX = 512, 1 << 16
 
@@ -84,7 +85,7 @@ class Homes:
             return False
         elsewhere = _would_take(kept, not on_device)
         if elsewhere is None:
-            if kept.spent_s < _PATIENCE * kept.trial_s:
+            if kept.spent_s < _TRIAL_PATIENCE * kept.trial_s:
                 return False
             kept.trial, kept.trial_s = _TRIAL, 0.0
             return True

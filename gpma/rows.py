@@ -154,6 +154,12 @@ def copy_row(rows: RowView, u: int, first: int, neighbors: Vertices, weights: We
     return copied
 
 
+@nb.njit(cache=True, error_model="numpy")
+def copy_short_row(rows: RowView, u: int, first: int, neighbors: Vertices, weights: Weights) -> int:
+    """``copy_row``, for rows of which that takes less than a handover of the interpreter: it is not let go."""
+    return copy_row(rows, u, first, neighbors, weights)
+
+
 @uncounted
 def find_on(rows: RowView, leaf: Int, key: Int) -> tuple[Int, Int]:
     """Look for a key from a leaf on, by doubling and then by halving: (the leaf to go on at, its slot or -1).

@@ -39,6 +39,8 @@ _AGES = 4
 _TICK = 4
 _YOUNG, _RECENT, _KNOWN = 4, 64, 1024
 _AGE = _TICK * np.array([0, _YOUNG, _RECENT, _KNOWN], np.float64)
+YOUNG = _TICK * (_YOUNG + 1)
+"""After so many epochs without a change no row is in the class of the youngest."""
 _CELLS = 64
 _TICKS = 1 << 16
 

@@ -366,8 +366,7 @@ class DeviceSide(Side[DevicePackedArray]):
 
     def degrees(self, direction: Direction, n_vertices: int) -> npt.NDArray[np.uint32]:
         with self.stream:
-            degrees = self.array(direction).view().degrees[:n_vertices]
-            copied: npt.NDArray[np.uint32] = import_cupy().asnumpy(degrees)
+            copied: npt.NDArray[np.uint32] = self.array(direction).degrees_on_host()[:n_vertices]
             return copied
 
     def export_rows(self, direction: Direction) -> EdgeList:

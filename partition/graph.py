@@ -7,7 +7,7 @@ graph stores both directions of an edge in one array, so that its out-rows are i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -30,7 +30,7 @@ from ..gpma.edges import (
 from ..gpma.host.snapshot import EdgeCopy
 from ..gpma.host.transposing import transposed
 from ..gpma.memory import Memory
-from ..gpma.rows import RowView
+from ..gpma.rows import RowView, copy_row, copy_short_row
 from ..gpma.team import Crew, Team
 from . import routing, scanning, turning
 from .behind import Lag as Lag
@@ -65,6 +65,10 @@ class NoMemory(MemoryError):
     @classmethod
     def of(cls, error: MemoryError) -> NoMemory:
         return cls(str(error) or "there is not enough memory")
+
+
+def _nobody_reads() -> None:
+    pass
 
 
 class Graph:
@@ -376,7 +380,14 @@ class Graph:
         that a device, where there is one, reads by itself. Good until the next call, or an ``apply`` of others."""
         return self._rows.columns(n, weighted=weighted)
 
-    def apply(self, batch: EdgeBatch, n_vertices: int, vertex_ops: VertexOps | None = None) -> GraphChange:
+    def apply(
+        self,
+        batch: EdgeBatch,
+        n_vertices: int,
+        vertex_ops: VertexOps | None = None,
+        *,
+        before_writing: Callable[[], None] = _nobody_reads,
+    ) -> GraphChange:
         """Apply updates between dense vertices 0 .. n_vertices - 1, in order; the last one of a pair wins.
 
         ``vertex_ops`` stand among the edge updates. Deleting a vertex deletes all its edges; it exists again
@@ -385,6 +396,9 @@ class Graph:
         All of it or nothing: every array takes its memory before the first one is written. The cost is
         proportional to the batch and the degrees of the deleted vertices; only in a directed graph without
         in-rows, their in-edges are found by one pass over all edges.
+
+        ``before_writing`` is called before anything is written that other threads might be reading: until it has
+        returned, they may read what there was before.
 
         Raises:
             NoMemory: the graph is as before.
@@ -399,7 +413,10 @@ class Graph:
         if n_updates > MAX_UPDATES:
             raise ValueError(f"a batch comes to at most {MAX_UPDATES} updates of rows, not {n_updates}")
         before = self.n_vertices
+        if self._rows.device is not None:  # which new vertices are marked on, and the host may have to catch up
+            before_writing()
         if vertex_ops is None and 0 < n_updates <= SMALL_UPDATES_MAX and n_vertices >= before:
+            before_writing()
             change = self._apply_small(batch, n_updates, n_vertices)
             if change is not None:
                 return change
@@ -410,7 +427,7 @@ class Graph:
             lives = self.existence.plan(batch, vertex_ops, before, self._rows.crew)
             if lives is not None:
                 batch = self._without(lives, batch)
-            report = self._rows.apply(batch, before, told=bool(self._copies))
+            report = self._rows.apply(batch, before, before_writing, told=bool(self._copies))
         self.n_vertices = n_vertices
         if lives is not None:
             self.existence.commit(lives)
@@ -645,7 +662,8 @@ def warm_up() -> None:
         ops = VertexOps(np.ones(1, np.uint32), np.full(1, Op.DELETE_VERTEX, np.uint8), np.zeros(1, np.int64))
         graph.apply(EdgeBatch.of([], []), 100, ops)
         graph.apply(EdgeBatch.of([0], [1]), 100)
-        graph.neighbors(0, "out", 0, 1)
+        for copy in (copy_row, copy_short_row):
+            copy(graph.out_rows(), 0, 0, np.empty(1, np.uint32), np.empty(0, np.float32))
         for weights in (True, False):
             transposed(EdgeList(np.ones(1, np.uint64), np.ones(1, np.float32)), weighted=weights, crew=graph.crew)
         for module in (scanning, turning, routing):

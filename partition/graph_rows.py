@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -144,9 +144,13 @@ class GraphRows(ABC):
         """As ``Graph.columns``."""
 
     @abstractmethod
-    def apply(self, batch: EdgeBatch, n_before: int, *, told: bool = False) -> Report:
+    def apply(
+        self, batch: EdgeBatch, n_before: int, before_writing: Callable[[], None], *, told: bool = False
+    ) -> Report:
         """Apply updates of edges, one direction each, on all sides or on none; there were ``n_before`` vertices.
-        ``told``: whether the report will be read, whatever happens to a device.
+
+        ``before_writing``: as for ``Graph.apply``; ``told``: whether the report will be read, whatever happens to
+        a device.
 
         Raises:
             ValueError: a row does not exist.

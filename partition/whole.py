@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, Vertices, Weights, pack
 from ..gpma.host.small import Totals
-from ..gpma.rows import RowView, copy_row
+from ..gpma.rows import RowView, copy_row, copy_short_row
 from ..gpma.team import Crew
 from .behind import SECONDS_MAX, Behind, Lag, Take
 from .changes import Report, no_change
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from .device_side import DeviceSide, DeviceSidePlan
 
 T = TypeVar("T")
+
+SHORT_ROW = 1 << 12
+"""A row of so many edges is gone through in microseconds."""
 
 # The host is behind by so many updates at most, or by one to so many edges.
 WAITING_MIN, EDGES_PER_WAITING = 1 << 20, 8
@@ -76,7 +79,9 @@ class WholeRows(GraphRows):
         columns = self._on_device(lambda device: device.columns(n, weighted=weighted))
         return EdgeBatch.empty(n, weighted=weighted) if columns is None else columns
 
-    def apply(self, batch: EdgeBatch, n_before: int, *, told: bool = False) -> Report:
+    def apply(
+        self, batch: EdgeBatch, n_before: int, before_writing: Callable[[], None], *, told: bool = False
+    ) -> Report:
         self.host_apply_s = 0.0
         if self._follows(len(batch)):
             ahead = self._apply_ahead(batch, told=told)
@@ -86,6 +91,7 @@ class WholeRows(GraphRows):
         begun = time.perf_counter()
         plan = self.host.prepare(*of_rows(batch, self.shape, self.crew)) if len(batch) else None
         prepared_s = time.perf_counter() - begun
+        before_writing()
         on_device = self._begin_on_device(lambda: batch)
         begun = time.perf_counter()
         report = no_change(self.shape.weighted) if plan is None else self.host.commit(plan)
@@ -257,9 +263,11 @@ class WholeRows(GraphRows):
     ) -> tuple[Vertices, Weights | None]:
         rows = self.view(direction)
         weighted = self.host.array(direction).weighted
-        neighbors = np.empty(min(limit, int(rows.degrees[vertex])), np.uint32)
+        degree = int(rows.degrees[vertex])
+        neighbors = np.empty(min(limit, degree), np.uint32)
         weights = np.empty(neighbors.size if weighted else 0, np.float32)
-        copied = copy_row(rows, vertex, first, neighbors, weights)
+        copy = copy_short_row if degree <= SHORT_ROW else copy_row
+        copied = copy(rows, vertex, first, neighbors, weights)
         return neighbors[:copied], weights[:copied] if weighted else None
 
     def degrees(self, direction: Direction) -> npt.NDArray[np.uint32]:

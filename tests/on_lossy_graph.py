@@ -23,11 +23,11 @@ def lossy(work: Callable[..., Any], number: int, *, after: bool) -> Callable[...
     """The work, which fails for the ``number``-th time, when it was done or before."""
     count = itertools.count(1)
 
-    def wrapped(self: Any, *args: Any) -> Any:
+    def wrapped(self: Any, *args: Any, **named: Any) -> Any:
         is_lost = next(count) == number
         if is_lost and not after:
             raise RowsLost("the card fell out")
-        done = work(self, *args)
+        done = work(self, *args, **named)
         if is_lost:
             raise RowsLost("the card fell out")
         return done

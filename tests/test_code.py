@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -63,6 +64,19 @@ def test_imports_run_one_way() -> None:
     script = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([script, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_kernels_let_go_of_the_interpreter() -> None:
+    """Whoever ingests, computes or answers would wait for the end of one that does not."""
+    keeps = []
+    for module in (file for room in ROOMS for file in (ROOT / room).rglob("*.py")):
+        for function in ast.walk(ast.parse(module.read_text())):
+            for made in getattr(function, "decorator_list", ()):
+                if isinstance(made, ast.Call) and ast.unparse(made.func) in ("nb.njit", "njit", "numba.njit"):
+                    given = {keyword.arg: ast.unparse(keyword.value) for keyword in made.keywords}
+                    if given.get("nogil") != "True":
+                        keeps.append((str(module.relative_to(ROOT)), function.name))
+    assert keeps == [("gpma/rows.py", "copy_short_row")], "its rows are short, and a handover takes longer"
 
 
 def plant(folder: Path, file: str, line: str) -> subprocess.CompletedProcess[str]:

@@ -288,10 +288,10 @@ def test_an_epoch_that_the_device_has_no_memory_for_goes_on_when_rows_have_left(
     pipeline.sides = Sides(setting.graph, setting.metrics, card)
     apply = setting.graph.apply
 
-    def refusing(*given: Any) -> Any:
+    def refusing(*given: Any, **named: Any) -> Any:
         if refusals:
             raise refusals.pop()
-        return apply(*given)
+        return apply(*given, **named)
 
     monkeypatch.setattr(setting.graph, "apply", refusing)
     before = setting.graph.n_edges

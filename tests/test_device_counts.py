@@ -170,7 +170,7 @@ def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
     heads, order, recount, end = 1, 2, 3, 0xFFFF_FFFF  # of recount.cu
     cuda_emulator.seed(seed)
     macros = ("-DALONE_ROWS=3", "-DALONE_UPDATES=9")
-    monkeypatch.setattr(count_runs, "SOURCE", count_runs.SOURCE._replace(macros=macros))
+    monkeypatch.setitem(count_runs.SOURCES, "recount", count_runs.SOURCES["recount"]._replace(macros=macros))
     forget_kernels()
     try:
         run, n = run_of(), 50
@@ -277,11 +277,12 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
 
 def test_kernels_compile_without_warnings(nvrtc: object, run_long: bool) -> None:
     """For the oldest architecture; test_device_remote_rows.py has a newer one."""
-    from graphtide.compute.device.count_runs import SOURCE
+    from graphtide.compute.device.count_runs import SOURCES
     from graphtide.gpma.device import module
 
     folder = Path(module.__file__).parents[2] / "compute" / "device"
     for architecture in ARCHITECTURES if run_long else ARCHITECTURES[:1]:
         options = [*module.options(weighted=False), *AS_CUPY, f"-arch={architecture}"]
-        done, log, _ = compiled(nvrtc, module.source(folder / SOURCE.file), SOURCE.file, options)
-        assert done and not log, log
+        for origin in SOURCES.values():
+            done, log, _ = compiled(nvrtc, module.source(folder / origin.file), origin.file, options)
+            assert done and not log, log

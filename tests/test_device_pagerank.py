@@ -395,7 +395,8 @@ def test_kernels_compile_without_warnings(nvrtc: object, architecture: str) -> N
     options = [*module.options(weighted=False), *AS_CUPY, f"-arch={architecture}"]
     folder = Path(module.__file__).parents[2] / "compute" / "device"
     for origin in (*walk_runs.SOURCES.values(), push_runs.SOURCE):
-        done, log, _ = compiled(nvrtc, module.source(folder / origin.file), origin.file, options)
+        text = module.source(folder / origin.file)
+        done, log, _ = compiled(nvrtc, text, origin.file, [*options, *origin.macros])
         assert done and not log, log
 
 

@@ -171,6 +171,76 @@ def test_ranks_and_counts_of_any_history(
         assert run.graph.check() == []
 
 
+def run_of_many_leaves(run: RanksRun, seed: int) -> list[int]:
+    """Runs from scratch and after batches, most rows being remote; the edges of each range that is packed at last,
+    -1 where it is not."""
+    from graphtide.compute.device.walk_runs import _RANGE
+
+    rng = np.random.default_rng(seed)
+    n = 257 + int(rng.integers(200))
+    sparse, dense = rng.integers(0, n, (2000, 2)), rng.integers(n // 2, n // 2 + 9, (60, 2))
+    run.step(inserts([*sparse.tolist(), *dense.tolist()], n))
+    for share in (0.7, 0.95):
+        place(run.graph, rng.random(n) < share)
+        run.report = run.program.start(run.graph)
+        run.check()
+        more = rng.integers(0, n, (60, 2)).tolist()
+        run.step(inserts(more, n))
+        run.step(deletes(more[::2], n))
+    run.report = run.program.start(run.graph)
+    run.check()
+    packed = run.program._runs._packed
+    if packed is None:
+        return []
+    remote, own = run.graph.device.remote.n_leaves_in, run.graph.device.in_rows.view().counts.size
+    whole = range(int(own % _RANGE > 0), (own % _RANGE + remote + _RANGE - 1) // _RANGE)
+    return [int(np.int32(np.uint32(int(packed.ranges.get()[r]) & 0xFFFF_FFFF))) for r in whole]
+
+
+@pytest.mark.parametrize("bits", [10, 11, 12, 32])
+def test_ranks_of_rows_that_passes_pack(
+    run_of: Make, bits: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where words have few bits some ranges of leaves cannot be packed, or none: sums are the same bits."""
+    from graphtide.compute.device import walk_runs
+
+    set_threads(monkeypatch, FEW_THREADS)
+    cuda_emulator.seed(seed)
+    origin = walk_runs.SOURCES["passes"]
+    fewer = origin._replace(macros=(*origin.macros, f"-DPACKED_BITS={bits}"))
+    monkeypatch.setattr(walk_runs, "SOURCES", walk_runs.SOURCES | {"passes": fewer})
+    run = run_of(RanksRun)
+    edges = run_of_many_leaves(run, seed)
+    assert len(edges) > 4
+    if bits == 32:
+        assert sum(edges) > 0.8 * run.graph.host.in_.n_edges and min(edges) > 0
+    elif bits == 10:
+        assert -1 in edges
+
+
+@pytest.mark.parametrize("refusal", ["allows", "pinned", "device"])
+def test_ranks_without_memory_to_pack_rows(
+    emulated_run_of: Make, refusal: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphtide.compute.device import walk_runs
+
+    def none(*given: Any) -> Any:
+        raise MemoryError("there is none")
+
+    pinned, allocate = walk_runs.pinned, walk_runs.allocate
+    if refusal == "allows":
+        monkeypatch.setattr(walk_runs.Memory, "allows", lambda memory, n_bytes: False)
+    elif refusal == "pinned":
+        refused = lambda n, dtype: (none if dtype is np.uint32 else pinned)(n, dtype)  # noqa: E731
+        monkeypatch.setattr(walk_runs, "pinned", refused)
+    else:
+        refused = lambda n, dtype: (none if dtype is np.uint64 else allocate)(n, dtype)  # noqa: E731
+        monkeypatch.setattr(walk_runs, "allocate", refused)
+    set_threads(monkeypatch, FEW_THREADS)
+    cuda_emulator.seed(seed)
+    assert run_of_many_leaves(emulated_run_of(RanksRun), seed) == []
+
+
 # -- which rows are remote ----------------------------------------------------------------------------------------
 
 
@@ -378,7 +448,7 @@ def texts(run_long: bool) -> Iterator[tuple[str, str, bool, Sequence[str]]]:
                 yield origin.file, text, form.weighted, origin.macros
     sources = (forest_runs.SOURCES, walk_runs.SOURCES, ppr_runs.SOURCES, tally_runs.SOURCES)
     others = [origin for known in sources for origin in known.values()]
-    for origin in (*others, push_runs.SOURCE, count_runs.SOURCE, cdlp_runs.SOURCE):
+    for origin in (*others, push_runs.SOURCE, *count_runs.SOURCES.values(), cdlp_runs.SOURCE):
         if run_long or origin.file not in LARGE:
             yield origin.file, module.source(folder / origin.file), False, origin.macros
 

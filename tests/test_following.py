@@ -375,6 +375,7 @@ def test_small_batches_gather_before_the_thread_takes_them(
     emulated_cupy: ModuleType, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(behind, "GATHER_S", 3600.0)
+    monkeypatch.setattr(behind, "GATHERED", 8192)
     monkeypatch.setattr(whole, "SECONDS_MAX", 3600.0)
     graph, sizes = following(graphs), []
     prepare = graph.host.prepare

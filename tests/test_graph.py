@@ -136,6 +136,37 @@ def test_what_is_exported_can_be_loaded(directed: bool, in_weights: bool) -> Non
         assert copy.n_edges == graph.n_edges - 1
 
 
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("n_updates", [1, 5000])
+def test_readers_see_what_there_was_until_a_change_is_about_to_be_written(directed: bool, n_updates: int) -> None:
+    rng = np.random.default_rng(n_updates)
+    batches = [
+        EdgeBatch.of(*rng.integers(0, 500, (2, n)), np.where(rng.random(n) < 0.2, Op.DELETE, Op.INSERT))
+        for n in (20_000, n_updates)
+    ]
+    seen: list[list[list[int]]] = []
+
+    with opened(directed=directed, weighted=False) as graph:
+
+        def look() -> None:
+            assert graph.n_vertices == 500
+            rows = [graph.neighbors(vertex, way, 0, 500)[0] for vertex in range(500) for way in ("out", "in")]
+            seen.append([row.tolist() for row in rows])
+
+        graph.apply(batches[0], 500)
+        look()
+        graph.apply(batches[1], 600, before_writing=look)
+        assert len(seen) == 2 and seen[1] == seen[0]
+
+
+def test_what_is_refused_is_never_about_to_be_written() -> None:
+    with opened(directed=True, weighted=False) as graph:
+        missing = EdgeBatch.of([700] * 5000, [1] * 5000)
+        with pytest.raises(ValueError, match="700 of 600"):
+            graph.apply(missing, 600, before_writing=lambda: pytest.fail("it was about to be written"))
+        assert graph.n_vertices == 0
+
+
 def test_in_an_undirected_graph_the_last_update_wins_whichever_way_it_is_written() -> None:
     with opened(directed=False) as graph:
         change = graph.apply(EdgeBatch.of([1, 2, 1], [2, 1, 1], weights=[5.0, 7.0, 3.0]), 3)

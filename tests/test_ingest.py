@@ -143,6 +143,26 @@ class TestGate:
         reading.join(60)
         assert order == ["read", "apply"]
 
+    @pytest.mark.parametrize("settled", [True, False])
+    def test_readers_are_let_in_until_a_change_is_written(self, settled: bool) -> None:
+        gate = StorageGate()
+        with gate.change() as begin_writing:
+            with gate.read(settled=settled, timeout_s=0):
+                pass
+            begin_writing()
+            begin_writing()
+            with pytest.raises(TimeoutError), gate.read(settled=settled, timeout_s=0.01):
+                pass
+        with gate.read(settled=False, timeout_s=0):
+            pass
+
+    def test_what_is_not_written_leaves_results_and_storage_of_one_epoch(self) -> None:
+        gate = StorageGate()
+        with pytest.raises(MemoryError), gate.change():
+            raise MemoryError
+        with gate.read(settled=True, timeout_s=0):
+            pass
+
     def test_gives_up_in_time_and_blocks_nobody_after(self) -> None:
         gate = StorageGate()
         with gate.apply(), pytest.raises(TimeoutError), gate.read(settled=False, timeout_s=0.01):

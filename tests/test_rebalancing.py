@@ -41,7 +41,7 @@ def run(sides: Sides, epochs: int, load: Callable[[int], Load]) -> list[float]:
     """Seconds of each epoch; what must always hold is checked."""
     taken = [sides.epoch(load(k)).seconds for k in range(epochs)]
     sides.check_budgets()
-    sides.check_rests(REST)
+    sides.check_rests(64)
     return taken
 
 
@@ -258,16 +258,19 @@ def test_a_hot_spot_is_followed() -> None:
     assert set(reasons(there)) == {"gain"}
 
 
-@pytest.mark.parametrize(
-    ("event", "epochs"), [("a hot spot drifts", 100), ("a sudden hub", 50), ("a slow bus", 100)]
-)
-def test_soon_all_is_as_before(event: str, epochs: int, seed: int) -> None:
-    """The bus is most of an epoch, so that it shows; half of the edges are on the device.
+@pytest.mark.parametrize("event", ["a hot spot drifts", "a sudden hub", "a slow bus"])
+def test_soon_all_is_as_before(event: str, seed: int) -> None:
+    """The bus is most of an epoch, so that it shows; half of the edges are on the device."""
+    back_within_fifty(event, seed)
 
-    Fifty epochs are enough for a drift, too, but for one in twenty, and for a slow bus, but for one in 150: there
-    the classes of rows that were read before it count for too long, and a second exchange puts right what the
-    first one made of them.
-    """
+
+@pytest.mark.parametrize("seed", [1, 5, 52])
+def test_a_spot_that_has_drifted_is_not_told_from_where_it_was_at_once(seed: int) -> None:
+    """Exchanges that are decided before rows that were hot have grown older move many to the wrong side."""
+    back_within_fifty("a hot spot drifts", seed)
+
+
+def back_within_fifty(event: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     there = sides(0.5, seed=int(rng.integers(100)))
     there.remote_s = 5e-8
@@ -289,7 +292,7 @@ def test_soon_all_is_as_before(event: str, epochs: int, seed: int) -> None:
         there.remote_s *= 4
     after = run(there, 300, load)
     assert after[0] > 1.2 * before, "it is felt"
-    assert mean(after[epochs : epochs + 10]) < 1.1 * min(before, mean(after[250:])), after[: epochs + 10]
+    assert mean(after[50:60]) < 1.1 * min(before, mean(after[250:])), after[:60]
 
 
 def test_an_adversary_who_reads_what_is_away_gains_little(seed: int) -> None:
@@ -310,7 +313,7 @@ def test_an_adversary_who_reads_what_is_away_gains_little(seed: int) -> None:
     for handed in there.log:
         for move in handed:
             moves[move.vertices] += 1
-    assert moves.max() <= 1_500 // REST + 1
+    assert moves.max() <= 1_500 // 64 + 1
 
 
 def test_bursts_are_no_reason_for_an_exchange() -> None:

@@ -20,6 +20,7 @@ from graphtide.daemon.config.settings import PartitionConfig
 from graphtide.daemon.engine.rebalancing import ALL_LEAVE, Epoch, Rebalancing, Room, room_of
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.gpma.device.card import find_card
+from graphtide.gpma.device.module import import_cupy
 from graphtide.gpma.edges import EdgeBatch
 from graphtide.ops.metrics import Metrics
 from graphtide.partition.classes import DEVICE
@@ -206,6 +207,26 @@ def test_rows_that_leave_give_their_memory_back(sides: Sides) -> None:
     assert 0.6 * before < after < 0.9 * before
     assert sides.graph.export().keys.tobytes() == exported.keys.tobytes() and sides.graph.check() == []
     sides.epoch()
+
+
+def test_rows_leave_a_device_that_has_no_memory_to_tell_how_long_they_are(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths lie there beside other words, which CuPy puts together there before they are brought."""
+    cupy = import_cupy()
+    asnumpy, refused = cupy.asnumpy, []
+
+    def without_memory(array: Any, *given: Any, **how: Any) -> Any:
+        if not array.flags.c_contiguous:
+            refused.append(array)
+            raise MemoryError("there is no byte left")
+        return asnumpy(array, *given, **how)
+
+    wanted = sides.graph.degrees("out").copy()
+    monkeypatch.setattr(cupy, "asnumpy", without_memory)
+    assert sides.graph.degrees("out").tobytes() == wanted.tobytes()
+    assert sides.moves.make_room_for_program(0)
+    assert refused and sides.graph.placement.owned[HOST] > 0
 
 
 def test_all_rows_are_read_of_a_device_that_has_no_memory_for_it(sides: Sides) -> None:

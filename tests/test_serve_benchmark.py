@@ -118,10 +118,12 @@ def test_a_small_run(tmp_path: Path, run_long: bool) -> None:
     ]
     subprocess.run([*map(str, command), "--json", str(result)], check=True, timeout=300, stdout=subprocess.DEVNULL)
     saved = json.loads(result.read_text())
-    assert saved["peak"][0]["updates/s"] > 0
+    assert [row["when"] for row in saved["peak"]] == ["before", "after"]
+    peak = np.mean([row["updates/s"] for row in saved["peak"]])
+    assert all(row["of peak"] == pytest.approx(row["updates/s"] / peak) for row in saved["requests"])
     all_kinds = [row for row in saved["requests"] if row["request"] == "all"]
     assert [(row["ingest"], row["door"]) for row in all_kinds] == [
-        (ingest, door) for ingest in ("none", "half", "full") for door in ("socket", "http")
+        (ingest, door) for ingest in ("none", "half", "full") for door in ("socket", "http", "echo")
     ]
     assert all(row["failed"] == row["unanswered"] == 0 and row["p99.9 ms"] > 0 for row in all_kinds)
     nobody, five = saved["subscribers"]

@@ -10,7 +10,9 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgpack
 import psutil
 import pytest
 from running import Daemon
@@ -315,3 +317,30 @@ def test_the_next_server_does_not_wait_for_an_answer_to_the_one_before(
     with Client(link.addresses[0], timeout=60) as client:
         assert client.get("rank", [103]).values.tolist() == [4]
         assert client.degree([100]).out.tolist() == [1]
+
+
+class Calls:
+    """The engine's end of the socket over which it is asked; each answer that is written, as it was written."""
+
+    def __init__(self) -> None:
+        self.calls, self.asking = socket.socketpair()
+        self.written: list[list[int]] = []
+
+    def answer(self, response: bytes) -> None:
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(response)
+        self.written.append([msgid for _, msgid, _, _ in unpacker])
+
+
+@pytest.mark.parametrize(("seconds", "writes"), [(3600.0, [[1, 2, 3]]), (0.0, [[1], [2], [3]])])
+def test_answers_to_what_came_together_go_together_unless_they_take_long(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, writes: list[list[int]]
+) -> None:
+    monkeypatch.setattr(supervisor, "TOGETHER_SECONDS_MAX", seconds)
+    link: Any = ServerLink.__new__(ServerLink)
+    link._response = lambda msgid, method, params: msgpack.packb([1, msgid, None, params])
+    process: Any = Calls()
+    with process.asking:
+        process.asking.sendall(b"".join(msgpack.packb([0, msgid, "degree", [{}]]) for msgid in (1, 2, 3)))
+    link._answer(process)
+    assert process.written == writes

@@ -281,6 +281,28 @@ def test_whoever_has_been_told_what_takes_long_wakes_nobody_else(serve: Callable
     assert served.counts["_advance"] <= 2 * 110 + 10
 
 
+def test_whoever_is_sent_much_hears_of_what_follows_together(
+    serve: Callable[[int], Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(telling, "pause_after", lambda much: sent.append(much) or 3600.0)
+    served = serve(2 * telling.INLINE_MAX)
+    (long,), quiet = served.subscribe([Everyone(0.0)]), served.subscribe([Chosen(ids_of(5), 0.0)])
+    served.told([long, *quiet])
+    for _ in range(3):
+        served.publish(np.arange(served.rank.size))
+        served.told(quiet)
+    assert long.epochs == [1] and quiet[0].epochs == [1, 2, 3, 4]
+    assert len(sent) == 1 and sent[0] > 16 * served.rank.size, "its ids and values"
+
+
+def test_a_pause_is_as_long_as_what_was_sent_and_bounded() -> None:
+    second = telling.PACE_BYTES_PER_SECOND
+    assert telling.pause_after(0) == 0
+    assert telling.pause_after(second // 100) == pytest.approx(0.01)
+    assert telling.pause_after(100 * second) == telling.PAUSE_SECONDS_MAX
+
+
 def test_a_client_that_reads_again_wakes_nobody_else_and_is_told_all_at_once(
     serve: Callable[[int], Served],
 ) -> None:

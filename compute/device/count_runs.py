@@ -1,4 +1,6 @@
-"""Runs of path counts on the device: ``recount.cu``, after the search's words were brought up to date.
+"""Runs of path counts on the device, after the search's words were brought up to date.
+
+``recount.cu`` counts after a batch, ``count_all.cu`` from scratch.
 
 A run is one cooperative kernel, waited for once. It allocates nothing, unless there are more vertices or long rows
 than ever before.
@@ -26,7 +28,7 @@ from .path_runs import PathRuns
 F64 = npt.NDArray[np.float64]
 
 _POINTERS = ("short_rows", "long_rows", "counters", "status", "changed", "changes")
-_COLUMNS = ("levels", "paths", "sums", "deltas", "differences", "roles", "seeds", "sorted", "ends")
+_COLUMNS = ("levels", "paths", "sums", "deltas", "differences", "roles", "log", "seeds", "sorted", "ends")
 
 COUNT_JOB: Final = np.dtype(
     [
@@ -35,14 +37,14 @@ COUNT_JOB: Final = np.dtype(
         *((name, np.uint64) for name in _POINTERS),
         *((name, np.uint32) for name in ("room", "long_room", "changes_room", "unused")),
         *((name, np.uint64) for name in ("keys", "outcomes", "words", "touched", "edges_max")),
-        *((name, np.uint32) for name in ("n_updates", "n_touched", "begins", "n_vertices")),
+        *((name, np.uint32) for name in ("n_updates", "n_touched", "unused_word", "n_vertices")),
         *((name, np.uint32) for name in ("sequence", "n_saturated")),
     ]
 )
-"""struct CountJob of ``recount.cu``."""
+"""struct CountJob of ``counting.cuh``."""
 
 COUNT_HANDED: Final = np.dtype([("phase", np.uint32), ("turn", np.uint32), ("edges", np.uint64)])
-"""struct CountHanded of ``recount.cu``."""
+"""struct CountHanded of ``counting.cuh``."""
 
 COUNT_COUNTERS: Final = np.dtype(
     [
@@ -55,16 +57,18 @@ COUNT_COUNTERS: Final = np.dtype(
         ("handed", COUNT_HANDED),
     ]
 )
-"""struct CountCounters of ``recount.cu``."""
+"""struct CountCounters of ``counting.cuh``."""
 
-SOURCE: Final = Source("recount.cu", takes_several=True)
-_RECOUNT = "recount"
+SOURCES: Final = {
+    "recount": Source("recount.cu", takes_several=True),
+    "count_all": Source("count_all.cu", blocks=2),
+}
 
 
 @cache
 def count_kernels() -> Kernels:
     """The same for all programs: so their calls may begin in one go."""
-    return Kernels({_RECOUNT: SOURCE}, weighted=False)
+    return Kernels(SOURCES, weighted=False)
 
 
 _ENTRY_BYTES = 16
@@ -83,7 +87,7 @@ assert _CALL_BEGINS + _CALL.size == COUNT_JOB.itemsize
 
 
 class CountRun(NamedTuple):
-    """What a run told: the words of ``recount.cu``, in that order.
+    """What a run told: the words of ``counting.cuh``, in that order.
 
     ``changed``: how many counts are others. ``saturated``: by how many more of them are at the limit. ``edges``:
     entries of the rows that were read. ``rounds``: levels. ``counted``: vertices that were.
@@ -110,6 +114,7 @@ class _ByVertex(NamedTuple):
     deltas: DeviceArray
     differences: DeviceArray
     roles: DeviceArray
+    log: DeviceArray
     seeds: DeviceArray
     sorted: DeviceArray
     ends: DeviceArray
@@ -131,7 +136,7 @@ class CountRuns:
         """
         self._stream: Any = device.stream
         self._calls = Calls(COUNT_JOB, 2 * _SAID, self._stream)
-        self._kernel = count_kernels()[_RECOUNT]
+        self._kernels = count_kernels()
         with self._stream:
             self._counters = zeros(COUNT_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
@@ -194,10 +199,8 @@ class CountRuns:
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it.
         """
-        with self._stream:
-            self._there.paths.fill(0)
         self._saturated = 0
-        return (yield from self._run(device, search, 0, begins=True))
+        return (yield from self._run("count_all", device, search, 0))
 
     def count(self, device: DeviceSide, search: PathRuns, n_touched: int) -> Steps[CountRun]:
         """Count after the batch that ``device`` applied last, for which the search wrote so many words.
@@ -205,11 +208,11 @@ class CountRuns:
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it; the counts are void.
         """
-        return (yield from self._run(device, search, n_touched, begins=False))
+        return (yield from self._run("recount", device, search, n_touched))
 
-    def _run(self, device: DeviceSide, search: PathRuns, n_touched: int, *, begins: bool) -> Steps[CountRun]:
+    def _run(self, name: str, device: DeviceSide, search: PathRuns, n_touched: int) -> Steps[CountRun]:
         report, arcs = device.report, device.n_arcs
-        n_updates = 0 if begins else len(report)
+        n_updates = len(report) if name == "recount" else 0
         _CALL.pack_into(
             self._calls.packed,
             _CALL_BEGINS,
@@ -220,12 +223,12 @@ class CountRuns:
             max(MOST_LEAST, int(MOST_SHARE * arcs)),
             n_updates,
             n_touched,
-            begins,
+            0,
             device.n_vertices,
             self._calls.next_number(),
             self._saturated,
         )
-        yield KernelCall(self._calls, self._kernel, device)
+        yield KernelCall(self._calls, self._kernels[name], device)
         run = CountRun(*whole_words(self._calls.wait(), _WORDS))
         self._saturated += run.saturated
         return run
@@ -268,6 +271,7 @@ def _made(room: int) -> _ByVertex:
         deltas=zeros(room, np.int64),
         differences=allocate(room, np.int64),
         roles=zeros(room, np.uint32),
+        log=allocate(room, np.uint32),
         seeds=allocate(room, np.uint32),
         sorted=allocate(room, np.uint32),
         ends=zeros(room + 1, np.uint32),

@@ -9,11 +9,17 @@
 // follow the weights.
 //
 // Both systems share a pass: what it costs is the random access for each edge, and their shares lie side by side.
+//
+// With rows on the host a pass costs what crosses the bus, keys of 8 bytes in leaves that are not full. So the first one
+// writes back what it read, *packed*, the bus being idle in that direction, and those after it read that: 4 bytes an edge,
+// without gaps. Of the leaves that a warp adds up in one go, a range, they are words one behind the other, with the
+// neighbour in the low bits, and in the others how far its row lies behind that of the word before. Where these do not
+// suffice for a range its leaves are read again. Nothing of it outlives the run: batches change rows, and move leaves.
 #include "rows.cuh"
 #include "walks.cuh"
 
 // Leaves that a warp adds up in one go.
-constexpr u32 RANGE = 8;
+constexpr u32 RANGE = PASS_LEAVES;
 static_assert(RANGE <= 32 && RANGE % LEAVES_TOGETHER == 0, "their counts are in one warp");
 // Blocks on a multiprocessor, which bounds the registers of a thread.
 constexpr u32 PASS_BLOCKS = 2;
@@ -23,6 +29,16 @@ constexpr double SHARE_ROUNDED = 5.9604644775390625e-8 * (1 + 1e-3), UNIT_ROUNDE
 
 // By system.
 constexpr u32 RANKS = 0, MAJORANT = 1, SYSTEMS = 2;
+
+// What is known of a packed range, a word of 64 bits: how many edges, or NOT_PACKED, and above that the row of the first.
+constexpr u32 NOT_PACKED = ~0u;
+// Of a packed word, so many bits are used.
+#ifndef PACKED_BITS
+#define PACKED_BITS 32
+#endif
+// Words of a range, two to each of 64 bits, and those that the lanes of a warp take at once.
+constexpr u32 RANGE_WORDS = RANGE << REMOTE_SHIFT, STEP_WORDS = 2 * 32, RANGE_STEPS = RANGE_WORDS / STEP_WORDS;
+static_assert(RANGE_WORDS % STEP_WORDS == 0 && RANGE_STEPS % 2 == 0, "steps are taken two at a time");
 
 struct Passes : Run<WalkJob> {
     using Run::Run;
@@ -37,14 +53,20 @@ struct Passes : Run<WalkJob> {
 
     __device__ __forceinline__ Vertex load_sums(u32 v) const
     {
-        return {{load_cached(job.ranks.sums + v), load_cached(job.majorant.sums + v)}, {0, 0}, load_row(out, v).degree,
+        return {{load_cached(job.ranks.sums + v), load_cached(job.majorant.sums + v)}, {0, 0}, out_degree(v),
             job.weights[v]};
     }
 
-    __device__ __forceinline__ Vertex load_all(u32 v, const State& rows) const
+    __device__ __forceinline__ Vertex load_all(u32 v, u32 degree) const
     {
         return {{load_cached(job.ranks.sums + v), load_cached(job.majorant.sums + v)},
-            {job.ranks.values[v], job.majorant.values[v]}, load_row(rows, v).degree, job.weights[v]};
+            {job.ranks.values[v], job.majorant.values[v]}, degree, job.weights[v]};
+    }
+
+    // Once ``begin`` has been there.
+    __device__ __forceinline__ u32 out_degree(u32 v) const
+    {
+        return REMOTE && job.degrees ? load_cached(job.degrees + v) : load_row(out, v).degree;
     }
 
     // Exact in the majorant, too: a weight is 0, or at least 1 and a float32, and there are 23 bits behind the point.
@@ -66,7 +88,7 @@ struct Passes : Run<WalkJob> {
             if (place.thread == 0) *after = PassSums();
             advance(factor(before->balance[RANKS], job.damping), factor(before->balance[MAJORANT], job.damping));
             barrier();
-            pull();
+            pull(passes == 1);
             barrier();
             look(after);
             barrier();
@@ -92,7 +114,11 @@ struct Passes : Run<WalkJob> {
         u64 sums[PASS_SUMS] = {};
         // Where the estimates will be, the host says which vertices exist.
         const u8* const exists = reinterpret_cast<const u8*>(job.estimates);
-        for_vertices<Vertex>(place, job.n_vertices, [&](u32 v) { return load_sums(v); }, [&](u32 v, const Vertex& vertex) {
+        const auto load = [&](u32 v) {
+            if (REMOTE && job.degrees) store_cached(job.degrees + v, load_row(out, v).degree);
+            return load_sums(v);
+        };
+        for_vertices<Vertex>(place, job.n_vertices, load, [&](u32 v, const Vertex& vertex) {
             float weight = vertex.weight;
             if (job.begins == ANEW) job.weights[v] = weight = exists[v] ? 1.0f : 0.0f;
 #pragma unroll
@@ -126,19 +152,32 @@ struct Passes : Run<WalkJob> {
         });
     }
 
-    __device__ __forceinline__ void pull()
+    __device__ __forceinline__ void pull(bool is_first)
     {
         SidesRead read;
-        for_leaves<RANGE>(in, place, [&](u32 begin, u32 end) { pull_leaves(begin, end, read); });
+        for_leaves<RANGE>(in, place, [&](u32 begin, u32 end) {
+            if (!REMOTE || !job.packed || begin < in.n_leaves) return pull_leaves<false>(begin, end, read);
+            if (is_first) return pull_leaves<true>(begin, end, read);
+            const u64 range = load_cached(job.packed_ranges + range_at(begin));
+            if (u32(range) == NOT_PACKED) pull_leaves<false>(begin, end, read);
+            else pull_packed(begin, u32(range), u32(range >> 32), read);
+        });
         read.tell(in);
     }
 
-    // As scan_leaves of rows.cuh, for two sums at a time.
-    __device__ __forceinline__ void pull_leaves(u32 begin, u32 end, SidesRead& read)
+    // Of the leaves from this one on, all of which are remote.
+    __device__ __forceinline__ u32 range_at(u32 begin) const { return begin / RANGE - in.n_leaves / RANGE; }
+
+    // Bits that the number of a vertex has in a packed word.
+    __device__ __forceinline__ u32 vertex_bits() const { return job.n_vertices > 2 ? 32 - __clz(job.n_vertices - 1) : 1; }
+
+    // As scan_leaves of rows.cuh, for two sums at a time. PACK: and keep them packed.
+    template <bool PACK> __device__ __forceinline__ void pull_leaves(u32 begin, u32 end, SidesRead& read)
     {
         const float2* const shares = reinterpret_cast<const float2*>(job.ranks.shares);
         const auto emit = [&](u32 row, i64 sum) { add(job.ranks.sums + row, sum); };
         const auto emit_other = [&](u32 row, i64 sum) { add(job.majorant.sums + row, sum); };
+        Packing packing(*this);
         const u32 counts = begin + place.lane < end ? load_constant(count_of(in, begin + place.lane)) : 0;
         if (counts) read.add(in, begin + place.lane, counts, LINES_OF_LEAF);
         Carry<i64> carry = {NO_LEAF, 0}, other_carry = {NO_LEAF, 0};
@@ -158,6 +197,101 @@ struct Passes : Run<WalkJob> {
                     others[i][j] = integer(both.y);
                 }
             for (u32 i = 0; i < LEAVES_TOGETHER && leaf + i < end; i++) {
+                if (PACK) packing.add(pairs[i], __shfl_sync(ALL_LANES, counts, leaf + i - begin));
+                sum_leaf(pairs[i], values[i], carry, emit);
+                sum_leaf(pairs[i], others[i], other_carry, emit_other);
+            }
+        }
+        if (PACK) packing.end(range_at(begin));
+        if (place.lane || carry.row == NO_LEAF) return;
+        emit(carry.row, carry.sum);
+        emit_other(other_carry.row, other_carry.sum);
+    }
+
+    // A range on its way into packed form, by a warp.
+    struct Packing {
+        const Passes& passes;
+        u32 bits, row = 0, n = 0;  // of a vertex; of the last word so far; words
+        bool fits = true;          // those of this lane
+
+        __device__ __forceinline__ explicit Packing(const Passes& passes) : passes(passes), bits(passes.vertex_bits()) {}
+
+        // The words of each warp of the block.
+        __device__ static __forceinline__ u32* words()
+        {
+            __shared__ u64 staged[BLOCK_THREADS / 32][RANGE_WORDS / 2];
+            return reinterpret_cast<u32*>(staged[threadIdx.x / 32]);
+        }
+
+        // The next leaf, with ``count`` live slots.
+        __device__ __forceinline__ void add(const SlotPair& pair, u32 count)
+        {
+            if (!count) return;
+            const u32 lane = lane_number(), at = n + 2 * lane;
+            const u64 most = (u64(1) << (PACKED_BITS > bits ? PACKED_BITS - bits : 0)) - 1;
+            u32 rows[2];
+            for (u32 j = 0; j < 2; j++) rows[j] = pair.keys[j] == EMPTY_KEY ? NO_LEAF : source(pair.keys[j]);
+            if (n == 0) first = row = __shfl_sync(ALL_LANES, rows[0], 0);
+            u32 before = __shfl_up_sync(ALL_LANES, rows[1], 1);
+            if (lane == 0) before = row;
+            for (u32 j = 0; j < 2 && rows[j] != NO_LEAF; j++) {
+                const u32 behind = rows[j] - before;
+                fits = fits && bits <= PACKED_BITS && behind <= most;
+                words()[at + j] = u32(u64(behind) << bits) | destination(pair.keys[j]);
+                before = rows[j];
+            }
+            row = __shfl_sync(ALL_LANES, rows[(count - 1) & 1], (count - 1) / 2);
+            n += count;
+        }
+
+        __device__ __forceinline__ void end(u32 range)
+        {
+            const WalkJob& job = passes.job;
+            const bool all_fit = __all_sync(ALL_LANES, fits);
+            __syncwarp();
+            u64* const to = job.packed + u64(range) * (RANGE_WORDS / 2);
+            const u64* const from = reinterpret_cast<const u64*>(words());
+            for (u32 k = lane_number(); all_fit && 2 * k < n; k += 32) store_cached(to + k, from[k]);
+            if (lane_number() == 0) store_cached(job.packed_ranges + range, u64(first) << 32 | (all_fit ? n : NOT_PACKED));
+            __syncwarp();
+        }
+
+    private:
+        u32 first = 0;
+    };
+
+    // The same of ``n`` edges that were packed, the first of which is of this row.
+    __device__ __forceinline__ void pull_packed(u32 begin, u32 n, u32 row, SidesRead& read)
+    {
+        const float2* const shares = reinterpret_cast<const float2*>(job.ranks.shares);
+        const auto emit = [&](u32 to, i64 sum) { add(job.ranks.sums + to, sum); };
+        const auto emit_other = [&](u32 to, i64 sum) { add(job.majorant.sums + to, sum); };
+        const u64* const packed = job.packed + u64(range_at(begin)) * (RANGE_WORDS / 2);
+        const u32 bits = vertex_bits(), mask = ~0u >> (32 - bits);
+        if (place.lane == 0) read.add(in, begin, n, (4 * n + LINE_BYTES - 1) / LINE_BYTES);
+        u64 words[RANGE_STEPS];
+#pragma unroll
+        for (u32 k = 0; k < RANGE_STEPS; k++)
+            words[k] = k * STEP_WORDS + 2 * place.lane < n ? load_cached(packed + k * 32 + place.lane) : 0;
+        Carry<i64> carry = {NO_LEAF, 0}, other_carry = {NO_LEAF, 0};
+#pragma unroll
+        for (u32 k = 0; k < RANGE_STEPS; k += 2) {
+            if (k * STEP_WORDS >= n) break;
+            SlotPair pairs[2];
+            i64 values[2][2], others[2][2];
+#pragma unroll
+            for (u32 i = 0; i < 2; i++) {
+                pairs[i] = unpacked(words[k + i], n, (k + i) * STEP_WORDS + 2 * place.lane, bits, mask, row);
+#pragma unroll
+                for (u32 j = 0; j < 2; j++) {
+                    const u64 key = pairs[i].keys[j];
+                    const float2 both = key == EMPTY_KEY ? make_float2(0.0f, 0.0f) : shares[destination(key)];
+                    values[i][j] = integer(both.x);
+                    others[i][j] = integer(both.y);
+                }
+            }
+#pragma unroll
+            for (u32 i = 0; i < 2; i++) {
                 sum_leaf(pairs[i], values[i], carry, emit);
                 sum_leaf(pairs[i], others[i], other_carry, emit_other);
             }
@@ -167,10 +301,29 @@ struct Passes : Run<WalkJob> {
         emit_other(other_carry.row, other_carry.sum);
     }
 
+    // The keys of two words, the first of which is word ``at`` of ``n``. ``row``: of the word before those of the warp, and
+    // then of the last of these.
+    __device__ __forceinline__ SlotPair unpacked(u64 word, u32 n, u32 at, u32 bits, u32 mask, u32& row) const
+    {
+        const u32 halves[2] = {u32(word), u32(word >> 32)};
+        u32 behind[2];
+        for (u32 j = 0; j < 2; j++) behind[j] = at + j < n ? u32(u64(halves[j]) >> bits) : 0;
+        u32 sum = behind[0] + behind[1];
+        for (u32 offset = 1; offset < 32; offset <<= 1) {
+            const u32 other = __shfl_up_sync(ALL_LANES, sum, offset);
+            if (place.lane >= offset) sum += other;
+        }
+        const u32 own = row + sum;
+        row = __shfl_sync(ALL_LANES, own, 31);
+        return {{at < n ? u64(own - behind[1]) << 32 | (halves[0] & mask) : EMPTY_KEY,
+                    at + 1 < n ? u64(own) << 32 | (halves[1] & mask) : EMPTY_KEY},
+            {1.0f, 1.0f}};
+    }
+
     __device__ __forceinline__ void look(PassSums* to)
     {
         u64 sums[PASS_SUMS] = {};
-        for_vertices<Vertex>(place, job.n_vertices, [&](u32 v) { return load_all(v, out); }, [&](u32 v, const Vertex& vertex) {
+        for_vertices<Vertex>(place, job.n_vertices, [&](u32 v) { return load_all(v, out_degree(v)); }, [&](u32 v, const Vertex& vertex) {
             float weight = vertex.weight;
             i64 majorant_sum = vertex.sum[MAJORANT];
             if (weight > 0.0f) weight = followed(job, weight, double(vertex.value[RANKS]) / job.unit);
@@ -196,7 +349,7 @@ struct Passes : Run<WalkJob> {
     {
         u64 sums[3] = {};
         double rounded[SYSTEMS] = {0.0, 0.0}, ratio = 0.0;
-        for_vertices<Vertex>(place, job.n_vertices, [&](u32 v) { return load_all(v, in); }, [&](u32 v, const Vertex& vertex) {
+        for_vertices<Vertex>(place, job.n_vertices, [&](u32 v) { return load_all(v, load_row(in, v).degree); }, [&](u32 v, const Vertex& vertex) {
             const i64 residual = vertex.sum[RANKS] - vertex.value[RANKS];
             sums[0] += u64(vertex.value[RANKS]);
             sums[1] += u64(residual < 0 ? -residual : residual);

@@ -1,7 +1,7 @@
 """Runs of PageRank's two systems on the device: their numbers in fixed point, and the kernels of ``passes.cu``.
 
 A run is one cooperative kernel, waited for once. It allocates nothing, unless there are more vertices than ever
-before.
+before, or more rows on the host.
 
 **The point.** The exact solution of the ranks adds up to at most C = 1 / (1 - damping) a vertex, and so does what
 a pass makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of
@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.device.state import DeviceArray, address, pinned, zeros
+from ...gpma.device.remote import RemoteRows
+from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
+from ...gpma.layout import LEAF_SHIFT
+from ...gpma.memory import Memory
 from ...partition.device_side import DeviceSide
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
 from ..walks.passes import Limits
@@ -28,12 +32,14 @@ from .kernels import Calls, Kernel, Kernels, RowParameters, Source, whole_words
 from .program import Unfit
 
 F64 = npt.NDArray[np.float64]
+T = TypeVar("T")
 
 WALK_JOB: Final = np.dtype(
     [
         ("ranks", np.uint64, 3),
         ("majorant", np.uint64, 3),
         *((name, np.uint64) for name in ("weights", "counters", "status", "estimates", "arrivals")),
+        *((name, np.uint64) for name in ("degrees", "packed", "packed_ranges")),
         *((name, np.float64) for name in ("damping", "unit", "majorant_unit", "hub", "hysteresis")),
         *((name, np.float64) for name in ("below", "above", "majorant_below", "majorant_above")),
         ("due_max", np.uint64),
@@ -48,7 +54,15 @@ WALK_COUNTERS: Final = np.dtype(
 )
 """struct WalkCounters of ``walks.cuh``."""
 
-SOURCES: Final = {"passes": Source("passes.cu", blocks=2), "arrive": Source("arrive.cu")}
+# Leaves that a warp of a pass adds up in one go, a range; packed, those of the host have a word of 32 bits for
+# each slot at most.
+_RANGE = 8
+_RANGE_WORDS = _RANGE << LEAF_SHIFT
+
+SOURCES: Final = {
+    "passes": Source("passes.cu", macros=(f"-DPASS_LEAVES={_RANGE}",), blocks=2),
+    "arrive": Source("arrive.cu"),
+}
 
 
 def walk_kernels() -> Kernels:
@@ -62,8 +76,8 @@ _KEPT, _ANEW = 0, 1
 _SUM_BITS, _SPARE = 60, 1.125
 # The majorant's right-hand side, a float32, is to be exact.
 BITS_MIN = 23
-# Columns grow by this factor.
-_ROOM = 1.5
+# Columns grow by this factor, and what is packed gets so much more than it needs.
+_ROOM, _ROOM_PACKED = 1.5, 1.1
 # Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
 # they do is round.
 _BITS_SHRUNK, _PASSES_LEAST = 40, 50
@@ -124,7 +138,7 @@ class _System(NamedTuple):
 class _Columns(NamedTuple):
     """``room`` entries each; ``bits``: behind the points of the ranks and of the majorant.
 
-    ``shares``: those of both systems, in turns.
+    ``shares``: those of both systems, in turns. ``degrees``: where rows may be on the host, uint32.
     """
 
     room: int
@@ -133,7 +147,27 @@ class _Columns(NamedTuple):
     majorant: _System
     shares: DeviceArray
     weights: DeviceArray
+    degrees: DeviceArray | None
     estimates: F64
+
+
+class _Packed(NamedTuple):
+    """What passes keep of remote rows while a run lasts (``passes.cu``).
+
+    ``words`` uint32[256 * ranges], in pinned memory; ``ranges`` uint64[ranges], on the device.
+    """
+
+    words: npt.NDArray[np.uint32]
+    ranges: DeviceArray
+
+    @classmethod
+    def of(cls, n_ranges: int) -> _Packed:
+        """Room for so many.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        return cls(pinned(_RANGE_WORDS * n_ranges, np.uint32), allocate(n_ranges, np.uint64))
 
 
 class Columns(NamedTuple):
@@ -161,7 +195,9 @@ class WalkRuns:
         self._kernels = walk_kernels()
         with self._stream:
             self._counters = zeros(WALK_COUNTERS.itemsize, np.uint8)
+        self._reads_remote = device.reads_remote
         self._columns: _Columns | None = None
+        self._packed: _Packed | None = None
         self._shifts = (0, 0)
         self._arrivals = pinned(0, np.uint64)
         self._passes_max = passes_max(damping)
@@ -194,7 +230,8 @@ class WalkRuns:
     @property
     def memory_bytes(self) -> int:
         """Of the host, pinned."""
-        return 0 if self._columns is None else self._columns.estimates.nbytes + self._arrivals.nbytes
+        packed = 0 if self._packed is None else self._packed.words.nbytes
+        return packed if self._columns is None else packed + self._columns.estimates.nbytes + self._arrivals.nbytes
 
     @property
     def _there(self) -> _Columns:
@@ -219,7 +256,8 @@ class WalkRuns:
             ranks, majorant = (
                 _System(zeros(room, np.int64), zeros(room, np.int64), shares[system::2]) for system in range(2)
             )
-            made = _Columns(room, bits, ranks, majorant, shares, zeros(room, np.float32), estimates)
+            degrees = allocate(room, np.uint32) if self._reads_remote else None
+            made = _Columns(room, bits, ranks, majorant, shares, zeros(room, np.float32), degrees, estimates)
             if before is not None:
                 made.weights[: before.room] = before.weights
                 shares[: 2 * before.room] = before.shares
@@ -234,6 +272,7 @@ class WalkRuns:
                 )
         self._columns = made
         job = self._calls.job
+        job["degrees"] = address(made.degrees)
         for name, system in (("ranks", ranks), ("majorant", majorant)):
             job[name] = [address(column) for column in system]
         job["weights"], job["estimates"] = address(made.weights), estimates.ctypes.data
@@ -312,11 +351,34 @@ class WalkRuns:
         return self._calls.wait()
 
     def _passes(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int) -> WalkRun:
+        self._make_room_for_remote(device.remote)
         said = self.run(self._kernels["passes"], device, Call(limits, slack, due_max, begins))
         run = WalkRun(*whole_words(said, _WORDS))
         if run.passes == self._passes_max and max(run.over, run.over_edges) > due_max:
             raise Unfit("its residuals get no smaller in the numbers of the device")
         return run
+
+    def _make_room_for_remote(self, remote: RemoteRows | None) -> None:
+        """For packed in-rows. Without memory passes do without: for that no rows are to leave the device."""
+        if remote is None:
+            self._packed = None
+            return
+        n_ranges = remote.n_leaves_in // _RANGE + 2  # the first and the last may have leaves of others
+        if self._packed is None or self._packed.ranges.size < n_ranges:
+            self._packed = None  # gives its memory back first
+            if Memory().allows(4 * _RANGE_WORDS * int(_ROOM_PACKED * n_ranges)):
+                self._packed = self._found(lambda: _Packed.of(int(_ROOM_PACKED * n_ranges)))
+        job, packed = self._calls.job, self._packed
+        job["packed"] = 0 if packed is None else packed.words.ctypes.data
+        job["packed_ranges"] = 0 if packed is None else address(packed.ranges)
+
+    def _found(self, make: Callable[[], T]) -> T | None:
+        """What is made of memory; None: there is not enough."""
+        try:
+            with self._stream:
+                return make()
+        except MemoryError:
+            return None
 
     # -- columns ----------------------------------------------------------------------------------------------
 

@@ -52,6 +52,9 @@ struct WalkJob {
     u64* status;         // in the host's pinned memory, each with the sequence in its upper half
     double* estimates;   // [vertices] likewise: values of the ranks as the host has them
     const u64* arrivals; // [n_arrivals] likewise: vertices, 1 << 32 set in those that appear, not in those that go
+    u32* degrees;        // [vertices] with rows on the host: of the out-rows, as long as passes go on; or null
+    u64* packed;         // likewise, in the host's pinned memory: what passes keep of remote in-rows (passes.cu); null: nothing
+    u64* packed_ranges;  // likewise, on the device
     double damping;
     double unit, majorant_unit;  // powers of two: what 1 is in either system
     double hub, hysteresis;      // of weights, as the host follows them

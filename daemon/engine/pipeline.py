@@ -352,13 +352,16 @@ class Pipeline:
                     batch = self.keyed.settle(records, row_keys_of(taken), self.graph.columns)
                 if self.window is not None:
                     self.window.make_room(batch)
-                with self.gate.apply():
+                with self.gate.change() as begin_writing:
                     if len(batch) or vertex_ops is not None or taken[-1].n_vertices > self.graph.n_vertices:
                         begun = time.perf_counter()
-                        change = self.graph.apply(batch, taken[-1].n_vertices, vertex_ops)
+                        change = self.graph.apply(
+                            batch, taken[-1].n_vertices, vertex_ops, before_writing=begin_writing
+                        )
                         applied = time.perf_counter()
                         self.sides.applied(len(batch), applied - begun)
                         point("epoch.applied")
+                    begin_writing()
                     waited = self.recording.finish(in_trouble=self._publish_halt)
                     self.position.number += 1
                     self.position.offsets = dict(taken[-1].offsets)

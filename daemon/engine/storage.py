@@ -1,15 +1,15 @@
 """The storage, and who may touch it when.
 
-The engine holds the gate while it applies a batch; a reader holds it while it reads. A reader that needs
-results and storage of one epoch (a path with its weights) asks for a *settled* reading: the engine lets
-those in after it has published an epoch and before it applies the next batch.
+The engine holds the gate while it writes a batch, not yet while it finds out where to; a reader holds it while it
+reads. A reader that needs results and storage of one epoch (a path with its weights) asks for a *settled* reading:
+the engine lets those in after it has published an epoch and before it writes the next batch.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -31,21 +31,35 @@ class StorageGate:
         self._halted: str | None = None
 
     @contextmanager
-    def apply(self) -> Iterator[None]:
-        """The engine changes the storage; from here until ``settle`` storage is ahead of the results."""
-        with self._changed:
-            # Those that wait for results and storage to agree go first; each reading is short and bounded.
-            while self._readers or self._waiting_for_settled or (held := self._held_until - time.monotonic()) > 0:
-                self._changed.wait(None if self._readers or self._waiting_for_settled else held)
-            self._applying = True
-            self._settled = False
+    def change(self) -> Iterator[Callable[[], None]]:
+        """The engine changes the storage. Before it writes anything that a reader might see, it calls what it
+        gets: from then on until ``settle`` storage is ahead of the results, and nobody reads before the block
+        ends. Where that is not called, nothing was changed."""
         try:
-            yield
+            yield self._begin_writing
         finally:
             with self._changed:
                 self._applying = False
                 self._halted = None
                 self._changed.notify_all()
+
+    @contextmanager
+    def apply(self) -> Iterator[None]:
+        """A change all of which nobody may see."""
+        with self.change() as begin_writing:
+            begin_writing()
+            yield
+
+    def _begin_writing(self) -> None:
+        """Harmless to repeat within one change."""
+        with self._changed:
+            if self._applying:
+                return
+            # Those that wait for results and storage to agree go first; each reading is short and bounded.
+            while self._readers or self._waiting_for_settled or (held := self._held_until - time.monotonic()) > 0:
+                self._changed.wait(None if self._readers or self._waiting_for_settled else held)
+            self._applying = True
+            self._settled = False
 
     @contextmanager
     def within(self) -> Iterator[None]:

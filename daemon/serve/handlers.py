@@ -534,8 +534,7 @@ def _all_values(serving: Serving, id: str) -> tuple[Snapshot, Answer, int]:
     """
 
     def copied(snapshot: Snapshot) -> tuple[Snapshot, Published, npt.NDArray[np.int64], int]:
-        alive = snapshot.n_vertices if snapshot.alive is None else int(np.count_nonzero(snapshot.alive))
-        return snapshot, _copied(_program(snapshot, id)), _dead(snapshot, id), alive
+        return snapshot, _copied(_program(snapshot, id)), _dead(snapshot, id), snapshot.n_alive
 
     snapshot, published, dead, alive = serving.read(copied)
     result = snapshot.programs[id]
@@ -558,10 +557,10 @@ def _dead(snapshot: Snapshot, id: str) -> npt.NDArray[np.int64]:
     """The dense ids of a program's vertices that were deleted, others' by now perhaps, copied."""
     result = snapshot.programs[id]
     n = result.published.n_vertices
-    alive = result.knows(np.arange(n, dtype=np.uint32))
-    if snapshot.alive is not None:
-        alive &= snapshot.alive[:n]
-    return np.flatnonzero(~alive)
+    dead = np.zeros(n, bool) if snapshot.alive is None else ~snapshot.alive[:n]
+    if result.gone is not None:
+        dead |= result.gone[:n]
+    return np.flatnonzero(dead)
 
 
 @method("path")

@@ -81,6 +81,8 @@ HUNG_SECONDS_MAX = 30.0
 """One that says nothing for so long hangs, and is replaced; a shorter pause costs its clients nothing but time."""
 LISTEN_SECONDS = 1.0
 """So long a report is waited for at a time."""
+TOGETHER_SECONDS_MAX = 0.001
+"""So long answers wait for others at most, to what was asked together with them."""
 ASIDE = ("compute", "keep", "drop", "placement", "rebalance", "freeze", "device")
 """Questions that take a while."""
 NO_ROOM = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
@@ -157,7 +159,7 @@ class _Process:
             self.generations[kind] = generation
 
     def answer(self, response: bytes) -> None:
-        """Send the answer to a question, one thread after the other.
+        """Send answers to questions, one thread after the other.
 
         Raises:
             OSError: it is gone.
@@ -659,7 +661,8 @@ class ServerLink:
         """Answer the server's questions until it is gone; it bounds how many are open.
 
         Those about edges one by one, but for those that nobody is to wait for; each of these, and of those about
-        programs, has a thread of its own, for they take a while.
+        programs, has a thread of its own, for they take a while. Answers to what came together go together, unless
+        they take long: with each of them the interpreter is let go, and others have it for a while.
         """
         unpacker = msgpack.Unpacker(max_buffer_size=2**31 - 1)
         given_up: dict[int, threading.Event] = {}
@@ -669,6 +672,8 @@ class ServerLink:
             with process.calls, contextlib.suppress(OSError):
                 while data := process.calls.recv(RECEIVE_BYTES):
                     unpacker.feed(data)
+                    answers: list[bytes] = []
+                    begun = time.monotonic()
                     for kind, *message in unpacker:
                         if kind == NOTIFICATION:
                             what, (content,) = message
@@ -680,11 +685,16 @@ class ServerLink:
                         msgid, method, (params,) = message
                         params = held.whole(params)
                         if method not in ASIDE and BESIDE not in params:
-                            process.answer(self._response(msgid, method, params))
+                            answers.append(self._response(msgid, method, params))
+                            if time.monotonic() - begun > TOGETHER_SECONDS_MAX:
+                                process.answer(b"".join(answers))
+                                answers, begun = [], time.monotonic()
                             continue
                         thread = self._answer_aside(process, given_up, msgid, method, params)
                         if method not in ASIDE and thread is not None:  # it reads the storage until it ends
                             beside = [one for one in beside if one.is_alive()] + [thread]
+                    if answers:
+                        process.answer(b"".join(answers))
         finally:
             for one in list(given_up.values()):
                 one.set()

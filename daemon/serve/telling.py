@@ -56,6 +56,10 @@ ALIKE_VERTICES_MAX = 1 << 16
 """Of so many vertices are answers kept for others who may lack the same, until the next round."""
 ALIKE_SECONDS = 1.0
 """What takes long is sent to others so long after it was found, while anybody is sent it."""
+PACE_BYTES_PER_SECOND = 8 << 20
+PAUSE_SECONDS_MAX = 0.1
+"""Who is sent that much hears of the next epochs together, so that what changes in each of them is sent once: to
+copy it for many who read all keeps the server from questions, and memory from ingest."""
 COPIED_SHARE = 4
 """Where more than this part of all vertices is looked at, results are copied first: epochs go on meanwhile."""
 
@@ -218,8 +222,12 @@ class Telling:
             since = self._take(subscription, found)
             if not found.is_encoded(connection):
                 await self._serving.in_thread(asker, found.encoded, connection)
-            await self._send(connection, found.messages(subscription, since))
+            sent = await self._send(connection, found.messages(subscription, since))
             self._unless_told(subscription, found)
+            del found  # nobody has memory for it
+            self._serving.making.give_back(asker.making_bytes)
+            asker.making_bytes = 0
+            await asyncio.sleep(pause_after(sent))
             self._subscriptions.wake(subscription)
         except Unavailable:
             pass
@@ -280,10 +288,13 @@ class Telling:
         if self._looking.get(key) is looking:
             del self._looking[key]
 
-    async def _send(self, connection: OpenConnection, messages: Iterator[bytes]) -> None:
-        """All parts, as the client reads; where others need the memory it has so long for all of them together."""
+    async def _send(self, connection: OpenConnection, messages: Iterator[bytes]) -> int:
+        """All parts, as the client reads; where others need the memory it has so long for all of them together.
+
+        Returns how many bytes these were.
+        """
         patience_s = self._serving.limits.stall_seconds_max
-        ends = time.monotonic() + patience_s
+        ends, sent = time.monotonic() + patience_s, 0
         for message in messages:
             reads = False
             while not reads:
@@ -291,8 +302,10 @@ class Telling:
                 if time.monotonic() > ends and self._serving.making.is_short:
                     log.info("a subscriber that reads too slowly is disconnected: others need the memory")
                     connection.abort()
-                    return
+                    return sent
             connection.push(message)
+            sent += len(message)
+        return sent
 
     def _size(self, subscription: Subscription, snapshot: Snapshot) -> int:
         """How many vertices must be looked at, at most, or ``INLINE_MAX`` and one where it takes long anyhow."""
@@ -434,6 +447,11 @@ class Telling:
         content = {"subscription": subscription.number, "error": error_to_wire(error)}
         if self._subscriptions.end(subscription.connection, subscription.number):
             subscription.connection.push(subscription.connection.notification("ended", content))
+
+
+def pause_after(sent: int) -> float:
+    """For how many seconds a client that was sent so many bytes is told nothing."""
+    return min(sent / PACE_BYTES_PER_SECOND, PAUSE_SECONDS_MAX)
 
 
 class _TooMany(NotAtOnce):

@@ -247,6 +247,15 @@ class DevicePackedArray:
         bytes_, floats = cupy.empty(0, np.uint8), cupy.empty(0, np.float32) if self.weighted else None
         return DeviceReport(cupy.empty(0, np.uint64), bytes_, floats, (0, 0, 0, 0), 0, bytes_, floats)
 
+    def degrees_on_host(self) -> npt.NDArray[np.uint32]:
+        """The lengths of all rows, uint32[vertices]: also where the device has no byte left."""
+        rows = self._rows
+        try:
+            degrees = import_cupy().asnumpy(rows.degrees)
+        except MemoryError:  # every second word has to be put together there first
+            degrees = rows._replace(pairs=import_cupy().asnumpy(rows.pairs)).degrees
+        return np.ascontiguousarray(degrees[: self._n_vertices], np.uint32)
+
     def view(self) -> DeviceRows:
         """The array as kernels read it in place (``rows.cuh``), on ``stream``; valid until the next change."""
         state = plain(self._kernels.state.copy())

@@ -101,6 +101,12 @@ class RemoteRows:
         """How much of the host's memory is pinned, for kernels to read."""
         return self._registered.n_bytes + sum(copy.nbytes for copy in self._copies.values())
 
+    @property
+    def n_leaves_in(self) -> int:
+        """How many leaves of the in-rows have a number."""
+        rows = (self.out if self.in_ is None else self.in_).view()
+        return int(rows.counts.size - (rows.stretch_end - rows.stretch_begin))
+
     def memory_bytes(self) -> int:
         """Bytes held on the device: of each vertex a bit and its class, and what is counted."""
         return int(self._bits.nbytes + self._classes.nbytes + self._reads.nbytes)

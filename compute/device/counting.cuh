@@ -1,0 +1,814 @@
+// Counts of shortest paths after a batch of updates (recount.cu), or from scratch (count_all.cu): one cooperative kernel,
+// after the one that mends the search (mend.cu, search.cu). The algorithm is the host's (compute/counts/sspaths.py says why it is right), and so are the
+// counts, whatever the order of threads: below the limit they are whole numbers, added in int64 or exactly in double.
+//
+// 1. moved: the vertices that the search wrote and that are on another level than before are seeds.
+// 2. heads: those of changed edges gain and lose the counts of their tails. Who moves farther takes its count back from
+//    its successors.
+// 3. Seeds are put in order by level.
+// 4. recount, level by level: the count of a seed is that of before and what it gained, or is added up along its in-row.
+//    Where it is another, successors gain the difference, and have their turn on the next level.
+//
+// After few updates the first block does 1 to 3 for all (alone.cuh).
+//
+// Where that comes to too many edges, all vertices of the levels that are left are counted anew, and from scratch those of
+// all levels. Between two levels paths are added along the out-rows of the upper one, or along the in-rows of the lower
+// one: of whichever has fewer vertices. What they come to is written when all have been added up.
+//
+// MARKS: when each part ended is told behind the list of changes, whose last entries are free then
+// (benchmarks/device_counts.py).
+#pragma once
+
+#include "alone.cuh"
+#include "fixed.cuh"
+
+#ifndef MARKS
+#define MARKS 0
+#endif
+
+constexpr u32 NO_LEVEL = 0xffffffffu;
+constexpr double LIMIT = 9007199254740992.0;  // 2^53: there counts stop
+constexpr i64 WHOLE_LIMIT = 1ll << 53;
+
+// Bits of a vertex's role; none between runs.
+constexpr u32 QUEUED = 1;    // it is a seed or in the queue
+constexpr u32 BY_ROW = 2;    // its in-edges must be summed: what it is to grow by is not known
+constexpr u32 FARTHER = 4;   // it moves to a deeper level, or to none
+
+// What blocks that join a run must know.
+struct CountHanded {
+    u32 phase, turn;
+    u64 edges;
+};
+
+// Zero between runs, all but the barrier and what was handed over.
+struct __align__(16) CountCounters {
+    Counts receiving[3];  // in-rows to add up; by turns
+    Counts telling[3];    // out-rows whose heads learn of a difference; by turns
+    u64 saturated;        // by how many more counts are at the limit
+    u32 seeds, changed;
+    u32 queued[3];        // by turns
+    u32 above, most;      // levels of seeds; ``above`` the bits of the least one, turned over
+    u32 barrier;          // of the grid; never reset
+    u32 late;             // a vertex that was queued must be counted by its in-edges, and was not known to
+    u32 unused;
+    CountHanded handed;
+};
+
+// What the kernel works in, and one run; passed by value.
+struct CountJob {
+    u32* levels;       // [vertices] those on which the counts stand
+    double* paths;     // [vertices] the counts
+    double* sums;      // [vertices] counts that are being added up
+    i64* deltas;       // [vertices] what a count is to grow by; zero between runs
+    i64* differences;  // [vertices] what successors are to grow by
+    u32* roles;        // [vertices]
+    u32* log;          // [vertices] those with another count
+    u32* seeds;        // [vertices]
+    u32* sorted;       // [vertices] seeds by level
+    u32* ends;         // [vertices + 1] where those of a level end; zero between runs
+    u32* queues[2];    // [vertices] by turns
+    Entry* short_rows;    // [2 * room]
+    Entry* long_rows;     // [2 * long_room]
+    CountCounters* counters;
+    u64* status;          // in the host's pinned memory, each with the sequence in its upper half
+    u32* changed;         // [changes_room] likewise: vertices with another count
+    double* changes;      // [changes_room] and that
+    u32 room;             // as many as vertices
+    u32 long_room;
+    u32 changes_room;
+    u32 unused;
+    // The run. First the batch, and what became of its updates; the search's words, and the vertices that it wrote.
+    const u64* keys;
+    const u8* outcomes;
+    const u64* words;
+    const u32* touched;
+    u64 edges_max;  // from so many on all that are left are counted anew
+    u32 n_updates;
+    u32 n_touched;
+    u32 unused_word;
+    u32 n_vertices;
+    u32 sequence;
+    u32 n_saturated;  // counts that are at the limit
+};
+static_assert(__is_trivially_copyable(CountJob), "the host passes its bytes");
+
+// What a run says; the host has it as a tuple, CountRun.
+constexpr u32 COUNT_SAID = 5;
+
+// Vertices that a warp has found and will list together: to claim a place in a list of all for each leaf that it reads
+// would keep it waiting, and all warps of a grid for one counter.
+struct Found {
+    static constexpr u32 ROOM = 128;  // as many as a leaf may bring more than are listed
+
+    u32* const mine;  // [ROOM] in shared memory, of this warp
+    u32 n = 0;
+
+    __device__ __forceinline__ void add(u32* to, u32* counter, const bool (&chosen)[2], const u32 (&vertex)[2])
+    {
+        const Votes votes = vote(chosen[0], chosen[1]);
+        if (!votes.count()) return;
+        for (u32 j = 0; j < 2; j++)
+            if (chosen[j]) mine[n + votes.before(j)] = vertex[j];
+        __syncwarp();
+        n += votes.count();
+        if (n > ROOM - LEAF_SLOTS) list(to, counter);
+    }
+
+    __device__ __forceinline__ void list(u32* to, u32* counter)
+    {
+        if (!n) return;
+        u32 base = 0;
+        if (lane_number() == 0) base = atomicAdd(counter, n);
+        base = __shfl_sync(ALL_LANES, base, 0);
+        for (u32 i = lane_number(); i < n; i += 32) store_cached(to + base + i, mine[i]);
+        __syncwarp();
+        n = 0;
+    }
+};
+
+enum CountPhase : u32 { MOVED, HEADS, ORDER, RECOUNT };
+
+// What may be marked; the benchmark has the names.
+enum CountMark : u32 { BEGUN, SEEDED, LEFT, ORDERED, ASKED_ROWS, RECEIVED, COUNTED, TOLD_ON, ADDED, WRITTEN, LISTED };
+
+// Levels of which a block counts its vertices by itself, before it adds them to those of all.
+constexpr u32 OWN_LEVELS = 64;
+// Vertices that a thread has under way at a time in passes over all.
+constexpr u32 LEVELS_AHEAD = 4;
+
+struct Counting : Run<CountJob> {
+    const Alone<CountHanded> alone;
+    // What all threads agree about.
+    u64 edges = 0, counted = 0;
+    u32 rounds = 0, turn = 0;
+    u32 level = 0;
+    // Of this thread.
+    u64 saturated[1] = {};
+    u32 n_marks = 0;
+
+    __device__ __forceinline__ Counting(const State& out, const State& in, const CountJob& job, const Place& place)
+        : Run(out, in, job, place), alone{place, &job.counters->handed, &job.counters->barrier}
+    {
+    }
+
+    // Says when, in nanoseconds, the first thread is here.
+    __device__ __forceinline__ void mark_time(CountMark what)
+    {
+        if (!MARKS || place.thread || n_marks >= job.changes_room) return;
+        const u32 at = job.changes_room - ++n_marks;
+        job.changed[at] = what;
+        reinterpret_cast<u64*>(job.changes)[at] = nanoseconds();
+    }
+
+    __device__ __forceinline__ u32 level_now(u32 v) const { return u32(load_cached(job.words + v) >> 32); }
+
+    __device__ __forceinline__ Frontier receiving() const
+    {
+        return {job.short_rows, job.long_rows, job.counters->receiving + turn % 3, job.room};
+    }
+
+    __device__ __forceinline__ Frontier telling() const
+    {
+        return {job.short_rows + job.room, job.long_rows + job.long_room, job.counters->telling + turn % 3, job.room};
+    }
+
+    __device__ __forceinline__ u32* queue() const { return job.queues[turn & 1]; }
+
+    __device__ __forceinline__ u32 n_queued() const { return load_cached(job.counters->queued + turn % 3); }
+
+    // What the next turn counts begins at zero: it is the one before last that had these counters.
+    __device__ __forceinline__ void clear_next()
+    {
+        if (place.thread) return;
+        CountCounters* const counters = job.counters;
+        const u32 next = (turn + 1) % 3;
+        clear_counts(counters->receiving + next);
+        clear_counts(counters->telling + next);
+        counters->queued[next] = 0;
+    }
+
+    __device__ __forceinline__ void run()
+    {
+        u32 phase = MOVED;
+        mark_time(BEGUN);
+        if (place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_touched <= ALONE_UPDATES) {
+            const CountHanded from = alone.begin(place, {MOVED, 0, 0});
+            phase = from.phase;
+            turn = from.turn;
+            edges = from.edges;
+        }
+        if (phase == END) return;
+        update(phase);
+        finish(true);
+        alone.let_go(place);
+    }
+
+    __device__ __forceinline__ void begin()
+    {
+        mark_time(BEGUN);
+        count_from<true>(0);
+        finish(false);
+    }
+
+    // All go on from here, in this phase, if they do not yet.
+    __device__ __forceinline__ void share(CountPhase now)
+    {
+        if (alone.is_alone(place)) alone.call_others(place, {now, turn, edges});
+    }
+
+    // Calls work(k, is_there) for the numbers below n, by whole warps.
+    template <class Work> __device__ __forceinline__ void for_each(u32 n, Work work)
+    {
+        for (u64 first = u64(place.warp) * 32; first < n; first += place.n_threads)
+            work(u32(first) + place.lane, first + place.lane < n);
+    }
+
+    // Vertices of two lists.
+    struct Chosen {
+        const u32* first;
+        u32 n_first;
+        const u32* second;
+        u32 n_second;
+    };
+
+    // Calls work(is_there, vertex) for each, by whole warps.
+    template <class Work> __device__ __forceinline__ void for_chosen(const Chosen& chosen, Work work)
+    {
+        for_each(chosen.n_first + chosen.n_second, [&](u32 k, bool is_there) {
+            u32 v = 0;
+            if (is_there) v = load_cached(k < chosen.n_first ? chosen.first + k : chosen.second + (k - chosen.n_first));
+            work(is_there, v);
+        });
+    }
+
+    // Lists the chosen vertices of the lanes.
+    __device__ __forceinline__ static void list_one(u32* to, u32* counter, bool is_chosen, u32 v)
+    {
+        const bool chosen[2] = {is_chosen, false};
+        const u32 vertex[2] = {v, 0};
+        list(to, counter, chosen, vertex);
+    }
+
+    // Adds the rows of the chosen vertices of the lanes.
+    __device__ __forceinline__ static void put_one(const State& rows, const Frontier& to, bool is_chosen, u32 v)
+    {
+        const bool chosen[2] = {is_chosen, false};
+        const u32 vertex[2] = {v, 0};
+        const Row row[2] = {is_chosen ? load_row(rows, v) : Row{0, 0}, {0, 0}};
+        if (__any_sync(ALL_LANES, is_chosen)) put<false>(rows, to, chosen, vertex, row);
+    }
+
+    // -- seeds -----------------------------------------------------------------------------------------------------
+
+    __device__ __forceinline__ void update(u32 phase)
+    {
+        if (phase == MOVED) {
+            seed_moved();
+            barrier();
+            mark_time(SEEDED);
+            edges += load_counts(telling().counts).edges;
+        }
+        if (phase <= HEADS) {
+            const Counts leaving = load_counts(telling().counts);
+            if (n_pieces(leaving) > ALONE_ROWS) share(HEADS);
+            if (leaving.edges > job.edges_max) return count_from(0);
+            seed_heads();
+            if (!is_empty(leaving)) tell_successors(job.seeds, &job.counters->seeds, leaving);
+            turn++;
+            barrier();
+            mark_time(LEFT);
+        }
+        if (phase <= ORDER) {
+            const u32 n = load_cached(&job.counters->seeds);
+            if (!n) return;
+            if (n > ALONE_UPDATES) share(ORDER);
+            put_in_order({job.seeds, n, nullptr, 0});
+            mark_time(ORDERED);
+        }
+        share(RECOUNT);
+        const u32 from = recount();
+        if (from != NO_LEVEL) count_from(from);
+    }
+
+    __device__ __forceinline__ void seed_moved()
+    {
+        for_each(job.n_touched, [&](u32 k, bool is_there) {
+            const u32 v = is_there ? load_cached(job.touched + k) : 0;
+            bool moves = false, leaves = false;
+            if (is_there) {
+                const u32 before = load_cached(job.levels + v), now = level_now(v);
+                moves = now != before;
+                leaves = moves && now > before;
+                if (moves) store_cached(job.roles + v, QUEUED | BY_ROW | (leaves ? FARTHER : 0));
+                if (leaves) store_cached(job.differences + v, -i64(load_cached(job.paths + v)));
+            }
+            __syncwarp();
+            list_one(job.seeds, &job.counters->seeds, moves, v);
+            put_one(out, telling(), leaves, v);
+        });
+    }
+
+    __device__ __forceinline__ void seed_heads()
+    {
+        for_changes(place, job.keys, job.outcomes, job.n_updates, [&](bool is_change, u64 key, u8 outcome) {
+            const u32 u = source(key), v = destination(key);
+            bool is_new = false;
+            if (is_change) {
+                const u32 above = load_cached(job.levels + u);
+                const bool leads = above != NO_LEVEL && above + 1 == load_cached(job.levels + v);
+                const bool is_unknown = outcome == INSERTED && load_cached(job.roles + u) & FARTHER
+                    && level_now(u) != NO_LEVEL && level_now(u) + 1 == level_now(v);
+                if (is_unknown) is_new = mark(v, QUEUED | BY_ROW);
+                else if (leads) {
+                    const i64 count = i64(load_cached(job.paths + u));
+                    is_new = grow(v, outcome == INSERTED ? count : -count);
+                }
+            }
+            __syncwarp();
+            list_one(job.seeds, &job.counters->seeds, is_new, v);
+        });
+    }
+
+    // Whether the vertex must be queued.
+    __device__ __forceinline__ bool mark(u32 v, u32 role) { return !(atomicOr(job.roles + v, role) & QUEUED); }
+
+    // Lets the count of a vertex grow; what it was to grow by before. Where differences add up to the limit in size it is
+    // counted by its in-edges: more might not fit. What is added to a vertex that is counted so means nothing, and is
+    // set to zero with the rest when its turn comes.
+    __device__ __forceinline__ u64 add_to(u32 v, i64 difference)
+    {
+        return atomicAdd(reinterpret_cast<u64*>(job.deltas + v), u64(difference));
+    }
+
+    // Whether a vertex that was to grow by so much, and now does by the difference, too, must be queued. Most find that
+    // something was added before, and are done: who added that to nothing has queued it.
+    __device__ __forceinline__ bool must_queue(u32 v, u64 before, i64 difference)
+    {
+        const i64 now = i64(before + u64(difference));
+        const bool fits = now > -WHOLE_LIMIT && now < WHOLE_LIMIT;
+        if (before && fits) return false;
+        if (!fits) store_cached(&job.counters->late, 1u);
+        return mark(v, fits ? QUEUED : QUEUED | BY_ROW);
+    }
+
+    __device__ __forceinline__ bool grow(u32 v, i64 difference)
+    {
+        return difference && must_queue(v, add_to(v, difference), difference);
+    }
+
+    // The successors of these vertices grow by the difference of each, and are listed if they were not.
+    __device__ __forceinline__ void tell_successors(u32* to, u32* counter, const Counts& counts)
+    {
+        struct Tail {
+            i64 difference;
+            u32 below;
+        };
+        const auto load = [&](u32 u) {
+            return Tail{load_cached(job.differences + u), load_cached(job.levels + u) + 1};
+        };
+        __shared__ u32 room[BLOCK_THREADS / 32][Found::ROOM];
+        Found found{room[threadIdx.x >> 5]};
+        walk_rows(out, telling(), counts, place, load, [&](const Tail& tail, u32, const Edges& row, bool) {
+            bool grows[2], is_new[2] = {false, false};
+            u64 before[2] = {0, 0};
+            // Both loads are under way together, and both additions.
+            u32 level_of[2];
+            for (u32 j = 0; j < 2; j++) level_of[j] = row.live[j] ? load_cached(job.levels + row.head[j]) : NO_LEVEL;
+            for (u32 j = 0; j < 2; j++) grows[j] = row.live[j] && tail.difference && level_of[j] == tail.below;
+            for (u32 j = 0; j < 2; j++)
+                if (grows[j]) before[j] = add_to(row.head[j], tail.difference);
+            for (u32 j = 0; j < 2; j++)
+                if (grows[j]) is_new[j] = must_queue(row.head[j], before[j], tail.difference);
+            __syncwarp();
+            found.add(to, counter, is_new, row.head);
+            return false;
+        });
+        found.list(to, counter);
+    }
+
+    // -- order -----------------------------------------------------------------------------------------------------
+
+    // Puts seeds in order by level; those that are on none have no paths.
+    __device__ __forceinline__ void put_in_order(const Chosen& seeds)
+    {
+        u32 least = NO_LEVEL, most = 0;
+        for_chosen(seeds, [&](bool is_there, u32 v) {
+            const u32 at = is_there ? level_now(v) : NO_LEVEL;
+            const bool changes = is_there && at == NO_LEVEL && set_count(v, NO_LEVEL, 0.0);
+            if (at != NO_LEVEL) {
+                least = min(least, at);
+                most = max(most, at);
+            }
+            advance_end(at);
+            log_changed(changes, v);
+        });
+        tell_levels(least, most);
+        add_up_ends();
+        for_chosen(seeds, [&](bool is_there, u32 v) {
+            const u32 at = is_there ? level_now(v) : NO_LEVEL;
+            const u32 to = advance_end(at);
+            if (at != NO_LEVEL) store_cached(job.sorted + to, v);
+            __syncwarp();
+        });
+        barrier();
+    }
+
+    // The least and the highest level of the warp's seeds.
+    __device__ __forceinline__ void tell_levels(u32 least, u32 most)
+    {
+        least = __reduce_min_sync(ALL_LANES, least);
+        most = __reduce_max_sync(ALL_LANES, most);
+        if (place.lane || least == NO_LEVEL) return;
+        atomicMax(&job.counters->above, ~least);
+        atomicMax(&job.counters->most, most);
+    }
+
+    __device__ __forceinline__ u32 advance_end(u32 at) { return advance_end(at, nullptr, job.ends); }
+
+    // Moves the end of a lane's level by one; where it was. Lanes of one level do it at once: levels are few. ``own``: the
+    // ends of the first OWN_LEVELS, of this block.
+    __device__ __forceinline__ static u32 advance_end(u32 at, u32* own, u32* ends)
+    {
+        const u32 peers = __match_any_sync(ALL_LANES, at), first = __ffs(peers) - 1;
+        u32 before = 0;
+        if (at != NO_LEVEL && lane_number() == first)
+            before = atomicAdd(own && at < OWN_LEVELS ? own + at : ends + at, u32(__popc(peers)));
+        return __shfl_sync(ALL_LANES, before, first) + __popc(peers & lanes_before());
+    }
+
+    // When all have counted.
+    __device__ __forceinline__ void add_up_ends()
+    {
+        barrier();
+        const u32 least = ~load_cached(&job.counters->above), most = load_cached(&job.counters->most);
+        if (place.is_in_first_block() && least != NO_LEVEL) add_up_ends(least, most);
+        barrier();
+    }
+
+    // Makes numbers of vertices the places where those of a level begin; when they are put there, these become the ends.
+    __device__ __forceinline__ void add_up_ends(u32 least, u32 most)
+    {
+        __shared__ u32 sums[33];
+        u32 before = 0;
+        for (u64 first = least; first <= most; first += blockDim.x) {
+            const u64 at = first + threadIdx.x;
+            const u32 n = at <= most ? load_cached(job.ends + at) : 0;
+            u32 total;
+            const u32 begin = before + block_scan(n, sums, total);
+            if (at <= most) store_cached(job.ends + at, begin);
+            before += total;
+        }
+    }
+
+    // -- level by level --------------------------------------------------------------------------------------------
+
+    // Sets level and count of a vertex, and that it waits for nothing; whether the count is another.
+    __device__ __forceinline__ bool set_count(u32 v, u32 at, double count)
+    {
+        const double before = load_cached(job.paths + v);
+        store_cached(job.levels + v, at);
+        store_cached(job.deltas + v, i64(0));
+        store_cached(job.roles + v, 0u);
+        if (count == before) return false;
+        store_cached(job.paths + v, count);
+        saturated[0] += u64(i64(count >= LIMIT) - i64(before >= LIMIT));
+        return true;
+    }
+
+    __device__ __forceinline__ void log_changed(bool changes, u32 v)
+    {
+        const u32 chosen = __ballot_sync(ALL_LANES, changes);
+        if (!chosen) return;
+        u32 base = 0;
+        if (place.lane == 0) base = atomicAdd(&job.counters->changed, u32(__popc(chosen)));
+        base = __shfl_sync(ALL_LANES, base, 0) + __popc(chosen & lanes_before());
+        if (changes) store_cached(job.log + base, v);
+        __syncwarp();
+    }
+
+    // From seeds in order. The level from which on all is to be counted anew; NO_LEVEL: all are counted.
+    __device__ __forceinline__ u32 recount()
+    {
+        const u32 least = ~load_cached(&job.counters->above), most = load_cached(&job.counters->most);
+        const u32 n_sorted = least == NO_LEVEL ? 0 : load_cached(job.ends + most);
+        const auto end_of = [&](u32 of) { return least <= of && of <= most ? load_cached(job.ends + of) : 0; };
+        u32 seen = 0, from = NO_LEVEL;
+        u32 asked = NO_LEVEL;  // the level whose rows to be added up are queued
+        for (;;) {
+            const u32 n_here = n_queued();
+            if (n_here) level++;
+            else if (seen < n_sorted) level = level_now(load_cached(job.sorted + seen));
+            else break;
+            clear_next();
+            const u32 end = max(seen, end_of(level)), further = max(end, end_of(level + 1));
+            const u32 n_seeds = end - seen;
+            counted += n_seeds + n_here;
+            rounds++;
+            const Chosen here = {job.sorted + seen, n_seeds, queue(), n_here};
+            // Who is to be added up is not known ahead where counts have stopped, or others do as they are told of more.
+            const bool is_known = !job.n_saturated && !load_cached(&job.counters->late);
+            if (asked != level || !is_known) ask_rows(here, asked == level);
+            count_level(here);
+            seen = end;
+            const Counts counts = load_counts(telling().counts);
+            edges += counts.edges;
+            if (edges > job.edges_max) {
+                from = level + 1;
+                break;
+            }
+            if (!is_empty(counts))
+                tell_successors(job.queues[(turn + 1) & 1], job.counters->queued + (turn + 1) % 3, counts);
+            turn++;
+            if (is_known) {
+                asked = level + 1;
+                queue_rows({job.sorted + end, further - end, nullptr, 0});
+            }
+            // Where there was nothing to do, there is nothing to wait for.
+            if (!is_empty(counts) || (is_known && further > end)) barrier();
+            mark_time(TOLD_ON);
+        }
+        barrier();  // all have seen where levels end
+        for (u64 at = u64(least) + place.thread; least != NO_LEVEL && at <= most; at += place.n_threads)
+            store_cached(job.ends + at, 0u);
+        return from;
+    }
+
+    // Queues the rows of vertices of one level that are added up.
+    __device__ __forceinline__ void queue_rows(const Chosen& here)
+    {
+        for_chosen(here, [&](bool is_there, u32 v) {
+            const bool by_row = is_there && is_by_row(v), is_source = by_row && level_now(v) == 0;
+            if (by_row) store_cached(job.sums + v, is_source ? 1.0 : 0.0);
+            __syncwarp();
+            put_one(in, receiving(), by_row && !is_source, v);
+        });
+    }
+
+    // The same, and waits; ``again``: where some are queued already.
+    __device__ __forceinline__ void ask_rows(const Chosen& here, bool again)
+    {
+        if (again) {
+            if (place.thread == 0) clear_counts(receiving().counts);
+            barrier();
+        }
+        queue_rows(here);
+        barrier();
+        mark_time(ASKED_ROWS);
+    }
+
+    // Counts the vertices of a level, those above it being final and rows being queued; those with another count tell of
+    // it next.
+    __device__ __forceinline__ void count_level(const Chosen& here)
+    {
+        const Counts counts = load_counts(receiving().counts);
+        edges += counts.edges;
+        if (!is_empty(counts)) {
+            receive(counts);
+            barrier();
+            mark_time(RECEIVED);
+        }
+        for_chosen(here, [&](bool is_there, u32 v) {
+            bool tells = false, changes = false;
+            if (is_there) {
+                const double before = load_cached(job.paths + v);
+                const bool by_row = is_by_row(v), moves = load_cached(job.levels + v) != level;
+                const bool leaves = load_cached(job.roles + v) & FARTHER;
+                const double grown = before + double(load_cached(job.deltas + v));
+                const double count = min(by_row ? load_cached(job.sums + v) : grown, LIMIT);
+                changes = set_count(v, level, count);
+                tells = !leaves && (moves || changes);
+                if (tells) store_cached(job.differences + v, i64(count) - (moves ? 0 : i64(before)));
+            }
+            __syncwarp();
+            log_changed(changes, v);
+            put_one(out, telling(), tells, v);
+        });
+        barrier();
+        mark_time(COUNTED);
+    }
+
+    // Nothing is ever taken away from a count that has stopped.
+    __device__ __forceinline__ bool is_by_row(u32 v) const
+    {
+        return load_cached(job.roles + v) & BY_ROW || load_cached(job.paths + v) >= LIMIT;
+    }
+
+    // Adds up the counts of predecessors. Sums of whole numbers are exact up to the limit, and never fall below it again.
+    __device__ __forceinline__ void receive(const Counts& counts)
+    {
+        const auto load = [](u32) { return 0; };
+        walk_rows(in, receiving(), counts, place, load, [&](int, u32 v, const Edges& row, bool) {
+            double sum = 0.0;
+            for (u32 j = 0; j < 2; j++)
+                if (row.live[j] && level_now(row.head[j]) + 1 == level) sum += load_cached(job.paths + row.head[j]);
+            sum = warp_sum(sum);
+            if (place.lane == 0 && sum > 0.0) atomicAdd(job.sums + v, sum);
+            __syncwarp();
+            return false;
+        });
+    }
+
+    __device__ __forceinline__ static void clear_work(CountCounters* counters)
+    {
+        for (u32 k = 0; k < 3; k++) {
+            clear_counts(counters->receiving + k);
+            clear_counts(counters->telling + k);
+            counters->queued[k] = 0;
+        }
+    }
+
+    // -- from scratch ----------------------------------------------------------------------------------------------
+
+    // Counts all vertices from a level on; those above it are counted. ``sums`` has counts, but for the limit. BEGINS: from
+    // scratch, whatever they were before; nothing else waits then, and whose counts are others need not be told.
+    template <bool BEGINS = false> __device__ __forceinline__ void count_from(u32 from)
+    {
+        CountCounters* const counters = job.counters;
+        barrier();
+        if (place.thread == 0) {
+            clear_work(counters);
+            counters->above = counters->most = 0;
+        }
+        barrier();
+        turn = 0;
+        put_all_in_order(from);
+        mark_time(ORDERED);
+        const u32 least = ~load_cached(&counters->above), most = load_cached(&counters->most);
+        if (least != NO_LEVEL) add_paths(from, least, most);
+        u32 n_changed = 0;
+        for_levels([&](bool is_there, u32 v, u32 at) {
+            const double count = is_there && at != NO_LEVEL && at >= from ? count_of(v) : 0.0;
+            if (!BEGINS) return log_changed(is_there && at >= from && set_count(v, at, count), v);
+            if (!is_there) return;
+            store_cached(job.levels + v, at);
+            store_cached(job.paths + v, count);
+            n_changed += count > 0.0;
+            saturated[0] += count >= LIMIT;
+        });
+        n_changed = warp_sum(n_changed);
+        if (BEGINS && place.lane == 0 && n_changed) atomicAdd(&counters->changed, n_changed);
+        mark_time(WRITTEN);
+    }
+
+    __device__ __forceinline__ double count_of(u32 v) const { return min(load_cached(job.sums + v), LIMIT); }
+
+    // Calls work(is_there, vertex, level) for all vertices, by whole warps.
+    template <class Work> __device__ __forceinline__ void for_levels(Work work)
+    {
+        const u64 n = job.n_vertices;
+        for (u64 begin = u64(place.warp) * 32; begin < n; begin += u64(LEVELS_AHEAD) * place.n_threads) {
+            const auto vertex_of = [&](u32 k) { return begin + u64(k) * place.n_threads + place.lane; };
+            u32 at[LEVELS_AHEAD];
+#pragma unroll
+            for (u32 k = 0; k < LEVELS_AHEAD; k++) at[k] = vertex_of(k) < n ? level_now(u32(vertex_of(k))) : NO_LEVEL;
+#pragma unroll
+            for (u32 k = 0; k < LEVELS_AHEAD; k++) work(vertex_of(k) < n, u32(vertex_of(k)), at[k]);
+        }
+    }
+
+    // As put_in_order for all vertices on the level above ``from`` and below, where they have their first sums: counts of
+    // that level, a path at sources. Most are on few levels, which each block claims places on at once.
+    __device__ __forceinline__ void put_all_in_order(u32 from)
+    {
+        __shared__ u32 own[OWN_LEVELS];
+        const u32 first = from ? from - 1 : 0;
+        u32* const ends = job.ends + first;
+        for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x) own[k] = 0;
+        __syncthreads();
+        u32 least = NO_LEVEL, most = 0;
+        for_levels([&](bool is_there, u32 v, u32 at) {
+            is_there = is_there && at != NO_LEVEL && at >= first;
+            if (is_there) {
+                least = min(least, at);
+                most = max(most, at);
+                store_cached(job.sums + v, at < from ? load_cached(job.paths + v) : at ? 0.0 : 1.0);
+            }
+            advance_end(is_there ? at - first : NO_LEVEL, own, ends);
+        });
+        tell_levels(least, most);
+        __syncthreads();
+        for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x)
+            if (own[k]) atomicAdd(ends + k, own[k]);
+        add_up_ends();
+        for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x)
+            if (own[k]) own[k] = atomicAdd(ends + k, own[k]);
+        __syncthreads();
+        for_levels([&](bool is_there, u32 v, u32 at) {
+            is_there = is_there && at != NO_LEVEL && at >= first;
+            const u32 to = advance_end(is_there ? at - first : NO_LEVEL, own, ends);
+            if (is_there) store_cached(job.sorted + to, v);
+            __syncwarp();
+        });
+        barrier();
+    }
+
+    // Rows along which paths are added in a turn.
+    __device__ __forceinline__ Frontier adding(u32 turn) const
+    {
+        const u64 half = turn & 1;
+        return {job.short_rows + half * job.room, job.long_rows + half * job.long_room,
+            job.counters->telling + turn % 3, job.room};
+    }
+
+    // From level to level. What is walked next is queued meanwhile: it does not depend on counts.
+    __device__ __forceinline__ void add_paths(u32 from, u32 least, u32 most)
+    {
+        const auto end_of = [&](u32 at) { return at < least ? 0 : load_cached(job.ends + min(at, most)); };
+        const auto is_pushed = [&](u32 above) {
+            const u32 begin = above ? end_of(above - 1) : 0, middle = end_of(above);
+            return middle - begin <= end_of(above + 1) - middle;
+        };
+        const auto queue_step = [&](u32 above, u32 turn) {
+            if (above >= most) return;
+            const bool pushes = is_pushed(above);
+            const u32 walked = pushes ? above : above + 1;
+            const u32 begin = walked ? end_of(walked - 1) : 0;
+            const State& rows = pushes ? out : in;
+            for_each(end_of(walked) - begin, [&](u32 k, bool is_there) {
+                put_one(rows, adding(turn), is_there, is_there ? load_cached(job.sorted + begin + k) : 0);
+            });
+        };
+        const u32 n_counted = from > least ? end_of(least) : 0;
+        counted += end_of(most) - n_counted;
+        rounds += most - least + (n_counted ? 0 : 1);
+        queue_step(least, turn);
+        barrier();
+        mark_time(ASKED_ROWS);
+        for (level = least + 1; level <= most; level++, turn++) {
+            const Counts counts = load_counts(adding(turn).counts);
+            edges += counts.edges;
+            if (place.thread == 0) clear_counts(adding(turn + 2).counts);
+            if (is_pushed(level - 1)) push(counts);
+            else pull(counts);
+            queue_step(level, turn + 1);
+            barrier();
+            mark_time(ADDED);
+        }
+        barrier();  // all have seen where levels end
+        for (u64 at = u64(least) + place.thread; at <= most; at += place.n_threads) store_cached(job.ends + at, 0u);
+    }
+
+    // The paths of the level above, along their out-rows. Sums of whole numbers are exact up to the limit, and never fall
+    // below it again.
+    __device__ __forceinline__ void push(const Counts& counts)
+    {
+        const auto load = [&](u32 u) { return count_of(u); };
+        walk_rows(out, adding(turn), counts, place, load, [&](double count, u32, const Edges& row, bool) {
+            u32 at[2];
+            for (u32 j = 0; j < 2; j++) at[j] = row.live[j] ? level_now(row.head[j]) : NO_LEVEL;
+            for (u32 j = 0; j < 2; j++)
+                if (at[j] == level) atomicAdd(job.sums + row.head[j], count);
+            __syncwarp();
+            return false;
+        });
+    }
+
+    // The same along the in-rows of this level.
+    __device__ __forceinline__ void pull(const Counts& counts)
+    {
+        const auto load = [](u32) { return 0; };
+        walk_rows(in, adding(turn), counts, place, load, [&](int, u32 v, const Edges& row, bool) {
+            double sum = 0.0;
+            for (u32 j = 0; j < 2; j++) {
+                if (!row.live[j]) continue;
+                const u32 at = level_now(row.head[j]);
+                const double count = count_of(row.head[j]);  // both loads are under way together
+                sum += at + 1 == level ? count : 0.0;
+            }
+            sum = warp_sum(sum);
+            if (place.lane == 0 && sum > 0.0) atomicAdd(job.sums + v, sum);
+            __syncwarp();
+            return false;
+        });
+    }
+
+    // -- the end ---------------------------------------------------------------------------------------------------
+
+    // The list of changes is written at once: stores to the host's memory would keep each barrier waiting.
+    __device__ __forceinline__ void finish(bool lists)
+    {
+        CountCounters* const counters = job.counters;
+        add_by_block(saturated, &counters->saturated);
+        barrier();
+        const u32 n = load_cached(&counters->changed);
+        if (lists && n && n <= job.changes_room) {
+            for (u32 x = place.thread; x < n; x += place.n_threads) {
+                const u32 v = load_cached(job.log + x);
+                job.changed[x] = v;
+                job.changes[x] = load_cached(job.paths + v);
+            }
+            __threadfence_system();
+            barrier();
+            mark_time(LISTED);
+        }
+        if (place.thread) return;
+        const u64 said[COUNT_SAID] = {
+            load_cached(&counters->changed), load_cached(&counters->saturated), edges, rounds, counted};
+        clear_work(counters);
+        counters->saturated = counters->seeds = counters->changed = counters->above = counters->most = 0;
+        counters->late = 0;
+        __threadfence_system();
+        for (u32 k = 0; k < COUNT_SAID; k++) tell(job, k, said[k]);
+    }
+};
