@@ -143,38 +143,13 @@ __device__ __forceinline__ void put_short(const Frontier& frontier, u32 at, u32 
     if (at < frontier.room) store_wide(frontier.short_rows + at, Entry{vertex, leaf, row.degree, 0});
 }
 
-__device__ __forceinline__ u32 leaves_of_row(const State& state, u32 vertex, const Row& row)
+__device__ __forceinline__ void put_long(const State& state, const Frontier& frontier, u32 vertex, const Row& row)
 {
     const bool is_remote = is_remote_leaf(state, row.leaf);
     const u32 last = is_remote ? last_leaf_of_remote_row(state, vertex, row) : last_leaf_of_row(state, vertex, row);
-    return last - row.leaf + 1;
-}
-
-__device__ __forceinline__ void put_long(const State& state, const Frontier& frontier, u32 vertex, const Row& row)
-{
-    const u32 leaves = leaves_of_row(state, vertex, row);
+    const u32 leaves = last - row.leaf + 1;
     const u64 base = atomicAdd(&frontier.counts->long_rows, 1ull << 32 | leaves);
     store_wide(frontier.long_rows + u32(base >> 32), Entry{vertex, row.leaf, leaves, u32(base)});
-}
-
-// Adds the long rows of those lanes that have one, which claim their places together: one after the other, by the lanes of
-// all warps, would keep them waiting where there are many. All lanes take part.
-__device__ __forceinline__ void put_long_rows(
-    const State& state, const Frontier& frontier, bool is_there, u32 vertex, const Row& row)
-{
-    if (!__any_sync(ALL_LANES, is_there)) return;
-    const u32 leaves = is_there ? leaves_of_row(state, vertex, row) : 0;
-    const u64 amount = is_there ? 1ull << 32 | leaves : 0;
-    __syncwarp();
-    u64 end = amount;
-    for (u32 offset = 1; offset < 32; offset <<= 1) {
-        const u64 before = __shfl_up_sync(ALL_LANES, end, offset);
-        if (lane_number() >= offset) end += before;
-    }
-    u64 base = 0;
-    if (lane_number() == 31) base = atomicAdd(&frontier.counts->long_rows, end);
-    base = __shfl_sync(ALL_LANES, base, 31) + end - amount;
-    if (is_there) store_wide(frontier.long_rows + u32(base >> 32), Entry{vertex, row.leaf, leaves, u32(base)});
 }
 
 // Adds the chosen ones of the warp's vertices, two a lane. All lanes take part. A row without edges is left out, or,
@@ -189,13 +164,10 @@ template <bool WITH_EMPTY> __device__ __forceinline__ void put(
     u64 base = 0;
     if (lane_number() < 2) base = add_by_lane(counter, lane_number() == 0 ? shorts.count() : edges);
     const u32 at = u32(__shfl_sync(ALL_LANES, base, 0));
-    for (u32 j = 0; j < 2; j++)
-        if (chosen[j] && goes_short(row[j])) put_short(frontier, at + shorts.before(j), vertex[j], row[j]);
-    __syncwarp();
-#pragma unroll 1
     for (u32 j = 0; j < 2; j++) {
-        const Row& it = j ? row[1] : row[0];
-        put_long_rows(state, frontier, (j ? chosen[1] : chosen[0]) && it.degree >= LONG_ROW, j ? vertex[1] : vertex[0], it);
+        if (!chosen[j]) continue;
+        if (goes_short(row[j])) put_short(frontier, at + shorts.before(j), vertex[j], row[j]);
+        else if (row[j].degree) put_long(state, frontier, vertex[j], row[j]);
     }
     __syncwarp();
 }
