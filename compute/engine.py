@@ -266,11 +266,10 @@ class Engine:
         seconds = [self._states[program.id].seconds for program in programs]
         beside = sum(seconds) - max(seconds, default=0.0)
         threads = self._threads if beside >= HANDED_OVER_S_MIN else 1
-        has_device = self._graph.device is not None
-        groups = self._joined(programs) if has_device else [(program,) for program in programs]
+        groups = self._joined(programs) if self._graph.device is not None else [(program,) for program in programs]
         done = self._run_all(groups, lambda group: self._refresh(group, change), threads)
         runs = [done[program.id] for program in programs]
-        if not has_device or self._graph.owned:  # the home is where the rows are
+        if self._graph.device is None or self._graph.owned:  # the home is where the rows are
             return runs
         charge_s = self._charge_s()
         return [self._rehoused(run, change.n_arcs, 0.0 if run.on_device else charge_s) for run in runs]

@@ -195,7 +195,8 @@ def _wait(words, at):  # type: ignore[no-untyped-def]
 @_inner
 def _wake(words, wanted):  # type: ignore[no-untyped-def]
     """Wake some who wait, where so many are wanted and too few look by themselves."""
-    for _ in range(min(wanted - load(words, _LOOKING), _WAKE)):
+    # In one order with what was told before, for all threads: a plain load comes too early on some processors.
+    for _ in range(min(wanted - ordered_add(words, _LOOKING, np.int64(0)), _WAKE)):
         _sem_post(words, _FREE)
 
 
@@ -210,7 +211,7 @@ def _look(words, called, looks):  # type: ignore[no-untyped-def]
         looks -= 1
     ordered_add(words, _LOOKING, np.int64(-1))
     # Whoever begins one tells first, and then sees who looks: it counts on those.
-    return max(looks, np.int64(1)) if load(words, _CALLED) != called else np.int64(0)
+    return max(looks, np.int64(1)) if ordered_add(words, _CALLED, np.int64(0)) != called else np.int64(0)
 
 
 @_inner
@@ -241,13 +242,15 @@ def serve(words, first):  # type: ignore[no-untyped-def]
         if load(words, _STOP) != 0:
             _sem_post(words, _FREE)
             return
-        looks = np.int64(_LOOKS)
-        while looks > 0:
+        looks = np.int64(0)  # one is often woken for what others have done by then: that is no reason to look
+        while True:
             called = load(words, _CALLED)
             if _help(words, first):
                 looks = np.int64(_LOOKS)
-            else:
+            elif looks > 0:
                 looks = _look(words, called, looks)
+            if looks == 0:
+                break
 
 
 _SERVE = (nb.types.Array(nb.types.int64, 1, "C"), nb.types.int64)

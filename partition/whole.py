@@ -62,9 +62,11 @@ class WholeRows(GraphRows):
     # -- changes ------------------------------------------------------------------------------------------------
 
     def ensure_vertices(self, n_vertices: int) -> None:
-        self._n_vertices = n_vertices
         if not (self.may_follow or self._behind):  # else the host's arrays may be at work: see ``_ready``
             self.host.ensure_vertices(n_vertices)
+        self._n_vertices = (
+            n_vertices  # not before: who reads now would have the host's arrays grow in its own thread
+        )
         self._on_device(lambda device: device.ensure_vertices(n_vertices))
         self.placement.ensure_vertices(n_vertices)
 

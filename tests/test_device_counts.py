@@ -167,7 +167,7 @@ def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
 ) -> None:
     from graphtide.compute.device import count_runs
 
-    heads, order, recount, end = 1, 2, 3, 0xFFFF_FFFF  # of recount.cu
+    heads, order, recount, end = 1, 2, 3, 0xFFFF_FFFF  # of counting.cuh
     cuda_emulator.seed(seed)
     macros = ("-DALONE_ROWS=3", "-DALONE_UPDATES=9")
     monkeypatch.setitem(count_runs.SOURCES, "recount", count_runs.SOURCES["recount"]._replace(macros=macros))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -227,18 +228,49 @@ def test_ranks_without_memory_to_pack_rows(
     def none(*given: Any) -> Any:
         raise MemoryError("there is none")
 
-    pinned, allocate = walk_runs.pinned, walk_runs.allocate
+    allocate = walk_runs.allocate
     if refusal == "allows":
         monkeypatch.setattr(walk_runs.Memory, "allows", lambda memory, n_bytes: False)
     elif refusal == "pinned":
-        refused = lambda n, dtype: (none if dtype is np.uint32 else pinned)(n, dtype)  # noqa: E731
-        monkeypatch.setattr(walk_runs, "pinned", refused)
+        monkeypatch.setattr(walk_runs, "pinned_by_itself", none)
     else:
         refused = lambda n, dtype: (none if dtype is np.uint64 else allocate)(n, dtype)  # noqa: E731
         monkeypatch.setattr(walk_runs, "allocate", refused)
     set_threads(monkeypatch, FEW_THREADS)
     cuda_emulator.seed(seed)
     assert run_of_many_leaves(emulated_run_of(RanksRun), seed) == []
+
+
+def test_memory_of_packed_rows_is_given_back(
+    emulated_run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the host gets short of it, and when no rows are remote any more."""
+    from graphtide.compute.device import walk_runs
+
+    set_threads(monkeypatch, FEW_THREADS)
+    cuda_emulator.seed(seed)
+    run = emulated_run_of(RanksRun)
+    asked = list[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr(walk_runs.Memory, "allows", lambda memory, n_bytes: not asked.append(n_bytes))
+        assert run_of_many_leaves(run, seed)
+    runs = run.program._runs
+    first = weakref.ref(runs._packed.words)
+    assert max(asked) >= 2 * first().nbytes, "as much is left to the host's rows as is taken"
+
+    def start() -> None:
+        run.report = run.program.start(run.graph)
+        run.check()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(walk_runs.Memory, "allows", lambda memory, n_bytes: False)
+        start()
+    assert runs._packed is None and first() is None and runs._calls.job["packed"] == 0
+    start()
+    second = weakref.ref(runs._packed.words)
+    place(run.graph, np.zeros(run.graph.n_vertices, np.bool_))
+    start()
+    assert runs._packed is None and second() is None
 
 
 # -- which rows are remote ----------------------------------------------------------------------------------------

@@ -344,3 +344,48 @@ def test_answers_to_what_came_together_go_together_unless_they_take_long(
         process.asking.sendall(b"".join(msgpack.packb([0, msgid, "degree", [{}]]) for msgid in (1, 2, 3)))
     link._answer(process)
     assert process.written == writes
+
+
+def test_no_answer_that_is_there_waits_with_a_question_for_a_settled_storage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "TOGETHER_SECONDS_MAX", 3600.0)
+    link: Any = ServerLink.__new__(ServerLink)
+    process: Any = Calls()
+
+    def response(msgid: int, method: str, params: Any) -> bytes:
+        if method == "edge_weights":
+            assert process.written == [[1, 2]]
+        return msgpack.packb([1, msgid, None, params])
+
+    link._response = response
+    questions = enumerate(("degree", "neighbors", "edge_weights", "degree"), 1)
+    with process.asking:
+        process.asking.sendall(b"".join(msgpack.packb([0, msgid, method, [{}]]) for msgid, method in questions))
+    link._answer(process)
+    assert process.written == [[1, 2], [3, 4]]
+
+
+def test_a_template_that_was_killed_is_not_waited_for_though_a_server_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it forked holds the other end of whatever it had open."""
+    script = (
+        "import os, time; from graphtide.daemon.serve import template\n"
+        "def serve_door(door):\n"
+        "    if os.fork() == 0: time.sleep(3600)\n"
+        "    os.write(1, b'forked'); time.sleep(3600)\n"
+        "made = template.Template('int', [], serve_door)\n"
+        "made._was_asked = True; assert type(made._process).__name__ == '_Fork'\n"
+        "template.STOP_SECONDS_MAX = 3600.0\n"
+        "input(); made._process.kill(); made.close(); os.killpg(0, 9)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, process_group=0,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.read(6) == b"forked"
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.wait(60) == -signal.SIGKILL

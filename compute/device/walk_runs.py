@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.device.remote import RemoteRows
-from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
+from ...gpma.device.state import DeviceArray, address, allocate, pinned, pinned_by_itself, zeros
 from ...gpma.edges import Vertices
 from ...gpma.layout import LEAF_SHIFT
 from ...gpma.memory import Memory
@@ -167,7 +167,10 @@ class _Packed(NamedTuple):
         Raises:
             MemoryError: there is not enough.
         """
-        return cls(pinned(_RANGE_WORDS * n_ranges, np.uint32), allocate(n_ranges, np.uint64))
+        ranges = allocate(
+            n_ranges, np.uint64
+        )  # first, since a full device is found out sooner than memory is pinned
+        return cls(pinned_by_itself(_RANGE_WORDS * n_ranges, np.uint32), ranges)
 
 
 class Columns(NamedTuple):
@@ -359,15 +362,20 @@ class WalkRuns:
         return run
 
     def _make_room_for_remote(self, remote: RemoteRows | None) -> None:
-        """For packed in-rows. Without memory passes do without: for that no rows are to leave the device."""
-        if remote is None:
-            self._packed = None
-            return
-        n_ranges = remote.n_leaves_in // _RANGE + 2  # the first and the last may have leaves of others
-        if self._packed is None or self._packed.ranges.size < n_ranges:
-            self._packed = None  # gives its memory back first
-            if Memory().allows(4 * _RANGE_WORDS * int(_ROOM_PACKED * n_ranges)):
-                self._packed = self._found(lambda: _Packed.of(int(_ROOM_PACKED * n_ranges)))
+        """For packed in-rows, where there is memory for them twice: the host's rows want to grow, and for speed
+        alone no rows are to leave the device. Otherwise passes do without."""
+        n_ranges = (
+            0 if remote is None else remote.n_leaves_in // _RANGE + 2
+        )  # first and last have leaves of others
+        packed = self._packed
+        if packed is not None and not (
+            n_ranges <= packed.ranges.size and remote is not None and Memory().allows(packed.words.nbytes)
+        ):
+            self._packed = packed = None  # gives its memory back
+        if packed is None and remote is not None:
+            room = int(_ROOM_PACKED * n_ranges)
+            if Memory().allows(2 * 4 * _RANGE_WORDS * room):
+                self._packed = self._found(lambda: _Packed.of(room))
         job, packed = self._calls.job, self._packed
         job["packed"] = 0 if packed is None else packed.words.ctypes.data
         job["packed_ranges"] = 0 if packed is None else address(packed.ranges)

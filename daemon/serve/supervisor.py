@@ -82,7 +82,9 @@ HUNG_SECONDS_MAX = 30.0
 LISTEN_SECONDS = 1.0
 """So long a report is waited for at a time."""
 TOGETHER_SECONDS_MAX = 0.001
-"""So long answers wait for others at most, to what was asked together with them."""
+"""After so long answers wait for no further ones, to what was asked together with them."""
+SETTLED = "edge_weights"
+"""The question that may wait until results belong to the storage: no answer that is there waits with it."""
 ASIDE = ("compute", "keep", "drop", "placement", "rebalance", "freeze", "device")
 """Questions that take a while."""
 NO_ROOM = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
@@ -685,6 +687,9 @@ class ServerLink:
                         msgid, method, (params,) = message
                         params = held.whole(params)
                         if method not in ASIDE and BESIDE not in params:
+                            if method == SETTLED and answers:
+                                process.answer(b"".join(answers))
+                                answers, begun = [], time.monotonic()
                             answers.append(self._response(msgid, method, params))
                             if time.monotonic() - begun > TOGETHER_SECONDS_MAX:
                                 process.answer(b"".join(answers))

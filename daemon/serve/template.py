@@ -174,6 +174,9 @@ class _Fork:
     def __init__(self, work: Callable[[], None]) -> None:
         self._process = multiprocessing.get_context("fork").Process(target=work)
         self._process.start()
+        assert self._process.pid is not None
+        self._fd = os.pidfd_open(self._process.pid)
+        self._waiting = threading.Lock()
 
     @property
     def pid(self) -> int:
@@ -188,9 +191,16 @@ class _Fork:
         Raises:
             subprocess.TimeoutExpired: it works on.
         """
-        self._process.join(timeout_s)
-        if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired(NAME, timeout_s or 0.0)
+        with self._waiting:
+            if self._fd < 0:
+                return
+            poll = select.poll()  # not ``join``: that waits for all to whom the process has left a pipe, too
+            poll.register(self._fd, select.POLLIN)
+            if not poll.poll(None if timeout_s is None else timeout_s * 1000):
+                raise subprocess.TimeoutExpired(NAME, timeout_s or 0.0)
+            self._process.join()
+            os.close(self._fd)
+            self._fd = -1
 
 
 def _is_alone() -> bool:

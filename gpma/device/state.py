@@ -6,6 +6,7 @@ argument. ``State`` changes only when an array moved, so that it is filled in on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,10 +175,23 @@ def pinned(n: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         MemoryError: there is not enough.
         RuntimeError: the device fails (as CuPy says it).
     """
+    return _pinned(import_cupy().cuda.alloc_pinned_memory, n, dtype)
+
+
+def pinned_by_itself(n: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """As ``pinned``, for much memory: it is the system's again when the array goes.
+
+    Otherwise CuPy keeps what is let go, for whoever wants exactly as much again.
+    """
+    cuda = import_cupy().cuda
+    return _pinned(lambda n_bytes: cuda.PinnedMemoryPointer(cuda.PinnedMemory(n_bytes), 0), n, dtype)
+
+
+def _pinned(take: Callable[[int], Any], n: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     room = max(1, n)
     n_bytes = room * np.dtype(dtype).itemsize
     try:
-        memory = import_cupy().cuda.alloc_pinned_memory(n_bytes)
+        memory = take(n_bytes)
     except RuntimeError as error:  # of the device's own memory CuPy says it by a MemoryError, of this it does not
         if getattr(error, "status", None) != _MEMORY_ALLOCATION:
             raise

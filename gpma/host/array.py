@@ -203,6 +203,8 @@ class PackedMemoryArray:
             return report(columns, 0, weighted=self.weighted)
         now, work = self._contents, self._work
         n_leaves_before, fewer = now.layout.n_leaves, n_edges < now.n_edges
+        if other is not None:
+            self._seen = None  # it would keep memory that is left
         if other is not None and layout.n_leaves > n_leaves_before:
             now.move_to(other, n_leaves_before)
         n_updates = int(parts[-1, preparing.END])

@@ -546,6 +546,10 @@ def alloc_pinned_memory(size: int) -> Any:
     return memory
 
 
+def _alloc_for(memory: int, offset: int) -> Any:
+    return alloc_pinned_memory(memory - offset)
+
+
 def empty_pinned(shape: Any, dtype: Any = float) -> np.ndarray:
     dtype = np.dtype(dtype)
     count = int(np.prod(shape))
@@ -828,6 +832,8 @@ def _modules() -> dict[str, types.ModuleType]:
         "MemoryPointer": MemoryPointer,
         "OutOfMemoryError": OutOfMemoryError,
         "alloc_pinned_memory": alloc_pinned_memory,
+        "PinnedMemory": int,  # a size, until something points to it
+        "PinnedMemoryPointer": _alloc_for,
         "alloc": _pool.malloc,
     }
     cuda = {
