@@ -370,8 +370,9 @@ def test_runs_take_turns_and_end_with_their_client(life: Life, client: Client, g
     assert client.compute("triangles", timeout_ms=300_000).scalars["triangles"] >= 0
     until(lambda: client.stats()["ad_hoc"]["running"] == 0)
     until(lambda: client.stats()["ad_hoc"]["outcomes"]["given_up"] >= before["given_up"] + 2)
+    until(lambda: client.stats()["ad_hoc"]["outcomes"]["answered"] > before["answered"])  # of a later epoch, maybe
     after = client.stats()["ad_hoc"]["outcomes"]
-    assert after["failed"] == before["failed"] and after["answered"] > before["answered"]
+    assert after["failed"] == before["failed"]
 
 
 def _is_given_up(client: Client) -> bool:

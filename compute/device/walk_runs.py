@@ -364,15 +364,14 @@ class WalkRuns:
     def _make_room_for_remote(self, remote: RemoteRows | None) -> None:
         """For packed in-rows, where there is memory for them twice: the host's rows want to grow, and for speed
         alone no rows are to leave the device. Otherwise passes do without."""
-        n_ranges = (
-            0 if remote is None else remote.n_leaves_in // _RANGE + 2
-        )  # first and last have leaves of others
+        # The first and the last range may have leaves of others.
+        n_ranges = 0 if remote is None else remote.n_leaves_in // _RANGE + 2
         packed = self._packed
-        if packed is not None and not (
-            n_ranges <= packed.ranges.size and remote is not None and Memory().allows(packed.words.nbytes)
+        if packed is not None and (
+            n_ranges == 0 or n_ranges > packed.ranges.size or not Memory().allows(packed.words.nbytes)
         ):
             self._packed = packed = None  # gives its memory back
-        if packed is None and remote is not None:
+        if packed is None and n_ranges:
             room = int(_ROOM_PACKED * n_ranges)
             if Memory().allows(2 * 4 * _RANGE_WORDS * room):
                 self._packed = self._found(lambda: _Packed.of(room))
