@@ -266,8 +266,7 @@ class Engine:
         seconds = [self._states[program.id].seconds for program in programs]
         beside = sum(seconds) - max(seconds, default=0.0)
         threads = self._threads if beside >= HANDED_OVER_S_MIN else 1
-        groups = self._joined(programs) if self._graph.device is not None else [(program,) for program in programs]
-        done = self._run_all(groups, lambda group: self._refresh(group, change), threads)
+        done = self._run_all(self._joined(programs), lambda group: self._refresh(group, change), threads)
         runs = [done[program.id] for program in programs]
         if self._graph.device is None or self._graph.owned:  # the home is where the rows are
             return runs
@@ -353,7 +352,9 @@ class Engine:
         return done
 
     def _joined(self, programs: Sequence[Program]) -> list[_Group]:
-        """The programs, those together whose refreshes go on side by side."""
+        """The programs, those together whose refreshes go on side by side: on the host none do."""
+        if self._graph.device is None:
+            return [(program,) for program in programs]
         groups: dict[Hashable, list[Program]] = {}
         for program in programs:
             joins = program.joins(self._graph)

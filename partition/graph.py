@@ -413,10 +413,11 @@ class Graph:
         if n_updates > MAX_UPDATES:
             raise ValueError(f"a batch comes to at most {MAX_UPDATES} updates of rows, not {n_updates}")
         before = self.n_vertices
-        if self._rows.device is not None:  # which new vertices are marked on, and the host may have to catch up
+        is_small = vertex_ops is None and 0 < n_updates <= SMALL_UPDATES_MAX and n_vertices >= before
+        # New vertices are marked on a device at once, and the host may have to catch up with it.
+        if is_small or self._rows.device is not None:
             before_writing()
-        if vertex_ops is None and 0 < n_updates <= SMALL_UPDATES_MAX and n_vertices >= before:
-            before_writing()
+        if is_small:
             change = self._apply_small(batch, n_updates, n_vertices)
             if change is not None:
                 return change
@@ -472,9 +473,7 @@ class Graph:
                 return None
             small = self._rows.apply_small(batch, n_updates, n_vertices)
         except BaseException as error:
-            self._rows.withdraw_vertices(self.n_vertices)
-            if isinstance(error, MemoryError):
-                raise NoMemory.of(error) from error
+            self._withdraw_room(error)
             raise
         if small is None:
             return None
@@ -633,14 +632,22 @@ class Graph:
                 self._make_room_for(n_vertices)
             yield
         except BaseException as error:
-            self._rows.withdraw_vertices(self.n_vertices)
-            if isinstance(error, MemoryError):
-                raise NoMemory.of(error) from error
+            self._withdraw_room(error)
             raise
 
     def _make_room_for(self, n_vertices: int) -> None:
         self.existence.ensure_vertices(n_vertices)
         self._rows.ensure_vertices(n_vertices)
+
+    def _withdraw_room(self, error: BaseException) -> None:
+        """Of a change that failed so.
+
+        Raises:
+            NoMemory: that was why.
+        """
+        self._rows.withdraw_vertices(self.n_vertices)
+        if isinstance(error, MemoryError):
+            raise NoMemory.of(error) from error
 
 
 def _device_side(**kept: Any) -> DeviceSide:

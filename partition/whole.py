@@ -64,9 +64,8 @@ class WholeRows(GraphRows):
     def ensure_vertices(self, n_vertices: int) -> None:
         if not (self.may_follow or self._behind):  # else the host's arrays may be at work: see ``_ready``
             self.host.ensure_vertices(n_vertices)
-        self._n_vertices = (
-            n_vertices  # not before: who reads now would have the host's arrays grow in its own thread
-        )
+        # Not before: who reads now would have the host's arrays grow in its own thread.
+        self._n_vertices = n_vertices
         self._on_device(lambda device: device.ensure_vertices(n_vertices))
         self.placement.ensure_vertices(n_vertices)
 
@@ -104,8 +103,7 @@ class WholeRows(GraphRows):
     def apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> tuple[ChangeReport, Totals] | None:
         if self._behind or (self.may_follow and self.device is not None):
             return None
-        if self.host.out.n_vertices < self._n_vertices:
-            self.host.ensure_vertices(self._n_vertices)
+        self._have_room()
         domain, begun = self.shape.weight_domain, time.perf_counter()
         small = self.host.apply_small(batch, n_updates, n_vertices, not self.shape.directed, domain == "any")
         self.host_apply_s = time.perf_counter() - begun
@@ -152,9 +150,12 @@ class WholeRows(GraphRows):
             MemoryError: there is not enough; what waits goes on waiting.
         """
         self._behind.catch_up()
+        self._have_room()
+        return self.host
+
+    def _have_room(self) -> None:
         if self.host.out.n_vertices < self._n_vertices:
             self.host.ensure_vertices(self._n_vertices)
-        return self.host
 
     def _take(self, batch: EdgeBatch, n_vertices: int) -> None:
         """Have the host take what the device has."""

@@ -8,7 +8,7 @@ change reports, and results of every program are to be the same bits after each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -169,6 +169,11 @@ class Sided:
             edges = EdgeList(np.concatenate([piece.keys for piece in pieces]), weights)
             self.saved = Saved(edges, self.graph, self.engine, number)
 
+    def crash(self, n_sides: int, epochs: Sequence[Epoch]) -> None:
+        """And a start, which replays what came after the newest checkpoint; ``epochs``: all there were."""
+        for epoch in epochs[self.restore(n_sides) :]:
+            self.step(epoch)
+
     def restore(self, n_sides: int) -> int:
         """What a start makes of the newest checkpoint, with so many sides; the epoch that comes next."""
         assert self.saved is not None
@@ -209,15 +214,12 @@ def run(
             assert_same(whole, engine, other, thorough=number % 5 == 0)
             crashed = other.something(number) == "crash"
             if crashed:
-                begun = other.restore(2 if device else int(rng.integers(1, 4)))
-                for again in history.epochs[begun : number + 1]:
-                    other.step(again)
+                other.crash(2 if device else int(rng.integers(1, 4)), history.epochs[: number + 1])
             assert_same(whole, engine, other, thorough=crashed or number % 7 == 0)
         while other.saved is None:
             other._save(number)
         other.happened["crash"] = other.happened.get("crash", 0) + 1  # one at least, after a copy that is whole
-        for again in history.epochs[other.restore(other.n_sides) : number + 1]:
-            other.step(again)
+        other.crash(other.n_sides, history.epochs)
         assert_same(whole, engine, other, thorough=True)
         assert [found for found in other.engine.audit().values() if found] == []
         return other.happened

@@ -174,39 +174,73 @@ struct Passes : Run<WalkJob> {
     // As scan_leaves of rows.cuh, for two sums at a time. PACK: and keep them packed.
     template <bool PACK> __device__ __forceinline__ void pull_leaves(u32 begin, u32 end, SidesRead& read)
     {
-        const float2* const shares = reinterpret_cast<const float2*>(job.ranks.shares);
-        const auto emit = [&](u32 row, i64 sum) { add(job.ranks.sums + row, sum); };
-        const auto emit_other = [&](u32 row, i64 sum) { add(job.majorant.sums + row, sum); };
         Packing packing(*this);
         const u32 counts = begin + place.lane < end ? load_constant(count_of(in, begin + place.lane)) : 0;
         if (counts) read.add(in, begin + place.lane, counts, LINES_OF_LEAF);
-        Carry<i64> carry = {NO_LEAF, 0}, other_carry = {NO_LEAF, 0};
+        Received received(job);
         for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
             SlotPair pairs[LEAVES_TOGETHER];
-            i64 values[LEAVES_TOGETHER][2], others[LEAVES_TOGETHER][2];
+            Shares shares[LEAVES_TOGETHER];
 #pragma unroll
             for (u32 i = 0; i < LEAVES_TOGETHER; i++)
                 pairs[i] = load_pair(in, leaf + i, __shfl_sync(ALL_LANES, counts, (leaf + i - begin) & 31));
 #pragma unroll
-            for (u32 i = 0; i < LEAVES_TOGETHER; i++)
-#pragma unroll
-                for (u32 j = 0; j < 2; j++) {
-                    const u64 key = pairs[i].keys[j];
-                    const float2 both = key == EMPTY_KEY ? make_float2(0.0f, 0.0f) : shares[destination(key)];
-                    values[i][j] = integer(both.x);
-                    others[i][j] = integer(both.y);
-                }
+            for (u32 i = 0; i < LEAVES_TOGETHER; i++) shares[i] = received.load(pairs[i]);
             for (u32 i = 0; i < LEAVES_TOGETHER && leaf + i < end; i++) {
                 if (PACK) packing.add(pairs[i], __shfl_sync(ALL_LANES, counts, leaf + i - begin));
-                sum_leaf(pairs[i], values[i], carry, emit);
-                sum_leaf(pairs[i], others[i], other_carry, emit_other);
+                received.take(pairs[i], shares[i]);
             }
         }
         if (PACK) packing.end(range_at(begin));
-        if (place.lane || carry.row == NO_LEAF) return;
-        emit(carry.row, carry.sum);
-        emit_other(other_carry.row, other_carry.sum);
+        received.end();
     }
+
+    // By system, of the two slots of a lane.
+    struct Shares {
+        i64 of[SYSTEMS][2];
+    };
+
+    // What rows receive, added up by a warp that goes through their slots in order.
+    struct Received {
+        const WalkJob& job;
+        Carry<i64> carry[SYSTEMS] = {{NO_LEAF, 0}, {NO_LEAF, 0}};
+
+        __device__ __forceinline__ explicit Received(const WalkJob& job) : job(job) {}
+
+        __device__ __forceinline__ Shares load(const SlotPair& pair) const
+        {
+            const float2* const shares = reinterpret_cast<const float2*>(job.ranks.shares);
+            Shares found;
+#pragma unroll
+            for (u32 j = 0; j < 2; j++) {
+                const u64 key = pair.keys[j];
+                const float2 both = key == EMPTY_KEY ? make_float2(0.0f, 0.0f) : shares[destination(key)];
+                found.of[RANKS][j] = integer(both.x);
+                found.of[MAJORANT][j] = integer(both.y);
+            }
+            return found;
+        }
+
+        __device__ __forceinline__ void take(const SlotPair& pair, const Shares& shares)
+        {
+#pragma unroll
+            for (u32 system = 0; system < SYSTEMS; system++)
+                sum_leaf(pair, shares.of[system], carry[system], [&](u32 row, i64 sum) { emit(system, row, sum); });
+        }
+
+        __device__ __forceinline__ void end() const
+        {
+            if (lane_number() || carry[RANKS].row == NO_LEAF) return;
+#pragma unroll
+            for (u32 system = 0; system < SYSTEMS; system++) emit(system, carry[system].row, carry[system].sum);
+        }
+
+    private:
+        __device__ __forceinline__ void emit(u32 system, u32 row, i64 sum) const
+        {
+            add((system ? job.majorant : job.ranks).sums + row, sum);
+        }
+    };
 
     // A range on its way into packed form, by a warp.
     struct Packing {
@@ -263,9 +297,6 @@ struct Passes : Run<WalkJob> {
     // The same of ``n`` edges that were packed, the first of which is of this row.
     __device__ __forceinline__ void pull_packed(u32 begin, u32 n, u32 row, SidesRead& read)
     {
-        const float2* const shares = reinterpret_cast<const float2*>(job.ranks.shares);
-        const auto emit = [&](u32 to, i64 sum) { add(job.ranks.sums + to, sum); };
-        const auto emit_other = [&](u32 to, i64 sum) { add(job.majorant.sums + to, sum); };
         const u64* const packed = job.packed + u64(range_at(begin)) * (RANGE_WORDS / 2);
         const u32 bits = vertex_bits(), mask = ~0u >> (32 - bits);
         if (place.lane == 0) read.add(in, begin, n, (4 * n + LINE_BYTES - 1) / LINE_BYTES);
@@ -273,32 +304,21 @@ struct Passes : Run<WalkJob> {
 #pragma unroll
         for (u32 k = 0; k < RANGE_STEPS; k++)
             words[k] = k * STEP_WORDS + 2 * place.lane < n ? load_cached(packed + k * 32 + place.lane) : 0;
-        Carry<i64> carry = {NO_LEAF, 0}, other_carry = {NO_LEAF, 0};
+        Received received(job);
 #pragma unroll
         for (u32 k = 0; k < RANGE_STEPS; k += 2) {
             if (k * STEP_WORDS >= n) break;
             SlotPair pairs[2];
-            i64 values[2][2], others[2][2];
+            Shares shares[2];
 #pragma unroll
             for (u32 i = 0; i < 2; i++) {
                 pairs[i] = unpacked(words[k + i], n, (k + i) * STEP_WORDS + 2 * place.lane, bits, mask, row);
-#pragma unroll
-                for (u32 j = 0; j < 2; j++) {
-                    const u64 key = pairs[i].keys[j];
-                    const float2 both = key == EMPTY_KEY ? make_float2(0.0f, 0.0f) : shares[destination(key)];
-                    values[i][j] = integer(both.x);
-                    others[i][j] = integer(both.y);
-                }
+                shares[i] = received.load(pairs[i]);
             }
 #pragma unroll
-            for (u32 i = 0; i < 2; i++) {
-                sum_leaf(pairs[i], values[i], carry, emit);
-                sum_leaf(pairs[i], others[i], other_carry, emit_other);
-            }
+            for (u32 i = 0; i < 2; i++) received.take(pairs[i], shares[i]);
         }
-        if (place.lane || carry.row == NO_LEAF) return;
-        emit(carry.row, carry.sum);
-        emit_other(other_carry.row, other_carry.sum);
+        received.end();
     }
 
     // The keys of two words, the first of which is word ``at`` of ``n``. ``row``: of the word before those of the warp, and

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,6 @@ from .kernels import Calls, Kernel, Kernels, RowParameters, Source, whole_words
 from .program import Unfit
 
 F64 = npt.NDArray[np.float64]
-T = TypeVar("T")
 
 WALK_JOB: Final = np.dtype(
     [
@@ -167,9 +166,8 @@ class _Packed(NamedTuple):
         Raises:
             MemoryError: there is not enough.
         """
-        ranges = allocate(
-            n_ranges, np.uint64
-        )  # first, since a full device is found out sooner than memory is pinned
+        # First, since a full device is found out sooner than memory is pinned.
+        ranges = allocate(n_ranges, np.uint64)
         return cls(pinned_by_itself(_RANGE_WORDS * n_ranges, np.uint32), ranges)
 
 
@@ -374,18 +372,11 @@ class WalkRuns:
         if packed is None and n_ranges:
             room = int(_ROOM_PACKED * n_ranges)
             if Memory().allows(2 * 4 * _RANGE_WORDS * room):
-                self._packed = self._found(lambda: _Packed.of(room))
+                with suppress(MemoryError), self._stream:
+                    self._packed = _Packed.of(room)
         job, packed = self._calls.job, self._packed
         job["packed"] = 0 if packed is None else packed.words.ctypes.data
         job["packed_ranges"] = 0 if packed is None else address(packed.ranges)
-
-    def _found(self, make: Callable[[], T]) -> T | None:
-        """What is made of memory; None: there is not enough."""
-        try:
-            with self._stream:
-                return make()
-        except MemoryError:
-            return None
 
     # -- columns ----------------------------------------------------------------------------------------------
 

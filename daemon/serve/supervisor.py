@@ -670,11 +670,19 @@ class ServerLink:
         given_up: dict[int, threading.Event] = {}
         held = Held()
         beside: list[threading.Thread] = []
+        answers, begun = list[bytes](), 0.0
+
+        def send() -> None:
+            nonlocal begun
+            if answers:
+                process.answer(b"".join(answers))
+                answers.clear()
+            begun = time.monotonic()
+
         try:
             with process.calls, contextlib.suppress(OSError):
                 while data := process.calls.recv(RECEIVE_BYTES):
                     unpacker.feed(data)
-                    answers: list[bytes] = []
                     begun = time.monotonic()
                     for kind, *message in unpacker:
                         if kind == NOTIFICATION:
@@ -687,19 +695,16 @@ class ServerLink:
                         msgid, method, (params,) = message
                         params = held.whole(params)
                         if method not in ASIDE and BESIDE not in params:
-                            if method == SETTLED and answers:
-                                process.answer(b"".join(answers))
-                                answers, begun = [], time.monotonic()
+                            if method == SETTLED:
+                                send()
                             answers.append(self._response(msgid, method, params))
                             if time.monotonic() - begun > TOGETHER_SECONDS_MAX:
-                                process.answer(b"".join(answers))
-                                answers, begun = [], time.monotonic()
+                                send()
                             continue
                         thread = self._answer_aside(process, given_up, msgid, method, params)
                         if method not in ASIDE and thread is not None:  # it reads the storage until it ends
                             beside = [one for one in beside if one.is_alive()] + [thread]
-                    if answers:
-                        process.answer(b"".join(answers))
+                    send()
         finally:
             for one in list(given_up.values()):
                 one.set()

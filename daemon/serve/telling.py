@@ -216,8 +216,7 @@ class Telling:
             try:
                 found = await self._found(subscription, asker, size)
             except NotAtOnce:
-                self._serving.making.give_back(asker.making_bytes)
-                asker.making_bytes = 0
+                self._give_back(asker)
                 found = await self._found(subscription, asker, None)
             since = self._take(subscription, found)
             if not found.is_encoded(connection):
@@ -225,8 +224,7 @@ class Telling:
             sent = await self._send(connection, found.messages(subscription, since))
             self._unless_told(subscription, found)
             del found  # nobody has memory for it
-            self._serving.making.give_back(asker.making_bytes)
-            asker.making_bytes = 0
+            self._give_back(asker)
             await asyncio.sleep(pause_after(sent))
             self._subscriptions.wake(subscription)
         except Unavailable:
@@ -234,8 +232,13 @@ class Telling:
         except Exception as error:
             self._fail(subscription, error)
         finally:
-            self._serving.making.give_back(asker.making_bytes)
+            self._give_back(asker)
             subscription.working = None
+
+    def _give_back(self, asker: Asker) -> None:
+        """All memory that was asked for, if any still is."""
+        self._serving.making.give_back(asker.making_bytes)
+        asker.making_bytes = 0
 
     async def _found(self, subscription: Subscription, asker: Asker, size: int | None) -> _Found:
         """What a client lacks; whoever lacks the same meanwhile waits for the same look."""

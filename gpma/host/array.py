@@ -203,8 +203,7 @@ class PackedMemoryArray:
             return report(columns, 0, weighted=self.weighted)
         now, work = self._contents, self._work
         n_leaves_before, fewer = now.layout.n_leaves, n_edges < now.n_edges
-        if other is not None:
-            self._seen = None  # it would keep memory that is left
+        self._seen = None  # it would keep memory that is left, by growth, here, or by what migrates
         if other is not None and layout.n_leaves > n_leaves_before:
             now.move_to(other, n_leaves_before)
         n_updates = int(parts[-1, preparing.END])
@@ -246,7 +245,6 @@ class PackedMemoryArray:
             slots_moved += self._migration.go_on(n_updates, fewer=fewer, in_use=in_use)
         if now.slots is not slots:  # something moved, or the bounds are others now
             self._n_windows = 0
-            self._seen = None  # it would keep memory that was left
         if self._work.room > max(KEPT_UPDATES_MIN, n_edges // KEPT_EDGES_PER_UPDATE):
             self._work = self._no_work
             self._n_windows = 0
