@@ -59,8 +59,9 @@ class MethodLatency(NamedTuple):
 
 def pack_column(column: npt.NDArray[Any]) -> dict[str, Any]:
     """A numeric column as it travels, little-endian."""
-    little = np.ascontiguousarray(column).astype(column.dtype.newbyteorder("<"), copy=False)
-    return {"dtype": little.dtype.newbyteorder("<").str, "data": little.tobytes()}
+    if column.dtype.str.startswith(">"):
+        column = column.astype(column.dtype.newbyteorder("<"))
+    return {"dtype": column.dtype.str, "data": column.tobytes()}
 
 
 def unpack_column(wire: Mapping[str, Any]) -> npt.NDArray[Any]:
