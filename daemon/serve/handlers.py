@@ -478,15 +478,17 @@ async def top(serving: Serving, params: Params) -> Reply:
     return await serving.cached(params.asker, ("top", id, k, order), compute)
 
 
-def _living(serving: Serving, snapshot: Snapshot, result: ProgramResults) -> Callable[[Vertices], Answer]:
-    """Reads values of dense ids of a program, null where there is none of its vertices any more.
+def _living(
+    serving: Serving, snapshot: Snapshot, result: ProgramResults
+) -> Callable[[Vertices], tuple[Vertices, Answer]]:
+    """Reads values of dense ids of a program, for ``best_of``: null where there is none of its vertices any more.
 
     Raises:
         NotSupported: the values are vertices.
     """
     kind = serving.program_class(result.kind)
 
-    def read(dense: Vertices) -> Answer:
+    def read(dense: Vertices) -> tuple[Vertices, Answer]:
         answer = kind.read(result.published, dense)
         if answer.vertex_valued:
             raise no_order(result.kind)
@@ -495,7 +497,7 @@ def _living(serving: Serving, snapshot: Snapshot, result: ProgramResults) -> Cal
             null = null | ~snapshot.alive[dense]
         if result.gone is not None:
             null = null | result.gone[dense]
-        return replace(answer, null=null)
+        return dense, replace(answer, null=null)
 
     return read
 
