@@ -425,7 +425,9 @@ def test_a_writer_thread_does_not_tear_epochs_either():
 def test_the_best_are_those_of_all_at_once(n, k, descending, dtype, distinct, seed):
     random = np.random.default_rng(seed)
     values, null = random.integers(0, distinct, n).astype(dtype), random.random(n) < random.random()
-    dense, best = at_once(best_of(lambda at: (at, Answer(values[at], null[at])), n, k, descending=descending))
+    every = np.arange(n, dtype=np.uint32)
+    of = lambda part: (every[part], Answer(values[part], null[part]))  # noqa: E731
+    dense, best = at_once(best_of(of, n, k, descending=descending))
     there, sign = np.flatnonzero(~null).tolist(), -1 if descending else 1
     wanted = sorted(there, key=lambda at: (sign * values[at].item(), at))[:k]
     assert dense.dtype == np.uint32 and dense.tolist() == wanted

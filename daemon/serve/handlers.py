@@ -480,23 +480,24 @@ async def top(serving: Serving, params: Params) -> Reply:
 
 def _living(
     serving: Serving, snapshot: Snapshot, result: ProgramResults
-) -> Callable[[Vertices], tuple[Vertices, Answer]]:
-    """Reads values of dense ids of a program, for ``best_of``: null where there is none of its vertices any more.
+) -> Callable[[slice], tuple[Vertices, Answer]]:
+    """Reads values of a program, for ``best_of``: null where a dense id is none of its vertices' any more.
 
     Raises:
         NotSupported: the values are vertices.
     """
     kind = serving.program_class(result.kind)
 
-    def read(dense: Vertices) -> tuple[Vertices, Answer]:
+    def read(part: slice) -> tuple[Vertices, Answer]:
+        dense = np.arange(part.start, part.stop, dtype=np.uint32)
         answer = kind.read(result.published, dense)
         if answer.vertex_valued:
             raise no_order(result.kind)
         null = answer.null
         if snapshot.alive is not None:
-            null = null | ~snapshot.alive[dense]
+            null = null | ~snapshot.alive[part]
         if result.gone is not None:
-            null = null | result.gone[dense]
+            null = null | result.gone[part]
         return dense, replace(answer, null=null)
 
     return read

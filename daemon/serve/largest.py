@@ -131,7 +131,8 @@ class Largest:
     def _of_all(self, look: Look) -> _Ranking:
         """By looking at all vertices."""
 
-        def living(dense: Vertices) -> tuple[Vertices, Values]:
+        def living(part: slice) -> tuple[Vertices, Values]:
+            dense = np.arange(part.start, part.stop, dtype=np.uint32)
             dense = dense[look.snapshot.known(dense) != NO_VERTEX]
             return dense, look.values(dense)
 

@@ -126,18 +126,17 @@ def top_k(read: Answer | Values, k: int, *, descending: bool) -> Vertices:
 
 
 def best_of(
-    read: Callable[[Vertices], tuple[Vertices, Answer | Values]], n: int, k: int, *, descending: bool
+    read: Callable[[slice], tuple[Vertices, Answer | Values]], n: int, k: int, *, descending: bool
 ) -> Pieces[tuple[Vertices, npt.NDArray[Any]]]:
     """As ``top_k`` of all values of vertices below ``n``, piece by piece; the best and their values.
 
-    ``read``: those of these vertices that count, in the same order, and what they say. Of a piece only those are
-    kept that are better than the k best so far.
+    ``read``: those vertices from one to another that count, ascending, and what they say. Of a piece only those
+    are kept that are better than the k best so far.
     """
     kept: list[tuple[Vertices, npt.NDArray[Any]]] = []
     n_kept, bound = 0, None
     for start in range(0, max(n, 1), PIECE_VERTICES):
-        dense = np.arange(start, min(start + PIECE_VERTICES, n), dtype=np.uint32)
-        dense, answer = read(dense)
+        dense, answer = read(slice(start, min(start + PIECE_VERTICES, n)))
         chosen = ~answer.null
         if bound is not None:  # of equal ones the earlier come first, which are kept already
             chosen &= answer.values > bound if descending else answer.values < bound
