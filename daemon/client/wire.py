@@ -337,6 +337,11 @@ def decode_request(frame: Frame, items_max: int) -> Request:
 
 
 def _decode_bounded(frame: Frame, items_max: int) -> Any:
+    if len(frame) <= min(CONTAINERS_MAX, items_max):  # a container and an item take a byte each, at least
+        try:
+            return msgpack.unpackb(frame, strict_map_key=False, max_ext_len=0)
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise RequestError(f"a request cannot be decoded: {error}") from None
     containers = items = 0
 
     def count(container: Any) -> Any:
