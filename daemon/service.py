@@ -80,7 +80,6 @@ from .records.position import Position
 from .records.stream import Offsets, Partition, offsets_from_wire
 from .records.topology import Topology
 from .serve.endpoint import Exposition
-from .serve.handover import Handover
 from .serve.listening import TlsFiles
 from .serve.shared_memory import allocate_within
 from .serve.supervisor import ServerLink
@@ -792,7 +791,6 @@ class Service:
             python_modules=self.config.compute.python_modules,
             template=self._template,
             crew=self.graph.crew,
-            handover=Handover(SWITCH_SECONDS),
         )
 
     def _watch_server(self) -> None:

@@ -386,27 +386,6 @@ def test_neighbors_come_in_pages(client):
         client.neighbors(115)
 
 
-def test_the_process_is_told_of_questions_to_the_engine(tmp_path):
-    chain = Chain()
-    chain.grow(200)
-
-    class Told:
-        asked_of, looked = 0, threading.Event()
-
-        def asked(self):
-            self.asked_of += 1
-
-        def look(self):
-            self.looked.set()
-
-    told = Told()
-    with serving(chain, tmp_path, handover=told) as link, Client(link.addresses[0], timeout=20) as client:
-        client.get("rank", [100])
-        assert told.asked_of == 0
-        client.neighbors(102)
-        assert told.asked_of == 1 and told.looked.wait(20)
-
-
 def test_placement_of_all_rows_and_of_chosen_vertices(client):
     answer = client.placement()
     assert answer["sides"] == ["host"] and "owner" not in answer.content

@@ -338,7 +338,6 @@ def test_answers_to_what_came_together_go_together_unless_they_take_long(
 ) -> None:
     monkeypatch.setattr(supervisor, "TOGETHER_SECONDS_MAX", seconds)
     link: Any = ServerLink.__new__(ServerLink)
-    link._handover = None
     link._response = lambda msgid, method, params: msgpack.packb([1, msgid, None, params])
     process: Any = Calls()
     with process.asking:
@@ -352,7 +351,6 @@ def test_no_answer_that_is_there_waits_with_a_question_for_a_settled_storage(
 ) -> None:
     monkeypatch.setattr(supervisor, "TOGETHER_SECONDS_MAX", 3600.0)
     link: Any = ServerLink.__new__(ServerLink)
-    link._handover = None
     process: Any = Calls()
 
     def response(msgid: int, method: str, params: Any) -> bytes:

@@ -489,8 +489,7 @@ def _living(
     kind = serving.program_class(result.kind)
 
     def read(part: slice) -> tuple[Vertices, Answer]:
-        dense = np.arange(part.start, part.stop, dtype=np.uint32)
-        answer = kind.read(result.published, dense)
+        answer = kind.read_run(result.published, part)
         if answer.vertex_valued:
             raise no_order(result.kind)
         null = answer.null
@@ -498,7 +497,7 @@ def _living(
             null = null | ~snapshot.alive[part]
         if result.gone is not None:
             null = null | result.gone[part]
-        return dense, replace(answer, null=null)
+        return np.arange(part.start, part.stop, dtype=np.uint32), replace(answer, null=null)
 
     return read
 

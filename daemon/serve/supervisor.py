@@ -57,7 +57,6 @@ from .admission import REASONS
 from .change_log import ChangeLog, ChangeLogWriter
 from .engine_calls import BESIDE
 from .exploring import exploration_answer
-from .handover import Handover
 from .held import Held
 from .listening import TlsFiles, checked_tls, open_http_listener, open_listener
 from .publication import Publication
@@ -254,7 +253,6 @@ class ServerLink:
         python_modules: Sequence[str] = (),
         template: Template | None = None,
         crew: Crew = ALONE,
-        handover: Handover | None = None,
     ) -> None:
         """``http``: where the HTTP door is, and names by which it may be called.
 
@@ -264,7 +262,7 @@ class ServerLink:
         to change something.
         ``python_modules`` are imported by the server, for programs that they register.
         ``template``: one for such ids and modules that runs already; it is ``stop`` that ends it.
-        ``crew``: who copies whole columns of results. ``handover``: is told of questions.
+        ``crew``: who copies whole columns of results.
         """
         given = limits or LimitsConfig()
         self.listen = list(listen)
@@ -298,7 +296,6 @@ class ServerLink:
         self._writer = ResultsWriter(self._changes, crew)
         self._listeners: list[tuple[socket.socket, str]] = []
         self._template = template
-        self._handover = handover
         self._process: _Process | None = None
         self._answering: list[threading.Thread] = []
         # Guards which process is the present one, and what it was told of results and index.
@@ -659,8 +656,6 @@ class ServerLink:
                     self._refused, self._told = report["refused"], report["changes"]
                     self._over_http = report["http_requests"]
                     self._send_owed()  # it reads again, if it had paused
-                if self._handover is not None:
-                    self._handover.look()
 
     # -- questions ----------------------------------------------------------------------------------------------
 
@@ -689,8 +684,6 @@ class ServerLink:
                 while data := process.calls.recv(RECEIVE_BYTES):
                     unpacker.feed(data)
                     begun = time.monotonic()
-                    if self._handover is not None:
-                        self._handover.asked()
                     for kind, *message in unpacker:
                         if kind == NOTIFICATION:
                             what, (content,) = message
