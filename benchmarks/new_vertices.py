@@ -6,8 +6,8 @@
 A graph of ``begin`` vertices, with index, programs and published results in shared memory, gets batches in which
 each vertex is new and has two edges to earlier ones, until there are ``end``. "Worst / median" is that of the
 stage's batches, in processor time of the thread that works, which other processes disturb little; the first ten
-are left out. The stage ``all`` adds up the others, batch by batch. Several runs are of the same batches: each counts
-with the least of its times, for what it took in one of them alone was none of its doing.
+are left out. The stage ``all`` adds up the others, batch by batch. Several runs are of the same batches: each
+counts with the least of its times, for what it took in one of them alone was none of its doing.
 """
 
 from __future__ import annotations
