@@ -10,8 +10,8 @@ Then, each for so many seconds:
 - 2,000 requests a second (ten values, a page of neighbours, the best ten, statistics) over the socket, and as many
   over HTTP, at rest, at half and at full peak (``asking.py``: open loop, from the moment each was to be sent).
   ``echo``: as many to a server on the daemon's cores that does nothing for them: the least that an answer can take
-  there; ``spins``: to one that is at work for each of them as long as the query server is. With ``--at-once`` those
-  who ask never wait for a core themselves;
+  there; ``spins``: to one that is at work for each of them as long as the query server is. With ``--at-once``
+  those who ask never wait for a core themselves;
 - 1,000 subscribers to a hundred vertices each, at a fixed rate of updates: from the publication of an epoch to
   each who hears of it, and what the daemon spends with and without them;
 - a scrape of the metrics, idle and at full peak;
