@@ -532,6 +532,7 @@ def test_a_stray_argument_of_a_query_is_refused() -> None:
     [
         ("hops", "hops"),
         ("a,b", ["a", "b"]),
+        ('["a","b"]', ["a", "b"]),
         ("bfs(1,2)", "bfs(1,2)"),
         ("bfs(1,2),c,ppr(1+2,0.5)", ["bfs(1,2)", "c", "ppr(1+2,0.5)"]),
     ],
@@ -541,7 +542,8 @@ def test_commas_list_programs_where_get_takes_several(text: str, programs: str |
     assert query.parse_parameters(["--program", "x", "--program", text], "get")["program"][1:] == (
         [programs] if isinstance(programs, str) else programs
     )
-    assert query.parse_parameters(["--program", text], "top") == {"program": text}
+    expected = programs if text.startswith("[") else text
+    assert query.parse_parameters(["--program", text], "top") == {"program": expected}
 
 
 @pytest.mark.parametrize(
@@ -561,6 +563,10 @@ def test_commas_list_programs_where_get_takes_several(text: str, programs: str |
             "--program: there is no program 'x'",
         ),
         (RequestError("something else"), "something else"),
+        (
+            RequestError("min_offsets names what is not read: x", {"unknown": ["x"]}),
+            "min_offsets names what is not read: x",
+        ),
     ],
 )
 def test_errors_name_flags(

@@ -92,7 +92,9 @@ class _ArrowColumns:
             dst = columns.no_dst(n, rules)
         else:
             raise Bad(Reason.BAD_COLUMN, "dst is missing")
-        weights = columns.checked_weights(_weights(given["weight"]), rules.weights) if "weight" in given else None
+        weights = (
+            columns.checked_weights(_weights(given["weight"]), ops, rules.weights) if "weight" in given else None
+        )
         ts = _times(given["ts"], timestamp_ms) if "ts" in given else timestamp_ms
         return UpdateBlock(src, dst, ops, weights, columns.checked_times(ts, ops, rules))
 

@@ -1,6 +1,6 @@
 """Files of updates, read as the daemon reads records: what it would refuse is left out and counted.
 
-By name, with an optional ``.gz``, ``.xz`` or ``.zst``: ``.csv`` (with a header line), ``.json`` or ``.jsonl``
+By name, with an optional ``.gz``, ``.xz``, ``.zst`` or ``.bz2``: ``.csv`` (with a header line), ``.json``, ``.jsonl``
 (JSON lines), ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no ts, ts in
 seconds); ``.parquet`` as it is (the columns of CSV; it needs PyArrow); anything else is an edge list (``src dst
 [weight [ts]]``, MatrixMarket headers allowed).
@@ -8,6 +8,7 @@ seconds); ``.parquet`` as it is (the columns of CSV; it needs PyArrow); anything
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import lzma
@@ -43,7 +44,12 @@ COMPILED_FROM = 512 << 10
 _BLOCK_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 20
 _ENCODINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
-_OPENERS: Mapping[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".zst": zstandard.open}
+_OPENERS: Mapping[str, Any] = {
+    ".gz": gzip.open,
+    ".xz": lzma.open,
+    ".zst": zstandard.open,
+    ".bz2": bz2.open,
+}
 
 _EVENT_COLUMNS = ("op", "src", "dst", "weight", "ts")
 _NO_WEIGHT = re.compile(rb"^((?:[^\t\n]*\t){3})-(?=\t)", re.MULTILINE)
@@ -202,6 +208,10 @@ def _blocks(
                 offset += len(block)
         except (EOFError, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile) as error:
             raise BadInput(f"{path} cannot be decompressed: {error}") from error
+        except OSError as error:
+            if error.errno is None:  # what bz2 says of damage
+                raise BadInput(f"{path} cannot be decompressed: {error}") from error
+            raise
         if rest:
             yield offset, rest
 

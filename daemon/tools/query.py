@@ -41,7 +41,8 @@ def parse_parameters(arguments: Sequence[str], method: str = "") -> dict[str, An
         key = name.removeprefix("--").replace("-", "_")
         if equals or (waiting and not waiting[0].startswith("--")):
             text = text if equals else waiting.pop(0)
-            several = method == "get" and key == "program" and len(OUTER_COMMA.split(text)) > 1
+            programs = method == "get" and key == "program" and not text.startswith("[")
+            several = programs and len(OUTER_COMMA.split(text)) > 1
             value: Any = OUTER_COMMA.split(text) if several else parse_value(text, listed=key in LISTS)
         elif key in SWITCHES:
             value = True
@@ -99,8 +100,9 @@ def run_query(
 
 def in_flags(error: RequestError, method: str) -> str:
     """The message of an error, its parameters named as on the command line."""
-    if unknown := error.detail.get("unknown"):
-        known = ", ".join(map(_flag, error.detail.get("known", ()))) or "no parameters"
+    unknown, names = error.detail.get("unknown"), error.detail.get("known")
+    if unknown and names is not None:
+        known = ", ".join(map(_flag, names)) or "no parameters"
         return f"unknown: {', '.join(map(_flag, unknown))}; {method} takes {known}"
     name = error.detail.get("parameter")
     if not isinstance(name, str):
