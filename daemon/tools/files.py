@@ -1,9 +1,9 @@
 """Files of updates, read as the daemon reads records: what it would refuse is left out and counted.
 
 By name, with an optional ``.gz``, ``.xz``, ``.zst`` or ``.bz2``: ``.csv`` (with a header line), ``.json`` or
-``.jsonl`` (JSON lines), ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no ts,
-ts in seconds); ``.parquet`` as it is (the columns of CSV; it needs PyArrow); anything else is an edge list (``src
-dst [weight [ts]]``, MatrixMarket headers allowed).
+``.jsonl`` (JSON lines), ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no
+ts, ts in seconds); ``.parquet`` as it is (the columns of CSV; it needs PyArrow); anything else is an edge list
+(``src dst [weight [ts]]``, MatrixMarket headers allowed).
 """
 
 from __future__ import annotations
