@@ -845,3 +845,33 @@ def test_a_daemon_that_is_not_there_is_one_line_and_worth_trying_again(runner: C
 def test_wrong_usage_of_a_query_exits_with_2(runner: CliRunner) -> None:
     for arguments in (["http://x", "get"], ["unix:/x", "get", "--program", "a", "stray"]):
         assert runner.invoke(cli.app, ["query", *arguments]).exit_code == 2
+
+
+@pytest.mark.parametrize(("kind", "sent"), [("string", ["7", "b", "-1"]), ("int", None)])
+def test_numbers_are_texts_where_ids_are(
+    kind: str, sent: list[str] | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Asked so only once it was refused."""
+    asked: list[Any] = []
+    params, answer, _ = ANSWERS["degree"]
+    refused = RequestError("vertices has 7: the ids of this graph are ...", {"parameter": "vertices"})
+
+    def call(_: Any, method: str, params: Any, **__: Any) -> dict[str, Any]:
+        asked.append(params.get("vertices", method))
+        if method == "hello":
+            return {**STAMP, "graph": {"vertex_ids": kind}}
+        if len(asked) == 1:
+            raise refused
+        return {**STAMP, **answer, "unknown": ["b"]}
+
+    monkeypatch.setattr(query.Client, "call", call)
+    monkeypatch.setattr(query.Client, "__enter__", lambda client: client)
+    vertices = [7, "b", -1]
+    if sent is None:
+        with pytest.raises(RequestError, match="--vertices has 7"):
+            query.run_query("unix:/x", "degree", {"vertices": vertices})
+        assert asked == [vertices, "hello"]
+        return
+    query.run_query("unix:/x", "degree", {"vertices": vertices}, as_json=True)
+    assert asked == [vertices, "hello", sent]
+    assert json.loads(capsys.readouterr().out)["unknown"] == ["b"]

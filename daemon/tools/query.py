@@ -20,6 +20,8 @@ from ..terminal import output, table
 
 LISTS = ("vertices", "src", "dst")
 """Parameters that the protocol takes as arrays: one value, or several with commas, may stand for them."""
+IDS = (*LISTS, "vertex", "target")
+"""Parameters that are ids of vertices."""
 SWITCHES = ("parents", "thaw", "retry")
 """Parameters that stand for true without a value."""
 OUTER_COMMA = re.compile(r",(?![^(]*\))")
@@ -84,9 +86,16 @@ def run_query(
         ValueError: this is no address.
     """
     waits_ms = params.get("timeout_ms")
+    timeout_ms = waits_ms if isinstance(waits_ms, int) else 0
     with Client(address, token=token, ssl_context=tls) as client:
         try:
-            answer = client.call(method, params, timeout_ms=waits_ms if isinstance(waits_ms, int) else 0)
+            try:
+                answer = client.call(method, params, timeout_ms=timeout_ms)
+            except RequestError as error:
+                if (texts := with_text_ids(client, error, params)) is None:
+                    raise
+                params = texts
+                answer = client.call(method, params, timeout_ms=timeout_ms)
         except RequestError as error:
             raise type(error)(in_flags(error, method), error.detail) from None
     result = readable(answer)
@@ -96,6 +105,24 @@ def run_query(
     else:
         show(method, params, result, output())
     return 0
+
+
+def with_text_ids(client: Client, error: RequestError, params: Mapping[str, Any]) -> dict[str, Any] | None:
+    """These parameters with ids as texts, where that is what was wrong with them: a command line's ``7`` is read as a
+    number, in a graph whose ids are texts, too. Else None."""
+    texts = {
+        name: [_as_text(id) for id in value] if isinstance(value, list) else _as_text(value)
+        for name, value in params.items()
+        if name in IDS
+    }
+    changed = {**params, **texts}
+    if error.detail.get("parameter") not in IDS or changed == params:
+        return None
+    return changed if client.call("hello", {})["graph"]["vertex_ids"] == "string" else None
+
+
+def _as_text(id: Any) -> Any:
+    return str(id) if type(id) is int else id
 
 
 def in_flags(error: RequestError, method: str) -> str:
