@@ -853,7 +853,7 @@ def test_numbers_are_texts_where_ids_are(
 ) -> None:
     """Asked so only once it was refused."""
     asked: list[Any] = []
-    params, answer, _ = ANSWERS["degree"]
+    _, answer, _ = ANSWERS["degree"]
     refused = RequestError("vertices has 7: the ids of this graph are ...", {"parameter": "vertices"})
 
     def call(_: Any, method: str, params: Any, **__: Any) -> dict[str, Any]:

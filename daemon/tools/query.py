@@ -108,8 +108,8 @@ def run_query(
 
 
 def with_text_ids(client: Client, error: RequestError, params: Mapping[str, Any]) -> dict[str, Any] | None:
-    """These parameters with ids as texts, where that is what was wrong with them: a command line's ``7`` is read as a
-    number, in a graph whose ids are texts, too. Else None."""
+    """These parameters with ids as texts, where that is what was wrong with them: ``7`` is read as a number, in a
+    graph whose ids are texts, too. Else None."""
     texts = {
         name: [_as_text(id) for id in value] if isinstance(value, list) else _as_text(value)
         for name, value in params.items()
