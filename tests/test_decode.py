@@ -1070,3 +1070,20 @@ def test_only_insertions_have_weights(op: str, code: int, domain: WeightDomain) 
     assert [(row.op, row.weight) for row in good(decoder.decode(raw(value, "msgpack")))] == [(code, 1), (1, 1)]
     bad = decoder.decode(raw(encode_msgpack([1, 3], [dst, 4], [code, 1], [np.nan, np.inf]), "msgpack"))
     assert [row.op for row in updates(bad.block)] == [code] and reasons(bad) == ["bad-weight"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("json", b'{"src":1,"dst":2}\r\n{"src":3,"dst":4}\r\n'),
+        ("el", b"1 2\r\n3 4\r\n"),
+        ("el", b"# c\r\n1 2\r\n3 4\r\n"),
+        ("csv", b"src,dst\r\n1,2\r\n3,4\r\n"),
+    ],
+)
+def test_a_file_may_begin_with_a_byte_order_mark(encoding: str, text: bytes) -> None:
+    mark = b"\xef\xbb\xbf"
+    found = good(Decoder().decode(raw(mark + text, encoding, FILE, 0)))
+    assert [(row.src, row.dst) for row in found] == [(1, 2), (3, 4)]
+    if encoding != "csv":
+        assert Decoder().decode(raw(mark + text, encoding, FILE, 100)).bad, "only a beginning may"

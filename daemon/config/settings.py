@@ -101,7 +101,7 @@ def read_secret(key: str, path: Path) -> str:
         ConfigError: the file cannot be read or is empty.
     """
     try:
-        secret = path.read_text("utf-8").rstrip("\r\n")
+        secret = path.read_text("utf-8-sig").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{key} = {str(path)!r}: cannot be read: {error}") from error
     if not secret:
