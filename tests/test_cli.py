@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -875,3 +876,26 @@ def test_numbers_are_texts_where_ids_are(
     query.run_query("unix:/x", "degree", {"vertices": vertices}, as_json=True)
     assert asked == [vertices, "hello", sent]
     assert json.loads(capsys.readouterr().out)["unknown"] == ["b"]
+
+
+INTERRUPTED_WHILE_IT_LOADS = """
+import os, signal, sys
+from graphtide.__main__ import main
+
+class Interrupting:
+    module = sys.argv.pop(1)
+
+    def find_spec(self, name, *_):
+        if name == self.module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "pydantic", "graphtide.daemon.config.settings"])
+def test_an_interrupt_while_it_loads_leaves_no_traceback(module: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_WHILE_IT_LOADS, module, "config"]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
