@@ -364,7 +364,7 @@ def _schemas_of(url: str, config: Path | None) -> Registry:
         "[cyan]graphtide produce --config graphtide.toml --kafka broker1:9092 --topic edges edges.csv[/cyan]  "
         "check weights and ids as that daemon will, and log in to Kafka as it does",
         "",
-        "[bold]Files[/bold], by name; .gz, .xz, .zst and .bz2 as well",
+        "[bold]Files[/bold], by name; .gz, .xz, .zst and .bz2 as well; - is an edge list on standard input",
         "[cyan].csv[/cyan]  a header line names the columns: src,dst and any of op,weight,ts (milliseconds)",
         "[cyan].json .jsonl .ndjson[/cyan]  JSON lines with the same names as keys",
         "[cyan].tsv[/cyan]  events: op src dst weight ts (seconds), with - for no weight or ts",

@@ -510,3 +510,24 @@ def test_bzip2_that_is_damaged_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.el.bz2").write_bytes(content)
     with pytest.raises(BadInput, match="cannot be decompressed"):
         file_rows(tmp_path / "a.el.bz2")
+
+
+def test_parquet_of_a_database(tmp_path: Path) -> None:
+    """Weights are often counts; and columns of other names are named."""
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    path = tmp_path / "a.parquet"
+    write_table(pa.table({"src": [1, 2], "dst": [2, 3], "weight": pa.array([3, None], pa.int32())}), path)
+    assert [row[1:4] for row in file_rows(path)] == [(1, 2, 3.0), (2, 3, 1.0)]
+    write_table(pa.table({"Source": [1], "Target": [2]}), path)
+    with pytest.raises(BadInput, match=r"the columns must be src and dst.* they are \['Source', 'Target'\]"):
+        file_rows(path)
+
+
+@pytest.mark.parametrize("named", ["-", "/dev/stdin"])
+def test_edges_from_a_pipe(tmp_path: Path, named: str) -> None:
+    command = [sys.executable, "-m", "graphtide", "produce", "--spool", str(tmp_path), "--json", named]
+    done = subprocess.run(command, input=b"# c\n1 2\n3 4 0.5\n", capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["updates"] == 2

@@ -228,7 +228,7 @@ def _check_type(name: str, kind: Any, rules: Rules) -> None:
         "src": (rules.vertex_ids,),
         "dst": (rules.vertex_ids,),
         "op": ("op code", "string"),
-        "weight": ("float",),
+        "weight": ("float", "int"),
         "ts": ("int64", "timestamp"),
     }[name]
     if not any(is_of[one](kind) for one in wanted):
@@ -339,7 +339,9 @@ def _ops(column: Any) -> Ops:
 
 def _weights(column: Any) -> Weights:
     """Weights; null: 1.0."""
-    numbers = _numbers(column.fill_null(1.0) if column.null_count else column)
+    import pyarrow as pa
+
+    numbers = _numbers(column.fill_null(pa.scalar(1, column.type)) if column.null_count else column)
     with np.errstate(over="ignore"):  # what becomes infinite is refused like any other
         return numbers.astype(np.float32, copy=False)
 

@@ -31,7 +31,7 @@ from ..errors import GraphtideError
 from ..ingest import matrix_market
 from ..ingest.decode import Decoder
 from ..ingest.decode_arrow import decode_batch, is_readable
-from ..ingest.decode_columns import COLUMNS, Bad, BadRows, Reason, Rules, finish, select
+from ..ingest.decode_columns import COLUMNS, Bad, BadRows, Reason, Rules, finish, select, shown
 from ..ingest.decode_text import csv_layout
 from ..records.columns import UpdateColumns
 from ..records.encodings import IN_PREAMBLE, ROW
@@ -41,6 +41,8 @@ PLACES_KEPT = 3
 COMPILED_FROM = 512 << 10
 """Bytes of a block whose lines the compiled parser reads in less time than it takes to load it."""
 
+STANDARD_INPUT = Path("-")
+"""Stands for an edge list on the standard input."""
 _BLOCK_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 20
 _ENCODINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
@@ -106,6 +108,8 @@ def read_columns(
         BadInput: the file cannot be decompressed, or its header line names no columns.
         OSError: it cannot be read.
     """
+    if path == STANDARD_INPUT:
+        path = Path("/dev/stdin")
     if path.suffix == ".parquet":
         yield from _parquet(path, accepts, left_out, advance)
         return
@@ -192,13 +196,14 @@ def _blocks(
     path: Path, advance: Callable[[float], None] = lambda share: None
 ) -> Generator[tuple[int, bytes], None, None]:
     """Blocks of whole lines with the offset of each."""
-    size = max(path.stat().st_size, 1)
     with open(path, "rb") as stored, _OPENERS.get(path.suffix, contextlib.nullcontext)(stored) as opened:
+        size = path.stat().st_size if stored.seekable() else 0  # of a pipe nothing tells how much is left
         file = cast(BinaryIO, opened)
         offset, rest = 0, b""
         try:
             while piece := file.read(_BLOCK_BYTES):
-                advance(stored.tell() / size)
+                if size:
+                    advance(stored.tell() / size)
                 stop = piece.rfind(b"\n") + 1
                 if stop == 0:
                     rest += piece
@@ -228,7 +233,11 @@ def _parquet(
     rules = Rules(accepts.vertex_ids, accepts.weights, drop, updates_max=_BATCH_ROWS, line_bytes_max=0)
     try:
         with ParquetFile(path) as file:
-            names = [name for name in file.schema_arrow.names if name in COLUMNS]
+            there = file.schema_arrow.names
+            names = [name for name in there if name in COLUMNS]
+            if "src" not in names:
+                allowed = "the columns must be src and dst, perhaps op, weight, ts"
+                raise Bad(Reason.BAD_COLUMN, f"{allowed}; they are {shown(there)}")
             row, rows = 0, max(file.metadata.num_rows, 1)
             for batch in file.iter_batches(_BATCH_ROWS, columns=names):
                 sifted = decode_batch(batch, rules, 0)
