@@ -899,3 +899,17 @@ def test_an_interrupt_while_it_loads_leaves_no_traceback(module: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED_WHILE_IT_LOADS, module, "config"]
     done = subprocess.run(command, capture_output=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_of_very_many_files_a_table_shows_the_foremost(capsys: pytest.CaptureFixture[str]) -> None:
+    files = {f"{number:04}.json": number for number in range(4000)}
+    few = {"b.json": 3, "a.json": 0}
+    result = {"epoch": [1, 2], "offsets": files, "lag": {"amount": {**files, "0007.json": 9999}, "unit": "bytes"}}
+    query.show("stats", {}, result, query.output())
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) < 20
+    assert shown.split()[:2] == ["lag.amount.0007.json", "9999"]
+    assert "3990, none of them larger" in shown
+    assert '"3999.json": 3999} and of 3990 more' in " ".join(shown.split())
+    query.show("stats", {}, {**result, "offsets": few, "lag": {"amount": few}}, query.output())
+    assert capsys.readouterr().out.split()[:4] == ["lag.amount.b.json", "3", "lag.amount.a.json", "0"]

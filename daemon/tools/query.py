@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import re
 import ssl
@@ -318,11 +319,20 @@ TIMES = {
 """How the names of times end, which count since 1970, and how many seconds what they count takes."""
 
 
+MANY = "lag.amount"
+"""What ``stats`` says of every file, or partition."""
+
+
 def _rows(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Nested maps as dotted names and values."""
     for key, value in answer.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and name.startswith(MANY):
+            foremost, more = _foremost(value)
+            yield from _rows(foremost, f"{name}.")
+            if more:
+                yield f"{name}: others", f"{more}, none of them larger"
+        elif isinstance(value, Mapping):
             yield from _rows(value, f"{name}.")
         elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
             for number, item in enumerate(value):
@@ -343,6 +353,21 @@ def _timed(name: str, value: Any) -> Any:
     return value
 
 
+PLACES_MAX = 10
+"""Of more offsets than this in one answer, and of more amounts of one kind, a table shows so many: --json has all."""
+
+
 def _stamp(result: Mapping[str, Any]) -> str:
     incarnation, number = result.get("epoch", ("?", "?"))
-    return f"epoch {incarnation}.{number}, offsets {json.dumps(result.get('offsets', {}))}"
+    offsets = result.get("offsets", {})
+    newest = dict(list(offsets.items())[-PLACES_MAX:])
+    more = f" and of {len(offsets) - len(newest)} more" if len(newest) < len(offsets) else ""
+    return f"epoch {incarnation}.{number}, offsets {json.dumps(newest)}{more}"
+
+
+def _foremost(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+    """Of very many numbers the largest, and how many are left out."""
+    if len(values) <= PLACES_MAX or not all(type(value) in (int, float) for value in values.values()):
+        return values, 0
+    names = heapq.nlargest(PLACES_MAX, values, key=lambda name: values[name])
+    return {name: values[name] for name in names}, len(values) - PLACES_MAX
