@@ -354,7 +354,7 @@ def _timed(name: str, value: Any) -> Any:
 
 
 PLACES_MAX = 10
-"""Of more offsets than this in one answer, and of more amounts of one kind, a table shows so many: --json has all."""
+"""Of more offsets than this, and of more amounts of one kind, a table shows so many: --json has all."""
 
 
 def _stamp(result: Mapping[str, Any]) -> str:
