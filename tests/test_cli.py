@@ -355,6 +355,38 @@ def test_the_doctor_fails_with_a_hint_where_the_daemon_could_not_run(tmp_path: P
     assert "metrics.listen" not in found
 
 
+OWN_PROGRAM = """
+import numpy as np
+from graphtide.compute.paths import SOURCE, Functors, PathProgram
+from graphtide.compute.registry import register
+
+@register
+class Own(PathProgram):
+    kind = "{kind}"
+    summary = "hops"
+    value = np.uint32
+    at_source = 0
+    parameters = (SOURCE,)
+
+    @classmethod
+    def functors(cls):
+        return Functors(lambda value, weight: value + {step}, lambda new, old: new < old)
+"""
+
+
+def test_the_doctor_makes_programs_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for kind, step in (("own_good", "1"), ("own_bad", "step")):
+        (tmp_path / f"{kind}.py").write_text(OWN_PROGRAM.format(kind=kind, step=step))
+    programs = [{"name": name, "source": 1} for name in ("own_good", "own_bad", "bfs")]
+    config = from_tables({"compute": {"python_modules": ["own_good", "own_bad"]}, "program": programs})
+    found = {finding.check: finding for finding in doctor._programs(config)}
+    assert found.keys() == {"program own_good", "program own_bad"}
+    assert found["program own_good"].status == "ok"
+    bad = found["program own_bad"]
+    assert bad.status == "fail" and "name 'step' is not defined" in bad.found and "own_bad" in bad.hint
+
+
 def test_the_doctor_says_when_secrets_can_be_read_by_others_and_ports_are_taken(tmp_path: Path) -> None:
     import socket
 
