@@ -22,6 +22,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from typer.testing import CliRunner
 
+from graphtide.compute import registry
 from graphtide.daemon import cli, logs, terminal
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
 from graphtide.daemon.config.load import from_tables
@@ -376,6 +377,7 @@ class Own(PathProgram):
 
 def test_the_doctor_makes_programs_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry, "KINDS", dict(registry.KINDS))
     for kind, step in (("own_good", "1"), ("own_bad", "step")):
         (tmp_path / f"{kind}.py").write_text(OWN_PROGRAM.format(kind=kind, step=step))
     programs = [{"name": name, "source": 1} for name in ("own_good", "own_bad", "bfs")]
