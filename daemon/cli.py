@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -96,7 +97,8 @@ def _interruptible() -> Iterator[None]:
     """An interrupt raises KeyboardInterrupt, but while a module is imported, where libraries lose it or make other
     errors of it: there it ends the process, as it did before any command ran."""
     before = signal.getsignal(signal.SIGINT)
-    if before not in (signal.SIG_DFL, signal.default_int_handler):
+    ours = before in (signal.SIG_DFL, signal.default_int_handler)
+    if not ours or threading.current_thread() is not threading.main_thread():
         yield
         return
     signal.signal(signal.SIGINT, _interrupted)
