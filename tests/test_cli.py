@@ -562,6 +562,11 @@ def test_a_stray_argument_of_a_query_is_refused() -> None:
             query.parse_parameters(bare)
 
 
+def test_a_subscription_that_would_end_at_once_is_refused() -> None:
+    with pytest.raises(ValueError, match="graphtide watch"):
+        query.parse_parameters(["--program", "hops"], "subscribe")
+
+
 @pytest.mark.parametrize(
     ("text", "programs"),
     [

@@ -33,8 +33,11 @@ def parse_parameters(arguments: Sequence[str], method: str = "") -> dict[str, An
     """``--name value`` pairs as parameters of a method; a repeated name makes a list.
 
     Raises:
-        ValueError: an argument is neither a name nor the value of one, or a name has no value.
+        ValueError: an argument is neither a name nor the value of one, or a name has no value; or the method is of
+            no use to a connection that ends with its answer.
     """
+    if method in ("subscribe", "unsubscribe"):
+        raise ValueError("a subscription ends with its connection: graphtide watch ADDRESS PROGRAM shows changes")
     params: dict[str, Any] = {}
     waiting = list(arguments)
     while waiting:
