@@ -20,12 +20,13 @@ from ...gpma.device.module import import_cupy
 from ...gpma.device.report import DeviceReport
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Keys, Vertices
-from ...partition.device_side import DeviceSide
+from ...partition.device_side import DeviceSide, States
 from ..paths.form import Form
-from ..steps import Steps
+from ..steps import Steps, alone
 from .fetch import Fetch
 from .functor import cuda_text
-from .kernels import Calls, KernelCall, Kernels, Source
+from .kernels import Calls, Kernel, KernelCall, Kernels, Source
+from .taking import N_SAID, N_TOLD, Taking
 
 PATH_JOB: Final = np.dtype(
     [
@@ -99,6 +100,11 @@ class PathRun(NamedTuple):
     next_stamp: int
     edges_low: int
     edges_high: int
+    # How many of the vertices have another word now, where all fit into the list, and were taken over by the host's
+    # words (``taking.py``); how many of them were unreached before, and are now.
+    n_taken: int
+    n_were_unreached: int
+    n_are_unreached: int
 
     @property
     def edges(self) -> int:
@@ -175,11 +181,18 @@ class PathRuns:
         self._cupy = import_cupy()
         self._weighted = form.weighted
         self._stream: Any = device.stream
-        self._calls = Calls(PATH_JOB, len(PathRun._fields), self._stream)
+        self._taking = Taking()
+        self._calls = Calls(PATH_JOB, N_TOLD, self._stream, self._taking.then)
+        said = self._calls.caller.said
+        self._taking.bind(said)
+        self._said, self._packed = said[:N_SAID], self._calls.packed
+        # What the last call was made for, if it mended: the next one is like it.
+        self._again: tuple[States, Keys] | None = None
+        self._lost_room = 0
         self._kernels = path_kernels(form)
         self._stamp = 1
-        # Whether to settle; None where it must be found out.
-        self._settles: bool | None = None
+        # None: it must be found out.
+        self._mends: Kernel | None = None
         with self._stream:
             self._counters = zeros(PATH_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
@@ -207,9 +220,9 @@ class PathRuns:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the host, pinned."""
+        """Of the host, most of it pinned."""
         listed = 0 if self._vertices is None else self._vertices.changes.nbytes
-        return listed + self._fetch.memory_bytes
+        return listed + self._fetch.memory_bytes + self._taking.memory_bytes
 
     def make_room(self, n_vertices: int, n_arcs: int) -> None:
         """For so many vertices, new ones being unreached, and as many long rows as there may be.
@@ -225,6 +238,7 @@ class PathRuns:
             if vertices is None or n_vertices > vertices.room:
                 vertices = self._grown(n_vertices)
                 self._fetch.reserve(vertices.words.nbytes)
+                self._taking.read_from(vertices.changes)
             if long_bytes > long_rows.size:
                 long_rows = allocate(int(_ROOM * long_bytes) // 16 * 16, np.uint8)
         self._vertices, self._long_rows = vertices, long_rows
@@ -234,7 +248,7 @@ class PathRuns:
         job["seen"] = [address(bits) for bits in vertices.seen]
         job["long_rows"], job["long_room"] = address(long_rows), long_rows.size // (_QUEUES * _ENTRY_BYTES)
         job["changes"], job["changes_room"] = vertices.changes.ctypes.data, vertices.changes_room
-        job["room"] = vertices.queue_room
+        job["room"] = self._lost_room = vertices.queue_room
 
     def _grown(self, n_vertices: int) -> _Vertices:
         before = self._vertices
@@ -261,15 +275,33 @@ class PathRuns:
 
     # -- runs -------------------------------------------------------------------------------------------------
 
-    def mend(self, device: DeviceSide, sources: Vertices, limits: Limits) -> Steps[PathRun]:
+    def mend(self, device: DeviceSide, sources: Vertices, limits: Limits, kept: Keys) -> Steps[PathRun]:
         """Bring the words up to date with the batch that ``device`` applied last, and reach these sources.
+
+        ``kept``: the host's copy of the words, of all vertices: it gets those that were written (``taken``).
 
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it; the words are void.
         """
-        if self._settles is None:
-            return self._mend_first(device, sources, limits)
-        return self._run("settle" if self._settles else "trim", device, device.report, sources, limits)
+        kernel = self._mends or (yield from self._find_out(device))
+        self._say(device, device.report, sources, limits, kept)
+        yield KernelCall(self._calls, kernel, device)
+        return self._ended()
+
+    def mend_at_once(self, device: DeviceSide, sources: Vertices, limits: Limits, kept: Keys) -> PathRun:
+        """``mend`` by itself: of a small one, what Python does around its call is most.
+
+        Raises:
+            As ``mend``.
+        """
+        states, again = device.states(), self._again
+        if again is None or again[0] is not states or again[1] is not kept:
+            run = alone(self.mend(device, sources, limits, kept))
+            self._again = states, kept
+            return run
+        self._say_run(device, device.report, sources, limits, 0)
+        self._calls.caller.call()
+        return self._ended()
 
     def start(self, device: DeviceSide, sources: Vertices) -> Steps[PathRun]:
         """Compute the words from scratch, from these sources.
@@ -278,52 +310,74 @@ class PathRuns:
             As ``mend``.
         """
         if not self._weighted:
-            return (yield from self._run("search", device, None, sources, _NO_LIMITS))
-        self._settles = None
+            return (yield from self._run("search", device, sources, _NO_LIMITS))
+        self._mends = None
         step = Limits(0, max(STEP_LEAST, device.n_arcs // STEP_SHARE))
-        return (yield from self._run("spread", device, None, sources, step))
+        return (yield from self._run("spread", device, sources, step))
 
-    def _mend_first(self, device: DeviceSide, sources: Vertices, limits: Limits) -> Steps[PathRun]:
-        self._settles = not self._weighted or (yield from self._tie_share(device)) >= TIES_MIN
-        return (yield from self.mend(device, sources, limits))
+    def _find_out(self, device: DeviceSide) -> Steps[Kernel]:
+        """The kernel that is to mend."""
+        settles = not self._weighted or (yield from self._tie_share(device)) >= TIES_MIN
+        self._mends = self._kernels["settle" if settles else "trim"]
+        return self._mends
 
     def _tie_share(self, device: DeviceSide) -> Steps[float]:
         """Of some reached vertices, the part with another support than the parent; 1 where none is reached."""
-        run = yield from self._run("ties", device, None, np.empty(0, np.uint32), _NO_LIMITS)
+        run = yield from self._run("ties", device, np.empty(0, np.uint32), _NO_LIMITS)
         return run.lost / run.logged if run.logged else 1.0
 
-    def _run(
-        self, name: str, device: DeviceSide, report: DeviceReport | None, sources: Vertices, limits: Limits
-    ) -> Steps[PathRun]:
-        vertices = self._vertices
-        assert vertices is not None
+    def _run(self, name: str, device: DeviceSide, sources: Vertices, limits: Limits) -> Steps[PathRun]:
+        """One that has nothing to do with a batch."""
+        self._say(device, None, sources, limits, None)
+        yield KernelCall(self._calls, self._kernels[name], device)
+        return self._ended()
+
+    def _say(
+        self, device: DeviceSide, report: DeviceReport | None, sources: Vertices, limits: Limits, kept: Keys | None
+    ) -> None:
+        """Say what the next call is to do, whatever the last one did."""
+        self._again = None
+        self._taking.expect(kept)
+        self._say_run(device, report, sources, limits, device.n_arcs)
+
+    def _say_run(
+        self, device: DeviceSide, report: DeviceReport | None, sources: Vertices, limits: Limits, n_arcs: int
+    ) -> None:
+        """Say in the job what differs from run to run."""
         if self._stamp >= STAMP_MAX:
-            with self._stream:
-                vertices.stamps.fill(0)
-            self._stamp = 1
-        if sources.size:
+            self._begin_stamps_anew()
+        n_sources = sources.size
+        if n_sources:
             self._bring(sources)
-        calls, n_updates, addresses = self._calls, 0, _NOTHING
-        if report is not None:
-            n_updates, addresses = report.n, report.addresses
+        n_updates, addresses = (0, _NOTHING) if report is None else (report.n, report.addresses)
+        lost_max, edges_max = limits
         _RUN.pack_into(
-            calls.packed,
+            self._packed,
             _RUN_BEGINS,
             *addresses,
             self._sources_address,
-            limits.edges,
-            device.n_arcs,
-            min(limits.lost, vertices.queue_room),
+            edges_max,
+            n_arcs,
+            min(lost_max, self._lost_room),
             n_updates,
-            sources.size,
+            n_sources,
             device.n_vertices,
             self._stamp,
-            calls.next_number(),
+            self._calls.next_number(),
         )
-        yield KernelCall(calls, self._kernels[name], device)
-        run = PathRun(*calls.wait())
+
+    def _ended(self) -> PathRun:
+        """What the last call told."""
+        self._calls.caller.wait()
+        run = PathRun._make(self._said)
         self._stamp = run.next_stamp
         return run
+
+    def _begin_stamps_anew(self) -> None:
+        assert self._vertices is not None
+        with self._stream:
+            self._vertices.stamps.fill(0)
+        self._stamp = 1
 
     def _bring(self, sources: Vertices) -> None:
         if np.array_equal(sources, self._sources_there):
@@ -335,17 +389,14 @@ class PathRuns:
 
     # -- results ----------------------------------------------------------------------------------------------
 
-    def changes(self, run: PathRun) -> tuple[Vertices, Keys] | None:
-        """The vertices whose word a run wrote, each once, and their words; None: there are too many for the list.
+    def taken(self, run: PathRun) -> tuple[Vertices, Keys] | None:
+        """The vertices whose words in the host's copy became others by the last ``mend``, each once, and what these
+        were; None: more were written than the list of changes holds, and the copy is as before.
 
-        Good until the next run.
+        The words are good until the next run.
         """
-        vertices = self._vertices
-        assert vertices is not None
-        if run.logged > vertices.changes_room:
-            return None
-        listed = vertices.changes[: run.logged]
-        return listed[:, 0].astype(np.uint32), listed[:, 1]
+        assert self._vertices is not None
+        return None if run.logged > self._vertices.changes_room else self._taking.taken(run.n_taken)
 
     def read(self, n: int) -> Keys:
         """The words of the first ``n`` vertices; good until the next call.
@@ -361,5 +412,5 @@ class PathRuns:
 
     def write(self, words: Keys) -> None:
         """Set the words of as many vertices."""
-        self._settles = None
+        self._mends = self._again = None
         self.words[: words.size].set(words, stream=self._stream)
