@@ -100,8 +100,8 @@ class PathRun(NamedTuple):
     next_stamp: int
     edges_low: int
     edges_high: int
-    # How many of the vertices have another word now, where all fit into the list, and were taken over by the host's
-    # words (``taking.py``); how many of them were unreached before, and are now.
+    # How many of the vertices have another word now, where all fit into the list, and were taken over by the host
+    # (``taking.py``); how many of them were unreached before, and are now.
     n_taken: int
     n_were_unreached: int
     n_are_unreached: int
@@ -390,7 +390,7 @@ class PathRuns:
     # -- results ----------------------------------------------------------------------------------------------
 
     def taken(self, run: PathRun) -> tuple[Vertices, Keys] | None:
-        """The vertices whose words in the host's copy became others by the last ``mend``, each once, and what these
+        """The vertices whose words in the host's copy became others by the last ``mend``, each once, and what they
         were; None: more were written than the list of changes holds, and the copy is as before.
 
         The words are good until the next run.

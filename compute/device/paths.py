@@ -36,8 +36,8 @@ _NONE = np.empty(0, np.uint32)
 
 
 class _Due(NamedTuple):
-    """What a refresh has to do: ``n_before`` vertices there were, the host's words, sources to reach; ``is_some``: a
-    batch or sources, and not just vertices."""
+    """What a refresh has to do: ``n_before`` vertices there were, the host's words, sources to reach; ``is_some``:
+    a batch or sources, and not just vertices."""
 
     n_before: int
     words: Keys

@@ -1,7 +1,7 @@
 """What a run of a path program wrote, taken over by the host's words as soon as the device has told of it.
 
-In the compiled call that launches the kernel and waits for it: to go back into Python for that, and through NumPy's
-functions one after the other, took as long as all the rest of a small refresh.
+In the compiled call that launches the kernel and waits for it: to go back into Python for that, and through NumPy
+one function after the other, took as long as all the rest of a small refresh.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ N_SAID: Final = N_TOLD + 3
 """Those, and what was taken: how many vertices, and how many of them were unreached before, and are now."""
 # Of what a kernel tells.
 _GAVE_UP, _LOGGED = range(2)
-# Behind what is said: whether to take anything, the host's words; the list that the kernel writes, its room, and where
-# vertices and their old words go.
+# Behind what is said: whether to take anything, the host's words; the list that the kernel writes, its room, and
+# where vertices and their old words go.
 _TAKES, _KEPT, _LIST, _ROOM, _VERTICES, _OLD = range(N_SAID, N_SAID + 6)
 _UNREACHED: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 # How long before its turn a word is asked for.

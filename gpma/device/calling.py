@@ -25,15 +25,15 @@ from .driver import cooperative_launch, failure
 from .waiting import Told
 
 # What a call is, in words: what is to be done of it (LAUNCHES, WAITS); where the driver's function begins; of the
-# kernel its handle, how many blocks and threads of each to launch, the stream, where the addresses of its parameters
-# are; the number that the kernel's words will carry, where they are, how many, and how often to look at them.
+# kernel its handle, how many blocks and threads of each to launch, the stream, where the addresses of its
+# parameters are; the number that its words will carry, where they are, how many, and how often to look at them.
 _HOW, _FUNCTION, _KERNEL, _BLOCKS, _THREADS, _STREAM, _PARAMETERS, _NUMBER, _WORDS, _N_WORDS, _LOOKS = range(11)
 SAID: Final = 11
 """From here on, in a record: what the words say, and behind it what a ``Then`` has for its own."""
 _LAUNCHES, _WAITS = 1, 2
 _WORD_BYTES: Final = 8
-# How a call may end, where it is not with a status of the driver, which are positive: it is done; the words are not
-# there after so many looks.
+# How a call may end, where it is not with a status of the driver, which are positive: it is done; the words are
+# not there after so many looks.
 DONE: Final = 0
 _UNTOLD: Final = -1
 
@@ -84,8 +84,8 @@ class Caller:
 
     @property
     def said(self) -> memoryview:
-        """What the words of the last call that was waited for said, uint64 each; behind them what the ``Then`` has for
-        its own."""
+        """What the words of the last call that was waited for said, uint64 each; behind them what the ``Then`` has
+        for its own."""
         return self._said
 
     def next_number(self) -> int:
@@ -95,7 +95,7 @@ class Caller:
         return number
 
     def aim(self, kernel: int, blocks: int, threads: int, parameters: Parameters) -> None:
-        """Say what is launched from now on: a kernel, by the driver's handle, on so many blocks of so many threads."""
+        """Say what is launched from now on: a kernel, by the driver's handle, on so many blocks of threads."""
         fields = self._fields
         fields[_KERNEL], fields[_BLOCKS], fields[_THREADS] = kernel, blocks, threads
         fields[_PARAMETERS] = parameters.address
@@ -173,8 +173,10 @@ launch: Any = intrinsic(_launch)
 
 @uncounted
 def carry_out(record: Keys) -> Int:
-    """Launch a kernel, wait for its words, or both; what they say, their lower halves, is in the record then. DONE,
-    or why it is not."""
+    """Launch a kernel, wait for its words, or both; what they say, their lower halves, is in the record then.
+
+    DONE, or why it is not.
+    """
     if record[_HOW] & _LAUNCHES:
         status = launch(
             record[_FUNCTION],
