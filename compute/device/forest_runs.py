@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import NO_VERTEX, Vertices
-from ...partition.device_side import DeviceSide
+from ...partition.device_side import DeviceSide, States
 from .fetch import Fetch
 from .kernels import Calls, Kernels, RowParameters, Source
 
@@ -174,6 +174,10 @@ class ForestRuns:
         own = np.zeros(1, np.dtype(f"V{MEMBERS.itemsize}"))
         self._members: Any = own.view(MEMBERS)
         self._with_members = self._calls.parameters(own)
+        self._packed, self._said = self._calls.packed, self._calls.caller.said
+        # The rows' structures of the last call, if it mended: the next one is like it.
+        self._again: States | None = None
+        self._queue_room = 0
         self._stamp = 0
         self._n = 0
         self._rounds_max = ROUNDS_LEAST
@@ -223,7 +227,7 @@ class ForestRuns:
         job["seen"] = [address(bits) for bits in vertices.seen]
         job["long_rows"], job["long_room"] = address(long_rows), long_rows.size // (_QUEUES * _ENTRY_BYTES)
         job["changes"], job["changes_room"] = vertices.changes.ctypes.data, vertices.changes_room
-        job["room"] = vertices.queue_room
+        job["room"] = self._queue_room = vertices.queue_room
 
     def _grown(self, n_vertices: int) -> _Vertices:
         before = self._vertices
@@ -265,10 +269,15 @@ class ForestRuns:
         """
         if self._level_max > LEVEL_MAX:
             return ForestRun(1, 0, 0, 0, 0, 0)
-        report = device.report
+        report, states = device.report, device.states()
         keys, _, outcomes = report.addresses
-        batch = keys, outcomes, report.n
-        run = self._run("mend", device, batch, limits)
+        self._say_run(device, (keys, outcomes, report.n), limits)
+        if self._again is states:
+            self._calls.caller.call()
+        else:
+            self._calls.call(self._kernels["mend"], device)
+            self._again = states
+        run = self._ended()
         self._level_max += run.rounds
         return run
 
@@ -278,38 +287,35 @@ class ForestRuns:
         Raises:
             As ``mend``.
         """
-        run = self._run("span", device, (0, 0, 0), _NO_LIMITS)
+        run = self._run("span", device)
         self._rounds_max = max(ROUNDS_LEAST, ROUNDS_SHARE * run.rounds)
         self._level_max = run.rounds
         return run
 
-    def _run(
-        self,
-        name: str,
-        device: DeviceSide,
-        batch: tuple[int, int, int],
-        limits: Limits,
-        parameters: RowParameters | None = None,
-    ) -> ForestRun:
-        vertices = self._vertices
-        assert vertices is not None
+    def _run(self, name: str, device: DeviceSide, parameters: RowParameters | None = None) -> ForestRun:
+        """One that has nothing to do with a batch."""
+        self._again = None
+        self._say_run(device, (0, 0, 0), _NO_LIMITS)
+        self._calls.call(self._kernels[name], device, parameters)
+        return self._ended()
+
+    def _say_run(self, device: DeviceSide, batch: tuple[int, int, int], limits: Limits) -> None:
+        """Say in the job what differs from run to run."""
         if self._stamp >= STAMP_MAX:
-            with self._stream:
-                vertices.stamps.fill(0)
-                vertices.tree_stamps.fill(0)
-            self._stamp = 0
+            self._begin_stamps_anew()
         self._stamp += 1
         keys, outcomes, n_updates = batch
-        n = device.n_vertices
+        lost_max, moved_max, edges_max = limits
+        n, room = device.n_vertices, self._queue_room
         _RUN.pack_into(
-            self._calls.packed,
+            self._packed,
             _RUN_BEGINS,
             keys,
             outcomes,
-            limits.edges,
+            edges_max,
             device.n_arcs,
-            min(limits.lost, vertices.queue_room),
-            min(limits.moved, vertices.queue_room),
+            min(lost_max, room),
+            min(moved_max, room),
             self._rounds_max,
             n_updates,
             self._n,
@@ -318,8 +324,18 @@ class ForestRuns:
             self._calls.next_number(),
         )
         self._n = n
-        self._calls.call(self._kernels[name], device, parameters)
-        return ForestRun(*self._calls.wait())
+
+    def _ended(self) -> ForestRun:
+        """What the last call told."""
+        self._calls.caller.wait()
+        return ForestRun._make(self._said)
+
+    def _begin_stamps_anew(self) -> None:
+        assert self._vertices is not None
+        with self._stream:
+            self._vertices.stamps.fill(0)
+            self._vertices.tree_stamps.fill(0)
+        self._stamp = 0
 
     # -- results ----------------------------------------------------------------------------------------------
 
@@ -357,7 +373,7 @@ class ForestRuns:
         with self._stream:
             made = allocate(max(1, self._n) * _MEMBER_WORDS, np.uint32)
         self._members["members"] = address(made)
-        self._run("members", device, (0, 0, 0), _NO_LIMITS, self._with_members)
+        self._run("members", device, self._with_members)
         yield from self._fetch.pieces(made.reshape(-1, _MEMBER_WORDS)[: self._n])
 
     def write(self, parent: Vertices, level: Vertices, handle: Vertices) -> None:

@@ -32,7 +32,7 @@ constexpr u32 TOGETHER = 4;
 enum Phase : u32 { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH };
 
 // What may be marked; the benchmark has the names.
-enum Mark : u32 { BEGUN, LOOKED, CLASSIFIED, SETTLED, TAKEN, PUSHED, LISTED, CLEARED, TOLD, N_MARKS };
+enum Mark : u32 { BEGUN, LOOKED, CLASSIFIED, SETTLED, TAKEN, PUSHED, LISTED, TOLD, CLEARED, N_MARKS };
 
 struct Mending : Pushing<false> {
     const State& in;
@@ -189,6 +189,8 @@ struct Mending : Pushing<false> {
         if (is_chosen) {
             to = load_row(out, vertex);
             from = load_row(in, vertex);
+            ask_ahead(out, to);
+            ask_ahead(in, from);
             store_cached(job.words + vertex, SETTLES ? word_of(bits, LOST) : UNREACHED);
             is_first = touch(vertex);
         }
@@ -231,6 +233,7 @@ struct Mending : Pushing<false> {
         for (u32 j = 0; j < 2; j++) {
             if (!chosen[j]) continue;
             row[j] = load_row(in, vertex[j]);
+            ask_ahead(in, row[j]);
             store_cached(job.words + vertex[j], word_of(value_bits(word[j]), ASKED));
         }
         put<true>(in, queue, chosen, vertex, row);
@@ -293,17 +296,35 @@ struct Mending : Pushing<false> {
         return updates;
     }
 
-    // Calls work(first) for updates ``first``, ``first`` + n_threads and so on, by whole warps.
-    template <class Work> __device__ __forceinline__ void for_updates(Work work)
+    // Calls work(first) for updates ``first``, ``first`` + n_threads and so on, by whole warps; this is the one that is
+    // ``warp`` among them.
+    template <class Work> __device__ __forceinline__ void for_updates(u32 warp, Work work)
     {
-        for (u64 first = place.warp * 32; first < job.n_updates; first += u64(place.n_threads) * TOGETHER)
+        for (u64 first = warp * 32; first < job.n_updates; first += u64(place.n_threads) * TOGETHER)
             work(u32(first) + place.lane);
+    }
+
+    // What one block will read for these updates: by then it is there.
+    __device__ __forceinline__ void ask_for_ends(const Updates& updates)
+    {
+        if (place.n_blocks > 1) return;
+        for (u32 k = 0; k < TOGETHER; k++) {
+            const bool worsens = may_worsen(updates.outcome[k]), improves = may_improve(updates.outcome[k]);
+            const u32 head = destination(updates.key[k]);
+            if (worsens || improves) ask_for(job.words + head);
+            if (worsens) ask_for_row(in, head);
+            if (!improves) continue;
+            ask_for(job.words + source(updates.key[k]));
+            ask_for(job.stamps + head);
+            ask_for_row(out, head);
+        }
     }
 
     __device__ __forceinline__ void classify()
     {
-        for_updates([&](u32 first) {
+        for_updates(place.warp, [&](u32 first) {
             const Updates updates = load_updates(first);
+            ask_for_ends(updates);
             u64 word[TOGETHER];
             u32 head[TOGETHER];
             bool chosen[TOGETHER];
@@ -478,10 +499,11 @@ struct Mending : Pushing<false> {
         });
     }
 
-    // The edges that the batch inserted, or to which it gave another weight.
+    // The edges that the batch inserted, or to which it gave another weight. Where there are few, the last warps have
+    // them, and the first ones the rows to pull.
     __device__ __forceinline__ void relax()
     {
-        for_updates([&](u32 first) {
+        for_updates(place.n_warps - 1 - place.warp, [&](u32 first) {
             const Updates updates = load_updates(first);
             u64 from[TOGETHER], seen[TOGETHER];
             for (u32 k = 0; k < TOGETHER; k++) {
@@ -535,7 +557,6 @@ struct Mending : Pushing<false> {
                 const u32 vertex = load_cached(job.log + x);
                 job.changes[x] = make_ulonglong2(vertex, load_word(job, vertex));
             }
-            __threadfence_system();
         }
         if (n) barrier();
         mark(LISTED);
@@ -551,11 +572,11 @@ struct Mending : Pushing<false> {
     __device__ __forceinline__ void report(u32 gave_up, u32 n_logged, u32 next_stamp)
     {
         if (place.thread) return;
-        clear_counters(job.counters);
-        __threadfence_system();
-        mark(CLEARED);
+        __threadfence_system();  // for what all have listed: it was before the barrier
         tell_all(job, gave_up, n_logged, n_lost, rounds, next_stamp, edges);
         mark(TOLD);
+        clear_counters(job.counters);  // the next kernel begins after this one's end
+        mark(CLEARED);
     }
 };
 

@@ -84,7 +84,9 @@ def _carry_out_and_take(record: Keys) -> Int:
         kept = array_at(record[SAID + _KEPT], 0, np.uint64)
         vertices = array_at(record[SAID + _VERTICES], n, np.uint32)
         old = array_at(record[SAID + _OLD], n, np.uint64)
-        for k in range(min(n, _AHEAD)):
+        for k in range(n):
+            if k == _AHEAD:
+                break
             prefetch(kept, np.int64(listed[2 * k]))
         for k in range(n):
             if k + _AHEAD < n:
