@@ -3,8 +3,8 @@
 A refresh is taken apart around its kernel: what the host does before, the launch, the wait for the device's words,
 at whose end the host's copy takes the list of changes, and what of these is told. The kernel alone is timed by
 events, behind one that keeps the device busy until everything is queued. ``total us`` is of other refreshes, as
-the product has them. Each is measured after the batch was applied, with the caches of the host and of the device as
-that left them, and once more with what the first run left there; what was mended already changes nothing.
+the product has them. Each is measured after the batch was applied, with the caches of host and device as that left
+them, and once more with what the first run left there; what was mended already changes nothing.
 
 The account beside it: ``floors``, what a kernel costs that only tells, launched in either way on one block or as
 many as a refresh has; ``orders``, what a refresh costs that comes first after a batch, and second; ``phases``,

@@ -20,7 +20,7 @@ from ..paths.mend import UNREACHED
 from ..paths.program import PathProgram
 from ..program import Answer, Published, Refresh
 from ..steps import Steps, alone
-from . import fetch
+from . import fetch, taking
 from .path_runs import Limits, PathRun, PathRuns, path_kernels
 from .program import DeviceProgram
 
@@ -65,6 +65,7 @@ class DevicePathProgram(DeviceProgram):
 
     def compile(self, device: DeviceSide) -> None:
         fetch.warm_up(np.uint64)
+        taking.warm_up()
         path_kernels(self.host.form).compile(device)
 
     def warm_up(self, graph: Graph) -> None:

@@ -73,6 +73,11 @@ class Taking:
         return self._vertices[:n].copy(), self._old[:n]
 
 
+def warm_up() -> None:
+    """Compile what calls do."""
+    _carry_out_and_take(np.zeros(SAID + N_SAID + 6, np.uint64))
+
+
 @uncounted
 def _carry_out_and_take(record: Keys) -> Int:
     status = carry_out(record)

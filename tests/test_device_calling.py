@@ -1,0 +1,92 @@
+"""Calls that end on the host: what a kernel lists is taken over when its words are there, and not otherwise."""
+
+from __future__ import annotations
+
+import threading
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+N_VERTICES, ROOM = 40, 12
+UNREACHED = np.uint64(2**64 - 1)
+
+
+class TakingCall:
+    """A caller that takes, and what would be its kernel: words that a test writes."""
+
+    def __init__(self, cupy: ModuleType) -> None:
+        from graphtide.compute.device.taking import N_SAID, N_TOLD, Taking
+        from graphtide.gpma.device.calling import Caller
+
+        self.taking = Taking()
+        self.caller = Caller(N_TOLD, cupy.cuda.Stream(), self.taking.then)
+        self.taking.bind(self.caller.said)
+        self.list = np.zeros((ROOM, 2), np.uint64)
+        self.taking.read_from(self.list)
+        self.n_said = N_SAID
+        self.kept = np.full(N_VERTICES, UNREACHED)
+
+    def ends(self, vertices: np.ndarray, words: np.ndarray, *, gave_up: int = 0) -> tuple[int, int, int]:
+        """Have a call end that wrote these; what is said of what was taken."""
+        number = self.caller.next_number()
+        n_listed = min(vertices.size, ROOM)
+        self.list[:n_listed, 0], self.list[:n_listed, 1] = vertices[:n_listed], words[:n_listed]
+        self.caller.expect()
+        told: Any = self.caller._told.words
+        told[:] = number << 32
+        told[0], told[1] = number << 32 | gave_up, number << 32 | vertices.size
+        self.caller.wait()
+        n_taken, were, are = self.caller.said[self.n_said - 3 : self.n_said].tolist()
+        return n_taken, were, are
+
+
+@pytest.fixture
+def call(emulated_cupy: ModuleType) -> TakingCall:
+    return TakingCall(emulated_cupy)
+
+
+def test_what_is_listed_is_taken_over(call: TakingCall, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(30):
+        if rng.random() < 0.2:  # a copy that has grown is another one
+            call.kept = np.concatenate([call.kept, np.full(3, UNREACHED)])
+        n = int(rng.integers(0, ROOM + 1))
+        vertices = rng.permutation(call.kept.size)[:n]
+        words = rng.choice(np.array([1, 2, UNREACHED], np.uint64), n)
+        before = call.kept.copy()
+        call.taking.expect(call.kept)
+        n_taken, were, are = call.ends(vertices, words)
+        wanted = before.copy()
+        wanted[vertices] = words
+        assert np.array_equal(call.kept, wanted)
+        taken, old = call.taking.taken(n_taken)
+        assert taken.tolist() == [v for v in vertices.tolist() if wanted[v] != before[v]]
+        assert np.array_equal(old, before[taken])
+        assert (were, are) == (int((old == UNREACHED).sum()), int((wanted[taken] == UNREACHED).sum()))
+
+
+def test_what_is_void_or_not_all_in_the_list_is_left_alone(call: TakingCall) -> None:
+    call.taking.expect(call.kept)
+    some, words = np.arange(3), np.arange(3, dtype=np.uint64)
+    assert call.ends(some, words, gave_up=1) == (0, 0, 0)
+    assert call.ends(np.arange(ROOM + 1), np.arange(ROOM + 1, dtype=np.uint64)) == (0, 0, 0)
+    assert (call.kept == UNREACHED).all()
+    call.taking.expect(None)
+    call.ends(some, words)
+    assert (call.kept == UNREACHED).all()
+
+
+def test_each_thread_uses_the_device_once(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphtide.gpma.device import module
+
+    used: list[str] = []
+    device = emulated_cupy.cuda.Device
+    monkeypatch.setattr(device, "use", lambda _: used.append(threading.current_thread().name))
+    monkeypatch.setattr(module, "_thread", threading.local())
+    for name in ("one", "other"):
+        thread = threading.Thread(target=lambda: [module.use_device() for _ in range(3)], name=name)
+        thread.start()
+        thread.join()
+    assert used == ["one", "other"]
