@@ -92,7 +92,7 @@ class DevicePathProgram(DeviceProgram):
             return _over(self._start(graph, device))
         due = self._due(graph, device, change)
         if not due.is_some:
-            return self._reported(due, _NONE)
+            return Refresh(self._changed(due, _NONE))
         run = self._runs_on(graph, device).mend_at_once(device, due.sources, self._limits(device), due.words)
         if run.gave_up:
             return _over(self._start(graph, device), run.edges)
@@ -103,7 +103,7 @@ class DevicePathProgram(DeviceProgram):
             return _over((yield from self.starting(graph, device)))
         due = self._due(graph, device, change)
         if not due.is_some:
-            return self._reported(due, _NONE)
+            return Refresh(self._changed(due, _NONE))
         runs = self._runs_on(graph, device)
         run = yield from runs.mend(device, due.sources, self._limits(device), due.words)
         if run.gave_up:
@@ -117,15 +117,14 @@ class DevicePathProgram(DeviceProgram):
         return _Due(before, words, sources, is_some=bool(sources.size or len(device.report)))
 
     def _mended(self, graph: Graph, due: _Due, run: PathRun) -> Refresh:
-        changed = self._take(self.runs, run, due, graph.crew)
-        done = self._reported(due, changed)
-        return replace(done, iterations=run.rounds, edges_read=run.edges, active=run.logged)
+        changed = self._changed(due, self._take(self.runs, run, due, graph.crew))
+        return Refresh(changed, iterations=run.rounds, edges_read=run.edges, active=run.logged)
 
-    def _reported(self, due: _Due, changed: Vertices) -> Refresh:
+    def _changed(self, due: _Due, vertices: Vertices) -> dict[str, Vertices | None]:
         """That these vertices have another word, and those that are new."""
         if self._n > due.n_before:
-            changed = np.concatenate([changed, np.arange(due.n_before, self._n, dtype=np.uint32)])
-        return Refresh({"word": changed} if changed.size else {})
+            vertices = np.concatenate([vertices, np.arange(due.n_before, self._n, dtype=np.uint32)])
+        return {"word": vertices} if vertices.size else {}
 
     def _limits(self, device: DeviceSide) -> Limits:
         weighted = self.host.needs_weights

@@ -23,6 +23,7 @@ _GAVE_UP, _LOGGED = range(2)
 # Behind what is said: whether to take anything, the host's words; the list that the kernel writes, its room, and
 # where vertices and their old words go.
 _TAKES, _KEPT, _LIST, _ROOM, _VERTICES, _OLD = range(N_SAID, N_SAID + 6)
+_NONE: Final = np.empty(0, np.uint32), np.empty(0, np.uint64)
 _UNREACHED: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 # How long before its turn a word is asked for.
 _AHEAD: Final = 16
@@ -70,6 +71,8 @@ class Taking:
     def taken(self, n: int) -> tuple[Vertices, Keys]:
         """The first n vertices whose entries became others, each once, and what these were; the entries good until
         the next call."""
+        if not n:
+            return _NONE
         return self._vertices[:n].copy(), self._old[:n]
 
 
