@@ -174,7 +174,8 @@ class ForestRuns:
         own = np.zeros(1, np.dtype(f"V{MEMBERS.itemsize}"))
         self._members: Any = own.view(MEMBERS)
         self._with_members = self._calls.parameters(own)
-        self._packed, self._said = self._calls.packed, self._calls.caller.said
+        self._caller = self._calls.caller
+        self._packed, self._said = self._calls.packed, self._caller.said
         # The rows' structures of the last call, if it mended: the next one is like it.
         self._again: States | None = None
         self._queue_room = 0
@@ -273,11 +274,11 @@ class ForestRuns:
         keys, _, outcomes = report.addresses
         self._say_run(device, (keys, outcomes, report.n), limits)
         if self._again is states:
-            self._calls.caller.call()
+            self._caller.call()
         else:
             self._calls.call(self._kernels["mend"], device)
             self._again = states
-        run = self._ended()
+        run = self._told()
         self._level_max += run.rounds
         return run
 
@@ -297,7 +298,7 @@ class ForestRuns:
         self._again = None
         self._say_run(device, (0, 0, 0), _NO_LIMITS)
         self._calls.call(self._kernels[name], device, parameters)
-        return self._ended()
+        return self._told()
 
     def _say_run(self, device: DeviceSide, batch: tuple[int, int, int], limits: Limits) -> None:
         """Say in the job what differs from run to run."""
@@ -321,13 +322,12 @@ class ForestRuns:
             self._n,
             n,
             self._stamp,
-            self._calls.next_number(),
+            self._caller.next_number(),
         )
         self._n = n
 
-    def _ended(self) -> ForestRun:
-        """What the last call told."""
-        self._calls.caller.wait()
+    def _told(self) -> ForestRun:
+        """What the last call has told."""
         return ForestRun._make(self._said)
 
     def _begin_stamps_anew(self) -> None:

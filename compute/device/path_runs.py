@@ -183,7 +183,8 @@ class PathRuns:
         self._stream: Any = device.stream
         self._taking = Taking()
         self._calls = Calls(PATH_JOB, N_TOLD, self._stream, self._taking.then)
-        said = self._calls.caller.said
+        self._caller = self._calls.caller
+        said = self._caller.said
         self._taking.bind(said)
         self._said, self._packed = said[:N_SAID], self._calls.packed
         # What the last call was made for, if it mended: the next one is like it.
@@ -300,8 +301,8 @@ class PathRuns:
             self._again = states, kept
             return run
         self._say_run(device, device.report, sources, limits, 0)
-        self._calls.caller.call()
-        return self._ended()
+        self._caller.call()
+        return self._told()
 
     def start(self, device: DeviceSide, sources: Vertices) -> Steps[PathRun]:
         """Compute the words from scratch, from these sources.
@@ -363,12 +364,16 @@ class PathRuns:
             n_sources,
             device.n_vertices,
             self._stamp,
-            self._calls.next_number(),
+            self._caller.next_number(),
         )
 
     def _ended(self) -> PathRun:
-        """What the last call told."""
-        self._calls.caller.wait()
+        """What the last call tells in the end."""
+        self._caller.wait()
+        return self._told()
+
+    def _told(self) -> PathRun:
+        """What the last call has told."""
         run = PathRun._make(self._said)
         self._stamp = run.next_stamp
         return run
