@@ -202,6 +202,7 @@ class PathRuns:
         self._sources_there: Vertices = np.empty(0, np.uint32)
         self._fetch = Fetch(self._stream)
         self._vertices: _Vertices | None = None
+        self._room = self._arcs_room = -1
         job = self._calls.job
         job["counters"], job["source_word"] = address(self._counters), source_word
 
@@ -231,10 +232,10 @@ class PathRuns:
         Raises:
             MemoryError: there is not enough; everything is as before.
         """
+        if n_vertices <= self._room and n_arcs <= self._arcs_room:
+            return
         long_bytes = _QUEUES * _ENTRY_BYTES * (n_arcs // LONG_ROW + 1)
         vertices, long_rows = self._vertices, self._long_rows
-        if vertices is not None and n_vertices <= vertices.room and long_bytes <= long_rows.size:
-            return
         with self._stream:
             if vertices is None or n_vertices > vertices.room:
                 vertices = self._grown(n_vertices)
@@ -243,6 +244,7 @@ class PathRuns:
             if long_bytes > long_rows.size:
                 long_rows = allocate(int(_ROOM * long_bytes) // 16 * 16, np.uint8)
         self._vertices, self._long_rows = vertices, long_rows
+        self._room, self._arcs_room = vertices.room, max(n_arcs, self._arcs_room)
         job = self._calls.job
         for name in ("words", "stamps", "log", "lost", "short_rows"):
             job[name] = address(getattr(vertices, name))

@@ -7,6 +7,7 @@ their text and options, and would not notice that a file outside it changed.
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from functools import cache
 from pathlib import Path
@@ -45,8 +46,8 @@ def use_device() -> None:
         ImportError: CuPy is not installed.
         RuntimeError: the device failed (as CuPy says it).
     """
-    cupy = import_cupy()
-    if getattr(_thread, "cupy", None) is not cupy:
+    if getattr(_thread, "cupy", None) is not sys.modules.get("cupy", _thread):
+        cupy = import_cupy()
         cupy.cuda.Device().use()
         _thread.cupy = cupy
 
