@@ -244,12 +244,13 @@ class PathRuns:
             if long_bytes > long_rows.size:
                 long_rows = allocate(int(_ROOM * long_bytes) // 16 * 16, np.uint8)
         self._vertices, self._long_rows = vertices, long_rows
-        self._room, self._arcs_room = vertices.room, max(n_arcs, self._arcs_room)
+        n_long = long_rows.size // (_QUEUES * _ENTRY_BYTES)
+        self._room, self._arcs_room = vertices.room, n_long * LONG_ROW - 1
         job = self._calls.job
         for name in ("words", "stamps", "log", "lost", "short_rows"):
             job[name] = address(getattr(vertices, name))
         job["seen"] = [address(bits) for bits in vertices.seen]
-        job["long_rows"], job["long_room"] = address(long_rows), long_rows.size // (_QUEUES * _ENTRY_BYTES)
+        job["long_rows"], job["long_room"] = address(long_rows), n_long
         job["changes"], job["changes_room"] = vertices.changes.ctypes.data, vertices.changes_room
         job["room"] = self._lost_room = vertices.queue_room
 
