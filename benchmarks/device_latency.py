@@ -84,7 +84,8 @@ class Split:
         caller = runs._calls.caller
         cupy.cuda.Device().synchronize()
         times = [time.perf_counter()]
-        runs._say_run(device, device.report, NO_SOURCES, limits, 0)  # as the last one, which was ``whole``
+        # As the last one, which was ``whole``; but for the job, which Python fills in here.
+        runs._say_run(device, device.report, NO_SOURCES, limits, 0)
         times.append(time.perf_counter())
         caller.launch()
         times.append(time.perf_counter())

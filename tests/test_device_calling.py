@@ -22,9 +22,9 @@ class TakingCall:
 
         self.taking = Taking()
         self.caller = Caller(N_TOLD, cupy.cuda.Stream(), self.taking.then)
-        self.taking.bind(self.caller.said)
+        self.taking.bind(self.caller.said, np.zeros(5, np.uint64), 0)
         self.list = np.zeros((ROOM, 2), np.uint64)
-        self.taking.read_from(self.list)
+        self.taking.read_from(self.list, ROOM)
         self.n_said = N_SAID
         self.kept = np.full(N_VERTICES, UNREACHED)
 
@@ -90,3 +90,40 @@ def test_each_thread_uses_the_device_once(emulated_cupy: ModuleType, monkeypatch
         thread.start()
         thread.join()
     assert used == ["one", "other"]
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_call_like_the_last_one_is_right_after_any_batch(
+    emulated_cupy: ModuleType, owned: bool, seed: int
+) -> None:
+    """Vertices come, with which the host's copy is another one; rows leave, and return."""
+    from graphtide.compute.device import twin
+    from graphtide.compute.paths.bfs import BFS
+    from graphtide.gpma.edges import EdgeBatch
+    from graphtide.partition.classes import DEVICE
+    from graphtide.partition.graph import Graph
+    from graphtide.partition.placement import HOST
+
+    rng = np.random.default_rng(seed)
+    graph = Graph(device=True, threads=1, host_rows="owned" if owned else "all")
+    n = 20
+    program, fresh = twin(BFS("kept", (0,)), graph), BFS("fresh", (0,))
+    for each in (program, fresh):
+        each.bind(np.zeros(1, np.uint32))
+    graph.apply(EdgeBatch.of(np.zeros(9), np.arange(9), np.ones(9)), n)
+    program.start(graph)
+    likes = 0
+    for step in range(40):
+        n += int(rng.random() < 0.2) * 30
+        k = int(rng.integers(0, 4))
+        batch = EdgeBatch.of(rng.integers(0, n, k), rng.integers(0, n, k), rng.integers(0, 2, k).astype(np.uint8))
+        change = graph.apply(batch, n)
+        likes += program.runs._again is not None and bool(graph.device.batch[0])  # type: ignore[union-attr]
+        program.refresh(graph, change)
+        fresh.start(graph)
+        assert np.array_equal(program.state()["word"] >> np.uint64(32), fresh.state()["word"] >> np.uint64(32))
+        assert program.scalars() == fresh.scalars() and program.audit(graph) == []
+        if owned and step % 10 in (4, 7):
+            graph.migrate(np.arange(0, n, 2, dtype=np.uint32), HOST if step % 10 == 4 else DEVICE)
+    assert likes >= 10
+    graph.close()

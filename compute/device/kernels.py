@@ -170,8 +170,8 @@ class RowParameters(Parameters):
 class Calls:
     """Calls of kernels that take out-rows, in-rows and a job, and say in words how they ended; one at a time.
 
-    ``job``: its fields; ``packed``: its bytes, into which goes what differs from call to call. ``caller``: who
-    carries them out.
+    ``job``: its fields; ``packed``: its bytes, into which goes what differs from call to call. ``address``:
+    where these are. ``caller``: who carries them out.
     """
 
     def __init__(self, job: np.dtype[np.void], n_words: int, stream: Any, then: Then | None = None) -> None:
@@ -181,6 +181,7 @@ class Calls:
         self._bytes = np.zeros(1, np.dtype(f"V{job.itemsize}"))
         self.job: Any = self._bytes.view(job)
         self.packed = memoryview(self._bytes.view(np.uint8))
+        self.address: int = self._bytes.ctypes.data
         self._parameters = self.parameters()
         self._n_words = n_words
         self.caller = Caller(n_words, stream, then)

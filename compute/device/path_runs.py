@@ -15,18 +15,19 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from ...gpma.device.calling import DONE, OTHERWISE
 from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.module import import_cupy
 from ...gpma.device.report import DeviceReport
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Keys, Vertices
-from ...partition.device_side import DeviceSide, States
+from ...partition.device_side import BATCH_IS_ALL, DeviceSide
 from ..paths.form import Form
 from ..steps import Steps, alone
 from .fetch import Fetch
 from .functor import cuda_text
 from .kernels import Calls, Kernel, KernelCall, Kernels, Source
-from .taking import N_SAID, N_TOLD, Taking
+from .taking import N_SAID, N_TOLD, Taking, mend_again
 
 PATH_JOB: Final = np.dtype(
     [
@@ -185,10 +186,12 @@ class PathRuns:
         self._calls = Calls(PATH_JOB, N_TOLD, self._stream, self._taking.then)
         self._caller = self._calls.caller
         said = self._caller.said
-        self._taking.bind(said)
+        run = self._calls.address + _RUN_BEGINS
+        self._taking.bind(said, device.batch, run)
         self._said, self._packed = said[:N_SAID], self._calls.packed
-        # What the last call was made for, if it mended: the next one is like it.
-        self._again: tuple[States, Keys] | None = None
+        self._record = self._caller.record
+        # The host's copy that the last call mended, if it did: the next call is like it.
+        self._again: Keys | None = None
         self._lost_room = 0
         self._kernels = path_kernels(form)
         self._stamp = 1
@@ -240,7 +243,7 @@ class PathRuns:
             if vertices is None or n_vertices > vertices.room:
                 vertices = self._grown(n_vertices)
                 self._fetch.reserve(vertices.words.nbytes)
-                self._taking.read_from(vertices.changes)
+                self._taking.read_from(vertices.changes, vertices.queue_room)
             if long_bytes > long_rows.size:
                 long_rows = allocate(int(_ROOM * long_bytes) // 16 * 16, np.uint8)
         self._vertices, self._long_rows = vertices, long_rows
@@ -293,19 +296,22 @@ class PathRuns:
         return self._ended()
 
     def mend_at_once(self, device: DeviceSide, sources: Vertices, limits: Limits, kept: Keys) -> PathRun:
-        """``mend`` by itself: of a small one, what Python does around its call is most.
+        """``mend`` by itself: of a small one, what Python does around its call is most. So where the call is like
+        the last one, it is left to compiled code.
 
         Raises:
             As ``mend``.
         """
-        states, again = device.states(), self._again
-        if again is None or again[0] is not states or again[1] is not kept:
-            run = alone(self.mend(device, sources, limits, kept))
-            self._again = states, kept
-            return run
-        self._say_run(device, device.report, sources, limits, 0)
-        self._caller.call()
-        return self._told()
+        if kept is self._again and not sources.size and self._stamp < STAMP_MAX:
+            status = mend_again(self._record, *limits)
+            if status != OTHERWISE:
+                if status != DONE:
+                    self._caller.see_to(status)
+                return self._told()
+        run = alone(self.mend(device, sources, limits, kept))
+        # Where some rows are remote, what reads them is another kernel, and other structures.
+        self._again = kept if device.batch[BATCH_IS_ALL] else None
+        return run
 
     def start(self, device: DeviceSide, sources: Vertices) -> Steps[PathRun]:
         """Compute the words from scratch, from these sources.

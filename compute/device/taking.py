@@ -1,7 +1,8 @@
-"""What a run of a path program wrote, taken over by the host's words as soon as the device has told of it.
+"""A small refresh of a path program in one compiled call: from the batch to the host's words.
 
-In the compiled call that launches the kernel and waits for it: to go back into Python for that, and through NumPy
-one function after the other, took as long as all the rest of a small refresh.
+What the kernel wrote is taken over as soon as it has told of it, in the call that launched it and waited: to go
+back into Python for that, and through NumPy one function after the other, took as long as all the rest. And a call
+like the last one fills its job in by itself, from what the device's side says of the batch.
 """
 
 from __future__ import annotations
@@ -10,19 +11,27 @@ from typing import Final
 
 import numpy as np
 
-from ...gpma.device.calling import DONE, SAID, Then, carry_out, waits
+from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter, waits
+from ...gpma.device.structures import STATE
 from ...gpma.edges import Int, Keys, Vertices
 from ...gpma.intrinsics import array_at, prefetch, uncounted
+from ...partition.device_side import BATCH_IS_ALL, BATCH_KEYS, BATCH_N, BATCH_OUTCOMES, BATCH_WEIGHTS
 
 N_TOLD: Final = 7
 """Words that a kernel tells (``PathWord`` of ``paths.cuh``)."""
 N_SAID: Final = N_TOLD + 3
 """Those, and what was taken: how many vertices, and how many of them were unreached before, and are now."""
 # Of what a kernel tells.
-_GAVE_UP, _LOGGED = range(2)
+_GAVE_UP, _LOGGED, _NEXT_STAMP = 0, 1, 4
 # Behind what is said: whether to take anything, the host's words; the list that the kernel writes, its room, and
-# where vertices and their old words go.
-_TAKES, _KEPT, _LIST, _ROOM, _VERTICES, _OLD = range(N_SAID, N_SAID + 6)
+# where vertices and their old words go; where the device's side says what the batch was, where the part of the job
+# is that differs from run to run, and how many vertices may be lost at most.
+_N_MORE: Final = 9
+_TAKES, _KEPT, _LIST, _ROOM, _VERTICES, _OLD, _BATCH, _RUN, _LOST_ROOM = range(N_SAID, N_SAID + _N_MORE)
+assert STATE.fields is not None
+_N_VERTICES_AT: Final = STATE.fields["n_vertices"][1]
+# The part of a job that differs: so many words of 64 bits, then such of 32.
+_N_LONGS, _N_WORDS = 6, 6
 _NONE: Final = np.empty(0, np.uint32), np.empty(0, np.uint64)
 _UNREACHED: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 # How long before its turn a word is asked for.
@@ -33,7 +42,7 @@ class Taking:
     """Takes over what kernels list, pairs of a vertex and its word."""
 
     def __init__(self) -> None:
-        self.then = Then(_carry_out_and_take, N_SAID - N_TOLD + 6)
+        self.then = Then(_carry_out_and_take, N_SAID - N_TOLD + _N_MORE)
         self._kept: Keys | None = None
         self._vertices: Vertices = np.empty(0, np.uint32)
         self._old: Keys = np.empty(0, np.uint64)
@@ -42,12 +51,15 @@ class Taking:
     def memory_bytes(self) -> int:
         return self._vertices.nbytes + self._old.nbytes
 
-    def bind(self, said: memoryview) -> None:
-        """``said``: of the calls that have ``then``."""
+    def bind(self, said: memoryview, batch: Keys, run: int) -> None:
+        """``said``: of the calls that have ``then``. ``batch``: of the device's side. ``run``: the address of the
+        part of the job that differs from run to run."""
         self._said = said
+        self._batch = batch  # held
+        said[_BATCH], said[_RUN] = batch.ctypes.data, run
 
-    def read_from(self, listed: Keys) -> None:
-        """From here on kernels write into this list, uint64[room, 2].
+    def read_from(self, listed: Keys, lost_room: int) -> None:
+        """From here on kernels write into this list, uint64[room, 2], and have room for so many lost vertices.
 
         Raises:
             MemoryError: there is no room for as many vertices; everything is as before.
@@ -58,6 +70,7 @@ class Taking:
         said = self._said
         said[_LIST], said[_ROOM] = listed.ctypes.data, room
         said[_VERTICES], said[_OLD] = vertices.ctypes.data, old.ctypes.data
+        said[_LOST_ROOM] = lost_room
 
     def expect(self, kept: Keys | None) -> None:
         """Have the next call write into ``kept``, with an entry for each vertex; None: nothing is taken."""
@@ -78,7 +91,10 @@ class Taking:
 
 def warm_up() -> None:
     """Compile what calls do."""
-    _carry_out_and_take(np.zeros(SAID + N_SAID + 6, np.uint64))
+    batch, record = np.zeros(BATCH_N + 1, np.uint64), np.zeros(SAID + N_SAID + _N_MORE, np.uint64)
+    record[SAID + _BATCH] = batch.ctypes.data
+    _carry_out_and_take(record)
+    mend_again(record, 0, 0)
 
 
 @uncounted
@@ -110,3 +126,23 @@ def _carry_out_and_take(record: Keys) -> Int:
             are += np.int64(word == _UNREACHED)
     record[SAID + N_TOLD], record[SAID + N_TOLD + 1], record[SAID + N_TOLD + 2] = taken, were, are
     return status
+
+
+@uncounted
+def mend_again(record: Keys, lost_max: Int, edges_max: Int) -> Int:
+    """Mend as the last call of the record did, without sources, after the batch that the device had last.
+
+    As ``carry_out``; OTHERWISE: not all rows are on the device, and nothing was called.
+    """
+    batch = array_at(record[SAID + _BATCH], BATCH_N + 1, np.uint64)
+    if batch[BATCH_IS_ALL] == 0:
+        return np.int64(OTHERWISE)
+    number, run = begin(record), record[SAID + _RUN]
+    longs = array_at(run, _N_LONGS, np.uint64)
+    longs[0], longs[1], longs[2] = batch[BATCH_KEYS], batch[BATCH_WEIGHTS], batch[BATCH_OUTCOMES]
+    longs[3], longs[4], longs[5] = 0, edges_max, 0  # no sources; and edges that it need not know of
+    words = array_at(run + np.uint64(8 * _N_LONGS), _N_WORDS, np.uint32)
+    words[0], words[1], words[2] = min(lost_max, np.int64(record[SAID + _LOST_ROOM])), batch[BATCH_N], 0
+    words[3] = array_at(parameter(record, 0) + np.uint64(_N_VERTICES_AT), 1, np.uint32)[0]
+    words[4], words[5] = record[SAID + _NEXT_STAMP], number
+    return _carry_out_and_take(record)

@@ -19,7 +19,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from ..edges import HALF, LOW, Int, Keys
-from ..intrinsics import load_word_acquire, uncounted, uncounted_inner
+from ..intrinsics import load_word, load_word_acquire, uncounted, uncounted_inner
 from . import waiting
 from .driver import cooperative_launch, failure
 from .waiting import Told
@@ -33,9 +33,10 @@ SAID: Final = 11
 _LAUNCHES, _WAITS = 1, 2
 _WORD_BYTES: Final = 8
 # How a call may end, where it is not with a status of the driver, which are positive: it is done; the words are
-# not there after so many looks.
+# not there after so many looks; for a function that calls again as it was called last: that does not suit.
 DONE: Final = 0
 _UNTOLD: Final = -1
+OTHERWISE: Final = -2
 
 
 class Then(NamedTuple):
@@ -83,6 +84,11 @@ class Caller:
         return self._told.address
 
     @property
+    def record(self) -> Keys:
+        """What compiled functions carry calls out by."""
+        return self._record
+
+    @property
     def said(self) -> memoryview:
         """What the words of the last call that was waited for said, uint64 each; behind them what the ``Then`` has
         for its own."""
@@ -109,7 +115,7 @@ class Caller:
         self._is_over = False
         self._fields[_HOW] = _LAUNCHES
         if status := self._compiled(self._record):
-            self._see_to(status)
+            self.see_to(status)
 
     def expect(self) -> None:
         """Others have launched what tells its end here."""
@@ -124,7 +130,7 @@ class Caller:
         self._is_over = False
         self._fields[_HOW] = _LAUNCHES | _WAITS
         if status := self._compiled(self._record):
-            self._see_to(status)
+            self.see_to(status)
         self._is_over = True
 
     def wait(self) -> None:
@@ -137,11 +143,15 @@ class Caller:
             return
         self._fields[_HOW] = _WAITS
         if status := self._compiled(self._record):
-            self._see_to(status)
+            self.see_to(status)
         self._is_over = True
 
-    def _see_to(self, status: int) -> None:
-        """See to a call that did not end by itself."""
+    def see_to(self, status: int) -> None:
+        """See to a call that ``carry_out`` ended so, and not with DONE.
+
+        Raises:
+            RuntimeError: as ``launch`` and ``wait``.
+        """
         if status != _UNTOLD:
             raise failure(status)
         # The driver waits, and says whether a kernel failed.
@@ -200,6 +210,20 @@ def carry_out(record: Keys) -> Int:
                 record[SAID + place] = load_word_acquire(_word(words, place)) & LOW
             return np.int64(DONE)
     return np.int64(_UNTOLD)
+
+
+@uncounted_inner
+def begin(record: Keys) -> Int:
+    """Have ``carry_out`` launch, and wait; the number of the call, which its words will carry."""
+    number = record[_NUMBER] % np.uint64(0xFFFF_FFFF) + np.uint64(1)
+    record[_NUMBER], record[_HOW] = number, _LAUNCHES | _WAITS
+    return number
+
+
+@uncounted_inner
+def parameter(record: Keys, place: Int) -> Int:
+    """The address of a structure that the kernel takes."""
+    return load_word(record[_PARAMETERS] + np.uint64(_WORD_BYTES) * np.uint64(place))
 
 
 @uncounted_inner
