@@ -18,6 +18,7 @@ from ..forest import taken
 from ..forest.components import Components
 from ..forest.taken import Told
 from ..program import ExternalId, Refresh
+from . import forest_calls
 from .forest_runs import ForestRun, ForestRuns, Limits, Words, forest_kernels
 from .program import DeviceProgram
 
@@ -50,6 +51,7 @@ class DeviceComponents(DeviceProgram):
 
     def compile(self, device: DeviceSide) -> None:
         taken.warm_up()
+        forest_calls.warm_up()
         forest_kernels().compile(device)
 
     def warm_up(self, graph: Graph) -> None:

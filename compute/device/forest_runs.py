@@ -14,11 +14,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.device.calling import DONE, OTHERWISE
 from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import NO_VERTEX, Vertices
-from ...partition.device_side import DeviceSide, States
+from ...partition.device_side import BATCH_IS_ALL, DeviceSide
+from . import forest_calls
 from .fetch import Fetch
+from .forest_calls import BATCH, N_TOLD, ROOM, RUN, N
 from .kernels import Calls, Kernels, RowParameters, Source
 
 Words = npt.NDArray[np.uint32]
@@ -169,18 +172,18 @@ class ForestRuns:
             MemoryError, RuntimeError: the device, as CuPy says it.
         """
         self._stream: Any = device.stream
-        self._calls = Calls(FOREST_JOB, len(ForestRun._fields), self._stream)
+        self._calls = Calls(FOREST_JOB, N_TOLD, self._stream, forest_calls.THEN)
         self._kernels = forest_kernels()
         own = np.zeros(1, np.dtype(f"V{MEMBERS.itemsize}"))
         self._members: Any = own.view(MEMBERS)
         self._with_members = self._calls.parameters(own)
         self._caller = self._calls.caller
-        self._packed, self._said = self._calls.packed, self._caller.said
-        # The rows' structures of the last call, if it mended: the next one is like it.
-        self._again: States | None = None
-        self._queue_room = 0
+        self._packed, self._fields = self._calls.packed, self._caller.said
+        self._said, self._batch = self._fields[:N_TOLD], device.batch
+        self._fields[BATCH], self._fields[RUN] = device.batch.ctypes.data, self._calls.address + _RUN_BEGINS
+        # Whether the last call mended: the next one is like it then.
+        self._again = False
         self._stamp = 0
-        self._n = 0
         self._rounds_max = ROUNDS_LEAST
         self._level_max = 0
         with self._stream:
@@ -199,6 +202,12 @@ class ForestRuns:
         """uint32[room, 4]: parent, level, handle by vertex, and a word that kernels use."""
         assert self._vertices is not None
         return self._vertices.nodes.reshape(-1, _NODE_WORDS)
+
+    @property
+    def _n(self) -> int:
+        """How many vertices the forest has."""
+        n: int = self._fields[N]
+        return n
 
     @property
     def memory_bytes(self) -> int:
@@ -231,7 +240,7 @@ class ForestRuns:
         job["seen"] = [address(bits) for bits in vertices.seen]
         job["long_rows"], job["long_room"] = address(long_rows), n_long
         job["changes"], job["changes_room"] = vertices.changes.ctypes.data, vertices.changes_room
-        job["room"] = self._queue_room = vertices.queue_room
+        job["room"] = self._fields[ROOM] = vertices.queue_room
 
     def _grown(self, n_vertices: int) -> _Vertices:
         before = self._vertices
@@ -273,17 +282,29 @@ class ForestRuns:
         """
         if self._level_max > LEVEL_MAX:
             return ForestRun(1, 0, 0, 0, 0, 0)
-        report, states = device.report, device.states()
-        keys, _, outcomes = report.addresses
-        self._say_run(device, (keys, outcomes, report.n), limits)
-        if self._again is states:
-            self._caller.call()
-        else:
-            self._calls.call(self._kernels["mend"], device)
-            self._again = states
-        run = self._told()
+        run = (self._mend_again(limits) if self._again else None) or self._mend(device, limits)
         self._level_max += run.rounds
         return run
+
+    def _mend_again(self, limits: Limits) -> ForestRun | None:
+        """``mend`` by a call like the last one, which compiled code fills in; None: it is not like it."""
+        if self._stamp >= STAMP_MAX:
+            return None
+        status = forest_calls.mend_again(self._caller.record, *limits, self._rounds_max, self._stamp + 1)
+        if status == OTHERWISE:
+            return None
+        self._stamp += 1
+        if status != DONE:
+            self._caller.see_to(status)
+        return self._told()
+
+    def _mend(self, device: DeviceSide, limits: Limits) -> ForestRun:
+        keys, _, outcomes = device.report.addresses
+        self._say_run(device, (keys, outcomes, device.report.n), limits)
+        self._calls.call(self._kernels["mend"], device)
+        # Where some rows are remote, what reads them is another kernel, and other structures.
+        self._again = bool(device.batch[BATCH_IS_ALL])
+        return self._told()
 
     def start(self, device: DeviceSide) -> ForestRun:
         """Span the graph from scratch.
@@ -298,7 +319,7 @@ class ForestRuns:
 
     def _run(self, name: str, device: DeviceSide, parameters: RowParameters | None = None) -> ForestRun:
         """One that has nothing to do with a batch."""
-        self._again = None
+        self._again = False
         self._say_run(device, (0, 0, 0), _NO_LIMITS)
         self._calls.call(self._kernels[name], device, parameters)
         return self._told()
@@ -310,7 +331,7 @@ class ForestRuns:
         self._stamp += 1
         keys, outcomes, n_updates = batch
         lost_max, moved_max, edges_max = limits
-        n, room = device.n_vertices, self._queue_room
+        n, room = device.n_vertices, self._fields[ROOM]
         _RUN.pack_into(
             self._packed,
             _RUN_BEGINS,
@@ -327,7 +348,7 @@ class ForestRuns:
             self._stamp,
             self._caller.next_number(),
         )
-        self._n = n
+        self._fields[N] = n
 
     def _told(self) -> ForestRun:
         """What the last call has told."""
@@ -392,6 +413,6 @@ class ForestRuns:
         self._counters.view(np.uint32)[_N_FREE : _N_FREE + 1].set(
             np.array([free.size], np.uint32), stream=self._stream
         )
-        self._n = n
+        self._fields[N] = n
         self._level_max = int(level.max(initial=0))
         self._rounds_max = max(ROUNDS_LEAST, ROUNDS_SHARE * self._level_max)
