@@ -61,7 +61,7 @@ def test_what_is_listed_is_taken_over(call: TakingCall, seed: int) -> None:
         wanted = before.copy()
         wanted[vertices] = words
         assert np.array_equal(call.kept, wanted)
-        taken, old = call.taking.taken(n_taken)
+        taken, old = call.taking.taken(n_taken), call.taking.were(n_taken)
         assert taken.tolist() == [v for v in vertices.tolist() if wanted[v] != before[v]]
         assert np.array_equal(old, before[taken])
         assert (were, are) == (int((old == UNREACHED).sum()), int((wanted[taken] == UNREACHED).sum()))

@@ -403,14 +403,15 @@ class PathRuns:
 
     # -- results ----------------------------------------------------------------------------------------------
 
-    def taken(self, run: PathRun) -> tuple[Vertices, Keys] | None:
-        """The vertices whose words in the host's copy became others by the last ``mend``, each once, and what they
-        were; None: more were written than the list of changes holds, and the copy is as before.
-
-        The words are good until the next run.
-        """
+    def taken(self, run: PathRun) -> Vertices | None:
+        """The vertices whose words in the host's copy became others by the last ``mend``, each once; None: more
+        were written than the list of changes holds, and the copy is as before."""
         assert self._vertices is not None
         return None if run.logged > self._vertices.changes_room else self._taking.taken(run.n_taken)
+
+    def were(self, run: PathRun) -> Keys:
+        """What these words were; good until the next run."""
+        return self._taking.were(run.n_taken)
 
     def read(self, n: int) -> Keys:
         """The words of the first ``n`` vertices; good until the next call.

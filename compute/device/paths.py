@@ -138,7 +138,7 @@ class DevicePathProgram(DeviceProgram):
             vertices, old = fetch.take_differing(words, runs.read(self._n), crew)
             gained = _n_unreached(old) - _n_unreached(words[vertices])
         else:
-            vertices, old = taken
+            vertices, old = taken, runs.were(run)
             gained = run.n_were_unreached - run.n_are_unreached
         if not vertices.size:
             return vertices

@@ -32,7 +32,7 @@ assert STATE.fields is not None
 _N_VERTICES_AT: Final = STATE.fields["n_vertices"][1]
 # The part of a job that differs: so many words of 64 bits, then such of 32.
 _N_LONGS, _N_WORDS = 6, 6
-_NONE: Final = np.empty(0, np.uint32), np.empty(0, np.uint64)
+_NONE: Final = np.empty(0, np.uint32)
 _UNREACHED: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 # How long before its turn a word is asked for.
 _AHEAD: Final = 16
@@ -81,12 +81,13 @@ class Taking:
             self._kept = kept
             said[_KEPT] = kept.ctypes.data
 
-    def taken(self, n: int) -> tuple[Vertices, Keys]:
-        """The first n vertices whose entries became others, each once, and what these were; the entries good until
-        the next call."""
-        if not n:
-            return _NONE
-        return self._vertices[:n].copy(), self._old[:n]
+    def taken(self, n: int) -> Vertices:
+        """The first n vertices whose entries became others, each once."""
+        return self._vertices[:n].copy() if n else _NONE
+
+    def were(self, n: int) -> Keys:
+        """What these entries were; good until the next call."""
+        return self._old[:n]
 
 
 def warm_up() -> None:
