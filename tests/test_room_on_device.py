@@ -205,7 +205,6 @@ def test_rows_that_leave_give_their_memory_back(sides: Sides) -> None:
     device.fit()
     after = sum(array.memory_bytes()["slots"] for array in device.arrays)
     assert 0.6 * before < after < 0.9 * before
-    assert not any(array._kernels.memory_bytes() for array in device.arrays), "of what they left by"
     assert sides.graph.export().keys.tobytes() == exported.keys.tobytes() and sides.graph.check() == []
     sides.epoch()
 

@@ -234,10 +234,8 @@ class DevicePackedArray:
     def fit(self) -> None:
         """Move to an array as small as a load would make it, if that is smaller and there is memory for both.
 
-        Between two batches, when nobody reads the report of the last one any more: rows that have left give their
-        memory back then, rather than when many more have; and so do the work arrays of what they left by.
+        Between two batches: rows that have left give their memory back then, rather than when many more have.
         """
-        self._kernels.give_back()
         layout = holding(self._n_edges)
         if layout.n_leaves < self._layout.n_leaves:
             with self._ordered():

@@ -157,11 +157,7 @@ class UpdateKernels:
     def end(self) -> None:
         """Give large work arrays back."""
         if self._room > ROOM_MAX:
-            self.give_back()
-
-    def give_back(self) -> None:
-        """Give work arrays back: the report of the last batch is void then."""
-        self._work, self._room = None, 0
+            self._work, self._room = None, 0
 
     def begin_small(self) -> None:
         """Begin to apply the batch, of at most SMALL_MAX updates; ``wait`` has the flags.
