@@ -49,6 +49,7 @@ from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.steps import alone
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys
+from graphtide.gpma.team import Team, usable_cores
 
 PARTS = (
     "fresh",
@@ -86,6 +87,7 @@ class Bench(Rows):
         self.runs = {kind.kind: self.runs_of(kind) for kind in KINDS}
         for runs in self.runs.values():
             alone(runs.start(self.device, self.source))
+        self.team = Team(usable_cores())
         self.kept = {kind: runs.read(graph.n_vertices).copy() for kind, runs in self.runs.items()}
 
     def runs_of(self, kind: type[PathProgram]) -> PathRuns:
@@ -191,12 +193,12 @@ def mend_all(bench: Bench, last: dict[str, PathRun]) -> dict[str, float]:
             run = runs.mend_at_once(bench.device, NO_SOURCES, limits, kept)
             if run.gave_up:
                 alone(runs.start(bench.device, bench.source))
-            else:
-                runs.taken(run)
+            elif runs.taken(run) is None:
+                runs.take(run, kept, bench.graph.n_vertices, bench.team.crew())
             return run
 
         times[kind], run = clocked(mended)
-        if run.gave_up or runs.taken(run) is None:
+        if run.gave_up:
             bench.copy(kind)
         last[kind] = run
     return times

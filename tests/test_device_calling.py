@@ -127,3 +127,23 @@ def test_a_call_like_the_last_one_is_right_after_any_batch(
             graph.migrate(np.arange(0, n, 2, dtype=np.uint32), HOST if step % 10 == 4 else DEVICE)
     assert likes >= 10
     graph.close()
+
+
+def test_long_lists_are_taken_over_by_all_threads(emulated_cupy: ModuleType, seed: int) -> None:
+    from graphtide.compute.device.taking import take_listed
+    from graphtide.gpma.team import Team
+
+    rng = np.random.default_rng(seed)
+    team = Team(3)
+    try:
+        for n in (0, 1, 4096, 4097, 30_000):
+            kept = rng.integers(0, 3, 40_000).astype(np.uint64)
+            listed = np.stack([rng.permutation(kept.size)[:n], rng.integers(0, 3, n)], axis=1).astype(np.uint64)
+            before, wanted = kept.copy(), kept.copy()
+            wanted[listed[:, 0]] = listed[:, 1]
+            vertices, old = take_listed(kept, listed, team.crew())
+            assert np.array_equal(kept, wanted) and np.array_equal(old, before[vertices])
+            differs = before[listed[:, 0]] != listed[:, 1]
+            assert np.array_equal(vertices, listed[differs, 0])
+    finally:
+        team.close()

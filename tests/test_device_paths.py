@@ -131,7 +131,7 @@ def runs() -> Iterator[Callable[..., TwinRun]]:
 
 def tiny(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     """Rows are long from few edges on; queues and lists run over; little is lost before a run starts over."""
-    from graphtide.compute.device import path_runs, paths
+    from graphtide.compute.device import path_runs, paths, taking
     from graphtide.gpma.device import constants
 
     monkeypatch.setattr(constants, "LONG_ROW", 4)
@@ -140,6 +140,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     monkeypatch.setattr(path_runs, "CHANGES_SHARE", 1 << 20)
     monkeypatch.setattr(path_runs, "QUEUE_LEAST", int(rng.choice([1, 2, 5, 1000])))
     monkeypatch.setattr(path_runs, "CHANGES_LEAST", int(rng.choice([1, 5, 1000])))
+    monkeypatch.setattr(taking, "TAKEN_MAX", int(rng.choice([1, 3, 1000])))
     monkeypatch.setattr(paths, "LOST_LEAST", int(rng.choice([0, 3, 1000])))
     monkeypatch.setattr(paths, "SETTLE_LEAST", int(rng.choice([5, 4096])))
     monkeypatch.setattr(path_runs, "TIES_MIN", float(rng.choice([0.0, 0.25, 2.0])))

@@ -21,13 +21,15 @@ from ...gpma.device.module import import_cupy
 from ...gpma.device.report import DeviceReport
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Keys, Vertices
+from ...gpma.team import Crew
 from ...partition.device_side import BATCH_IS_ALL, DeviceSide
 from ..paths.form import Form
 from ..steps import Steps, alone
+from . import fetch
 from .fetch import Fetch
 from .functor import cuda_text
 from .kernels import Calls, Kernel, KernelCall, Kernels, Source
-from .taking import N_SAID, N_TOLD, Taking, mend_again
+from .taking import N_SAID, N_TOLD, Taking, mend_again, take_listed
 
 PATH_JOB: Final = np.dtype(
     [
@@ -101,8 +103,8 @@ class PathRun(NamedTuple):
     next_stamp: int
     edges_low: int
     edges_high: int
-    # How many of the vertices have another word now, where all fit into the list, and were taken over by the host
-    # (``taking.py``); how many of them were unreached before, and are now.
+    # How many of the vertices have another word now in the host's copy, where these are few and the call has taken
+    # them over (``taking.py``); how many of them were unreached before, and are now.
     n_taken: int
     n_were_unreached: int
     n_are_unreached: int
@@ -404,10 +406,23 @@ class PathRuns:
     # -- results ----------------------------------------------------------------------------------------------
 
     def taken(self, run: PathRun) -> Vertices | None:
-        """The vertices whose words in the host's copy became others by the last ``mend``, each once; None: more
-        were written than the list of changes holds, and the copy is as before."""
-        assert self._vertices is not None
-        return None if run.logged > self._vertices.changes_room else self._taking.taken(run.n_taken)
+        """The vertices whose words in the host's copy became others by the call of the last ``mend``, each once;
+        None: it wrote too many for that, and the copy is as before (``take``)."""
+        return None if run.logged > self._taking.room else self._taking.taken(run.n_taken)
+
+    def take(self, run: PathRun, kept: Keys, n: int, crew: Crew) -> tuple[Vertices, Keys]:
+        """Where nothing was taken over: have the host's copy, of n vertices, do so now, on all threads.
+
+        Returns the vertices whose words became others, each once, and what these were.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        vertices = self._vertices
+        assert vertices is not None
+        if run.logged <= vertices.changes_room:
+            return take_listed(kept, vertices.changes[: run.logged], crew)
+        return fetch.take_differing(kept, self.read(n), crew)
 
     def were(self, run: PathRun) -> Keys:
         """What these words were; good until the next run."""

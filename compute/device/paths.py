@@ -135,7 +135,7 @@ class DevicePathProgram(DeviceProgram):
         """Take over what a run changed, as far as its call has not; the vertices of before whose words differ."""
         taken, words = runs.taken(run), due.words
         if taken is None:
-            vertices, old = fetch.take_differing(words, runs.read(self._n), crew)
+            vertices, old = runs.take(run, words, self._n, crew)
             gained = _n_unreached(old) - _n_unreached(words[vertices])
         else:
             vertices, old = taken, runs.were(run)

@@ -2,19 +2,23 @@
 
 What the kernel wrote is taken over as soon as it has told of it, in the call that launched it and waited: to go
 back into Python for that, and through NumPy one function after the other, took as long as all the rest. And a call
-like the last one fills its job in by itself, from what the device's side says of the batch.
+like the last one fills its job in by itself, from what the device's side says of the batch. Long lists are taken
+over by all threads, when the call is over.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+import numba as nb
 import numpy as np
 
+from ...gpma.atomics import fetch_add
 from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter, waits
 from ...gpma.device.structures import STATE
-from ...gpma.edges import Int, Keys, Vertices
-from ...gpma.intrinsics import array_at, prefetch, uncounted
+from ...gpma.edges import Int, Keys, Offsets, Vertices
+from ...gpma.intrinsics import array_at, inner, prefetch, uncounted
+from ...gpma.team import ALONE, Crew, at_most, share
 from ...partition.device_side import BATCH_IS_ALL, BATCH_KEYS, BATCH_N, BATCH_OUTCOMES, BATCH_WEIGHTS
 
 N_TOLD: Final = 7
@@ -36,10 +40,14 @@ _NONE: Final = np.empty(0, np.uint32)
 _UNREACHED: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 # How long before its turn a word is asked for.
 _AHEAD: Final = 16
+# Lists of more vertices are taken over by all threads: one takes some 8 ns of a vertex.
+TAKEN_MAX = 4096
+_PIECE: Final = 4096
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
 
 class Taking:
-    """Takes over what kernels list, pairs of a vertex and its word."""
+    """Takes over what kernels list, pairs of a vertex and its word; of long lists nothing."""
 
     def __init__(self) -> None:
         self.then = Then(_carry_out_and_take, N_SAID - N_TOLD + _N_MORE)
@@ -64,13 +72,18 @@ class Taking:
         Raises:
             MemoryError: there is no room for as many vertices; everything is as before.
         """
-        room = len(listed)
+        room = min(len(listed), TAKEN_MAX)
         vertices, old = np.empty(room, np.uint32), np.empty(room, np.uint64)
         self._vertices, self._old = vertices, old
         said = self._said
         said[_LIST], said[_ROOM] = listed.ctypes.data, room
         said[_VERTICES], said[_OLD] = vertices.ctypes.data, old.ctypes.data
         said[_LOST_ROOM] = lost_room
+
+    @property
+    def room(self) -> int:
+        """Of lists that are taken over."""
+        return self._vertices.size
 
     def expect(self, kept: Keys | None) -> None:
         """Have the next call write into ``kept``, with an entry for each vertex; None: nothing is taken."""
@@ -96,6 +109,61 @@ def warm_up() -> None:
     record[SAID + _BATCH] = batch.ctypes.data
     _carry_out_and_take(record)
     mend_again(record, 0, 0)
+    take_listed(np.zeros(1, np.uint64), np.zeros((1, 2), np.uint64), ALONE)
+
+
+@_jit
+def take_listed(kept: Keys, listed: Keys, crew: Crew) -> tuple[Vertices, Keys]:
+    """Take over a list, uint64[n, 2] of vertices, each once, and their words, on all threads.
+
+    Returns the vertices whose entries in ``kept`` became others, in the order of the list, and what these were.
+    """
+    n_pieces = np.int64((len(listed) + _PIECE - 1) // _PIECE)
+    ends, cursor = np.zeros(n_pieces + 1, np.int64), np.zeros(1, np.int64)
+    crew = at_most(crew, n_pieces)
+    share(crew, _count_differing, (kept, listed, cursor, ends))
+    for piece in range(n_pieces):
+        ends[piece + 1] += ends[piece]
+    vertices, old = np.empty(ends[n_pieces], np.uint32), np.empty(ends[n_pieces], np.uint64)
+    cursor[0] = 0
+    share(crew, _take_differing, (kept, listed, cursor, ends, vertices, old))
+    return vertices, old
+
+
+@inner
+def _count_differing(thread: int, kept: Keys, listed: Keys, cursor: Offsets, ends: Offsets) -> None:
+    """Of each piece, behind where it begins."""
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= ends.size - 1:
+            return
+        count, end = np.int64(0), min((piece + 1) * _PIECE, np.int64(len(listed)))
+        for k in range(piece * _PIECE, end):
+            if k + _AHEAD < end:
+                prefetch(kept, np.int64(listed[k + _AHEAD, 0]))
+            count += np.int64(kept[listed[k, 0]] != listed[k, 1])
+        ends[piece + 1] = count
+
+
+@inner
+def _take_differing(
+    thread: int, kept: Keys, listed: Keys, cursor: Offsets, ends: Offsets, vertices: Vertices, old: Keys
+) -> None:
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= ends.size - 1:
+            return
+        at, end = ends[piece], min((piece + 1) * _PIECE, np.int64(len(listed)))
+        for k in range(piece * _PIECE, end):
+            if k + _AHEAD < end:
+                prefetch(kept, np.int64(listed[k + _AHEAD, 0]))
+            vertex, word = listed[k, 0], listed[k, 1]
+            was = kept[vertex]
+            if was == word:
+                continue
+            kept[vertex] = word
+            vertices[at], old[at] = np.uint32(vertex), was
+            at += 1
 
 
 @uncounted
