@@ -48,8 +48,9 @@ from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.steps import alone
+from graphtide.gpma.cores import usable_cores
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys
-from graphtide.gpma.team import Team, usable_cores
+from graphtide.gpma.team import Team
 
 PARTS = (
     "fresh",
