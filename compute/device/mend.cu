@@ -189,8 +189,6 @@ struct Mending : Pushing<false> {
         if (is_chosen) {
             to = load_row(out, vertex);
             from = load_row(in, vertex);
-            ask_ahead(out, to);
-            ask_ahead(in, from);
             store_cached(job.words + vertex, SETTLES ? word_of(bits, LOST) : UNREACHED);
             is_first = touch(vertex);
         }
@@ -233,7 +231,6 @@ struct Mending : Pushing<false> {
         for (u32 j = 0; j < 2; j++) {
             if (!chosen[j]) continue;
             row[j] = load_row(in, vertex[j]);
-            ask_ahead(in, row[j]);
             store_cached(job.words + vertex[j], word_of(value_bits(word[j]), ASKED));
         }
         put<true>(in, queue, chosen, vertex, row);
@@ -296,35 +293,17 @@ struct Mending : Pushing<false> {
         return updates;
     }
 
-    // Calls work(first) for updates ``first``, ``first`` + n_threads and so on, by whole warps; this is the one that is
-    // ``warp`` among them.
-    template <class Work> __device__ __forceinline__ void for_updates(u32 warp, Work work)
+    // Calls work(first) for updates ``first``, ``first`` + n_threads and so on, by whole warps.
+    template <class Work> __device__ __forceinline__ void for_updates(Work work)
     {
-        for (u64 first = warp * 32; first < job.n_updates; first += u64(place.n_threads) * TOGETHER)
+        for (u64 first = place.warp * 32; first < job.n_updates; first += u64(place.n_threads) * TOGETHER)
             work(u32(first) + place.lane);
-    }
-
-    // What one block will read for these updates: by then it is there.
-    __device__ __forceinline__ void ask_for_ends(const Updates& updates)
-    {
-        if (place.n_blocks > 1) return;
-        for (u32 k = 0; k < TOGETHER; k++) {
-            const bool worsens = may_worsen(updates.outcome[k]), improves = may_improve(updates.outcome[k]);
-            const u32 head = destination(updates.key[k]);
-            if (worsens || improves) ask_for(job.words + head);
-            if (worsens) ask_for_row(in, head);
-            if (!improves) continue;
-            ask_for(job.words + source(updates.key[k]));
-            ask_for(job.stamps + head);
-            ask_for_row(out, head);
-        }
     }
 
     __device__ __forceinline__ void classify()
     {
-        for_updates(place.warp, [&](u32 first) {
+        for_updates([&](u32 first) {
             const Updates updates = load_updates(first);
-            ask_for_ends(updates);
             u64 word[TOGETHER];
             u32 head[TOGETHER];
             bool chosen[TOGETHER];
@@ -499,11 +478,10 @@ struct Mending : Pushing<false> {
         });
     }
 
-    // The edges that the batch inserted, or to which it gave another weight. Where there are few, the last warps have
-    // them, and the first ones the rows to pull.
+    // The edges that the batch inserted, or to which it gave another weight.
     __device__ __forceinline__ void relax()
     {
-        for_updates(place.n_warps - 1 - place.warp, [&](u32 first) {
+        for_updates([&](u32 first) {
             const Updates updates = load_updates(first);
             u64 from[TOGETHER], seen[TOGETHER];
             for (u32 k = 0; k < TOGETHER; k++) {

@@ -174,7 +174,6 @@ struct Mending : Foresting {
                 is_cut[j] = outcome[j] == DELETED && (is_below || from[j].parent == v);
                 joins[j] = outcome[j] == INSERTED && from[j].handle != to[j].handle;
             }
-            for (u32 j = 0; j < 2; j++) ask_ahead(is_cut[j], child[j], joins[j], key[j], from[j].handle, to[j].handle);
             if (__any_sync(ALL_LANES, is_cut[0] || is_cut[1])) ask(is_cut, child, parent, asked(0));
             for (u32 j = 0; j < 2; j++) {
                 if (!__any_sync(ALL_LANES, joins[j])) continue;
@@ -182,29 +181,6 @@ struct Mending : Foresting {
                 if (joins[j] && at < job.room) job.joins[at] = key[j];
             }
         }
-    }
-
-    // One block has little to do between barriers, and most of its time it waits for memory: what it will read for an
-    // update is asked for before.
-    __device__ __forceinline__ void ask_ahead(
-        bool is_cut, u32 child, bool joins, u64 key, u32 from_handle, u32 to_handle) const
-    {
-        if (place.n_blocks > 1) return;
-        if (is_cut) ask_for_vertex(child);
-        if (!joins) return;
-        ask_for_vertex(source(key));
-        ask_for_vertex(destination(key));
-        ask_for(job.trees + from_handle);
-        ask_for(job.trees + to_handle);
-        ask_for(job.tree_stamps + from_handle);
-        ask_for(job.tree_stamps + to_handle);
-    }
-
-    __device__ __forceinline__ void ask_for_vertex(u32 vertex) const
-    {
-        ask_for(job.stamps + vertex);
-        ask_for_row(out, vertex);
-        if (job.is_directed) ask_for_row(in, vertex);
     }
 
     // The chosen vertices, two a lane, lost their parents: they are asked next, each once.

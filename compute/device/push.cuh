@@ -78,7 +78,6 @@ template <bool BOUNDED> struct Pushing {
             const u32 before = atomicExch(job.stamps + offers[j].vertex, stamp);
             if (!BOUNDED) is_counted[j] = before < job.stamp;
             is_queued[j] = before != stamp && row[j].degree;
-            if (is_queued[j]) ask_ahead(out, row[j]);
         }
         __syncwarp();
         const Votes counted = vote(is_counted[0], is_counted[1]);
@@ -102,13 +101,6 @@ template <bool BOUNDED> struct Pushing {
             else put_long(out, next, vertex, row[j]);
         }
         __syncwarp();
-    }
-
-    // One block has little to do between barriers, and most of its time it waits for memory: what it reads of a row that
-    // is queued now is asked for before the barrier.
-    __device__ __forceinline__ void ask_ahead(const State& rows, const Row& row) const
-    {
-        if (place.n_blocks == 1 && row.degree) ask_for_leaf(rows, row.leaf);
     }
 
     // Whether the vertex was not among those put aside, which a bit says of each.

@@ -12,12 +12,6 @@ template <class T> __device__ __forceinline__ T load_once(const T* from) { retur
 // A load of what nobody writes while the kernel runs.
 template <class T> __device__ __forceinline__ T load_constant(const T* from) { return __ldg(from); }
 
-// Has the line of this address brought into the second-level cache, for whoever reads it soon.
-template <class T> __device__ __forceinline__ void ask_for(const T* from)
-{
-    asm volatile("prefetch.global.L2 [%0];" : : "l"(from));
-}
-
 // A store past the first-level cache.
 template <class T> __device__ __forceinline__ void store_cached(T* to, T value) { __stcg(to, value); }
 

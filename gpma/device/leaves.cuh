@@ -72,24 +72,6 @@ __device__ __forceinline__ Row load_row(const State& state, u32 vertex)
     return {words.x, words.y};
 }
 
-// As ask_for, of what load_row reads of a row, and of what is read of the leaf where a row begins; what is remote comes
-// over the bus when it is read.
-__device__ __forceinline__ void ask_for_row(const State& state, u32 vertex)
-{
-    if (!is_remote_row(state, vertex)) ask_for(state.rows + vertex);
-}
-
-__device__ __forceinline__ void ask_for_leaf(const State& state, u32 leaf)
-{
-    constexpr u32 LINE_BYTES = 128;
-    if (is_remote_leaf(state, leaf)) return;
-    ask_for(state.counts + leaf);
-    const char* const keys = reinterpret_cast<const char*>(keys_of(state, leaf));
-    for (u32 at = 0; at < LEAF_SLOTS * sizeof(u64); at += LINE_BYTES) ask_for(keys + at);
-    const char* const weights = reinterpret_cast<const char*>(weights_of(state, leaf));
-    for (u32 at = 0; WEIGHTED && at < LEAF_SLOTS * sizeof(float); at += LINE_BYTES) ask_for(weights + at);
-}
-
 // The next remote row behind this one, among those of the next few words of bits; NO_ROW: there is none.
 __device__ __forceinline__ u32 next_remote_row(const State& state, u32 row)
 {

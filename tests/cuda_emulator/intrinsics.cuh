@@ -10,8 +10,6 @@ template <class T> T load_once(const T* from) { return *from; }
 
 template <class T> T load_constant(const T* from) { return *from; }
 
-template <class T> void ask_for(const T* from) { volatile char touched = *reinterpret_cast<const char*>(from); (void)touched; }
-
 template <class T> void store_cached(T* to, typename emulator::Same<T>::type value)
 {
     emulator::step_aside();
