@@ -48,6 +48,9 @@ STORAGE = "storage"
 ROOM_TRIES = 3
 """For a program for which the device has no memory, rows leave so often before it goes on at the host."""
 
+EXPECTED_ARCS_MIN = 1 << 16
+"""What a change of so many arcs calls for is shared among threads many times in a row."""
+
 HANDED_OVER_S_MIN = 0.001
 """Refreshes that took less than this together stay on the thread of the longest one: handing them over costs half
 of that in processor time, and does not end sooner."""
@@ -250,7 +253,8 @@ class Engine:
         programs = [self._programs[id] for id in chosen]
         for id in chosen:
             self._states[id] = ProgramState("fresh", seconds=self._states[id].seconds)
-        done = self._run_all([(program,) for program in programs], self._start, self._threads)
+        with self._graph.team.expecting(self._threads):
+            done = self._run_all([(program,) for program in programs], self._start, self._threads)
         return [done[id] for id in chosen]
 
     def refresh(self, change: GraphChange) -> list[ProgramRun]:
@@ -266,7 +270,8 @@ class Engine:
         seconds = [self._states[program.id].seconds for program in programs]
         beside = sum(seconds) - max(seconds, default=0.0)
         threads = self._threads if beside >= HANDED_OVER_S_MIN else 1
-        done = self._run_all(self._joined(programs), lambda group: self._refresh(group, change), threads)
+        with self._graph.team.expecting(self._threads if change.n_arcs >= EXPECTED_ARCS_MIN else 1):
+            done = self._run_all(self._joined(programs), lambda group: self._refresh(group, change), threads)
         runs = [done[program.id] for program in programs]
         if self._graph.device is None or self._graph.owned:  # the home is where the rows are
             return runs

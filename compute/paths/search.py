@@ -37,6 +37,8 @@ _PUSH_SHARE = 18
 # How much work is worth sharing, in vertices and edges, and how much of it a thread takes at a time.
 _PARALLEL_MIN = 256
 _PARALLEL_EDGES = 1 << 14
+# So many vertices, too, whatever edges they have: those of the last frontiers are not counted.
+_PARALLEL_FRONTIER = 1 << 10
 _PARALLEL_SWEEP = 1 << 14
 _PIECE = 64
 _PIECES = 64
@@ -285,7 +287,7 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
             cursor[TAIL] = tail
             cursor[AHEAD_EDGES] = 0
             level = bits == value
-            if ahead < _PARALLEL_EDGES:
+            if ahead < _PARALLEL_EDGES and tail - head < _PARALLEL_FRONTIER:
                 push_level(np.int64(0), word, role, out, queue, gathered, cursor, tail, bits, tail - head, level)
             else:
                 piece = max(min((tail - head) // _PIECES, _PIECE), 1)
