@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -59,6 +59,7 @@ Resolve = Callable[[Sequence[ExternalId]], Vertices]
 """Dense vertices of external ids, ``NO_VERTEX`` where unknown."""
 
 _Group = tuple[Program, ...]
+_NOTHING_EXPECTED = nullcontext()
 
 Place = Callable[[Program, Graph], Program]
 """The twin of a program, which runs on the graph's device; raises ``NoTwin`` for one that stays on the host."""
@@ -270,7 +271,8 @@ class Engine:
         seconds = [self._states[program.id].seconds for program in programs]
         beside = sum(seconds) - max(seconds, default=0.0)
         threads = self._threads if beside >= HANDED_OVER_S_MIN else 1
-        with self._graph.team.expecting(self._threads if change.n_arcs >= EXPECTED_ARCS_MIN else 1):
+        is_large = change.n_arcs >= EXPECTED_ARCS_MIN
+        with self._graph.team.expecting(self._threads) if is_large else _NOTHING_EXPECTED:
             done = self._run_all(self._joined(programs), lambda group: self._refresh(group, change), threads)
         runs = [done[program.id] for program in programs]
         if self._graph.device is None or self._graph.owned:  # the home is where the rows are

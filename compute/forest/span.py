@@ -298,7 +298,7 @@ def _pull_sweep(forest, n, out, in_, both, h, level, reach, tail, crew):  # type
     if n < _PARALLEL_MIN:
         _append_pieces(np.int64(0), n, reach)
     else:
-        share(crew, _append_pieces, (n, reach))
+        share(at_most(crew, counts.size), _append_pieces, (n, reach))
     return tail, ahead
 
 
