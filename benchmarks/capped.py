@@ -144,7 +144,7 @@ class Measured:
             judge=Homes(lambda _: False),
         )
         if self.moves is not None:
-            self.engine.make_room = self._make_room
+            self.engine.make_room = self.moves.make_room_for_program
         self.times: Times = {}
         self.copies: tuple[float, int] | None = None
         self.told(f"loaded, {share}", seconds)
@@ -226,16 +226,7 @@ class Measured:
             except NoMemory as error:
                 if self.moves is None or not self.moves.make_room(error, len(batch), tries):
                     raise
-                self.card.release()
         raise AssertionError("there is no memory, wherever the rows are")
-
-    def _make_room(self, tries: int) -> bool:
-        assert self.card is not None and self.moves is not None
-        self.card.release()
-        try:
-            return self.moves.make_room_for_program(tries)
-        finally:
-            self.card.release()
 
     def _note(self, kept: dict[str, Runs], runs: list[ProgramRun]) -> None:
         for run in runs:

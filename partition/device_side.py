@@ -21,7 +21,7 @@ from ..gpma.device.picking import Picking
 from ..gpma.device.remote import RemoteRows
 from ..gpma.device.report import DeviceReport
 from ..gpma.device.staging import DeviceBatch, Staging
-from ..gpma.device.state import plain
+from ..gpma.device.state import plain, release_blocks
 from ..gpma.device.structures import STATE
 from ..gpma.device.turning import Turning
 from ..gpma.edges import HALF, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
@@ -392,6 +392,7 @@ class DeviceSide(Side[DevicePackedArray]):
         """
         for array in self.arrays:
             array.fit()
+        release_blocks()
 
     def close(self) -> None:
         """Read nothing on the host any more; harmless to repeat."""

@@ -219,12 +219,13 @@ class Graph:
         if self._owned is not None:
             self._owned.divide = divide
 
-    def migrate(self, vertices: Vertices, to: int) -> Migrated:
+    def migrate(self, vertices: Vertices, to: int, edges: int | None = None) -> Migrated:
         """Move the rows of these vertices, each named once, to a side (its number in ``sides``), between two
         changes. What the graph holds, its counters and what is copied of it stay as they are.
 
-        All at once; where a side that they leave lacks memory for that, in ever smaller parts; and where it has
-        none at all, together with all other rows there.
+        In parts of a quarter of a million edges or one row; where a side that they leave lacks memory for that, in
+        ever smaller ones; and where it has none at all, together with all other rows there. ``edges``: how many
+        they have, of all arrays, where that is known: few need not be counted.
 
         Raises:
             NoMemory: a side has not enough; some of the rows may have moved.
@@ -237,7 +238,7 @@ class Graph:
         if vertices.size and int(vertices.max()) >= self.n_vertices:
             raise ValueError(f"vertex {int(vertices.max())} of {self.n_vertices}")
         try:
-            return self._owned.migrate(vertices, to)
+            return self._owned.migrate(vertices, to, edges)
         except MemoryError as error:
             raise NoMemory.of(error) from error
 

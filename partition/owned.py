@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+PART_EDGES = 1 << 18
+"""So many edges move at a time. Of a device's memory, moving one takes more than ten times what it takes there:
+rows that leave for want of memory must not want it first."""
+
 Divide = Callable[[Vertices, Vertices], Owners]
 """(lengths of out-rows, and of the in-rows that are kept: uint32[n]) -> the owner of each vertex (uint8[n])."""
 
@@ -182,14 +186,14 @@ class OwnedRows(GraphRows):
         """Whether rows may move to a side: it is there, or was lost with rows, which ``migrate`` says."""
         return self.rows_lost or self._split.has(side)
 
-    def migrate(self, vertices: Vertices, to: int) -> Migrated:
+    def migrate(self, vertices: Vertices, to: int, edges: int | None = None) -> Migrated:
         """As ``Graph.migrate``.
 
         Raises:
             SideFull: a side has not enough memory; some of the rows may have moved.
             RowsLost: a device failed that alone has rows.
         """
-        waiting = [vertices]
+        waiting = [vertices] if edges is not None and edges <= PART_EDGES else self._in_parts(vertices)
         moved = Migrated(0, 0)
         while waiting:
             part = waiting.pop()
@@ -206,6 +210,14 @@ class OwnedRows(GraphRows):
             done = self._told(lambda split, plan=plan: self._move(split, plan))  # type: ignore[misc]
             moved = Migrated(moved.vertices + done.vertices, moved.edges + done.edges)
         return moved
+
+    def _in_parts(self, vertices: Vertices) -> list[Vertices]:
+        """Of about PART_EDGES each, or one row that is longer; the last part comes first."""
+        lengths = np.zeros(vertices.size, np.int64)
+        for direction in self.shape.directions:
+            lengths += self._asked(lambda split, of=direction: split.degrees(of))[vertices]  # type: ignore[misc]
+        part = np.cumsum(lengths) // PART_EDGES
+        return np.split(vertices, np.flatnonzero(np.diff(part)) + 1)[::-1]
 
     def _evacuation(self, side: int, to: int) -> MovePlan:
         return self._asked(lambda split: split.prepare_evacuation(side, to))

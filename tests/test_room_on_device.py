@@ -21,11 +21,14 @@ from graphtide.daemon.engine.rebalancing import ALL_LEAVE, Epoch, Rebalancing, R
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.gpma.device.card import find_card
 from graphtide.gpma.device.module import import_cupy
+from graphtide.gpma.device.state import allocate
 from graphtide.gpma.edges import EdgeBatch
 from graphtide.ops.metrics import Metrics
+from graphtide.partition import owned
 from graphtide.partition.classes import DEVICE
 from graphtide.partition.graph import Graph, GraphChange, NoMemory
 from graphtide.partition.placement import HOST
+from graphtide.partition.split_rows import SideFull
 
 N = 1500
 DEGREE = 30
@@ -206,6 +209,53 @@ def test_rows_that_leave_give_their_memory_back(sides: Sides) -> None:
     after = sum(array.memory_bytes()["slots"] for array in device.arrays)
     assert 0.6 * before < after < 0.9 * before
     assert sides.graph.export().keys.tobytes() == exported.keys.tobytes() and sides.graph.check() == []
+    sides.epoch()
+
+
+def test_blocks_that_nobody_has_are_given_back_for_others(cupy: ModuleType) -> None:
+    """To a limit they count as much as those that somebody has."""
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    pool.set_limit(pool.total_bytes() + (6 << 20))
+    try:
+        with cupy.cuda.Stream(non_blocking=True):
+            blocks = [allocate(1 << 20, np.uint8) for _ in range(5)]
+            del blocks
+            assert allocate(5 << 20, np.uint8).nbytes == 5 << 20
+            with pytest.raises(MemoryError):
+                allocate(7 << 20, np.uint8)
+    finally:
+        pool.set_limit(0)
+
+
+@pytest.mark.parametrize("for_batch", [False, True])
+def test_what_moved_rows_is_given_back_with_theirs(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch, for_batch: bool
+) -> None:
+    """Rows leave in parts: all at once their way would take many times the memory that they give back."""
+    graph, part = sides.graph, 2000
+    assert graph.device is not None
+    monkeypatch.setattr(owned, "PART_EDGES", part)
+    graph.device.fit()
+    before, updates_max = sides.pool.used_bytes(), 0
+    kind = type(graph.device.out)  # as the emulator has imported it
+    prepare = kind.prepare
+
+    def noted(array: Any, batch: EdgeBatch) -> Any:
+        nonlocal updates_max
+        updates_max = max(updates_max, len(batch))
+        return prepare(array, batch)
+
+    monkeypatch.setattr(kind, "prepare", noted)
+    if for_batch:
+        full = NoMemory("made to fail")
+        full.__cause__ = SideFull(DEVICE, "made to fail")
+        assert sides.moves.make_room(full, 20, 0)
+    else:
+        assert sides.moves.make_room_for_program(0)
+    assert 0 < updates_max < part
+    assert [array.memory_bytes()["scratch"] for array in graph.device.arrays] == [0, 0]
+    assert sides.pool.used_bytes() < before and graph.placement.owned[HOST] > 0
     sides.epoch()
 
 

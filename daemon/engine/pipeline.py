@@ -160,7 +160,7 @@ class Pipeline:
         self.host_follows = host_follows
         self.rebalancing = rebalancing
         if rebalancing is not None:
-            self.engine.make_room = self._make_room_for_program
+            self.engine.make_room = rebalancing.make_room_for_program
         self.results = results
         self.window = window
         self.keyed = keyed
@@ -371,7 +371,6 @@ class Pipeline:
                 if self.keyed is not None:
                     self.keyed.undo()  # a checkpoint that is taken meanwhile is of the epoch before
                 if self.rebalancing is not None and self.rebalancing.make_room(error, updates, tries):
-                    self.sides.release()
                     tries += 1
                     continue
                 self.memory.refused(str(error))
@@ -431,15 +430,6 @@ class Pipeline:
             require_vertices(self.graph, self.standing.fresh(), n_new)
         except MemoryError as error:
             raise NoMemory(f"new vertices: {error}") from error
-
-    def _make_room_for_program(self, tries: int) -> bool:
-        """As ``Engine.make_room``."""
-        assert self.rebalancing is not None
-        self.sides.release()
-        try:
-            return self.rebalancing.make_room_for_program(tries)
-        finally:
-            self.sides.release()
 
     def _publish_wait(self) -> None:
         """Let answers tell what is waited for, or no longer is: there may be no epoch for long."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,8 +46,9 @@ REASONS = ("placed", *MOVE_REASONS)
 """Why a row is where it is: it was placed there when it came, or a move's reason."""
 
 
-BYTES_OF_UPDATE = 64
-"""What an update takes of a device's memory, at most, in all arrays."""
+BYTES_OF_UPDATE = 320
+"""What an update takes of a device's memory, at most, in all arrays: 77 in work arrays of each of two, 9 to 18 in
+each of five other columns, and half more where these grow."""
 ALL_LEAVE = 2
 """After so many tries that found no memory for a batch, the host gets all rows."""
 EVERYTHING = 1 << 60
@@ -179,18 +181,22 @@ class Rebalancing:
         placement = self._graph.placement
         if placement.owned[DEVICE] == 0 and placement.newcomers == HOST:
             return self._give_up(error)
-        return self._carry_out([self._evicted(BYTES_OF_UPDATE * updates * 16**tries, tries)])
+        return self._evict(BYTES_OF_UPDATE * updates * 16**tries, tries)
 
     def make_room_for_program(self, tries: int) -> bool:
         """Whether a program is to be tried again for which the device has no memory: rows have left, more of them
         with each of the ``tries``, at last all. To be called when the programs of an epoch have run."""
         if self._room() is None or self._graph.placement.owned[DEVICE] == 0:
             return False
-        move = self._evicted(PROGRAM_BYTES * self._graph.n_vertices * 2**tries, tries)
-        done = self._carry_out([move], within=True)
-        if done:
+        return self._evict(PROGRAM_BYTES * self._graph.n_vertices * 2**tries, tries, within=True)
+
+    def _evict(self, bytes_needed: int, tries: int, *, within: bool = False) -> bool:
+        """Have rows leave, and give back what they and their way took; as ``_carry_out``."""
+        if not self._carry_out([self._evicted(bytes_needed, tries)], within=within):
+            return False
+        with self._changing(within=within):
             self._at_device(lambda device: device.fit())
-        return done
+        return True
 
     def _evicted(self, bytes_needed: int, tries: int) -> Move:
         """What leaves at once, so that so many bytes are free; with the last of the tries it is all."""
@@ -221,18 +227,28 @@ class Rebalancing:
                 return False
             begun = time.perf_counter()
             try:
-                with self._gate.within() if within else self._gate.apply():
-                    moved = self._graph.migrate(move.vertices, move.to)
+                with self._changing(within=within):
+                    moved = self._graph.migrate(move.vertices, move.to, move.edges)
             except NoMemory as error:
                 self._refused(move, error)
                 return False
-            finally:
-                if not within:
-                    self._gate.settle()  # contents are the same
             point("rows.moved")
             seconds = time.perf_counter() - begun
             self._note(move, moved.vertices, moved.edges, seconds)
         return True
+
+    @contextmanager
+    def _changing(self, *, within: bool) -> Iterator[None]:
+        """Where rows are, not what they hold, which nobody reads meanwhile."""
+        if within:
+            with self._gate.within():
+                yield
+            return
+        try:
+            with self._gate.apply():
+                yield
+        finally:
+            self._gate.settle()
 
     def _refused(self, move: Move, error: NoMemory) -> None:
         self._rebalancer.refused()

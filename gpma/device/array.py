@@ -232,10 +232,14 @@ class DevicePackedArray:
         return report
 
     def fit(self) -> None:
-        """Move to an array as small as a load would make it, if that is smaller and there is memory for both.
+        """Give work arrays back, and move to an array as small as a load would make it, if that is smaller and
+        there is memory for both.
 
-        Between two batches: rows that have left give their memory back then, rather than when many more have.
+        Between two batches whose reports nobody needs any more: rows that have left give their memory back then,
+        rather than when many more have, and so does what moved them.
         """
+        self._kernels.give_back()
+        self._staging.give_back()
         layout = holding(self._n_edges)
         if layout.n_leaves < self._layout.n_leaves:
             with self._ordered():

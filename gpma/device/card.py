@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from .module import import_cupy
+from .state import release_blocks
 
 CAPABILITY_MIN = 80
 """The oldest compute capability, 8.0, for which kernels are compiled in tests."""
@@ -50,12 +51,8 @@ class Card:
         return free if self.limit_bytes is None else min(free, self.limit_bytes)
 
     def release(self) -> None:
-        """Give free blocks back.
-
-        Raises:
-            RuntimeError: the device failed (as CuPy says it).
-        """
-        _pool().free_all_blocks()
+        """As ``release_blocks``."""
+        release_blocks()
 
     def __str__(self) -> str:
         major, minor = divmod(self.capability, 10)

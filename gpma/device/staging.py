@@ -120,6 +120,11 @@ class Staging:
         self._address = self._host.ctypes.data
         self._device, self._room = device, room
 
+    def give_back(self) -> None:
+        """Have no room until the next batch. Columns that somebody has stay theirs, and are copied then."""
+        self._take(0)
+        self._host, self._address, self._device, self._room = np.empty(0, np.uint8), 0, None, 0
+
     def memory_bytes(self) -> int:
         """Bytes held on the device."""
         return self._room * UPDATE_BYTES

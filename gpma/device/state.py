@@ -158,8 +158,28 @@ def address(array: DeviceArray | None) -> int:
 
 
 def allocate(n: int, dtype: npt.DTypeLike) -> DeviceArray:
-    """Every device array of this package comes from here, so that a test can let any one of them fail."""
-    return import_cupy().empty(n, dtype)
+    """Every device array of this package comes from here, so that a test can let any one of them fail.
+
+    Raises:
+        MemoryError: there is not enough (CuPy's ``OutOfMemoryError`` is one).
+    """
+    cupy = import_cupy()
+    try:
+        return cupy.empty(n, dtype)
+    except MemoryError:
+        if cupy.get_default_memory_pool().free_bytes() == 0:
+            raise
+        release_blocks()  # those of other sizes count against a limit, too
+        return cupy.empty(n, dtype)
+
+
+def release_blocks() -> None:
+    """Give memory of the device back that no array has any more.
+
+    Raises:
+        RuntimeError: the device failed (as CuPy says it).
+    """
+    import_cupy().get_default_memory_pool().free_all_blocks()
 
 
 def zeros(n: int, dtype: npt.DTypeLike) -> DeviceArray:

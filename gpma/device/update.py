@@ -157,7 +157,11 @@ class UpdateKernels:
     def end(self) -> None:
         """Give large work arrays back."""
         if self._room > ROOM_MAX:
-            self._work, self._room = None, 0
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Have no work arrays until the next batch."""
+        self._work, self._room = None, 0
 
     def begin_small(self) -> None:
         """Begin to apply the batch, of at most SMALL_MAX updates; ``wait`` has the flags.
@@ -239,8 +243,7 @@ class UpdateKernels:
     def _reserve(self, room: int) -> None:
         if room > UPDATES_MAX:
             raise MemoryError(f"a batch has room for {UPDATES_MAX} updates, not {room}")
-        # The old ones go first: they may be what the new ones need. Without them no batch has begun.
-        self._work, self._room = None, 0
+        self.give_back()  # first: the old ones may be what the new ones need, and without them no batch has begun
         with self.stream:  # what is set to zero is so before kernels look
             self._work = new_work(room, SMALL_MAX, weighted=self.weighted)
         self._room = room
