@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -48,9 +48,6 @@ STORAGE = "storage"
 ROOM_TRIES = 3
 """For a program for which the device has no memory, rows leave so often before it goes on at the host."""
 
-EXPECTED_ARCS_MIN = 1 << 16
-"""What a change of so many arcs calls for is shared among threads many times in a row."""
-
 HANDED_OVER_S_MIN = 0.001
 """Refreshes that took less than this together stay on the thread of the longest one: handing them over costs half
 of that in processor time, and does not end sooner."""
@@ -59,7 +56,6 @@ Resolve = Callable[[Sequence[ExternalId]], Vertices]
 """Dense vertices of external ids, ``NO_VERTEX`` where unknown."""
 
 _Group = tuple[Program, ...]
-_NOTHING_EXPECTED = nullcontext()
 
 Place = Callable[[Program, Graph], Program]
 """The twin of a program, which runs on the graph's device; raises ``NoTwin`` for one that stays on the host."""
@@ -254,8 +250,7 @@ class Engine:
         programs = [self._programs[id] for id in chosen]
         for id in chosen:
             self._states[id] = ProgramState("fresh", seconds=self._states[id].seconds)
-        with self._graph.team.expecting(self._threads):
-            done = self._run_all([(program,) for program in programs], self._start, self._threads)
+        done = self._run_all([(program,) for program in programs], self._start, self._threads)
         return [done[id] for id in chosen]
 
     def refresh(self, change: GraphChange) -> list[ProgramRun]:
@@ -271,9 +266,7 @@ class Engine:
         seconds = [self._states[program.id].seconds for program in programs]
         beside = sum(seconds) - max(seconds, default=0.0)
         threads = self._threads if beside >= HANDED_OVER_S_MIN else 1
-        is_large = change.n_arcs >= EXPECTED_ARCS_MIN
-        with self._graph.team.expecting(self._threads) if is_large else _NOTHING_EXPECTED:
-            done = self._run_all(self._joined(programs), lambda group: self._refresh(group, change), threads)
+        done = self._run_all(self._joined(programs), lambda group: self._refresh(group, change), threads)
         runs = [done[program.id] for program in programs]
         if self._graph.device is None or self._graph.owned:  # the home is where the rows are
             return runs

@@ -21,9 +21,8 @@ the last helper has left. The caller wakes two helpers and begins; each that ent
 is no burden to anybody, and stops as soon as nothing is left to do. A kernel shares work several times in a row,
 and to wake a thread takes as long as some of it: so who has just done something *looks* for a moment whether more
 has begun before it waits, and fewer are woken then. That moment is about what a wake costs, and only work that
-was done begins another; but while a caller says that it will share more and more (``Team.expecting``: a batch is
-being applied), they look for as long as that lasts, up to a millisecond at a time. Work within shared work is
-shared in the same way. All of it is compiled code that holds no interpreter lock.
+was done begins another. Work within shared work is shared in the same way. All of it is compiled code that holds
+no interpreter lock.
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ import ctypes
 import platform
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -54,9 +51,9 @@ Words = npt.NDArray[np.int64]
 
 THREADS_MAX = 4096
 
-# Places in the words: the order to stop, the semaphore of those who are free, how many jobs there were and beside
-# it how many threads are to look for more until further notice, how many look, and jobs, each in lines of its own.
-_STOP, _FREE, _CALLED, _EXPECTED, _LOOKING, _JOBS = 0, 8, 16, 17, 24, 32
+# Places in the words: the order to stop, the semaphore of those who are free, how many jobs there were, how many
+# threads look for one, and jobs, each in lines of its own.
+_STOP, _FREE, _CALLED, _LOOKING, _JOBS = 0, 8, 16, 24, 32
 _N_JOBS = 16
 # Of a job: whether it is taken, its gate, the addresses of its work and of what that works on, how many helpers it
 # asked for, and the semaphore of the caller.
@@ -68,9 +65,6 @@ _INSIDE, _TICKET, _CLOSED = 0xFFFF, 1 << 16, 1 << 32
 _WAKE = 2
 # Who has done something looks so often for more before it waits, which takes 10 to 25 us; and so many do at most.
 _LOOKS, _LOOKING_MAX = 500, 15
-# While more is expected, so often again: up to a millisecond, in which whoever else wants the core has it. Smaller
-# teams have nobody to spare for that.
-_LOOKS_LONG, EXPECTING_MIN = 3000, 4
 _LINE_BYTES = 64
 # Whether the processor has an instruction for waiting between two looks.
 _PAUSES = platform.machine() in ("x86_64", "AMD64")
@@ -106,7 +100,6 @@ class Team:
         self._helpers: list[threading.Thread] = []
         serve.compile(_SERVE)
         _stop.compile(_SERVE[:1])
-        _expect.compile(_SERVE)
         for number in range(threads - 1):
             helper = threading.Thread(
                 target=serve, args=(self._words, number), name=f"team-{number + 1}", daemon=True
@@ -121,20 +114,6 @@ class Team:
     def crew(self, threads: int | None = None) -> Crew:
         """For a kernel that may use so many of the threads; None: all."""
         return self._all if threads is None else Crew(max(1, min(threads, self.threads)), self._words)
-
-    @contextmanager
-    def expecting(self, threads: int) -> Iterator[None]:
-        """Meanwhile the caller shares work again and again: so many threads, the caller's included, are woken and
-        stay awake, where the team is large enough for that. It costs them what they do not help with."""
-        threads = min(threads, self.threads, _LOOKING_MAX + 1)
-        if threads < EXPECTING_MIN:
-            yield
-            return
-        _expect(self._words, threads - 1)
-        try:
-            yield
-        finally:
-            _expect(self._words, 1 - threads)
 
     def close(self) -> None:
         """End the threads; later work is done by the caller's alone."""
@@ -201,19 +180,7 @@ def _pause(typing_context: Any) -> Any:
     return types.void(), generate
 
 
-def _yield(typing_context: Any) -> Any:
-    """yield(): let other threads have the core, if any wait for it."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(ir.IntType(32), [])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])  # type: ignore[no-untyped-call]
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
 _pause_a_moment: Any = intrinsic(_pause)
-_sched_yield: Any = intrinsic(_yield)
 _sem_post: Any = _calling("sem_post")
 _sem_wait: Any = _calling("sem_wait")
 _call_work: Any = intrinsic(_call)
@@ -234,24 +201,13 @@ def _wake(words, wanted):  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _how_often(words):  # type: ignore[no-untyped-def]
-    """How often to look for what comes next."""
-    return np.int64(_LOOKS_LONG if load(words, _EXPECTED) > 0 else _LOOKS)
-
-
-@_inner
 def _look(words, called, looks):  # type: ignore[no-untyped-def]
     """Look whether more jobs were begun than so many, so often at most; how often it may look after that, 0: it is
     time to wait."""
     if ordered_add(words, _LOOKING, np.int64(1)) >= _LOOKING_MAX:
         looks = np.int64(0)
     while looks > 0 and load(words, _CALLED) == called:
-        if looks <= _LOOKS:
-            _pause_a_moment()
-        elif load(words, _EXPECTED) > 0:
-            _sched_yield()
-        else:
-            looks = np.int64(_LOOKS)
+        _pause_a_moment()
         looks -= 1
     ordered_add(words, _LOOKING, np.int64(-1))
     # Whoever begins one tells first, and then sees who looks: it counts on those.
@@ -287,14 +243,10 @@ def serve(words, first):  # type: ignore[no-untyped-def]
             _sem_post(words, _FREE)
             return
         looks = np.int64(0)  # one is often woken for what others have done by then: that is no reason to look
-        expected = load(words, _EXPECTED)
-        if expected > 0:
-            _wake(words, expected - 1)
-            looks = np.int64(_LOOKS_LONG)
         while True:
             called = load(words, _CALLED)
             if _help(words, first):
-                looks = _how_often(words)
+                looks = np.int64(_LOOKS)
             elif looks > 0:
                 looks = _look(words, called, looks)
             if looks == 0:
@@ -302,14 +254,6 @@ def serve(words, first):  # type: ignore[no-untyped-def]
 
 
 _SERVE = (nb.types.Array(nb.types.int64, 1, "C"), nb.types.int64)
-
-
-@_jit
-def _expect(words, threads):  # type: ignore[no-untyped-def]
-    """So many more (or fewer) are to look for work until further notice."""
-    expected = ordered_add(words, _EXPECTED, np.int64(threads)) + threads
-    if threads > 0:
-        _wake(words, expected)
 
 
 @_jit
@@ -345,12 +289,9 @@ def _run(threads, words, work, data):  # type: ignore[no-untyped-def]
         gate = seen
         seen = ordered_swap(words, job + _GATE, gate, gate & _INSIDE | _CLOSED)
     if gate & _INSIDE:
-        looks = _how_often(words)
+        looks = np.int64(_LOOKS)
         while looks > 0 and load(words, job + _GATE) & _INSIDE:
-            if looks <= _LOOKS:
-                _pause_a_moment()
-            else:
-                _sched_yield()
+            _pause_a_moment()
             looks -= 1
         _wait(words, job + _DONE)
     ordered_swap(words, job + _GATE, np.int64(_CLOSED), np.int64(0))

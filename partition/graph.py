@@ -422,7 +422,7 @@ class Graph:
             change = self._apply_small(batch, n_updates, n_vertices)
             if change is not None:
                 return change
-        with self._room_for(n_vertices), self.team.expecting(self._rows.crew.threads):
+        with self._room_for(n_vertices):
             batch = replace(batch, weights=self._kept_weights(batch.weights))
             if not self._keeps_mirror:
                 require_heads(batch.keys, n_vertices, self._rows.crew)

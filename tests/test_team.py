@@ -16,7 +16,7 @@ from waiting import until
 
 from graphtide.gpma.atomics import exchange, fetch_add, load
 from graphtide.gpma.cores import usable_cores
-from graphtide.gpma.team import _EXPECTED, _LOOKING, THREADS_MAX, Crew, Team, share
+from graphtide.gpma.team import _LOOKING, THREADS_MAX, Crew, Team, share
 
 _jit = nb.njit(nogil=True, error_model="numpy")
 
@@ -136,32 +136,6 @@ def test_who_has_helped_soon_waits_without_looking() -> None:
         assert (done == 2010).all()
     finally:
         team.close()
-
-
-def test_who_is_expected_to_help_stays_awake_until_that_is_over() -> None:
-    """Woken before there is anything to do; small teams, which have nobody to spare, are not."""
-    team, small = Team(6), Team(3)
-    done, by = np.zeros(64, np.int64), np.full(64, -1)
-    try:
-        with small.expecting(3):
-            assert small._words[_EXPECTED] == 0
-        with team.expecting(5), team.expecting(2):  # who asks for two asks for none
-            assert team._words[_EXPECTED] == 4
-            until(lambda: team._words[_LOOKING] > 0)
-            _rounds(team.crew(), 100, done, by)
-        assert team._words[_EXPECTED] == 0
-        until(lambda: team._words[_LOOKING] == 0)
-        before = time.process_time()
-        time.sleep(0.3)
-        assert time.process_time() - before < 0.15
-        with pytest.raises(ValueError, match="it failed"), team.expecting(6):
-            raise ValueError("it failed")
-        assert team._words[_EXPECTED] == 0
-        _rounds(team.crew(), 10, done, by)
-        assert (done == 110).all()
-    finally:
-        team.close()
-        small.close()
 
 
 def test_helpers_help() -> None:
