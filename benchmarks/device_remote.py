@@ -38,7 +38,7 @@ from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.program import Program, Published, Refresh
 from graphtide.compute.walks.pagerank import PageRank
-from graphtide.gpma.device.registered import PIECE_BYTES
+from graphtide.gpma.device.registered import PART_BYTES
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Vertices
 from graphtide.gpma.index.id_order import IdOrder, order_of
 from graphtide.partition.graph import Graph
@@ -202,11 +202,11 @@ class Measured:
 def streamed(graph: Graph) -> float:
     """Seconds to bring the keys of all out-rows of the host to the device once, in pieces, by two streams."""
     keys = graph.host.out.view().keys
-    n_piece = PIECE_BYTES // keys.itemsize
+    n_piece = PART_BYTES // keys.itemsize
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
     buffers = [cupy.empty(n_piece, keys.dtype) for _ in streams]
-    # The driver copies from one registered piece at a time, and these end at multiples of PIECE_BYTES.
-    first = -keys.ctypes.data % PIECE_BYTES // keys.itemsize or n_piece
+    # The driver copies from one registered piece at a time, or from none: these end at multiples of PART_BYTES.
+    first = -keys.ctypes.data % PART_BYTES // keys.itemsize or n_piece
     pieces = [keys[:first], *(keys[begin : begin + n_piece] for begin in range(first, keys.size, n_piece))]
 
     def bring() -> None:
