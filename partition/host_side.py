@@ -17,7 +17,7 @@ from ..gpma.host.snapshot import Turnstile, export_from
 from ..gpma.host.work import Plan, arrivals_of
 from ..gpma.memory import Memory
 from ..gpma.team import ALONE, Crew
-from ..gpma.threads import Pair
+from ..gpma.threads import Pair, in_turn
 from .changes import Report, no_change, no_edges
 from .side import Direction, Side
 
@@ -45,9 +45,9 @@ class HostSide(Side[PackedMemoryArray]):
         self._pair = Pair(min(2 if in_edges else 1, crew.threads), "in-rows")
         self._crew = crew
         self._crew_each = Crew(max(1, crew.threads // 2), crew.words) if in_edges else crew
-        crews = {"crew": self._crew_each, "movers": self._crew}  # the arrays move edges one after the other
-        self.out = PackedMemoryArray(weighted=weighted, **crews)
-        self.in_ = PackedMemoryArray(weighted=weighted and in_weights, **crews) if in_edges else None
+        crew = self._crew_each
+        self.out = PackedMemoryArray(weighted=weighted, crew=crew)
+        self.in_ = PackedMemoryArray(weighted=weighted and in_weights, crew=crew) if in_edges else None
         self.memory = Memory()
         self._turnstile = Turnstile()
         self._change = no_change(weighted)
@@ -92,8 +92,12 @@ class HostSide(Side[PackedMemoryArray]):
                 in_rows.commit(in_plan)
                 return self.out.commit(plan.out)
             out_written, in_written = commit_both(out_task, in_task, self._crew, self._crew_each)
-            in_rows.committed(in_plan, in_written)
-            return self.out.committed(plan.out, out_written)
+            # What migrates waits for memory, with many threads as with one: side by side that is waited for once.
+            run = self._pair.run if self.out.migrating or in_rows.migrating else in_turn
+            report, _ = run(
+                lambda: self.out.committed(plan.out, out_written), lambda: in_rows.committed(in_plan, in_written)
+            )
+            return report
 
     def apply_small(
         self, batch: EdgeBatch, n_updates: int, n_vertices: int, mirrored: bool, negative: bool

@@ -62,9 +62,8 @@ MANY_THREADS, SHORT_PIECE_UPDATES = 8, 1024
 class PackedMemoryArray:
     """Edges sorted by (src, dst), one weight each where ``weighted``. One writer; no reader while it writes."""
 
-    def __init__(self, *, weighted: bool, crew: Crew = ALONE, movers: Crew | None = None) -> None:
-        """``crew``: the threads that share large work; ``movers``: those that share large migrations (None: the
-        same)."""
+    def __init__(self, *, weighted: bool, crew: Crew = ALONE) -> None:
+        """``crew``: the threads that share large work."""
         self.weighted = weighted
         self._crew = crew
         layout = Layout.holding(0)
@@ -73,7 +72,7 @@ class PackedMemoryArray:
         slots.heads[0] = slots.tops[0] = 0
         rows = RowIndex(np.zeros(0, np.uint32), np.zeros(0, np.uint32))
         self._contents = Contents(layout, memory, slots, rows)
-        self._migration = Migration(self._contents, crew if movers is None else movers)
+        self._migration = Migration(self._contents, crew)
         # How many windows the last batch redistributed, and no migration has touched since: for ``check``.
         self._n_windows = 0
         self._no_work = self._work = new_work(0, weighted=weighted)

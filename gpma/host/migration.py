@@ -43,7 +43,7 @@ UPDATES_AT_ONCE, UPDATES_SHARE = 256, 1 << 12
 # A migration waits for its pages until one edge for so many edges has come; then it goes on without.
 PATIENCE = 80
 # From so many edges that move, several threads are faster than one.
-DIVIDED_MOVES_MIN = 1 << 15
+DIVIDED_MOVES_MIN = 100_000
 
 _NOTHING_PENDING = new_work(0, weighted=False).pending
 
