@@ -290,8 +290,11 @@ def connected(address: str) -> socket.socket:
 # -- the least that an answer can take ------------------------------------------------------------------------
 
 
-def echo(path: str, out: Any) -> None:
-    """A server that answers each request of MessagePack-RPC with nothing, at ``path``, until it is ended."""
+def echo(path: str, out: Any, spin_s: float = 0.0) -> None:
+    """A server that answers each request of MessagePack-RPC with nothing, at ``path``, until it is ended.
+
+    ``spin_s``: so long is it at work for each.
+    """
     import asyncio
 
     import uvloop
@@ -306,6 +309,9 @@ def echo(path: str, out: Any) -> None:
         def data_received(self, data: bytes) -> None:
             self._unpacker.feed(data)
             for _, msgid, *_ in self._unpacker:
+                ends = time.perf_counter() + spin_s
+                while time.perf_counter() < ends:
+                    pass
                 self._transport.write(msgpack.packb([1, msgid, None, {}]))
 
     async def serve() -> None:

@@ -10,7 +10,8 @@ Then, each for so many seconds:
 - 2,000 requests a second (ten values, a page of neighbours, the best ten, statistics) over the socket, and as many
   over HTTP, at rest, at half and at full peak (``asking.py``: open loop, from the moment each was to be sent).
   ``echo``: as many to a server on the daemon's cores that does nothing for them: the least that an answer can take
-  there. With ``--at-once`` those who ask never wait for a core themselves;
+  there; ``spins``: to one that is at work for each of them as long as the query server is. With ``--at-once``
+  those who ask never wait for a core themselves;
 - 1,000 subscribers to a hundred vertices each, at a fixed rate of updates: from the publication of an epoch to
   each who hears of it, and what the daemon spends with and without them;
 - a scrape of the metrics, idle and at full peak;
@@ -59,6 +60,8 @@ ALIKE_EPOCHS = "[epoch]\nupdates_max = 100000\nqueue_updates_max = 400000\n"
 """Where processor times are compared: a larger epoch costs less for each of its updates."""
 LOAD = "a-load"
 PARTS = ("requests", "subscribers", "scrape", "results", "hostile")
+SPIN_S = 0.00018
+"""About what an answer of the query server takes of a processor."""
 SETTLE_S_MAX = 1.0
 """The first epochs after a pause are not what a stream sees."""
 _NOTHING = {"written": {"transactions": 0, "records": 0}, "lag": {"seconds": 0.0}}
@@ -202,11 +205,11 @@ def fed(churn: Churn, records: list[bytes], arguments: argparse.Namespace, more:
 
 
 @contextlib.contextmanager
-def echoing(folder: Path, cores: int) -> Iterator[None]:
-    """A server that does nothing for a request, on the daemon's cores."""
+def echoing(folder: Path, cores: int, name: str = "echo", spin_s: float = 0.0) -> Iterator[None]:
+    """A server that does nothing for a request, or is at work for so long, on the daemon's cores."""
     ready, its = fork.Pipe(duplex=False)
     with on_cores(dealt(cores)[0]):
-        process = fork.Process(target=echo, args=(str(folder / "echo"), its), daemon=True)
+        process = fork.Process(target=echo, args=(str(folder / name), its, spin_s), daemon=True)
         process.start()
     its.close()
     ready.recv()
@@ -226,6 +229,7 @@ def requests(daemon: Fed, peak: float, ids: np.ndarray, arguments: argparse.Name
         "socket": daemon.address,
         "http": f"unix:{daemon.folder}/http",
         "echo": f"unix:{daemon.folder}/echo",
+        "spins": f"unix:{daemon.folder}/spins",
     }
     for share in (0.0, 0.5, 1.0):
         for door in arguments.doors.split(","):
@@ -481,7 +485,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             peaks = [{"when": "before", **fed_without_end()}]
             rows = []
             if "requests" in arguments.only:
-                with echoing(daemon.folder, arguments.cores):
+                spins = echoing(daemon.folder, arguments.cores, "spins", SPIN_S)
+                with echoing(daemon.folder, arguments.cores), spins:
                     rows = requests(daemon, float(peaks[0]["updates/s"]), ids, arguments)
                 peaks.append({"when": "after", **fed_without_end()})
             add("peak", f"{about['vertices']:,} vertices, {about['edges']:,} edges; fed without end", peaks)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -81,11 +84,39 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _interruptible():
+                return super().invoke(ctx)
         except (GraphtideError, OSError, MemoryError, KeyboardInterrupt) as error:
             if ctx.params.get("debug"):
                 raise
             raise typer.Exit(_explain(error)) from None
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """An interrupt raises KeyboardInterrupt, but while a module is imported, where libraries lose it or make other
+    errors of it: there it ends the process, as it did before any command ran."""
+    before = signal.getsignal(signal.SIGINT)
+    ours = before in (signal.SIG_DFL, signal.default_int_handler)
+    if not ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupted)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is _interrupted:
+            signal.signal(signal.SIGINT, before)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    at = frame
+    while at is not None:
+        if at.f_code.co_filename.startswith("<frozen importlib"):
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        at = at.f_back
+    signal.default_int_handler(number, frame)
 
 
 def _explain(error: BaseException) -> int:
@@ -335,7 +366,7 @@ def _schemas_of(url: str, config: Path | None) -> Registry:
         "[cyan]graphtide produce --config graphtide.toml --kafka broker1:9092 --topic edges edges.csv[/cyan]  "
         "check weights and ids as that daemon will, and log in to Kafka as it does",
         "",
-        "[bold]Files[/bold], by name; .gz, .xz and .zst as well",
+        "[bold]Files[/bold], by name; .gz, .xz, .zst and .bz2 as well; - is an edge list on standard input",
         "[cyan].csv[/cyan]  a header line names the columns: src,dst and any of op,weight,ts (milliseconds)",
         "[cyan].json .jsonl .ndjson[/cyan]  JSON lines with the same names as keys",
         "[cyan].tsv[/cyan]  events: op src dst weight ts (seconds), with - for no weight or ts",
@@ -670,7 +701,7 @@ def version(json: JsonFlag = False) -> None:
 
 
 def main() -> None:
-    """The entry point of ``graphtide`` and of ``python -m graphtide``."""
+    """Run the command that the arguments name."""
     app(prog_name="graphtide")
 
 

@@ -27,7 +27,7 @@ from ..compute.program import ExternalId, Program, ProgramError, require_publish
 from ..gpma import runtime
 from ..gpma.device.card import Card
 from ..gpma.edges import EdgeList, Vertices
-from ..gpma.index.ids import IdColumn, StringColumn
+from ..gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn
 from ..gpma.index.vertex_index import VertexIndex
 from ..gpma.memory import Memory
 from ..ops.metrics import Metrics
@@ -1007,8 +1007,17 @@ def milliseconds(seconds: float) -> int:
 
 
 def id_column(ids: Sequence[ExternalId], kind: str) -> IdColumn:
-    """External ids as the column that the vertex index takes."""
-    return StringColumn.of(map(str, ids)) if kind == "string" else np.array(ids, np.int64)
+    """External ids as the column that the vertex index takes.
+
+    Raises:
+        ValueError, OverflowError: one can be no id of this kind.
+    """
+    if kind == "int":
+        return np.array(ids, np.int64)
+    column = StringColumn.of(map(str, ids))
+    if (column.lengths > MAX_STRING_ID_BYTES).any():
+        raise ValueError(f"an id has at most {MAX_STRING_ID_BYTES} bytes")
+    return column
 
 
 def _extent(checkpoint: Checkpoint | None, card: Card, *, arrays: int, weighted: bool) -> Extent:

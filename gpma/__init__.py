@@ -9,9 +9,7 @@ from . import runtime
 
 
 def _share_cache() -> None:
-    from . import kernel_cache
-
-    kernel_cache.install()
+    from . import kernel_cache  # noqa: F401 - which installs itself
 
 
 runtime.configure()

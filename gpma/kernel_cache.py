@@ -283,6 +283,7 @@ def install() -> None:
         dispatchers.enable_caching = _telling_options(dispatchers.enable_caching)
         event.register("numba:compile", _GiveUp())  # type: ignore[no-untyped-call]
         if lacking() is None:
-            from . import lazy_linking
+            from . import lazy_linking  # noqa: F401 - which installs itself
 
-            lazy_linking.install()
+
+install()  # here, not by who imports it: when Numba has it imported, it may be half done itself

@@ -127,3 +127,6 @@ def _of_a_loaded_module(environment: Any) -> Any:
 def install() -> None:
     """Let Numba load what is kept so without its module."""
     JITCPUCodegen._library_class = _Library
+
+
+install()  # as in ``kernel_cache.py``

@@ -42,10 +42,13 @@ Flags = npt.NDArray[np.bool_]
 
 
 def living(dense: Vertices, alive: Flags) -> Vertices:
-    """A copy of these dense ids (or ``NO_VERTEX``), with ``NO_VERTEX`` for those that are not ``alive``."""
+    """A copy of these dense ids, with ``NO_VERTEX`` for those that are not ``alive``.
+
+    All are below ``alive.size``, or ``NO_VERTEX``.
+    """
     known = dense.copy()
-    found = np.flatnonzero(dense != NO_VERTEX)
-    known[found[~alive[dense[found]]]] = NO_VERTEX
+    if alive.size:
+        known[~alive.take(dense, mode="clip")] = NO_VERTEX  # which is itself whatever stands at the end
     return known
 
 

@@ -192,7 +192,7 @@ BAD: list[tuple[Any, bytes, str, str]] = [
     ("string", stream(EDGES), "bad-column", "src is a column of 'int64'; it must be strings"),
     ("int", stream(batch(src=[1.0], dst=[2.0])), "bad-column", "src is a column of 'double'"),
     ("int", stream(batch(src=[1], dst=[2], op=[1])), "bad-column", "op is a column of 'int64'"),
-    ("int", stream(batch(src=[1], dst=[2], weight=[1])), "bad-column", "float32 or float64"),
+    ("int", stream(batch(src=[1], dst=[2], weight=["1"])), "bad-column", "float32 or float64 or integers"),
     ("int", stream(batch(src=[1], dst=[2], ts=["now"])), "bad-column", "ts is a column of 'string'"),
     ("int", stream(batch(src=pa.nulls(3), dst=pa.nulls(3))), "bad-column", "src is a column of 'null'"),
     ("int", stream(batch(src=[[1]], dst=[[2]])), "bad-column", "src is a column of 'list<"),

@@ -37,6 +37,7 @@ from graphtide.daemon.errors import (
 )
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.service import id_column
 from graphtide.daemon.state.kept import KeptPrograms, read_kept
 from graphtide.gpma.edges import Op
 
@@ -607,3 +608,9 @@ def test_what_was_answered_holds_after_a_kill(tmp_path: Path) -> None:
                 client.drop("newest")
         assert daemon.process is not None and daemon.process.wait(60) == -signal.SIGKILL, daemon.log_tail()
     assert list(read_kept(tmp_path / "checkpoints")) == ["stays", "newest"], "it was not answered"
+
+
+def test_no_vertex_of_texts_is_longer_than_an_id() -> None:
+    assert id_column(["é" * 128, 7], "string").to_list() == ["é" * 128, "7"]  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="at most 256 bytes"):
+        id_column(["x", "é" * 129], "string")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from graphtide.compute import registry
 from graphtide.daemon.errors import CheckpointError, NotWritten
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore, require_same
+from graphtide.daemon.tools import checkpoints
 
 
 def snapshot(number: int, incarnation: int = 1) -> Checkpoint:
@@ -178,8 +180,23 @@ def test_a_start_that_cannot_be_counted_names_the_key_and_the_reason(
 def test_incarnations_rise_even_without_a_checkpoint(store: CheckpointStore) -> None:
     assert [store.next_incarnation() for _ in range(3)] == [1, 2, 3]
     store.write(snapshot(1, incarnation=9))
-    (store.path / "incarnation").unlink()
     assert store.next_incarnation() == 10
+
+
+def test_what_goes_on_from_a_copy_names_no_epoch_as_the_original_did(
+    store: CheckpointStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = int(time.time())
+    store.write(snapshot(1, incarnation=store.next_incarnation()))
+    checkpoints.copy(store.path, tmp_path / "copy", None, as_json=False)
+    original = [store.next_incarnation() for _ in range(5)]
+    copied = CheckpointStore(tmp_path / "copy", keep=2)
+    try:
+        first, second = copied.next_incarnation(), copied.next_incarnation()
+    finally:
+        copied.close()
+    assert max(original) < began <= first < second == first + 1
+    assert "epoch 1.1 is in" in capsys.readouterr().out
 
 
 def test_other_settings_are_refused_by_name() -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from typer.testing import CliRunner
 
+from graphtide.compute import registry
 from graphtide.daemon import cli, logs, terminal
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
 from graphtide.daemon.config.load import from_tables
@@ -354,6 +356,39 @@ def test_the_doctor_fails_with_a_hint_where_the_daemon_could_not_run(tmp_path: P
     assert "metrics.listen" not in found
 
 
+OWN_PROGRAM = """
+import numpy as np
+from graphtide.compute.paths import SOURCE, Functors, PathProgram
+from graphtide.compute.registry import register
+
+@register
+class Own(PathProgram):
+    kind = "{kind}"
+    summary = "hops"
+    value = np.uint32
+    at_source = 0
+    parameters = (SOURCE,)
+
+    @classmethod
+    def functors(cls):
+        return Functors(lambda value, weight: value + {step}, lambda new, old: new < old)
+"""
+
+
+def test_the_doctor_makes_programs_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry, "KINDS", dict(registry.KINDS))
+    for kind, step in (("own_good", "1"), ("own_bad", "step")):
+        (tmp_path / f"{kind}.py").write_text(OWN_PROGRAM.format(kind=kind, step=step))
+    programs = [{"name": name, "source": 1} for name in ("own_good", "own_bad", "bfs")]
+    config = from_tables({"compute": {"python_modules": ["own_good", "own_bad"]}, "program": programs})
+    found = {finding.check: finding for finding in doctor._programs(config)}
+    assert found.keys() == {"program own_good", "program own_bad"}
+    assert found["program own_good"].status == "ok"
+    bad = found["program own_bad"]
+    assert bad.status == "fail" and "name 'step' is not defined" in bad.found and "own_bad" in bad.hint
+
+
 def test_the_doctor_says_when_secrets_can_be_read_by_others_and_ports_are_taken(tmp_path: Path) -> None:
     import socket
 
@@ -527,11 +562,17 @@ def test_a_stray_argument_of_a_query_is_refused() -> None:
             query.parse_parameters(bare)
 
 
+def test_a_subscription_that_would_end_at_once_is_refused() -> None:
+    with pytest.raises(ValueError, match="graphtide watch"):
+        query.parse_parameters(["--program", "hops"], "subscribe")
+
+
 @pytest.mark.parametrize(
     ("text", "programs"),
     [
         ("hops", "hops"),
         ("a,b", ["a", "b"]),
+        ('["a","b"]', ["a", "b"]),
         ("bfs(1,2)", "bfs(1,2)"),
         ("bfs(1,2),c,ppr(1+2,0.5)", ["bfs(1,2)", "c", "ppr(1+2,0.5)"]),
     ],
@@ -541,7 +582,8 @@ def test_commas_list_programs_where_get_takes_several(text: str, programs: str |
     assert query.parse_parameters(["--program", "x", "--program", text], "get")["program"][1:] == (
         [programs] if isinstance(programs, str) else programs
     )
-    assert query.parse_parameters(["--program", text], "top") == {"program": text}
+    expected = programs if text.startswith("[") else text
+    assert query.parse_parameters(["--program", text], "top") == {"program": expected}
 
 
 @pytest.mark.parametrize(
@@ -561,6 +603,10 @@ def test_commas_list_programs_where_get_takes_several(text: str, programs: str |
             "--program: there is no program 'x'",
         ),
         (RequestError("something else"), "something else"),
+        (
+            RequestError("min_offsets names what is not read: x", {"unknown": ["x"]}),
+            "min_offsets names what is not read: x",
+        ),
     ],
 )
 def test_errors_name_flags(
@@ -839,3 +885,70 @@ def test_a_daemon_that_is_not_there_is_one_line_and_worth_trying_again(runner: C
 def test_wrong_usage_of_a_query_exits_with_2(runner: CliRunner) -> None:
     for arguments in (["http://x", "get"], ["unix:/x", "get", "--program", "a", "stray"]):
         assert runner.invoke(cli.app, ["query", *arguments]).exit_code == 2
+
+
+@pytest.mark.parametrize(("kind", "sent"), [("string", ["7", "b", "-1"]), ("int", None)])
+def test_numbers_are_texts_where_ids_are(
+    kind: str, sent: list[str] | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Asked so only once it was refused."""
+    asked: list[Any] = []
+    _, answer, _ = ANSWERS["degree"]
+    refused = RequestError("vertices has 7: the ids of this graph are ...", {"parameter": "vertices"})
+
+    def call(_: Any, method: str, params: Any, **__: Any) -> dict[str, Any]:
+        asked.append(params.get("vertices", method))
+        if method == "hello":
+            return {**STAMP, "graph": {"vertex_ids": kind}}
+        if len(asked) == 1:
+            raise refused
+        return {**STAMP, **answer, "unknown": ["b"]}
+
+    monkeypatch.setattr(query.Client, "call", call)
+    monkeypatch.setattr(query.Client, "__enter__", lambda client: client)
+    vertices = [7, "b", -1]
+    if sent is None:
+        with pytest.raises(RequestError, match="--vertices has 7"):
+            query.run_query("unix:/x", "degree", {"vertices": vertices})
+        assert asked == [vertices, "hello"]
+        return
+    query.run_query("unix:/x", "degree", {"vertices": vertices}, as_json=True)
+    assert asked == [vertices, "hello", sent]
+    assert json.loads(capsys.readouterr().out)["unknown"] == ["b"]
+
+
+INTERRUPTED_WHILE_IT_LOADS = """
+import os, signal, sys
+from graphtide.__main__ import main
+
+class Interrupting:
+    module = sys.argv.pop(1)
+
+    def find_spec(self, name, *_):
+        if name == self.module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "pydantic", "graphtide.daemon.config.settings"])
+def test_an_interrupt_while_it_loads_leaves_no_traceback(module: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_WHILE_IT_LOADS, module, "config"]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_of_very_many_files_a_table_shows_the_foremost(capsys: pytest.CaptureFixture[str]) -> None:
+    files = {f"{number:04}.json": number for number in range(4000)}
+    few = {"b.json": 3, "a.json": 0}
+    result = {"epoch": [1, 2], "offsets": files, "lag": {"amount": {**files, "0007.json": 9999}, "unit": "bytes"}}
+    query.show("stats", {}, result, query.output())
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) < 20
+    assert shown.split()[:2] == ["lag.amount.0007.json", "9999"]
+    assert "3990, none of them larger" in shown
+    assert '"3999.json": 3999} and of 3990 more' in " ".join(shown.split())
+    query.show("stats", {}, {**result, "offsets": few, "lag": {"amount": few}}, query.output())
+    assert capsys.readouterr().out.split()[:4] == ["lag.amount.b.json", "3", "lag.amount.a.json", "0"]

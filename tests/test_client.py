@@ -21,7 +21,7 @@ from sampling import examples
 from waiting import until
 
 from graphtide.daemon import errors
-from graphtide.daemon.client import AsyncClient, Client, addresses, wire
+from graphtide.daemon.client import AsyncClient, Client, addresses, requests, wire
 from graphtide.daemon.client.calls import ClientMethod, ClientMethodOfTwoForms
 from graphtide.daemon.client.requests import Requests
 
@@ -467,3 +467,12 @@ def test_a_result_begins_with_its_stamp():
     stamp = wire.encode_stamp((1, 2), {"t": {0: 5}})
     message = msgpack.unpackb(wire.encode_result(9, stamp, {"value": np.float64(0.5)}), strict_map_key=False)
     assert message == [1, 9, None, {"epoch": [1, 2], "offsets": {"t": {0: 5}}, "value": 0.5}]
+
+
+def test_ids_that_would_silently_be_others_are_refused() -> None:
+    """Letters of a text, and what is beyond 64 bits with a sign."""
+    with pytest.raises(TypeError, match="not the text 'alice'"):
+        requests._wire_vertices("alice")  # type: ignore[arg-type]
+    with pytest.raises(errors.RequestError, match="64-bit signed"):
+        requests._wire_vertices(np.array([2**63], np.uint64))
+    assert requests._wire_vertices(np.array([2**63 - 1], np.uint64)) == (2**63 - 1).to_bytes(8, "little")

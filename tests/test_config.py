@@ -197,7 +197,20 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"server": {"socket_group": ""}}, "server.socket_group", "at least 1"),
         ({"dead_letters": {"topic": "bad"}}, "dead_letters.topic", "source.kind"),
         ({"graph": "directed"}, "graph", "must be a table"),
-        ({"program": {"name": "bfs"}}, "program", "must be a list"),
+        ({"program": {"name": "bfs"}}, "program", "must be a list of tables: [[program]]"),
+        ({"storage": {"threads": 0}}, "storage.threads", "must be 'auto' or greater than or equal to 1"),
+        ({"compute": {"threads": "many"}}, "compute.threads", "must be 'auto' or a whole number"),
+        ({"epoch": {"updates_max": 1e30}}, "epoch.updates_max", "must be a whole number"),
+        ({"epoch": {"linger_ms": "long"}}, "epoch.linger_ms", "must be a number"),
+        ({"graph": {"directed": "maybe"}}, "graph.directed", "must be true or false"),
+        ({"checkpoint": {"path": ""}}, "checkpoint.path", "must name a folder"),
+        ({"program": [{"name": "bfs", "source": "x"}]}, "program[0]", "expected 64-bit integers"),
+        ({"program": [{"name": "ppr", "sources": ["1", "9" * 20]}]}, "program[0]", "expected 64-bit integers"),
+        (
+            {"graph": {"vertex_ids": "string"}, "program": [{"name": "bfs", "source": "x" * 257}]},
+            "program[0]",
+            "expected texts of at most 256 bytes",
+        ),
         ({"checkpoint": {"interval": float("nan")}}, "checkpoint.interval", "finite"),
         ({"program": [{"name": "bfs", "id": "x"}, {"name": "pagerank", "id": "x"}]}, "program[1].id", "differ"),
         ({"program": [{"name": "pagerank"}, {"name": "pagerank"}]}, "program[1].id", "differ"),
@@ -430,6 +443,7 @@ def test_the_printed_settings_load_again_to_the_same_configuration(tmp_path: Pat
             "client": {"security_protocol": "SSL", "ssl_check_hostname": False},
             "columns": {"src": "row.a", "op": "kind", "op_values": {"insert": ["c", "u"], "delete": ["d"]}},
         },
+        "graph": {"vertex_ids": "string"},
         "program": [
             {"name": "bfs", "source": [1, 2]},
             {"name": "bfs", "source": "a\tb", "id": "x", "place": "device"},
@@ -488,3 +502,18 @@ def test_a_place_of_its_own_goes_before_that_of_all_programs() -> None:
     assert not from_tables(only_host).uses_device
     assert from_tables({**only_host, "device": {"enabled": "on"}}).uses_device
     assert set(refused({"program": [{"name": "pagerank", "place": "card"}]})) == {"program[0].place"}
+
+
+def test_a_file_as_editors_of_windows_write_it(tmp_path: Path) -> None:
+    file = tmp_path / "graphtide.toml"
+    file.write_bytes(b"\xef\xbb\xbf[graph]\r\ndirected = false\r\n")
+    assert not load(file, environ={}).config.graph.directed
+    file.write_bytes(b"[log]\n# caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"is not UTF-8 \(at line 2\)"):
+        load(file, environ={})
+
+
+def test_what_is_wrong_in_several_ways_at_once_is_one_problem() -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_tables({"storage": {"threads": 0}})
+    assert len(caught.value.detail["problems"]) == 1

@@ -29,6 +29,7 @@ from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.encodings import BARRIER, CONTENT_TYPES, ENCODINGS, HEADER_LINE, encoding_of
 from graphtide.daemon.records.stream import Decoded, Partition, RawRecord, UpdateBlock
 from graphtide.gpma.index.ids import IdColumn, StringColumn
+from graphtide.partition.weights import WeightDomain
 
 TOPIC = Partition("edges", 3)
 FILE = Partition("edges.csv")
@@ -1046,3 +1047,43 @@ def test_encodings_by_content_type() -> None:
 def test_refuses_settings_that_mean_nothing(settings_: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"encoding|src and dst|delimiter"):
         Decoder(**settings_)
+
+
+# What an operation without a weight has as its weight
+
+
+@pytest.mark.parametrize("domain", ["unweighted", "non-negative", "any"])
+@pytest.mark.parametrize(("op", "code"), [("delete", 0), ("insert_vertex", 2), ("delete_vertex", 3)])
+def test_only_insertions_have_weights(op: str, code: int, domain: WeightDomain) -> None:
+    decoder, dst = Decoder(weights=domain), 2 if op == "delete" else 0
+    head, after = ("2", 2) if op == "delete" else ("", 0)
+    insert = "insert,3,4,1.0"
+    texts = ["nan", "-1", "0.5", "-0.0", "1e99", "x"]
+    lines = "".join(f"{op},1,{head},{text}\n" for text in texts)
+    found = good(decoder.decode(raw(f"op,src,dst,weight\n{lines}{insert}\n".encode(), "csv")))
+    assert [(row.op, row.src, row.dst) for row in found] == [(code, 1, after)] * len(texts) + [(1, 3, 4)]
+    for weight in (b"null", b'"x"', b"-1", b"1e39", b"0"):
+        value = b'{"op":"%b","src":1,"dst":%d,"weight":%b}' % (op.encode(), dst, weight)
+        (row,) = good(decoder.decode(raw(value, "json")))
+        assert (row.op, row.src) == (code, 1)
+    value = encode_msgpack([1, 3], [dst, 4], [code, 1], [np.nan, 1.0])
+    assert [(row.op, row.weight) for row in good(decoder.decode(raw(value, "msgpack")))] == [(code, 1), (1, 1)]
+    bad = decoder.decode(raw(encode_msgpack([1, 3], [dst, 4], [code, 1], [np.nan, np.inf]), "msgpack"))
+    assert [row.op for row in updates(bad.block)] == [code] and reasons(bad) == ["bad-weight"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("json", b'{"src":1,"dst":2}\r\n{"src":3,"dst":4}\r\n'),
+        ("el", b"1 2\r\n3 4\r\n"),
+        ("el", b"# c\r\n1 2\r\n3 4\r\n"),
+        ("csv", b"src,dst\r\n1,2\r\n3,4\r\n"),
+    ],
+)
+def test_a_file_may_begin_with_a_byte_order_mark(encoding: str, text: bytes) -> None:
+    mark = b"\xef\xbb\xbf"
+    found = good(Decoder().decode(raw(mark + text, encoding, FILE, 0)))
+    assert [(row.src, row.dst) for row in found] == [(1, 2), (3, 4)]
+    if encoding != "csv":
+        assert Decoder().decode(raw(mark + text, encoding, FILE, 100)).bad, "only a beginning may"

@@ -305,6 +305,7 @@ def test_a_copy_goes_into_no_folder_that_is_in_use_and_one_that_was_cut_short_is
 
 def test_what_is_asked_wrongly_is_said_before_anything_is_done(tmp_path: Path) -> None:
     assert "must end in one of" in refused(1, "export", "g.gml", "--checkpoint", tmp_path)
+    assert "there is no folder 'nowhere'" in refused(1, "export", "nowhere/g.npz", "--checkpoint", tmp_path)
     assert "either --address" in refused(2, "export", "g.npz")
     same = ("--vertices", tmp_path / "g.npz")
     assert "a file of its own" in refused(2, "export", tmp_path / "g.npz", *same, "--checkpoint", tmp_path)

@@ -486,6 +486,41 @@ def test_kernels_share_their_cache_whenever_numba_is_loaded(before: str) -> None
     assert done.stdout.startswith("SharedCache ") and "_AfterNumba" not in done.stdout
 
 
+WITH_NUMBA = [
+    f"graphtide.gpma.{name}"
+    for name in ("kernel_cache", "lazy_linking", "made_of", "relied_on", "runtime", "shipped")
+]
+"""Modules that are loaded when Numba is, whoever imports it first: one of them, say."""
+
+
+def modules() -> list[str]:
+    """All of the package that need nothing but what it requires."""
+    files = [file for room in ("compute", "daemon", "gpma", "partition") for file in (ROOT / room).rglob("*.py")]
+    names = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in sorted(files)]
+    return [f"graphtide.{name}".removesuffix(".__init__") for name in names]
+
+
+@pytest.mark.parametrize("module", WITH_NUMBA)
+def test_whatever_is_imported_first_kernels_share_their_cache(module: str) -> None:
+    script = f"import {module}; from graphtide.daemon.records import placement; "
+    script += "from numba.core.codegen import JITCPUCodegen as code; "
+    script += "print(type(placement._place_integers._cache).__name__, code._library_class.__module__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "SharedCache graphtide.gpma.lazy_linking\n", done.stderr
+
+
+def test_any_module_can_be_the_first_that_is_imported(seed: int, run_long: bool) -> None:
+    """A sample, each in an interpreter of its own."""
+    names = modules()
+    assert len(names) > 300
+    rng = np.random.default_rng(seed)
+    for name in names if run_long else rng.choice(names, 5, replace=False):
+        done = subprocess.run(
+            [sys.executable, "-c", f"import {name}"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"import {name}: {done.stderr}"
+
+
 # -- kernels that only kernels call ------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import json
@@ -169,11 +170,17 @@ def test_windows_refuse_what_has_no_time(tmp_path: Path) -> None:
 # -- files --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compression", ["", ".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("compression", ["", ".gz", ".xz", ".zst", ".bz2"])
 def test_events_of_a_stream(tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BLOCK_BYTES", 20)
     text = b"I\t1\t2\t-\t5\nI\t-7\t9223372036854775807\t2.5\t6\nD\t1\t2\t-\t7\nI\t3\t4\t-\t8"
-    compress = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}
+    compress = {
+        "": bytes,
+        ".bz2": bz2.compress,
+        ".gz": gzip.compress,
+        ".xz": lzma.compress,
+        ".zst": zstandard.ZstdCompressor().compress,
+    }
     path = tmp_path / f"a.events.tsv{compression}"
     path.write_bytes(compress[compression](text))
     found = file_rows(path)
@@ -496,3 +503,31 @@ def test_a_login_that_is_refused_is_a_wrong_setting(
     login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "graphtide"}
     with pytest.raises(ConfigError, match="Sasl"):  # this listener asks nobody to log in
         KafkaDestination(kafka.bootstrap, topic, client={**login, "sasl_plain_password": kafka.password})
+
+
+@pytest.mark.parametrize("content", [bz2.compress(b"1 2\n")[:-3], b"garbage", b"BZh9" + bytes(40)])
+def test_bzip2_that_is_damaged_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.el.bz2").write_bytes(content)
+    with pytest.raises(BadInput, match="cannot be decompressed"):
+        file_rows(tmp_path / "a.el.bz2")
+
+
+def test_parquet_of_a_database(tmp_path: Path) -> None:
+    """Weights are often counts; and columns of other names are named."""
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    path = tmp_path / "a.parquet"
+    write_table(pa.table({"src": [1, 2], "dst": [2, 3], "weight": pa.array([3, None], pa.int32())}), path)
+    assert [row[1:4] for row in file_rows(path)] == [(1, 2, 3.0), (2, 3, 1.0)]
+    write_table(pa.table({"Source": [1], "Target": [2]}), path)
+    with pytest.raises(BadInput, match=r"the columns must be src and dst.* they are \['Source', 'Target'\]"):
+        file_rows(path)
+
+
+@pytest.mark.parametrize("named", ["-", "/dev/stdin"])
+def test_edges_from_a_pipe(tmp_path: Path, named: str) -> None:
+    command = [sys.executable, "-m", "graphtide", "produce", "--spool", str(tmp_path), "--json", named]
+    done = subprocess.run(command, input=b"# c\n1 2\n3 4 0.5\n", capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["updates"] == 2

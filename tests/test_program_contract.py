@@ -476,6 +476,14 @@ def test_readers_need_the_published_columns_and_nothing_else(kind: str, directed
     assert answer.values.dtype == whole.values.dtype and answer.vertex_valued == whole.vertex_valued
     assert answer.null.tolist() == whole.null[asked].tolist()
     assert answer.values[~answer.null].tolist() == whole.values[asked][~answer.null].tolist()
+    for part in (slice(0, n), slice(n // 3, n // 2), slice(0, 0)):
+        of_run, of_each = (
+            type(run.program).read_run(published, part),
+            type(run.program).read(published, np.arange(part.start, part.stop, dtype=np.uint32)),
+        )
+        assert of_run.values.dtype == of_each.values.dtype and of_run.null.tolist() == of_each.null.tolist()
+        assert of_run.values.tobytes() == of_each.values.tobytes()
+        assert not any(np.shares_memory(of_run.values, column) for column in columns.values())
     if not run.program.has_parents:
         with pytest.raises(LookupError):
             type(run.program).parents(published, asked)

@@ -415,6 +415,12 @@ def test_a_sum_needs_weights_that_are_never_negative() -> None:
         check(functors, np.float32(0), weighted=True, negative=True)
 
 
+def test_no_value_is_better_than_itself() -> None:
+    functors = Functors(lambda value, weight: value + 1, lambda new, old: new <= old)
+    with pytest.raises(ProgramError, match="0 is better than 0, which is the same"):
+        check(functors, np.uint32(0), weighted=False, negative=False)
+
+
 def test_no_offer_is_the_worst_there_is() -> None:
     def hops(functors: Functors) -> None:
         check(functors, np.uint32(0), weighted=False, negative=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import socket
 import subprocess
@@ -14,10 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import examples
 
+from graphtide.compute.program import Answer
 from graphtide.daemon.errors import Unavailable
 from graphtide.daemon.serve import results, shared_memory
-from graphtide.daemon.serve.results import ProgramPublication, Publication, ResultsReader, ResultsWriter
+from graphtide.daemon.serve.results import (
+    ProgramPublication,
+    Publication,
+    ResultsReader,
+    ResultsWriter,
+    at_once,
+)
 from graphtide.daemon.serve.shared_memory import SharedArray
+from graphtide.daemon.serve.values import PIECE_VERTICES, best_of, top_k
 from graphtide.gpma.edges import NO_VERTEX
 
 
@@ -398,3 +408,101 @@ def test_a_writer_thread_does_not_tear_epochs_either():
     finally:
         stop.set()
         thread.join()
+
+
+# -- reading in pieces --------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(
+    st.integers(0, 3 * PIECE_VERTICES // 2),
+    st.sampled_from([1, 2, 10, 100, 5000]),
+    st.booleans(),
+    st.sampled_from([np.float64, np.int64, np.uint32]),
+    st.integers(2, 10_000),
+    st.integers(0, 2**32),
+)
+def test_the_best_are_those_of_all_at_once(n, k, descending, dtype, distinct, seed):
+    random = np.random.default_rng(seed)
+    values, null = random.integers(0, distinct, n).astype(dtype), random.random(n) < random.random()
+    every = np.arange(n, dtype=np.uint32)
+    of = lambda part: (every[part], Answer(values[part], null[part]))  # noqa: E731
+    dense, best = at_once(best_of(of, n, k, descending=descending))
+    there, sign = np.flatnonzero(~null).tolist(), -1 if descending else 1
+    wanted = sorted(there, key=lambda at: (sign * values[at].item(), at))[:k]
+    assert dense.dtype == np.uint32 and dense.tolist() == wanted
+    assert best.tolist() == [values[at].item() for at in wanted]
+    assert top_k(Answer(values, null), k, descending=descending).tolist() == wanted
+
+
+def numbered(writer: ResultsWriter, number: int) -> None:
+    column = np.full(4, number, np.int64)
+    writer.publish(publication(number, 4, {"a": column}, {"a": None}))
+
+
+def test_others_have_their_turn_between_pieces(monkeypatch):
+    monkeypatch.setattr(results, "PIECES_SECONDS", 0.0)
+    writer = ResultsWriter()
+    numbered(writer, 1)
+    reader, seen = attach(writer), []
+
+    def values(snapshot):
+        for vertex in range(4):
+            yield
+            seen.append(int(snapshot.programs["p"].published.columns["a"][vertex]))
+        return seen[-4:]
+
+    async def read_while_others_work():
+        reading = asyncio.create_task(reader.read_in_pieces(values))
+        counted = 0
+        while not reading.done():
+            counted += 1
+            await asyncio.sleep(0)
+        return counted, await reading
+
+    counted, found = asyncio.run(read_while_others_work())
+    assert found == [1, 1, 1, 1] and counted >= 4
+
+
+@pytest.mark.parametrize("overtaken", [1, results.PIECES_TRIES, results.PIECES_TRIES + 3])
+def test_pieces_are_of_one_epoch_however_often_it_is_overwritten(monkeypatch, overtaken):
+    monkeypatch.setattr(results, "PIECES_SECONDS", 0.0)
+    writer = ResultsWriter()
+    numbered(writer, 1)
+    reader, epochs = attach(writer), itertools.count(2)
+    tries = 0
+
+    def values(snapshot):
+        nonlocal tries
+        tries += 1
+        column = snapshot.programs["p"].published.columns["a"]
+        found = [int(column[0])]
+        yield
+        yield
+        return [*found, *column[1:].tolist()]
+
+    async def read_while_epochs_come():
+        reading = asyncio.create_task(reader.read_in_pieces(values))
+        while not reading.done():
+            if tries <= overtaken:
+                for _ in range(2):  # the second overwrites what is read
+                    numbered(writer, next(epochs))
+            await asyncio.sleep(0)
+        return await reading
+
+    found = asyncio.run(read_while_epochs_come())
+    assert len(set(found)) == 1 and tries == 1 + min(overtaken, results.PIECES_TRIES)
+
+
+def test_what_fails_between_pieces_counts_if_the_epoch_was_whole(monkeypatch):
+    monkeypatch.setattr(results, "PIECES_SECONDS", 0.0)
+    writer = ResultsWriter()
+    numbered(writer, 1)
+    reader = attach(writer)
+
+    def values(snapshot):
+        yield
+        raise Unavailable(f"not in {snapshot.epoch}")
+
+    with pytest.raises(Unavailable, match=r"not in \(1, 1\)"):
+        asyncio.run(reader.read_in_pieces(values))

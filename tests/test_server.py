@@ -10,6 +10,7 @@ import stat
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import msgpack
 import numpy as np
@@ -36,6 +37,7 @@ from graphtide.daemon.records.topology import (
     StorageState,
 )
 from graphtide.daemon.serve import shared_memory, supervisor
+from graphtide.daemon.serve.channel import Channel
 from graphtide.daemon.serve.results import ProgramPublication, Publication
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.daemon.serve.values import wire_ids
@@ -1117,3 +1119,13 @@ def test_checkpoints_of_exactly_one_epoch_are_waited_for_one_at_a_time(tmp_path)
         finally:
             chain.may.set()
         assert first.result().path == client.checkpoint(at=(1, 8)).path
+
+
+def test_a_transport_that_is_closed_already_is_not_asked_to_read_on() -> None:
+    def refuse() -> None:
+        raise RuntimeError("the handler is closed")
+
+    gone = SimpleNamespace(is_closing=lambda: True, resume_reading=refuse)
+    connection = SimpleNamespace(_closing=False, _paused=True, _transport=gone)
+    Channel._pause(connection, False)  # type: ignore[arg-type]
+    assert connection._paused

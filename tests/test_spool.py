@@ -684,3 +684,10 @@ def test_a_record_waits_for_a_small_share_of_the_time_between_records(
             late.append(clock.now - due)
     assert max(late[i] for i in (0, 1, 2, 4)) <= 0.0016, late
     assert max(late) <= 0.0101 and clock.sleeps < 1100, (late, clock.sleeps)
+
+
+def test_a_spool_that_is_no_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "spool"):
+        with pytest.raises(SourceError, match=f"source.path = {str(path)!r} cannot be used: "):
+            SpoolSource(path).open(None, b"")

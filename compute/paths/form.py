@@ -101,6 +101,9 @@ def check(functors: Functors, at_source: Any, *, weighted: bool, negative: bool)
                 raise ProgramError(f"gather({value}, {weight}) offers {new}, which is better than {value} itself")
             if new is not None and new not in values and len(values) < _CHECKED_VALUES:
                 values.append(new)
+        for value in values:
+            if better(value, value):
+                raise ProgramError(f"{value} is better than {value}, which is the same: better must be strict")
         for one, other in itertools.permutations(values, 2):
             if better(one, other) == better(other, one):
                 raise ProgramError(f"of {one} and {other} exactly one must be better than the other")

@@ -450,9 +450,11 @@ class PageRank(RandomWalk):
 
     @staticmethod
     def read(published: Published, vertices: Vertices) -> Answer:
-        estimates = published.columns["estimate"][vertices]
-        norm = published.scalars["norm"]
-        return Answer(estimates / norm if norm > 0 else estimates, estimates == 0)
+        return _ranks(published, published.columns["estimate"][vertices])
+
+    @classmethod
+    def read_run(cls, published: Published, run: slice) -> Answer:
+        return _ranks(published, published.columns["estimate"][run])
 
     # -- for a processor that solves in the place of this one -------------------------------------------
 
@@ -825,3 +827,8 @@ def _grown(system: System, capacity: int, rhs: Column, weight: Column) -> System
 
 def _estimate(system: System) -> Estimate:
     return Estimate(system.value, system.residual, system.rhs, system.weight, system.flags)
+
+
+def _ranks(published: Published, estimates: Column) -> Answer:
+    norm = published.scalars["norm"]
+    return Answer(estimates / norm if norm > 0 else estimates.copy(), estimates == 0)

@@ -605,18 +605,25 @@ def _stamp(result: Mapping[str, Any]) -> tuple[tuple[int, int], WireOffsets]:
     return (result["epoch"][0], result["epoch"][1]), result["offsets"]
 
 
+NO_INT64 = "an id is not a 64-bit signed integer"
+
+
 def _wire_vertices(vertices: VertexIds) -> Any:
     """Ids for a request: integers as the bytes of a column, strings as an array."""
+    if isinstance(vertices, str):  # whose letters would be taken for ids
+        raise TypeError(f"vertices must be a list of ids, not the text {vertices!r}")
     if len(vertices) == 0:
         return b""
     if isinstance(vertices, np.ndarray) and vertices.dtype.kind in "iu":
+        if vertices.dtype == np.uint64 and vertices.max() > np.iinfo(np.int64).max:
+            raise RequestError(NO_INT64)
         return vertices.astype("<i8").tobytes()
     items = vertices.tolist() if isinstance(vertices, np.ndarray) else list(vertices)
     if all(type(item) is int for item in items):
         try:
             return np.array(items, "<i8").tobytes()
         except OverflowError:
-            raise RequestError("an id is not a 64-bit signed integer") from None
+            raise RequestError(NO_INT64) from None
     return [item.item() if isinstance(item, np.integer) else item for item in items]
 
 

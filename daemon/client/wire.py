@@ -59,8 +59,9 @@ class MethodLatency(NamedTuple):
 
 def pack_column(column: npt.NDArray[Any]) -> dict[str, Any]:
     """A numeric column as it travels, little-endian."""
-    little = np.ascontiguousarray(column).astype(column.dtype.newbyteorder("<"), copy=False)
-    return {"dtype": little.dtype.newbyteorder("<").str, "data": little.tobytes()}
+    if column.dtype.str.startswith(">"):
+        column = column.astype(column.dtype.newbyteorder("<"))
+    return {"dtype": column.dtype.str, "data": column.tobytes()}
 
 
 def unpack_column(wire: Mapping[str, Any]) -> npt.NDArray[Any]:
@@ -336,6 +337,11 @@ def decode_request(frame: Frame, items_max: int) -> Request:
 
 
 def _decode_bounded(frame: Frame, items_max: int) -> Any:
+    if len(frame) <= min(CONTAINERS_MAX, items_max):  # a container and an item take a byte each, at least
+        try:
+            return msgpack.unpackb(frame, strict_map_key=False, max_ext_len=0)
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise RequestError(f"a request cannot be decoded: {error}") from None
     containers = items = 0
 
     def count(container: Any) -> Any:

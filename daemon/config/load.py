@@ -6,6 +6,7 @@ among them) are replaced whole. Each value remembers where it came from, for mes
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import json
 import os
@@ -14,16 +15,28 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from ...gpma.index.ids import MAX_STRING_ID_BYTES
 from ..errors import ConfigError
 from .settings import Config, ProgramConfig, Section, is_secret
 
 ENV_PREFIX = "GRAPHTIDE_"
 MASK = "********"
+_PLAINLY = {
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a whole number, and not so large",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+}
+"""What validators say at greater length."""
 
 KeyPath = tuple[str | int, ...]
 
@@ -145,10 +158,14 @@ def _leaves(table: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyP
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text("utf-8"))
+        content = file.read_bytes().removeprefix(codecs.BOM_UTF8)  # which some editors write
+        return tomllib.loads(content.decode())
     except OSError as error:
         raise ConfigError(f"the configuration file {file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"the configuration file {file} is not UTF-8 (at line {line})") from error
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the configuration file {file} is not TOML: {error}") from error
 
 
@@ -209,13 +226,20 @@ def _translate(layers: _Layers, section: str, details: ErrorDetails) -> None:
         layers.report(path, None, "must be given", layers.origin(path[:-1]))
         return
     # The alternatives of a union show as parts of the location: they mean nothing to the reader.
+    given = path
     while len(path) > 2 and _value_at(layers.tables, path) is None:
         path = path[:-1]
-    message = re.sub(r"^(Value error, )|^\w+ should ", lambda found: "" if found[1] else "must ", details["msg"])
+    message = _PLAINLY.get(details["type"]) or re.sub(
+        r"^(Value error, )|^\w+ should ", lambda found: "" if found[1] else "must ", details["msg"]
+    )
     if details["type"] in ("model_type", "model_attributes_type", "dict_type"):
         message = "must be a table"
     if details["type"] in ("tuple_type", "list_type"):
-        message = "must be a list"
+        message = "must be a list of tables: [[program]]" if path == ("program",) else "must be a list"
+    before = layers.problems[-1] if layers.problems else {}
+    if path != given and before.get("key") == dotted(path) and message.startswith("must be "):
+        before["allowed"] += f" or {message.removeprefix('must be ')}"
+        return
     layers.report(path, details["input"], message, layers.origin(path))
 
 
@@ -294,6 +318,7 @@ def _checked_programs(layers: _Layers, config: Config) -> tuple[ProgramConfig, .
         try:
             registry.parse_parameters(program.name, program.parameters)
             registry.program_class(program.name).require_weights(config.graph.weights)
+            _require_ids(program, config.graph.vertex_ids)
         except ProgramError as error:
             path: KeyPath = ("program", position)
             layers.report(path, None, str(error), layers.origin(path))
@@ -307,3 +332,33 @@ def _checked_programs(layers: _Layers, config: Config) -> tuple[ProgramConfig, .
             layers.report(path, program.id, "must differ from the other programs' ids", layers.origin(path))
         taken.add(program.id)
     return tuple(named)
+
+
+def _require_ids(program: ProgramConfig, kind: Literal["int", "string"]) -> None:
+    """Of a program that starts from vertices.
+
+    Raises:
+        ProgramError: what it starts from can be no ids of the graph.
+    """
+    from ...compute import registry
+    from ...compute.program import ProgramError, parse_sources
+
+    for parameter in registry.program_class(program.name).parameters:
+        if parameter.parse is not parse_sources or parameter.name not in program.parameters:
+            continue
+        given = program.parameters[parameter.name]
+        for id in parse_sources(given):
+            if kind == "int" and isinstance(id, str) and not _is_int64(id):
+                expected = "64-bit integers, as graph.vertex_ids is 'int'"
+            elif len(str(id).encode()) > MAX_STRING_ID_BYTES:
+                expected = f"texts of at most {MAX_STRING_ID_BYTES} bytes"
+            else:
+                continue
+            raise ProgramError(f"{program.name}: {parameter.name} = {given!r} is not allowed; expected {expected}")
+
+
+def _is_int64(text: str) -> bool:
+    try:
+        return -(2**63) <= int(text) < 2**63
+    except ValueError:
+        return False

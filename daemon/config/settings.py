@@ -101,7 +101,7 @@ def read_secret(key: str, path: Path) -> str:
         ConfigError: the file cannot be read or is empty.
     """
     try:
-        secret = path.read_text("utf-8").rstrip("\r\n")
+        secret = path.read_text("utf-8-sig").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{key} = {str(path)!r}: cannot be read: {error}") from error
     if not secret:
@@ -195,6 +195,13 @@ def _natural(value: object) -> int:
     return int(value)
 
 
+def _named(value: object) -> object:
+    if value == "":
+        raise ValueError("must name a folder")
+    return value
+
+
+Folder = Annotated[Path, BeforeValidator(_named)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
 Address = Annotated[str, AfterValidator(_checked_address)]
 HttpAddress = Annotated[str, AfterValidator(_checked_http_address)]
@@ -409,7 +416,7 @@ class SourceConfig(Section):
     kind: Literal["spool", "kafka"] = Field(
         default="spool", description="A directory of record files that needs no broker, or topics of Apache Kafka."
     )
-    path: Path = Field(
+    path: Folder = Field(
         default=Path("./spool"), description="Spool: the directory of files. It is made when missing."
     )
     bootstrap_servers: Words = Field(
@@ -542,7 +549,7 @@ class DeadLettersConfig(Section):
     """Where bad records go. Without a topic they go to files."""
 
     topic: str | None = Field(default=None, min_length=1, description="Kafka: the topic for bad records.")
-    path: Path = Field(
+    path: Folder = Field(
         default=Path("./dead-letters"),
         description="The directory for bad records, and for those that wait while the topic is away.",
     )
@@ -566,7 +573,7 @@ class ResultsConfig(Section):
         description="Kafka: the topic, which must exist. It should be compacted (`cleanup.policy=compact`).",
         examples=["results"],
     )
-    path: Path = Field(
+    path: Folder = Field(
         default=Path("./results"), description="Spool: the directory of files. It is made when missing."
     )
     programs: Words = Field(
@@ -1042,7 +1049,7 @@ class MetricsConfig(Section):
 class CheckpointConfig(Section):
     """Checkpoints: what a restart goes on from."""
 
-    path: Path = Field(
+    path: Folder = Field(
         default=Path("./checkpoints"), description="The directory of checkpoints. It is made when missing."
     )
     interval: float = Field(default=60.0, gt=0, le=86_400, description="Seconds between checkpoints.")

@@ -13,6 +13,7 @@ depends on nothing that was read before.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -347,6 +348,8 @@ class Decoder:
         if encoding in REGISTERED:
             events = encoding in PLACED_BY_KEY
             return self._together([record], self._registered.edges([record], events=events))
+        if encoding != "csv" and record.offset == 0 and record.partition.number is None:
+            value = _without_mark(value)
         if encoding in OBJECTS:
             form = self._json if encoding == "json" else self._changes_in(record)
             if record.partition.number is not None and not is_json_lines(value):
@@ -455,6 +458,11 @@ class Decoder:
             return 0
         begin = matrix_market.edges_begin(value)
         return len(value) if begin is None else begin
+
+
+def _without_mark(value: bytes) -> bytes:
+    """The beginning of a file with blanks for the byte-order mark that some programs put there."""
+    return b"   " + value[3:] if value.startswith(codecs.BOM_UTF8) else value
 
 
 def _internal(error: Exception) -> Bad:

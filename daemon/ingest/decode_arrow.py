@@ -92,7 +92,9 @@ class _ArrowColumns:
             dst = columns.no_dst(n, rules)
         else:
             raise Bad(Reason.BAD_COLUMN, "dst is missing")
-        weights = columns.checked_weights(_weights(given["weight"]), rules.weights) if "weight" in given else None
+        weights = (
+            columns.checked_weights(_weights(given["weight"]), ops, rules.weights) if "weight" in given else None
+        )
         ts = _times(given["ts"], timestamp_ms) if "ts" in given else timestamp_ms
         return UpdateBlock(src, dst, ops, weights, columns.checked_times(ts, ops, rules))
 
@@ -226,7 +228,7 @@ def _check_type(name: str, kind: Any, rules: Rules) -> None:
         "src": (rules.vertex_ids,),
         "dst": (rules.vertex_ids,),
         "op": ("op code", "string"),
-        "weight": ("float",),
+        "weight": ("float", "int"),
         "ts": ("int64", "timestamp"),
     }[name]
     if not any(is_of[one](kind) for one in wanted):
@@ -337,7 +339,9 @@ def _ops(column: Any) -> Ops:
 
 def _weights(column: Any) -> Weights:
     """Weights; null: 1.0."""
-    numbers = _numbers(column.fill_null(1.0) if column.null_count else column)
+    import pyarrow as pa
+
+    numbers = _numbers(column.fill_null(pa.scalar(1, column.type)) if column.null_count else column)
     with np.errstate(over="ignore"):  # what becomes infinite is refused like any other
         return numbers.astype(np.float32, copy=False)
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ...gpma.edges import Op, Ops, Weights
 from ...gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, IntColumn, StringColumn, concatenate_ids, equal_ids
-from ...partition.weights import WeightDomain, are_allowed, in_domain, why_not
+from ...partition.weights import WeightDomain, are_allowed, in_domain, why_not, without_minus_zero
 from ..records.event_time import NO_TIME, UNLIMITED
 from ..records.stream import UpdateBlock
 
@@ -256,8 +256,13 @@ def _vertex_op_detail(op: int, dst: object) -> str:
     return f"{Op(op).name.lower()} names its vertex in src; dst must be 0 or empty, and is {shown(dst)}"
 
 
-def weights_of(values: Sequence[Any], domain: WeightDomain) -> Weights | None:
-    """The weights in a list of int and float."""
+def weights_of(values: Sequence[Any], ops: Ops, domain: WeightDomain) -> Weights | None:
+    """The weights in a list of int and float; what stands there of operations that have none is passed over."""
+    if not set(map(type, values)) <= {int, float}:
+        values = [
+            value if op == Op.INSERT or type(value) in (int, float) else 1.0
+            for value, op in zip(values, ops.tolist(), strict=True)
+        ]
     if not set(map(type, values)) <= {int, float}:
         raise refused(
             Reason.BAD_WEIGHT,
@@ -265,7 +270,7 @@ def weights_of(values: Sequence[Any], domain: WeightDomain) -> Weights | None:
             lambda value: type(value) in (int, float),
             lambda value: f"weight is {shown(value)}; it must be a number",
         )
-    return checked_weights(float32_of(values), domain)
+    return checked_weights(float32_of(values), ops, domain)
 
 
 def float32_of(values: Sequence[float]) -> Weights:
@@ -288,13 +293,18 @@ def _is_float(value: float) -> bool:
     return True
 
 
-def checked_weights(weights: Weights, domain: WeightDomain) -> Weights | None:
-    """The weights as the graph keeps them: all in its domain, no minus zero; None where it keeps none."""
+def checked_weights(weights: Weights, ops: Ops, domain: WeightDomain) -> Weights | None:
+    """The weights as the graph keeps them: all in its domain, no minus zero; None where it keeps none.
+
+    Only insertions have one: of other operations one outside the domain is 1.0.
+    """
     try:
         kept = in_domain(weights, domain)
     except ValueError:
-        outside = np.flatnonzero(~are_allowed(weights, domain))
-        raise BadRows(Reason.BAD_WEIGHT, outside, lambda row: why_not(weights[row], domain)) from None
+        outside = ~are_allowed(weights, domain)
+        if (bad := np.flatnonzero(outside & (ops == Op.INSERT))).size:
+            raise BadRows(Reason.BAD_WEIGHT, bad, lambda row: why_not(weights[row], domain)) from None
+        kept = without_minus_zero(np.where(outside, np.float32(1), weights))
     return None if domain == "unweighted" else kept
 
 

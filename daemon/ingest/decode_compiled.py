@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Weights
+from ...gpma.edges import Op, Ops, Weights
 from ...partition.weights import are_allowed, why_not, without_minus_zero
 from ..records.stream import UpdateBlock
 from . import decode_columns as columns
@@ -45,7 +45,7 @@ def parse_lines(value: bytes, begin: int, layout: LineLayout, rules: Rules, time
         found.weights[reread] = columns.float32_of([float(text) for text in texts])
     aside = np.flatnonzero(status == SET_ASIDE)
     keep = np.ones(n, bool)
-    weights, wrong = _weights(found.weights, status, rules)
+    weights, wrong = _weights(found.weights, found.ops, status, rules)
     found.weights[:] = weights
     for row in wrong.tolist():
         keep[row] = False
@@ -89,10 +89,14 @@ def _bad_times(found: LineColumns, rows: npt.NDArray[np.bool_], rules: Rules) ->
 
 
 def _weights(
-    weights: Weights, status: npt.NDArray[np.uint8], rules: Rules
+    weights: Weights, ops: Ops, status: npt.NDArray[np.uint8], rules: Rules
 ) -> tuple[Weights, npt.NDArray[np.int64]]:
-    """The weights without minus zeros, and the rows (not set aside) whose weight is outside the domain."""
+    """The weights without minus zeros, and the insertions (not set aside) whose weight is outside the domain; of
+    other operations such a weight is 1.0."""
     outside = ~are_allowed(weights, rules.weights) & (status != SET_ASIDE)
+    if outside.any():
+        nobodys = outside & (ops != Op.INSERT)
+        weights, outside = np.where(nobodys, np.float32(1), weights), outside & ~nobodys
     return without_minus_zero(weights), np.flatnonzero(outside)
 
 

@@ -68,9 +68,9 @@ class _Columns:
             raise Bad(Reason.BAD_COLUMN, "dst is missing or empty")
         weights, ts = given.get("weight"), given.get("ts", timestamp_ms)
         if isinstance(weights, list):
-            weights = columns.weights_of(weights, rules.weights)
+            weights = columns.weights_of(weights, ops, rules.weights)
         elif weights is not None:
-            weights = columns.checked_weights(weights, rules.weights)
+            weights = columns.checked_weights(weights, ops, rules.weights)
         ts = columns.timestamps_of(ts) if isinstance(ts, list) else ts
         return UpdateBlock(src, dst, ops, weights, columns.checked_times(ts, ops, rules))
 
@@ -192,7 +192,7 @@ def decode_rows(rows: Sequence[dict[str, Any]], rules: Rules, timestamp_ms: int)
     dst = columns.ids_of("dst", columns.dst_values(heads, ops, rules), rules)
     weights = None
     if any("weight" in row for row in rows):
-        weights = columns.weights_of([row.get("weight", 1.0) for row in rows], rules.weights)
+        weights = columns.weights_of([row.get("weight", 1.0) for row in rows], ops, rules.weights)
     ts: IntColumn | int = timestamp_ms
     if any("ts" in row for row in rows):
         ts = columns.timestamps_of([row.get("ts", timestamp_ms) for row in rows])

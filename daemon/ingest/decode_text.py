@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.edges import Op
 from ...gpma.index.ids import IntColumn
 from ..records.stream import UpdateBlock
 from . import decode_columns as columns
@@ -198,8 +199,11 @@ def _convert_rows(
     dst = columns.ids_of("dst", columns.dst_values(ends["dst"], ops, rules), rules)
     weights = None
     if any(text.strip() for text in given.get("weight", ())):
-        numbers = columns.float32_of([_weight(text.strip()) for text in given["weight"]])
-        weights = columns.checked_weights(numbers, rules.weights)
+        numbers = [
+            _weight(text.strip(), insert=op == Op.INSERT)
+            for text, op in zip(given["weight"], ops.tolist(), strict=True)
+        ]
+        weights = columns.checked_weights(columns.float32_of(numbers), ops, rules.weights)
     ts: IntColumn | int = timestamp_ms
     if any(text.strip() for text in given.get("ts", ())):
         ts = columns.timestamps_of([_timestamp(text.strip(), timestamp_ms) for text in given["ts"]])
@@ -215,10 +219,12 @@ def _ops(texts: Sequence[str], op_values: Mapping[str, str]) -> npt.NDArray[np.u
         raise Bad(Reason.BAD_OP, why_no_value(missing.args[0], op_values)) from None
 
 
-def _weight(text: str) -> float:
+def _weight(text: str, *, insert: bool) -> float:
     if not text:
         return 1.0
     if NUMBER.fullmatch(text) is None:
+        if not insert:
+            return 1.0
         raise Bad(Reason.BAD_WEIGHT, f"weight is {columns.shown(text)}; it must be a finite number")
     return float(text)
 

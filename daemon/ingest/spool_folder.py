@@ -7,6 +7,8 @@ import os
 import time
 from pathlib import Path
 
+from ..errors import SourceError
+
 log = logging.getLogger(__name__)
 
 LIST_AGAIN_S = 0.5
@@ -29,7 +31,10 @@ class Folder:
 
     def open(self) -> None:
         """Take the directory, and make it when missing; from here on no other may stand in its place."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+            raise SourceError(f"source.path = {str(self.path)!r} cannot be used: {error.strerror}") from error
         status = os.stat(self.path)
         self._inode = (status.st_dev, status.st_ino)
         self._list()

@@ -188,7 +188,8 @@ class Channel(asyncio.Protocol, ABC):
     # -- in -----------------------------------------------------------------------------------------------
 
     def _pause(self, wanted: bool) -> None:
-        if self._closing or wanted == self._paused:
+        # A transport that has found its client gone says so to us a turn later; until then it takes no such call.
+        if self._closing or self._transport.is_closing() or wanted == self._paused:
             return
         self._paused = wanted
         if wanted:

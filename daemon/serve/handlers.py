@@ -44,10 +44,10 @@ from .degrees import ENTRIES_APART, count_degrees
 from .exploring import Explorer
 from .histograms import Scale
 from .largest import Largest
-from .results import ProgramResults, Snapshot
+from .results import Pieces, ProgramResults, Snapshot
 from .scopes import Chosen, Everyone, Look, Scope, check_told
-from .serving import ALL_VERTICES, VERTICES_INLINE_MAX, Reply, Serving
-from .values import no_order, staleness, top_k, values_of, vertices_named, wire_ids
+from .serving import ALL_VERTICES, SCANNED_INLINE_MAX, VERTICES_INLINE_MAX, Reply, Serving
+from .values import best_of, no_order, staleness, top_k, values_of, vertices_named, wire_ids
 
 if TYPE_CHECKING:
     from ..config.settings import LimitsConfig
@@ -462,14 +462,44 @@ async def top(serving: Serving, params: Params) -> Reply:
     if among is not None:
         return await _top_among(serving, params, id, among, k, descending=order == "desc")
 
-    def compute() -> Reply:
-        snapshot, read, _ = _all_values(serving, id)
-        chosen = top_k(read, k, descending=order == "desc")
-        ids = wire_ids(serving.external(chosen))
-        answer = {"ids": ids, "values": pack_column(read.values[chosen]), **staleness(snapshot.programs[id])}
+    def scan(snapshot: Snapshot) -> Pieces[tuple[Snapshot, Vertices, npt.NDArray[Any]]]:
+        result = _program(snapshot, id)
+        read = _living(serving, snapshot, result)
+        best = yield from best_of(read, result.published.n_vertices, k, descending=order == "desc")
+        return snapshot, *best
+
+    async def compute() -> Reply:
+        is_short = k <= VERTICES_INLINE_MAX and serving.snapshot().n_vertices <= SCANNED_INLINE_MAX
+        snapshot, dense, values = await serving.scanned(params.asker, scan, is_short=is_short)
+        ids = wire_ids(serving.external(dense))
+        answer = {"ids": ids, "values": pack_column(values), **staleness(snapshot.programs[id])}
         return Reply(serving.stamp(snapshot), answer)
 
     return await serving.cached(params.asker, ("top", id, k, order), compute)
+
+
+def _living(
+    serving: Serving, snapshot: Snapshot, result: ProgramResults
+) -> Callable[[slice], tuple[Vertices, Answer]]:
+    """Reads values of a program, for ``best_of``: null where a dense id is none of its vertices' any more.
+
+    Raises:
+        NotSupported: the values are vertices.
+    """
+    kind = serving.program_class(result.kind)
+
+    def read(part: slice) -> tuple[Vertices, Answer]:
+        answer = kind.read_run(result.published, part)
+        if answer.vertex_valued:
+            raise no_order(result.kind)
+        null = answer.null
+        if snapshot.alive is not None:
+            null = null | ~snapshot.alive[part]
+        if result.gone is not None:
+            null = null | result.gone[part]
+        return np.arange(part.start, part.stop, dtype=np.uint32), replace(answer, null=null)
+
+    return read
 
 
 async def _top_among(
@@ -523,7 +553,8 @@ async def histogram(serving: Serving, params: Params) -> Reply:
         }
         return Reply(serving.stamp(snapshot), answer)
 
-    return await serving.cached(params.asker, ("histogram", id, bins, scale), compute)
+    key = "histogram", id, bins, scale
+    return await serving.cached(params.asker, key, lambda: serving.for_all(params.asker, compute))
 
 
 def _all_values(serving: Serving, id: str) -> tuple[Snapshot, Answer, int]:

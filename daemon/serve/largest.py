@@ -16,11 +16,10 @@ import numpy.typing as npt
 
 from ...gpma.edges import NO_VERTEX, Vertices, distinct
 from ...gpma.index.ids import IdColumn
+from .results import at_once
 from .scopes import Look, News, NotAtOnce, members
-from .values import Values, top_k
+from .values import Values, best_of, top_k
 
-PIECE_VERTICES = 1 << 16
-"""So many are looked at one after the other, where it must be all of them."""
 KEPT = 2
 """So many times as many as are told of are kept."""
 
@@ -131,14 +130,16 @@ class Largest:
 
     def _of_all(self, look: Look) -> _Ranking:
         """By looking at all vertices."""
-        best, last = _NONE, None
-        for start in range(0, look.snapshot.n_vertices, PIECE_VERTICES):
-            end = min(start + PIECE_VERTICES, look.snapshot.n_vertices)
-            dense = np.concatenate([best, np.arange(start, end, dtype=np.uint32)])
+
+        def living(part: slice) -> tuple[Vertices, Values]:
+            dense = np.arange(part.start, part.stop, dtype=np.uint32)
             dense = dense[look.snapshot.known(dense) != NO_VERTEX]
-            ranking = self._ranked(dense, look.values(dense), last)
-            best, last = np.sort(ranking.dense), ranking.last
-        return self._ranked(best, look.values(best), last)
+            return dense, look.values(dense)
+
+        size = KEPT * self._k
+        dense, values = at_once(best_of(living, look.snapshot.n_vertices, size, descending=self._descending))
+        last = (values[-1], int(dense[-1])) if dense.size == size else None
+        return _Ranking(dense, last, self._descending)
 
     def _ranked(self, dense: Vertices, values: Values, last: tuple[Any, int] | None) -> _Ranking:
         """The best of these, which ascend. ``last``: of what was left out before."""

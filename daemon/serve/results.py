@@ -15,9 +15,10 @@ them; where address space is not free, they have room for twice as many as there
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -40,6 +41,9 @@ from .shared_memory import SharedArray, fence
 
 T = TypeVar("T")
 
+Pieces = Generator[None, None, T]
+"""Work that others may interrupt wherever it yields; what it returns is its outcome."""
+
 ALIGNMENT_BYTES = 64
 CAPACITY_MIN = 1024
 META_BYTES_MIN = 1 << 16
@@ -48,6 +52,9 @@ SCATTER_SHARE_MAX = 1 / 8
 
 READ_TRIES = 50
 READ_PAUSE_S = 0.0002
+PIECES_TRIES = 4
+PIECES_SECONDS = 0.00025
+"""So long does who reads in pieces keep others from the event loop."""
 
 _MAGIC, _ACTIVE, _SEQUENCE, _META_LENGTH, _META_BYTES, _WORDS = 0, 1, 2, 4, 6, 8
 _MAGIC_VALUE = 0x67745F726573_01
@@ -462,6 +469,20 @@ def copied(snapshot: Snapshot, id: str) -> Snapshot:
     return replace(snapshot, programs=programs, alive=alive)
 
 
+def at_once(pieces: Pieces[T]) -> T:
+    """The outcome of work that nobody interrupts."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            outcome: T = end.value
+            return outcome
+
+
+def _too_fast() -> Unavailable:
+    return Unavailable("epochs follow each other too fast for this request; try again, or ask for less")
+
+
 class ResultsReader:
     """Reads published epochs, in any process that was sent the memory. Threads may share it."""
 
@@ -498,29 +519,72 @@ class ResultsReader:
         Raises:
             Unavailable: epochs follow each other faster than ``use`` reads them.
         """
-        words = self._memory.words
         for attempt in range(tries):
             if attempt > READ_TRIES // 2:
                 time.sleep(READ_PAUSE_S)
-            copy = int(words[_ACTIVE])
-            sequence = int(words[_SEQUENCE + copy])
-            if sequence & 1:
+            begun = self._begun()
+            if begun is None:
                 continue
-            fence()
             failure: Exception | None = None
             try:
-                snapshot = self._snapshot(copy, sequence)
+                snapshot = self._snapshot(*begun)
                 outcome = use(snapshot)
             except Exception as error:
                 failure = error
-            fence()
-            if int(words[_SEQUENCE + copy]) != sequence:
+            if not self._is_whole(*begun):
                 continue
             if failure is not None:
                 raise failure
-            self._known = (copy, sequence, snapshot)
+            self._known = (*begun, snapshot)
             return outcome
-        raise Unavailable("epochs follow each other too fast for this request; try again, or ask for less")
+        raise _too_fast()
+
+    async def read_in_pieces(self, use: Callable[[Snapshot], Pieces[T]]) -> T:
+        """As ``read``, on the event loop: where ``use`` yields, others may have their turn.
+
+        Where the epoch is overwritten meanwhile, again and again, another is read without turns in the end.
+        """
+        for _ in range(PIECES_TRIES):
+            begun = self._begun()
+            if begun is None:
+                continue
+            failure: Exception | None = None
+            try:
+                outcome = await self._in_turns(begun, use(self._snapshot(*begun)))
+            except Exception as error:
+                failure = error
+            if not self._is_whole(*begun):
+                continue
+            if failure is not None:
+                raise failure
+            return outcome
+        return self.read(lambda snapshot: at_once(use(snapshot)))
+
+    async def _in_turns(self, begun: tuple[int, int], pieces: Pieces[T]) -> T:
+        turn_ends = time.perf_counter() + PIECES_SECONDS
+        while True:
+            try:
+                next(pieces)
+            except StopIteration as end:
+                outcome: T = end.value
+                return outcome
+            if time.perf_counter() > turn_ends:
+                await asyncio.sleep(0)
+                if not self._is_whole(*begun):
+                    raise _too_fast()
+                turn_ends = time.perf_counter() + PIECES_SECONDS
+
+    def _begun(self) -> tuple[int, int] | None:
+        """The copy to be read now, and its number; None: it is being written."""
+        copy = int(self._memory.words[_ACTIVE])
+        sequence = int(self._memory.words[_SEQUENCE + copy])
+        fence()
+        return None if sequence & 1 else (copy, sequence)
+
+    def _is_whole(self, copy: int, sequence: int) -> bool:
+        """Nothing was written there since it had this number."""
+        fence()
+        return int(self._memory.words[_SEQUENCE + copy]) == sequence
 
     def snapshot(self) -> Snapshot:
         """The meta data of the newest epoch; of its columns nothing may be read."""

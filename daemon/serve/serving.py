@@ -36,7 +36,7 @@ from .admission import Admission
 from .asker import Asker, OpenConnection
 from .change_log import ChangeLog
 from .engine_calls import EngineCalls
-from .results import MemoryLayout, ResultsReader, Snapshot
+from .results import MemoryLayout, Pieces, ResultsReader, Snapshot, at_once
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 from .subscriptions import Subscriptions
 from .turns import Shares, Turns
@@ -53,6 +53,8 @@ CACHED_ANSWERS_MAX = 64
 TICK_SECONDS = 1.0
 VERTICES_INLINE_MAX = 1024
 """So many vertices are looked up and read on the event loop; more go to a thread."""
+SCANNED_INLINE_MAX = 1 << 17
+"""Of so many vertices all values are looked at on the event loop, in pieces; others have their turn in between."""
 BYTES_PER_VERTEX = {"int": 64, "string": 256}
 """Of an answer in the making: dense ids, values, and their copies on the way to the socket."""
 ALL_VERTICES = int(NO_VERTEX)
@@ -153,6 +155,7 @@ class Serving:
         self._index_arrays: dict[int, npt.NDArray[Any]] = {}
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="answers")
         self._threads = Turns(THREADS)
+        self._scans = Turns(1)
         self._waiting = Shares(self.limits.waiting_max, self.limits.connections_max)
         self._waiters: list[_Waiter] = []
         self.subscriptions = Subscriptions(self.limits)
@@ -307,15 +310,19 @@ class Serving:
 
     def read(self, use: Callable[[Snapshot], T]) -> T:
         """``ResultsReader.read``, with a vertex index that covers the epoch."""
-        reader = self._reader
-        if reader is None:
-            raise Unavailable("nothing was published yet")
+        return self._results().read(self._with_index(use))
 
+    def _results(self) -> ResultsReader:
+        if self._reader is None:
+            raise Unavailable("nothing was published yet")
+        return self._reader
+
+    def _with_index(self, use: Callable[[Snapshot], T]) -> Callable[[Snapshot], T]:
         def with_index(snapshot: Snapshot) -> T:
             self.catch_up(snapshot.index_generation)
             return use(snapshot)
 
-        return reader.read(with_index)
+        return with_index
 
     def snapshot(self) -> Snapshot:
         """The newest epoch's meta data; of its columns nothing may be read."""
@@ -517,17 +524,19 @@ class Serving:
             log.info("a client that does not read is disconnected: %d bytes wait", slowest.unread_bytes)
             slowest.abort()
 
-    async def cached(self, asker: Asker, key: Any, compute: Callable[[], Reply]) -> Reply:
-        """``compute()`` in a thread, once per epoch and key, however many ask."""
+    async def cached(self, asker: Asker, key: Any, compute: Callable[[], Coroutine[Any, Any, Reply]]) -> Reply:
+        """What ``compute()`` comes to, once per epoch and key, however many ask."""
         epoch = self.snapshot().epoch
         known = self._cache.get(key)
         if known is None or known.epoch != epoch:
             if len(self._cache) >= CACHED_ANSWERS_MAX:
                 self._cache.clear()
-            future = asyncio.ensure_future(self._compute(asker, compute))
+            future = asyncio.ensure_future(compute())
             self._computing.add(future)
             future.add_done_callback(self._computed)
             known = self._cache[key] = _Cached(epoch, future)
+        elif known.future.done() and not known.future.cancelled() and known.future.exception() is None:
+            return known.future.result()
         known.askers += 1
         try:
             return await asyncio.shield(known.future)
@@ -539,10 +548,19 @@ class Serving:
                     del self._cache[key]
             raise
 
-    async def _compute(self, asker: Asker, compute: Callable[[], Reply]) -> Reply:
-        """Whoever asked first lends the turn; others may wait when they have gone."""
+    async def for_all(self, asker: Asker, work: Callable[[], T]) -> T:
+        """As ``in_thread``. Whoever asked first lends the turn; others may wait when they have gone."""
         async with self._threads.turn(asker.connection):
-            return await self._loop.run_in_executor(self._pool, compute)
+            return await self._loop.run_in_executor(self._pool, work)
+
+    async def scanned(self, asker: Asker, use: Callable[[Snapshot], Pieces[T]], *, is_short: bool) -> T:
+        """``read`` of all values of a program: on the event loop where that is short, in pieces, one at a time,
+        connections in turn; else as ``for_all``."""
+        reader, with_index = self._results(), self._with_index(use)
+        if not is_short:
+            return await self.for_all(asker, lambda: reader.read(lambda snapshot: at_once(with_index(snapshot))))
+        async with self._scans.turn(asker.connection):
+            return await reader.read_in_pieces(with_index)
 
     def _computed(self, done: asyncio.Future[Any]) -> None:
         self._computing.discard(done)

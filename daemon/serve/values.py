@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +14,11 @@ from ...gpma.edges import Vertices
 from ...gpma.index.ids import IdColumn, StringColumn
 from ..client.wire import pack_bitmap, pack_column
 from ..errors import NotSupported
-from .results import ProgramResults, Snapshot
+from .results import Pieces, ProgramResults, Snapshot
+
+PIECE_VERTICES = 1 << 13
+"""So many values are looked at in one piece: arrays of them stay in the processor's cache, and the allocator
+takes no pages from the system for each."""
 
 
 class Names(Protocol):
@@ -118,3 +123,37 @@ def top_k(read: Answer | Values, k: int, *, descending: bool) -> Vertices:
     else:
         order = np.argsort(values, kind="stable")
     return candidates[order].astype(np.uint32)
+
+
+def best_of(
+    read: Callable[[slice], tuple[Vertices, Answer | Values]], n: int, k: int, *, descending: bool
+) -> Pieces[tuple[Vertices, npt.NDArray[Any]]]:
+    """As ``top_k`` of all values of vertices below ``n``, piece by piece; the best and their values.
+
+    ``read``: those vertices from one to another that count, ascending, and what they say. Of a piece only those
+    are kept that are better than the k best so far.
+    """
+    kept: list[tuple[Vertices, npt.NDArray[Any]]] = []
+    n_kept, bound = 0, None
+    for start in range(0, max(n, 1), PIECE_VERTICES):
+        dense, answer = read(slice(start, min(start + PIECE_VERTICES, n)))
+        chosen = ~answer.null
+        if bound is not None:  # of equal ones the earlier come first, which are kept already
+            chosen &= answer.values > bound if descending else answer.values < bound
+        at = np.flatnonzero(chosen)
+        kept.append((dense[at], answer.values[at]))
+        n_kept += at.size
+        if n_kept >= 2 * k + PIECE_VERTICES // 64:
+            order = np.sort(_best_kept(kept, k, descending=descending))
+            bound, n_kept = kept[0][1][order].min() if descending else kept[0][1][order].max(), order.size
+            kept = [(kept[0][0][order], kept[0][1][order])]
+        yield
+    order = _best_kept(kept, k, descending=descending)
+    return kept[0][0][order], kept[0][1][order]
+
+
+def _best_kept(kept: list[tuple[Vertices, npt.NDArray[Any]]], k: int, *, descending: bool) -> Vertices:
+    """Join what is kept; the places of the k best in it, best first."""
+    dense, values = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+    kept[:] = [(dense, values)]
+    return top_k(Values(values, np.zeros(values.size, bool)), k, descending=descending)

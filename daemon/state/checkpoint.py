@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,12 +140,18 @@ class CheckpointStore:
     def next_incarnation(self) -> int:
         """Count this start, durably, and return its number (1 for the first).
 
+        A folder that a checkpoint was copied into has not counted what went on from there elsewhere: the seconds
+        since 1970 are larger than any such number, so that no epoch is named as another one was.
+
         Raises:
             NotWritten: the disk does not take it (it is full).
         """
         counter = self.path / _INCARNATION
-        written = int(counter.read_text()) if counter.exists() else 0
         newest = max((epoch[0] for epoch, _ in self._folders()), default=0)
+        if counter.exists():
+            written = int(counter.read_text())
+        else:
+            written = int(time.time()) if newest else 0
         incarnation = max(written, newest) + 1
         fresh = self.path / f"{_INCARNATION}.new"
         try:

@@ -37,6 +37,7 @@ Status = Literal["ok", "warn", "fail"]
 MEMORY_WARN_BYTES = 2 << 30
 DESCRIPTORS_MIN = 256
 KAFKA_TIMEOUT_MS = 5_000
+PACKAGE = f"{__name__.partition('.daemon.')[0]}."
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
@@ -476,8 +477,30 @@ def _results(config: Config) -> Iterator[Finding]:
         yield Finding(name, "warn", found, hint)
 
 
+def _programs(config: Config) -> Iterator[Finding]:
+    """Those of modules of one's own: whether they can be made. What only compiling them tells, a start does."""
+    if not config.compute.python_modules:
+        return
+    from ...compute import registry
+    from ...compute.program import ProgramError
+    from ...gpma.index.vertex_index import VertexIndex
+
+    order = VertexIndex.create(config.graph.vertex_ids)
+    for program in config.program:
+        module = registry.program_class(program.name).__module__
+        if module.startswith(PACKAGE):
+            continue
+        name = f"program {program.id or program.name}"
+        try:
+            registry.make_program(program.name, program.id, program.parameters, order)
+        except ProgramError as error:
+            yield Finding(name, "fail", str(error), f"mend it in {module} (docs/programs.md)")
+        else:
+            yield Finding(name, "ok", f"can be made, from {module}")
+
+
 CHECKS: tuple[Check, ...] = (
     *(_python, _cores, _memory, _shared_memory, _limits),
-    *(_packages, _numba, _gpu),
+    *(_packages, _numba, _gpu, _programs),
     *(_directories, _secrets, _addresses, _kafka, _registry, _window, _results),
 )

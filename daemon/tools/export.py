@@ -85,8 +85,10 @@ def _named(ids: IdColumn, places: Vertices) -> IdColumn:
 def check_suffix(path: Path) -> None:
     """
     Raises:
-        RequestError: nothing is written under such a name, or not without pyarrow.
+        RequestError: nothing is written under such a name, or not without pyarrow; or there is no such folder.
     """
+    if not path.parent.is_dir():  # which is known before a checkpoint is made
+        raise RequestError(f"{str(path)!r}: there is no folder {str(path.parent)!r}")
     if path.suffix not in SUFFIXES:
         raise RequestError(f"{path.name!r}: the name must end in one of {', '.join(SUFFIXES)}")
     if path.suffix in (*ARROW, *PARQUET):

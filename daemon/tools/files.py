@@ -1,13 +1,14 @@
 """Files of updates, read as the daemon reads records: what it would refuse is left out and counted.
 
-By name, with an optional ``.gz``, ``.xz`` or ``.zst``: ``.csv`` (with a header line), ``.json`` or ``.jsonl``
-(JSON lines), ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no ts, ts in
-seconds); ``.parquet`` as it is (the columns of CSV; it needs PyArrow); anything else is an edge list (``src dst
-[weight [ts]]``, MatrixMarket headers allowed).
+By name, with an optional ``.gz``, ``.xz``, ``.zst`` or ``.bz2``: ``.csv`` (with a header line), ``.json`` or
+``.jsonl`` (JSON lines), ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no
+ts, ts in seconds); ``.parquet`` as it is (the columns of CSV; it needs PyArrow); anything else is an edge list
+(``src dst [weight [ts]]``, MatrixMarket headers allowed).
 """
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import lzma
@@ -30,7 +31,7 @@ from ..errors import GraphtideError
 from ..ingest import matrix_market
 from ..ingest.decode import Decoder
 from ..ingest.decode_arrow import decode_batch, is_readable
-from ..ingest.decode_columns import COLUMNS, Bad, BadRows, Reason, Rules, finish, select
+from ..ingest.decode_columns import COLUMNS, Bad, BadRows, Reason, Rules, finish, select, shown
 from ..ingest.decode_text import csv_layout
 from ..records.columns import UpdateColumns
 from ..records.encodings import IN_PREAMBLE, ROW
@@ -40,10 +41,17 @@ PLACES_KEPT = 3
 COMPILED_FROM = 512 << 10
 """Bytes of a block whose lines the compiled parser reads in less time than it takes to load it."""
 
+STANDARD_INPUT = Path("-")
+"""Stands for an edge list on the standard input."""
 _BLOCK_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 20
 _ENCODINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
-_OPENERS: Mapping[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".zst": zstandard.open}
+_OPENERS: Mapping[str, Any] = {
+    ".gz": gzip.open,
+    ".xz": lzma.open,
+    ".zst": zstandard.open,
+    ".bz2": bz2.open,
+}
 
 _EVENT_COLUMNS = ("op", "src", "dst", "weight", "ts")
 _NO_WEIGHT = re.compile(rb"^((?:[^\t\n]*\t){3})-(?=\t)", re.MULTILINE)
@@ -100,6 +108,8 @@ def read_columns(
         BadInput: the file cannot be decompressed, or its header line names no columns.
         OSError: it cannot be read.
     """
+    if path == STANDARD_INPUT:
+        path = Path("/dev/stdin")
     if path.suffix == ".parquet":
         yield from _parquet(path, accepts, left_out, advance)
         return
@@ -186,13 +196,14 @@ def _blocks(
     path: Path, advance: Callable[[float], None] = lambda share: None
 ) -> Generator[tuple[int, bytes], None, None]:
     """Blocks of whole lines with the offset of each."""
-    size = max(path.stat().st_size, 1)
     with open(path, "rb") as stored, _OPENERS.get(path.suffix, contextlib.nullcontext)(stored) as opened:
+        size = path.stat().st_size if stored.seekable() else 0  # of a pipe nothing tells how much is left
         file = cast(BinaryIO, opened)
         offset, rest = 0, b""
         try:
             while piece := file.read(_BLOCK_BYTES):
-                advance(stored.tell() / size)
+                if size:
+                    advance(stored.tell() / size)
                 stop = piece.rfind(b"\n") + 1
                 if stop == 0:
                     rest += piece
@@ -202,6 +213,10 @@ def _blocks(
                 offset += len(block)
         except (EOFError, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile) as error:
             raise BadInput(f"{path} cannot be decompressed: {error}") from error
+        except OSError as error:
+            if error.errno is None:  # what bz2 says of damage
+                raise BadInput(f"{path} cannot be decompressed: {error}") from error
+            raise
         if rest:
             yield offset, rest
 
@@ -218,7 +233,11 @@ def _parquet(
     rules = Rules(accepts.vertex_ids, accepts.weights, drop, updates_max=_BATCH_ROWS, line_bytes_max=0)
     try:
         with ParquetFile(path) as file:
-            names = [name for name in file.schema_arrow.names if name in COLUMNS]
+            there = file.schema_arrow.names
+            names = [name for name in there if name in COLUMNS]
+            if "src" not in names:
+                allowed = "the columns must be src and dst, perhaps op, weight, ts"
+                raise Bad(Reason.BAD_COLUMN, f"{allowed}; they are {shown(there)}")
             row, rows = 0, max(file.metadata.num_rows, 1)
             for batch in file.iter_batches(_BATCH_ROWS, columns=names):
                 sifted = decode_batch(batch, rules, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import re
 import ssl
@@ -20,6 +21,8 @@ from ..terminal import output, table
 
 LISTS = ("vertices", "src", "dst")
 """Parameters that the protocol takes as arrays: one value, or several with commas, may stand for them."""
+IDS = (*LISTS, "vertex", "target")
+"""Parameters that are ids of vertices."""
 SWITCHES = ("parents", "thaw", "retry")
 """Parameters that stand for true without a value."""
 OUTER_COMMA = re.compile(r",(?![^(]*\))")
@@ -30,8 +33,11 @@ def parse_parameters(arguments: Sequence[str], method: str = "") -> dict[str, An
     """``--name value`` pairs as parameters of a method; a repeated name makes a list.
 
     Raises:
-        ValueError: an argument is neither a name nor the value of one, or a name has no value.
+        ValueError: an argument is neither a name nor the value of one, or a name has no value; or the method is of
+            no use to a connection that ends with its answer.
     """
+    if method in ("subscribe", "unsubscribe"):
+        raise ValueError("a subscription ends with its connection: graphtide watch ADDRESS PROGRAM shows changes")
     params: dict[str, Any] = {}
     waiting = list(arguments)
     while waiting:
@@ -41,7 +47,8 @@ def parse_parameters(arguments: Sequence[str], method: str = "") -> dict[str, An
         key = name.removeprefix("--").replace("-", "_")
         if equals or (waiting and not waiting[0].startswith("--")):
             text = text if equals else waiting.pop(0)
-            several = method == "get" and key == "program" and len(OUTER_COMMA.split(text)) > 1
+            programs = method == "get" and key == "program" and not text.startswith("[")
+            several = programs and len(OUTER_COMMA.split(text)) > 1
             value: Any = OUTER_COMMA.split(text) if several else parse_value(text, listed=key in LISTS)
         elif key in SWITCHES:
             value = True
@@ -83,9 +90,16 @@ def run_query(
         ValueError: this is no address.
     """
     waits_ms = params.get("timeout_ms")
+    timeout_ms = waits_ms if isinstance(waits_ms, int) else 0
     with Client(address, token=token, ssl_context=tls) as client:
         try:
-            answer = client.call(method, params, timeout_ms=waits_ms if isinstance(waits_ms, int) else 0)
+            try:
+                answer = client.call(method, params, timeout_ms=timeout_ms)
+            except RequestError as error:
+                if (texts := with_text_ids(client, error, params)) is None:
+                    raise
+                params = texts
+                answer = client.call(method, params, timeout_ms=timeout_ms)
         except RequestError as error:
             raise type(error)(in_flags(error, method), error.detail) from None
     result = readable(answer)
@@ -97,10 +111,29 @@ def run_query(
     return 0
 
 
+def with_text_ids(client: Client, error: RequestError, params: Mapping[str, Any]) -> dict[str, Any] | None:
+    """These parameters with ids as texts, where that is what was wrong with them: ``7`` is read as a number, in a
+    graph whose ids are texts, too. Else None."""
+    texts = {
+        name: [_as_text(id) for id in value] if isinstance(value, list) else _as_text(value)
+        for name, value in params.items()
+        if name in IDS
+    }
+    changed = {**params, **texts}
+    if error.detail.get("parameter") not in IDS or changed == params:
+        return None
+    return changed if client.call("hello", {})["graph"]["vertex_ids"] == "string" else None
+
+
+def _as_text(id: Any) -> Any:
+    return str(id) if type(id) is int else id
+
+
 def in_flags(error: RequestError, method: str) -> str:
     """The message of an error, its parameters named as on the command line."""
-    if unknown := error.detail.get("unknown"):
-        known = ", ".join(map(_flag, error.detail.get("known", ()))) or "no parameters"
+    unknown, names = error.detail.get("unknown"), error.detail.get("known")
+    if unknown and names is not None:
+        known = ", ".join(map(_flag, names)) or "no parameters"
         return f"unknown: {', '.join(map(_flag, unknown))}; {method} takes {known}"
     name = error.detail.get("parameter")
     if not isinstance(name, str):
@@ -289,11 +322,20 @@ TIMES = {
 """How the names of times end, which count since 1970, and how many seconds what they count takes."""
 
 
+MANY = "lag.amount"
+"""What ``stats`` says of every file, or partition."""
+
+
 def _rows(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Nested maps as dotted names and values."""
     for key, value in answer.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and name.startswith(MANY):
+            foremost, more = _foremost(value)
+            yield from _rows(foremost, f"{name}.")
+            if more:
+                yield f"{name}: others", f"{more}, none of them larger"
+        elif isinstance(value, Mapping):
             yield from _rows(value, f"{name}.")
         elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
             for number, item in enumerate(value):
@@ -314,6 +356,21 @@ def _timed(name: str, value: Any) -> Any:
     return value
 
 
+PLACES_MAX = 10
+"""Of more offsets than this, and of more amounts of one kind, a table shows so many: --json has all."""
+
+
 def _stamp(result: Mapping[str, Any]) -> str:
     incarnation, number = result.get("epoch", ("?", "?"))
-    return f"epoch {incarnation}.{number}, offsets {json.dumps(result.get('offsets', {}))}"
+    offsets = result.get("offsets", {})
+    newest = dict(list(offsets.items())[-PLACES_MAX:])
+    more = f" and of {len(offsets) - len(newest)} more" if len(newest) < len(offsets) else ""
+    return f"epoch {incarnation}.{number}, offsets {json.dumps(newest)}{more}"
+
+
+def _foremost(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+    """Of very many numbers the largest, and how many are left out."""
+    if len(values) <= PLACES_MAX or not all(type(value) in (int, float) for value in values.values()):
+        return values, 0
+    names = heapq.nlargest(PLACES_MAX, values, key=lambda name: values[name])
+    return {name: values[name] for name in names}, len(values) - PLACES_MAX

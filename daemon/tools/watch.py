@@ -18,7 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..client import Change, Client
+from ..client.blocking import Subscription
+from ..errors import RequestError
 from ..terminal import cell_text, count, output, table
+from .query import with_text_ids
 
 ROWS = 20
 """So many vertices are shown where nobody says how many."""
@@ -100,7 +103,7 @@ def watch(
     best: dict[str, Any] = {} if vertices is not None or threshold or not top else {"top": top, "order": order}
     with (
         Client(address, token=token, ssl_context=tls) as client,
-        client.subscribe(program, vertices, threshold=threshold, reconnect=True, **best) as subscription,
+        _subscribed(client, program, vertices, threshold=threshold, reconnect=True, **best) as subscription,
         contextlib.suppress(KeyboardInterrupt),
     ):
         changes = itertools.islice(subscription, changes_max)
@@ -115,6 +118,15 @@ def watch(
                 board.take(change)
                 live.update(board.shown())
     return 0
+
+
+def _subscribed(client: Client, program: str, vertices: Sequence[Any] | None, **how: Any) -> Subscription:
+    try:
+        return client.subscribe(program, vertices, **how)
+    except RequestError as error:
+        if (texts := with_text_ids(client, error, {"vertices": vertices})) is None:
+            raise
+        return client.subscribe(program, texts["vertices"], **how)
 
 
 def _as_json(change: Change) -> str:
