@@ -40,7 +40,7 @@ from ..gpma.index import vertex_index
 from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
 from ..gpma.relied_on import lacking
 from ..gpma.shipped import shipped
-from ..partition import classes, exploring, graph, numbering
+from ..partition import classes, exploring, graph, host_side, numbering
 from .config.settings import Config
 from .engine import edge_times, keyed
 from .errors import ConfigError
@@ -101,6 +101,7 @@ class Needs:
         """
         return [
             ("packed arrays", pma.warm_up),
+            ("both orientations", host_side.warm_up),
             ("vertex index", lambda: vertex_index.warm_up(self.vertex_ids)),
             ("decoders", lambda: decode.warm_up(self.vertex_ids, registry=self.registry, keyed=self.keyed)),
             *self._programs(),

@@ -10,11 +10,13 @@ import numpy.typing as npt
 from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
 from ..gpma.host import PackedMemoryArray
 from ..gpma.host.array import LoadPlan
+from ..gpma.host.committing import commit_both
+from ..gpma.host.preparing import look_up_both
 from ..gpma.host.small import Totals, apply_small
 from ..gpma.host.snapshot import Turnstile, export_from
 from ..gpma.host.work import Plan, arrivals_of
 from ..gpma.memory import Memory
-from ..gpma.team import Crew
+from ..gpma.team import ALONE, Crew
 from ..gpma.threads import Pair, in_turn
 from .changes import Report, no_change, no_edges
 from .side import Direction, Side
@@ -41,8 +43,9 @@ class HostSide(Side[PackedMemoryArray]):
         """``in_edges``: whether in-rows are kept, and ``in_weights``: with weights, where there are any.
         ``crew``: the threads of both orientations, which are applied side by side, or of a lone array."""
         self._pair = Pair(min(2 if in_edges else 1, crew.threads), "in-rows")
-        if in_edges:
-            crew = Crew(max(1, crew.threads // 2), crew.words)
+        self._crew = crew
+        self._crew_each = Crew(max(1, crew.threads // 2), crew.words) if in_edges else crew
+        crew = self._crew_each
         self.out = PackedMemoryArray(weighted=weighted, crew=crew)
         self.in_ = PackedMemoryArray(weighted=weighted and in_weights, crew=crew) if in_edges else None
         self.memory = Memory()
@@ -62,8 +65,14 @@ class HostSide(Side[PackedMemoryArray]):
             return plan
         out_rows, in_rows = self.out, self.in_
         n_updates = max(len(out), len(in_))  # where others own rows, too, one may be long and the other short
-        run = in_turn if n_updates <= SMALL_UPDATES_MAX else self._pair.run
-        out_plan, in_plan = run(lambda: out_rows.prepare(out), lambda: in_rows.prepare(in_))
+        out_asked, in_asked = out_rows.question(out), in_rows.question(in_)
+        if out_asked is None or in_asked is None or n_updates <= SMALL_UPDATES_MAX:
+            out_plan, in_plan = out_rows.prepare(out), in_rows.prepare(in_)
+        else:
+            out_parts, out_found, in_parts, in_found = look_up_both(
+                out_asked, in_asked, self._crew, self._crew_each
+            )
+            out_plan, in_plan = out_rows.plan((out_parts, out_found)), in_rows.plan((in_parts, in_found))
         self.memory.require(out_rows.more_bytes(out_plan) + in_rows.more_bytes(in_plan))
         return HostPlan(out_plan, in_plan, n_updates)
 
@@ -72,9 +81,23 @@ class HostSide(Side[PackedMemoryArray]):
         in_rows, in_plan = self.in_, plan.in_
         if in_rows is None or in_plan is None:
             return self._commit_out(plan.out)
-        run = in_turn if plan.n_updates <= SMALL_UPDATES_MAX else self._pair.run
-        report, _ = run(lambda: self._commit_out(plan.out), lambda: in_rows.commit(in_plan))
-        return report
+        with self._turnstile.writing():
+            if plan.n_updates <= SMALL_UPDATES_MAX:
+                in_rows.commit(in_plan)
+                return self.out.commit(plan.out)
+            if plan.out.at_once or in_plan.at_once:  # all edges move: one thread's work for each array
+                return self._pair.run(lambda: self.out.commit(plan.out), lambda: in_rows.commit(in_plan))[0]
+            out_task, in_task = self.out.task(plan.out), in_rows.task(in_plan)
+            if out_task is None or in_task is None:
+                in_rows.commit(in_plan)
+                return self.out.commit(plan.out)
+            out_written, in_written = commit_both(out_task, in_task, self._crew, self._crew_each)
+            # What migrates waits for memory, with many threads as with one: side by side that is waited for once.
+            run = self._pair.run if self.out.migrating or in_rows.migrating else in_turn
+            report, _ = run(
+                lambda: self.out.committed(plan.out, out_written), lambda: in_rows.committed(in_plan, in_written)
+            )
+            return report
 
     def apply_small(
         self, batch: EdgeBatch, n_updates: int, n_vertices: int, mirrored: bool, negative: bool
@@ -177,3 +200,15 @@ class HostSide(Side[PackedMemoryArray]):
     def _commit_out(self, plan: Plan) -> ChangeReport:
         with self._turnstile.writing():
             return self.out.commit(plan)
+
+
+def warm_up() -> None:
+    """Compile (or load from the cache) what applies a batch to both orientations at once; where there are no
+    weights they are columns of no length, so that all arrays share it."""
+    host = HostSide(weighted=False, in_edges=True, in_weights=False, crew=ALONE)
+    vertices = np.arange(SMALL_UPDATES_MAX + 1, dtype=np.uint32)
+    for array in host.arrays:
+        array.ensure_vertices(vertices.size)
+    for ops in (np.ones(vertices.size, np.uint8), np.zeros(vertices.size, np.uint8)):
+        host.commit(host.prepare(EdgeBatch.of(vertices, vertices, ops), EdgeBatch.of(vertices, vertices, ops)))
+    host.close()

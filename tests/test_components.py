@@ -31,8 +31,9 @@ from graphtide.compute.forest import forest as kernels
 from graphtide.compute.forest.components import Components
 from graphtide.compute.forest.cut import TURN_EDGES
 from graphtide.compute.forest.external_order import SortedVertices
+from graphtide.compute.forest.span import _LONG_ROW
 from graphtide.compute.program import Published, Refresh
-from graphtide.gpma.edges import HALF, NO_VERTEX, Vertices, destinations, sources
+from graphtide.gpma.edges import HALF, NO_VERTEX, EdgeBatch, Vertices, destinations, sources
 from graphtide.gpma.index.id_order import IdOrder, order_of
 from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.gpma.index.vertex_index import Kind, VertexIndex
@@ -264,6 +265,30 @@ def test_threads_change_nothing(directed: bool) -> None:
                 np.testing.assert_array_equal(one, other)
         run.check()
         run.check_against_oracle()
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_a_row_that_threads_push_is_pushed_in_its_order(directed: bool) -> None:
+    """A hub with more neighbours than one thread pushes; some point back to it, and half of them are in pairs."""
+    n = 3 * _LONG_ROW
+    ends = np.arange(1, n, dtype=np.uint32)
+    hub = np.zeros_like(ends)
+    src, dst = (hub, ends[::3], ends[:-1:2]), (ends, hub[::3], ends[1::2])
+    batch = EdgeBatch.of(np.concatenate(src), np.concatenate(dst))
+    forests = []
+    for threads in (1, 2, 5):
+        graph = Graph(directed=directed, weighted=False, threads=threads)
+        graph.apply(batch, n)
+        program = Components("labels", Ids(3))
+        program.start(graph)
+        assert program.audit(graph) == []
+        forest = program._forest
+        forests.append([column[:n].copy() for column in (forest.parent, forest.level, forest.next, forest.prev)])
+        graph.close()
+    assert (forests[0][0][1:] == 0).all()
+    for forest in forests[1:]:
+        for one, other in zip(forests[0], forest, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("directed", [True, False])

@@ -306,11 +306,11 @@ def test_nothing_is_left_to_compile_after_the_warm_up() -> None:
 # Moving little.
 
 
-def loaded(n_edges: int, n_vertices: int, seed: int) -> PackedMemoryArray:
+def loaded(n_edges: int, n_vertices: int, seed: int, threads: int = 1) -> PackedMemoryArray:
     """An array of about n_edges random edges; rows are of equal expected length."""
     rng = np.random.default_rng(seed)
     keys = np.unique(pack(rng.integers(0, n_vertices, n_edges), rng.integers(0, n_vertices, n_edges)))
-    array = PackedMemoryArray(weighted=False)
+    array = PackedMemoryArray(weighted=False, crew=crew(threads))
     array.ensure_vertices(n_vertices)
     array.load(EdgeList(keys))
     return array
@@ -511,6 +511,35 @@ def test_batches_on_a_hot_spot_move_little(shape: str, mean: float) -> None:
     # Carried edges, and wide windows until the stretch is there.
     assert sum(slots > 120_000 for slots in moved) < len(moved) // 25
     assert array.check() == []
+
+
+@pytest.mark.parametrize("shape", ["descending", "hub"])
+def test_threads_carry_a_stretch_as_one_does(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Past many leaves at once, either way: what comes to lie where is the same, batch by batch."""
+    monkeypatch.setattr(migration, "DIVIDED_MOVES_MIN", 1000)
+    past: list[int] = []
+    make_moves = stretch.make_moves
+
+    def counted(*arguments: Any) -> Any:
+        done = make_moves(*arguments)
+        past.append(done[0] if arguments[2] in stretch.PAST_LEAVES else 0)
+        return done
+
+    monkeypatch.setattr(stretch, "make_moves", counted)
+    seen = []
+    with thresholds(crowded=16):
+        for threads in (1, 2, 5):
+            array, rng = loaded(200_000, 1 << 12, seed=52, threads=threads), np.random.default_rng(53)
+            seen.append([])
+            for step in range(120):
+                keys, ops = shapes(1 << 12)[shape](rng, step, 1000)
+                array.apply(EdgeBatch(keys, ops))
+                view = array.view()
+                columns = view.counts, view.row_leaf, view.degrees, array.export().keys
+                seen[-1].append(b"".join(column.tobytes() for column in columns))
+            assert array.check() == []
+    assert seen[1] == seen[0] and seen[2] == seen[0]
+    assert max(past) > 10_000
 
 
 def test_a_stretch_goes_home_when_a_hot_spot_is_over() -> None:

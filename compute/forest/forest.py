@@ -27,7 +27,7 @@ from ...gpma.edges import HALF, LOW, NO_VERTEX, Vertices
 from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted, uncounted_inner
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
-from ...gpma.team import share
+from ...gpma.team import at_most, share
 from ..pieces import PIECE
 
 Ints = npt.NDArray[np.int64]
@@ -349,7 +349,7 @@ def classify(handle, parent, inserted, deleted, joining, links, pieces, crew):  
     if n_pieces <= 0:
         whole = np.int64(max(inserted.size, deleted.size))
         return _classify_range(handle, parent, inserted, deleted, joining, links, np.int64(0), whole)
-    share(crew, _classify_pieces, (handle, parent, inserted, deleted, joining, links, pieces))
+    share(at_most(crew, n_pieces), _classify_pieces, (handle, parent, inserted, deleted, joining, links, pieces))
     n_joining = np.int64(0)
     n_links = np.int64(0)
     for piece in range(n_pieces):

@@ -2,8 +2,8 @@
 
 Breadth first by levels, pushing small frontiers and pulling to large ones (Beamer, Asanovic, Patterson,
 "Direction-Optimizing Breadth-First Search", SC 2012). Levels keep the trees shallow, on which the climbs of later
-deletions depend. Pulls, and passes over all vertices or the members of a tree, are shared by pieces; the forest
-does not depend on the number of threads.
+deletions depend. Pulls, rows of hubs that are pushed, and passes over all vertices or the members of a tree are
+shared by pieces; the forest does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW, NO_VERTEX, Keys, Vertices
-from ...gpma.intrinsics import uncounted, uncounted_inner
+from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted, uncounted_inner
 from ...gpma.rows import first_held, open_rows, runs, runs_on
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
@@ -36,6 +36,9 @@ _SWEEP_PIECE = 4096
 # So many vertices' rows are asked for before the first of them is read.
 _TOGETHER = 256
 _PARALLEL_MIN = 1 << 15
+# So many edges of one row are worth pushing by all threads; and so far ahead a push asks for what it will read.
+_LONG_ROW = 1 << 14
+_AHEAD = 16
 
 # As in ``forest.py``, they allocate nothing.
 _jit: Any = uncounted
@@ -49,10 +52,11 @@ class Reach(NamedTuple):
 
     ``queue`` and ``found`` uint32[n]; ``held`` uint64[(n + 63) // 64]: a bitmap of the tree; ``counts`` and
     ``edges`` int64 by piece of a sweep: vertices found, and the edges that they have; ``left`` likewise: those
-    that still look for a tree, and some that one holds by now, -1 before they are listed; ``cursor`` int64[32]:
-    the next piece, the edges read. Of each thread, for vertices that are looked at together: ``opens``
-    int64[threads, _TOGETHER], where their rows begin, and ``looking`` uint32[threads, _TOGETHER]. (The lists of
-    those that look take the room of the forest's free handles, of which there are none in the end.)
+    that still look for a tree, and some that one holds by now, -1 before they are listed; ``slots`` likewise,
+    where each piece of a long row begins; ``cursor`` int64[32]: the next piece, the edges read. Of each thread,
+    for vertices that are looked at together: ``opens`` int64[threads, _TOGETHER], where their rows begin, and
+    ``looking`` uint32[threads, _TOGETHER]. (The lists of those that look take the room of the forest's free
+    handles, of which there are none in the end.)
     """
 
     queue: Vertices
@@ -61,6 +65,7 @@ class Reach(NamedTuple):
     counts: npt.NDArray[np.int64]
     edges: npt.NDArray[np.int64]
     left: npt.NDArray[np.int64]
+    slots: npt.NDArray[np.int64]
     cursor: npt.NDArray[np.int64]
     opens: npt.NDArray[np.int64]
     looking: Vertices
@@ -71,10 +76,10 @@ NEXT, READ = 0, 16
 
 def new_reach(n: int, threads: int, queue: Vertices, found: Vertices) -> Reach:
     """For so many vertices, in columns that have room for them."""
-    counts, edges, left = np.full((3, -(-n // _SWEEP_PIECE)), -1, np.int64)
+    counts, edges, left, slots = np.full((4, -(-n // _SWEEP_PIECE)), -1, np.int64)
     held, cursor = np.empty((n + 63) // 64, np.uint64), np.zeros(32, np.int64)
     opens, looking = np.empty((threads, _TOGETHER), np.int64), np.empty((threads, _TOGETHER), np.uint32)
-    return Reach(queue, found, held, counts, edges, left, cursor, opens, looking)
+    return Reach(queue, found, held, counts, edges, left, slots, cursor, opens, looking)
 
 
 @_inline
@@ -102,6 +107,76 @@ def _push_row(forest, rows, u, h, level, queue, tail):  # type: ignore[no-untype
                 queue[tail] = v
                 tail += 1
     return tail
+
+
+@_inner
+@spliced
+def _begin_pieces(rows, u, slots):  # type: ignore[no-untyped-def]
+    """Note where each piece of the row of u begins: how many there are."""
+    n_pieces, before = np.int64(0), np.int64(0)
+    for slot, stop in runs(rows, u):
+        while n_pieces * _SWEEP_PIECE < before + (stop - slot):
+            slots[n_pieces] = slot + n_pieces * _SWEEP_PIECE - before
+            n_pieces += 1
+        before += stop - slot
+    return n_pieces
+
+
+@_inner
+@spliced
+def _push_pieces(t, forest, rows, out, in_, both, u, h, level, reach):  # type: ignore[no-untyped-def]
+    """Take the neighbours of u that no tree holds yet, in pieces of its row drawn from the cursor.
+
+    A row names each once, so that no two threads take one. Those of a piece go to its part of ``found``.
+    """
+    keys, found, degree = rows.keys, reach.found, np.int64(rows.degrees[u])
+    while True:
+        piece = fetch_add(reach.cursor, NEXT, np.int64(1))
+        begin = piece * _SWEEP_PIECE
+        if begin >= degree:
+            break
+        end = begin
+        for slot, stop in runs_on(rows, reach.slots[piece], min(np.int64(_SWEEP_PIECE), degree - begin)):
+            for i in range(slot, stop):
+                prefetch(forest.handle, np.int64(keys[i] & LOW))
+            for i in range(slot, stop):
+                v = np.int64(keys[i] & LOW)
+                if forest.handle[v] == NO_VERTEX:
+                    _take(forest, v, h, u, level)
+                    found[end] = v
+                    end += 1
+        reach.counts[piece] = end - begin
+        reach.edges[piece] = _edges_of_all(out, in_, both, found, begin, end)
+
+
+@_inner
+def _edges_of_all(out, in_, both, vertices, begin, end):  # type: ignore[no-untyped-def]
+    """The edges of vertices[begin:end]."""
+    edges = np.int64(0)
+    for k in range(begin, end):
+        ahead = np.int64(vertices[min(k + _AHEAD, end - 1)])
+        prefetch_to_read(out.degrees, ahead)
+        if both:
+            prefetch_to_read(in_.degrees, ahead)
+        edges += _edges_of(out, in_, both, vertices[k])
+    return edges
+
+
+@_inner
+def _push_long(forest, rows, out, in_, both, u, h, level, reach, tail, crew):  # type: ignore[no-untyped-def]
+    """``_push_row`` by all threads: (the new tail, the edges of those that were taken)."""
+    queue = reach.queue
+    n_pieces = _begin_pieces(rows, u, reach.slots)
+    reach.cursor[NEXT] = 0
+    share(at_most(crew, n_pieces), _push_pieces, (forest, rows, out, in_, both, u, h, level, reach))
+    edges = np.int64(0)
+    for piece in range(n_pieces):
+        begin = piece * _SWEEP_PIECE
+        for i in range(begin, begin + reach.counts[piece]):
+            queue[tail] = reach.found[i]
+            tail += 1
+        edges += reach.edges[piece]
+    return tail, edges
 
 
 @_inline
@@ -223,7 +298,7 @@ def _pull_sweep(forest, n, out, in_, both, h, level, reach, tail, crew):  # type
     if n < _PARALLEL_MIN:
         _append_pieces(np.int64(0), n, reach)
     else:
-        share(crew, _append_pieces, (n, reach))
+        share(at_most(crew, counts.size), _append_pieces, (n, reach))
     return tail, ahead
 
 
@@ -273,12 +348,16 @@ def _span_tree(forest, n, unheld, root, h, out, in_, both, reach, begin, crew): 
             ahead = np.int64(0)
             for i in range(head, level_end):
                 u = np.int64(queue[i])
-                before = tail
-                tail = _push_row(forest, out, u, h, level, queue, tail)
-                if both:
-                    tail = _push_row(forest, in_, u, h, level, queue, tail)
-                for k in range(before, tail):
-                    ahead += _edges_of(out, in_, both, queue[k])
+                for side in range(2 if both else 1):
+                    rows = out if side == 0 else in_
+                    if rows.degrees[u] >= _LONG_ROW:
+                        tail, edges = _push_long(forest, rows, out, in_, both, u, h, level, reach, tail, crew)
+                        ahead += edges
+                        continue
+                    before = tail
+                    tail = _push_row(forest, rows, u, h, level, queue, tail)
+                    for k in range(before, tail):
+                        ahead += _edges_of(out, in_, both, queue[k])
         head = level_end
     forest.size[h] = tail - begin
     if tail - begin == 1:

@@ -278,7 +278,8 @@ def survey_all(word, role, in_, loss, begin, end, crew):  # type: ignore[no-unty
     if end - begin < SHARED_MIN:
         survey_pieces(np.int64(0), word, role, in_, loss, end, np.int64(PIECE_MAX))
     else:
-        share(crew, survey_pieces, (word, role, in_, loss, end, np.int64(PIECE_MAX)))
+        helped = at_most(crew, (end - begin) // PIECE_MAX + 1)
+        share(helped, survey_pieces, (word, role, in_, loss, end, np.int64(PIECE_MAX)))
     if cursor[LISTS_END] > first_list:
         arrange_lists(role, loss, first_list, first_inner)
 
@@ -456,7 +457,7 @@ def take(word, role, in_, loss, n_lost, crew):  # type: ignore[no-untyped-def]
     if n_lost < SHARED_MIN:
         take_some(np.int64(0), word, role, loss, n_lost)
     else:
-        share(crew, take_some, (word, role, loss, n_lost))
+        share(at_most(crew, n_lost // _TAKEN + 1), take_some, (word, role, loss, n_lost))
 
 
 @template

@@ -23,7 +23,7 @@ from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch, prefetch_to_read
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
-from ...gpma.team import share
+from ...gpma.team import at_most, share
 from ..pieces import PIECE
 from .templates import template
 
@@ -409,7 +409,7 @@ def classify(  # type: ignore[no-untyped-def]
             np.int64(whole),
         )
     share(
-        crew,
+        at_most(crew, n_pieces),
         in_pieces,
         (word, deleted, overwritten, new_weights, inserted, weights, lost, improving, improving_weights, pieces),
     )

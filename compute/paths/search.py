@@ -37,6 +37,8 @@ _PUSH_SHARE = 18
 # How much work is worth sharing, in vertices and edges, and how much of it a thread takes at a time.
 _PARALLEL_MIN = 256
 _PARALLEL_EDGES = 1 << 14
+# So many vertices, too, whatever edges they have: those of the last frontiers are not counted.
+_PARALLEL_FRONTIER = 1 << 10
 _PARALLEL_SWEEP = 1 << 14
 _PIECE = 64
 _PIECES = 64
@@ -285,11 +287,12 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
             cursor[TAIL] = tail
             cursor[AHEAD_EDGES] = 0
             level = bits == value
-            if ahead < _PARALLEL_EDGES:
+            if ahead < _PARALLEL_EDGES and tail - head < _PARALLEL_FRONTIER:
                 push_level(np.int64(0), word, role, out, queue, gathered, cursor, tail, bits, tail - head, level)
             else:
-                piece = max(min((tail - head) // _PIECES, _PIECE), 1)
-                share(crew, push_level, (word, role, out, queue, gathered, cursor, tail, bits, piece, level))
+                piece: Any = max(min((tail - head) // _PIECES, _PIECE), 1)
+                helped = at_most(crew, (tail - head) // piece + 1)
+                share(helped, push_level, (word, role, out, queue, gathered, cursor, tail, bits, piece, level))
             head = tail
             tail = cursor[TAIL]
             ahead = cursor[AHEAD_EDGES]
@@ -329,7 +332,7 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
         if n < _PARALLEL_SWEEP:
             list_frontier(np.int64(0), front, n, queue, gathered, cursor)
         else:
-            share(crew, list_frontier, (front, n, queue, gathered, cursor))
+            share(at_most(crew, n // _SWEEP_PIECE + 1), list_frontier, (front, n, queue, gathered, cursor))
         tail = cursor[TAIL]
         # What is left is small, and pulling again would cost a pass over all vertices: push to the end.
         ahead = np.int64(0)

@@ -36,17 +36,16 @@ from ..team import ALONE, Crew
 from ..vertex_columns import grown
 from . import committing, hot_spot, load_export, merge, preparing, search
 from .arrays import RowIndex, Slots
-from .committing import Written
+from .committing import Task, Written
 from .contents import Contents
 from .crowds import Signs
 from .gather import PIECE_EDGES, gather
 from .invariants import wrong_keys, wrong_leaves, wrong_rows, wrong_sizes, wrong_stretch, wrong_windows
 from .migration import Migration
-from .preparing import Parts
+from .preparing import Found, Parts, Question
 from .slot_memory import SlotMemory
 from .small import Orientation, Outcome
-from .sorting import Arrivals
-from .work import Plan, Work, column, new_work, report, report_columns
+from .work import Plan, Work, arrivals_of, column, new_work, report, report_columns
 
 # Work arrays grow by this factor, so that a larger batch costs constant time.
 ROOM = 1.5
@@ -56,6 +55,8 @@ KEPT_UPDATES_MIN = 1 << 18
 KEPT_EDGES_PER_UPDATE = 12
 # A batch is divided into pieces of at least so many updates, where there are threads for them.
 PIECE_UPDATES = 2048
+# Where there are so many threads, they may be as short as that: pieces cost a tenth more then, but all have some.
+MANY_THREADS, SHORT_PIECE_UPDATES = 8, 1024
 
 
 class PackedMemoryArray:
@@ -168,11 +169,33 @@ class PackedMemoryArray:
                 ``MAX_UPDATES`` updates.
             MemoryError: there is not enough.
         """
-        if len(batch) > MAX_UPDATES:
-            raise ValueError(f"a batch has at most {MAX_UPDATES} updates, not {len(batch)}")
+        question = self.question(batch)
+        return self.plan(None if question is None else preparing.look_up(question, self._crew))
+
+    def question(self, batch: EdgeBatch) -> Question | None:
+        """What ``prepare`` has to look up; None where there are no updates. It raises what that does."""
+        n = len(batch)
+        if n > MAX_UPDATES:
+            raise ValueError(f"a batch has at most {MAX_UPDATES} updates, not {n}")
         self._n_windows = 0
-        parts, totals = self._look_up(batch) if len(batch) else (None, (0, 0, 0, 0))
+        if n == 0:
+            return None
+        work, now = self._reserve(n), self._contents
+        arrived = arrivals_of(batch, weighted=self.weighted)
+        threads = self._crew.threads
+        least = PIECE_UPDATES if threads < MANY_THREADS else SHORT_PIECE_UPDATES
+        n_pieces = 1 if threads == 1 else preparing.pieces_of(n, least)
+        return Question(now.slots, arrived, now.n_vertices, n_pieces, work.sort, work.updates)
+
+    def plan(self, found: tuple[Parts, Found] | None) -> Plan:
+        """The second half of ``prepare``: what follows from what was found."""
         now = self._contents
+        parts, totals = None, (0, 0, 0, 0)
+        if found is not None:
+            parts, (largest, *rest) = found
+            if largest >= now.n_vertices:
+                raise ValueError(f"the batch names row {largest} of {now.n_vertices}")
+            totals = tuple(rest)
         n_edges = now.n_edges + totals[INSERTED] - totals[DELETED]
         layout = now.layout.resized(n_edges)
         at_once = layout is not now.layout
@@ -198,17 +221,20 @@ class PackedMemoryArray:
         3. Fill the report, and let shortened rows begin where they now do.
         4. Let some edges migrate; or begin to grow or to shrink, if it is time.
         """
-        parts, n_edges, layout, at_once, columns, other = plan
+        task = self.task(plan)
+        return self.committed(plan, None if task is None else committing.commit(task, self._crew))
+
+    def task(self, plan: Plan) -> Task | None:
+        """The first half of ``commit``: what the kernel is to write; None where there are no updates."""
+        parts, now, work = plan.parts, self._contents, self._work
         if parts is None:
-            return report(columns, 0, weighted=self.weighted)
-        now, work = self._contents, self._work
-        n_leaves_before, fewer = now.layout.n_leaves, n_edges < now.n_edges
+            return None
         self._seen = None  # it would keep memory that is left, by growth, here, or by what migrates
-        if other is not None and layout.n_leaves > n_leaves_before:
-            now.move_to(other, n_leaves_before)
-        n_updates = int(parts[-1, preparing.END])
+        n_leaves = now.layout.n_leaves
+        if plan.other is not None and plan.layout.n_leaves > n_leaves:
+            now.move_to(plan.other, n_leaves)
         # The words and positions of the sort, which pending leaves and rows are listed in, are free by now.
-        written: Written = committing.commit(
+        return Task(
             now.slots,
             now.rows,
             work.updates,
@@ -216,13 +242,21 @@ class PackedMemoryArray:
             work.pending,
             work.windows,
             (now.layout.lower, now.layout.upper),
-            columns,
-            at_once,
-            n_updates,
+            plan.columns,
+            plan.at_once,
+            int(parts[-1, preparing.END]),
             self._migration.hot_spot.lasts,
             hot_spot.CROWDED_LEAVES,
-            self._crew,
         )
+
+    def committed(self, plan: Plan, written: Written | None) -> ChangeReport:
+        """The rest of ``commit``, after the kernel."""
+        parts, n_edges, layout, at_once, columns, other = plan
+        if parts is None or written is None:
+            return report(columns, 0, weighted=self.weighted)
+        now, work = self._contents, self._work
+        n_leaves_before, fewer = now.layout.n_leaves, n_edges < now.n_edges
+        n_updates = int(parts[-1, preparing.END])
         self._migration.counted(n_updates, written.net_left)
         in_use = self._migration.watch(written.signs, n_updates)
         self._n_windows, slots_moved = written.n_windows, written.moved
@@ -381,19 +415,6 @@ class PackedMemoryArray:
         found = np.empty(keys.size, np.int64)
         search.find_slots(self._contents.slots, column(keys, np.uint64), found, self._crew)
         return found
-
-    def _look_up(self, batch: EdgeBatch) -> tuple[Parts, tuple[int, ...]]:
-        """Order a batch and find where it falls: its parts, and how many updates are INSERTED, ..., ABSENT."""
-        work, now = self._reserve(len(batch)), self._contents
-        keys, ops = column(batch.keys, np.uint64), column(batch.ops, np.uint8)
-        arrived = Arrivals(keys, ops, self._weight_column(batch.weights))
-        n_pieces = 1 if self._crew.threads == 1 else preparing.pieces_of(keys.size, PIECE_UPDATES)
-        parts, largest, *totals = preparing.look_up(
-            now.slots, arrived, now.n_vertices, n_pieces, work.sort, work.updates, self._crew
-        )
-        if largest >= now.n_vertices:
-            raise ValueError(f"the batch names row {largest} of {now.n_vertices}")
-        return parts, tuple(totals)
 
     def _spread_all(self, n_leaves: int, n_waiting: int, n_edges: int) -> int:
         """Spread everything over so many leaves, with the new edges that wait; returns the slots written."""

@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import numba as nb
 import numpy as np
+import numpy.typing as npt
 
 from ..atomics import fetch_add
 from ..edges import LOW, Int, Keys, Offsets, Vertices
-from ..intrinsics import copy, uncounted_inner
+from ..intrinsics import copy, inner, uncounted_inner
 from ..team import Crew, at_most, share
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .crowds import Signs, no_signs, plan
@@ -53,30 +54,100 @@ class Written(NamedTuple):
     lists: Offsets
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def commit(
-    slots: Slots,
-    rows: RowIndex,
-    updates: Updates,
-    parts: Parts,
-    pending: Pending,
-    windows: Windows,
-    bounds: tuple[Bounds, Bounds],
-    columns: ReportColumns,
-    all_wait: bool,
-    n_updates: Int,
-    hot_for: Int,
-    crowded_leaves: Int,
-    crew: Crew,
-) -> Written:
-    """Write a batch that lies in ``updates`` in these parts.
+class Task(NamedTuple):
+    """A batch that lies in ``updates`` in these parts, to be written.
 
     ``bounds``: the least and the greatest densities by height. ``n_updates``, ``hot_for``,
     ``crowded_leaves``: see ``crowds.plan``. If ``all_wait``, all new edges are put aside, no window is
     redistributed, and what follows is left to ``finish``.
     """
+
+    slots: Slots
+    rows: RowIndex
+    updates: Updates
+    parts: Parts
+    pending: Pending
+    windows: Windows
+    bounds: tuple[Bounds, Bounds]
+    columns: ReportColumns
+    all_wait: bool
+    n_updates: Int
+    hot_for: Int
+    crowded_leaves: Int
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def commit(task: Task, crew: Crew) -> Written:
+    """Write a batch."""
+    return _commit(task, _lists(task), crew)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def commit_both(one: Task, other: Task, crew: Crew, each: Crew) -> tuple[Written, Written]:
+    """``commit`` of two batches of two arrays, side by side: ``crew`` shares the two, and ``each`` what is to be
+    done for either."""
+    lists, other_lists = _lists(one), _lists(other)
+    numbers, keys, densities = np.zeros((2, 9), np.int64), np.zeros((2, 4), np.uint64), np.zeros(2)
+    share(
+        at_most(crew, np.int64(2)),
+        _commit_either,
+        (one, other, lists, other_lists, each, np.zeros(1, np.int64), numbers, keys, densities),
+    )
+    return (
+        _written(numbers[0], keys[0], densities[0], lists),
+        _written(numbers[1], keys[1], densities[1], other_lists),
+    )
+
+
+@inner
+def _lists(task: Task) -> Offsets:
+    return np.zeros((task.parts.shape[0], _LIST_FIELDS), np.int64)
+
+
+@inner
+def _commit_either(
+    thread: Int,
+    one: Task,
+    other: Task,
+    lists: Offsets,
+    other_lists: Offsets,
+    crew: Crew,
+    cursor: Offsets,
+    numbers: Offsets,
+    keys: Keys,
+    densities: npt.NDArray[np.float64],
+) -> None:
+    while True:
+        which = fetch_add(cursor, 0, np.int64(1))
+        if which == 0:
+            written = _commit(one, lists, crew)
+        elif which == 1:
+            written = _commit(other, other_lists, crew)
+        else:
+            return
+        signs, n = written.signs, numbers[which]
+        n[0], n[1], n[2], n[3] = written.n_waiting, written.net_left, written.n_windows, written.moved
+        n[4], n[5] = written.stretch_begin, written.stretch_end
+        n[6], n[7], n[8] = np.int64(signs.hot), np.int64(signs.crowded), signs.beside
+        keys[which, 0], keys[which, 1] = signs.hot_low, signs.hot_high
+        keys[which, 2], keys[which, 3] = signs.crowd_low, signs.crowd_high
+        densities[which] = signs.density
+
+
+@inner
+def _written(n: Offsets, keys: Keys, density: float, lists: Offsets) -> Written:
+    """What ``_commit_either`` noted."""
+    signs = Signs(n[6] != 0, keys[0], keys[1], n[7] != 0, keys[2], keys[3], density, n[8])
+    return Written(n[0], n[1], n[2], n[3], n[4], n[5], signs, lists)
+
+
+@inner
+def _commit(task: Task, lists: Offsets, crew: Crew) -> Written:
+    slots, rows, updates, parts = task.slots, task.rows, task.updates, task.parts
+    pending, windows, bounds, columns = task.pending, task.windows, task.bounds, task.columns
+    all_wait, n_updates = task.all_wait, task.n_updates
+    hot_for, crowded_leaves = task.hot_for, task.crowded_leaves
     n_parts = np.int64(parts.shape[0])
-    lists = np.zeros((n_parts, _LIST_FIELDS), np.int64)
     cursor = np.zeros(1, np.int64)
     share(
         at_most(crew, n_parts),

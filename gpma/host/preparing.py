@@ -1,9 +1,12 @@
-"""Preparing a batch: one kernel puts it in order and looks it up, in pieces that the threads of a crew draw.
+"""Preparing a batch: one kernel puts it in order and looks it up, in pieces that the threads of a crew draw; or
+two batches of two arrays, side by side.
 
 What it finds depends on the batch and the array alone, neither on the pieces nor on the threads.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numba as nb
 import numpy as np
@@ -50,28 +53,84 @@ def pieces_of(n: int, least: int) -> int:
     return min(1 << max(0, (n // least).bit_length() - 1), PIECES_MAX)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def look_up(
-    slots: Slots,
-    batch: Arrivals,
-    n_rows: Int,
-    n_pieces: Int,
-    scratch: SortScratch,
-    updates: Updates,
-    crew: Crew,
-) -> tuple[Parts, Int, Int, Int, Int, Int]:
-    """Order a batch (one update at least) into ``updates`` and find where they fall, in so many pieces (a power of
-    two up to ``PIECES_MAX``); the array is only read.
+class Question(NamedTuple):
+    """A batch of one update at least, to be ordered into ``updates`` and looked up in an array of ``n_rows`` rows,
+    in so many pieces (a power of two up to ``PIECES_MAX``)."""
 
-    Returns (parts int64[pieces, ``PART_FIELDS``], the largest row, how many updates are inserted, overwritten,
-    deleted, absent). Where the largest row is none of the ``n_rows`` that there are, nothing else was done.
+    slots: Slots
+    batch: Arrivals
+    n_rows: Int
+    n_pieces: Int
+    scratch: SortScratch
+    updates: Updates
+
+
+# What is found: the largest row, and how many updates are inserted, overwritten, deleted, absent.
+Found = tuple[Int, Int, Int, Int, Int]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def look_up(question: Question, crew: Crew) -> tuple[Parts, Found]:
+    """Order a batch and find where its updates fall; the array is only read.
+
+    Returns its parts (int64[pieces, ``PART_FIELDS``]), and what was found. Where the largest row is none of those
+    that there are, nothing else was done.
     """
+    parts = np.zeros((question.n_pieces, PART_FIELDS), np.int64)
+    return parts, _look_up(question, parts, crew)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def look_up_both(one: Question, other: Question, crew: Crew, each: Crew) -> tuple[Parts, Found, Parts, Found]:
+    """``look_up`` of two, side by side: ``crew`` shares the two, and ``each`` what is to be done for either."""
+    parts = np.zeros((one.n_pieces, PART_FIELDS), np.int64)
+    other_parts = np.zeros((other.n_pieces, PART_FIELDS), np.int64)
+    found = np.zeros((2, 5), np.int64)
+    share(
+        at_most(crew, np.int64(2)),
+        _look_up_either,
+        (one, other, parts, other_parts, each, np.zeros(1, np.int64), found),
+    )
+    return parts, _found(found[0]), other_parts, _found(found[1])
+
+
+@inner
+def _found(row: Offsets) -> Found:
+    return row[0], row[1], row[2], row[3], row[4]
+
+
+@inner
+def _look_up_either(
+    thread: Int,
+    one: Question,
+    other: Question,
+    parts: Parts,
+    other_parts: Parts,
+    crew: Crew,
+    cursor: Offsets,
+    found: Offsets,
+) -> None:
+    while True:
+        which = fetch_add(cursor, 0, np.int64(1))
+        if which == 0:
+            row = _look_up(one, parts, crew)
+        elif which == 1:
+            row = _look_up(other, other_parts, crew)
+        else:
+            return
+        for k in range(5):
+            found[which, k] = row[k]
+
+
+@inner
+def _look_up(question: Question, parts: Parts, crew: Crew) -> Found:
+    slots, batch, n_rows, n_pieces = question.slots, question.batch, question.n_rows, question.n_pieces
+    scratch, updates = question.scratch, question.updates
     keys = batch.keys
     n = np.int64(keys.size)
     n_chunks = min(np.int64(n_pieces), np.int64(_CHUNKS_MAX))
     crew = at_most(crew, n_pieces)
     cursor = np.zeros(1, np.int64)
-    parts = np.zeros((n_pieces, PART_FIELDS), np.int64)
     found = np.empty((n_chunks, 3), np.uint64)
     share(crew, _survey_chunks, (keys, cursor, found))
     differing, largest, ordered = np.uint64(0), np.uint64(0), np.uint64(1)
@@ -81,7 +140,7 @@ def look_up(
         ordered &= found[chunk, 2]
     row = np.int64(largest >> HALF)
     if row >= n_rows:
-        return parts, row, np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+        return row, np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     packing = packing_of(keys[0], differing, n)
     bounds = np.zeros(n_pieces + 1, np.int64)
     flipped = np.zeros(n_pieces, np.bool_)
@@ -128,7 +187,7 @@ def look_up(
     for piece in range(n_pieces):
         for state in range(4):
             totals[state] += parts[piece, TOTALS + state]
-    return parts, row, totals[INSERTED], totals[OVERWRITTEN], totals[DELETED], totals[ABSENT]
+    return row, totals[INSERTED], totals[OVERWRITTEN], totals[DELETED], totals[ABSENT]
 
 
 @uncounted_inner

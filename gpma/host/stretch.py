@@ -12,7 +12,7 @@ Dynamic hash tables, CACM 31(4), 1988); here it is a packed array's.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
@@ -39,6 +39,9 @@ CARRIED_LEAVES = 32
 CROWDED, PASSED, RELIEVED = int(0.85 * LEAF_SLOTS), int(0.78 * LEAF_SLOTS), 0.58 * LEAF_SLOTS
 # Threads write so many leaves of a move at a time, and more where it would come to more pieces.
 PIECE_LEAVES_MIN, PIECES_MAX = 8, 64
+# Past leaves it goes in many short moves, of which so many at most are planned before the first is written, and
+# threads take so many at a time.
+PLANNED_MAX, TOGETHER = 1024, 4
 # Ways of a stretch: left, spreading edges evenly; right, gathering them; or past leaves, either way: carried to a
 # place, or passing through a crowd.
 SPREAD, GATHER, CARRY, PASS = 0, 1, 2, 3
@@ -278,6 +281,76 @@ def vacate(slots: Slots, move: Move) -> None:
         counts[np.uintp(leaf)] = np.int32(0)
 
 
+@inner
+def _plan_past(
+    slots: Slots, way: Int, leaves: Int, edges_wanted: Int, moves: Offsets
+) -> tuple[Int, Int, Int, Int]:
+    """The next moves past leaves: (how many, their edges, where the stretch is then from and to).
+
+    They go into leaves that are empty before the first of them, so that each reads what it would read if the
+    others were done: in ``moves`` are source, begin and end of the target, and edges of each.
+    """
+    begin: Any = np.int64(slots.stretch_begin)
+    end: Any = np.int64(slots.stretch_end)
+    n, edges = np.int64(0), np.int64(0)
+    while n < moves.shape[0] and edges < edges_wanted:
+        then = Slots(slots.keys, slots.weights, slots.counts, slots.heads, slots.tops, begin, end)
+        move = plan_move(then, way, leaves, np.int64(0), edges_wanted - edges)
+        if move.edges == 0 or move.begin < slots.stretch_begin or move.end > slots.stretch_end:
+            break
+        moves[n, 0], moves[n, 1], moves[n, 2], moves[n, 3] = move.source, move.begin, move.end, move.edges
+        n += 1
+        edges += move.edges
+        leaves += begin - move.stretch_begin if leaves < 0 else end - move.stretch_end
+        begin, end = np.int64(move.stretch_begin), np.int64(move.stretch_end)
+    return n, edges, begin, end
+
+
+@uncounted_inner
+def _write_moves(
+    thread: Int, slots: Slots, row_leaf: Vertices, moves: Offsets, n: Int, together: Int, cursor: Offsets
+) -> None:
+    while True:
+        first = fetch_add(cursor, 0, together)
+        if first >= n:
+            return
+        for k in range(first, min(first + together, n)):
+            source, begin, end, edges = moves[k, 0], moves[k, 1], moves[k, 2], moves[k, 3]
+            move = Move(source, np.int64(0), begin, end, edges, begin, end)
+            _write_leaves(slots, row_leaf, move, begin, end, source, np.int64(0))
+
+
+@inner
+def _go_past(
+    slots: Slots, row_leaf: Vertices, way: Int, leaves: Int, edges_wanted: Int, divided_min: Int, crew: Crew
+) -> tuple[Int, Int, Int]:
+    """``make_moves`` past leaves, many moves at once; from ``divided_min`` edges on threads share them."""
+    moves = np.empty((PLANNED_MAX, 4), np.int64)
+    cursor = np.zeros(1, np.int64)
+    moved = np.int64(0)
+    begin: Any = np.int64(slots.stretch_begin)
+    end: Any = np.int64(slots.stretch_end)
+    while moved < edges_wanted and begin < end:
+        slots = Slots(slots.keys, slots.weights, slots.counts, slots.heads, slots.tops, begin, end)
+        n, edges, then_begin, then_end = _plan_past(slots, way, leaves, edges_wanted - moved, moves)
+        if n == 0:
+            break
+        cursor[0] = 0
+        if edges < divided_min:
+            _write_moves(np.int64(0), slots, row_leaf, moves, n, n, cursor)
+        else:
+            helped = at_most(crew, (n + TOGETHER - 1) // TOGETHER)
+            share(helped, _write_moves, (slots, row_leaf, moves, n, np.int64(TOGETHER), cursor))
+        for leaf in range(then_begin, begin):
+            slots.counts[np.uintp(leaf)] = np.int32(0)
+        for leaf in range(end, then_end):
+            slots.counts[np.uintp(leaf)] = np.int32(0)
+        moved += edges
+        leaves += begin - then_begin if leaves < 0 else end - then_end
+        begin, end = np.int64(then_begin), np.int64(then_end)
+    return moved, begin, end
+
+
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def make_moves(
     slots: Slots,
@@ -291,6 +364,8 @@ def make_moves(
 ) -> tuple[Int, Int, Int]:
     """Move about so many edges, in as many moves as that takes; returns (moved, stretch begin, stretch end)."""
     moved = np.int64(0)
+    if way in PAST_LEAVES:
+        return _go_past(slots, row_leaf, way, leaves, edges_wanted, divided_min, crew)
     while moved < edges_wanted and slots.stretch_begin < slots.stretch_end:
         move = plan_move(slots, way, leaves, edges_left, edges_wanted - moved)
         if move.edges == 0:
@@ -299,8 +374,6 @@ def make_moves(
         vacate(slots, move)
         moved += move.edges
         edges_left -= move.edges  # as long as the stretch moves left, and else of no use
-        # Past how many leaves is left: on their old side.
-        leaves += slots.stretch_begin - move.stretch_begin if leaves < 0 else slots.stretch_end - move.stretch_end
         slots = Slots(
             slots.keys,
             slots.weights,
