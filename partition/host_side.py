@@ -65,10 +65,11 @@ class HostSide(Side[PackedMemoryArray]):
             return plan
         out_rows, in_rows = self.out, self.in_
         n_updates = max(len(out), len(in_))  # where others own rows, too, one may be long and the other short
-        out_asked, in_asked = out_rows.question(out), in_rows.question(in_)
-        if out_asked is None or in_asked is None or n_updates <= SMALL_UPDATES_MAX:
+        if n_updates <= SMALL_UPDATES_MAX or not (len(out) and len(in_)):
             out_plan, in_plan = out_rows.prepare(out), in_rows.prepare(in_)
         else:
+            out_asked, in_asked = out_rows.question(out), in_rows.question(in_)
+            assert out_asked is not None and in_asked is not None
             out_parts, out_found, in_parts, in_found = look_up_both(
                 out_asked, in_asked, self._crew, self._crew_each
             )
@@ -82,15 +83,13 @@ class HostSide(Side[PackedMemoryArray]):
         if in_rows is None or in_plan is None:
             return self._commit_out(plan.out)
         with self._turnstile.writing():
-            if plan.n_updates <= SMALL_UPDATES_MAX:
+            if plan.n_updates <= SMALL_UPDATES_MAX or plan.out.parts is None or in_plan.parts is None:
                 in_rows.commit(in_plan)
                 return self.out.commit(plan.out)
             if plan.out.at_once or in_plan.at_once:  # all edges move: one thread's work for each array
                 return self._pair.run(lambda: self.out.commit(plan.out), lambda: in_rows.commit(in_plan))[0]
             out_task, in_task = self.out.task(plan.out), in_rows.task(in_plan)
-            if out_task is None or in_task is None:
-                in_rows.commit(in_plan)
-                return self.out.commit(plan.out)
+            assert out_task is not None and in_task is not None
             out_written, in_written = commit_both(out_task, in_task, self._crew, self._crew_each)
             # What migrates waits for memory, with many threads as with one: side by side that is waited for once.
             run = self._pair.run if self.out.migrating or in_rows.migrating else in_turn
@@ -209,6 +208,7 @@ def warm_up() -> None:
     vertices = np.arange(SMALL_UPDATES_MAX + 1, dtype=np.uint32)
     for array in host.arrays:
         array.ensure_vertices(vertices.size)
-    for ops in (np.ones(vertices.size, np.uint8), np.zeros(vertices.size, np.uint8)):
+    ones = np.ones(vertices.size, np.uint8)
+    for ops in (ones, ones, np.zeros_like(ones)):  # the second batch finds room where it is, as most do
         host.commit(host.prepare(EdgeBatch.of(vertices, vertices, ops), EdgeBatch.of(vertices, vertices, ops)))
     host.close()

@@ -40,6 +40,7 @@ from graphtide.daemon.serve.template import NAME
 from graphtide.gpma import runtime
 from graphtide.gpma.intrinsics import inner, uncounted_inner
 from graphtide.gpma.kernel_cache import MISSING, Missing, SharedCache, listening, only_from_cache
+from graphtide.partition import host_side
 
 ROOT = Path(__file__).resolve().parents[1]
 COLD_S = 800.0
@@ -379,6 +380,18 @@ def count_compilations(folder: Path, *dtypes: str) -> list[int]:
     until(lambda: all(file.exists() for file in ready), timeout_s=COLD_S)
     go.touch()
     return [int(process.communicate()[0]) for process in processes]
+
+
+def test_large_batches_of_both_orientations_find_their_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that make an array larger at once go another way than the many that find room in it."""
+    called: list[str] = []
+    for name in ("look_up_both", "commit_both"):
+        kernel = getattr(host_side, name)
+        monkeypatch.setattr(
+            host_side, name, lambda *given, of=name, kernel=kernel: (called.append(of), kernel(*given))[1]
+        )
+    host_side.warm_up()
+    assert set(called) == {"look_up_both", "commit_both"}
 
 
 def test_two_processes_that_need_a_kernel_compile_it_once(tmp_path: Path) -> None:

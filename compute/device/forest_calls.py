@@ -24,7 +24,7 @@ THEN: Final = Then(carry_out, 4)
 assert STATE.fields is not None
 _N_VERTICES_AT: Final = STATE.fields["n_vertices"][1]
 # The part of a job that differs: so many words of 64 bits, then such of 32.
-_N_LONGS, _N_WORDS = 4, 8
+N_LONGS, N_WORDS = 4, 8
 
 
 @uncounted
@@ -38,9 +38,9 @@ def mend_again(record: Keys, lost_max: Int, moved_max: Int, edges_max: Int, roun
         return np.int64(OTHERWISE)
     number, run, room = begin(record), record[SAID + RUN], np.int64(record[SAID + ROOM])
     n = array_at(parameter(record, 0) + np.uint64(_N_VERTICES_AT), 1, np.uint32)[0]
-    longs = array_at(run, _N_LONGS, np.uint64)
+    longs = array_at(run, N_LONGS, np.uint64)
     longs[0], longs[1], longs[2], longs[3] = batch[BATCH_KEYS], batch[BATCH_OUTCOMES], edges_max, 0
-    words = array_at(run + np.uint64(8 * _N_LONGS), _N_WORDS, np.uint32)
+    words = array_at(run + np.uint64(8 * N_LONGS), N_WORDS, np.uint32)
     words[0], words[1], words[2] = min(lost_max, room), min(moved_max, room), rounds_max
     words[3], words[4], words[5] = batch[BATCH_N], record[SAID + N], n
     words[6], words[7] = stamp, number

@@ -21,7 +21,7 @@ from ...gpma.edges import NO_VERTEX, Vertices
 from ...partition.device_side import BATCH_IS_ALL, DeviceSide
 from . import forest_calls
 from .fetch import Fetch
-from .forest_calls import BATCH, N_TOLD, ROOM, RUN, N
+from .forest_calls import BATCH, N_LONGS, N_TOLD, N_WORDS, ROOM, RUN, N
 from .kernels import Calls, Kernels, RowParameters, Source
 
 Words = npt.NDArray[np.uint32]
@@ -76,13 +76,13 @@ FOREST_COUNTERS: Final = np.dtype(
 )
 """struct ForestCounters of ``forest.cuh``."""
 
-# The part of a job that differs from run to run; ``_run`` packs it in this order.
+# The part of a job that differs from run to run, in the order of ``_say_run`` and of ``forest_calls.mend_again``.
 _RUN = struct.Struct("=QQQQIIIIIIII")
 assert FOREST_JOB.fields is not None
 assert FOREST_COUNTERS.fields is not None
 _RUN_BEGINS = FOREST_JOB.fields["keys"][1]
 _N_FREE = FOREST_COUNTERS.fields["n_free"][1] // 4
-assert _RUN_BEGINS + _RUN.size == FOREST_JOB.itemsize
+assert _RUN_BEGINS + _RUN.size == FOREST_JOB.itemsize and _RUN.size == 8 * N_LONGS + 4 * N_WORDS
 
 _ENTRY_BYTES, _NODE_WORDS, _MEMBER_WORDS, _CHANGE_WORDS = 16, 4, 4, 4
 _QUEUES = 6

@@ -29,7 +29,7 @@ from . import fetch
 from .fetch import Fetch
 from .functor import cuda_text
 from .kernels import Calls, Kernel, KernelCall, Kernels, Source
-from .taking import N_SAID, N_TOLD, Taking, mend_again, take_listed
+from .taking import N_LONGS, N_SAID, N_TOLD, N_WORDS, Taking, mend_again, take_listed
 
 PATH_JOB: Final = np.dtype(
     [
@@ -62,11 +62,11 @@ PATH_COUNTERS: Final = np.dtype(
 )
 """struct PathCounters of ``paths.cuh``."""
 
-# The part of a job that differs from run to run; ``_begin`` packs it in this order.
+# The part of a job that differs from run to run, in the order of ``_say_run`` and of ``taking.mend_again``.
 _RUN = struct.Struct("=QQQQQQIIIIII")
 assert PATH_JOB.fields is not None
 _RUN_BEGINS = PATH_JOB.fields["keys"][1]
-assert _RUN_BEGINS + _RUN.size == PATH_JOB.itemsize
+assert _RUN_BEGINS + _RUN.size == PATH_JOB.itemsize and _RUN.size == 8 * N_LONGS + 4 * N_WORDS
 
 _ENTRY_BYTES, _PAIR_BYTES = 16, 16
 _QUEUES = 5
@@ -245,9 +245,10 @@ class PathRuns:
             if vertices is None or n_vertices > vertices.room:
                 vertices = self._grown(n_vertices)
                 self._fetch.reserve(vertices.words.nbytes)
-                self._taking.read_from(vertices.changes, vertices.queue_room)
             if long_bytes > long_rows.size:
                 long_rows = allocate(int(_ROOM * long_bytes) // 16 * 16, np.uint8)
+        if vertices is not self._vertices:  # the last that may fail
+            self._taking.read_from(vertices.changes, vertices.queue_room)
         self._vertices, self._long_rows = vertices, long_rows
         n_long = long_rows.size // (_QUEUES * _ENTRY_BYTES)
         self._room, self._arcs_room = vertices.room, n_long * LONG_ROW - 1

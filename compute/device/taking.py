@@ -35,7 +35,7 @@ _TAKES, _KEPT, _LIST, _ROOM, _VERTICES, _OLD, _BATCH, _RUN, _LOST_ROOM = range(N
 assert STATE.fields is not None
 _N_VERTICES_AT: Final = STATE.fields["n_vertices"][1]
 # The part of a job that differs: so many words of 64 bits, then such of 32.
-_N_LONGS, _N_WORDS = 6, 6
+N_LONGS, N_WORDS = 6, 6
 _NONE: Final = np.empty(0, np.uint32)
 _UNREACHED: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 # How long before its turn a word is asked for.
@@ -207,10 +207,10 @@ def mend_again(record: Keys, lost_max: Int, edges_max: Int) -> Int:
     if batch[BATCH_IS_ALL] == 0:
         return np.int64(OTHERWISE)
     number, run = begin(record), record[SAID + _RUN]
-    longs = array_at(run, _N_LONGS, np.uint64)
+    longs = array_at(run, N_LONGS, np.uint64)
     longs[0], longs[1], longs[2] = batch[BATCH_KEYS], batch[BATCH_WEIGHTS], batch[BATCH_OUTCOMES]
     longs[3], longs[4], longs[5] = 0, edges_max, 0  # no sources; and edges that it need not know of
-    words = array_at(run + np.uint64(8 * _N_LONGS), _N_WORDS, np.uint32)
+    words = array_at(run + np.uint64(8 * N_LONGS), N_WORDS, np.uint32)
     words[0], words[1], words[2] = min(lost_max, np.int64(record[SAID + _LOST_ROOM])), batch[BATCH_N], 0
     words[3] = array_at(parameter(record, 0) + np.uint64(_N_VERTICES_AT), 1, np.uint32)[0]
     words[4], words[5] = record[SAID + _NEXT_STAMP], number
