@@ -65,10 +65,11 @@ class HostSide(Side[PackedMemoryArray]):
             return plan
         out_rows, in_rows = self.out, self.in_
         n_updates = max(len(out), len(in_))  # where others own rows, too, one may be long and the other short
-        out_asked, in_asked = out_rows.question(out), in_rows.question(in_)
-        if out_asked is None or in_asked is None or n_updates <= SMALL_UPDATES_MAX:
+        if min(len(out), len(in_)) == 0 or n_updates <= SMALL_UPDATES_MAX:
             out_plan, in_plan = out_rows.prepare(out), in_rows.prepare(in_)
         else:
+            out_asked, in_asked = out_rows.question(out), in_rows.question(in_)
+            assert out_asked is not None and in_asked is not None
             out_parts, out_found, in_parts, in_found = look_up_both(
                 out_asked, in_asked, self._crew, self._crew_each
             )
