@@ -43,6 +43,7 @@ class Counts(Rows):
         degrees = self.device.out.view().degrees[: graph.n_vertices]
         self.source = np.array([int(cupy.argmax(degrees))], np.uint32)
         self.search, self.counts = self.new_runs()
+        self.kept = np.empty(graph.n_vertices, np.uint64)
         self.start()
 
     def new_runs(self) -> tuple[PathRuns, CountRuns]:
@@ -62,7 +63,9 @@ class Counts(Rows):
         """The same of what the product does after a batch, but for the copies on the host."""
         edges = max(device_paths.SETTLE_LEAST, int(device_paths.SETTLE_SHARE[False] * self.device.out.n_edges))
         lost = max(device_paths.LOST_LEAST, int(device_paths.LOST_SHARE * self.graph.n_vertices))
-        search_us, mended = clocked(lambda: alone(self.search.mend(self.device, NO_SOURCES, Limits(lost, edges))))
+        search_us, mended = clocked(
+            lambda: self.search.mend_at_once(self.device, NO_SOURCES, Limits(lost, edges), self.kept)
+        )
         if mended.gave_up:
             again_us, counts_us, run = self.start()
             return search_us + again_us, counts_us, run

@@ -60,10 +60,11 @@ def history(kind: type[PathProgram], rng: np.random.Generator) -> None:
     device = next(states)
     kept, fresh = runs_of(kind, device), runs_of(kind, device)
     alone(kept.start(device, SOURCE))
+    words = kept.read(VERTICES).copy()
     for _ in states:
         kept.make_room(VERTICES, device.out.n_edges)
         fresh.make_room(VERTICES, device.out.n_edges)
-        if alone(kept.mend(device, np.empty(0, np.uint32), ALL)).gave_up:  # a queue was too small
+        if kept.mend_at_once(device, np.empty(0, np.uint32), ALL, words).gave_up:  # a queue was too small
             alone(kept.start(device, SOURCE))
         alone(fresh.start(device, SOURCE))
         assert np.array_equal(kept.read(VERTICES) >> HALF, fresh.read(VERTICES) >> HALF)
@@ -73,13 +74,14 @@ def history_of_counts(rng: np.random.Generator) -> None:
     states = rows(rng, BATCHES)
     device = next(states)
     search, kept, fresh = runs_of(BFS, device), CountRuns(device), CountRuns(device)
+    words = np.empty(VERTICES, np.uint64)
     alone(search.start(device, SOURCE))
     kept.make_room(VERTICES, 0)
     alone(kept.start(device, search))
     for _ in states:
         for runs in (search, kept, fresh):
             runs.make_room(VERTICES, device.out.n_edges)
-        mended = alone(search.mend(device, np.empty(0, np.uint32), ALL))
+        mended = search.mend_at_once(device, np.empty(0, np.uint32), ALL, words)
         if mended.gave_up:
             alone(search.start(device, SOURCE))
             alone(kept.start(device, search))

@@ -1,10 +1,10 @@
 """Where the time of a small refresh goes: a part of ``device.py``.
 
-A refresh is taken apart where its run asks for its kernel (``compute/steps.py``): what the host does before, the
-launch, the wait for the device's words, and the list of changes. The kernel alone is timed by events, behind one
-that keeps the device busy until everything is queued. ``total us`` is of other refreshes, called as the product
-calls them. Each is measured after the batch was applied, with the caches of the host and of the device as that
-left them, and once more with what the first run left there; what was mended already changes nothing.
+A refresh is taken apart around its kernel: what the host does before, the launch, the wait for the device's words,
+at whose end the host's copy takes the list of changes, and what of these is told. The kernel alone is timed by
+events, behind one that keeps the device busy until everything is queued. ``total us`` is of other refreshes, as
+the product has them. Each is measured after the batch was applied, with the caches of host and device as that left
+them, and once more with what the first run left there; what was mended already changes nothing.
 
 The account beside it: ``floors``, what a kernel costs that only tells, launched in either way on one block or as
 many as a refresh has; ``orders``, what a refresh costs that comes first after a batch, and second; ``phases``,
@@ -51,7 +51,7 @@ TELLING = np.dtype([("word", np.uint64), ("value", np.uint64), ("rest", np.uint6
 # Of the host's memory, and of the device's: more than caches hold.
 FLUSHED_BYTES = 64 << 20
 # enum Mark of mend.cu: what has ended; the first is when it began.
-MARKS = ("begun", "looked", "classified", "settled", "taken", "pushed", "listed", "cleared", "told")
+MARKS = ("begun", "looked", "classified", "settled", "taken", "pushed", "listed", "told", "cleared")
 
 Parts = dict[str, float]
 
@@ -59,8 +59,11 @@ Parts = dict[str, float]
 class Split:
     """Refreshes of one program, taken apart."""
 
-    def __init__(self, rows: Rows, runs: PathRuns, limits: Callable[[], Limits], source: np.ndarray) -> None:
-        self.device, self.runs, self.limits, self.source = rows.device, runs, limits, source
+    def __init__(
+        self, rows: Rows, runs: PathRuns, kept: np.ndarray, limits: Callable[[], Limits], source: np.ndarray
+    ) -> None:
+        self.device, self.runs, self.kept = rows.device, runs, kept
+        self.limits, self.source = limits, source
         self.busy = cupy.RawModule(code=BUSY, backend="nvrtc").get_function("busy")
         self.last = cupy.zeros(1, np.uint32)
 
@@ -68,26 +71,28 @@ class Split:
         limits = self.limits()
 
         def mended() -> PathRun:
-            run = alone(self.runs.mend(self.device, NO_SOURCES, limits))
-            self.runs.changes(run)
+            run = self.runs.mend_at_once(self.device, NO_SOURCES, limits, self.kept)
+            self.runs.taken(run)
             return run
 
         us, run = clocked(mended)
         self._start_over(run)
         return {"total us": us, "rounds": run.rounds, "written": run.logged}
 
-    def by_steps(self) -> Parts:
-        limits = self.limits()
+    def by_parts(self) -> Parts:
+        limits, runs, device = self.limits(), self.runs, self.device
+        caller = runs._calls.caller
         cupy.cuda.Device().synchronize()
         times = [time.perf_counter()]
-        steps = self.runs.mend(self.device, NO_SOURCES, limits)
-        call = next(steps)
+        # As the last one, which was ``whole``; but for the job, which Python fills in here.
+        runs._say_run(device, device.report, NO_SOURCES, limits, 0)
         times.append(time.perf_counter())
-        call.begin(())
+        caller.launch()
         times.append(time.perf_counter())
-        run = ended(steps)
+        caller.wait()
         times.append(time.perf_counter())
-        self.runs.changes(run)
+        run = runs._ended()
+        runs.taken(run)
         times.append(time.perf_counter())
         self._start_over(run)
         names = ("before us", "launch us", "wait us", "changes us")
@@ -97,7 +102,7 @@ class Split:
         limits = self.limits()
         stream = self.device.stream
         begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-        steps = self.runs.mend(self.device, NO_SOURCES, limits)
+        steps = self.runs.mend(self.device, NO_SOURCES, limits, self.kept)
         call = next(steps)
         cupy.cuda.Device().synchronize()
         with stream:
@@ -108,17 +113,24 @@ class Split:
         run = ended(steps)
         end.synchronize()
         self._start_over(run)
+        self.whole()  # so that the next call is like the last one again
         return {"kernel us": 1e3 * cupy.cuda.get_elapsed_time(begin, end)}
 
     def _start_over(self, run: PathRun) -> None:
         if run.gave_up:
             alone(self.runs.start(self.device, self.source))
+            self.kept[:] = self.runs.read(self.kept.size)
+            self.whole()
 
 
 def _splits(bench: Any, all_runs: dict[str, PathRuns]) -> dict[str, Split]:
     return {
         kind: Split(
-            bench, runs, lambda runs=runs, kind=kind: bench.limits(runs, weighted=kind == "sssp"), bench.source
+            bench,
+            runs,
+            bench.kept[kind] if runs is bench.runs[kind] else runs.read(bench.graph.n_vertices).copy(),
+            lambda runs=runs, kind=kind: bench.limits(runs, weighted=kind == "sssp"),
+            bench.source,
         )
         for kind, runs in all_runs.items()
     }
@@ -144,7 +156,7 @@ def split(bench: Any, batches: list[int], repeats: int, budget: Budget) -> list[
         }
         for step in budget.repeats(repeats):
             for kind, program in programs.items():
-                for way in (program.whole, program.by_steps, program.on_device):
+                for way in (program.whole, program.by_parts, program.on_device):
                     undone = bench.apply(bench.mixed(n))
                     for caches in ("after others", "again"):
                         for name, value in way().items():

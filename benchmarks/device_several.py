@@ -59,12 +59,13 @@ class Walks:
 
 
 class Searches:
-    """BFS: mending, with the list of changes; the host's copies are left out."""
+    """BFS: mending, with the list of changes and its way into the host's copies."""
 
     def __init__(self, rows: Rows, sources: Sequence[int]) -> None:
         self.rows = rows
         self.sources = [np.array([source], np.uint32) for source in sources]
         self.runs = [self.fresh(source) for source in self.sources]
+        self.kept = [runs.read(rows.graph.n_vertices).copy() for runs in self.runs]
         self.limits = Limits(0, 0)
 
     def fresh(self, source: np.ndarray) -> PathRuns:
@@ -81,11 +82,11 @@ class Searches:
 
     def refreshing(self, which: int) -> Steps[bool]:
         runs = self.runs[which]
-        run = yield from runs.mend(self.rows.device, NO_SOURCES, self.limits)
+        run = yield from runs.mend(self.rows.device, NO_SOURCES, self.limits, self.kept[which])
         if run.gave_up:
             yield from runs.start(self.rows.device, self.sources[which])
             return True
-        runs.changes(run)
+        runs.taken(run)
         return False
 
     def wrong(self) -> int:

@@ -15,6 +15,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -170,6 +171,33 @@ def _load_word(typing_context: Any, address: Any) -> Any:
     return types.uint64(types.uint64), generate
 
 
+def _load_word_acquire(typing_context: Any, address: Any) -> Any:
+    """load_word_acquire(address): as ``load_acquire``, of the uint64 at an address that is a multiple of 8."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(arguments[0], _WORD), "acquire", 8, typ=_INT64)
+
+    return types.uint64(types.uint64), generate
+
+
+def _array_at(typing_context: Any, address: Any, n: Any, dtype: Any) -> Any:
+    """array_at(address, n, dtype): n numbers from an address on, as an array that does not hold them.
+
+    For records that say where arrays are: to hand a compiled function arrays costs by the array.
+    """
+    array = types.Array(dtype.dtype, 1, "C")
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address, n, _ = arguments
+        made = context.make_array(array)(context, builder)
+        size = context.get_constant(types.intp, array.dtype.bitwidth // 8)
+        begin = builder.inttoptr(address, made.data.type)
+        populate_array(made, data=begin, shape=[n], strides=[size], itemsize=size, meminfo=None)  # type: ignore[no-untyped-call]
+        return made._getvalue()
+
+    return array(types.uint64, types.intp, dtype), generate
+
+
 def _load_byte(typing_context: Any, address: Any) -> Any:
     """load_byte(address): the byte that stands there, as uint64."""
 
@@ -261,6 +289,8 @@ load_acquire: Any = intrinsic(_load_acquire)
 store_release: Any = intrinsic(_store_release)
 address_of: Any = intrinsic(_address_of)
 load_word: Any = intrinsic(_load_word)
+load_word_acquire: Any = intrinsic(_load_word_acquire)
+array_at: Any = intrinsic(_array_at)
 load_byte: Any = intrinsic(_load_byte)
 fold: Any = intrinsic(_fold)
 copy_bytes: Any = intrinsic(_copy_bytes)

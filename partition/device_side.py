@@ -8,6 +8,7 @@ stream after it follows at once.
 
 from __future__ import annotations
 
+import struct
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -41,6 +42,12 @@ class DeviceSidePlan(NamedTuple):
     in_: DevicePlan | None
 
 
+# Places in ``DeviceSide.batch``, which compiled calls read: what kernels are told of the last batch, as ``report``
+# has it; first whether all rows are here, and so is all that there is to tell.
+BATCH_IS_ALL, BATCH_KEYS, BATCH_WEIGHTS, BATCH_OUTCOMES, BATCH_N = range(5)
+_BATCH = struct.Struct("=5Q")
+
+
 class States(NamedTuple):
     """Where the structures are that kernels read rows by, and whether those have some on the host, too."""
 
@@ -55,6 +62,8 @@ class DeviceSide(Side[DevicePackedArray]):
 
     name = "device"
     takes_edges = True
+    batch: Keys
+    """uint64, by ``BATCH_...``: at one place as long as the side is there."""
 
     def __init__(self, *, directed: bool, weighted: bool, in_edges: bool, in_weights: bool) -> None:
         """``in_edges``: whether a directed graph keeps in-rows; ``in_weights``: with weights, where there are any.
@@ -82,6 +91,8 @@ class DeviceSide(Side[DevicePackedArray]):
         self._joined: Joined | None = None
         self._picking: Picking | None = None
         self._own_states: States | None = None
+        self.batch: Keys = np.zeros(BATCH_N + 1, np.uint64)
+        self._batch_bytes = memoryview(self.batch.view(np.uint8))
         # Of rows here and there together.
         self._joint = plain(np.zeros(1, STATE)), plain(np.zeros(1, STATE))
         out, in_ = (state.ctypes.data for state in self._joint)
@@ -155,6 +166,7 @@ class DeviceSide(Side[DevicePackedArray]):
             self._remote.close()
             self._remote = None
         if host is not None:
+            self.batch[BATCH_IS_ALL] = 0
             if self._picking is None:
                 with self.stream:  # both take no room yet, and compile now what batches need later
                     self._picking, self._joined = Picking(self.stream), self._joining_columns()
@@ -169,6 +181,7 @@ class DeviceSide(Side[DevicePackedArray]):
             RuntimeError: the device, as CuPy says it.
         """
         assert self._remote is not None, "read_remote comes first"
+        self.batch[BATCH_IS_ALL] = 0
         self._remote.mark(vertices, remote=is_remote)
 
     @property
@@ -270,9 +283,13 @@ class DeviceSide(Side[DevicePackedArray]):
     def hear(self, changes: list[ChangeReport]) -> None:
         """Add to ``report`` what the last batch did to out-rows that others own; the columns stay as they are."""
         self._whole, self._heard = None, [change for change in changes if sum(change.totals)]
+        if self._heard:
+            self.batch[BATCH_IS_ALL] = 0
 
     def _tell_of(self, report: DeviceReport) -> None:
         self._own, self._heard, self._whole = report, [], None
+        has_all = self._remote is None or not self._remote.n_rows
+        _BATCH.pack_into(self._batch_bytes, 0, has_all, *report.addresses, report.n)
 
     # -- rows that the device owns ------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ def runs() -> Iterator[Callable[..., TwinRun]]:
 
 def tiny(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     """Rows are long from few edges on; queues and lists run over; little is lost before a run starts over."""
-    from graphtide.compute.device import path_runs, paths
+    from graphtide.compute.device import path_runs, paths, taking
     from graphtide.gpma.device import constants
 
     monkeypatch.setattr(constants, "LONG_ROW", 4)
@@ -140,6 +140,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     monkeypatch.setattr(path_runs, "CHANGES_SHARE", 1 << 20)
     monkeypatch.setattr(path_runs, "QUEUE_LEAST", int(rng.choice([1, 2, 5, 1000])))
     monkeypatch.setattr(path_runs, "CHANGES_LEAST", int(rng.choice([1, 5, 1000])))
+    monkeypatch.setattr(taking, "TAKEN_MAX", int(rng.choice([1, 3, 1000])))
     monkeypatch.setattr(paths, "LOST_LEAST", int(rng.choice([0, 3, 1000])))
     monkeypatch.setattr(paths, "SETTLE_LEAST", int(rng.choice([5, 4096])))
     monkeypatch.setattr(path_runs, "TIES_MIN", float(rng.choice([0.0, 0.25, 2.0])))
@@ -415,7 +416,8 @@ def test_whether_to_settle_is_told_by_a_sample(run_of: Callable[..., TwinRun]) -
         run.twin.restore(fresh.state(), run.graph)
         run.step(deletes([(1, 30)], n))
         run.step(deletes([(1, 31), (2, 31), (0, 3)], n))
-        assert run.twin._runs._settles is settles
+        runs = run.twin.runs
+        assert runs._mends is runs._kernels["settle" if settles else "trim"]
 
 
 def test_stamps_begin_anew(run_of: Callable[..., TwinRun], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -344,19 +344,21 @@ class Pages:
     """Watches that kernels read what is registered alone, and that no page goes while it is."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from graphtide.compute.device.kernels import Calls
+        from graphtide.partition.device_side import DeviceSide
 
         self.gone = self.launched = 0
-        aim: Any = Calls._aim
+        states: Any = DeviceSide.states
         release, give_back = SlotMemory.release, SlotMemory.give_back
 
-        def aim_at_registered(calls: Any, kernel: Any, device: Any, parameters: Any) -> None:
-            aim(calls, kernel, device, parameters)
+        def states_of_registered(device: Any) -> Any:
+            """Asked for before each launch."""
+            found = states(device)
             if device.remote is not None:
                 for array in device.remote._arrays:
                     parts = [part for part in live(array.view()) if reservation_of(part) is not None]
                     assert parts and not any(map(self.is_outside, parts))
                 self.launched += 1
+            return found
 
         def go(memory: SlotMemory, first: int, last: int) -> None:
             for begin, end in memory.pages(first, last):
@@ -372,7 +374,7 @@ class Pages:
             go(memory, first, last)
             return give_back(memory, first, last)
 
-        monkeypatch.setattr(Calls, "_aim", aim_at_registered)
+        monkeypatch.setattr(DeviceSide, "states", states_of_registered)
         monkeypatch.setattr(SlotMemory, "release", watched_release)
         monkeypatch.setattr(SlotMemory, "give_back", watched_give_back)
         monkeypatch.setattr(slot_memory, "_PIECE_LEAVES", 1)

@@ -11,13 +11,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...gpma.device.module import import_cupy
+from ...gpma.device.module import use_device
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..forest import taken
 from ..forest.components import Components
 from ..forest.taken import Told
 from ..program import ExternalId, Refresh
+from . import forest_calls
 from .forest_runs import ForestRun, ForestRuns, Limits, Words, forest_kernels
 from .program import DeviceProgram
 
@@ -50,6 +51,7 @@ class DeviceComponents(DeviceProgram):
 
     def compile(self, device: DeviceSide) -> None:
         taken.warm_up()
+        forest_calls.warm_up()
         forest_kernels().compile(device)
 
     def warm_up(self, graph: Graph) -> None:
@@ -90,7 +92,7 @@ class DeviceComponents(DeviceProgram):
 
     def _runs_on(self, graph: Graph, device: DeviceSide) -> ForestRuns:
         """The forest on the device, with room for the graph's vertices."""
-        import_cupy().cuda.Device().use()  # for the thread that runs programs now
+        use_device()  # for the thread that runs programs now
         if self._runs is None:
             self._runs = ForestRuns(device)
         self._runs.make_room(graph.n_vertices, device.n_arcs)

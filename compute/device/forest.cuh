@@ -350,9 +350,9 @@ struct Foresting {
     __device__ __forceinline__ void report(u32 gave_up, u32 n_logged, u32 n_lost)
     {
         if (place.thread) return;
-        clear_counters(job.counters);
-        __threadfence_system();
+        __threadfence_system();  // for what all have listed: it was before the barrier
         tell_all(gave_up, n_logged, n_lost);
+        clear_counters(job.counters);  // the next kernel begins after this one's end
     }
 
     __device__ __forceinline__ void tell_all(u32 gave_up, u32 n_logged, u32 n_lost)

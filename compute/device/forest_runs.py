@@ -14,11 +14,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.device.calling import DONE, OTHERWISE
 from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import NO_VERTEX, Vertices
-from ...partition.device_side import DeviceSide
+from ...partition.device_side import BATCH_IS_ALL, DeviceSide
+from . import forest_calls
 from .fetch import Fetch
+from .forest_calls import BATCH, N_TOLD, ROOM, RUN, N
 from .kernels import Calls, Kernels, RowParameters, Source
 
 Words = npt.NDArray[np.uint32]
@@ -169,13 +172,18 @@ class ForestRuns:
             MemoryError, RuntimeError: the device, as CuPy says it.
         """
         self._stream: Any = device.stream
-        self._calls = Calls(FOREST_JOB, len(ForestRun._fields), self._stream)
+        self._calls = Calls(FOREST_JOB, N_TOLD, self._stream, forest_calls.THEN)
         self._kernels = forest_kernels()
         own = np.zeros(1, np.dtype(f"V{MEMBERS.itemsize}"))
         self._members: Any = own.view(MEMBERS)
         self._with_members = self._calls.parameters(own)
+        self._caller = self._calls.caller
+        self._packed, self._fields = self._calls.packed, self._caller.said
+        self._said, self._batch = self._fields[:N_TOLD], device.batch
+        self._fields[BATCH], self._fields[RUN] = device.batch.ctypes.data, self._calls.address + _RUN_BEGINS
+        # Whether the last call mended: the next one is like it then.
+        self._again = False
         self._stamp = 0
-        self._n = 0
         self._rounds_max = ROUNDS_LEAST
         self._level_max = 0
         with self._stream:
@@ -183,6 +191,7 @@ class ForestRuns:
             self._long_rows = allocate(0, np.uint8)
         self._fetch = Fetch(self._stream)
         self._vertices: _Vertices | None = None
+        self._room = self._arcs_room = -1
         job = self._calls.job
         job["counters"], job["is_directed"] = address(self._counters), device.directed
 
@@ -193,6 +202,12 @@ class ForestRuns:
         """uint32[room, 4]: parent, level, handle by vertex, and a word that kernels use."""
         assert self._vertices is not None
         return self._vertices.nodes.reshape(-1, _NODE_WORDS)
+
+    @property
+    def _n(self) -> int:
+        """How many vertices the forest has."""
+        n: int = self._fields[N]
+        return n
 
     @property
     def memory_bytes(self) -> int:
@@ -206,10 +221,10 @@ class ForestRuns:
         Raises:
             MemoryError: there is not enough; everything is as before.
         """
+        if n_vertices <= self._room and n_arcs <= self._arcs_room:
+            return
         long_bytes = _QUEUES * _ENTRY_BYTES * (n_arcs // LONG_ROW + 1)
         vertices, long_rows = self._vertices, self._long_rows
-        if vertices is not None and n_vertices <= vertices.room and long_bytes <= long_rows.size:
-            return
         with self._stream:
             if vertices is None or n_vertices > vertices.room:
                 vertices = self._grown(n_vertices)
@@ -217,13 +232,15 @@ class ForestRuns:
             if long_bytes > long_rows.size:
                 long_rows = allocate(int(_ROOM * long_bytes) // 16 * 16, np.uint8)
         self._vertices, self._long_rows = vertices, long_rows
+        n_long = long_rows.size // (_QUEUES * _ENTRY_BYTES)
+        self._room, self._arcs_room = vertices.room, n_long * LONG_ROW - 1
         job = self._calls.job
         for name in (*_BY_VERTEX, *_BY_QUEUE, "short_rows"):
             job[name] = address(getattr(vertices, name))
         job["seen"] = [address(bits) for bits in vertices.seen]
-        job["long_rows"], job["long_room"] = address(long_rows), long_rows.size // (_QUEUES * _ENTRY_BYTES)
+        job["long_rows"], job["long_room"] = address(long_rows), n_long
         job["changes"], job["changes_room"] = vertices.changes.ctypes.data, vertices.changes_room
-        job["room"] = vertices.queue_room
+        job["room"] = self._fields[ROOM] = vertices.queue_room
 
     def _grown(self, n_vertices: int) -> _Vertices:
         before = self._vertices
@@ -265,12 +282,29 @@ class ForestRuns:
         """
         if self._level_max > LEVEL_MAX:
             return ForestRun(1, 0, 0, 0, 0, 0)
-        report = device.report
-        keys, _, outcomes = report.addresses
-        batch = keys, outcomes, report.n
-        run = self._run("mend", device, batch, limits)
+        run = (self._mend_again(limits) if self._again else None) or self._mend(device, limits)
         self._level_max += run.rounds
         return run
+
+    def _mend_again(self, limits: Limits) -> ForestRun | None:
+        """``mend`` by a call like the last one, which compiled code fills in; None: it is not like it."""
+        if self._stamp >= STAMP_MAX:
+            return None
+        status = forest_calls.mend_again(self._caller.record, *limits, self._rounds_max, self._stamp + 1)
+        if status == OTHERWISE:
+            return None
+        self._stamp += 1
+        if status != DONE:
+            self._caller.see_to(status)
+        return self._told()
+
+    def _mend(self, device: DeviceSide, limits: Limits) -> ForestRun:
+        keys, _, outcomes = device.report.addresses
+        self._say_run(device, (keys, outcomes, device.report.n), limits)
+        self._calls.call(self._kernels["mend"], device)
+        # Where some rows are remote, what reads them is another kernel, and other structures.
+        self._again = bool(device.batch[BATCH_IS_ALL])
+        return self._told()
 
     def start(self, device: DeviceSide) -> ForestRun:
         """Span the graph from scratch.
@@ -278,48 +312,54 @@ class ForestRuns:
         Raises:
             As ``mend``.
         """
-        run = self._run("span", device, (0, 0, 0), _NO_LIMITS)
+        run = self._run("span", device)
         self._rounds_max = max(ROUNDS_LEAST, ROUNDS_SHARE * run.rounds)
         self._level_max = run.rounds
         return run
 
-    def _run(
-        self,
-        name: str,
-        device: DeviceSide,
-        batch: tuple[int, int, int],
-        limits: Limits,
-        parameters: RowParameters | None = None,
-    ) -> ForestRun:
-        vertices = self._vertices
-        assert vertices is not None
+    def _run(self, name: str, device: DeviceSide, parameters: RowParameters | None = None) -> ForestRun:
+        """One that has nothing to do with a batch."""
+        self._again = False
+        self._say_run(device, (0, 0, 0), _NO_LIMITS)
+        self._calls.call(self._kernels[name], device, parameters)
+        return self._told()
+
+    def _say_run(self, device: DeviceSide, batch: tuple[int, int, int], limits: Limits) -> None:
+        """Say in the job what differs from run to run."""
         if self._stamp >= STAMP_MAX:
-            with self._stream:
-                vertices.stamps.fill(0)
-                vertices.tree_stamps.fill(0)
-            self._stamp = 0
+            self._begin_stamps_anew()
         self._stamp += 1
         keys, outcomes, n_updates = batch
-        n = device.n_vertices
+        lost_max, moved_max, edges_max = limits
+        n, room = device.n_vertices, self._fields[ROOM]
         _RUN.pack_into(
-            self._calls.packed,
+            self._packed,
             _RUN_BEGINS,
             keys,
             outcomes,
-            limits.edges,
+            edges_max,
             device.n_arcs,
-            min(limits.lost, vertices.queue_room),
-            min(limits.moved, vertices.queue_room),
+            min(lost_max, room),
+            min(moved_max, room),
             self._rounds_max,
             n_updates,
             self._n,
             n,
             self._stamp,
-            self._calls.next_number(),
+            self._caller.next_number(),
         )
-        self._n = n
-        self._calls.call(self._kernels[name], device, parameters)
-        return ForestRun(*self._calls.wait())
+        self._fields[N] = n
+
+    def _told(self) -> ForestRun:
+        """What the last call has told."""
+        return ForestRun._make(self._said)
+
+    def _begin_stamps_anew(self) -> None:
+        assert self._vertices is not None
+        with self._stream:
+            self._vertices.stamps.fill(0)
+            self._vertices.tree_stamps.fill(0)
+        self._stamp = 0
 
     # -- results ----------------------------------------------------------------------------------------------
 
@@ -357,7 +397,7 @@ class ForestRuns:
         with self._stream:
             made = allocate(max(1, self._n) * _MEMBER_WORDS, np.uint32)
         self._members["members"] = address(made)
-        self._run("members", device, (0, 0, 0), _NO_LIMITS, self._with_members)
+        self._run("members", device, self._with_members)
         yield from self._fetch.pieces(made.reshape(-1, _MEMBER_WORDS)[: self._n])
 
     def write(self, parent: Vertices, level: Vertices, handle: Vertices) -> None:
@@ -373,6 +413,6 @@ class ForestRuns:
         self._counters.view(np.uint32)[_N_FREE : _N_FREE + 1].set(
             np.array([free.size], np.uint32), stream=self._stream
         )
-        self._n = n
+        self._fields[N] = n
         self._level_max = int(level.max(initial=0))
         self._rounds_max = max(ROUNDS_LEAST, ROUNDS_SHARE * self._level_max)

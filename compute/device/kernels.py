@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.device.calling import Caller, Parameters
+from ...gpma.device.calling import Caller, Parameters, Then
 from ...gpma.device.constants import BLOCK_THREADS
 from ...gpma.device.module import import_cupy, load_cooperative_text, source
 from ...gpma.device.state import pinned
@@ -170,20 +170,24 @@ class RowParameters(Parameters):
 class Calls:
     """Calls of kernels that take out-rows, in-rows and a job, and say in words how they ended; one at a time.
 
-    ``job``: its fields; ``packed``: its bytes, into which goes what differs from call to call.
+    ``job``: its fields; ``packed``: its bytes, into which goes what differs from call to call. ``address``:
+    where these are. ``caller``: who carries them out.
     """
 
-    def __init__(self, job: np.dtype[np.void], n_words: int, stream: Any) -> None:
-        """``job`` has the field ``status``, where kernels find the words."""
+    def __init__(self, job: np.dtype[np.void], n_words: int, stream: Any, then: Then | None = None) -> None:
+        """``job`` has the field ``status``, where kernels find the words. ``then``: what calls do besides."""
         self._stream = stream
         self._several: _Several | None = None
         self._bytes = np.zeros(1, np.dtype(f"V{job.itemsize}"))
         self.job: Any = self._bytes.view(job)
         self.packed = memoryview(self._bytes.view(np.uint8))
+        self.address: int = self._bytes.ctypes.data
         self._parameters = self.parameters()
-        self._caller = Caller(n_words, stream)
-        self._number = 0
-        self.job["status"] = self._caller.address
+        self._n_words = n_words
+        self.caller = Caller(n_words, stream, then)
+        self.job["status"] = self.caller.address
+        # What comes next is most often what came last.
+        self._aimed: tuple[Kernel, States, RowParameters] | None = None
 
     def parameters(self, *further: npt.NDArray[np.void]) -> RowParameters:
         """Of kernels that take these structures, too, behind the job."""
@@ -191,8 +195,7 @@ class Calls:
 
     def next_number(self) -> int:
         """The number of the next call: it goes into the job, and comes back with the words."""
-        self._number = self._number % 0xFFFF_FFFF + 1
-        return self._number
+        return self.caller.next_number()
 
     def launch(self, kernel: Kernel, device: DeviceSide, parameters: RowParameters | None = None) -> None:
         """Launch a kernel with the job as it is; waits for nothing. ``parameters``: others than the job's own.
@@ -200,8 +203,8 @@ class Calls:
         Raises:
             RuntimeError: the device, as CuPy says it, or it cannot read the rows on the host.
         """
-        self._aim(kernel, device, parameters or self._parameters)
-        self._caller.launch()
+        self._aim(kernel, device, parameters)
+        self.caller.launch()
 
     def launch_with(self, others: Sequence[Calls], kernel: Kernel, device: DeviceSide) -> None:
         """Launch a kernel with the jobs of this and of others as they are; waits for nothing.
@@ -221,8 +224,8 @@ class Calls:
         if self._several is None or self._several.room < len(jobs):
             self._several = _Several(self._stream, self.job.dtype, len(jobs))
         for calls in others:
-            calls._caller.expect()
-        self._caller.expect()
+            calls.caller.expect()
+        self.caller.expect()
         self._several.launch(variant.several, jobs, device.states())
 
     def call(self, kernel: Kernel, device: DeviceSide, parameters: RowParameters | None = None) -> None:
@@ -231,8 +234,8 @@ class Calls:
         Raises:
             RuntimeError: as ``launch`` and ``wait``.
         """
-        self._aim(kernel, device, parameters or self._parameters)
-        self._caller.call(self._number)
+        self._aim(kernel, device, parameters)
+        self.caller.call()
 
     def wait(self) -> list[int]:
         """The words of the call that has the last number: waits for it, if nobody has.
@@ -240,13 +243,24 @@ class Calls:
         Raises:
             RuntimeError: the kernel failed (as CuPy says it), or ended without a word.
         """
-        return self._caller.wait(self._number)
+        self.caller.wait()
+        words: list[int] = self.caller.said[: self._n_words].tolist()
+        return words
 
-    def _aim(self, kernel: Kernel, device: DeviceSide, parameters: RowParameters) -> None:
-        states = device.states()
+    def _aim(self, kernel: Kernel, device: DeviceSide, parameters: RowParameters | None = None) -> None:
+        """Have ``caller`` launch this from now on.
+
+        Raises:
+            RuntimeError: as ``launch``.
+        """
+        states, parameters = device.states(), parameters or self._parameters
+        aimed = self._aimed
+        if aimed is not None and aimed[0] is kernel and aimed[1] is states and aimed[2] is parameters:
+            return
         variant = kernel.variant(remote=states.reads_remote)
         parameters.take(states)
-        self._caller.aim(variant.handle, variant.blocks, BLOCK_THREADS, parameters)
+        self._aimed = kernel, states, parameters
+        self.caller.aim(variant.handle, variant.blocks, BLOCK_THREADS, parameters)
 
 
 class KernelCall(NamedTuple):

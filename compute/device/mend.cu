@@ -32,7 +32,7 @@ constexpr u32 TOGETHER = 4;
 enum Phase : u32 { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH };
 
 // What may be marked; the benchmark has the names.
-enum Mark : u32 { BEGUN, LOOKED, CLASSIFIED, SETTLED, TAKEN, PUSHED, LISTED, CLEARED, TOLD, N_MARKS };
+enum Mark : u32 { BEGUN, LOOKED, CLASSIFIED, SETTLED, TAKEN, PUSHED, LISTED, TOLD, CLEARED, N_MARKS };
 
 struct Mending : Pushing<false> {
     const State& in;
@@ -535,7 +535,6 @@ struct Mending : Pushing<false> {
                 const u32 vertex = load_cached(job.log + x);
                 job.changes[x] = make_ulonglong2(vertex, load_word(job, vertex));
             }
-            __threadfence_system();
         }
         if (n) barrier();
         mark(LISTED);
@@ -551,11 +550,11 @@ struct Mending : Pushing<false> {
     __device__ __forceinline__ void report(u32 gave_up, u32 n_logged, u32 next_stamp)
     {
         if (place.thread) return;
-        clear_counters(job.counters);
-        __threadfence_system();
-        mark(CLEARED);
+        __threadfence_system();  // for what all have listed: it was before the barrier
         tell_all(job, gave_up, n_logged, n_lost, rounds, next_stamp, edges);
         mark(TOLD);
+        clear_counters(job.counters);  // the next kernel begins after this one's end
+        mark(CLEARED);
     }
 };
 

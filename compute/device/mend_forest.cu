@@ -590,7 +590,6 @@ struct Mending : Foresting {
                 const Node node = load_node(vertex);
                 job.changes[x] = make_uint4(vertex, node.parent, node.handle, node.level);
             }
-            __threadfence_system();
         }
         if (n) barrier();  // without any, all counters are zero
         report(0, n, n_lost);

@@ -15,17 +15,21 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from ...gpma.device.calling import DONE, OTHERWISE
 from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.module import import_cupy
 from ...gpma.device.report import DeviceReport
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Keys, Vertices
-from ...partition.device_side import DeviceSide
+from ...gpma.team import Crew
+from ...partition.device_side import BATCH_IS_ALL, DeviceSide
 from ..paths.form import Form
-from ..steps import Steps
+from ..steps import Steps, alone
+from . import fetch
 from .fetch import Fetch
 from .functor import cuda_text
-from .kernels import Calls, KernelCall, Kernels, Source
+from .kernels import Calls, Kernel, KernelCall, Kernels, Source
+from .taking import N_SAID, N_TOLD, Taking, mend_again, take_listed
 
 PATH_JOB: Final = np.dtype(
     [
@@ -99,6 +103,11 @@ class PathRun(NamedTuple):
     next_stamp: int
     edges_low: int
     edges_high: int
+    # How many of the vertices have another word now in the host's copy, where these are few and the call has taken
+    # them over (``taking.py``); how many of them were unreached before, and are now.
+    n_taken: int
+    n_were_unreached: int
+    n_are_unreached: int
 
     @property
     def edges(self) -> int:
@@ -175,11 +184,21 @@ class PathRuns:
         self._cupy = import_cupy()
         self._weighted = form.weighted
         self._stream: Any = device.stream
-        self._calls = Calls(PATH_JOB, len(PathRun._fields), self._stream)
+        self._taking = Taking()
+        self._calls = Calls(PATH_JOB, N_TOLD, self._stream, self._taking.then)
+        self._caller = self._calls.caller
+        said = self._caller.said
+        run = self._calls.address + _RUN_BEGINS
+        self._taking.bind(said, device.batch, run)
+        self._said, self._packed = said[:N_SAID], self._calls.packed
+        self._record = self._caller.record
+        # The host's copy that the last call mended, if it did: the next call is like it.
+        self._again: Keys | None = None
+        self._lost_room = 0
         self._kernels = path_kernels(form)
         self._stamp = 1
-        # Whether to settle; None where it must be found out.
-        self._settles: bool | None = None
+        # None: it must be found out.
+        self._mends: Kernel | None = None
         with self._stream:
             self._counters = zeros(PATH_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
@@ -188,6 +207,7 @@ class PathRuns:
         self._sources_there: Vertices = np.empty(0, np.uint32)
         self._fetch = Fetch(self._stream)
         self._vertices: _Vertices | None = None
+        self._room = self._arcs_room = -1
         job = self._calls.job
         job["counters"], job["source_word"] = address(self._counters), source_word
 
@@ -207,9 +227,9 @@ class PathRuns:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the host, pinned."""
+        """Of the host, most of it pinned."""
         listed = 0 if self._vertices is None else self._vertices.changes.nbytes
-        return listed + self._fetch.memory_bytes
+        return listed + self._fetch.memory_bytes + self._taking.memory_bytes
 
     def make_room(self, n_vertices: int, n_arcs: int) -> None:
         """For so many vertices, new ones being unreached, and as many long rows as there may be.
@@ -217,24 +237,27 @@ class PathRuns:
         Raises:
             MemoryError: there is not enough; everything is as before.
         """
+        if n_vertices <= self._room and n_arcs <= self._arcs_room:
+            return
         long_bytes = _QUEUES * _ENTRY_BYTES * (n_arcs // LONG_ROW + 1)
         vertices, long_rows = self._vertices, self._long_rows
-        if vertices is not None and n_vertices <= vertices.room and long_bytes <= long_rows.size:
-            return
         with self._stream:
             if vertices is None or n_vertices > vertices.room:
                 vertices = self._grown(n_vertices)
                 self._fetch.reserve(vertices.words.nbytes)
+                self._taking.read_from(vertices.changes, vertices.queue_room)
             if long_bytes > long_rows.size:
                 long_rows = allocate(int(_ROOM * long_bytes) // 16 * 16, np.uint8)
         self._vertices, self._long_rows = vertices, long_rows
+        n_long = long_rows.size // (_QUEUES * _ENTRY_BYTES)
+        self._room, self._arcs_room = vertices.room, n_long * LONG_ROW - 1
         job = self._calls.job
         for name in ("words", "stamps", "log", "lost", "short_rows"):
             job[name] = address(getattr(vertices, name))
         job["seen"] = [address(bits) for bits in vertices.seen]
-        job["long_rows"], job["long_room"] = address(long_rows), long_rows.size // (_QUEUES * _ENTRY_BYTES)
+        job["long_rows"], job["long_room"] = address(long_rows), n_long
         job["changes"], job["changes_room"] = vertices.changes.ctypes.data, vertices.changes_room
-        job["room"] = vertices.queue_room
+        job["room"] = self._lost_room = vertices.queue_room
 
     def _grown(self, n_vertices: int) -> _Vertices:
         before = self._vertices
@@ -261,15 +284,36 @@ class PathRuns:
 
     # -- runs -------------------------------------------------------------------------------------------------
 
-    def mend(self, device: DeviceSide, sources: Vertices, limits: Limits) -> Steps[PathRun]:
+    def mend(self, device: DeviceSide, sources: Vertices, limits: Limits, kept: Keys) -> Steps[PathRun]:
         """Bring the words up to date with the batch that ``device`` applied last, and reach these sources.
+
+        ``kept``: the host's copy of the words, of all vertices: it gets those that were written (``taken``).
 
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it; the words are void.
         """
-        if self._settles is None:
-            return self._mend_first(device, sources, limits)
-        return self._run("settle" if self._settles else "trim", device, device.report, sources, limits)
+        kernel = self._mends or (yield from self._find_out(device))
+        self._say(device, device.report, sources, limits, kept)
+        yield KernelCall(self._calls, kernel, device)
+        return self._ended()
+
+    def mend_at_once(self, device: DeviceSide, sources: Vertices, limits: Limits, kept: Keys) -> PathRun:
+        """``mend`` by itself: of a small one, what Python does around its call is most. So where the call is like
+        the last one, it is left to compiled code.
+
+        Raises:
+            As ``mend``.
+        """
+        if kept is self._again and not sources.size and self._stamp < STAMP_MAX:
+            status = mend_again(self._record, *limits)
+            if status != OTHERWISE:
+                if status != DONE:
+                    self._caller.see_to(status)
+                return self._told()
+        run = alone(self.mend(device, sources, limits, kept))
+        # Where some rows are remote, what reads them is another kernel, and other structures.
+        self._again = kept if device.batch[BATCH_IS_ALL] else None
+        return run
 
     def start(self, device: DeviceSide, sources: Vertices) -> Steps[PathRun]:
         """Compute the words from scratch, from these sources.
@@ -278,52 +322,78 @@ class PathRuns:
             As ``mend``.
         """
         if not self._weighted:
-            return (yield from self._run("search", device, None, sources, _NO_LIMITS))
-        self._settles = None
+            return (yield from self._run("search", device, sources, _NO_LIMITS))
+        self._mends = None
         step = Limits(0, max(STEP_LEAST, device.n_arcs // STEP_SHARE))
-        return (yield from self._run("spread", device, None, sources, step))
+        return (yield from self._run("spread", device, sources, step))
 
-    def _mend_first(self, device: DeviceSide, sources: Vertices, limits: Limits) -> Steps[PathRun]:
-        self._settles = not self._weighted or (yield from self._tie_share(device)) >= TIES_MIN
-        return (yield from self.mend(device, sources, limits))
+    def _find_out(self, device: DeviceSide) -> Steps[Kernel]:
+        """The kernel that is to mend."""
+        settles = not self._weighted or (yield from self._tie_share(device)) >= TIES_MIN
+        self._mends = self._kernels["settle" if settles else "trim"]
+        return self._mends
 
     def _tie_share(self, device: DeviceSide) -> Steps[float]:
         """Of some reached vertices, the part with another support than the parent; 1 where none is reached."""
-        run = yield from self._run("ties", device, None, np.empty(0, np.uint32), _NO_LIMITS)
+        run = yield from self._run("ties", device, np.empty(0, np.uint32), _NO_LIMITS)
         return run.lost / run.logged if run.logged else 1.0
 
-    def _run(
-        self, name: str, device: DeviceSide, report: DeviceReport | None, sources: Vertices, limits: Limits
-    ) -> Steps[PathRun]:
-        vertices = self._vertices
-        assert vertices is not None
+    def _run(self, name: str, device: DeviceSide, sources: Vertices, limits: Limits) -> Steps[PathRun]:
+        """One that has nothing to do with a batch."""
+        self._say(device, None, sources, limits, None)
+        yield KernelCall(self._calls, self._kernels[name], device)
+        return self._ended()
+
+    def _say(
+        self, device: DeviceSide, report: DeviceReport | None, sources: Vertices, limits: Limits, kept: Keys | None
+    ) -> None:
+        """Say what the next call is to do, whatever the last one did."""
+        self._again = None
+        self._taking.expect(kept)
+        self._say_run(device, report, sources, limits, device.n_arcs)
+
+    def _say_run(
+        self, device: DeviceSide, report: DeviceReport | None, sources: Vertices, limits: Limits, n_arcs: int
+    ) -> None:
+        """Say in the job what differs from run to run."""
         if self._stamp >= STAMP_MAX:
-            with self._stream:
-                vertices.stamps.fill(0)
-            self._stamp = 1
-        if sources.size:
+            self._begin_stamps_anew()
+        n_sources = sources.size
+        if n_sources:
             self._bring(sources)
-        calls, n_updates, addresses = self._calls, 0, _NOTHING
-        if report is not None:
-            n_updates, addresses = report.n, report.addresses
+        n_updates, addresses = (0, _NOTHING) if report is None else (report.n, report.addresses)
+        lost_max, edges_max = limits
         _RUN.pack_into(
-            calls.packed,
+            self._packed,
             _RUN_BEGINS,
             *addresses,
             self._sources_address,
-            limits.edges,
-            device.n_arcs,
-            min(limits.lost, vertices.queue_room),
+            edges_max,
+            n_arcs,
+            min(lost_max, self._lost_room),
             n_updates,
-            sources.size,
+            n_sources,
             device.n_vertices,
             self._stamp,
-            calls.next_number(),
+            self._caller.next_number(),
         )
-        yield KernelCall(calls, self._kernels[name], device)
-        run = PathRun(*calls.wait())
+
+    def _ended(self) -> PathRun:
+        """What the last call tells in the end."""
+        self._caller.wait()
+        return self._told()
+
+    def _told(self) -> PathRun:
+        """What the last call has told."""
+        run = PathRun._make(self._said)
         self._stamp = run.next_stamp
         return run
+
+    def _begin_stamps_anew(self) -> None:
+        assert self._vertices is not None
+        with self._stream:
+            self._vertices.stamps.fill(0)
+        self._stamp = 1
 
     def _bring(self, sources: Vertices) -> None:
         if np.array_equal(sources, self._sources_there):
@@ -335,17 +405,28 @@ class PathRuns:
 
     # -- results ----------------------------------------------------------------------------------------------
 
-    def changes(self, run: PathRun) -> tuple[Vertices, Keys] | None:
-        """The vertices whose word a run wrote, each once, and their words; None: there are too many for the list.
+    def taken(self, run: PathRun) -> Vertices | None:
+        """The vertices whose words in the host's copy became others by the call of the last ``mend``, each once;
+        None: it wrote too many for that, and the copy is as before (``take``)."""
+        return None if run.logged > self._taking.room else self._taking.taken(run.n_taken)
 
-        Good until the next run.
+    def take(self, run: PathRun, kept: Keys, n: int, crew: Crew) -> tuple[Vertices, Keys]:
+        """Where nothing was taken over: have the host's copy, of n vertices, do so now, on all threads.
+
+        Returns the vertices whose words became others, each once, and what these were.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
         """
         vertices = self._vertices
         assert vertices is not None
-        if run.logged > vertices.changes_room:
-            return None
-        listed = vertices.changes[: run.logged]
-        return listed[:, 0].astype(np.uint32), listed[:, 1]
+        if run.logged <= vertices.changes_room:
+            return take_listed(kept, vertices.changes[: run.logged], crew)
+        return fetch.take_differing(kept, self.read(n), crew)
+
+    def were(self, run: PathRun) -> Keys:
+        """What these words were; good until the next run."""
+        return self._taking.were(run.n_taken)
 
     def read(self, n: int) -> Keys:
         """The words of the first ``n`` vertices; good until the next call.
@@ -361,5 +442,5 @@ class PathRuns:
 
     def write(self, words: Keys) -> None:
         """Set the words of as many vertices."""
-        self._settles = None
+        self._mends = self._again = None
         self.words[: words.size].set(words, stream=self._stream)

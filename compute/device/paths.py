@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from ...gpma.device.module import import_cupy
+from ...gpma.device.module import use_device
 from ...gpma.edges import Keys, Vertices
 from ...gpma.team import Crew
 from ...partition.device_side import DeviceSide
@@ -20,7 +20,7 @@ from ..paths.mend import UNREACHED
 from ..paths.program import PathProgram
 from ..program import Answer, Published, Refresh
 from ..steps import Steps, alone
-from . import fetch
+from . import fetch, taking
 from .path_runs import Limits, PathRun, PathRuns, path_kernels
 from .program import DeviceProgram
 
@@ -32,6 +32,17 @@ SETTLE_LEAST = 4096
 LOST_SHARE = 0.015
 LOST_LEAST = 1024
 _ALL = (1 << 32) - 1
+_NONE = np.empty(0, np.uint32)
+
+
+class _Due(NamedTuple):
+    """What a refresh has to do: ``n_before`` vertices there were, the host's words, sources to reach; ``is_some``:
+    a batch or sources, and not just vertices."""
+
+    n_before: int
+    words: Keys
+    sources: Vertices
+    is_some: bool
 
 
 class DevicePathProgram(DeviceProgram):
@@ -54,6 +65,7 @@ class DevicePathProgram(DeviceProgram):
 
     def compile(self, device: DeviceSide) -> None:
         fetch.warm_up(np.uint64)
+        taking.warm_up()
         path_kernels(self.host.form).compile(device)
 
     def warm_up(self, graph: Graph) -> None:
@@ -75,49 +87,64 @@ class DevicePathProgram(DeviceProgram):
         self.host.note_all_words(graph)
         return Refresh({"word": None}, iterations=run.rounds, edges_read=run.edges, active=self._n_reached)
 
+    def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
+        if self.host.must_start(change):
+            return _over(self._start(graph, device))
+        due = self._due(graph, device, change)
+        if not due.is_some:
+            return Refresh(self._changed(due, _NONE))
+        run = self._runs_on(graph, device).mend_at_once(device, due.sources, self._limits(device), due.words)
+        if run.gave_up:
+            return _over(self._start(graph, device), run.edges)
+        return self._mended(graph, due, run)
+
     def _refreshing(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Steps[Refresh]:
         if self.host.must_start(change):
             return _over((yield from self.starting(graph, device)))
+        due = self._due(graph, device, change)
+        if not due.is_some:
+            return Refresh(self._changed(due, _NONE))
+        runs = self._runs_on(graph, device)
+        run = yield from runs.mend(device, due.sources, self._limits(device), due.words)
+        if run.gave_up:
+            return _over((yield from self.starting(graph, device)), run.edges)
+        return self._mended(graph, due, run)
+
+    def _due(self, graph: Graph, device: DeviceSide, change: GraphChange) -> _Due:
         before, self._n = self._n, graph.n_vertices
         words = self.host.words(graph)
         sources = self.host.sources_to_reach(graph, change)
-        new = np.arange(before, self._n, dtype=np.uint32)
-        if not (len(device.report) or sources.size):
-            return Refresh({"word": new} if new.size else {})
-        runs = self._runs_on(graph, device)
-        run = yield from runs.mend(device, sources, self._limits(graph))
-        if run.gave_up:
-            return _over((yield from self.starting(graph, device)), run.edges)
-        changed = self._take(runs, run, words, before, graph.crew)
-        found = np.concatenate([changed, new]) if new.size else changed
-        return Refresh(
-            {"word": found} if found.size else {},
-            iterations=run.rounds,
-            edges_read=run.edges,
-            active=run.logged,
-        )
+        return _Due(before, words, sources, is_some=bool(sources.size or len(device.report)))
 
-    def _limits(self, graph: Graph) -> Limits:
+    def _mended(self, graph: Graph, due: _Due, run: PathRun) -> Refresh:
+        changed = self._changed(due, self._take(self.runs, run, due, graph.crew))
+        return Refresh(changed, iterations=run.rounds, edges_read=run.edges, active=run.logged)
+
+    def _changed(self, due: _Due, vertices: Vertices) -> dict[str, Vertices | None]:
+        """That these vertices have another word, and those that are new."""
+        if self._n > due.n_before:
+            vertices = np.concatenate([vertices, np.arange(due.n_before, self._n, dtype=np.uint32)])
+        return {"word": vertices} if vertices.size else {}
+
+    def _limits(self, device: DeviceSide) -> Limits:
         weighted = self.host.needs_weights
-        edges = max(SETTLE_LEAST, int(SETTLE_SHARE[weighted] * graph.n_arcs))
+        edges = max(SETTLE_LEAST, int(SETTLE_SHARE[weighted] * device.n_arcs))
         return Limits(_ALL if weighted else max(LOST_LEAST, int(LOST_SHARE * self._n_reached)), edges)
 
-    def _take(self, runs: PathRuns, run: PathRun, words: Keys, before: int, crew: Crew) -> Vertices:
-        """Take over what a run changed; the vertices below ``before`` whose words differ."""
-        listed = runs.changes(run)
-        if listed is None:
-            vertices, old = fetch.take_differing(words, runs.read(self._n), crew)
-            written = words[vertices]
+    def _take(self, runs: PathRuns, run: PathRun, due: _Due, crew: Crew) -> Vertices:
+        """Take over what a run changed, as far as its call has not; the vertices of before whose words differ."""
+        taken, words = runs.taken(run), due.words
+        if taken is None:
+            vertices, old = runs.take(run, words, self._n, crew)
+            gained = _n_unreached(old) - _n_unreached(words[vertices])
         else:
-            vertices, written = listed
-            differs = words[vertices] != written
-            vertices, written = vertices[differs], written[differs]
-            old = words[vertices]
-            words[vertices] = written
+            vertices, old = taken, runs.were(run)
+            gained = run.n_were_unreached - run.n_are_unreached
+        if not vertices.size:
+            return vertices
         self.host.note_words(vertices, old)
-        gained = np.count_nonzero(old == UNREACHED) - np.count_nonzero(written == UNREACHED)
-        self._n_reached += int(gained)
-        return vertices[vertices < before]
+        self._n_reached += gained
+        return vertices if self._n == due.n_before else vertices[vertices < due.n_before]
 
     def _take_over(self, graph: Graph, device: DeviceSide) -> None:
         self._n = graph.n_vertices
@@ -136,7 +163,7 @@ class DevicePathProgram(DeviceProgram):
 
     def _runs_on(self, graph: Graph, device: DeviceSide) -> PathRuns:
         """The words on the device, with room for the graph's vertices."""
-        import_cupy().cuda.Device().use()  # for the thread that runs programs now
+        use_device()  # for the thread that runs programs now
         if self._runs is None:
             self._runs = PathRuns(self.host.form, self.host.source_word, device)
         self._runs.make_room(graph.n_vertices, device.n_arcs)
@@ -152,6 +179,10 @@ class DevicePathProgram(DeviceProgram):
     @staticmethod
     def parents(published: Published, vertices: Vertices) -> Vertices:
         return PathProgram.parents(published, vertices)
+
+
+def _n_unreached(words: Keys) -> int:
+    return int(np.count_nonzero(words == UNREACHED))
 
 
 _TAKEN_OVER = ("kind", "summary", "value", "parameters", "needs_weights", "weight_domains", "value_scalars")

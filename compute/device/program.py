@@ -127,7 +127,10 @@ class DeviceProgram(Program):
         self._let_go()
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
-        return alone(self.refreshing(graph, change))
+        if self._abode is not Abode.DEVICE:
+            return alone(self.refreshing(graph, change))
+        done = self._on_device(graph, lambda device: _counted(device, self._refresh(graph, device, change)))
+        return self._start_at_home(graph) if done is None else done
 
     def joins(self, graph: Graph) -> Hashable | None:
         if not self.by_steps or self._abode is not Abode.DEVICE or graph.device is None:
@@ -143,7 +146,10 @@ class DeviceProgram(Program):
             self._bring(graph)
             return refresh
         done = yield from self._stepping(graph, lambda device: self._counting(graph, device, change))
-        return replace(self.host.start(graph), started_over=True) if done is None else done
+        return self._start_at_home(graph) if done is None else done
+
+    def _start_at_home(self, graph: Graph) -> Refresh:
+        return replace(self.host.start(graph), started_over=True)
 
     def _counting(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Steps[Refresh]:
         return _counted(device, (yield from self._refreshing(graph, device, change)))
@@ -181,12 +187,15 @@ class DeviceProgram(Program):
             NoRoom: the device is full, and the program waits for room.
             Exception: what is no failure of the device, but a mistake on the host: only ``start`` is of use then.
         """
-
-        def in_one_step(device: DeviceSide) -> Steps[T]:
-            yield from ()
-            return work(device)
-
-        return alone(self._stepping(graph, in_one_step))
+        if self._abode is Abode.HOME:
+            return None
+        if graph.device is not None:
+            try:
+                return work(graph.device)
+            except Exception as error:
+                self._heed(error, graph)
+        self._go_home()
+        return None
 
     def _stepping(self, graph: Graph, work: Callable[[DeviceSide], Steps[T]]) -> Steps[T | None]:
         """``_on_device`` for work by steps."""
@@ -195,22 +204,35 @@ class DeviceProgram(Program):
         if graph.device is not None:
             try:
                 return (yield from work(graph.device))
-            except MemoryError as error:
-                if self.waits_for_room:
-                    self._abode = Abode.COMING
-                    self._let_go()
-                    raise NoRoom(str(error)) from error
-                log.warning("program %s goes on at the host: the device has no memory for it: %s", self.id, error)
-            except Unfit as error:
-                log.warning("program %s goes on at the host: %s", self.id, error)
             except Exception as error:
-                if not is_of_device(error):
-                    raise
-                log.info("program %s goes on at the host: the device failed", self.id)
-                graph.drop_device(f"{type(error).__name__}: {error}")
+                self._heed(error, graph)
+        self._go_home()
+        return None
+
+    def _heed(self, error: Exception, graph: Graph) -> None:
+        """Work on the device failed: say why the program goes home, and drop the device if it is of no use.
+
+        Raises:
+            NoRoom: the program waits for room instead.
+            Exception: it is no failure of the device.
+        """
+        if isinstance(error, MemoryError):
+            if self.waits_for_room:
+                self._abode = Abode.COMING
+                self._let_go()
+                raise NoRoom(str(error)) from error
+            log.warning("program %s goes on at the host: the device has no memory for it: %s", self.id, error)
+        elif isinstance(error, Unfit):
+            log.warning("program %s goes on at the host: %s", self.id, error)
+        elif is_of_device(error):
+            log.info("program %s goes on at the host: the device failed", self.id)
+            graph.drop_device(f"{type(error).__name__}: {error}")
+        else:
+            raise error
+
+    def _go_home(self) -> None:
         self._abode = Abode.HOME
         self._let_go()
-        return None
 
     # -- the copy on the host -----------------------------------------------------------------------------------
 

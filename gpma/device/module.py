@@ -7,6 +7,8 @@ their text and options, and would not notice that a file outside it changed.
 from __future__ import annotations
 
 import re
+import sys
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,22 @@ def import_cupy() -> Any:
             "graphs on a device need CuPy: install graphtide[cuda13], or graphtide[cuda12] for CUDA 12"
         ) from error
     return cupy
+
+
+_thread = threading.local()
+
+
+def use_device() -> None:
+    """Let the calling thread work on the device: after the first time that costs next to nothing.
+
+    Raises:
+        ImportError: CuPy is not installed.
+        RuntimeError: the device failed (as CuPy says it).
+    """
+    if getattr(_thread, "cupy", None) is not sys.modules.get("cupy", _thread):
+        cupy = import_cupy()
+        cupy.cuda.Device().use()
+        _thread.cupy = cupy
 
 
 def source(path: str | Path) -> str:

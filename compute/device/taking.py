@@ -1,0 +1,217 @@
+"""A small refresh of a path program in one compiled call: from the batch to the host's words.
+
+What the kernel wrote is taken over as soon as it has told of it, in the call that launched it and waited: to go
+back into Python for that, and through NumPy one function after the other, took as long as all the rest. And a call
+like the last one fills its job in by itself, from what the device's side says of the batch. Long lists are taken
+over by all threads, when the call is over.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numba as nb
+import numpy as np
+
+from ...gpma.atomics import fetch_add
+from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter, waits
+from ...gpma.device.structures import STATE
+from ...gpma.edges import Int, Keys, Offsets, Vertices
+from ...gpma.intrinsics import array_at, inner, prefetch, uncounted
+from ...gpma.team import ALONE, Crew, at_most, share
+from ...partition.device_side import BATCH_IS_ALL, BATCH_KEYS, BATCH_N, BATCH_OUTCOMES, BATCH_WEIGHTS
+
+N_TOLD: Final = 7
+"""Words that a kernel tells (``PathWord`` of ``paths.cuh``)."""
+N_SAID: Final = N_TOLD + 3
+"""Those, and what was taken: how many vertices, and how many of them were unreached before, and are now."""
+# Of what a kernel tells.
+_GAVE_UP, _LOGGED, _NEXT_STAMP = 0, 1, 4
+# Behind what is said: whether to take anything, the host's words; the list that the kernel writes, its room, and
+# where vertices and their old words go; where the device's side says what the batch was, where the part of the job
+# is that differs from run to run, and how many vertices may be lost at most.
+_N_MORE: Final = 9
+_TAKES, _KEPT, _LIST, _ROOM, _VERTICES, _OLD, _BATCH, _RUN, _LOST_ROOM = range(N_SAID, N_SAID + _N_MORE)
+assert STATE.fields is not None
+_N_VERTICES_AT: Final = STATE.fields["n_vertices"][1]
+# The part of a job that differs: so many words of 64 bits, then such of 32.
+_N_LONGS, _N_WORDS = 6, 6
+_NONE: Final = np.empty(0, np.uint32)
+_UNREACHED: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+# How long before its turn a word is asked for.
+_AHEAD: Final = 16
+# Lists of more vertices are taken over by all threads: one takes some 8 ns of a vertex.
+TAKEN_MAX = 4096
+_PIECE: Final = 4096
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+
+
+class Taking:
+    """Takes over what kernels list, pairs of a vertex and its word; of long lists nothing."""
+
+    def __init__(self) -> None:
+        self.then = Then(_carry_out_and_take, N_SAID - N_TOLD + _N_MORE)
+        self._kept: Keys | None = None
+        self._vertices: Vertices = np.empty(0, np.uint32)
+        self._old: Keys = np.empty(0, np.uint64)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._vertices.nbytes + self._old.nbytes
+
+    def bind(self, said: memoryview, batch: Keys, run: int) -> None:
+        """``said``: of the calls that have ``then``. ``batch``: of the device's side. ``run``: the address of the
+        part of the job that differs from run to run."""
+        self._said = said
+        self._batch = batch  # held
+        said[_BATCH], said[_RUN] = batch.ctypes.data, run
+
+    def read_from(self, listed: Keys, lost_room: int) -> None:
+        """From here on kernels write into this list, uint64[room, 2], and have room for so many lost vertices.
+
+        Raises:
+            MemoryError: there is no room for as many vertices; everything is as before.
+        """
+        room = min(len(listed), TAKEN_MAX)
+        vertices, old = np.empty(room, np.uint32), np.empty(room, np.uint64)
+        self._vertices, self._old = vertices, old
+        said = self._said
+        said[_LIST], said[_ROOM] = listed.ctypes.data, room
+        said[_VERTICES], said[_OLD] = vertices.ctypes.data, old.ctypes.data
+        said[_LOST_ROOM] = lost_room
+
+    @property
+    def room(self) -> int:
+        """Of lists that are taken over."""
+        return self._vertices.size
+
+    def expect(self, kept: Keys | None) -> None:
+        """Have the next call write into ``kept``, with an entry for each vertex; None: nothing is taken."""
+        said = self._said
+        said[_TAKES] = kept is not None
+        if kept is not None and kept is not self._kept:
+            assert kept.dtype == np.uint64 and kept.flags.c_contiguous
+            self._kept = kept
+            said[_KEPT] = kept.ctypes.data
+
+    def taken(self, n: int) -> Vertices:
+        """The first n vertices whose entries became others, each once."""
+        return self._vertices[:n].copy() if n else _NONE
+
+    def were(self, n: int) -> Keys:
+        """What these entries were; good until the next call."""
+        return self._old[:n]
+
+
+def warm_up() -> None:
+    """Compile what calls do."""
+    batch, record = np.zeros(BATCH_N + 1, np.uint64), np.zeros(SAID + N_SAID + _N_MORE, np.uint64)
+    record[SAID + _BATCH] = batch.ctypes.data
+    _carry_out_and_take(record)
+    mend_again(record, 0, 0)
+    take_listed(np.zeros(1, np.uint64), np.zeros((1, 2), np.uint64), ALONE)
+
+
+@_jit
+def take_listed(kept: Keys, listed: Keys, crew: Crew) -> tuple[Vertices, Keys]:
+    """Take over a list, uint64[n, 2] of vertices, each once, and their words, on all threads.
+
+    Returns the vertices whose entries in ``kept`` became others, in the order of the list, and what these were.
+    """
+    n_pieces = np.int64((len(listed) + _PIECE - 1) // _PIECE)
+    ends, cursor = np.zeros(n_pieces + 1, np.int64), np.zeros(1, np.int64)
+    crew = at_most(crew, n_pieces)
+    share(crew, _count_differing, (kept, listed, cursor, ends))
+    for piece in range(n_pieces):
+        ends[piece + 1] += ends[piece]
+    vertices, old = np.empty(ends[n_pieces], np.uint32), np.empty(ends[n_pieces], np.uint64)
+    cursor[0] = 0
+    share(crew, _take_differing, (kept, listed, cursor, ends, vertices, old))
+    return vertices, old
+
+
+@inner
+def _count_differing(thread: int, kept: Keys, listed: Keys, cursor: Offsets, ends: Offsets) -> None:
+    """Of each piece, behind where it begins."""
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= ends.size - 1:
+            return
+        count, end = np.int64(0), min((piece + 1) * _PIECE, np.int64(len(listed)))
+        for k in range(piece * _PIECE, end):
+            if k + _AHEAD < end:
+                prefetch(kept, np.int64(listed[k + _AHEAD, 0]))
+            count += np.int64(kept[listed[k, 0]] != listed[k, 1])
+        ends[piece + 1] = count
+
+
+@inner
+def _take_differing(
+    thread: int, kept: Keys, listed: Keys, cursor: Offsets, ends: Offsets, vertices: Vertices, old: Keys
+) -> None:
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= ends.size - 1:
+            return
+        at, end = ends[piece], min((piece + 1) * _PIECE, np.int64(len(listed)))
+        for k in range(piece * _PIECE, end):
+            if k + _AHEAD < end:
+                prefetch(kept, np.int64(listed[k + _AHEAD, 0]))
+            vertex, word = listed[k, 0], listed[k, 1]
+            was = kept[vertex]
+            if was == word:
+                continue
+            kept[vertex] = word
+            vertices[at], old[at] = np.uint32(vertex), was
+            at += 1
+
+
+@uncounted
+def _carry_out_and_take(record: Keys) -> Int:
+    status = carry_out(record)
+    if status != DONE or not waits(record) or record[SAID + _TAKES] == 0:
+        return status
+    taken, were, are, n = np.int64(0), np.int64(0), np.int64(0), np.int64(record[SAID + _LOGGED])
+    if record[SAID + _GAVE_UP] == 0 and n <= np.int64(record[SAID + _ROOM]):
+        listed = array_at(record[SAID + _LIST], 2 * n, np.uint64)
+        kept = array_at(record[SAID + _KEPT], 0, np.uint64)
+        vertices = array_at(record[SAID + _VERTICES], n, np.uint32)
+        old = array_at(record[SAID + _OLD], n, np.uint64)
+        for k in range(n):
+            if k == _AHEAD:
+                break
+            prefetch(kept, np.int64(listed[2 * k]))
+        for k in range(n):
+            if k + _AHEAD < n:
+                prefetch(kept, np.int64(listed[2 * (k + _AHEAD)]))
+            vertex, word = listed[2 * k], listed[2 * k + 1]
+            was = kept[vertex]
+            if was == word:
+                continue
+            kept[vertex] = word
+            vertices[taken], old[taken] = np.uint32(vertex), was
+            taken += 1
+            were += np.int64(was == _UNREACHED)
+            are += np.int64(word == _UNREACHED)
+    record[SAID + N_TOLD], record[SAID + N_TOLD + 1], record[SAID + N_TOLD + 2] = taken, were, are
+    return status
+
+
+@uncounted
+def mend_again(record: Keys, lost_max: Int, edges_max: Int) -> Int:
+    """Mend as the last call of the record did, without sources, after the batch that the device had last.
+
+    As ``carry_out``; OTHERWISE: not all rows are on the device, and nothing was called.
+    """
+    batch = array_at(record[SAID + _BATCH], BATCH_N + 1, np.uint64)
+    if batch[BATCH_IS_ALL] == 0:
+        return np.int64(OTHERWISE)
+    number, run = begin(record), record[SAID + _RUN]
+    longs = array_at(run, _N_LONGS, np.uint64)
+    longs[0], longs[1], longs[2] = batch[BATCH_KEYS], batch[BATCH_WEIGHTS], batch[BATCH_OUTCOMES]
+    longs[3], longs[4], longs[5] = 0, edges_max, 0  # no sources; and edges that it need not know of
+    words = array_at(run + np.uint64(8 * _N_LONGS), _N_WORDS, np.uint32)
+    words[0], words[1], words[2] = min(lost_max, np.int64(record[SAID + _LOST_ROOM])), batch[BATCH_N], 0
+    words[3] = array_at(parameter(record, 0) + np.uint64(_N_VERTICES_AT), 1, np.uint32)[0]
+    words[4], words[5] = record[SAID + _NEXT_STAMP], number
+    return _carry_out_and_take(record)
