@@ -468,6 +468,14 @@ def produce(
     raise typer.Exit(status)
 
 
+def _existing(files: list[Path]) -> list[Path]:
+    """Files that are there, or the standard input, which ``exists`` of typer does not take for a path."""
+    for file in files:
+        if str(file) != "-" and not file.exists():
+            raise typer.BadParameter(f"file {str(file)!r} does not exist.")
+    return files
+
+
 @app.command(
     epilog=examples(
         '[cyan]graphtide load --config graphtide.toml --offsets \'{"edges": {"0": 90210, "1": 88}}\' '
@@ -484,7 +492,8 @@ def produce(
 )
 def load(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="As of produce.", exists=True, dir_okay=False)
+        list[Path],
+        typer.Argument(metavar="FILE", help="As of produce.", dir_okay=False, callback=_existing),
     ],
     offsets: Annotated[str, typer.Option(metavar="JSON", help="Where the stream goes on: offsets as in results.")],
     config: ConfigFile = None,

@@ -194,7 +194,10 @@ class Metrics:
 
     def _epoch_metrics(self) -> None:
         self._epochs = self._counter("epochs", "Epochs made since the start.")
-        self._incarnation = self._gauge("epoch_incarnation", "Incarnation of the published epoch: one per start.")
+        self._incarnation = self._gauge(
+            "epoch_incarnation",
+            "Incarnation of the published epoch: one per start; in a copied folder counted on from the time.",
+        )
         self._number = self._gauge("epoch_number", "Number of the published epoch within its incarnation.")
         self._stages = self._histogram(
             "epoch_duration_seconds",

@@ -475,4 +475,6 @@ def test_ids_that_would_silently_be_others_are_refused() -> None:
         requests._wire_vertices("alice")  # type: ignore[arg-type]
     with pytest.raises(errors.RequestError, match="64-bit signed"):
         requests._wire_vertices(np.array([2**63], np.uint64))
+    with pytest.raises(errors.RequestError):
+        requests._wire_vertices(np.array([2**63], ">u8"))
     assert requests._wire_vertices(np.array([2**63 - 1], np.uint64)) == (2**63 - 1).to_bytes(8, "little")

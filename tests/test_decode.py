@@ -1078,6 +1078,7 @@ def test_only_insertions_have_weights(op: str, code: int, domain: WeightDomain) 
         ("json", b'{"src":1,"dst":2}\r\n{"src":3,"dst":4}\r\n'),
         ("el", b"1 2\r\n3 4\r\n"),
         ("el", b"# c\r\n1 2\r\n3 4\r\n"),
+        ("el", b"%%MatrixMarket matrix coordinate pattern general\n%\r\n4 4 2\r\n1 2\r\n3 4\r\n"),
         ("csv", b"src,dst\r\n1,2\r\n3,4\r\n"),
     ],
 )
@@ -1087,3 +1088,9 @@ def test_a_file_may_begin_with_a_byte_order_mark(encoding: str, text: bytes) -> 
     assert [(row.src, row.dst) for row in found] == [(1, 2), (3, 4)]
     if encoding != "csv":
         assert Decoder().decode(raw(mark + text, encoding, FILE, 100)).bad, "only a beginning may"
+
+
+def test_a_byte_order_mark_before_csv_of_given_columns() -> None:
+    decoder = Decoder(vertex_ids="string", csv_columns=("op", "src", "dst"))
+    found = good(decoder.decode(raw(b"\xef\xbb\xbfD,a,b\nI,c,d\n", "csv", FILE, 0)))
+    assert [(row.op, row.src, row.dst) for row in found] == [(0, "a", "b"), (1, "c", "d")]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -310,3 +312,17 @@ def test_what_the_daemon_would_refuse_is_left_out(tmp_path: Path, capsys: pytest
 def test_the_command_needs_offsets(tmp_path: Path) -> None:
     (tmp_path / "edges.el").write_bytes(b"1 2\n")
     assert CliRunner().invoke(app, ["load", str(tmp_path / "edges.el")]).exit_code == MISUSED
+
+
+def test_edges_from_a_pipe(tmp_path: Path) -> None:
+    arguments = ["--spool", str(tmp_path / "spool"), "--checkpoints", str(tmp_path / "made"), "--offsets", "{}"]
+    command = [sys.executable, "-m", "graphtide", "load", *arguments, "--json", "-"]
+    done = subprocess.run(command, input=b"1 2\n3 4\n", capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["arcs"] == 2
+
+
+def test_a_file_that_is_not_there_is_a_wrong_argument(tmp_path: Path) -> None:
+    arguments = ["--checkpoints", str(tmp_path / "made"), "--offsets", "{}", str(tmp_path / "none.el")]
+    assert CliRunner().invoke(app, ["load", *arguments]).exit_code == MISUSED
+    assert not (tmp_path / "made").exists()

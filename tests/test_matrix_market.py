@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 from pathlib import Path
 from typing import Any
@@ -66,17 +67,19 @@ def test_cut_into_any_blocks_they_load_as_they_are(tmp_path: Path, kind: Any) ->
         assert [edge for record in records for edge in edges(decoder.decode(record))] == EDGES
 
 
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8], ids=["", "mark"])
 @pytest.mark.parametrize("name", ["a.el", "a.el.gz"])
-def test_a_restart_knows_where_it_stands(tmp_path: Path, name: str) -> None:
+def test_a_restart_knows_where_it_stands(tmp_path: Path, name: str, mark: bytes) -> None:
     """Within the comments, at the line of sizes, behind it: it is another process, which saw nothing before."""
-    (tmp_path / name).write_bytes(gzip.compress(TEXT) if name.endswith("gz") else TEXT)
+    text = mark + TEXT
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
     offset = 0
     for at, line in enumerate(LINES):
         for block_bytes in (1, 1000):
             records = drain(opened(tmp_path, offset, Partition(name), block_bytes=block_bytes))
             found = [edge for record in records for edge in edges(Decoder().decode(record))]
             assert found == EDGES[max(at - 8, 0) :], (at, block_bytes)
-        offset += len(line)
+        offset += len(line) + (len(mark) if at == 0 else 0)
 
 
 def test_a_block_that_is_decoded_again_means_the_same(tmp_path: Path) -> None:

@@ -223,8 +223,21 @@ def test_string_ids(tmp_path: Path) -> None:
 
 
 def test_tables_of_two_columns_are_edge_lists(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text("# a graph of my own\n1\t2\n2\t3\n")
-    assert [row[:3] for row in file_rows(tmp_path / "a.tsv")] == [(1, 1, 2), (1, 2, 3)]
+    for mark in ("", "\ufeff"):
+        (tmp_path / "a.tsv").write_text(f"{mark}# a graph of my own\n1\t2\n2\t3\n")
+        assert [row[:3] for row in file_rows(tmp_path / "a.tsv")] == [(1, 1, 2), (1, 2, 3)]
+
+
+@pytest.mark.parametrize("block_bytes", [60, 1 << 20])
+def test_a_byte_order_mark_is_no_part_of_what_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(module, "_BLOCK_BYTES", block_bytes)
+    (tmp_path / "a.tsv").write_text("\ufeffD\t1\t2\t-\t-\nI 3 4 - -\n")
+    assert [row[:3] for row in file_rows(tmp_path / "a.tsv")] == [(0, 1, 2), (1, 3, 4)]
+    banner = "%%MatrixMarket matrix coordinate pattern general"
+    (tmp_path / "a.mtx").write_text(f"\ufeff{banner}\n% of a longer comment than others are\n4 4 2\n1 2\n3 4\n")
+    assert [row[:3] for row in file_rows(tmp_path / "a.mtx")] == [(1, 1, 2), (1, 3, 4)]
 
 
 def test_a_few_updates_for_a_spool_need_no_compiler(tmp_path: Path) -> None:
@@ -531,3 +544,14 @@ def test_edges_from_a_pipe(tmp_path: Path, named: str) -> None:
     done = subprocess.run(command, input=b"# c\n1 2\n3 4 0.5\n", capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["updates"] == 2
+
+
+def test_a_redirected_file_is_read_from_where_it_stands(tmp_path: Path) -> None:
+    """As where a shell has read its first line already."""
+    (tmp_path / "a").write_bytes(b"100 200\n1 2\n")
+    command = [sys.executable, "-m", "graphtide", "produce", "--spool", str(tmp_path / "spool"), "--json", "-"]
+    with open(tmp_path / "a", "rb", buffering=0) as file:
+        file.seek(len(b"100 200\n"))
+        done = subprocess.run(command, stdin=file, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["updates"] == 1

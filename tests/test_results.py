@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,7 +27,9 @@ from graphtide.daemon.serve.results import (
     ResultsWriter,
     at_once,
 )
+from graphtide.daemon.serve.serving import Serving
 from graphtide.daemon.serve.shared_memory import SharedArray
+from graphtide.daemon.serve.turns import Turns
 from graphtide.daemon.serve.values import PIECE_VERTICES, best_of, top_k
 from graphtide.gpma.edges import NO_VERTEX
 
@@ -435,6 +438,17 @@ def test_the_best_are_those_of_all_at_once(n, k, descending, dtype, distinct, se
     assert top_k(Answer(values, null), k, descending=descending).tolist() == wanted
 
 
+def test_nan_is_none_of_the_best():
+    values = np.full(3 * PIECE_VERTICES, np.nan)
+    values[[5, PIECE_VERTICES]] = 1.0, 2.0
+    null, every = np.zeros(values.size, bool), np.arange(values.size, dtype=np.uint32)
+    of = lambda part: (every[part], Answer(values[part], null[part]))  # noqa: E731
+    for descending, wanted in ((True, [PIECE_VERTICES, 5]), (False, [5, PIECE_VERTICES])):
+        for k in (2, 10):
+            assert at_once(best_of(of, values.size, k, descending=descending))[0].tolist() == wanted
+            assert top_k(Answer(values, null), k, descending=descending).tolist() == wanted
+
+
 def numbered(writer: ResultsWriter, number: int) -> None:
     column = np.full(4, number, np.int64)
     writer.publish(publication(number, 4, {"a": column}, {"a": None}))
@@ -464,7 +478,7 @@ def test_others_have_their_turn_between_pieces(monkeypatch):
     assert found == [1, 1, 1, 1] and counted >= 4
 
 
-@pytest.mark.parametrize("overtaken", [1, results.PIECES_TRIES, results.PIECES_TRIES + 3])
+@pytest.mark.parametrize("overtaken", [1, results.PIECES_TRIES - 1, results.PIECES_TRIES])
 def test_pieces_are_of_one_epoch_however_often_it_is_overwritten(monkeypatch, overtaken):
     monkeypatch.setattr(results, "PIECES_SECONDS", 0.0)
     writer = ResultsWriter()
@@ -490,8 +504,36 @@ def test_pieces_are_of_one_epoch_however_often_it_is_overwritten(monkeypatch, ov
             await asyncio.sleep(0)
         return await reading
 
+    if overtaken == results.PIECES_TRIES:
+        with pytest.raises(results.Overtaken):
+            asyncio.run(read_while_epochs_come())
+        assert tries == overtaken, "no more on the event loop"
+        return
     found = asyncio.run(read_while_epochs_come())
-    assert len(set(found)) == 1 and tries == 1 + min(overtaken, results.PIECES_TRIES)
+    assert len(set(found)) == 1 and tries == 1 + overtaken
+
+
+def test_who_is_overtaken_goes_on_in_a_thread_and_lends_the_turn(monkeypatch):
+    monkeypatch.setattr(results, "PIECES_SECONDS", 0.0)
+    writer = ResultsWriter()
+    numbered(writer, 1)
+    epochs, scans = itertools.count(2), Turns(1)
+
+    def values(snapshot):
+        if scans.used:
+            for _ in range(2):
+                numbered(writer, next(epochs))
+        yield
+        return snapshot.epoch
+
+    async def for_all(asker, work):
+        assert not scans.used
+        return work()
+
+    reader = attach(writer)
+    server = SimpleNamespace(_results=lambda: reader, _with_index=lambda use: use, _scans=scans, for_all=for_all)
+    scanned = Serving.scanned(server, SimpleNamespace(connection="c"), values, is_short=True)
+    assert asyncio.run(scanned) == (1, 1 + 2 * results.PIECES_TRIES)
 
 
 def test_what_fails_between_pieces_counts_if_the_epoch_was_whole(monkeypatch):

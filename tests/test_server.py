@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -41,6 +42,7 @@ from graphtide.daemon.serve.channel import Channel
 from graphtide.daemon.serve.results import ProgramPublication, Publication
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.daemon.serve.values import wire_ids
+from graphtide.daemon.tools import query, watch
 from graphtide.gpma.edges import EdgeList, pack
 from graphtide.gpma.host import PackedMemoryArray
 from graphtide.gpma.index.ids import StringColumn
@@ -803,6 +805,22 @@ def test_a_token_is_asked_for_before_anything_else(tmp_path):
                 connection.send(request(1, method))
                 assert connection.answer()[2]["code"] == "unauthorized"
                 assert connection.answer() is None
+
+
+@pytest.mark.parametrize("tokens", [(), ("sesame-open",)], ids=["open to all", "with a token"])
+def test_digits_are_texts_where_ids_are(tmp_path, tokens, capsys):
+    """Also in requests that are decoded apart since they are long, and of subscriptions."""
+    chain = Chain("string")
+    chain.grow(10)
+    with serving(chain, tmp_path, tokens=tokens, admin_tokens=["sesame-change"]) as link:
+        address = link.addresses[0]
+        for token in (*tokens, "sesame-change"):
+            for vertices in ([7], [*range(10**9, 10**9 + 15_000)]):
+                params = {"program": "rank", "vertices": vertices}
+                assert query.run_query(address, "get", params, token=token, as_json=True) == 0
+                assert json.loads(capsys.readouterr().out)["unknown"] == [str(id) for id in vertices]
+            assert watch.watch(address, "rank", [7], changes_max=1, as_json=True, token=token) == 0
+            assert json.loads(capsys.readouterr().out)["ids"] == []
 
 
 def test_tls(tmp_path):

@@ -615,7 +615,7 @@ def _wire_vertices(vertices: VertexIds) -> Any:
     if len(vertices) == 0:
         return b""
     if isinstance(vertices, np.ndarray) and vertices.dtype.kind in "iu":
-        if vertices.dtype == np.uint64 and vertices.max() > np.iinfo(np.int64).max:
+        if vertices.dtype.kind == "u" and vertices.dtype.itemsize == 8 and vertices.max() > np.iinfo(np.int64).max:
             raise RequestError(NO_INT64)
         return vertices.astype("<i8").tobytes()
     items = vertices.tolist() if isinstance(vertices, np.ndarray) else list(vertices)

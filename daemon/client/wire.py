@@ -224,8 +224,8 @@ class Request:
 class InvalidParams(RequestError):
     """The envelope of a request is right and names a ``msgid``, but method or parameters are not."""
 
-    def __init__(self, msgid: int, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, msgid: int, message: str, detail: dict[str, Any] | None = None) -> None:
+        super().__init__(message, detail)
         self.msgid = msgid
 
 
@@ -337,11 +337,15 @@ def decode_request(frame: Frame, items_max: int) -> Request:
 
 
 def _decode_bounded(frame: Frame, items_max: int) -> Any:
-    if len(frame) <= min(CONTAINERS_MAX, items_max):  # a container and an item take a byte each, at least
-        try:
+    try:
+        if len(frame) <= min(CONTAINERS_MAX, items_max):  # a container and an item take a byte each, at least
             return msgpack.unpackb(frame, strict_map_key=False, max_ext_len=0)
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise RequestError(f"a request cannot be decoded: {error}") from None
+        return _decode_counting(frame, items_max)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise RequestError(f"a request cannot be decoded: {error}") from None
+
+
+def _decode_counting(frame: Frame, items_max: int) -> Any:
     containers = items = 0
 
     def count(container: Any) -> Any:
@@ -362,15 +366,12 @@ def _decode_bounded(frame: Frame, items_max: int) -> Any:
         max_map_len=min(items_max, MAP_ENTRIES_MAX),
         max_ext_len=0,
     )
-    try:
-        for start in range(0, len(frame), PIECE_BYTES):
-            unpacker.feed(frame[start : start + PIECE_BYTES])
-            try:
-                return unpacker.unpack()
-            except msgpack.OutOfData:
-                continue
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise RequestError(f"a request cannot be decoded: {error}") from None
+    for start in range(0, len(frame), PIECE_BYTES):
+        unpacker.feed(frame[start : start + PIECE_BYTES])
+        try:
+            return unpacker.unpack()
+        except msgpack.OutOfData:
+            continue
     raise RequestError("a request is incomplete")
 
 

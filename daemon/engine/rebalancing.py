@@ -212,9 +212,8 @@ class Rebalancing:
         """Go on without a device that has no rows, nor memory to be told of others'. False: there is none."""
         if self._graph.device is None:
             return False
-        with self._gate.apply():
+        with self._changing(within=False):
             self._graph.drop_device(f"it has no memory: {error}")
-        self._gate.settle()
         return True
 
     def _carry_out(self, moves: Sequence[Move], *, within: bool = False) -> bool:

@@ -411,12 +411,14 @@ class Decoder:
         return Decoded(record, block, bad, dropped)
 
     def _csv(self, record: RawRecord, value: bytes) -> Lines:
-        begin = 0
         layout: LineLayout | Bad | None = self._fixed_layout
-        if layout is None and (record.partition.number is not None or record.offset == 0):
+        of_file = record.partition.number is None
+        marked = of_file and record.offset == 0 and value.startswith(codecs.BOM_UTF8)
+        begin = len(codecs.BOM_UTF8) if marked else 0
+        if layout is None and (not of_file or record.offset == 0):
             begin = value.find(b"\n") + 1 or len(value)
             layout = self._layout(value[:begin])
-            if record.partition.number is None:
+            if of_file:
                 self._layouts[record.partition] = layout
             elif isinstance(layout, Bad):
                 raise layout

@@ -6,16 +6,21 @@ longer than one: so each block is told whether it begins within it, and says whe
 
 from __future__ import annotations
 
+import codecs
+
 from .decode_text import numbered_lines
 from .spool_content import Content
 
 _BANNER = b"%%MatrixMarket"
+_HEAD_BYTES = len(codecs.BOM_UTF8) + len(_BANNER)
+_NO_TEXT = codecs.BOM_UTF8 + b" \t"
+"""What may stand before the text of a line: the first has, perhaps, a byte-order mark, or blanks for it."""
 _PIECE_BYTES = 1 << 20
 
 
 def begins(value: bytes) -> bool:
     """Whether this is the beginning of such a file."""
-    return value.startswith(_BANNER)
+    return value[:_HEAD_BYTES].lstrip(_NO_TEXT).startswith(_BANNER)
 
 
 def edges_begin(value: bytes) -> int | None:
@@ -24,7 +29,7 @@ def edges_begin(value: bytes) -> int | None:
     None: the block ends before.
     """
     for start, end in numbered_lines(value):
-        if value[start : start + 1] != b"%":
+        if not value[start:end].lstrip(_NO_TEXT).startswith(b"%"):
             return min(len(value), value.find(b"\n", end) + 1 or len(value))
     return None
 
@@ -37,7 +42,7 @@ def next_is_inside(value: bytes, *, first: bool, inside: bool) -> bool:
 
 def is_inside(content: Content, offset: int) -> bool:
     """Whether this byte of a file, at which a line begins, is within its preamble; reads on from byte 0."""
-    if not begins(content.peek(len(_BANNER))):
+    if not begins(content.peek(_HEAD_BYTES)):
         return False
     rest = b""  # the line that is not whole yet: no more of it than what tells it from others
     while offset > 0 and (piece := content.peek(min(offset, _PIECE_BYTES))):
@@ -48,8 +53,8 @@ def is_inside(content: Content, offset: int) -> bool:
         if edges_begin(text[:stop]) is not None:
             return False
         rest = text[stop:]
-        if rest.startswith(b"%"):
+        if rest.lstrip(_NO_TEXT).startswith(b"%"):
             rest = b"%"
-        elif rest.strip():
+        elif rest.lstrip(_NO_TEXT).strip():
             return False
     return True

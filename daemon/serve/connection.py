@@ -102,7 +102,7 @@ class Connection(Channel):
         try:
             return replace(request, params=handlers.with_columns(request.params, self._serving))
         except RequestError as error:
-            raise InvalidParams(request.msgid, error.message) from None
+            raise InvalidParams(request.msgid, error.message, error.detail) from None
 
     def _check_in(self, request: Request) -> None:
         """The first request decides whether this client may come in."""

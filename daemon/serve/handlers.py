@@ -492,11 +492,7 @@ def _living(
         answer = kind.read_run(result.published, part)
         if answer.vertex_valued:
             raise no_order(result.kind)
-        null = answer.null
-        if snapshot.alive is not None:
-            null = null | ~snapshot.alive[part]
-        if result.gone is not None:
-            null = null | result.gone[part]
+        null = answer.null | _dead(snapshot, result, part)
         return np.arange(part.start, part.stop, dtype=np.uint32), replace(answer, null=null)
 
     return read
@@ -564,8 +560,10 @@ def _all_values(serving: Serving, id: str) -> tuple[Snapshot, Answer, int]:
         NotSupported: the values are vertices.
     """
 
-    def copied(snapshot: Snapshot) -> tuple[Snapshot, Published, npt.NDArray[np.int64], int]:
-        return snapshot, _copied(_program(snapshot, id)), _dead(snapshot, id), snapshot.n_alive
+    def copied(snapshot: Snapshot) -> tuple[Snapshot, Published, npt.NDArray[np.bool_], int]:
+        result = _program(snapshot, id)
+        dead = _dead(snapshot, result, slice(0, result.published.n_vertices))
+        return snapshot, _copied(result), dead, snapshot.n_alive
 
     snapshot, published, dead, alive = serving.read(copied)
     result = snapshot.programs[id]
@@ -584,14 +582,13 @@ def _copied(result: ProgramResults) -> Published:
     return Published(columns, published.scalars, n)
 
 
-def _dead(snapshot: Snapshot, id: str) -> npt.NDArray[np.int64]:
-    """The dense ids of a program's vertices that were deleted, others' by now perhaps, copied."""
-    result = snapshot.programs[id]
-    n = result.published.n_vertices
-    dead = np.zeros(n, bool) if snapshot.alive is None else ~snapshot.alive[:n]
+def _dead(snapshot: Snapshot, result: ProgramResults, part: slice) -> npt.NDArray[np.bool_]:
+    """Which dense ids, from one to another, are of a program's vertices that were deleted, others' by now perhaps;
+    copied."""
+    dead = np.zeros(part.stop - part.start, bool) if snapshot.alive is None else ~snapshot.alive[part]
     if result.gone is not None:
-        dead |= result.gone[:n]
-    return np.flatnonzero(dead)
+        dead |= result.gone[part]
+    return dead
 
 
 @method("path")

@@ -479,8 +479,12 @@ def at_once(pieces: Pieces[T]) -> T:
             return outcome
 
 
-def _too_fast() -> Unavailable:
-    return Unavailable("epochs follow each other too fast for this request; try again, or ask for less")
+class Overtaken(Unavailable):
+    """Epochs follow each other faster than one is read."""
+
+
+def _too_fast() -> Overtaken:
+    return Overtaken("epochs follow each other too fast for this request; try again, or ask for less")
 
 
 class ResultsReader:
@@ -517,7 +521,7 @@ class ResultsReader:
         counts only if the epoch was whole.
 
         Raises:
-            Unavailable: epochs follow each other faster than ``use`` reads them.
+            Overtaken: epochs follow each other faster than ``use`` reads them.
         """
         for attempt in range(tries):
             if attempt > READ_TRIES // 2:
@@ -542,7 +546,8 @@ class ResultsReader:
     async def read_in_pieces(self, use: Callable[[Snapshot], Pieces[T]]) -> T:
         """As ``read``, on the event loop: where ``use`` yields, others may have their turn.
 
-        Where the epoch is overwritten meanwhile, again and again, another is read without turns in the end.
+        Raises:
+            Overtaken: the epoch is overwritten meanwhile, again and again; a thread reads faster.
         """
         for _ in range(PIECES_TRIES):
             begun = self._begun()
@@ -558,7 +563,7 @@ class ResultsReader:
             if failure is not None:
                 raise failure
             return outcome
-        return self.read(lambda snapshot: at_once(use(snapshot)))
+        raise _too_fast()
 
     async def _in_turns(self, begun: tuple[int, int], pieces: Pieces[T]) -> T:
         turn_ends = time.perf_counter() + PIECES_SECONDS

@@ -36,7 +36,7 @@ from .admission import Admission
 from .asker import Asker, OpenConnection
 from .change_log import ChangeLog
 from .engine_calls import EngineCalls
-from .results import MemoryLayout, Pieces, ResultsReader, Snapshot, at_once
+from .results import MemoryLayout, Overtaken, Pieces, ResultsReader, Snapshot, at_once
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 from .subscriptions import Subscriptions
 from .turns import Shares, Turns
@@ -555,12 +555,13 @@ class Serving:
 
     async def scanned(self, asker: Asker, use: Callable[[Snapshot], Pieces[T]], *, is_short: bool) -> T:
         """``read`` of all values of a program: on the event loop where that is short, in pieces, one at a time,
-        connections in turn; else as ``for_all``."""
+        connections in turn; else, and where epochs overtake it, as ``for_all``."""
         reader, with_index = self._results(), self._with_index(use)
-        if not is_short:
-            return await self.for_all(asker, lambda: reader.read(lambda snapshot: at_once(with_index(snapshot))))
-        async with self._scans.turn(asker.connection):
-            return await reader.read_in_pieces(with_index)
+        if is_short:
+            with contextlib.suppress(Overtaken):
+                async with self._scans.turn(asker.connection):
+                    return await reader.read_in_pieces(with_index)
+        return await self.for_all(asker, lambda: reader.read(lambda snapshot: at_once(with_index(snapshot))))
 
     def _computed(self, done: asyncio.Future[Any]) -> None:
         self._computing.discard(done)

@@ -108,8 +108,8 @@ def no_order(kind: str) -> NotSupported:
 
 
 def top_k(read: Answer | Values, k: int, *, descending: bool) -> Vertices:
-    """Positions of the k best values, best first; of equal ones the earlier position comes first."""
-    candidates = np.flatnonzero(~read.null)
+    """Positions of the k best values (NaN is none), best first; of equal ones the earlier position comes first."""
+    candidates = np.flatnonzero(_in_order(read))
     values = read.values[candidates]
     if k < values.size:
         place = values.size - k if descending else k - 1
@@ -137,7 +137,7 @@ def best_of(
     n_kept, bound = 0, None
     for start in range(0, max(n, 1), PIECE_VERTICES):
         dense, answer = read(slice(start, min(start + PIECE_VERTICES, n)))
-        chosen = ~answer.null
+        chosen = _in_order(answer)
         if bound is not None:  # of equal ones the earlier come first, which are kept already
             chosen &= answer.values > bound if descending else answer.values < bound
         at = np.flatnonzero(chosen)
@@ -150,6 +150,14 @@ def best_of(
         yield
     order = _best_kept(kept, k, descending=descending)
     return kept[0][0][order], kept[0][1][order]
+
+
+def _in_order(read: Answer | Values) -> npt.NDArray[np.bool_]:
+    """Which values there are that are better or worse than others: NaN is neither."""
+    found = ~read.null
+    if read.values.dtype.kind == "f":
+        found &= ~np.isnan(read.values)
+    return found
 
 
 def _best_kept(kept: list[tuple[Vertices, npt.NDArray[Any]]], k: int, *, descending: bool) -> Vertices:

@@ -9,9 +9,11 @@ ts, ts in seconds); ``.parquet`` as it is (the columns of CSV; it needs PyArrow)
 from __future__ import annotations
 
 import bz2
+import codecs
 import contextlib
 import gzip
 import lzma
+import os
 import re
 import time
 from collections import Counter
@@ -42,7 +44,7 @@ COMPILED_FROM = 512 << 10
 """Bytes of a block whose lines the compiled parser reads in less time than it takes to load it."""
 
 STANDARD_INPUT = Path("-")
-"""Stands for an edge list on the standard input."""
+"""Stands for an edge list on the standard input, from where it stands; to ``Path`` ``./-`` is the same."""
 _BLOCK_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 20
 _ENCODINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
@@ -108,8 +110,6 @@ def read_columns(
         BadInput: the file cannot be decompressed, or its header line names no columns.
         OSError: it cannot be read.
     """
-    if path == STANDARD_INPUT:
-        path = Path("/dev/stdin")
     if path.suffix == ".parquet":
         yield from _parquet(path, accepts, left_out, advance)
         return
@@ -196,8 +196,9 @@ def _blocks(
     path: Path, advance: Callable[[float], None] = lambda share: None
 ) -> Generator[tuple[int, bytes], None, None]:
     """Blocks of whole lines with the offset of each."""
-    with open(path, "rb") as stored, _OPENERS.get(path.suffix, contextlib.nullcontext)(stored) as opened:
-        size = path.stat().st_size if stored.seekable() else 0  # of a pipe nothing tells how much is left
+    with _open(path) as stored, _OPENERS.get(path.suffix, contextlib.nullcontext)(stored) as opened:
+        # Of a pipe nothing tells how much is left.
+        size = os.fstat(stored.fileno()).st_size if stored.seekable() else 0
         file = cast(BinaryIO, opened)
         offset, rest = 0, b""
         try:
@@ -219,6 +220,12 @@ def _blocks(
             raise
         if rest:
             yield offset, rest
+
+
+def _open(path: Path) -> BinaryIO:
+    if path == STANDARD_INPUT:  # not by a name: that opens a file anew, at its beginning
+        return open(0, "rb", closefd=False)
+    return open(path, "rb")
 
 
 def _parquet(
@@ -264,7 +271,7 @@ def _has_events(path: Path) -> bool:
     """Whether the first line has the five fields of an event: a line of an edge list has at most four."""
     with contextlib.closing(_blocks(path)) as blocks:
         _, block = next(blocks, (0, b""))
-    first = block.partition(b"\n")[0]
+    first = block.partition(b"\n")[0].removeprefix(codecs.BOM_UTF8)
     return len(first.split()) == 5 and not first.startswith((b"#", b"%"))
 
 

@@ -31,7 +31,7 @@ from ..records.stream import Offsets, UpdateBlock, offsets_from_wire, offsets_to
 from ..serve.shared_memory import allocate_within
 from ..state.checkpoint import Checkpoint, CheckpointStore
 from ..terminal import progress
-from .files import Accepts, BadInput, LeftOut, read_columns
+from .files import STANDARD_INPUT, Accepts, BadInput, LeftOut, read_columns
 from .loaded_times import LoadedTimes
 from .produce import REFUSED, report_left_out
 
@@ -134,11 +134,11 @@ def _latest_ms(config: Config) -> int:
 
 def _blocks(files: Sequence[Path], accepts: Accepts, left_out: LeftOut, latest_ms: int) -> Iterable[UpdateBlock]:
     with progress() as bar:
-        total = sum(file.stat().st_size for file in files)
+        total = sum(map(_size, files))
         task = bar.add_task("reading", total=total)
         done = 0
         for file in files:
-            size = file.stat().st_size
+            size = _size(file)
 
             def advance(share: float, size: int = size, done: int = done) -> None:
                 bar.update(task, completed=done + round(share * size))
@@ -150,6 +150,10 @@ def _blocks(files: Sequence[Path], accepts: Accepts, left_out: LeftOut, latest_m
                 block = UpdateBlock(columns.src, columns.dst, columns.ops, columns.weights, times)
                 yield _not_in_future(block, latest_ms, file, left_out)
             done += size
+
+
+def _size(file: Path) -> int:
+    return 0 if file == STANDARD_INPUT else file.stat().st_size
 
 
 def _not_in_future(block: UpdateBlock, latest_ms: int, file: Path, left_out: LeftOut) -> UpdateBlock:

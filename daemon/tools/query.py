@@ -122,7 +122,10 @@ def with_text_ids(client: Client, error: RequestError, params: Mapping[str, Any]
     changed = {**params, **texts}
     if error.detail.get("parameter") not in IDS or changed == params:
         return None
-    return changed if client.call("hello", {})["graph"]["vertex_ids"] == "string" else None
+    if client.server is None:  # a subscription has a connection of its own
+        client.call("programs", {})
+    assert client.server is not None
+    return changed if client.server["graph"]["vertex_ids"] == "string" else None
 
 
 def _as_text(id: Any) -> Any:

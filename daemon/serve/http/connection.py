@@ -345,9 +345,7 @@ class HttpConnection(Channel):
 
 
 def _invalid(error: RequestError) -> InvalidParams:
-    invalid = InvalidParams(0, error.message)
-    invalid.detail = error.detail
-    return invalid
+    return InvalidParams(0, error.message, error.detail)
 
 
 def _more_headers(error: GraphtideError) -> list[tuple[str, str]]:
