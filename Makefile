@@ -56,7 +56,7 @@ test-long: $(BIN)/.test debian  ## the same, with every sampled test run whole
 test-gpu:  ## the tests that need a CUDA device, with PYTHON as it is: nothing is installed
 	@mkdir -p .links && ln -sfn .. .links/graphtide
 	PYTHONPATH=$(CURDIR)/.links $(PYTHON) -m pytest -m gpu $(wildcard tests/test_device_*.py tests/test_owned_*.py) \
-	  tests/test_functor.py tests/test_window_sides.py
+	  tests/test_following.py tests/test_functor.py tests/test_room_on_device.py tests/test_window_sides.py
 
 daemon-gpu:  ## a daemon on a CUDA device beside one without, with PYTHON as it is: nothing is installed
 	@mkdir -p .links && ln -sfn .. .links/graphtide

@@ -922,6 +922,7 @@ def test_numbers_are_texts_where_ids_are(
 
 INTERRUPTED_WHILE_IT_LOADS = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background inherits that it is ignored
 from graphtide.__main__ import main
 
 class Interrupting:

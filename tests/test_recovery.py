@@ -117,12 +117,17 @@ def test_a_batch_is_applied_to_both_orientations_or_to_none(
     before = contents(graph)
     victim = getattr(graph.host, orientation)
     preparing = threading.local()
-    real_prepare, real_allocation = pma.PackedMemoryArray.prepare, getattr(pma, allocation)
+    real_allocation = getattr(pma, allocation)
     failed: list[bool] = []
 
-    def prepare(self: pma.PackedMemoryArray, batch: EdgeBatch) -> Any:
-        preparing.array = self
-        return real_prepare(self, batch)
+    def noted(name: str) -> Callable[..., Any]:
+        real = getattr(pma.PackedMemoryArray, name)
+
+        def half(self: pma.PackedMemoryArray, *given: Any) -> Any:
+            preparing.array = self
+            return real(self, *given)
+
+        return half
 
     def allocate(*arguments: Any, **options: Any) -> Any:
         if preparing.array is victim:
@@ -131,7 +136,8 @@ def test_a_batch_is_applied_to_both_orientations_or_to_none(
         return real_allocation(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pma.PackedMemoryArray, "prepare", prepare)
+        for name in ("question", "plan"):  # both halves of ``prepare``
+            patch.setattr(pma.PackedMemoryArray, name, noted(name))
         patch.setattr(pma, allocation, allocate)
         try:
             graph.apply(batch, 50)
