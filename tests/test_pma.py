@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import resource
 import sys
@@ -747,13 +748,14 @@ def test_shrinking_by_and_by_gives_memory_back_too() -> None:
     array = loaded(2_000_000, 1 << 14, seed=45)
     keys = np.random.default_rng(46).permutation(array.export().keys)
     array.apply(deleted(keys[:10_000]))
-    before, held = resident_bytes(), n_slots(array)
+    place = place_of(array)
+    before, held = resident_bytes(*place), n_slots(array)
     for begin in range(10_000, 1_000_000, 10_000):
         array.apply(deleted(keys[begin : begin + 10_000]))
     while array._migration.pages._work is not None and not array._migration.pages.done:
         pass
     assert n_slots(array) < 0.7 * held
-    assert resident_bytes() < before - 8 * 0.25 * held
+    assert resident_bytes(*place) < before - 8 * 0.25 * held
     # What was given back is used again.
     array.apply(EdgeBatch(keys[:1_000_000], np.ones(1_000_000, np.uint8)))
     assert array.check() == []
@@ -774,19 +776,30 @@ def test_memory_while_growing_is_bounded() -> None:
     assert 8 / 0.70 < most < (8 + 12 / LEAF_SLOTS) * GROWTH / GROW_AT + 0.1
 
 
-def resident_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * mmap.PAGESIZE
+def resident_bytes(begin: int, n_bytes: int) -> int:
+    """Of so much memory from this address on; what is unmapped by now is not resident."""
+    begin -= begin % mmap.PAGESIZE
+    pages = np.zeros(-(-n_bytes // mmap.PAGESIZE), np.uint8)
+    ctypes.CDLL(None).mincore(
+        ctypes.c_void_p(begin), ctypes.c_size_t(n_bytes), pages.ctypes.data_as(ctypes.c_void_p)
+    )
+    return int(np.count_nonzero(pages & 1)) * mmap.PAGESIZE
+
+
+def place_of(array: PackedMemoryArray) -> tuple[int, int]:
+    """Where the slots of an array begin, and how many bytes they have."""
+    return array.view().keys.ctypes.data, array.memory_bytes()["slots"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_shrinking_gives_memory_back() -> None:
     array = loaded(2_000_000, 1 << 14, seed=20)
     keys = array.export().keys
-    before, held = resident_bytes(), array.memory_bytes()["slots"]
+    place = _, held = place_of(array)
+    before = resident_bytes(*place)
     array.apply(EdgeBatch(keys, (np.arange(keys.size) % 10 == 0).astype(np.uint8)))
     assert array.memory_bytes()["slots"] < held / 5
-    assert resident_bytes() < before - held / 2
+    assert before > 0.9 * held and resident_bytes(*place) < held / 2
     assert array.check() == []
     array.apply(EdgeBatch(keys, np.ones(keys.size, np.uint8)))
     assert array.check() == []
@@ -813,12 +826,13 @@ def test_pages_of_new_leaves_come_ahead_of_their_use() -> None:
     begin, end = array._contents.slots.stretch_begin, array._contents.slots.stretch_end
     array._migration.pages.stop()
     array._contents.memory.release(begin, end)
-    without = resident_bytes()
+    place = place_of(array)[0] + 8 * begin * LEAF_SLOTS, 8 * (end - begin) * LEAF_SLOTS
+    assert resident_bytes(*place) < place[1] // 2
     assert array._contents.memory.populate(begin, end)
-    assert resident_bytes() > without + 8 * (end - begin) * LEAF_SLOTS // 2
+    assert resident_bytes(*place) > 0.9 * place[1]
     assert not array._contents.slots.counts[begin:end].any()
     array._contents.memory.release(begin, end)
-    assert resident_bytes() < without + 8 * (end - begin) * LEAF_SLOTS // 2
+    assert resident_bytes(*place) < place[1] // 2
     array._migration.pages.get(array._contents.memory, begin, end)
     array.apply(EdgeBatch.of(rng.integers(0, 1 << 14, 20_000), rng.integers(0, 1 << 14, 20_000)))
     array._migration.pages.stop()
