@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..gpma.device.array import DevicePackedArray, DevicePlan
 from ..gpma.device.joining import Joined
-from ..gpma.device.module import import_cupy
+from ..gpma.device.module import import_cupy, use_device
 from ..gpma.device.picking import Picking
 from ..gpma.device.remote import RemoteRows
 from ..gpma.device.report import DeviceReport
@@ -114,7 +114,7 @@ class DeviceSide(Side[DevicePackedArray]):
         with self._joining:
             if self._whole is None:
                 assert self._joined is not None
-                import_cupy().cuda.Device().use()  # for this thread, whose first work there it may be
+                use_device()  # for this thread, whose first work there it may be
                 with self.stream:
                     self._whole = self._joined.of(self._own, self._heard)
             return self._whole
@@ -315,7 +315,7 @@ class DeviceSide(Side[DevicePackedArray]):
     def pick(self, brought: DeviceBatch, n_out: int, n_in: int) -> tuple[EdgeBatch, EdgeBatch | None]:
         assert self._remote is not None and self._picking is not None, "read_remote comes first"
         bits = self._remote.bits
-        import_cupy().cuda.Device().use()  # for this thread, whose first work there it may be
+        use_device()  # for this thread, whose first work there it may be
         with self.stream:
             if self.in_ is None:
                 return _batch(self._picking.of_out(brought, bits, n_out, mirrored=not self.directed)), None

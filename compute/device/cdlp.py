@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...gpma.device.module import import_cupy
+from ...gpma.device.module import use_device
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..program import Column, ExternalId, Parameter, Refresh
@@ -97,7 +97,7 @@ class DeviceCdlp(DeviceProgram):
 
     def _runs_on(self, graph: Graph, device: DeviceSide) -> CdlpRuns:
         """The rounds on the device, with room for the graph's vertices and rows."""
-        import_cupy().cuda.Device().use()  # for the thread that runs programs now
+        use_device()  # for the thread that runs programs now
         if self._runs is None:
             self._runs = CdlpRuns(device, self.host.rounds)
         self._runs.make_room(graph.n_vertices, device.n_arcs)
@@ -116,7 +116,7 @@ class DeviceCdlp(DeviceProgram):
         assert graph is not None
 
         def fetch(_: DeviceSide) -> bool:
-            import_cupy().cuda.Device().use()
+            use_device()
             assert self._runs is not None
             self.host.take_rounds(*self._runs.read(graph.n_vertices))
             return True

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...gpma.device.module import import_cupy
+from ...gpma.device.module import use_device
 from ...gpma.edges import Vertices
 from ...gpma.team import Crew
 from ...partition.device_side import DeviceSide
@@ -118,7 +118,7 @@ class DeviceSSPaths(DeviceProgram):
 
     def _runs_on(self, graph: Graph, device: DeviceSide) -> CountRuns:
         """The counts on the device, with room for the graph's vertices."""
-        import_cupy().cuda.Device().use()  # for the thread that runs programs now
+        use_device()  # for the thread that runs programs now
         if self._runs is None:
             self._runs = CountRuns(device)
         self._runs.make_room(graph.n_vertices, device.n_arcs)

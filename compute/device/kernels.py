@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ...gpma.device.calling import Caller, Parameters, Then
 from ...gpma.device.constants import BLOCK_THREADS
-from ...gpma.device.module import import_cupy, load_cooperative_text, source
+from ...gpma.device.module import import_cupy, load_cooperative_text, source, use_device
 from ...gpma.device.state import pinned
 from ...partition.device_side import DeviceSide, States
 
@@ -113,7 +113,7 @@ class Kernels:
         Raises:
             RuntimeError: one does not compile, or the device fails (as CuPy says it).
         """
-        import_cupy().cuda.Device().use()
+        use_device()
         for kernel in self._kernels.values():
             kernel.variant(remote=False)
             if device.reads_remote:

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ...gpma.device.module import import_cupy
+from ...gpma.device.module import use_device
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
@@ -233,7 +233,7 @@ class DevicePageRank(DeviceWalk):
 
     def _there(self, graph: Graph, device: DeviceSide) -> tuple[WalkRuns, PushRuns]:
         """Both systems on the device, with room for the graph's vertices and rows."""
-        import_cupy().cuda.Device().use()  # for the thread that runs programs now
+        use_device()  # for the thread that runs programs now
         if self._runs is None:
             self._runs = WalkRuns(self.host.damping, device)
         self._runs.make_room(graph.n_vertices)

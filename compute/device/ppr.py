@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...gpma.device.module import import_cupy
+from ...gpma.device.module import use_device
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
@@ -148,7 +148,7 @@ class DevicePersonalisedPageRank(DeviceWalk):
 
     def _there(self, graph: Graph, device: DeviceSide) -> PprRuns:
         """The system on the device, with room for the graph's vertices and rows."""
-        import_cupy().cuda.Device().use()  # for the thread that runs programs now
+        use_device()  # for the thread that runs programs now
         if self._runs is None:
             host = self.host
             share = host.size_share

@@ -17,7 +17,7 @@ from ...gpma.atomics import fetch_add
 from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter, waits
 from ...gpma.device.structures import STATE
 from ...gpma.edges import Int, Keys, Offsets, Vertices
-from ...gpma.intrinsics import array_at, inner, prefetch, uncounted
+from ...gpma.intrinsics import array_at, inner, prefetch, uncounted, uncounted_inner
 from ...gpma.team import ALONE, Crew, at_most, share
 from ...partition.device_side import BATCH_IS_ALL, BATCH_KEYS, BATCH_N, BATCH_OUTCOMES, BATCH_WEIGHTS
 
@@ -157,13 +157,18 @@ def _take_differing(
         for k in range(piece * _PIECE, end):
             if k + _AHEAD < end:
                 prefetch(kept, np.int64(listed[k + _AHEAD, 0]))
-            vertex, word = listed[k, 0], listed[k, 1]
-            was = kept[vertex]
-            if was == word:
-                continue
-            kept[vertex] = word
-            vertices[at], old[at] = np.uint32(vertex), was
-            at += 1
+            at += _take(kept, listed[k, 0], listed[k, 1], vertices, old, at)
+
+
+@uncounted_inner
+def _take(kept: Keys, vertex: Int, word: Int, vertices: Vertices, old: Keys, at: Int) -> Int:
+    """Give a vertex this word, and note it at a place, with the old one; 1, or 0 where that is the same."""
+    was = kept[vertex]
+    if was == word:
+        return np.int64(0)
+    kept[vertex] = word
+    vertices[at], old[at] = np.uint32(vertex), was
+    return np.int64(1)
 
 
 @uncounted
@@ -184,15 +189,11 @@ def _carry_out_and_take(record: Keys) -> Int:
         for k in range(n):
             if k + _AHEAD < n:
                 prefetch(kept, np.int64(listed[2 * (k + _AHEAD)]))
-            vertex, word = listed[2 * k], listed[2 * k + 1]
-            was = kept[vertex]
-            if was == word:
-                continue
-            kept[vertex] = word
-            vertices[taken], old[taken] = np.uint32(vertex), was
-            taken += 1
-            were += np.int64(was == _UNREACHED)
-            are += np.int64(word == _UNREACHED)
+            word = listed[2 * k + 1]
+            if _take(kept, listed[2 * k], word, vertices, old, taken):
+                were += np.int64(old[taken] == _UNREACHED)
+                are += np.int64(word == _UNREACHED)
+                taken += 1
     record[SAID + N_TOLD], record[SAID + N_TOLD + 1], record[SAID + N_TOLD + 2] = taken, were, are
     return status
 

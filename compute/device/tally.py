@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...gpma.device.module import import_cupy
+from ...gpma.device.module import use_device
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..program import Refresh
@@ -76,7 +76,7 @@ class DeviceTally(DeviceProgram):
 
     def _runs_on(self, graph: Graph, device: DeviceSide) -> TallyRuns:
         """What counts on the device, with room for the graph's vertices."""
-        import_cupy().cuda.Device().use()  # for the thread that runs programs now
+        use_device()  # for the thread that runs programs now
         if self._runs is None:
             self._runs = TallyRuns(device, weighs=self.host.weighs)
         self._runs.make_room(graph.n_vertices)

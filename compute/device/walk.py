@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.device.module import import_cupy
+from ...gpma.device.module import use_device
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..program import Column, Program, Refresh
@@ -121,7 +121,7 @@ class DeviceWalk(DeviceProgram):
         published = self.columns(), self.scalars()
 
         def read(_: DeviceSide) -> dict[str, Column]:
-            import_cupy().cuda.Device().use()
+            use_device()
             return self._read()
 
         state = self._on_device(graph, read)

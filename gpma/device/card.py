@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
 
 from .module import import_cupy
-from .state import release_blocks
+from .state import memory_pool, release_blocks
 
 CAPABILITY_MIN = 80
 """The oldest compute capability, 8.0, for which kernels are compiled in tests."""
@@ -27,22 +26,22 @@ class Card:
 
     def limit(self, n_bytes: int | None) -> None:
         """Let arrays of this process take so much memory; None: all there is."""
-        _pool().set_limit(size=n_bytes or 0)
+        memory_pool().set_limit(size=n_bytes or 0)
 
     @property
     def limit_bytes(self) -> int | None:
         """What ``limit`` set."""
-        return int(_pool().get_limit()) or None
+        return int(memory_pool().get_limit()) or None
 
     @property
     def held_bytes(self) -> int:
         """Memory that this process has taken for arrays, free blocks that it keeps included."""
-        return int(_pool().total_bytes())
+        return int(memory_pool().total_bytes())
 
     @property
     def used_bytes(self) -> int:
         """Memory that arrays of this process have, without the free blocks that it keeps for others."""
-        return int(_pool().used_bytes())
+        return int(memory_pool().used_bytes())
 
     @property
     def available_bytes(self) -> int:
@@ -87,7 +86,3 @@ def find_card() -> Card:
         had, least = (f"{number // 10}.{number % 10}" for number in (capability, CAPABILITY_MIN))
         raise NoDevice(f"{name} has compute capability {had}, and {least} is the least")
     return Card(name, capability, memory_bytes)
-
-
-def _pool() -> Any:
-    return import_cupy().get_default_memory_pool()

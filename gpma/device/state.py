@@ -167,7 +167,7 @@ def allocate(n: int, dtype: npt.DTypeLike) -> DeviceArray:
     try:
         return cupy.empty(n, dtype)
     except MemoryError:
-        if cupy.get_default_memory_pool().free_bytes() == 0:
+        if memory_pool().free_bytes() == 0:
             raise
         release_blocks()  # those of other sizes count against a limit, too
         return cupy.empty(n, dtype)
@@ -179,7 +179,12 @@ def release_blocks() -> None:
     Raises:
         RuntimeError: the device failed (as CuPy says it).
     """
-    import_cupy().get_default_memory_pool().free_all_blocks()
+    memory_pool().free_all_blocks()
+
+
+def memory_pool() -> Any:
+    """CuPy's, of the current device, from which all its arrays come."""
+    return import_cupy().get_default_memory_pool()
 
 
 def zeros(n: int, dtype: npt.DTypeLike) -> DeviceArray:
