@@ -56,6 +56,17 @@ class States(NamedTuple):
     reads_remote: bool
 
 
+class RowsVersion(NamedTuple):
+    """Which rows a device has been told of that it reads on the host: so often have rows changed sides or been
+    replaced (``moves``), and so many batches have been applied (``batches``), by whoever owns what they change.
+
+    Who has heard of each batch knows what rows have become since a version with as many moves.
+    """
+
+    moves: int
+    batches: int
+
+
 class DeviceSide(Side[DevicePackedArray]):
     """Arrays on a device. Any exception of a method but ``prepare`` and ``ensure_vertices`` may leave them at odds
     with each other, and with the host: they are of no use then."""
@@ -97,6 +108,12 @@ class DeviceSide(Side[DevicePackedArray]):
         self._joint = plain(np.zeros(1, STATE)), plain(np.zeros(1, STATE))
         out, in_ = (state.ctypes.data for state in self._joint)
         self._joint_states = States(out, in_, reads_remote=True)
+        self._moves = self._batches = 0
+
+    @property
+    def version(self) -> RowsVersion:
+        """Of the rows here and on the host, where it is told of these (``hear``, ``rows_moved``)."""
+        return RowsVersion(self._moves, self._batches)
 
     @property
     def report(self) -> DeviceReport:
@@ -165,6 +182,7 @@ class DeviceSide(Side[DevicePackedArray]):
         if self._remote is not None:
             self._remote.close()
             self._remote = None
+        self.rows_moved()
         if host is not None:
             self.batch[BATCH_IS_ALL] = 0
             if self._picking is None:
@@ -281,10 +299,16 @@ class DeviceSide(Side[DevicePackedArray]):
         self._tell_of(self._nothing)
 
     def hear(self, changes: list[ChangeReport]) -> None:
-        """Add to ``report`` what the last batch did to out-rows that others own; the columns stay as they are."""
+        """Add to ``report`` what the last batch did to out-rows that others own; the columns stay as they are.
+        To be called for every batch, where others own any."""
+        self._batches += 1
         self._whole, self._heard = None, [change for change in changes if sum(change.totals)]
         if self._heard:
             self.batch[BATCH_IS_ALL] = 0
+
+    def rows_moved(self) -> None:
+        """Rows have changed sides, or other ones are there: what was read of those on the host before is void."""
+        self._moves += 1
 
     def _tell_of(self, report: DeviceReport) -> None:
         self._own, self._heard, self._whole = report, [], None

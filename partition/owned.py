@@ -85,7 +85,7 @@ class OwnedRows(GraphRows):
         n_before = self.placement.owner.size
         self.placement.ensure_vertices(n_vertices)
         # Before a batch names them, of which the device picks updates by what is marked.
-        self._mark(np.arange(n_before, n_vertices, dtype=np.uint32))
+        self._mark(np.arange(n_before, n_vertices, dtype=np.uint32), are_new=True)
 
     def withdraw_vertices(self, n_vertices: int) -> None:
         gone = np.arange(n_vertices, self.placement.owner.size, dtype=np.uint32)
@@ -229,10 +229,13 @@ class OwnedRows(GraphRows):
             self._mark(plan.vertices)
         return moved
 
-    def _mark(self, vertices: Vertices) -> None:
-        """Tell the device, as far as it reads rows of the host, which of these are there."""
+    def _mark(self, vertices: Vertices, *, are_new: bool = False) -> None:
+        """Tell the device, as far as it reads rows of the host, which of these are there. ``are_new``: they have
+        had no edges yet; of others the rows have moved, or are others."""
 
         def mark(device: DeviceSide) -> None:
+            if not are_new:
+                device.rows_moved()
             if device.reads_remote and vertices.size:
                 here = self.placement.owners(vertices) == self._device_number
                 device.set_remote(vertices[here], False)

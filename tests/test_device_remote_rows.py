@@ -16,7 +16,7 @@ import test_device_counts as counts
 import test_device_pagerank as pagerank
 import test_device_paths as paths
 import test_device_ppr as ppr
-from histories import Epoch, deletes, inserts, random_history
+from histories import Epoch, deletes, epoch_of, inserts, random_history
 from test_cuda_compiles import AS_CUPY, compiled
 from test_cuda_compiles import nvrtc as nvrtc
 from walk_twins import FEW_THREADS, set_threads
@@ -24,7 +24,7 @@ from walk_twins import FEW_THREADS, set_threads
 from graphtide.compute.program import Refresh
 from graphtide.gpma import vertex_columns
 from graphtide.gpma.address_space import reservation_of
-from graphtide.gpma.edges import EdgeBatch
+from graphtide.gpma.edges import EdgeBatch, EdgeList, Op
 from graphtide.gpma.host import slot_memory
 from graphtide.gpma.host.slot_memory import SlotMemory
 from graphtide.gpma.rows import RowView
@@ -193,9 +193,8 @@ def run_of_many_leaves(run: RanksRun, seed: int) -> list[int]:
     packed = run.program._runs._packed
     if packed is None:
         return []
-    remote, own = run.graph.device.remote.n_leaves_in, run.graph.device.in_rows.view().counts.size
-    whole = range(int(own % _RANGE > 0), (own % _RANGE + remote + _RANGE - 1) // _RANGE)
-    return [int(np.int32(np.uint32(int(packed.ranges.get()[r]) & 0xFFFF_FFFF))) for r in whole]
+    n_ranges = -(-run.graph.device.remote.n_leaves_in // _RANGE)
+    return [int(np.int32(np.uint32(int(word) & 0xFFFF_FFFF))) for word in packed.ranges.get()[:n_ranges]]
 
 
 @pytest.mark.parametrize("bits", [10, 11, 12, 32])
@@ -213,10 +212,115 @@ def test_ranks_of_rows_that_passes_pack(
     run = run_of(RanksRun)
     edges = run_of_many_leaves(run, seed)
     assert len(edges) > 4
+    runs = run.program._runs
+    assert (runs._packed.is_of == run.graph.device.version) == (min(edges) >= 0)
     if bits == 32:
         assert sum(edges) > 0.8 * run.graph.host.in_.n_edges and min(edges) > 0
     elif bits == 10:
         assert -1 in edges
+
+
+def passes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No batch is pushed first."""
+    from graphtide.compute.device import pagerank
+
+    monkeypatch.setattr(pagerank, "PUSH_SHARE", 0.0)
+    monkeypatch.setattr(pagerank, "PUSH_LEAST", -1)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_what_passes_packed_is_kept_from_batch_to_batch(
+    run_of: Make, directed: bool, seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While edges come and go, the host's leaves are divided and vertices appear and go: sums are right in every
+    bit. Packed anew when there is no room for more edits, and when rows have moved."""
+    from graphtide.compute.device import walk_runs
+
+    set_threads(monkeypatch, FEW_THREADS)
+    monkeypatch.setattr(walk_runs, "_WORDS_AN_EDIT", 6)
+    kept = anew = 0
+    for own_seed in range(seed, seed + (30 if run_long else 1)):
+        rng = np.random.default_rng(own_seed)
+        cuda_emulator.seed(own_seed)
+        run = run_of(RanksRun, directed=directed)
+        n = 200 + int(rng.integers(200))
+        run.step(inserts(rng.integers(0, n, (3000, 2)).tolist(), n))
+        place(run.graph, rng.random(n) < 0.9)
+        run.report = run.program.start(run.graph)
+        run.check()
+        moved = False
+        for batch in range(10):
+            with monkeypatch.context() as patch:
+                if batch % 4 != 2:
+                    passes_alone(patch)
+                edges_before = run.program._runs._packed.n_edits
+                n += int(rng.integers(2))
+                size = int(rng.choice([3, 40, 150]))
+                ops = rng.integers(0, 2, size)
+                src = rng.integers(0, rng.choice([5, n]), size)  # a few rows change much
+                edges = list(zip(ops, src, rng.integers(0, n, size), np.ones(size), strict=True))
+                gone = [(Op.DELETE_VERTEX, int(rng.integers(n)), 0, 0.0)] if batch == 5 else []
+                run.step(epoch_of(edges + gone, n))
+            packed = run.program._runs._packed
+            assert packed.is_of == run.graph.device.version
+            is_kept = packed.n_edits > edges_before
+            assert not (moved and is_kept)
+            kept, anew = kept + is_kept, anew + (not is_kept)
+            if moved := batch == 7:
+                place(run.graph, rng.random(n) < 0.8)
+        run.step(epoch_of([], n))  # of nothing
+        assert run.program._runs._packed.is_of == run.graph.device.version
+        assert run.graph.check() == []
+    assert kept and anew
+
+
+def test_a_pass_over_packed_rows_reads_half_of_what_they_take(
+    run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its first one on, where an earlier run has packed them."""
+    from graphtide.compute.device import pagerank as pagerank_of_device
+
+    set_threads(monkeypatch, FEW_THREADS)
+    cuda_emulator.seed(seed)
+    passes_alone(monkeypatch)
+    monkeypatch.setattr(pagerank_of_device, "DUE_SHARE", 0.0)  # nor at the end
+    rng = np.random.default_rng(seed)
+    run = run_of(RanksRun)
+    run.step(inserts(rng.integers(0, 300, (6000, 2)).tolist(), 300))
+    place(run.graph, np.ones(300, np.bool_))
+    read = []
+    for begin in range(3):
+        run.step(inserts([(begin, 7), (begin, 8)], 300))
+        read.append(run.report.reads.bus_bytes / run.report.iterations)
+    assert max(read[1:]) < read[0]
+    n_ranges = run.program._runs._calls.job["n_packed"]
+    assert max(read[1:]) <= 4 * run.graph.n_arcs + 128 * (n_ranges + 10)
+
+
+def test_what_was_packed_is_void_for_a_graph_that_is_loaded(
+    run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And for a batch that the program did not hear of."""
+    set_threads(monkeypatch, FEW_THREADS)
+    cuda_emulator.seed(seed)
+    rng = np.random.default_rng(seed)
+    run = run_of(RanksRun)
+    run.step(inserts(rng.integers(0, 200, (2000, 2)).tolist(), 200))
+    place(run.graph, rng.random(200) < 0.9)
+    run.report = run.program.start(run.graph)
+    for change in ("batch", "load"):
+        packed = run.program._runs._packed
+        assert packed.is_of == run.graph.device.version
+        if change == "batch":
+            epoch = inserts(rng.integers(0, 200, (100, 2)).tolist(), 200)
+            run.graph.apply(epoch.batch(weighted=run.graph.weighted), 200, epoch.vertex_ops())
+        else:
+            edges = run.graph.export()
+            some = np.flatnonzero(rng.random(edges.keys.size) < 0.7)
+            run.graph.load(EdgeList(edges.keys[some], edges.weights[some]), 200)
+        assert packed.is_of != run.graph.device.version
+        run.report = run.program.start(run.graph)
+        run.check()
 
 
 @pytest.mark.parametrize("refusal", ["allows", "pinned", "device"])

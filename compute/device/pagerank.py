@@ -152,8 +152,11 @@ class DevicePageRank(DeviceWalk):
         appeared, gone = born(graph, change, self._n), change.deleted_vertices
         inserted, _, deleted, _ = change.report.totals
         if not (inserted or deleted or appeared.size or gone.size):
+            if self._runs is not None:
+                self._runs.amend(device, 0)
             return Refresh({}, error_bound=self.host.error_bound)
         runs, _ = self._there(graph, device)
+        runs.amend(device, inserted + deleted)
         runs.arrive(device, appeared, gone)
         runs.estimates[appeared] = 1
         kept, self._kept = self._kept, None

@@ -14,7 +14,12 @@
 // writes back what it read, *packed*, the bus being idle in that direction, and those after it read that: 4 bytes an edge,
 // without gaps. Of the leaves that a warp adds up in one go, a range, they are words one behind the other, with the
 // neighbour in the low bits, and in the others how far its row lies behind that of the word before. Where these do not
-// suffice for a range its leaves are read again. Nothing of it outlives the run: batches change rows, and move leaves.
+// suffice for a range its leaves are read again.
+//
+// It outlives the run. Sums are integers, so that it does not matter in which order rows are added up, nor where: edges
+// that batches insert and delete are listed beside (amend.cu), and every pass adds and subtracts them. What leaves become
+// meanwhile is of no interest. So are the lengths of rows kept, of which each run would else read all. When rows change
+// sides, when the list has no room, or where a range was not packed, everything is packed anew.
 #include "rows.cuh"
 #include "walks.cuh"
 
@@ -69,6 +74,11 @@ struct Passes : Run<WalkJob> {
         return REMOTE && job.degrees ? load_cached(job.degrees + v) : load_row(out, v).degree;
     }
 
+    __device__ __forceinline__ u32 in_degree(u32 v) const
+    {
+        return REMOTE && job.degrees ? load_cached(job.in_degrees + v) : load_row(in, v).degree;
+    }
+
     // Exact in the majorant, too: a weight is 0, or at least 1 and a float32, and there are 23 bits behind the point.
     __device__ __forceinline__ i64 right_hand_side(u32 system, float weight) const
     {
@@ -88,7 +98,7 @@ struct Passes : Run<WalkJob> {
             if (place.thread == 0) *after = PassSums();
             advance(factor(before->balance[RANKS], job.damping), factor(before->balance[MAJORANT], job.damping));
             barrier();
-            pull(passes == 1);
+            pull(passes == 1 && !job.is_kept);
             barrier();
             look(after);
             barrier();
@@ -114,8 +124,15 @@ struct Passes : Run<WalkJob> {
         u64 sums[PASS_SUMS] = {};
         // Where the estimates will be, the host says which vertices exist.
         const u8* const exists = reinterpret_cast<const u8*>(job.estimates);
+        if (!job.is_kept && place.thread == 0) {
+            WalkCounters* const counters = job.counters;
+            counters->unpacked = counters->edits[0] = counters->edits[1] = 0;
+        }
         const auto load = [&](u32 v) {
-            if (REMOTE && job.degrees) store_cached(job.degrees + v, load_row(out, v).degree);
+            if (REMOTE && job.degrees && !job.is_kept) {
+                store_cached(job.degrees + v, load_row(out, v).degree);
+                store_cached(job.in_degrees + v, load_row(in, v).degree);
+            }
             return load_sums(v);
         };
         for_vertices<Vertex>(place, job.n_vertices, load, [&](u32 v, const Vertex& vertex) {
@@ -126,7 +143,7 @@ struct Passes : Run<WalkJob> {
                 const i64 restart = right_hand_side(system, weight);
                 i64 sum = max(vertex.sum[system], i64(0));  // pushes that were given up may leave others
                 // What it is does not count, but in proportion to others: the factor sees to the rest.
-                if (job.begins == ANEW) sum = load_row(in, v).degree ? 2 * restart : restart;
+                if (job.begins == ANEW) sum = in_degree(v) ? 2 * restart : restart;
                 if (sum != vertex.sum[system]) (system ? job.majorant : job.ranks).sums[v] = sum;
                 count(sums + BALANCE_SUMS * system, sum, restart, vertex.degree);
             }
@@ -152,27 +169,51 @@ struct Passes : Run<WalkJob> {
         });
     }
 
-    __device__ __forceinline__ void pull(bool is_first)
+    __device__ __forceinline__ void pull(bool packs)
     {
         SidesRead read;
-        for_leaves<RANGE>(in, place, [&](u32 begin, u32 end) {
-            if (!REMOTE || !job.packed || begin < in.n_leaves) return pull_leaves<false>(begin, end, read);
-            if (is_first) return pull_leaves<true>(begin, end, read);
-            const u64 range = load_cached(job.packed_ranges + range_at(begin));
-            if (u32(range) == NOT_PACKED) pull_leaves<false>(begin, end, read);
-            else pull_packed(begin, u32(range), u32(range >> 32), read);
-        });
+        if (!REMOTE || !job.packed) {
+            for_leaves<RANGE>(in, place, [&](u32 begin, u32 end) { pull_leaves<false>(begin, end, 0, read); });
+        } else {
+            const u32 n_own = (in.n_leaves + RANGE - 1) / RANGE;
+            for_ranges(place, n_own + job.n_packed, [&](u32 range) {
+                if (range < n_own) return pull_leaves<false>(range * RANGE, min((range + 1) * RANGE, in.n_leaves), 0, read);
+                pull_remote(range - n_own, packs, read);
+            });
+            if (job.is_kept) pull_edits(read);
+        }
         read.tell(in);
     }
 
-    // Of the leaves from this one on, all of which are remote.
-    __device__ __forceinline__ u32 range_at(u32 begin) const { return begin / RANGE - in.n_leaves / RANGE; }
+    // A range of remote leaves, in which ever form there is.
+    __device__ __forceinline__ void pull_remote(u32 range, bool packs, SidesRead& read)
+    {
+        const u64 known = packs ? 0 : load_cached(job.packed_ranges + range);
+        if (!packs && u32(known) != NOT_PACKED) return pull_packed(range, u32(known), u32(known >> 32), read);
+        const u32 begin = in.n_leaves + range * RANGE, end = min(begin + RANGE, all_leaves(in));
+        if (packs) pull_leaves<true>(begin, end, range, read);
+        else pull_leaves<false>(begin, end, range, read);
+    }
 
-    // Bits that the number of a vertex has in a packed word.
-    __device__ __forceinline__ u32 vertex_bits() const { return job.n_vertices > 2 ? 32 - __clz(job.n_vertices - 1) : 1; }
+    // What has become of remote in-rows since they were packed.
+    __device__ __forceinline__ void pull_edits(SidesRead& read)
+    {
+        for (u32 deleted = 0; deleted < 2; deleted++) {
+            const u32 n = load_cached(job.counters->edits + deleted);
+            const u64* const edits = job.edits + (deleted ? job.edits_room - n : 0);
+            for (u32 k = place.thread; k < n; k += place.n_threads) {
+                const u64 edge = load_once(edits + k);
+                const float2 shares = load_cached(reinterpret_cast<const float2*>(job.ranks.shares) + source(edge));
+                const i64 own = integer(shares.x), other = integer(shares.y);
+                add(job.ranks.sums + destination(edge), deleted ? -own : own);
+                add(job.majorant.sums + destination(edge), deleted ? -other : other);
+                if (place.lane == 0) read.add(in, in.n_leaves, 0, 32 * 8 / LINE_BYTES);
+            }
+        }
+    }
 
-    // As scan_leaves of rows.cuh, for two sums at a time. PACK: and keep them packed.
-    template <bool PACK> __device__ __forceinline__ void pull_leaves(u32 begin, u32 end, SidesRead& read)
+    // As scan_leaves of rows.cuh, for two sums at a time. PACK: and keep them packed, as this range.
+    template <bool PACK> __device__ __forceinline__ void pull_leaves(u32 begin, u32 end, u32 range, SidesRead& read)
     {
         Packing packing(*this);
         const u32 counts = begin + place.lane < end ? load_constant(count_of(in, begin + place.lane)) : 0;
@@ -191,7 +232,7 @@ struct Passes : Run<WalkJob> {
                 received.take(pairs[i], shares[i]);
             }
         }
-        if (PACK) packing.end(range_at(begin));
+        if (PACK) packing.end(range);
         received.end();
     }
 
@@ -248,7 +289,7 @@ struct Passes : Run<WalkJob> {
         u32 bits, row = 0, n = 0;  // of a vertex; of the last word so far; words
         bool fits = true;          // those of this lane
 
-        __device__ __forceinline__ explicit Packing(const Passes& passes) : passes(passes), bits(passes.vertex_bits()) {}
+        __device__ __forceinline__ explicit Packing(const Passes& passes) : passes(passes), bits(passes.job.packed_bits) {}
 
         // The words of each warp of the block.
         __device__ static __forceinline__ u32* words()
@@ -286,7 +327,10 @@ struct Passes : Run<WalkJob> {
             u64* const to = job.packed + u64(range) * (RANGE_WORDS / 2);
             const u64* const from = reinterpret_cast<const u64*>(words());
             for (u32 k = lane_number(); all_fit && 2 * k < n; k += 32) store_cached(to + k, from[k]);
-            if (lane_number() == 0) store_cached(job.packed_ranges + range, u64(first) << 32 | (all_fit ? n : NOT_PACKED));
+            if (lane_number() == 0) {
+                store_cached(job.packed_ranges + range, u64(first) << 32 | (all_fit ? n : NOT_PACKED));
+                if (!all_fit) atomicAdd(&job.counters->unpacked, 1u);
+            }
             __syncwarp();
         }
 
@@ -295,11 +339,11 @@ struct Passes : Run<WalkJob> {
     };
 
     // The same of ``n`` edges that were packed, the first of which is of this row.
-    __device__ __forceinline__ void pull_packed(u32 begin, u32 n, u32 row, SidesRead& read)
+    __device__ __forceinline__ void pull_packed(u32 range, u32 n, u32 row, SidesRead& read)
     {
-        const u64* const packed = job.packed + u64(range_at(begin)) * (RANGE_WORDS / 2);
-        const u32 bits = vertex_bits(), mask = ~0u >> (32 - bits);
-        if (place.lane == 0) read.add(in, begin, n, (4 * n + LINE_BYTES - 1) / LINE_BYTES);
+        const u64* const packed = job.packed + u64(range) * (RANGE_WORDS / 2);
+        const u32 bits = job.packed_bits, mask = ~0u >> (32 - bits);
+        if (place.lane == 0) read.add(in, in.n_leaves, n, (4 * n + LINE_BYTES - 1) / LINE_BYTES);
         u64 words[RANGE_STEPS];
 #pragma unroll
         for (u32 k = 0; k < RANGE_STEPS; k++)
@@ -369,7 +413,7 @@ struct Passes : Run<WalkJob> {
     {
         u64 sums[3] = {};
         double rounded[SYSTEMS] = {0.0, 0.0}, ratio = 0.0;
-        for_vertices<Vertex>(place, job.n_vertices, [&](u32 v) { return load_all(v, load_row(in, v).degree); }, [&](u32 v, const Vertex& vertex) {
+        for_vertices<Vertex>(place, job.n_vertices, [&](u32 v) { return load_all(v, in_degree(v)); }, [&](u32 v, const Vertex& vertex) {
             const i64 residual = vertex.sum[RANKS] - vertex.value[RANKS];
             sums[0] += u64(vertex.value[RANKS]);
             sums[1] += u64(residual < 0 ? -residual : residual);

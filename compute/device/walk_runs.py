@@ -20,12 +20,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.device.remote import RemoteRows
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, pinned_by_itself, zeros
 from ...gpma.edges import Vertices
 from ...gpma.layout import LEAF_SHIFT
 from ...gpma.memory import Memory
-from ...partition.device_side import DeviceSide
+from ...partition.device_side import DeviceSide, RowsVersion
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
 from ..walks.passes import Limits
 from .kernels import Calls, Kernel, Kernels, RowParameters, Source, whole_words
@@ -38,20 +37,29 @@ WALK_JOB: Final = np.dtype(
         ("ranks", np.uint64, 3),
         ("majorant", np.uint64, 3),
         *((name, np.uint64) for name in ("weights", "counters", "status", "estimates", "arrivals")),
-        *((name, np.uint64) for name in ("degrees", "packed", "packed_ranges")),
+        *((name, np.uint64) for name in ("degrees", "in_degrees", "packed", "packed_ranges", "edits")),
+        *((name, np.uint64) for name in ("keys", "outcomes")),
+        *((name, np.uint32) for name in ("n_packed", "packed_bits", "edits_room", "n_updates")),
         *((name, np.float64) for name in ("damping", "unit", "majorant_unit", "hub", "hysteresis")),
         *((name, np.float64) for name in ("below", "above", "majorant_below", "majorant_above")),
         ("due_max", np.uint64),
         *((name, np.uint32) for name in ("passes_max", "begins", "shift", "majorant_shift")),
-        *((name, np.uint32) for name in ("n_arrivals", "n_vertices", "sequence", "unused")),
+        *((name, np.uint32) for name in ("n_arrivals", "n_vertices", "sequence", "is_kept")),
     ]
 )
 """struct WalkJob of ``walks.cuh``."""
 
 WALK_COUNTERS: Final = np.dtype(
-    [("passes", np.uint64, 20), ("totals", np.uint64, 6), ("barrier", np.uint32), ("unused", np.uint32)]
+    [
+        ("passes", np.uint64, 20),
+        ("totals", np.uint64, 6),
+        *((name, np.uint32) for name in ("barrier", "unpacked")),
+        ("edits", np.uint32, 2),
+    ]
 )
 """struct WalkCounters of ``walks.cuh``."""
+assert WALK_COUNTERS.fields is not None
+_UNPACKED: Final = WALK_COUNTERS.fields["unpacked"][1]
 
 # Leaves that a warp of a pass adds up in one go, a range; packed, those of the host have a word of 32 bits for
 # each slot at most.
@@ -61,6 +69,7 @@ _RANGE_WORDS = _RANGE << LEAF_SHIFT
 SOURCES: Final = {
     "passes": Source("passes.cu", macros=(f"-DPASS_LEAVES={_RANGE}",), blocks=2),
     "arrive": Source("arrive.cu"),
+    "amend": Source("amend.cu"),
 }
 
 
@@ -77,6 +86,9 @@ _SUM_BITS, _SPARE = 60, 1.125
 BITS_MIN = 23
 # Columns grow by this factor, and what is packed gets so much more than it needs.
 _ROOM, _ROOM_PACKED = 1.5, 1.1
+# Beside what is packed there is room for one edit to so many words: with that many a pass reads an eighth more, and
+# packing anew costs what they cost about fifteen passes.
+_WORDS_AN_EDIT = 16
 # Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
 # they do is round.
 _BITS_SHRUNK, _PASSES_LEAST = 40, 50
@@ -117,13 +129,14 @@ assert _CALL_BEGINS + _CALL.size == WALK_JOB.itemsize
 
 
 class Call(NamedTuple):
-    """To which limits a kernel solves the ranks and the majorant; of passes, also when they end and with what they
-    begin."""
+    """To which limits a kernel solves the ranks and the majorant; of passes, also when they end, with what they
+    begin, and whether what was kept of rows on the host is what these are."""
 
     limits: Limits
     slack: Limits
     due_max: int = 0
     begins: int = _KEPT
+    is_kept: bool = False
 
 
 class _System(NamedTuple):
@@ -137,7 +150,7 @@ class _System(NamedTuple):
 class _Columns(NamedTuple):
     """``room`` entries each; ``bits``: behind the points of the ranks and of the majorant.
 
-    ``shares``: those of both systems, in turns. ``degrees``: where rows may be on the host, uint32.
+    ``shares``: those of both systems, in turns. ``degrees``, ``in_degrees``: where rows may be on the host, uint32.
     """
 
     room: int
@@ -147,28 +160,40 @@ class _Columns(NamedTuple):
     shares: DeviceArray
     weights: DeviceArray
     degrees: DeviceArray | None
+    in_degrees: DeviceArray | None
     estimates: F64
 
 
-class _Packed(NamedTuple):
-    """What passes keep of remote rows while a run lasts (``passes.cu``).
+class _Packed:
+    """What passes keep of remote in-rows, from run to run (``passes.cu``): there is room for so many ranges.
 
-    ``words`` uint32[256 * ranges], in pinned memory; ``ranges`` uint64[ranges], on the device.
+    ``words`` uint32[256 * ranges] and ``edits`` uint64[16 * ranges], in pinned memory; ``ranges`` uint64[ranges], on
+    the device. ``is_of``: the rows that it is what the device was told of, with ``n_edits`` edits at most; None: of
+    none.
     """
 
-    words: npt.NDArray[np.uint32]
-    ranges: DeviceArray
-
-    @classmethod
-    def of(cls, n_ranges: int) -> _Packed:
-        """Room for so many.
+    def __init__(self, n_ranges: int) -> None:
+        """Of no rows yet.
 
         Raises:
             MemoryError: there is not enough.
         """
         # First, since a full device is found out sooner than memory is pinned.
-        ranges = allocate(n_ranges, np.uint64)
-        return cls(pinned_by_itself(_RANGE_WORDS * n_ranges, np.uint32), ranges)
+        self.ranges: DeviceArray = allocate(n_ranges, np.uint64)
+        self.words: npt.NDArray[np.uint32] = pinned_by_itself(_RANGE_WORDS * n_ranges, np.uint32)
+        self.edits: npt.NDArray[np.uint64] = pinned_by_itself(self.words.size // _WORDS_AN_EDIT, np.uint64)
+        self.is_of: RowsVersion | None = None
+        self.n_edits = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of the host's memory."""
+        return self.words.nbytes + self.edits.nbytes
+
+    @staticmethod
+    def bytes_of(n_ranges: int) -> int:
+        n_words = _RANGE_WORDS * n_ranges
+        return 4 * n_words + 8 * (n_words // _WORDS_AN_EDIT)
 
 
 class Columns(NamedTuple):
@@ -231,7 +256,7 @@ class WalkRuns:
     @property
     def memory_bytes(self) -> int:
         """Of the host, pinned."""
-        packed = 0 if self._packed is None else self._packed.words.nbytes
+        packed = 0 if self._packed is None else self._packed.nbytes
         return packed if self._columns is None else packed + self._columns.estimates.nbytes + self._arrivals.nbytes
 
     @property
@@ -257,8 +282,9 @@ class WalkRuns:
             ranks, majorant = (
                 _System(zeros(room, np.int64), zeros(room, np.int64), shares[system::2]) for system in range(2)
             )
-            degrees = allocate(room, np.uint32) if self._reads_remote else None
-            made = _Columns(room, bits, ranks, majorant, shares, zeros(room, np.float32), degrees, estimates)
+            # Of vertices that are still to come 0, where what is kept of rows on the host goes on.
+            lengths = [zeros(room, np.uint32) if self._reads_remote else None for _ in range(2)]
+            made = _Columns(room, bits, ranks, majorant, shares, zeros(room, np.float32), *lengths, estimates)
             if before is not None:
                 made.weights[: before.room] = before.weights
                 shares[: 2 * before.room] = before.shares
@@ -272,8 +298,10 @@ class WalkRuns:
                     self._shifts[1] + before.bits[1] - bits[1],
                 )
         self._columns = made
+        if self._packed is not None:
+            self._packed.is_of = None
         job = self._calls.job
-        job["degrees"] = address(made.degrees)
+        job["degrees"], job["in_degrees"] = address(made.degrees), address(made.in_degrees)
         for name, system in (("ranks", ranks), ("majorant", majorant)):
             job[name] = [address(column) for column in system]
         job["weights"], job["estimates"] = address(made.weights), estimates.ctypes.data
@@ -332,7 +360,7 @@ class WalkRuns:
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
-        limits, slack, due_max, begins = call
+        limits, slack, due_max, begins, is_kept = call
         _CALL.pack_into(
             self._calls.packed,
             _CALL_BEGINS,
@@ -346,37 +374,84 @@ class WalkRuns:
             0,
             device.n_vertices,
             self._calls.next_number(),
-            0,
+            is_kept,
         )
         self._calls.call(kernel, device, parameters)
         return self._calls.wait()
 
     def _passes(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int) -> WalkRun:
-        self._make_room_for_remote(device.remote)
-        said = self.run(self._kernels["passes"], device, Call(limits, slack, due_max, begins))
+        self._make_room_for_remote(device)
+        packed, version = self._packed, device.version
+        is_kept = packed is not None and packed.is_of == version
+        if packed is not None:
+            packed.is_of = None  # if this fails
+        said = self.run(self._kernels["passes"], device, Call(limits, slack, due_max, begins, is_kept))
         run = WalkRun(*whole_words(said, _WORDS))
+        if packed is not None and (is_kept or self._all_packed()):
+            packed.is_of = version
         if run.passes == self._passes_max and max(run.over, run.over_edges) > due_max:
             raise Unfit("its residuals get no smaller in the numbers of the device")
         return run
 
-    def _make_room_for_remote(self, remote: RemoteRows | None) -> None:
+    # -- rows on the host -----------------------------------------------------------------------------------------
+
+    def amend(self, device: DeviceSide, n_changes: int) -> None:
+        """Let what is kept of rows on the host follow the batch that ``device`` applied last, in which so many edges
+        were inserted and deleted, and after which nothing has run yet. Waits for nothing.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        packed, version = self._packed, device.version
+        if packed is None or packed.is_of is None:
+            return
+        before, packed.is_of = packed.is_of, None
+        if device.remote is None or version != before._replace(batches=before.batches + 1):
+            return
+        if n_changes:
+            report = device.report
+            packed.n_edits += len(report)
+            if packed.n_edits > packed.edits.size:
+                return
+            job = self._calls.job
+            job["keys"], _, job["outcomes"] = report.addresses
+            job["n_updates"] = report.n
+            self._calls.launch(self._kernels["amend"], device)
+        packed.is_of = version
+
+    def _make_room_for_remote(self, device: DeviceSide) -> None:
         """For packed in-rows, where there is memory for them twice: the host's rows want to grow, and for speed
         alone no rows are to leave the device. Otherwise passes do without."""
-        # The first and the last range may have leaves of others.
-        n_ranges = 0 if remote is None else remote.n_leaves_in // _RANGE + 2
-        packed = self._packed
+        remote, packed = device.remote, self._packed
+        n_ranges = 0 if remote is None else -(-remote.n_leaves_in // _RANGE)
+        is_kept = packed is not None and packed.is_of == device.version
         if packed is not None and (
-            n_ranges == 0 or n_ranges > packed.ranges.size or not Memory().allows(packed.words.nbytes)
+            n_ranges == 0
+            or (n_ranges > packed.ranges.size and not is_kept)
+            or not Memory().allows(packed.nbytes)
         ):
             self._packed = packed = None  # gives its memory back
+            is_kept = False
         if packed is None and n_ranges:
-            room = int(_ROOM_PACKED * n_ranges)
-            if Memory().allows(2 * 4 * _RANGE_WORDS * room):
+            room = int(_ROOM_PACKED * n_ranges) + 1
+            if Memory().allows(2 * _Packed.bytes_of(room)):
                 with suppress(MemoryError), self._stream:
-                    self._packed = _Packed.of(room)
-        job, packed = self._calls.job, self._packed
-        job["packed"] = 0 if packed is None else packed.words.ctypes.data
-        job["packed_ranges"] = 0 if packed is None else address(packed.ranges)
+                    self._packed = packed = _Packed(room)
+        if is_kept:
+            return
+        job = self._calls.job
+        job["packed"] = job["packed_ranges"] = job["edits"] = job["n_packed"] = job["edits_room"] = 0
+        if packed is not None:
+            packed.n_edits = 0
+            job["packed"], job["packed_ranges"] = packed.words.ctypes.data, address(packed.ranges)
+            job["edits"], job["edits_room"] = packed.edits.ctypes.data, packed.edits.size
+            job["n_packed"] = n_ranges
+            job["packed_bits"] = max(1, (device.n_vertices - 1).bit_length())
+
+    def _all_packed(self) -> bool:
+        """Whether the passes that were run last have packed every range."""
+        unpacked: npt.NDArray[np.uint8] = self._counters[_UNPACKED : _UNPACKED + 4].get(stream=self._stream)
+        return not unpacked.any()
 
     # -- columns ----------------------------------------------------------------------------------------------
 

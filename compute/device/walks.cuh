@@ -35,12 +35,13 @@ struct WalkTotals {
 };
 constexpr u32 WALK_TOTALS = sizeof(WalkTotals) / 8;
 
-// Zero between runs, all but the barrier.
+// Zero between runs, as far as nothing else is said.
 struct WalkCounters {
     PassSums passes[2];  // in turns
     WalkTotals totals;
-    u32 barrier;  // of the grid; never reset
-    u32 unused;
+    u32 barrier;   // of the grid; never reset
+    u32 unpacked;  // ranges that could not be packed, since they were packed last
+    u32 edits[2];  // since then: edges that were inserted, and deleted
 };
 
 // What kernels work in, and one run; passed to kernels by value.
@@ -52,9 +53,18 @@ struct WalkJob {
     u64* status;         // in the host's pinned memory, each with the sequence in its upper half
     double* estimates;   // [vertices] likewise: values of the ranks as the host has them
     const u64* arrivals; // [n_arrivals] likewise: vertices, 1 << 32 set in those that appear, not in those that go
-    u32* degrees;        // [vertices] with rows on the host: of the out-rows, as long as passes go on; or null
-    u64* packed;         // likewise, in the host's pinned memory: what passes keep of remote in-rows (passes.cu); null: nothing
-    u64* packed_ranges;  // likewise, on the device
+    // What is kept of rows on the host (passes.cu), each null where nothing is.
+    u32* degrees;        // [vertices] of the out-rows
+    u32* in_degrees;     // [vertices]
+    u64* packed;         // [n_packed * RANGE_WORDS / 2] in the host's pinned memory: remote in-rows
+    u64* packed_ranges;  // [n_packed] on the device
+    u64* edits;          // [edits_room] in the host's pinned memory: edges inserted since, and from the end on edges deleted
+    const u64* keys;     // [n_updates] the batch, and what became of its updates, to amend that by
+    const u8* outcomes;
+    u32 n_packed;
+    u32 packed_bits;  // of a vertex in a packed word
+    u32 edits_room;
+    u32 n_updates;
     double damping;
     double unit, majorant_unit;  // powers of two: what 1 is in either system
     double hub, hysteresis;      // of weights, as the host follows them
@@ -67,7 +77,7 @@ struct WalkJob {
     u32 n_arrivals;
     u32 n_vertices;
     u32 sequence;
-    u32 unused;
+    u32 is_kept;  // whether all that is kept of rows on the host is what these are, with the edits
 };
 static_assert(__is_trivially_copyable(WalkJob), "the host passes its bytes");
 

@@ -79,18 +79,23 @@ template <class Job> struct Jobs {
     }
 };
 
+// Calls visit(range) for so many ranges, of which the last ones may be remote; by whole warps.
+template <class Visit> __device__ __forceinline__ void for_ranges(const Place& place, u32 n_ranges, Visit visit)
+{
+    if (place.warp >= n_ranges) return;
+    // Half of the warps begin at the other end, where leaves are remote: so that both sides are read at once.
+    const u32 last = n_ranges - 1 - (n_ranges - 1 - place.warp) % place.n_warps;
+    for (u32 k = place.warp; k < n_ranges; k += place.n_warps)
+        visit(REMOTE && place.warp & 1 ? last - (k - place.warp) : k);
+}
+
 // Calls visit(begin, end) for ranges of RANGE leaves, the last one shorter, of both sides; by whole warps.
 template <u32 RANGE, class Visit>
 __device__ __forceinline__ void for_leaves(const State& state, const Place& place, Visit visit)
 {
-    const u32 n_leaves = all_leaves(state), n_ranges = (n_leaves + RANGE - 1) / RANGE;
-    if (place.warp >= n_ranges) return;
-    // Half of the warps begin at the other end, where leaves are remote: so that both sides are read at once.
-    const u32 last = n_ranges - 1 - (n_ranges - 1 - place.warp) % place.n_warps;
-    for (u32 k = place.warp; k < n_ranges; k += place.n_warps) {
-        const u32 r = REMOTE && place.warp & 1 ? last - (k - place.warp) : k;
-        visit(r * RANGE, min((r + 1) * RANGE, n_leaves));
-    }
+    const u32 n_leaves = all_leaves(state);
+    for_ranges(place, (n_leaves + RANGE - 1) / RANGE,
+        [&](u32 range) { visit(range * RANGE, min((range + 1) * RANGE, n_leaves)); });
 }
 
 __device__ __forceinline__ Counts load_counts(const Counts* counts)
