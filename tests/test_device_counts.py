@@ -94,11 +94,24 @@ def test_any_history(
                     patched.setattr(module, "LONG_ROW", long_row)
             patched.setattr(count_runs, "MOST_LEAST", [1 << 30, 0, 10, 40][own_seed % 4])
             patched.setattr(count_runs, "CHANGES_LEAST", int(rng.choice([3, 4096])))
+            if rng.random() < 0.6:  # levels below are looked at, and counted anew whatever they take
+                patched.setattr(count_runs, "TOLD_SHARE", 0.0)
+                patched.setattr(count_runs, "TOLD_LEAST", 0)
+                macros = [("-DTOLD_PRICE=1000",), ("-DTOLD_PRICE=1000", "-DDENSE_LEVEL=1000000"), ()][own_seed % 3]
+                patched.setattr(count_runs, "SOURCES", with_macros(macros))
             run = run_of(directed=directed, sources=tuple(rng.integers(0, 12, int(rng.integers(1, 3))).tolist()))
             share = 0.1 if rng.random() < 0.5 else 0.0
             for epoch in random_history(own_seed, directed=directed, epochs=10, vertex_share=share).epochs:
                 run.step(epoch)
     forget_kernels()
+
+
+def with_macros(macros: tuple[str, ...]) -> dict[str, Any]:
+    from graphtide.compute.device import count_runs
+
+    return {
+        name: origin._replace(macros=(*origin.macros, *macros)) for name, origin in count_runs.SOURCES.items()
+    }
 
 
 def forget_kernels() -> None:
@@ -133,6 +146,26 @@ def test_work_is_in_proportion_to_the_change(run_of: Callable[..., CountsRun]) -
     assert not run.report.started_over
     assert run.report.changed["count"].tolist() == [21, 65]
     assert run.report.edges_read < 25
+
+
+def test_levels_below_are_counted_anew_where_they_have_few_in_edges(
+    run_of: Callable[..., CountsRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose counts are others have many out-edges, nearly all of which lead back."""
+    from graphtide.compute.device import count_runs
+
+    monkeypatch.setattr(count_runs, "TOLD_LEAST", 100)
+    run = run_of()
+    n = 400
+    middle, last = range(10, 60), range(60, 300)
+    edges = [(0, 1), (0, 2), *((1, v) for v in middle), *((v, u) for v in middle for u in middle if u != v)]
+    edges += [(10 + v % 50, v) for v in last] + [(v, 300 + v % 7) for v in last]
+    # One row of the levels below is longer than what a thread goes along by itself.
+    run.step(inserts(edges, n))
+    told = 50 * 49
+    run.step(inserts([(2, v) for v in middle], n))
+    assert run.column[[10, 60, 300]].tolist() == [2, 2, 2 * len([v for v in last if v % 7 == 0])]
+    assert not run.report.started_over and run.report.edges_read < told / 2
 
 
 @pytest.mark.parametrize("directed", [True, False])

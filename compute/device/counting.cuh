@@ -13,7 +13,9 @@
 //
 // Where that comes to too many edges, all vertices of the levels that are left are counted anew, and from scratch those of
 // all levels. Between two levels paths are added along the out-rows of the upper one, or along the in-rows of the lower
-// one: of whichever has fewer vertices. What they come to is written when all have been added up.
+// one: of whichever has fewer vertices. What they come to is written when all have been added up. The same where those who
+// are to tell of a difference have many out-edges, and all levels below them few in-edges: then most of what they would
+// tell leads elsewhere (benchmarks/count_floor.py).
 //
 // MARKS: when each part ended is told behind the list of changes, whose last entries are free then
 // (benchmarks/device_counts.py).
@@ -21,6 +23,7 @@
 
 #include "alone.cuh"
 #include "fixed.cuh"
+#include "pull.cuh"
 
 #ifndef MARKS
 #define MARKS 0
@@ -46,6 +49,8 @@ struct __align__(16) CountCounters {
     Counts receiving[3];  // in-rows to add up; by turns
     Counts telling[3];    // out-rows whose heads learn of a difference; by turns
     u64 saturated;        // by how many more counts are at the limit
+    u64 pulled;           // edges of rows that threads have gone along
+    u64 below;            // in-edges of the levels below one
     u32 seeds, changed;
     u32 queued[3];        // by turns
     u32 above, most;      // levels of seeds; ``above`` the bits of the least one, turned over
@@ -86,7 +91,7 @@ struct CountJob {
     u64 edges_max;  // from so many on all that are left are counted anew
     u32 n_updates;
     u32 n_touched;
-    u32 unused_word;
+    u32 told_least;  // before so many edges or more are told, those of the levels below are counted
     u32 n_vertices;
     u32 sequence;
     u32 n_saturated;  // counts that are at the limit
@@ -136,6 +141,16 @@ enum CountMark : u32 { BEGUN, SEEDED, LEFT, ORDERED, ASKED_ROWS, RECEIVED, COUNT
 constexpr u32 OWN_LEVELS = 64;
 // Vertices that a thread has under way at a time in passes over all.
 constexpr u32 LEVELS_AHEAD = 4;
+// In-rows of a level are gone along by threads, 32 neighbouring vertices at a time, where at least one of so many vertices
+// is on it, but for rows of more than so many edges.
+#ifndef DENSE_LEVEL
+#define DENSE_LEVEL 32
+#endif
+constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
+// What an edge that is told costs, in edges that are gone along to count their heads anew.
+#ifndef TOLD_PRICE
+#define TOLD_PRICE 1
+#endif
 
 struct Counting : Run<CountJob> {
     const Alone<CountHanded> alone;
@@ -144,7 +159,8 @@ struct Counting : Run<CountJob> {
     u32 rounds = 0, turn = 0;
     u32 level = 0;
     // Of this thread.
-    u64 saturated[1] = {};
+    u64 sums[2] = {};  // see CountCounters: saturated, pulled
+    bool has_looked_below = false;
     u32 n_marks = 0;
 
     __device__ __forceinline__ Counting(const State& out, const State& in, const CountJob& job, const Place& place)
@@ -287,8 +303,9 @@ struct Counting : Run<CountJob> {
             mark_time(ORDERED);
         }
         share(RECOUNT);
-        const u32 from = recount();
-        if (from != NO_LEVEL) count_from(from);
+        bool is_below = false;
+        const u32 from = recount(is_below);
+        if (from != NO_LEVEL) count_from(from, is_below);
     }
 
     __device__ __forceinline__ void seed_moved()
@@ -472,7 +489,7 @@ struct Counting : Run<CountJob> {
         store_cached(job.roles + v, 0u);
         if (count == before) return false;
         store_cached(job.paths + v, count);
-        saturated[0] += u64(i64(count >= LIMIT) - i64(before >= LIMIT));
+        sums[0] += u64(i64(count >= LIMIT) - i64(before >= LIMIT));
         return true;
     }
 
@@ -487,8 +504,9 @@ struct Counting : Run<CountJob> {
         __syncwarp();
     }
 
-    // From seeds in order. The level from which on all is to be counted anew; NO_LEVEL: all are counted.
-    __device__ __forceinline__ u32 recount()
+    // From seeds in order. The level from which on all is to be counted anew; NO_LEVEL: all are counted. ``is_below``: it
+    // and those below it have few in-edges.
+    __device__ __forceinline__ u32 recount(bool& is_below)
     {
         const u32 least = ~load_cached(&job.counters->above), most = load_cached(&job.counters->most);
         const u32 n_sorted = least == NO_LEVEL ? 0 : load_cached(job.ends + most);
@@ -512,11 +530,12 @@ struct Counting : Run<CountJob> {
             count_level(here);
             seen = end;
             const Counts counts = load_counts(telling().counts);
-            edges += counts.edges;
-            if (edges > job.edges_max) {
+            is_below = has_few_below(counts.edges);
+            if (is_below || edges + counts.edges > job.edges_max) {
                 from = level + 1;
                 break;
             }
+            edges += counts.edges;
             if (!is_empty(counts))
                 tell_successors(job.queues[(turn + 1) & 1], job.counters->queued + (turn + 1) % 3, counts);
             turn++;
@@ -532,6 +551,21 @@ struct Counting : Run<CountJob> {
         for (u64 at = u64(least) + place.thread; least != NO_LEVEL && at <= most; at += place.n_threads)
             store_cached(job.ends + at, 0u);
         return from;
+    }
+
+    // Whether the levels below this one have so few in-edges that to count them anew costs less than to tell so many edges;
+    // looked for once. All that is gone over counts, vertices a fourth of an edge each.
+    __device__ __forceinline__ bool has_few_below(u64 told)
+    {
+        if (has_looked_below || told < job.told_least) return false;
+        has_looked_below = true;
+        u64 below[1] = {};
+        for_levels([&](bool is_there, u32 v, u32 at) {
+            if (is_there && at > level && at != NO_LEVEL) below[0] += load_row(in, v).degree;
+        });
+        add_by_block(below, &job.counters->below);
+        barrier();
+        return load_cached(&job.counters->below) + job.n_vertices / 4 < told * TOLD_PRICE;
     }
 
     // Queues the rows of vertices of one level that are added up.
@@ -622,7 +656,8 @@ struct Counting : Run<CountJob> {
 
     // Counts all vertices from a level on; those above it are counted. ``sums`` has counts, but for the limit. BEGINS: from
     // scratch, whatever they were before; nothing else waits then, and whose counts are others need not be told.
-    template <bool BEGINS = false> __device__ __forceinline__ void count_from(u32 from)
+    // ``is_below``: the first of them is added up by its in-rows, however many vertices it has; the seeds on no level are counted.
+    template <bool BEGINS = false> __device__ __forceinline__ void count_from(u32 from, bool is_below = false)
     {
         CountCounters* const counters = job.counters;
         barrier();
@@ -632,19 +667,22 @@ struct Counting : Run<CountJob> {
         }
         barrier();
         turn = 0;
-        put_all_in_order(from);
+        put_all_in_order(from, is_below);
         mark_time(ORDERED);
         const u32 least = ~load_cached(&counters->above), most = load_cached(&counters->most);
-        if (least != NO_LEVEL) add_paths(from, least, most);
+        if (least != NO_LEVEL) add_paths(from, least, most, is_below);
         u32 n_changed = 0;
         for_levels([&](bool is_there, u32 v, u32 at) {
             const double count = is_there && at != NO_LEVEL && at >= from ? count_of(v) : 0.0;
-            if (!BEGINS) return log_changed(is_there && at >= from && set_count(v, at, count), v);
+            if (!BEGINS) {
+                const bool is_counted = is_there && at >= from && !(is_below && at == NO_LEVEL);
+                return log_changed(is_counted && set_count(v, at, count), v);
+            }
             if (!is_there) return;
             store_cached(job.levels + v, at);
             store_cached(job.paths + v, count);
             n_changed += count > 0.0;
-            saturated[0] += count >= LIMIT;
+            sums[0] += count >= LIMIT;
         });
         n_changed = warp_sum(n_changed);
         if (BEGINS && place.lane == 0 && n_changed) atomicAdd(&counters->changed, n_changed);
@@ -668,21 +706,23 @@ struct Counting : Run<CountJob> {
     }
 
     // As put_in_order for all vertices on the level above ``from`` and below, where they have their first sums: counts of
-    // that level, a path at sources. Most are on few levels, which each block claims places on at once.
-    __device__ __forceinline__ void put_all_in_order(u32 from)
+    // that level, a path at sources. Most are on few levels, which each block claims places on at once. ``is_below``: those
+    // of that level have sums alone.
+    __device__ __forceinline__ void put_all_in_order(u32 from, bool is_below)
     {
         __shared__ u32 own[OWN_LEVELS];
-        const u32 first = from ? from - 1 : 0;
+        const u32 above = from ? from - 1 : 0, first = is_below ? from : above;
         u32* const ends = job.ends + first;
         for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x) own[k] = 0;
         __syncthreads();
         u32 least = NO_LEVEL, most = 0;
         for_levels([&](bool is_there, u32 v, u32 at) {
-            is_there = is_there && at != NO_LEVEL && at >= first;
+            is_there = is_there && at != NO_LEVEL && at >= above;
+            if (is_there) store_cached(job.sums + v, at < from ? load_cached(job.paths + v) : at ? 0.0 : 1.0);
+            is_there = is_there && at >= first;
             if (is_there) {
                 least = min(least, at);
                 most = max(most, at);
-                store_cached(job.sums + v, at < from ? load_cached(job.paths + v) : at ? 0.0 : 1.0);
             }
             advance_end(is_there ? at - first : NO_LEVEL, own, ends);
         });
@@ -712,16 +752,20 @@ struct Counting : Run<CountJob> {
     }
 
     // From level to level. What is walked next is queued meanwhile: it does not depend on counts.
-    __device__ __forceinline__ void add_paths(u32 from, u32 least, u32 most)
+    __device__ __forceinline__ void add_paths(u32 from, u32 least, u32 most, bool is_below)
     {
+        const u32 first = is_below ? from : least + 1;  // that is added up
         const auto end_of = [&](u32 at) { return at < least ? 0 : load_cached(job.ends + min(at, most)); };
         const auto is_pushed = [&](u32 above) {
+            if (above < least) return false;
             const u32 begin = above ? end_of(above - 1) : 0, middle = end_of(above);
             return middle - begin <= end_of(above + 1) - middle;
         };
+        const auto is_dense = [&](u32 at) { return u64(end_of(at) - end_of(at - 1)) * DENSE_LEVEL >= job.n_vertices; };
         const auto queue_step = [&](u32 above, u32 turn) {
-            if (above >= most) return;
+            if (above >= most && above >= least) return;
             const bool pushes = is_pushed(above);
+            if (!pushes && is_dense(above + 1)) return;
             const u32 walked = pushes ? above : above + 1;
             const u32 begin = walked ? end_of(walked - 1) : 0;
             const State& rows = pushes ? out : in;
@@ -732,14 +776,15 @@ struct Counting : Run<CountJob> {
         const u32 n_counted = from > least ? end_of(least) : 0;
         counted += end_of(most) - n_counted;
         rounds += most - least + (n_counted ? 0 : 1);
-        queue_step(least, turn);
+        queue_step(first - 1, turn);
         barrier();
         mark_time(ASKED_ROWS);
-        for (level = least + 1; level <= most; level++, turn++) {
+        for (level = first; level <= most; level++, turn++) {
             const Counts counts = load_counts(adding(turn).counts);
             edges += counts.edges;
             if (place.thread == 0) clear_counts(adding(turn + 2).counts);
             if (is_pushed(level - 1)) push(counts);
+            else if (is_dense(level)) pull_apart();
             else pull(counts);
             queue_step(level, turn + 1);
             barrier();
@@ -783,13 +828,85 @@ struct Counting : Run<CountJob> {
         });
     }
 
+    // The same for a level with many vertices, most of which have few in-edges: a thread goes along each row.
+    __device__ __forceinline__ void pull_apart()
+    {
+        const RowsApart apart = {in};
+        SidesRead read;
+        for_levels([&](bool is_there, u32 v, u32 at) {
+            const bool is_wanted = is_there && at == level;
+            if (!__any_sync(ALL_LANES, is_wanted)) return;
+            const Row row = is_there ? load_row(in, v) : Row{0, 0};
+            Cursor cursor = apart.first_edges(v, row, is_wanted);
+            if (is_wanted) {
+                sums[1] += row.degree;
+                read.add(in, row.leaf, row.degree, LINES_OF_ROW + (row.degree + EDGES_TOGETHER - 1) / EDGES_TOGETHER);
+            }
+            double sum = cursor.left > OWN_EDGES ? 0.0 : sum_of(apart, cursor);
+            __syncwarp();
+            for (u32 left = __ballot_sync(ALL_LANES, cursor.left != 0); left; left &= left - 1) {
+                const u32 lane = __ffs(left) - 1;
+                const Cursor helped = {__shfl_sync(ALL_LANES, cursor.leaf, lane), __shfl_sync(ALL_LANES, cursor.at, lane), 0,
+                    __shfl_sync(ALL_LANES, cursor.left, lane)};
+                const double found = sum_together(v - place.lane + lane, helped);
+                if (place.lane == lane) sum = found;
+            }
+            if (is_wanted && sum > 0.0) store_cached(job.sums + v, sum);
+        });
+        read.tell(in);
+    }
+
+    // What comes along an edge to a vertex of this level; two loads that are under way together.
+    __device__ __forceinline__ double brought_by(u32 u) const
+    {
+        const u32 at = level_now(u);
+        const double count = count_of(u);
+        return at + 1 == level ? count : 0.0;
+    }
+
+    // By a thread, to the end of a row.
+    __device__ __forceinline__ double sum_of(const RowsApart& apart, Cursor& cursor) const
+    {
+        double sum = 0.0;
+        while (cursor.left) {
+            const u32 n = min(min(cursor.count - cursor.at, cursor.left), EDGES_TOGETHER);
+            const u64* const keys = keys_of(in, cursor.leaf) + cursor.at;
+            u32 tail[EDGES_TOGETHER];
+            double brought[EDGES_TOGETHER];
+#pragma unroll
+            for (u32 k = 0; k < EDGES_TOGETHER; k++) tail[k] = destination(load_constant(keys + min(k, n - 1)));
+#pragma unroll
+            for (u32 k = 0; k < EDGES_TOGETHER; k++) brought[k] = brought_by(tail[k]);
+#pragma unroll
+            for (u32 k = 0; k < EDGES_TOGETHER; k++) sum += k < n ? brought[k] : 0.0;
+            cursor.at += n;
+            cursor.left -= n;
+            apart.step_over(cursor);
+        }
+        return sum;
+    }
+
+    // By a warp for one of its lanes.
+    __device__ __forceinline__ double sum_together(u32 v, Cursor cursor) const
+    {
+        double sum = 0.0;
+        while (cursor.left) {
+            const Edges row = edges_of(load_part(in, cursor.leaf), cursor.leaf, v);
+            cursor.left -= vote(row.live[0], row.live[1]).count();
+            cursor.leaf++;
+            for (u32 j = 0; j < 2; j++)
+                if (row.live[j]) sum += brought_by(row.head[j]);
+        }
+        return warp_sum(sum);
+    }
+
     // -- the end ---------------------------------------------------------------------------------------------------
 
     // The list of changes is written at once: stores to the host's memory would keep each barrier waiting.
     __device__ __forceinline__ void finish(bool lists)
     {
         CountCounters* const counters = job.counters;
-        add_by_block(saturated, &counters->saturated);
+        add_by_block(sums, &counters->saturated);
         barrier();
         const u32 n = load_cached(&counters->changed);
         if (lists && n && n <= job.changes_room) {
@@ -804,9 +921,11 @@ struct Counting : Run<CountJob> {
         }
         if (place.thread) return;
         const u64 said[COUNT_SAID] = {
-            load_cached(&counters->changed), load_cached(&counters->saturated), edges, rounds, counted};
+            load_cached(&counters->changed), load_cached(&counters->saturated), edges + load_cached(&counters->pulled),
+            rounds, counted};
         clear_work(counters);
-        counters->saturated = counters->seeds = counters->changed = counters->above = counters->most = 0;
+        counters->saturated = counters->pulled = counters->below = 0;
+        counters->seeds = counters->changed = counters->above = counters->most = 0;
         counters->late = 0;
         __threadfence_system();
         for (u32 k = 0; k < COUNT_SAID; k++) tell(job, k, said[k]);

@@ -8,47 +8,16 @@ constexpr u32 LOOKS_TOGETHER = 4, LOOKS = 4;
 
 constexpr u32 NOT_SEEN = 0xffffffffu;
 
-struct Pull {
+// Where a thread is in a row: ``left`` edges from slot ``at`` of a leaf with ``count`` keys on.
+struct Cursor {
+    u32 leaf, at, count, left;
+};
+
+// The rows of 32 neighbouring vertices, which the lanes of a warp go along each by itself.
+struct RowsApart {
     const State& rows;
-    const u32* before;
 
-    // For 32 neighbouring vertices, one a lane, at least one of which has a row: a neighbour that was reached, for
-    // those that want one, or NOT_SEEN. By all lanes.
-    __device__ __forceinline__ u32 seen_neighbour(u32 vertex, const Row& row, bool is_wanted) const
-    {
-        SidesRead read;
-        Cursor cursor = first_edges(vertex, row, is_wanted);
-        const u32 wanted = cursor.left;
-        u32 found = look(cursor);
-        const u32 looked_at = wanted - cursor.left, looks = (looked_at + LOOKS_TOGETHER - 1) / LOOKS_TOGETHER;
-        if (wanted) read.add(rows, row.leaf, looked_at, LINES_OF_ROW + looks);
-        for (u32 left = __ballot_sync(ALL_LANES, cursor.left && found == NOT_SEEN); left; left &= left - 1) {
-            const u32 lane = __ffs(left) - 1;
-            const Cursor helped = {__shfl_sync(ALL_LANES, cursor.leaf, lane), __shfl_sync(ALL_LANES, cursor.at, lane),
-                0, __shfl_sync(ALL_LANES, cursor.left, lane)};
-            const u32 tail = look_together(vertex - lane_number() + lane, helped, read);
-            if (lane_number() == lane) found = tail;
-        }
-        read.tell(rows);
-        return found;
-    }
-
-private:
-    // Where a thread is in a row: ``left`` edges from slot ``at`` of a leaf with ``count`` keys on.
-    struct Cursor {
-        u32 leaf, at, count, left;
-    };
-
-    // To the leaf in which the slot is, counted from the beginning of an earlier one.
-    __device__ __forceinline__ void step_over(Cursor& cursor) const
-    {
-        while (cursor.left && cursor.at >= cursor.count) {
-            cursor.at -= cursor.count;
-            cursor.count = load_constant(count_of(rows, ++cursor.leaf));
-        }
-    }
-
-    // Where the rows of 32 neighbouring vertices begin, one a lane.
+    // Where they begin, one a lane; at least one of the vertices has a row, and whose is not wanted has no edges left.
     __device__ __forceinline__ Cursor first_edges(u32 vertex, const Row& row, bool is_wanted) const
     {
         if (!REMOTE) return first_edges_of(vertex, row, row.degree != 0, is_wanted);
@@ -61,6 +30,16 @@ private:
         return is_remote ? there : cursor;
     }
 
+    // To the leaf in which the slot is, counted from the beginning of an earlier one.
+    __device__ __forceinline__ void step_over(Cursor& cursor) const
+    {
+        while (cursor.left && cursor.at >= cursor.count) {
+            cursor.at -= cursor.count;
+            cursor.count = load_constant(count_of(rows, ++cursor.leaf));
+        }
+    }
+
+private:
     // The same for those that are meant, one at least, which have rows on one side. Only where the first of these begins
     // is looked for, by all lanes: the others follow from the lengths of rows and the counts of leaves.
     __device__ __forceinline__ Cursor first_edges_of(u32 vertex, const Row& own, bool is_meant, bool is_wanted) const
@@ -100,7 +79,36 @@ private:
         }
         return low;
     }
+};
 
+struct Pull {
+    const State& rows;
+    const u32* before;
+
+    __device__ __forceinline__ RowsApart apart() const { return {rows}; }
+
+    // For 32 neighbouring vertices, one a lane, at least one of which has a row: a neighbour that was reached, for
+    // those that want one, or NOT_SEEN. By all lanes.
+    __device__ __forceinline__ u32 seen_neighbour(u32 vertex, const Row& row, bool is_wanted) const
+    {
+        SidesRead read;
+        Cursor cursor = apart().first_edges(vertex, row, is_wanted);
+        const u32 wanted = cursor.left;
+        u32 found = look(cursor);
+        const u32 looked_at = wanted - cursor.left, looks = (looked_at + LOOKS_TOGETHER - 1) / LOOKS_TOGETHER;
+        if (wanted) read.add(rows, row.leaf, looked_at, LINES_OF_ROW + looks);
+        for (u32 left = __ballot_sync(ALL_LANES, cursor.left && found == NOT_SEEN); left; left &= left - 1) {
+            const u32 lane = __ffs(left) - 1;
+            const Cursor helped = {__shfl_sync(ALL_LANES, cursor.leaf, lane), __shfl_sync(ALL_LANES, cursor.at, lane),
+                0, __shfl_sync(ALL_LANES, cursor.left, lane)};
+            const u32 tail = look_together(vertex - lane_number() + lane, helped, read);
+            if (lane_number() == lane) found = tail;
+        }
+        read.tell(rows);
+        return found;
+    }
+
+private:
     // Bits of before the level, which nobody changes: through the first-level cache.
     __device__ __forceinline__ bool is_seen(u32 vertex) const
     {
@@ -124,7 +132,7 @@ private:
 #pragma unroll
             for (u32 k = 0; k < LOOKS_TOGETHER; k++)
                 if (seen[k]) return tail[k];
-            step_over(cursor);
+            apart().step_over(cursor);
         }
         return NOT_SEEN;
     }
