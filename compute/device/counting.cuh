@@ -833,10 +833,16 @@ struct Counting : Run<CountJob> {
     {
         const RowsApart apart = {in};
         SidesRead read;
-        for_levels([&](bool is_there, u32 v, u32 at) {
-            const bool is_wanted = is_there && at == level;
-            if (!__any_sync(ALL_LANES, is_wanted)) return;
-            const Row row = is_there ? load_row(in, v) : Row{0, 0};
+        const u64 n = job.n_vertices;
+        const auto level_of = [&](u64 v) { return v < n ? level_now(u32(v)) : NO_LEVEL; };
+        u64 begin = u64(place.warp) * 32;
+        u32 at = level_of(begin + place.lane);
+        for (; begin < n; begin += place.n_threads) {
+            const u32 v = u32(begin) + place.lane;
+            const bool is_wanted = at == level;
+            at = level_of(begin + place.n_threads + place.lane);  // of the next one, meanwhile
+            if (!__any_sync(ALL_LANES, is_wanted)) continue;
+            const Row row = begin + place.lane < n ? load_row(in, v) : Row{0, 0};
             Cursor cursor = apart.first_edges(v, row, is_wanted);
             if (is_wanted) {
                 sums[1] += row.degree;
@@ -852,7 +858,7 @@ struct Counting : Run<CountJob> {
                 if (place.lane == lane) sum = found;
             }
             if (is_wanted && sum > 0.0) store_cached(job.sums + v, sum);
-        });
+        }
         read.tell(in);
     }
 
