@@ -59,7 +59,9 @@ def count(begins: I64, heads: U32, source: int) -> tuple[U32, F64]:
 
 
 @nb.njit(cache=False)  # type: ignore[misc]
-def reached(begins: I64, heads: U32, level: U32, is_changed: npt.NDArray[np.bool_]) -> tuple[int, npt.NDArray[np.bool_]]:
+def reached(
+    begins: I64, heads: U32, level: U32, is_changed: npt.NDArray[np.bool_]
+) -> tuple[int, npt.NDArray[np.bool_]]:
     """How many edges lead from changed vertices to the next level, and to which."""
     led, is_head = 0, np.zeros(level.size, np.bool_)
     for u in range(level.size):

@@ -109,9 +109,7 @@ def test_any_history(
 def with_macros(macros: tuple[str, ...]) -> dict[str, Any]:
     from graphtide.compute.device import count_runs
 
-    return {
-        name: origin._replace(macros=(*origin.macros, *macros)) for name, origin in count_runs.SOURCES.items()
-    }
+    return {name: origin._replace(macros=(*origin.macros, *macros)) for name, origin in count_runs.SOURCES.items()}
 
 
 def forget_kernels() -> None:

@@ -426,9 +426,7 @@ class WalkRuns:
         n_ranges = 0 if remote is None else -(-remote.n_leaves_in // _RANGE)
         is_kept = packed is not None and packed.is_of == device.version
         if packed is not None and (
-            n_ranges == 0
-            or (n_ranges > packed.ranges.size and not is_kept)
-            or not Memory().allows(packed.nbytes)
+            n_ranges == 0 or (n_ranges > packed.ranges.size and not is_kept) or not Memory().allows(packed.nbytes)
         ):
             self._packed = packed = None  # gives its memory back
             is_kept = False
