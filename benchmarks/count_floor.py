@@ -2,12 +2,13 @@
 
     python benchmarks/count_floor.py [--scale 22] [--batches 100 10000 100000 1000000]
 
-Half of an R-MAT graph, and batches of four fifths insertions and a fifth deletions, as in ``device.py``, each applied
-to that half; paths from the vertex of most out-edges, by plain loops on the host. ``changed``: vertices with another
-count or level. ``told``: the out-edges of those that have one: whoever keeps counts by differences goes over these
-rows, since any of their heads may be on the next level. ``led``: those that go to the next level, the only
-ones that matter. ``pulled``: in-edges of all heads that these reach, which whoever adds up anew goes over. ``all``: from
-scratch, the edges between two levels by whichever side has fewer vertices.
+Half of an R-MAT graph, and batches of four fifths insertions and a fifth deletions, as in ``device.py``, each
+applied to that half; paths from the vertex of most out-edges, by plain loops on the host. By level, and of all:
+
+``changed``: vertices with another count or level. ``told``: their out-edges; whoever keeps counts by differences
+goes over these rows, since any of their heads may be on the next level. ``led``: those that go there, the only ones
+that matter. ``pulled``: in-edges of all heads that these reach, which whoever adds up anew goes over. ``all``: the
+in-edges of the next level; of all, edges between two levels by whichever side has fewer vertices, from scratch.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from graphtide.gpma.edges import Keys, pack, transpose
 
 U32 = npt.NDArray[np.uint32]
 F64 = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 I64 = npt.NDArray[np.int64]
 NONE = 0xFFFFFFFF
 
@@ -59,9 +61,7 @@ def count(begins: I64, heads: U32, source: int) -> tuple[U32, F64]:
 
 
 @nb.njit(cache=False)  # type: ignore[misc]
-def reached(
-    begins: I64, heads: U32, level: U32, is_changed: npt.NDArray[np.bool_]
-) -> tuple[int, npt.NDArray[np.bool_]]:
+def reached(begins: I64, heads: U32, level: U32, is_changed: Bools) -> tuple[int, Bools]:
     """How many edges lead from changed vertices to the next level, and to which."""
     led, is_head = 0, np.zeros(level.size, np.bool_)
     for u in range(level.size):

@@ -79,8 +79,8 @@ _ROOM = 1.5
 CHANGES_SHARE, CHANGES_LEAST = 16, 4096
 # All levels that are left are counted anew when differences and rows come to this share of all arcs, and so many.
 MOST_SHARE, MOST_LEAST = 0.1, 16384
-# Before differences are told along so many edges for each vertex there is, and so many, the in-edges of all levels below
-# are counted: those may be fewer.
+# Before differences are told along so many edges for each vertex there is, and so many, the in-edges of all levels
+# below are counted: those may be fewer.
 TOLD_SHARE, TOLD_LEAST = 0.5, 16384
 
 _CALL = struct.Struct("=5Q6I")

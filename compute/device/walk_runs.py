@@ -86,8 +86,8 @@ _SUM_BITS, _SPARE = 60, 1.125
 BITS_MIN = 23
 # Columns grow by this factor, and what is packed gets so much more than it needs.
 _ROOM, _ROOM_PACKED = 1.5, 1.1
-# Beside what is packed there is room for one edit to so many words: with that many a pass reads an eighth more, and
-# packing anew costs what they cost about fifteen passes.
+# Beside what is packed there is room for one edit to so many words: with that many a pass reads an eighth more, which
+# in fifteen passes comes to what packing anew costs.
 _WORDS_AN_EDIT = 16
 # Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
 # they do is round.
@@ -150,7 +150,8 @@ class _System(NamedTuple):
 class _Columns(NamedTuple):
     """``room`` entries each; ``bits``: behind the points of the ranks and of the majorant.
 
-    ``shares``: those of both systems, in turns. ``degrees``, ``in_degrees``: where rows may be on the host, uint32.
+    ``shares``: those of both systems, in turns. ``degrees``: of out-rows and of in-rows, uint32, where rows may be on
+    the host.
     """
 
     room: int
@@ -159,8 +160,7 @@ class _Columns(NamedTuple):
     majorant: _System
     shares: DeviceArray
     weights: DeviceArray
-    degrees: DeviceArray | None
-    in_degrees: DeviceArray | None
+    degrees: tuple[DeviceArray | None, DeviceArray | None]
     estimates: F64
 
 
@@ -168,8 +168,7 @@ class _Packed:
     """What passes keep of remote in-rows, from run to run (``passes.cu``): there is room for so many ranges.
 
     ``words`` uint32[256 * ranges] and ``edits`` uint64[16 * ranges], in pinned memory; ``ranges`` uint64[ranges], on
-    the device. ``is_of``: the rows that it is what the device was told of, with ``n_edits`` edits at most; None: of
-    none.
+    the device. ``is_of``: of which rows, with ``n_edits`` edits at most; None: of none.
     """
 
     def __init__(self, n_ranges: int) -> None:
@@ -283,8 +282,8 @@ class WalkRuns:
                 _System(zeros(room, np.int64), zeros(room, np.int64), shares[system::2]) for system in range(2)
             )
             # Of vertices that are still to come 0, where what is kept of rows on the host goes on.
-            lengths = [zeros(room, np.uint32) if self._reads_remote else None for _ in range(2)]
-            made = _Columns(room, bits, ranks, majorant, shares, zeros(room, np.float32), *lengths, estimates)
+            out, in_ = (zeros(room, np.uint32) if self._reads_remote else None for _ in range(2))
+            made = _Columns(room, bits, ranks, majorant, shares, zeros(room, np.float32), (out, in_), estimates)
             if before is not None:
                 made.weights[: before.room] = before.weights
                 shares[: 2 * before.room] = before.shares
@@ -301,7 +300,7 @@ class WalkRuns:
         if self._packed is not None:
             self._packed.is_of = None
         job = self._calls.job
-        job["degrees"], job["in_degrees"] = address(made.degrees), address(made.in_degrees)
+        job["degrees"], job["in_degrees"] = map(address, made.degrees)
         for name, system in (("ranks", ranks), ("majorant", majorant)):
             job[name] = [address(column) for column in system]
         job["weights"], job["estimates"] = address(made.weights), estimates.ctypes.data
@@ -396,8 +395,8 @@ class WalkRuns:
     # -- rows on the host -----------------------------------------------------------------------------------------
 
     def amend(self, device: DeviceSide, n_changes: int) -> None:
-        """Let what is kept of rows on the host follow the batch that ``device`` applied last, in which so many edges
-        were inserted and deleted, and after which nothing has run yet. Waits for nothing.
+        """Let what is kept of rows on the host follow the batch that ``device`` applied last, in which so many
+        edges were inserted and deleted, and after which nothing has run yet. Waits for nothing.
 
         Raises:
             RuntimeError: the device, as CuPy says it.
