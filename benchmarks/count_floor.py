@@ -6,9 +6,10 @@ Half of an R-MAT graph, and batches of four fifths insertions and a fifth deleti
 applied to that half; paths from the vertex of most out-edges, by plain loops on the host. By level, and of all:
 
 ``changed``: vertices with another count or level. ``told``: their out-edges; whoever keeps counts by differences
-goes over these rows, since any of their heads may be on the next level. ``led``: those that go there, the only ones
-that matter. ``pulled``: in-edges of all heads that these reach, which whoever adds up anew goes over. ``all``: the
-in-edges of the next level; of all, edges between two levels by whichever side has fewer vertices, from scratch.
+goes over these rows, since any of their heads may be on the next level. ``led``: those that go there, the only
+ones that matter. ``pulled``: in-edges of all heads that these reach, which whoever adds up anew goes over.
+``all``: the in-edges of the next level; of all, edges between two levels by whichever side has fewer vertices,
+from scratch.
 """
 
 from __future__ import annotations

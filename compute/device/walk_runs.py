@@ -86,8 +86,8 @@ _SUM_BITS, _SPARE = 60, 1.125
 BITS_MIN = 23
 # Columns grow by this factor, and what is packed gets so much more than it needs.
 _ROOM, _ROOM_PACKED = 1.5, 1.1
-# Beside what is packed there is room for one edit to so many words: with that many a pass reads an eighth more, which
-# in fifteen passes comes to what packing anew costs.
+# Beside what is packed there is room for one edit to so many words: with that many a pass reads an eighth more,
+# which in fifteen passes comes to what packing anew costs.
 _WORDS_AN_EDIT = 16
 # Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
 # they do is round.
@@ -150,8 +150,8 @@ class _System(NamedTuple):
 class _Columns(NamedTuple):
     """``room`` entries each; ``bits``: behind the points of the ranks and of the majorant.
 
-    ``shares``: those of both systems, in turns. ``degrees``: of out-rows and of in-rows, uint32, where rows may be on
-    the host.
+    ``shares``: those of both systems, in turns. ``degrees``: of out-rows and of in-rows, uint32, where rows may
+    be on the host.
     """
 
     room: int
@@ -167,8 +167,8 @@ class _Columns(NamedTuple):
 class _Packed:
     """What passes keep of remote in-rows, from run to run (``passes.cu``): there is room for so many ranges.
 
-    ``words`` uint32[256 * ranges] and ``edits`` uint64[16 * ranges], in pinned memory; ``ranges`` uint64[ranges], on
-    the device. ``is_of``: of which rows, with ``n_edits`` edits at most; None: of none.
+    ``words`` uint32[256 * ranges] and ``edits`` uint64[16 * ranges], in pinned memory; ``ranges`` uint64[ranges],
+    on the device. ``is_of``: of which rows, with ``n_edits`` edits at most; None: of none.
     """
 
     def __init__(self, n_ranges: int) -> None:
