@@ -9,6 +9,7 @@ stream after it follows at once.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -30,6 +31,9 @@ from ..gpma.host import PackedMemoryArray
 from ..gpma.team import Crew
 from .changes import Counts, Report
 from .side import Direction, Side
+
+MOVED_MAX = 1 << 20
+"""So many edges of rows that moved are remembered: 8 MB."""
 
 # Vertices of the graph on which ``warm_up`` tries the kernels.
 _TRIED = 3600
@@ -65,6 +69,13 @@ class RowsVersion(NamedTuple):
 
     moves: int
     batches: int
+
+
+class Moved(NamedTuple):
+    """In-rows that changed sides: their keys, as arrays of in-rows have them, and which way they went."""
+
+    keys: Keys
+    to_host: bool
 
 
 class DeviceSide(Side[DevicePackedArray]):
@@ -109,6 +120,8 @@ class DeviceSide(Side[DevicePackedArray]):
         out, in_ = (state.ctypes.data for state in self._joint)
         self._joint_states = States(out, in_, reads_remote=True)
         self._moves = self._batches = 0
+        # Moves that are remembered, the last one last: what they were the next of, and all of what each moved.
+        self._moved: list[tuple[RowsVersion, list[Moved]]] = []
 
     @property
     def version(self) -> RowsVersion:
@@ -182,7 +195,7 @@ class DeviceSide(Side[DevicePackedArray]):
         if self._remote is not None:
             self._remote.close()
             self._remote = None
-        self.rows_moved()
+        self.rows_moved(None)
         if host is not None:
             self.batch[BATCH_IS_ALL] = 0
             if self._picking is None:
@@ -302,13 +315,28 @@ class DeviceSide(Side[DevicePackedArray]):
         """Add to ``report`` what the last batch did to out-rows that others own; the columns stay as they are.
         To be called for every batch, where others own any."""
         self._batches += 1
+        self._moved = [move for move in self._moved if move[0].batches >= self._batches - 1]
         self._whole, self._heard = None, [change for change in changes if sum(change.totals)]
         if self._heard:
             self.batch[BATCH_IS_ALL] = 0
 
-    def rows_moved(self) -> None:
-        """Rows have changed sides, or other ones are there: what was read of those on the host before is void."""
+    def rows_moved(self, in_rows: Sequence[Keys] | None, *, to_host: bool = False) -> None:
+        """Rows have changed sides, all of them the same way; None: or they are others, and what was read of those
+        on the host before is void."""
+        if in_rows is not None:
+            self._moved.append((self.version, [Moved(keys, to_host) for keys in in_rows]))
+        if in_rows is None or sum(moved.keys.size for _, rows in self._moved for moved in rows) > MOVED_MAX:
+            self._moved = []
         self._moves += 1
+
+    def moved_since(self, version: RowsVersion) -> list[Moved] | None:
+        """The in-rows that have moved since there was this version, before the batch that was applied last, which
+        is the only one since; None: it is not, or they are not known."""
+        if self._batches != version.batches + 1:
+            return None
+        since = [move for move in self._moved if move[0].moves >= version.moves]
+        in_order = [RowsVersion(moves, version.batches) for moves in range(version.moves, self._moves)]
+        return [moved for _, rows in since for moved in rows] if [at for at, _ in since] == in_order else None
 
     def _tell_of(self, report: DeviceReport) -> None:
         self._own, self._heard, self._whole = report, [], None

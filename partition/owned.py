@@ -85,7 +85,7 @@ class OwnedRows(GraphRows):
         n_before = self.placement.owner.size
         self.placement.ensure_vertices(n_vertices)
         # Before a batch names them, of which the device picks updates by what is marked.
-        self._mark(np.arange(n_before, n_vertices, dtype=np.uint32), are_new=True)
+        self._mark(np.arange(n_before, n_vertices, dtype=np.uint32))
 
     def withdraw_vertices(self, n_vertices: int) -> None:
         gone = np.arange(n_vertices, self.placement.owner.size, dtype=np.uint32)
@@ -153,8 +153,12 @@ class OwnedRows(GraphRows):
             except SideFull as full:
                 if full.side == HOST:
                     self._told(lambda split: split.clear())
-                    self._mark(np.arange(n_vertices, dtype=np.uint32))
+                    self._mark_loaded(n_vertices)
                     raise
+        self._mark_loaded(n_vertices)
+
+    def _mark_loaded(self, n_vertices: int) -> None:
+        self._tell(lambda device: device.rows_moved(None))
         self._mark(np.arange(n_vertices, dtype=np.uint32))
 
     def _require_loadable(self, edges: EdgeList, n_vertices: int) -> None:
@@ -226,16 +230,15 @@ class OwnedRows(GraphRows):
         moved = split.move(plan)
         if self.device is not None:
             self.device.forget_report()
+            host, rows = plan.to == HOST, plan.in_rows
+            self._tell(lambda device: device.rows_moved(None if rows is None else [*rows.values()], to_host=host))
             self._mark(plan.vertices)
         return moved
 
-    def _mark(self, vertices: Vertices, *, are_new: bool = False) -> None:
-        """Tell the device, as far as it reads rows of the host, which of these are there. ``are_new``: they have
-        had no edges yet; of others the rows have moved, or are others."""
+    def _mark(self, vertices: Vertices) -> None:
+        """Tell the device, as far as it reads rows of the host, which of these are there."""
 
         def mark(device: DeviceSide) -> None:
-            if not are_new:
-                device.rows_moved()
             if device.reads_remote and vertices.size:
                 here = self.placement.owners(vertices) == self._device_number
                 device.set_remote(vertices[here], False)

@@ -70,12 +70,14 @@ class SplitPlan(NamedTuple):
 
 
 class MovePlan(NamedTuple):
-    """Vertices whose rows go to a side, and the plans for it. ``cleared``: a side that they leave altogether."""
+    """Vertices whose rows go to a side, and the plans for it. ``in_rows``: the keys of those to pull from, by the
+    side that they leave; None: they are not at hand. ``cleared``: a side that they leave altogether."""
 
     vertices: Vertices
     to: int
     edges: int
     parts: SplitPlan
+    in_rows: dict[int, Keys] | None = None
     cleared: int | None = None
 
 
@@ -288,6 +290,7 @@ class SplitRows:
         owners = self.placement.owners(vertices)
         parts: list[SidePlan] = []
         outs, ins = [], []
+        in_rows: dict[int, Keys] = {}
         for side in range(len(self.sides)):
             leaving = np.sort(vertices[owners == side])
             if side == to or leaving.size == 0:
@@ -297,12 +300,13 @@ class SplitRows:
             if self._shape.in_edges:
                 ins.append(self._row_edges(side, "in", leaving))
                 gone.append(_batch(ins[-1], Op.DELETE))
+            in_rows[side] = (ins or outs)[-1].keys
             parts.append(self._prepared(side, *_two(gone)))
         if not parts:
-            return MovePlan(vertices[:0], to, 0, SplitPlan([]))
+            return MovePlan(vertices[:0], to, 0, SplitPlan([]), {})
         come = [_batch(merged_edges(column), Op.INSERT) for column in (outs, ins) if column]
         parts.append(self._prepared(to, *_two(come)))
-        return MovePlan(vertices[owners != to], to, parts[-1][2], SplitPlan(parts))
+        return MovePlan(vertices[owners != to], to, parts[-1][2], SplitPlan(parts), in_rows)
 
     def move(self, plan: MovePlan) -> Migrated:
         """Do it. The graph stays the same, and nobody hears of it."""

@@ -282,6 +282,44 @@ def test_what_passes_packed_is_kept_from_batch_to_batch(
     assert anew and (kept or words_an_edit > 6)
 
 
+@pytest.mark.parametrize("directed", [True, False])
+def test_what_was_packed_follows_rows_that_change_sides(
+    run_of: Make, directed: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two batches; what moves before the program has heard of one is packed anew."""
+    set_threads(monkeypatch, FEW_THREADS)
+    cuda_emulator.seed(seed)
+    passes_alone(monkeypatch)
+    rng = np.random.default_rng(seed)
+    n = 300
+    run = run_of(RanksRun, directed=directed)
+    run.step(inserts(rng.integers(0, n, (6000, 2)).tolist(), n))
+    place(run.graph, rng.random(n) < 0.8)
+    run.report = run.program.start(run.graph)
+    listed = 0
+    for k in range(5):
+        for side in (HOST, DEVICE):
+            there = np.flatnonzero(run.graph.placement.owner != side).astype(np.uint32)
+            run.graph.migrate(rng.permutation(there)[:3], side)
+        more = run.program._runs._packed.n_edits
+        edges = rng.integers(0, n, (5, 2)).tolist()
+        run.step(inserts(edges, n) if k % 2 else deletes(edges, n))
+        more = run.program._runs._packed.n_edits - more
+        listed += more > 0
+        assert run.program._runs._packed.is_of == run.graph.device.version
+    assert listed >= 3
+    late = inserts(rng.integers(0, n, (20, 2)).tolist(), n)
+    before = run.graph.device.version
+    run.graph.migrate(np.arange(7, dtype=np.uint32), HOST)
+    run.graph.apply(late.batch(weighted=run.graph.weighted), n, late.vertex_ops())
+    assert run.graph.device.moved_since(before) is not None
+    run.graph.migrate(np.arange(9, dtype=np.uint32), DEVICE)
+    assert run.graph.device.moved_since(before) is None
+    run.report = run.program.start(run.graph)
+    assert run.program._runs._packed.n_edits == 0
+    run.check()
+
+
 def test_a_pass_over_packed_rows_reads_half_of_what_they_take(
     run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ WALK_JOB: Final = np.dtype(
         *((name, np.uint64) for name in ("degrees", "in_degrees", "packed", "packed_ranges", "edits")),
         *((name, np.uint64) for name in ("keys", "outcomes")),
         *((name, np.uint32) for name in ("n_packed", "packed_bits", "edits_room", "n_updates")),
+        *((name, np.uint32) for name in ("moved", "unused")),
         *((name, np.float64) for name in ("damping", "unit", "majorant_unit", "hub", "hysteresis")),
         *((name, np.float64) for name in ("below", "above", "majorant_below", "majorant_above")),
         ("due_max", np.uint64),
@@ -77,8 +78,9 @@ def walk_kernels() -> Kernels:
     return Kernels(SOURCES, weighted=False)
 
 
-# With what a run begins; see enum Begin.
+# With what a run begins; see enum Begin. By what is amended; see enum Moved.
 _KEPT, _ANEW = 0, 1
+_BATCH, _CAME, _LEFT = range(3)
 # All values of a system add up to less than this power of two. Some of it is left to what residuals within the
 # largest tolerance may add, and to rounding: a unit a vertex, and the last bit of a factor.
 _SUM_BITS, _SPARE = 60, 1.125
@@ -183,6 +185,8 @@ class _Packed:
         self.edits: npt.NDArray[np.uint64] = pinned_by_itself(self.words.size // _WORDS_AN_EDIT, np.uint64)
         self.is_of: RowsVersion | None = None
         self.n_edits = 0
+        self.brought: list[npt.NDArray[np.uint64]] = []
+        """Keys in pinned memory that kernels may not have read yet."""
 
     @property
     def nbytes(self) -> int:
@@ -386,8 +390,9 @@ class WalkRuns:
             packed.is_of = None  # if this fails
         said = self.run(self._kernels["passes"], device, Call(limits, slack, due_max, begins, is_kept))
         run = WalkRun(*whole_words(said, _WORDS))
-        if packed is not None and (is_kept or self._all_packed()):
-            packed.is_of = version
+        if packed is not None:
+            packed.brought.clear()
+            packed.is_of = version if is_kept or self._all_packed() else None
         if run.passes == self._passes_max and max(run.over, run.over_edges) > due_max:
             raise Unfit("its residuals get no smaller in the numbers of the device")
         return run
@@ -405,18 +410,30 @@ class WalkRuns:
         if packed is None or packed.is_of is None:
             return
         before, packed.is_of = packed.is_of, None
-        if device.remote is None or version != before._replace(batches=before.batches + 1):
+        moved = None if device.remote is None else device.moved_since(before)
+        if moved is None:
             return
-        if n_changes:
-            report = device.report
-            packed.n_edits += len(report)
-            if packed.n_edits > packed.edits.size:
-                return
-            job = self._calls.job
-            job["keys"], _, job["outcomes"] = report.addresses
-            job["n_updates"] = report.n
-            self._calls.launch(self._kernels["amend"], device)
+        report = device.report if n_changes else None
+        packed.n_edits += sum(rows.keys.size for rows in moved) + (0 if report is None else len(report))
+        if packed.n_edits > packed.edits.size:
+            return
+        for rows in moved:
+            with suppress(MemoryError), self._stream:
+                packed.brought.append(pinned(rows.keys.size, np.uint64)[: rows.keys.size])
+                packed.brought[-1][:] = rows.keys
+                keys = int(packed.brought[-1].ctypes.data)
+                self._amend(device, keys, 0, rows.keys.size, _CAME if rows.to_host else _LEFT)
+                continue
+            return
+        if report is not None:
+            keys, _, outcomes = report.addresses
+            self._amend(device, keys, outcomes, report.n, _BATCH)
         packed.is_of = version
+
+    def _amend(self, device: DeviceSide, keys: int, outcomes: int, n: int, moved: int) -> None:
+        job = self._calls.job
+        job["keys"], job["outcomes"], job["n_updates"], job["moved"] = keys, outcomes, n, moved
+        self._calls.launch(self._kernels["amend"], device)
 
     def _make_room_for_remote(self, device: DeviceSide) -> None:
         """For packed in-rows, where there is memory for them twice: the host's rows want to grow, and for speed

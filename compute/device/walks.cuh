@@ -65,6 +65,8 @@ struct WalkJob {
     u32 packed_bits;  // of a vertex in a packed word
     u32 edits_room;
     u32 n_updates;
+    u32 moved;  // instead of a batch there are in-rows that have come to the host, or left it; see enum Moved
+    u32 unused;
     double damping;
     double unit, majorant_unit;  // powers of two: what 1 is in either system
     double hub, hysteresis;      // of weights, as the host follows them
@@ -84,6 +86,9 @@ static_assert(__is_trivially_copyable(WalkJob), "the host passes its bytes");
 // KEPT: with the sums as they are, which need not be those of the graph. ANEW: with nothing; a byte for each vertex says
 // whether it exists, from ``estimates`` on.
 enum Begin : u32 { KEPT, ANEW };
+
+// What there is to amend by.
+enum Moved : u32 { BATCH, CAME, LEFT };
 
 // What passes say; the host has it as a tuple, WalkRun.
 constexpr u32 WALK_SAID = 3 + WALK_TOTALS;
