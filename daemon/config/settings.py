@@ -701,7 +701,7 @@ class EpochConfig(Section):
 
 
 class WindowConfig(Section):
-    """Edges that expire by themselves: after some time, or all but the newest. Without `length` and `count` none do."""
+    """Edges that expire: after some time, or all but the newest. Without `length` and `count` none do."""
 
     length: float | None = Field(
         default=None,
