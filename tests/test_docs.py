@@ -117,6 +117,13 @@ def test_every_link_leads_to_a_page_and_a_heading_of_it() -> None:
     assert count > 50
 
 
+def test_the_page_of_benchmarks_leads_to_every_log() -> None:
+    page = ROOT / "docs" / "benchmarks.md"
+    linked = set(re.findall(r"\]\((measurements/\w[\w-]*\.md)", page.read_text("utf-8")))
+    logs = {f"measurements/{path.name}" for path in (ROOT / "docs" / "measurements").glob("*.md")}
+    assert linked == logs and len(logs) > 8
+
+
 # -- the tutorial -------------------------------------------------------------------------------------------
 
 
