@@ -66,6 +66,7 @@ free; ids that were ever removed."""
 COUNTS = 7
 
 Counts = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 _BLOCK = 128
 _AHEAD = 16
@@ -206,15 +207,16 @@ def look_up_edges(
     dst_more: Bytes | None,
     piece: int,
     keys: Keys,
+    known: Bools,
     crew: Crew,
 ) -> np.int64:
-    """keys[i] = the edge between the vertices of src[i] and dst[i], each as ``lookup`` finds it; how many have an
-    end that is unknown. The threads of the crew take ``piece`` edges at a time."""
+    """keys[i] = the edge between the vertices of src[i] and dst[i], each as ``lookup`` finds it; known[i], whether
+    both are; how many are not. The threads of the crew take ``piece`` edges at a time."""
     n_pieces: Int = (keys.size + np.int64(piece) - 1) // np.int64(piece)
     unknown = np.zeros(n_pieces, np.int64)
     cursor = np.zeros(1, np.int64)
     ends = src, src_more, dst, dst_more
-    work = table, np.int64(n), ends, np.int64(piece), cursor, keys, unknown
+    work = table, np.int64(n), ends, np.int64(piece), cursor, keys, known, unknown
     share(at_most(crew, n_pieces), _edges_of_pieces, work)
     return np.int64(unknown.sum())
 
@@ -228,6 +230,7 @@ def _edges_of_pieces(
     piece: Int,
     cursor: Offsets,
     keys: Keys,
+    known: Bools,
     unknown: Offsets,
 ) -> None:
     src, src_more, dst, dst_more = ends
@@ -245,7 +248,8 @@ def _edges_of_pieces(
             lookup(table, n, dst[begin:end], dst_more, heads[:count])
             for j in range(count):
                 keys[begin + j] = np.uint64(tails[j]) << HALF | np.uint64(heads[j])
-                unknown[number] += tails[j] == NO_VERTEX or heads[j] == NO_VERTEX
+                known[begin + j] = tails[j] != NO_VERTEX and heads[j] != NO_VERTEX
+                unknown[number] += not known[begin + j]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")

@@ -180,12 +180,15 @@ class _Table:
             lookup(self._read, n_vertices, column, data, out)
         return out
 
-    def look_up_edges(self, src: IdColumn, dst: IdColumn, n_vertices: int, crew: Crew) -> tuple[Keys, int]:
-        """The edges between the vertices of these ids, each as ``lookup`` finds it (uint64[n]), and how many have
-        an end that is unknown."""
-        keys = np.empty(len(src), np.uint64)
+    def look_up_edges(
+        self, src: IdColumn, dst: IdColumn, n_vertices: int, crew: Crew
+    ) -> tuple[Keys, npt.NDArray[np.bool_], int]:
+        """The edges between the vertices of these ids, each as ``lookup`` finds it (uint64[n]), where both are
+        known (bool[n]), and how many are not."""
+        keys, known = np.empty(len(src), np.uint64), np.empty(len(src), np.bool_)
         columns = *self.column(src), *self.column(dst)
-        return keys, int(look_up_edges(self._read, n_vertices, *columns, PIECE_IDS // 2, keys, crew))
+        unknown = look_up_edges(self._read, n_vertices, *columns, PIECE_IDS // 2, keys, known, crew)
+        return keys, known, int(unknown)
 
     def insert(self, ids: IdColumn, half: int, begin: int, free: Vertices, counts: Counts, out: Vertices) -> int:
         """The visit at which room ran out; ``out.size`` when all are in."""

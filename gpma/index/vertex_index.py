@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import HALF, LOW, MAX_VERTICES, NO_VERTEX, Keys, Vertices, distinct, pack
+from ..edges import MAX_VERTICES, NO_VERTEX, Keys, Vertices, distinct, pack
 from ..team import ALONE, Crew
 from .hash_table import CELLS_MAX, CELLS_MIN, GENERATION, MOVED_PER_ID, capacity
 from .id_order import IdOrder, order_of
@@ -179,19 +179,20 @@ class VertexIndex:
         if len(dst) != n or inserts.size != n:
             raise ValueError(f"src, dst and inserts must have one length, not {n}, {len(dst)} and {inserts.size}")
         if n < SAMPLED_MIN or self._knows_most(src, dst):
-            keys, unknown = self._table.look_up_edges(src, dst, self.n_vertices, self.crew)
+            keys, known, unknown = self._table.look_up_edges(src, dst, self.n_vertices, self.crew)
             if unknown == 0:
                 return keys, None
-            new = np.flatnonzero(~_both_known(keys))
+            new = np.flatnonzero(~known)
         else:
-            keys, new = np.empty(n, np.uint64), np.arange(n)
+            keys, known, new = np.empty(n, np.uint64), np.empty(n, np.bool_), np.arange(n)
         added, asked = new[inserts[new]], new[~inserts[new]]
         if added.size:
-            keys[added] = pack(*self.insert_edges(src[added], dst[added]))
+            keys[added], known[added] = pack(*self.insert_edges(src[added], dst[added])), True
         if asked.size == 0:
             return keys, None
-        keys[asked], unknown = self._table.look_up_edges(src[asked], dst[asked], self.n_vertices, self.crew)
-        return keys, _both_known(keys) if unknown else None
+        found = self._table.look_up_edges(src[asked], dst[asked], self.n_vertices, self.crew)
+        keys[asked], known[asked], unknown = found
+        return keys, known if unknown else None
 
     def remove(self, dense: Vertices) -> None:
         """Make the ids of these vertices (each once) unknown; ``external`` still tells them.
@@ -315,7 +316,7 @@ class VertexIndex:
 
     def _knows_most(self, src: IdColumn, dst: IdColumn) -> bool:
         some = np.arange(0, len(src), len(src) // SAMPLED_EDGES)
-        _, unknown = self._table.look_up_edges(src[some], dst[some], self.n_vertices, ALONE)
+        *_, unknown = self._table.look_up_edges(src[some], dst[some], self.n_vertices, ALONE)
         return unknown <= (1 - KNOWN_SHARE_MIN) * some.size
 
     def _check(self, dense: Vertices) -> None:
@@ -343,11 +344,6 @@ def state_of(state: Mapping[str, npt.NDArray[Any]], chosen: Vertices) -> dict[st
         return {"data": column.data, "offsets": column.offsets}
     numbered = "ids" if "ids" in state else "places"
     return {**state, numbered: state[numbered][chosen]}
-
-
-def _both_known(keys: Keys) -> npt.NDArray[np.bool_]:
-    known: npt.NDArray[np.bool_] = (keys >> HALF != NO_VERTEX) & (keys & LOW != NO_VERTEX)
-    return known
 
 
 def _all_but(without: Vertices | None, n_vertices: int) -> Vertices:
