@@ -241,14 +241,18 @@ def hubs(bench: Bench, repeats: int, budget: Budget) -> list[Row]:
 
 
 def epoch(bench: Bench, batches: list[int], repeats: int, budget: Budget) -> list[Row]:
-    """A batch from the host's memory into both arrays, and a BFS with its list of changes."""
+    """A batch from pinned memory, where who decodes it writes it, into both arrays, and a BFS whose changes the
+    host's copy has then. ``begun``: all is launched for the arrays."""
     rows = []
     device, runs, other = bench.device, bench.runs["bfs"], bench.runs["sssp"]
     for n in batches:
         parts: dict[str, list[float]] = {"begun": [], "applied": [], "mended": []}
         for step in budget.repeats(repeats):
             mixed = bench.mixed(n)
-            batch = EdgeBatch(*(cupy.asnumpy(column) for column in (mixed.keys, mixed.ops, mixed.weights)))
+            batch = device.columns(int(mixed.keys.size), weighted=True)
+            batch.keys[:], batch.ops[:] = cupy.asnumpy(mixed.keys), cupy.asnumpy(mixed.ops)
+            assert batch.weights is not None
+            batch.weights[:] = cupy.asnumpy(mixed.weights)
             limits = bench.limits(runs, weighted=False)
             cupy.cuda.Device().synchronize()
             begin = time.perf_counter()
@@ -258,7 +262,8 @@ def epoch(bench: Bench, batches: list[int], repeats: int, budget: Budget) -> lis
             device.finish(plan)
             applied = time.perf_counter()
             run = runs.mend_at_once(device, NO_SOURCES, limits, bench.kept["bfs"])
-            runs.taken(run)
+            if not run.gave_up and runs.taken(run) is None:
+                runs.take(run, bench.kept["bfs"], bench.graph.n_vertices, bench.team.crew())
             ends = (begun, applied, time.perf_counter())
             if run.gave_up:
                 alone(runs.start(device, bench.source))
