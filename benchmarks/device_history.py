@@ -165,7 +165,6 @@ def run(seed: int, only: Sequence[str] = PROGRAMS) -> None:
                 path_runs.QUEUE_SHARE, path_runs.QUEUE_LEAST, path_runs.TIES_MIN = queue_share, 1, ties_min
                 forest_runs.QUEUE_SHARE, forest_runs.QUEUE_LEAST = queue_share, 1
                 count_runs.MOST_LEAST = 1 << 30 if queue_share == 1 else 100
-                count_runs.TOLD_SHARE, count_runs.TOLD_LEAST = 0.0, 1 if queue_share == 1 else 1 << 30
                 QUEUED[name](np.random.default_rng(seed))
             print(f"{name}: two histories of batches, every value is that of a fresh start", flush=True)
         elif name in BOUNDED:

@@ -95,10 +95,8 @@ def test_any_history(
                     patched.setattr(module, "LONG_ROW", long_row)
             patched.setattr(count_runs, "MOST_LEAST", [1 << 30, 0, 10, 40][own_seed % 4])
             patched.setattr(count_runs, "CHANGES_LEAST", int(rng.choice([3, 4096])))
-            if rng.random() < 0.6:  # levels below are looked at, and counted anew whatever they take
-                patched.setattr(count_runs, "TOLD_SHARE", 0.0)
-                patched.setattr(count_runs, "TOLD_LEAST", 0)
-                macros = [("-DTOLD_PRICE=1000",), ("-DTOLD_PRICE=1000", "-DDENSE_LEVEL=1000000"), ()][own_seed % 3]
+            if rng.random() < 0.6:  # every level is long, or none
+                macros = (f"-DDENSE_LEVEL={rng.choice([0, 1_000_000])}",)
                 patched.setattr(count_runs, "SOURCES", with_macros(macros))
             run = run_of(directed=directed, sources=tuple(rng.integers(0, 12, int(rng.integers(1, 3))).tolist()))
             share = 0.1 if rng.random() < 0.5 else 0.0
@@ -147,23 +145,24 @@ def test_work_is_in_proportion_to_the_change(run_of: Callable[..., CountsRun]) -
     assert run.report.edges_read < 25
 
 
-def test_levels_below_are_counted_anew_where_they_have_few_in_edges(
+def test_what_would_be_told_too_often_is_not_told_first(
     run_of: Callable[..., CountsRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose counts are others have many out-edges, nearly all of which lead back."""
+    """Whose counts are others have many out-edges, nearly all of which lead back: the levels below are counted
+    anew, along short rows and one that a warp goes along."""
     from graphtide.compute.device import count_runs
 
-    monkeypatch.setattr(count_runs, "TOLD_LEAST", 100)
+    monkeypatch.setattr(count_runs, "MOST_LEAST", 100)
+    monkeypatch.setattr(count_runs, "MOST_SHARE", 0.0)
     run = run_of()
     n = 400
-    middle, last = range(10, 60), range(60, 300)
+    middle, last = range(10, 60), range(60, 100)
     edges = [(0, 1), (0, 2), *((1, v) for v in middle), *((v, u) for v in middle for u in middle if u != v)]
-    edges += [(10 + v % 50, v) for v in last] + [(v, 300 + v % 7) for v in last]
-    # One row of the levels below is longer than what a thread goes along by itself.
+    edges += [(10 + v % 50, v) for v in last] + [(u, 60) for u in middle] + [(v, 300 + v % 7) for v in last]
     run.step(inserts(edges, n))
     told = 50 * 49
     run.step(inserts([(2, v) for v in middle], n))
-    assert run.column[[10, 60, 300]].tolist() == [2, 2, 2 * len([v for v in last if v % 7 == 0])]
+    assert run.column[[10, 60, 61, 304]].tolist() == [2, 100, 2, 100 + 2 * len(range(67, 100, 7))]
     assert not run.report.started_over and run.report.edges_read < told / 2
 
 

@@ -24,7 +24,7 @@ from walk_twins import FEW_THREADS, set_threads
 from graphtide.compute.program import Refresh
 from graphtide.gpma import vertex_columns
 from graphtide.gpma.address_space import reservation_of
-from graphtide.gpma.edges import EdgeBatch, EdgeList, Op
+from graphtide.gpma.edges import EdgeBatch, EdgeList, Op, destinations, sources
 from graphtide.gpma.host import slot_memory
 from graphtide.gpma.host.slot_memory import SlotMemory
 from graphtide.gpma.rows import RowView
@@ -197,7 +197,7 @@ def run_of_many_leaves(run: RanksRun, seed: int) -> list[int]:
     return [int(np.int32(np.uint32(int(word) & 0xFFFF_FFFF))) for word in packed.ranges.get()[:n_ranges]]
 
 
-@pytest.mark.parametrize("bits", [10, 11, 12, 32])
+@pytest.mark.parametrize("bits", [9, 10, 11, 12, 32])
 def test_ranks_of_rows_that_passes_pack(
     run_of: Make, bits: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,8 +216,32 @@ def test_ranks_of_rows_that_passes_pack(
     assert (runs._packed.is_of == run.graph.device.version) == (min(edges) >= 0)
     if bits == 32:
         assert sum(edges) > 0.8 * run.graph.host.in_.n_edges and min(edges) > 0
-    elif bits == 10:
-        assert -1 in edges
+    elif bits == 9:
+        assert max(edges) == -1
+
+
+def test_rows_that_lie_far_apart_are_packed(run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two of a range there are more vertices than a word has bits for."""
+    from graphtide.compute.device import walk_runs
+
+    set_threads(monkeypatch, FEW_THREADS)
+    cuda_emulator.seed(seed)
+    origin = walk_runs.SOURCES["passes"]
+    fewer = origin._replace(macros=(*origin.macros, "-DPACKED_BITS=13"))
+    monkeypatch.setattr(walk_runs, "SOURCES", walk_runs.SOURCES | {"passes": fewer})
+    rng = np.random.default_rng(seed)
+    n = 1000
+    run = run_of(RanksRun)
+    heads = rng.choice(np.array([3, 10, 11, 18, 40, 41, 42, 300, 999]), 2500)
+    run.step(inserts(np.stack([rng.integers(0, n, 2500), heads], axis=1).tolist(), n))
+    place(run.graph, np.isin(np.arange(n), heads))
+    for _ in range(2):  # packed, and as it was packed
+        run.report = run.program.start(run.graph)
+        run.check()
+        packed = run.program._runs._packed
+        assert packed.is_of == run.graph.device.version
+    words = packed.ranges.get()[: -(-run.graph.device.remote.n_leaves_in // walk_runs._RANGE)]
+    assert int((words & np.uint64(0xFFFF_FFFF)).sum()) > run.graph.host.in_.n_edges
 
 
 def passes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,8 +326,9 @@ def test_what_was_packed_follows_rows_that_change_sides(
             there = np.flatnonzero(run.graph.placement.owner != side).astype(np.uint32)
             run.graph.migrate(rng.permutation(there)[:3], side)
         more = run.program._runs._packed.n_edits
-        edges = rng.integers(0, n, (5, 2)).tolist()
-        run.step(inserts(edges, n) if k % 2 else deletes(edges, n))
+        keys = rng.choice(run.graph.export().keys, 5)
+        there = list(zip(sources(keys).tolist(), destinations(keys).tolist(), strict=True))
+        run.step(inserts([(k, 7 * k + v) for v in range(6)], n) if k % 2 else deletes(there, n))
         more = run.program._runs._packed.n_edits - more
         listed += more > 0
         assert run.program._runs._packed.is_of == run.graph.device.version

@@ -37,7 +37,7 @@ COUNT_JOB: Final = np.dtype(
         *((name, np.uint64) for name in _POINTERS),
         *((name, np.uint32) for name in ("room", "long_room", "changes_room", "unused")),
         *((name, np.uint64) for name in ("keys", "outcomes", "words", "touched", "edges_max")),
-        *((name, np.uint32) for name in ("n_updates", "n_touched", "told_least", "n_vertices")),
+        *((name, np.uint32) for name in ("n_updates", "n_touched", "unused_word", "n_vertices")),
         *((name, np.uint32) for name in ("sequence", "n_saturated")),
     ]
 )
@@ -50,7 +50,7 @@ COUNT_COUNTERS: Final = np.dtype(
     [
         ("receiving", np.uint64, 12),
         ("telling", np.uint64, 12),
-        *((name, np.uint64) for name in ("saturated", "pulled", "below")),
+        *((name, np.uint64) for name in ("saturated", "pulled", "unused_sum")),
         *((name, np.uint32) for name in ("seeds", "changed")),
         ("queued", np.uint32, 3),
         *((name, np.uint32) for name in ("above", "most", "barrier", "late", "unused")),
@@ -79,9 +79,6 @@ _ROOM = 1.5
 CHANGES_SHARE, CHANGES_LEAST = 16, 4096
 # All levels that are left are counted anew when differences and rows come to this share of all arcs, and so many.
 MOST_SHARE, MOST_LEAST = 0.1, 16384
-# Before differences are told along so many edges for each vertex there is, and so many, the in-edges of all levels
-# below are counted: those may be fewer.
-TOLD_SHARE, TOLD_LEAST = 0.5, 16384
 
 _CALL = struct.Struct("=5Q6I")
 assert COUNT_JOB.fields is not None
@@ -226,7 +223,7 @@ class CountRuns:
             max(MOST_LEAST, int(MOST_SHARE * arcs)),
             n_updates,
             n_touched,
-            max(TOLD_LEAST, int(TOLD_SHARE * device.n_vertices)),
+            0,
             device.n_vertices,
             self._calls.next_number(),
             self._saturated,

@@ -13,9 +13,7 @@
 //
 // Where that comes to too many edges, all vertices of the levels that are left are counted anew, and from scratch those of
 // all levels. Between two levels paths are added along the out-rows of the upper one, or along the in-rows of the lower
-// one: of whichever has fewer vertices. What they come to is written when all have been added up. The same where those who
-// are to tell of a difference have many out-edges, and all levels below them few in-edges: then most of what they would
-// tell leads elsewhere (benchmarks/count_floor.py).
+// one: of whichever has fewer vertices. What they come to is written when all have been added up.
 //
 // MARKS: when each part ended is told behind the list of changes, whose last entries are free then
 // (benchmarks/device_counts.py).
@@ -50,7 +48,7 @@ struct __align__(16) CountCounters {
     Counts telling[3];    // out-rows whose heads learn of a difference; by turns
     u64 saturated;        // by how many more counts are at the limit
     u64 pulled;           // edges of rows that threads have gone along
-    u64 below;            // in-edges of the levels below one
+    u64 unused_sum;
     u32 seeds, changed;
     u32 queued[3];        // by turns
     u32 above, most;      // levels of seeds; ``above`` the bits of the least one, turned over
@@ -91,7 +89,7 @@ struct CountJob {
     u64 edges_max;  // from so many on all that are left are counted anew
     u32 n_updates;
     u32 n_touched;
-    u32 told_least;  // before so many edges or more are told, those of the levels below are counted
+    u32 unused_word;
     u32 n_vertices;
     u32 sequence;
     u32 n_saturated;  // counts that are at the limit
@@ -147,10 +145,6 @@ constexpr u32 LEVELS_AHEAD = 4;
 #define DENSE_LEVEL 32
 #endif
 constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
-// What an edge that is told costs, in edges that are gone along to count their heads anew.
-#ifndef TOLD_PRICE
-#define TOLD_PRICE 1
-#endif
 
 struct Counting : Run<CountJob> {
     const Alone<CountHanded> alone;
@@ -160,7 +154,6 @@ struct Counting : Run<CountJob> {
     u32 level = 0;
     // Of this thread.
     u64 sums[2] = {};  // see CountCounters: saturated, pulled
-    bool has_looked_below = false;
     u32 n_marks = 0;
 
     __device__ __forceinline__ Counting(const State& out, const State& in, const CountJob& job, const Place& place)
@@ -303,9 +296,8 @@ struct Counting : Run<CountJob> {
             mark_time(ORDERED);
         }
         share(RECOUNT);
-        bool is_below = false;
-        const u32 from = recount(is_below);
-        if (from != NO_LEVEL) count_from(from, is_below);
+        const u32 from = recount();
+        if (from != NO_LEVEL) count_from(from);
     }
 
     __device__ __forceinline__ void seed_moved()
@@ -504,9 +496,8 @@ struct Counting : Run<CountJob> {
         __syncwarp();
     }
 
-    // From seeds in order. The level from which on all is to be counted anew; NO_LEVEL: all are counted. ``is_below``: it
-    // and those below it have few in-edges.
-    __device__ __forceinline__ u32 recount(bool& is_below)
+    // From seeds in order. The level from which on all is to be counted anew; NO_LEVEL: all are counted.
+    __device__ __forceinline__ u32 recount()
     {
         const u32 least = ~load_cached(&job.counters->above), most = load_cached(&job.counters->most);
         const u32 n_sorted = least == NO_LEVEL ? 0 : load_cached(job.ends + most);
@@ -530,8 +521,7 @@ struct Counting : Run<CountJob> {
             count_level(here);
             seen = end;
             const Counts counts = load_counts(telling().counts);
-            is_below = has_few_below(counts.edges);
-            if (is_below || edges + counts.edges > job.edges_max) {
+            if (edges + counts.edges > job.edges_max) {
                 from = level + 1;
                 break;
             }
@@ -551,21 +541,6 @@ struct Counting : Run<CountJob> {
         for (u64 at = u64(least) + place.thread; least != NO_LEVEL && at <= most; at += place.n_threads)
             store_cached(job.ends + at, 0u);
         return from;
-    }
-
-    // Whether the levels below this one have so few in-edges that to count them anew costs less than to tell so many edges;
-    // looked for once. All that is gone over counts, vertices a fourth of an edge each.
-    __device__ __forceinline__ bool has_few_below(u64 told)
-    {
-        if (has_looked_below || told < job.told_least) return false;
-        has_looked_below = true;
-        u64 below[1] = {};
-        for_levels([&](bool is_there, u32 v, u32 at) {
-            if (is_there && at > level && at != NO_LEVEL) below[0] += load_row(in, v).degree;
-        });
-        add_by_block(below, &job.counters->below);
-        barrier();
-        return load_cached(&job.counters->below) + job.n_vertices / 4 < told * TOLD_PRICE;
     }
 
     // Queues the rows of vertices of one level that are added up.
@@ -656,8 +631,7 @@ struct Counting : Run<CountJob> {
 
     // Counts all vertices from a level on; those above it are counted. ``sums`` has counts, but for the limit. BEGINS: from
     // scratch, whatever they were before; nothing else waits then, and whose counts are others need not be told.
-    // ``is_below``: the first of them is added up by its in-rows, however many vertices it has; the seeds on no level are counted.
-    template <bool BEGINS = false> __device__ __forceinline__ void count_from(u32 from, bool is_below = false)
+    template <bool BEGINS = false> __device__ __forceinline__ void count_from(u32 from)
     {
         CountCounters* const counters = job.counters;
         barrier();
@@ -667,17 +641,14 @@ struct Counting : Run<CountJob> {
         }
         barrier();
         turn = 0;
-        put_all_in_order(from, is_below);
+        put_all_in_order(from);
         mark_time(ORDERED);
         const u32 least = ~load_cached(&counters->above), most = load_cached(&counters->most);
-        if (least != NO_LEVEL) add_paths(from, least, most, is_below);
+        if (least != NO_LEVEL) add_paths(from, least, most);
         u32 n_changed = 0;
         for_levels([&](bool is_there, u32 v, u32 at) {
             const double count = is_there && at != NO_LEVEL && at >= from ? count_of(v) : 0.0;
-            if (!BEGINS) {
-                const bool is_counted = is_there && at >= from && !(is_below && at == NO_LEVEL);
-                return log_changed(is_counted && set_count(v, at, count), v);
-            }
+            if (!BEGINS) return log_changed(is_there && at >= from && set_count(v, at, count), v);
             if (!is_there) return;
             store_cached(job.levels + v, at);
             store_cached(job.paths + v, count);
@@ -706,23 +677,21 @@ struct Counting : Run<CountJob> {
     }
 
     // As put_in_order for all vertices on the level above ``from`` and below, where they have their first sums: counts of
-    // that level, a path at sources. Most are on few levels, which each block claims places on at once. ``is_below``: those
-    // of that level have sums alone.
-    __device__ __forceinline__ void put_all_in_order(u32 from, bool is_below)
+    // that level, a path at sources. Most are on few levels, which each block claims places on at once.
+    __device__ __forceinline__ void put_all_in_order(u32 from)
     {
         __shared__ u32 own[OWN_LEVELS];
-        const u32 above = from ? from - 1 : 0, first = is_below ? from : above;
+        const u32 first = from ? from - 1 : 0;
         u32* const ends = job.ends + first;
         for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x) own[k] = 0;
         __syncthreads();
         u32 least = NO_LEVEL, most = 0;
         for_levels([&](bool is_there, u32 v, u32 at) {
-            is_there = is_there && at != NO_LEVEL && at >= above;
-            if (is_there) store_cached(job.sums + v, at < from ? load_cached(job.paths + v) : at ? 0.0 : 1.0);
-            is_there = is_there && at >= first;
+            is_there = is_there && at != NO_LEVEL && at >= first;
             if (is_there) {
                 least = min(least, at);
                 most = max(most, at);
+                store_cached(job.sums + v, at < from ? load_cached(job.paths + v) : at ? 0.0 : 1.0);
             }
             advance_end(is_there ? at - first : NO_LEVEL, own, ends);
         });
@@ -752,18 +721,16 @@ struct Counting : Run<CountJob> {
     }
 
     // From level to level. What is walked next is queued meanwhile: it does not depend on counts.
-    __device__ __forceinline__ void add_paths(u32 from, u32 least, u32 most, bool is_below)
+    __device__ __forceinline__ void add_paths(u32 from, u32 least, u32 most)
     {
-        const u32 first = is_below ? from : least + 1;  // that is added up
         const auto end_of = [&](u32 at) { return at < least ? 0 : load_cached(job.ends + min(at, most)); };
         const auto is_pushed = [&](u32 above) {
-            if (above < least) return false;
             const u32 begin = above ? end_of(above - 1) : 0, middle = end_of(above);
             return middle - begin <= end_of(above + 1) - middle;
         };
         const auto is_dense = [&](u32 at) { return u64(end_of(at) - end_of(at - 1)) * DENSE_LEVEL >= job.n_vertices; };
         const auto queue_step = [&](u32 above, u32 turn) {
-            if (above >= most && above >= least) return;
+            if (above >= most) return;
             const bool pushes = is_pushed(above);
             if (!pushes && is_dense(above + 1)) return;
             const u32 walked = pushes ? above : above + 1;
@@ -776,10 +743,10 @@ struct Counting : Run<CountJob> {
         const u32 n_counted = from > least ? end_of(least) : 0;
         counted += end_of(most) - n_counted;
         rounds += most - least + (n_counted ? 0 : 1);
-        queue_step(first - 1, turn);
+        queue_step(least, turn);
         barrier();
         mark_time(ASKED_ROWS);
-        for (level = first; level <= most; level++, turn++) {
+        for (level = least + 1; level <= most; level++, turn++) {
             const Counts counts = load_counts(adding(turn).counts);
             edges += counts.edges;
             if (place.thread == 0) clear_counts(adding(turn + 2).counts);
@@ -930,7 +897,7 @@ struct Counting : Run<CountJob> {
             load_cached(&counters->changed), load_cached(&counters->saturated), edges + load_cached(&counters->pulled),
             rounds, counted};
         clear_work(counters);
-        counters->saturated = counters->pulled = counters->below = 0;
+        counters->saturated = counters->pulled = 0;
         counters->seeds = counters->changed = counters->above = counters->most = 0;
         counters->late = 0;
         __threadfence_system();

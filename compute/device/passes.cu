@@ -13,8 +13,8 @@
 // With rows on the host a pass costs what crosses the bus, keys of 8 bytes in leaves that are not full. So the first one
 // writes back what it read, *packed*, the bus being idle in that direction, and those after it read that: 4 bytes an edge,
 // without gaps. Of the leaves that a warp adds up in one go, a range, they are words one behind the other, with the
-// neighbour in the low bits, and in the others how far its row lies behind that of the word before. Where these do not
-// suffice for a range its leaves are read again.
+// neighbour in the low bits, and in the others how far its row lies behind that of the word before; where these do not
+// suffice all are set, and the next word says it. Where all that has no room in a range its leaves are read again.
 //
 // It outlives the run. Sums are integers, so that it does not matter in which order rows are added up, nor where: edges
 // that batches insert and delete are listed beside (amend.cu), and every pass adds and subtracts them. What leaves become
@@ -255,7 +255,8 @@ struct Passes : Run<WalkJob> {
 #pragma unroll
             for (u32 j = 0; j < 2; j++) {
                 const u64 key = pair.keys[j];
-                const float2 both = key == EMPTY_KEY ? make_float2(0.0f, 0.0f) : shares[destination(key)];
+                const bool is_edge = destination(key) != NO_LEAF;  // as it is of EMPTY_KEY
+                const float2 both = is_edge ? shares[destination(key)] : make_float2(0.0f, 0.0f);
                 found.of[RANKS][j] = integer(both.x);
                 found.of[MAJORANT][j] = integer(both.y);
             }
@@ -283,11 +284,17 @@ struct Passes : Run<WalkJob> {
         }
     };
 
+    // What a packed word says of a row that is so far behind that the next word says how far. In that, these bits are not set.
+    __device__ static __forceinline__ u32 far_row(u32 bits)
+    {
+        return PACKED_BITS > bits ? u32((u64(1) << (PACKED_BITS - bits)) - 1) : 0;
+    }
+
     // A range on its way into packed form, by a warp.
     struct Packing {
         const Passes& passes;
         u32 bits, row = 0, n = 0;  // of a vertex; of the last word so far; words
-        bool fits = true;          // those of this lane
+        bool fits = true;
 
         __device__ __forceinline__ explicit Packing(const Passes& passes) : passes(passes), bits(passes.job.packed_bits) {}
 
@@ -302,27 +309,31 @@ struct Passes : Run<WalkJob> {
         __device__ __forceinline__ void add(const SlotPair& pair, u32 count)
         {
             if (!count) return;
-            const u32 lane = lane_number(), at = n + 2 * lane;
-            const u64 most = (u64(1) << (PACKED_BITS > bits ? PACKED_BITS - bits : 0)) - 1;
+            const u32 lane = lane_number(), most = far_row(bits);
             u32 rows[2];
             for (u32 j = 0; j < 2; j++) rows[j] = pair.keys[j] == EMPTY_KEY ? NO_LEAF : source(pair.keys[j]);
             if (n == 0) first = row = __shfl_sync(ALL_LANES, rows[0], 0);
             u32 before = __shfl_up_sync(ALL_LANES, rows[1], 1);
             if (lane == 0) before = row;
-            for (u32 j = 0; j < 2 && rows[j] != NO_LEAF; j++) {
-                const u32 behind = rows[j] - before;
-                fits = fits && bits <= PACKED_BITS && behind <= most;
-                words()[at + j] = u32(u64(behind) << bits) | destination(pair.keys[j]);
-                before = rows[j];
+            const u32 behind[2] = {rows[0] - before, rows[1] - rows[0]};
+            bool is_far[2];
+            for (u32 j = 0; j < 2; j++) is_far[j] = rows[j] != NO_LEAF && behind[j] >= most;
+            const Votes far = vote(is_far[0], is_far[1]);
+            fits = fits && bits < PACKED_BITS && n + count + far.count() <= RANGE_WORDS;
+            const u32 at = n + 2 * lane + __popc(far.lanes[0] & lanes_before()) + __popc(far.lanes[1] & lanes_before());
+            for (u32 j = 0; j < 2 && fits && rows[j] != NO_LEAF; j++) {
+                u32* const to = words() + at + j + (j && is_far[0]);
+                to[0] = (is_far[j] ? most : behind[j]) << bits | destination(pair.keys[j]);
+                if (is_far[j]) to[1] = behind[j];
             }
             row = __shfl_sync(ALL_LANES, rows[(count - 1) & 1], (count - 1) / 2);
-            n += count;
+            n += count + far.count();
         }
 
         __device__ __forceinline__ void end(u32 range)
         {
             const WalkJob& job = passes.job;
-            const bool all_fit = __all_sync(ALL_LANES, fits);
+            const bool all_fit = fits;
             __syncwarp();
             u64* const to = job.packed + u64(range) * (RANGE_WORDS / 2);
             const u64* const from = reinterpret_cast<const u64*>(words());
@@ -344,10 +355,12 @@ struct Passes : Run<WalkJob> {
         const u64* const packed = job.packed + u64(range) * (RANGE_WORDS / 2);
         const u32 bits = job.packed_bits, mask = ~0u >> (32 - bits);
         if (place.lane == 0) read.add(in, in.n_leaves, n, (4 * n + LINE_BYTES - 1) / LINE_BYTES);
-        u64 words[RANGE_STEPS];
+        u64 words[RANGE_STEPS + 1];
 #pragma unroll
         for (u32 k = 0; k < RANGE_STEPS; k++)
             words[k] = k * STEP_WORDS + 2 * place.lane < n ? load_cached(packed + k * 32 + place.lane) : 0;
+        words[RANGE_STEPS] = 0;
+        bool was_far = false;  // the word before those of the warp
         Received received(job);
 #pragma unroll
         for (u32 k = 0; k < RANGE_STEPS; k += 2) {
@@ -356,7 +369,8 @@ struct Passes : Run<WalkJob> {
             Shares shares[2];
 #pragma unroll
             for (u32 i = 0; i < 2; i++) {
-                pairs[i] = unpacked(words[k + i], n, (k + i) * STEP_WORDS + 2 * place.lane, bits, mask, row);
+                pairs[i] = unpacked(
+                    words[k + i], u32(words[k + i + 1]), n, (k + i) * STEP_WORDS + 2 * place.lane, bits, mask, row, was_far);
                 shares[i] = received.load(pairs[i]);
             }
 #pragma unroll
@@ -365,13 +379,27 @@ struct Passes : Run<WalkJob> {
         received.end();
     }
 
-    // The keys of two words, the first of which is word ``at`` of ``n``. ``row``: of the word before those of the warp, and
-    // then of the last of these.
-    __device__ __forceinline__ SlotPair unpacked(u64 word, u32 n, u32 at, u32 bits, u32 mask, u32& row) const
+    // The keys of two words, the first of which is word ``at`` of ``n``; with NO_LEAF for a neighbour where a word is no edge. ``beyond``: the word behind those of the warp, to
+    // its first lane. ``row``: of the word before those of the warp, and then of the last of these; ``was_far`` likewise:
+    // whether the one behind it says how far its row is.
+    __device__ __forceinline__ SlotPair unpacked(
+        u64 word, u32 beyond, u32 n, u32 at, u32 bits, u32 mask, u32& row, bool& was_far) const
     {
-        const u32 halves[2] = {u32(word), u32(word >> 32)};
+        const u32 halves[2] = {u32(word), u32(word >> 32)}, most = far_row(bits);
+        bool is_far[2];
+        for (u32 j = 0; j < 2; j++) is_far[j] = at + j < n && halves[j] >> bits == most;
+        const u32 far = __ballot_sync(ALL_LANES, is_far[1]);
+        // Whether the word before says that this one is no edge.
+        const bool is_taken[2] = {place.lane ? bool(far >> (place.lane - 1) & 1) : was_far, is_far[0]};
+        was_far = far >> 31;
+        u32 next = __shfl_down_sync(ALL_LANES, halves[0], 1);
+        const u32 behind_all = __shfl_sync(ALL_LANES, beyond, 0);
+        if (place.lane == 31) next = behind_all;
         u32 behind[2];
-        for (u32 j = 0; j < 2; j++) behind[j] = at + j < n ? u32(u64(halves[j]) >> bits) : 0;
+        for (u32 j = 0; j < 2; j++) {
+            const u32 told = is_far[j] ? (j ? next : halves[1]) : halves[j] >> bits;
+            behind[j] = at + j < n && !is_taken[j] ? told : 0;
+        }
         u32 sum = behind[0] + behind[1];
         for (u32 offset = 1; offset < 32; offset <<= 1) {
             const u32 other = __shfl_up_sync(ALL_LANES, sum, offset);
@@ -379,8 +407,9 @@ struct Passes : Run<WalkJob> {
         }
         const u32 own = row + sum;
         row = __shfl_sync(ALL_LANES, own, 31);
-        return {{at < n ? u64(own - behind[1]) << 32 | (halves[0] & mask) : EMPTY_KEY,
-                    at + 1 < n ? u64(own) << 32 | (halves[1] & mask) : EMPTY_KEY},
+        const u32 neighbour[2] = {is_taken[0] ? NO_LEAF : halves[0] & mask, is_taken[1] ? NO_LEAF : halves[1] & mask};
+        return {{at < n ? u64(own - behind[1]) << 32 | neighbour[0] : EMPTY_KEY,
+                    at + 1 < n ? u64(own) << 32 | neighbour[1] : EMPTY_KEY},
             {1.0f, 1.0f}};
     }
 
