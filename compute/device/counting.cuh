@@ -648,7 +648,9 @@ struct Counting : Run<CountJob> {
         u32 n_changed = 0;
         for_levels([&](bool is_there, u32 v, u32 at) {
             const double count = is_there && at != NO_LEVEL && at >= from ? count_of(v) : 0.0;
-            if (!BEGINS) return log_changed(is_there && at >= from && set_count(v, at, count), v);
+            // Level by level, seeds on no level are counted already, and the others have been on none before.
+            const bool is_left = is_there && at >= from && (at != NO_LEVEL || from == 0);
+            if (!BEGINS) return log_changed(is_left && set_count(v, at, count), v);
             if (!is_there) return;
             store_cached(job.levels + v, at);
             store_cached(job.paths + v, count);
