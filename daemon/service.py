@@ -78,7 +78,6 @@ from .outgoing.writer import Resume, Writer
 from .priority import give_way
 from .records.position import Position
 from .records.stream import Offsets, Partition, offsets_from_wire
-from .records.topology import Topology
 from .serve.endpoint import Exposition
 from .serve.listening import TlsFiles
 from .serve.shared_memory import allocate_within
@@ -289,7 +288,7 @@ class Service:
         self._build_ingest()
         storage = Storage(self.graph, self.position)
         requested = RequestedCheckpoints(store.path)
-        self.link = self._make_link(EngineTopology(storage, self.source, requested))
+        self.link = self._make_link(EngineTopology(storage, self.source, requested, lambda: self.index.generation))
         self.results = self._make_results(storage)
         self.pipeline = self._make_pipeline(storage, store, requested)
         self._stack.callback(self.pipeline.between.close)
@@ -769,7 +768,7 @@ class Service:
         if oldest is not None:
             self.order.cut(offsets_from_wire(oldest))
 
-    def _make_link(self, topology: Topology) -> ServerLink:
+    def _make_link(self, topology: EngineTopology) -> ServerLink:
         server = self.config.server
         return ServerLink(
             listen=server.listen,
@@ -782,6 +781,7 @@ class Service:
             },
             index=self.index,
             topology=topology,
+            open_lane=topology.open_lane,
             limits=server.limits,
             tokens=server.read_tokens(),
             admin_tokens=server.read_admin_tokens(),

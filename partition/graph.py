@@ -293,6 +293,11 @@ class Graph:
         """
         return self._rows.view(self._rows.shape.kept("in"))
 
+    def rows_in_place(self) -> tuple[RowView, RowView | None] | None:
+        """Out-rows and in-rows (None: none are kept) where they lie, for other threads to read until the next
+        change begins, and kept in memory by whoever has them; None: not all are on the host now."""
+        return self._rows.in_place(self.n_vertices)
+
     def rows_between(self, direction: Direction, begin: int, end: int) -> RowView:
         """The rows of vertices begin .. end - 1, with others or without; valid until the next change. Where not
         all are the host's it costs what these are long.

@@ -211,6 +211,11 @@ class GraphRows(ABC):
     def is_whole(self) -> bool:
         """Whether the host has all rows in one place, so that views cost nothing."""
 
+    def in_place(self, n_vertices: int) -> tuple[RowView, RowView | None] | None:
+        """Out-rows and in-rows (None: none are kept) where they lie, for readers in other threads until the next
+        change begins; None: not all rows of so many vertices are the host's now."""
+        return None
+
     @abstractmethod
     def mirror(self) -> Reader:
         """Single edges of the rows of the direction "in"."""

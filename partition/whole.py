@@ -286,6 +286,14 @@ class WholeRows(GraphRows):
     def is_whole(self) -> bool:
         return True
 
+    def in_place(self, n_vertices: int) -> tuple[RowView, RowView | None] | None:
+        if self._behind or self.host.out.n_vertices < n_vertices:
+            return None
+        out = self.host.out.view()
+        if not self.shape.directed:
+            return out, out
+        return out, None if self.host.in_ is None else self.host.in_.view()
+
     def mirror(self) -> Reader:
         return self._ready().array("in")
 

@@ -865,13 +865,14 @@ async def neighbors(serving: Serving, params: Params) -> Reply:
     params.end()
     await params.covered(serving)
     await serving.make_room(params.asker, limit)
-    asked = {
-        "vertex": int((await serving.lookup_anywhere(params.asker, vertex))[0]),
-        "direction": direction,
-        "limit": limit,
-        "cursor": None if cursor < 0 else cursor,
-    }
-    result = await serving.engine.call(params.asker, "neighbors", asked, limit, params.deadline)
+    result = await serving.engine.neighbors(
+        params.asker,
+        vertex=int((await serving.lookup_anywhere(params.asker, vertex))[0]),
+        direction="in" if direction == "in" else "out",
+        limit=limit,
+        cursor=None if cursor < 0 else cursor,
+        deadline=params.deadline,
+    )
     if not result["known"]:
         raise _unknown(vertex)
     dense = np.frombuffer(result["neighbors"], np.uint32)

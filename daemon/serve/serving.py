@@ -200,6 +200,8 @@ class Serving:
                 self._take_index(message["arrays"], fds)
             case "grace":  # after the index, which is in place now
                 self._loop.call_soon_threadsafe(self.begin_grace, message["token"])
+            case "lane":
+                self._loop.call_soon_threadsafe(self.engine.take_lane, fds)
             case "access":
                 self._loop.call_soon_threadsafe(self.renew_access, message["access"])
         if self._reader is not None and self._index is not None:
