@@ -173,22 +173,33 @@ class Serving:
     def drain(self) -> None:
         """Take every message that the engine has sent; any thread may call this."""
         with self._draining:
-            while True:
-                try:
-                    message, fds = shared_memory.receive_with_fds(self._control, CONTROL_BYTES_MAX)
-                except BlockingIOError:
-                    return
-                except (OSError, ValueError):  # what was sent is lost: the next server gets all of it
-                    message, fds = b"", []
-                if not message:
-                    self._loop.call_soon_threadsafe(self.stopped.set)
-                    return
-                try:
-                    self._take(msgpack.unpackb(message), fds)
-                except (OSError, ValueError, MemoryError):
-                    log.exception("memory that was sent cannot be used; another server takes over")
-                    self._loop.call_soon_threadsafe(self.stopped.set)
-                    return
+            while self._receive():
+                pass
+
+    def hear(self) -> None:
+        """Take one message that the engine has sent, for the event loop: it calls again while there are more, and
+        to find out that there are none takes a third of the whole."""
+        with self._draining:
+            self._receive()
+
+    def _receive(self) -> bool:
+        """Take a message; false: there is none, or will be no more."""
+        try:
+            message, fds = shared_memory.receive_with_fds(self._control, CONTROL_BYTES_MAX)
+        except BlockingIOError:
+            return False
+        except (OSError, ValueError):  # what was sent is lost: the next server gets all of it
+            message, fds = b"", []
+        if not message:
+            self._loop.call_soon_threadsafe(self.stopped.set)
+            return False
+        try:
+            self._take(msgpack.unpackb(message), fds)
+        except (OSError, ValueError, MemoryError):
+            log.exception("memory that was sent cannot be used; another server takes over")
+            self._loop.call_soon_threadsafe(self.stopped.set)
+            return False
+        return True
 
     def _take(self, message: Mapping[str, Any], fds: list[int]) -> None:
         match message["kind"]:
