@@ -56,6 +56,7 @@ from ..records.lane import (
     WEIGHTED,
     WORDS,
 )
+from . import shown as shown_rows
 from .shown import (
     ALIVE,
     GENERATION,
@@ -261,5 +262,6 @@ _WORDS_TYPE = nb.types.Array(nb.types.int64, 1, "C")
 
 
 def warm_up() -> None:
-    """Compile the kernel, or load it from the cache."""
+    """Compile the kernels, or load them from the cache."""
+    shown_rows.warm_up()
     answer_questions.compile((_WORDS_TYPE, _WORDS_TYPE, _WORDS_TYPE, nb.types.int64, nb.types.int64))

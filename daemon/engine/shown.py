@@ -15,6 +15,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.host.array import PackedMemoryArray
 from ...gpma.intrinsics import address_of, array_at
 from ...gpma.rows import RowView
 from ..records.lane import STAMP_BYTES_MAX
@@ -111,6 +112,16 @@ def _place_rows(words, at, rows):  # type: ignore[no-untyped-def]
     words[at + _NUMBERS + 1] = rows.stretch_begin
     words[at + _NUMBERS + 2] = rows.stretch_end
     words[at + _HAS] = 1
+
+
+def warm_up() -> None:
+    """Compile what writes rows down, or load it from the cache."""
+    array = PackedMemoryArray(weighted=False)
+    try:
+        array.ensure_vertices(1)
+        _place_rows(np.zeros(_N_WORDS, np.int64), OUT_ROWS, array.view())
+    finally:
+        array.close()
 
 
 @_jit
