@@ -86,6 +86,9 @@ _POLLIN = 1
 class Lane:
     """The engine's end of one query server's lane: its memory, and the thread that answers."""
 
+    is_possible = hasattr(os, "memfd_create") and hasattr(os, "eventfd")
+    """Whether the system has what it takes."""
+
     def __init__(self, shown: Shown) -> None:
         """
         Raises:

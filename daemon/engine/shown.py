@@ -53,9 +53,10 @@ class Shown:
         self.words[STAMP] = self._stamp.ctypes.data
         self._lock = ctypes.c_void_p(self.words.ctypes.data + 8 * LOCK)
         self._held: tuple[Any, ...] = ()
-        kind = ctypes.create_string_buffer(64)
+        kind = ctypes.create_string_buffer(_LINE_BYTES)
         failed = _at_once.pthread_rwlockattr_init(kind)
-        failed = failed or _at_once.pthread_rwlockattr_setkind_np(kind, _WRITERS_FIRST)
+        set_kind = getattr(_at_once, "pthread_rwlockattr_setkind_np", None)  # a library without it is fair enough
+        failed = failed or (set_kind is not None and set_kind(kind, _WRITERS_FIRST))
         failed = failed or _at_once.pthread_rwlock_init(self._lock, kind)
         if failed:
             raise OSError(failed, "no lock for readers of the storage")

@@ -71,7 +71,7 @@ class EngineTopology:
         Raises:
             OSError: the system has no room for one.
         """
-        return None if self._index_generation is None else Lane(self._gate.shown)
+        return Lane(self._gate.shown) if self._index_generation is not None and Lane.is_possible else None
 
     def _show(self) -> None:
         """Let lanes see the storage as it is now."""
