@@ -28,6 +28,7 @@ from ...gpma.intrinsics import address_of, array_at, copy_bytes, lock_to_read, p
 from ...gpma.rows import copy_row, find_on
 from ..records import lane as layout
 from ..records.lane import (
+    ANSWER,
     ANSWERED,
     ASKED,
     COLUMNS,
@@ -44,12 +45,14 @@ from ..records.lane import (
     FOUND_WEIGHTS,
     HAS_EDGE,
     HAS_IN,
+    HIDDEN,
     IN,
     KNOWN,
     METHOD,
     NEIGHBORS,
     NEIGHBORS_MAX,
     NUMBERS,
+    OTHERWISE,
     PLACE_WORDS,
     PLACES,
     VERTICES_MAX,
@@ -221,20 +224,22 @@ def _exist(shown, words, at):  # type: ignore[no-untyped-def]
 @_jit
 def _answer_place(shown, words, at):  # type: ignore[no-untyped-def]
     """Answer what is asked at a place; only while the storage is locked."""
+    if shown[IS_SHOWN] == 0:
+        words[at + DONE] = HIDDEN
+        return
     method = load(words, at + METHOD)
     done = False
-    if shown[IS_SHOWN] != 0:
-        if method == NEIGHBORS:
-            done = _neighbors(shown, words, at)
-        elif method == DEGREE:
-            done = _degrees(shown, words, at)
-        elif method == HAS_EDGE:
-            done = _exist(shown, words, at)
+    if method == NEIGHBORS:
+        done = _neighbors(shown, words, at)
+    elif method == DEGREE:
+        done = _degrees(shown, words, at)
+    elif method == HAS_EDGE:
+        done = _exist(shown, words, at)
     if done:
         to = np.uint64(np.int64(address_of(words)) + 8 * (at + layout.STAMP))
         copy_bytes(to, np.uint64(shown[STAMP]), shown[STAMP_SIZE])
         words[at + layout.STAMP_SIZE], words[at + layout.GENERATION] = shown[STAMP_SIZE], shown[GENERATION]
-    words[at + DONE] = np.int64(done)
+    words[at + DONE] = ANSWER if done else OTHERWISE
 
 
 @_jit
@@ -252,9 +257,13 @@ def answer_questions(shown, own, words, questions, answers):  # type: ignore[no-
         answered = np.int64(0)
         for place in range(PLACES):
             if load(words, place) == ASKED:
-                lock_to_read(lock)
-                _answer_place(shown, words, PLACES + place * PLACE_WORDS)
-                unlock(lock)
+                at = PLACES + place * PLACE_WORDS
+                if load(shown, IS_SHOWN) == 0:  # nobody need wait to hear that
+                    words[at + DONE] = HIDDEN
+                else:
+                    lock_to_read(lock)
+                    _answer_place(shown, words, at)
+                    unlock(lock)
                 exchange(words, place, np.int64(ANSWERED))
                 answered += 1
         if answered > 0:

@@ -32,6 +32,8 @@ METHOD, NUMBERS = 0, 1
 # there is none), and flags.
 DONE, GENERATION, STAMP_SIZE, COUNT, CURSOR, FLAGS = 8, 9, 10, 11, 12, 13
 KNOWN, WEIGHTED, HAS_IN = 1, 2, 4
+OTHERWISE, ANSWER, HIDDEN = 0, 1, 2
+"""Of DONE: this is to be asked otherwise; here is an answer; and there is none to anything now."""
 STAMP = 16
 COLUMNS = STAMP + STAMP_BYTES_MAX // 8
 # The answer's columns: neighbours (uint32) and weights (float32); or out-degrees and in-degrees (int64), and

@@ -20,6 +20,7 @@ import numpy as np
 
 from ...gpma.edges import Vertices
 from ..records.lane import (
+    ANSWER,
     ANSWERED,
     ASKED,
     COLUMNS,
@@ -32,8 +33,10 @@ from ..records.lane import (
     FOUND_OUT,
     FOUND_WEIGHTS,
     FREE,
+    GENERATION,
     HAS_EDGE,
     HAS_IN,
+    HIDDEN,
     IN,
     KNOWN,
     METHOD,
@@ -52,8 +55,10 @@ PLACES_EACH = 16
 """So many has one connection at once."""
 PATIENCE_S = 0.02
 """Whoever has no answer after so long asks otherwise: the storage may be shut for long."""
+HIDDEN_S = 0.05
+"""So long nobody asks here after there was no answer to anything: rows are on a device, or behind it."""
 
-_QUESTION, _ANSWER = struct.Struct("<5q"), struct.Struct("<6q")
+_QUESTION, _DONE, _ANSWER = struct.Struct("<5q"), struct.Struct("<q"), struct.Struct("<5q")
 
 Answer = dict[str, Any]
 Read = Callable[[memoryview, int, int, int], Answer]
@@ -84,6 +89,7 @@ class Lane:
         self._open: dict[int, tuple[float, object, Read, asyncio.Future[Answer | None]]] = {}
         self._had: Counter[object] = Counter()
         self._looking: asyncio.TimerHandle | None = None
+        self._hidden_until = 0.0
         loop.add_reader(answers, self._take)
 
     def neighbors(
@@ -114,7 +120,8 @@ class Lane:
     def _ask(
         self, asker: object, method: int, numbers: tuple[int, ...], columns: Sequence[Vertices], read: Read
     ) -> asyncio.Future[Answer | None] | None:
-        if not self._free or self._had[asker] >= PLACES_EACH:
+        now = self._loop.time()
+        if not self._free or self._had[asker] >= PLACES_EACH or now < self._hidden_until:
             return None
         place = self._free.popleft()
         self._had[asker] += 1
@@ -127,7 +134,6 @@ class Lane:
         self._states[place] = ASKED
         os.eventfd_write(self._questions, 1)
         future: asyncio.Future[Answer | None] = self._loop.create_future()
-        now = self._loop.time()
         self._open[place] = now, asker, read, future
         if self._looking is None:
             self._looking = self._loop.call_at(now + PATIENCE_S, self._look)
@@ -141,8 +147,11 @@ class Lane:
         for place in [place for place in self._open if states[place] == ANSWERED]:
             _, asker, read, future = self._open.pop(place)
             fence()
+            (done,) = _DONE.unpack_from(self._places[place], 8 * DONE)
+            if done == HIDDEN:
+                self._hidden_until = self._loop.time() + HIDDEN_S
             if not future.done():  # else nobody waits for it any more
-                future.set_result(_answer(self._places[place], read))
+                future.set_result(_answer(self._places[place], read) if done == ANSWER else None)
             states[place] = FREE
             self._free.append(place)
             self._had[asker] -= 1
@@ -162,10 +171,8 @@ class Lane:
             future.set_result(None)
 
 
-def _answer(place: memoryview, read: Read) -> Answer | None:
-    done, generation, stamp_size, count, cursor, flags = _ANSWER.unpack_from(place, 8 * DONE)
-    if not done:
-        return None
+def _answer(place: memoryview, read: Read) -> Answer:
+    generation, stamp_size, count, cursor, flags = _ANSWER.unpack_from(place, 8 * GENERATION)
     stamp = bytes(place[8 * STAMP : 8 * STAMP + stamp_size])
     return {**read(place, count, cursor, flags), "stamp": stamp, "index_generation": generation}
 
