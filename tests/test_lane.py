@@ -269,6 +269,24 @@ def test_rows_that_the_host_has_not_are_asked_for_otherwise(monkeypatch: pytest.
         engine.ask(go)
 
 
+def test_what_cannot_be_shown_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_of(directed=True, weighted=False) as engine:
+        engine.apply(edges([(0, 1)]), 2)
+
+        def fails() -> None:
+            raise MemoryError("full")
+
+        with monkeypatch.context() as patched, pytest.raises(MemoryError):
+            patched.setattr(engine.storage.gate, "show", fails)
+            engine.apply(edges([(0, 2)]), 3)
+        assert engine.topology.neighbors(0, "out", 10, None, 1.0).neighbors.tolist() == [1, 2], (
+            "nobody is kept out"
+        )
+        assert engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 10, None))) is None
+        engine.apply(edges([(0, 3)]), 4)
+        assert engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 10, None)))["known"]
+
+
 def test_places_are_few_and_each_connection_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is answered while the storage is shut; whoever waits too long hears so, and its place comes back."""
     monkeypatch.setattr(server_lane, "PATIENCE_S", 0.01)

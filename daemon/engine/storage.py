@@ -47,12 +47,7 @@ class StorageGate:
         try:
             yield self._begin_writing
         finally:
-            if self._applying:
-                self._open()
-            with self._changed:
-                self._applying = False
-                self._halted = None
-                self._changed.notify_all()
+            self._end_writing()
 
     @contextmanager
     def apply(self) -> Iterator[None]:
@@ -73,9 +68,23 @@ class StorageGate:
             self._settled = False
         self.shown.shut()
 
+    def _end_writing(self) -> None:
+        """Let readers in again, if they were kept out."""
+        try:
+            if self._applying:
+                self._open()
+        finally:
+            with self._changed:
+                self._applying = False
+                self._halted = None
+                self._changed.notify_all()
+
     def _open(self) -> None:
         try:
             self.show()
+        except BaseException:
+            self.shown.hide()
+            raise
         finally:
             self.shown.open()
 
@@ -91,10 +100,7 @@ class StorageGate:
         try:
             yield
         finally:
-            self._open()
-            with self._changed:
-                self._applying = False
-                self._changed.notify_all()
+            self._end_writing()
 
     def halt(self, reason: str) -> None:
         """The change that is being applied cannot be finished for now: readers need not wait for its end."""
