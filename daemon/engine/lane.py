@@ -116,6 +116,7 @@ class Lane:
             self._own[_ONE] = 1
             self._shown = shown
             self._descriptors = stack.pop_all()
+        self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._answer, name="lane", daemon=True)
         try:
             self._thread.start()
@@ -124,21 +125,23 @@ class Lane:
             raise OSError(f"no thread for questions about rows: {error}") from error
 
     def _answer(self) -> None:
-        with self._descriptors:
-            answer_questions(self._shown.words, self._own, self._words, self._questions, self._answers)
+        answer_questions(self._shown.words, self._own, self._words, self._questions, self._answers)
+        with self._ending:
+            self._descriptors.close()
 
     def close(self) -> None:
         """End the thread, for which the server must be gone; harmless to repeat. It may end later, once the
         storage is open again, which nobody need wait for."""
-        if self._own[_STOP]:
-            return
-        self._own[_STOP] = 1
-        with contextlib.suppress(OSError):
-            os.set_blocking(self._questions, False)  # as the server may have left it
-            os.eventfd_write(self._questions, 1)
-        with contextlib.suppress(OSError):
-            os.set_blocking(self._answers, False)
-            os.eventfd_read(self._answers)  # it may be full, by a server that never read it
+        with self._ending:  # so that these are its descriptors still
+            if self._own[_STOP]:
+                return
+            self._own[_STOP] = 1
+            for eventfd in (self._questions, self._answers):
+                os.set_blocking(eventfd, False)  # whatever the server made of them
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._answers)  # it may be full, by a server that never read it
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_write(self._questions, 1)
 
     def join(self, timeout_s: float) -> bool:
         """Wait until the thread has ended, or for so long; which it was."""
