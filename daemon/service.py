@@ -533,7 +533,13 @@ class Service:
         started = time.perf_counter()
         checkpoint, self._numbering = well_numbered(checkpoint, self.graph)
         edges = checkpoint.part("graph")
-        self.index.restore(checkpoint.part("index"), edges.get("dead"))
+        try:
+            self.index.restore(checkpoint.part("index"), edges.get("dead"))
+        except OverflowError as error:
+            raise ConfigError(
+                f"graph.vertices_max is {self.config.graph.vertices_max}, and the graph of the checkpoint in "
+                f"'{self.config.checkpoint.path}' needs more: {error}"
+            ) from None
         edge_list = EdgeList(edges["keys"], edges.get("weights"))
         n_vertices = checkpoint.facts["n_vertices"]
         require_vertices(self.graph, programs, n_vertices)  # the graph asks for its edges

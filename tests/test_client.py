@@ -469,6 +469,12 @@ def test_a_result_begins_with_its_stamp():
     assert message == [1, 9, None, {"epoch": [1, 2], "offsets": {"t": {0: 5}}, "value": 0.5}]
 
 
+@pytest.mark.parametrize("wrong", [2**64, -(2**63) - 1, "\ud800"])
+def test_what_cannot_travel_is_an_error_of_the_request(wrong: object) -> None:
+    with pytest.raises(errors.RequestError, match=r"64 bits|UTF-8"):
+        wire.encode_request(1, "khop", {"vertex": wrong})
+
+
 def test_ids_that_would_silently_be_others_are_refused() -> None:
     """Letters of a text, and what is beyond 64 bits with a sign."""
     with pytest.raises(TypeError, match="not the text 'alice'"):
