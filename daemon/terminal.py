@@ -28,6 +28,11 @@ def _console(stream: TextIO) -> Console:
     return Console(file=stream, highlight=False, width=None if stream.isatty() else 200)
 
 
+def can_redraw(console: Console) -> bool:
+    """Whether what was shown can be replaced there: on a terminal, but no dumb one."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Table:
     """A table; numbers are right-aligned, None shows as a dash; no heading where all columns are nameless."""
     shown = [list(row) for row in rows]

@@ -184,6 +184,25 @@ def test_files_begin_anew_at_their_size_and_a_restart_goes_on(
     assert known_hops(reader) == {6: 6, 7: 7, 100: 7}
 
 
+@pytest.mark.parametrize("file_bytes", [1, 1 << 30])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nothing_is_written_to_a_file_that_was_taken_away(
+    open_files: Callable[..., SpoolSink], folder: Path, file_bytes: int, replaced: bool
+) -> None:
+    sink = open_files(file_bytes)
+    sink.write(hops(1, [1]), end(1))
+    (file,) = files(folder)
+    file.unlink()
+    if replaced:
+        file.touch()
+    with pytest.raises(FileNotFoundError, match="taken away"):
+        sink.write(hops(2, [2]), end(2))
+    sink.close()
+    assert sink.open(lambda last: last is None) is None
+    sink.write(hops(1, [1, 2]), end(1))
+    assert known_hops(FilesReader(folder)) == {1: 1, 2: 1}
+
+
 def _torn(data: bytes) -> bytes:
     return data[:-3]
 

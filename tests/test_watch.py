@@ -137,6 +137,17 @@ def test_on_a_terminal_there_is_a_table(tmp_path: Path, monkeypatch: pytest.Monk
     assert "vertex" in text and "101" in text and "epoch 1.2" in text
 
 
+def test_a_dumb_terminal_gets_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would see the table once it is over."""
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(watch_module, "output", lambda: Console(width=80, force_terminal=True))
+    with results(tmp_path, 1) as (_, address):
+        assert watch(address, "rank", changes_max=1) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("1.1\t100\t")
+
+
 @pytest.mark.parametrize("order", [[], ["--order", "asc"]])
 def test_the_server_finds_the_best(tmp_path: Path, order: list[str]) -> None:
     with results(tmp_path, 4) as (made, address):

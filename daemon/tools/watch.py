@@ -19,7 +19,7 @@ from rich.text import Text
 from ..client import Change, Client
 from ..client.blocking import Subscription
 from ..errors import RequestError
-from ..terminal import cell_text, count, output, shown_text, table
+from ..terminal import can_redraw, cell_text, count, output, shown_text, table
 from .query import with_text_ids
 
 ROWS = 20
@@ -106,7 +106,7 @@ def watch(
         contextlib.suppress(KeyboardInterrupt),
     ):
         changes = itertools.islice(subscription, changes_max)
-        if as_json or not console.is_terminal:
+        if as_json or not can_redraw(console):
             for number, change in enumerate(changes):
                 sys.stdout.write(_as_json(change) if as_json else _as_lines(change, is_first=number == 0))
                 sys.stdout.flush()
