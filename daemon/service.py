@@ -882,6 +882,7 @@ class Service:
         try:
             self._open_source(None if self._newest is None else self._newest.offsets)
             self.ingest.reader.follow(self.order.open(self._identity))
+            self.health.recovery.read(self.ingest.reader.backlog(), item=0)
             self.ingest.run(self.position.offsets)
         except _Stopped:
             pass
@@ -911,7 +912,8 @@ class Service:
             if self._stop.is_set():
                 raise _Stopped
             self.source.poll(0, timeout_s=0.1)
-        self.health.recovery.read(backlog, item=0)
+        if backlog:  # else the order of before tells whether there is anything
+            self.health.recovery.read(backlog, item=0)
         if offsets is None:
             self._keep_beginning()
 
