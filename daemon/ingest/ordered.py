@@ -116,8 +116,8 @@ class OrderedReader:
         return Lag({**lag.amount, **amount}, max(lag.seconds, self._wall_clock() - oldest_s))
 
     def backlog(self) -> int | None:
-        """The source's, and what is kept here. Along the log 1 at least: it may name a file that the source has yet
-        to look at.
+        """The source's, and what is kept here. Along the log 1 at least: it may name a file that the source has
+        yet to look at.
         """
         left = self.source.backlog()
         return None if left is None else left + sum(self._behind[0].values()) or int(self._target is not None)
