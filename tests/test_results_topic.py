@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,7 @@ from graphtide.daemon.outgoing.spool import SpoolSink, files
 from graphtide.daemon.records.placement import partition_of
 from graphtide.daemon.serve.values import Values
 from graphtide.daemon.tools import doctor
+from graphtide.daemon.tools.results import show as show_results
 from graphtide.gpma.index.ids import StringColumn
 
 ENCODINGS: tuple[OutgoingEncoding, ...] = ("msgpack", "json")
@@ -201,6 +203,21 @@ def test_nothing_is_written_to_a_file_that_was_taken_away(
     assert sink.open(lambda last: last is None) is None
     sink.write(hops(1, [1, 2]), end(1))
     assert known_hops(FilesReader(folder)) == {1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_lines_of_json_tell_an_infinite_value_from_none(
+    folder: Path, encoding: OutgoingEncoding, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    values = Values(np.array([np.inf, -np.inf, 0.0, 1.5]), np.array([False, False, True, False]))
+    changed = Changed("width", np.arange(4), values, np.array([4]))
+    sink = SpoolSink(folder, encoding, file_bytes=1 << 30)
+    sink.open(lambda last: True)
+    sink.write(list(changed.chunks((1, 1), encoding)), end(1))
+    sink.close()
+    show_results(folder, ends_only=False)
+    lines = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+    assert [line.get("value", "gone") for line in lines[:-1]] == ["gone", "Infinity", "-Infinity", None, 1.5]
 
 
 def _torn(data: bytes) -> bytes:
