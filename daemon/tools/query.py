@@ -21,7 +21,9 @@ from ..terminal import output, shown_text, table
 
 LISTS = ("vertices", "src", "dst")
 """Parameters that the protocol takes as arrays: one value, or several with commas, may stand for them."""
-IDS = (*LISTS, "vertex", "target")
+SOURCES = ("source", "sources")
+"""Parameters of programs: an id, or several with commas."""
+IDS = (*LISTS, *SOURCES, "vertex", "target")
 """Parameters that are ids of vertices."""
 SWITCHES = ("parents", "thaw", "retry")
 """Parameters that stand for true without a value."""
@@ -49,8 +51,9 @@ def parse_parameters(arguments: Sequence[str], method: str = "") -> dict[str, An
             text = text if equals else waiting.pop(0)
             programs = method == "get" and key == "program" and not text.startswith("[")
             several = programs and len(OUTER_COMMA.split(text)) > 1
+            listed = key in LISTS or (key in SOURCES and "," in text and not text.startswith('"'))
             value: Any = (
-                OUTER_COMMA.split(text) if several else parse_value(text, listed=key in LISTS, are_ids=key in IDS)
+                OUTER_COMMA.split(text) if several else parse_value(text, listed=listed, are_ids=key in IDS)
             )
         elif key in SWITCHES:
             value = True
