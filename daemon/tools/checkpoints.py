@@ -28,7 +28,7 @@ from ..state.checkpoint import (
 from ..terminal import count, output, progress, size, table
 
 Epoch = tuple[int, int]
-DAMAGED = (OSError, ValueError, KeyError)
+DAMAGED = (OSError, ValueError, KeyError, EOFError)
 
 
 def parse_epoch(text: str) -> Epoch | None:
