@@ -44,7 +44,7 @@ from graphtide.gpma.host import (
     windows,
 )
 from graphtide.gpma.host.array import PackedMemoryArray, warm_up
-from graphtide.gpma.layout import GROW_AT, GROW_AT, GROWTH, LEAF_SLOTS, ROOT_LOWER, ROOT_UPPER, Layout
+from graphtide.gpma.layout import GROW_AT, GROWTH, LEAF_SLOTS, ROOT_LOWER, ROOT_UPPER, Layout
 from graphtide.gpma.rows import RowView, runs
 from graphtide.gpma.splice import spliced
 from graphtide.gpma.team import Team

@@ -30,9 +30,9 @@ from .slot_memory import Pages
 from .work import new_work
 
 # While a grown array moves into its new leaves, what has not moved yet fills up, to FULL_AT at the most: of its
-# edges go as large a share with each batch as that took of its room. So a batch has the fewest edges to move that it
-# can have, whatever the stream deletes and inserts. At least so many go for each update, so that it ends where
-# hardly any edges come; and never more than so many, with which it is done after updates of 5% of the edges.
+# edges as large a share goes with each batch as that took of its room. So a batch has the fewest edges to move
+# that it can have, whatever the stream deletes and inserts. At least so many go for each update, so that it ends
+# where hardly any edges come; and never more than so many: then it is done after updates of 5% of the edges.
 MIGRATED_LEAST, MIGRATED_PER_UPDATE = 4, 20
 FULL_AT = 0.845
 # An array grows again for a hot spot when so few of its leaves are left in the stretch: one in so many.
@@ -45,8 +45,8 @@ STRETCH_LEAVES_MIN = 1 << 6
 UPDATES_AT_ONCE, UPDATES_SHARE = 256, 1 << 12
 # A migration waits for its pages until one edge for so many edges has come; then it goes on without.
 PATIENCE = 80
-# A batch that makes the array grow, and has one update to so few edges or more, lets all of them move with it: else
-# what has not moved would be crowded by the next such batch, and look like a hot spot.
+# A batch that makes the array grow, and has one update to so few edges or more, lets all of them move with it:
+# else what has not moved would be crowded by the next such batch, and look like a hot spot.
 LARGE_SHARE = 8
 # From so many edges that move, several threads are faster than one.
 DIVIDED_MOVES_MIN = 100_000
@@ -117,8 +117,8 @@ class Migration:
         return n_edges > layout.edges_many or soon
 
     def grow(self, before: int, n_updates: int) -> int:
-        """Open a stretch behind the last one of so many leaves, or lengthen the one that is there, after a batch of
-        so many updates; returns the slots written, none unless the batch is large."""
+        """Open a stretch behind the last one of so many leaves, or lengthen the one that is there, after a batch
+        of so many updates; returns the slots written, none unless the batch is large."""
         now = self._contents
         after = now.layout.n_leaves
         self.shrinks = False
