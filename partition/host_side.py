@@ -163,7 +163,7 @@ class HostSide(Side[PackedMemoryArray]):
             if in_ is None:
                 slots_moved = out.after_small(out_did)
             else:
-                # What migrates waits for memory, with many threads as with one: side by side that is waited for once.
+                # What migrates waits for memory, with many threads as with one.
                 run = self._pair.run if out.migrating or in_.migrating else in_turn
                 slots_moved, _ = run(lambda: out.after_small(out_did), lambda: in_.after_small(in_did))
         totals = Totals._make(counts)

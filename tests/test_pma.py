@@ -859,7 +859,7 @@ def test_a_migration_waits_for_its_pages_but_not_for_long(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("inserts", [1.0, 0.8, 0.5])
 def test_a_batch_has_as_few_edges_to_move_as_the_room_allows(inserts: float) -> None:
-    """As fast as the part that has not moved fills up, and to the end before it is full; some where nothing comes."""
+    """As fast as the part that has not moved fills up, and to the end before it is full; some in any case."""
     array = loaded(60_000, 1 << 11, seed=41)
     rng = np.random.default_rng(42)
 

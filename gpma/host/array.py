@@ -188,8 +188,10 @@ class PackedMemoryArray:
         return Question(now.slots, arrived, now.n_vertices, n_pieces, work.sort, work.updates)
 
     def plan(self, found: tuple[Parts, Found] | None, *, told: bool = True) -> Plan:
-        """The second half of ``prepare``: what follows from what was found. ``told``: whether ``commit`` will report
-        the edges that changed."""
+        """The second half of ``prepare``: what follows from what was found.
+
+        ``told``: whether ``commit`` will report the edges that changed.
+        """
         now = self._contents
         parts, totals = None, (0, 0, 0, 0)
         if found is not None:

@@ -1,13 +1,14 @@
 """A batch of some thousand updates, in one compiled call: looked up in both orientations and written if nothing
 stands in the way, in pieces that the threads of a crew draw.
 
-What it does is what ``preparing.py`` and ``committing.py`` do of any batch. Between the two, and around them, is a
-way through the interpreter that costs as much as hundreds of updates, in cold caches thousands: this one goes there
-once. The caller has seen to it that no array needs another layout (``PackedMemoryArray.for_small``), and has taken
-the work arrays.
+What it does is what ``preparing.py`` and ``committing.py`` do of any batch. Between the two, and around them, is
+a way through the interpreter that costs as much as hundreds of updates, in cold caches thousands. The caller has
+seen to it that no array needs another layout (``PackedMemoryArray.for_small``), and has taken the work arrays.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numba as nb
 import numpy as np
@@ -38,6 +39,7 @@ def _slots(side: Orientation) -> Slots:
 
 @inner
 def _task(side: Orientation, work: Work, parts: Parts, columns: ReportColumns, told: bool, n_updates: Int) -> Task:
+    all_wait: Any = np.bool_(False)
     return Task(
         _slots(side),
         RowIndex(side.row_leaf, side.degrees),
@@ -48,7 +50,7 @@ def _task(side: Orientation, work: Work, parts: Parts, columns: ReportColumns, t
         (side.lower, side.upper),
         columns,
         told,
-        np.bool_(False),
+        all_wait,
         n_updates,
         side.hot_for,
         side.crowded_leaves,
@@ -114,10 +116,12 @@ def apply_shared(
         absent_keys,
     )
     end, n_more = parts[n_pieces - 1, END], inserted - deleted
-    task = _task(out, out_work, parts, columns, np.bool_(True), end)
+    yes: Any = np.bool_(True)
+    no: Any = np.bool_(False)
+    task = _task(out, out_work, parts, columns, yes, end)
     in_did = nothing
     if both:
-        in_task = _task(in_, in_work, in_parts, columns, np.bool_(False), end)
+        in_task = _task(in_, in_work, in_parts, columns, no, end)
         written, in_written = commit_either(task, in_task, crew, each)
         in_did = _outcome(in_written, end, n_more)
     else:
