@@ -418,10 +418,10 @@ class Graph:
         at_most = ONE_CALL_UPDATES_MAX if self._rows.device is None else SMALL_UPDATES_MAX
         is_small = vertex_ops is None and 0 < n_updates <= at_most and n_vertices >= before
         # New vertices are marked on a device at once, and the host may have to catch up with it.
-        if is_small or self._rows.device is not None:
+        if self._rows.device is not None:
             before_writing()
         if is_small:
-            change = self._apply_small(batch, n_updates, n_vertices)
+            change = self._apply_small(batch, n_updates, n_vertices, before_writing)
             if change is not None:
                 return change
         with self._room_for(n_vertices):
@@ -465,7 +465,9 @@ class Graph:
             return 0, 0, 0, 0
         return report.loops(crew)
 
-    def _apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> GraphChange | None:
+    def _apply_small(
+        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
+    ) -> GraphChange | None:
         """``apply`` for a few updates of rows, by one compiled call. None: nothing was written, and they go the
         ordinary way, which also finds out what is wrong with them."""
         before = self.n_vertices
@@ -474,7 +476,7 @@ class Graph:
                 self._make_room_for(n_vertices)
             if self.existence.n_dead and self.existence.plan(batch, None, before) is not None:
                 return None
-            small = self._rows.apply_small(batch, n_updates, n_vertices)
+            small = self._rows.apply_small(batch, n_updates, n_vertices, before_writing)
         except BaseException as error:
             self._withdraw_room(error)
             raise

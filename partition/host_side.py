@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -109,18 +110,26 @@ class HostSide(Side[PackedMemoryArray]):
             return report
 
     def apply_small(
-        self, batch: EdgeBatch, n_updates: int, n_vertices: int, mirrored: bool, negative: bool
+        self,
+        batch: EdgeBatch,
+        n_updates: int,
+        n_vertices: int,
+        mirrored: bool,
+        negative: bool,
+        before_writing: Callable[[], None],
     ) -> tuple[ChangeReport, Totals] | None:
         """A few updates by one compiled call; None: nothing was written, and they go by ``prepare``.
 
-        ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be. Returns the
-        report of the out-rows, and what was counted.
+        ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be;
+        ``before_writing``: called once it is known that no array needs another layout. Returns the report of the
+        out-rows, and what was counted.
         """
         out, in_ = self.out, self.in_
         out_rows = out.for_small(n_updates)
         in_rows = out_rows if in_ is None else in_.for_small(n_updates)
         if out_rows is None or in_rows is None:
             return None
+        before_writing()
         arrived = arrivals_of(batch, weighted=out.weighted)
         keys = np.empty(n_updates, np.uint64)
         weights = np.empty(2 * n_updates, np.float32) if out.weighted else arrived.weights

@@ -58,8 +58,8 @@ class Task(NamedTuple):
     """A batch that lies in ``updates`` in these parts, to be written.
 
     ``bounds``: the least and the greatest densities by height. ``columns`` are filled if ``told``.
-    ``n_updates``, ``hot_for``, ``crowded_leaves``: see ``crowds.plan``. If ``all_wait``, all new edges are put aside, no window is
-    redistributed, and what follows is left to ``finish``.
+    ``n_updates``, ``hot_for``, ``crowded_leaves``: see ``crowds.plan``. If ``all_wait``, all new edges are put
+    aside, no window is redistributed, and what follows is left to ``finish``.
     """
 
     slots: Slots
