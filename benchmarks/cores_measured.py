@@ -16,7 +16,7 @@ from rmat_pool import Pool, mixed
 from graphtide.compute import registry
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import ExternalId, Program
-from graphtide.gpma.edges import EdgeBatch, EdgeList, Vertices, destinations, pack, sources
+from graphtide.gpma.edges import EdgeBatch, EdgeList, Vertices, destinations, sources
 from graphtide.gpma.index.ids import IntColumn
 from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph
@@ -152,10 +152,10 @@ class Measured:
             times = clocks if turn > 1 else {name: Clock() for name in names}
             keys, ops = self._pool.updates(updates, self._rng)
             weights = None if self._weights is None else self._some_weights(updates)
-            ends = [self._names.ids[part(keys)] for part in (sources, destinations)]
+            src, dst = (self._names.ids[part(keys)] for part in (sources, destinations))
             with times["index"]:
-                src, dst = self._names.index.insert_edges(*ends)
-            batch = EdgeBatch(pack(src, dst), ops, weights)
+                dense, _ = self._names.index.edge_keys(src, dst, np.ones(updates, np.bool_))
+            batch = EdgeBatch(dense, ops, weights)
             with times["apply"]:
                 change = self._graph.apply(batch, self._pool.n_vertices)
             # In turns, since both bring the same programs up to date.

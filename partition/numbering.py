@@ -5,8 +5,8 @@ for every neighbour that lies far from those before it. Order of first appearanc
 the stream does (a crawl, a map), and hubs where edges come at random; it is worth little where edges come in an
 order of their own, and less as vertices come and go. Then vertices are numbered anew, breadth first from the hubs
 (Cuthill, McKee: Reducing the bandwidth of sparse symmetric matrices, 1969, without their order within a level), in
-what was the order of the neighbours before. ``docs/benchmarks.md`` has what that is worth, and which orders are
-not better.
+what was the order of the neighbours before. ``docs/measurements/storage.md`` has what that is worth, and which
+orders are not better.
 
 How scattered a numbering is, is counted: the share of all gathers of one pass over the in-rows that a small cache
 would miss.

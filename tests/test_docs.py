@@ -24,7 +24,7 @@ from typer.main import get_command
 from graphtide.daemon import cli
 from graphtide.ops.kafka import held_port, missing_tools
 
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 
 ALL = [block for page in PAGES for block in blocks(page)]
@@ -97,6 +97,31 @@ def test_every_command_line_is_one_that_graphtide_takes(tmp_path: Path, monkeypa
                 assert options <= known | {"--help"}, line
             count += 1
     assert count > 15
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_link_leads_to_a_page_and_a_heading_of_it() -> None:
+    count = 0
+    for page in PAGES:
+        for path, anchor in re.findall(r"\]\(([^):#\s]*)(?:#([^)\s]+))?\)", page.read_text("utf-8")):
+            to = (page.parent / path) if path else page
+            assert to.exists(), f"{page.name}: {path}"
+            assert not anchor or anchor in headings(to), f"{page.name}: {path}#{anchor}"
+            count += 1
+    assert count > 50
+
+
+def test_the_page_of_benchmarks_leads_to_every_log() -> None:
+    page = ROOT / "docs" / "benchmarks.md"
+    linked = set(re.findall(r"\]\((measurements/\w[\w-]*\.md)", page.read_text("utf-8")))
+    logs = {f"measurements/{path.name}" for path in (ROOT / "docs" / "measurements").glob("*.md")}
+    assert linked == logs and len(logs) > 8
 
 
 # -- the tutorial -------------------------------------------------------------------------------------------

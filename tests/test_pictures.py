@@ -158,7 +158,7 @@ def test_the_command_makes_a_picture_of_each_kind(tmp_path: Path) -> None:
 
 
 def test_every_picture_is_shown_and_every_one_that_is_shown_is_there() -> None:
-    pages = [*ROOT.glob("*.md"), *DOCS.glob("*.md")]
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))]
     pictures = {(page.parent / link).resolve() for page, link in links if link.endswith((".svg", ".png"))}
     assert [path for path in pictures if not path.is_file()] == []

@@ -31,6 +31,7 @@ PAGES = (
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "docs/benchmarks.md",
     "docs/http.md",
     "docs/programs.md",
     "docs/protocol.md",

@@ -20,7 +20,7 @@ from sampling import examples
 from waiting import PATIENCE_S, until
 
 from graphtide.daemon.serve.shared_memory import SharedMap, allocate
-from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX
+from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX, pack
 from graphtide.gpma.index import hash_table, id_kernels, id_table, vertex_index
 from graphtide.gpma.index.hashing import hash_bytes
 from graphtide.gpma.index.ids import IdColumn, StringColumn, concatenate_ids, equal_ids
@@ -104,18 +104,15 @@ def test_numbering_does_not_depend_on_how_edges_are_cut(edges: list[tuple[Any, A
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_number_of_threads_numbers_alike(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of which most, some or none of the ids are known, while tables grow and vertices are given again."""
+    """Batches of which most, some or none of the ids are known, while tables grow and vertices are given again;
+    one more index inserts first and looks up afterwards."""
     monkeypatch.setattr(id_table, "PIECE_IDS", 64)
-    monkeypatch.setattr(vertex_index, "SHARED_IDS_MIN", 300)
+    monkeypatch.setattr(vertex_index, "SAMPLED_MIN", 400)
     rng = np.random.default_rng(3)
-    indexes = [VertexIndex.create(kind) for _ in THREADS]
-    ways = []
-    for index, threads in zip(indexes, THREADS, strict=True):
+    indexes = [VertexIndex.create(kind) for _ in (*THREADS, 0)]
+    for index, threads in zip(indexes, THREADS, strict=False):
         index.crew = crew(threads)
-        few = index._insert_few
-        monkeypatch.setattr(
-            index, "_insert_few", lambda ids, half, few=few: (ways.append(len(ids)), few(ids, half))[1]
-        )
+    plain, ways = indexes[-1], set[tuple[bool, bool]]()
     bound = 300
     for step in range(60):
         bound += int(rng.choice([0, 10, 50, 1000])) if step % 2 else 0
@@ -123,20 +120,27 @@ def test_any_number_of_threads_numbers_alike(kind: Kind, monkeypatch: pytest.Mon
         names = rng.integers(0, bound, 2 * n) * 7919 - 12_345
         ids = names if kind == "int" else StringColumn.of([f"vertex/{name:x}" for name in names.tolist()])
         src, dst = ids[np.arange(n)], ids[np.arange(n, 2 * n)]
-        one = [index.insert(ids) if step % 5 == 0 else index.insert_edges(src, dst) for index in indexes]
-        for other in one[1:]:
-            assert np.array_equal(np.concatenate([one[0]], axis=None), np.concatenate([other], axis=None))
-        expected = ids if step % 5 == 0 else src
-        dense = one[0] if step % 5 == 0 else one[0][0]
+        if step % 5 == 0:
+            for dense in [index.insert(ids) for index in indexes]:
+                assert equal_ids(indexes[0].external(dense), ids).all()
+        else:
+            inserts = rng.random(n) < rng.choice([0, 0.5, 1])
+            ways.add((n >= 400, bool(indexes[0]._knows_most(src, dst)) if n >= 400 else True))
+            plain.insert_edges(src[inserts], dst[inserts])
+            ends = plain.lookup(src), plain.lookup(dst)
+            expected = (ends[0] != NO_VERTEX) & (ends[1] != NO_VERTEX)
+            for index in indexes[:-1]:
+                keys, known = index.edge_keys(src, dst, inserts)
+                assert np.array_equal(keys, pack(*ends))
+                assert expected.all() if known is None else np.array_equal(known, expected)
         for index in indexes:
-            assert equal_ids(index.external(dense), expected).all()
-            assert np.array_equal(index.lookup(ids), indexes[0].lookup(ids))
+            assert np.array_equal(index.lookup(ids), plain.lookup(ids))
         if step % 10 == 9:
-            gone = np.unique(indexes[0].lookup(src))[::7].astype(np.uint32)
+            gone = np.setdiff1d(plain.lookup(src), NO_VERTEX)[::7]
             for index in indexes:
                 index.remove(gone)
                 index.free(gone)
-    assert len(ways) > 20
+    assert len(ways) == 3
     assert len({index.n_vertices for index in indexes}) == 1
 
 

@@ -701,8 +701,7 @@ class EpochConfig(Section):
 
 
 class WindowConfig(Section):
-    """Edges that expire by themselves: those of some time, or the newest ones. Without `length` and `count`:
-    none."""
+    """Edges that expire: after some time, or all but the newest. Without `length` and `count` none do."""
 
     length: float | None = Field(
         default=None,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import NO_VERTEX, EdgeBatch, Keys, Op, Ops, Vertices, pack
+from ...gpma.edges import EdgeBatch, Keys, Op, Ops, sources
 from ...gpma.index.ids import IdColumn, IntColumn, concatenate_ids
 from ...gpma.index.vertex_index import VertexIndex
 from ...partition.existence import VertexOps
@@ -108,18 +108,11 @@ def _keys(
     ``named``: deletes name their edges; else the keys of these are 0.
     """
     inserts = ops == Op.INSERT
-    if inserts.all():
-        return pack(*_inserted(index, src, dst)), None
-    there, gone = np.flatnonzero(inserts), np.flatnonzero(~inserts)
-    ends = np.zeros(ops.size, np.uint32), np.zeros(ops.size, np.uint32)
-    for column, made in zip(ends, _inserted(index, src[there], dst[there]), strict=True):
-        column[there] = made
-    if not named:
-        return pack(*ends), None
-    for column, ids in zip(ends, (src, dst), strict=True):
-        column[gone] = index.lookup(ids[gone])
-    known = (ends[0] != NO_VERTEX) & (ends[1] != NO_VERTEX)
-    return pack(*ends), None if known.all() else known
+    if named:
+        return _edge_keys(index, src, dst, inserts)
+    keys = np.zeros(ops.size, np.uint64)
+    keys[inserts], _ = _edge_keys(index, src[inserts], dst[inserts], inserts[inserts])
+    return keys, None
 
 
 def _known(block: UpdateBlock, keys: Keys, known: npt.NDArray[np.bool_] | None) -> DenseBatch:
@@ -144,24 +137,25 @@ def _with_vertex_ops(block: UpdateBlock, index: VertexIndex) -> DenseBatch:
     # A vertex alone stands for both ends, so that new ones are numbered in order of first appearance.
     heads = concatenate_ids([block.src, block.dst])[np.where(vertex_op, np.arange(n), np.arange(n, 2 * n))]
     inserts = (block.ops == Op.INSERT) | (block.ops == Op.INSERT_VERTEX)
-    _inserted(index, block.src[inserts], heads[inserts])
-    src, dst = index.lookup(block.src), index.lookup(heads)
-    known = (src != NO_VERTEX) & (dst != NO_VERTEX)
+    keys, found = _edge_keys(index, block.src, heads, inserts)
+    known = np.ones(n, np.bool_) if found is None else found
     edge, vertex = known & ~vertex_op, known & vertex_op
     weights = None if block.weights is None else block.weights[edge]
     positions = np.cumsum(edge, dtype=np.int64)
     unknown_vertices = int(np.count_nonzero(vertex_op & ~known))
     return DenseBatch(
-        EdgeBatch(pack(src[edge], dst[edge]), block.ops[edge], weights),
-        VertexOps(src[vertex], block.ops[vertex], positions[vertex]),
+        EdgeBatch(keys[edge], block.ops[edge], weights),
+        VertexOps(sources(keys[vertex]), block.ops[vertex], positions[vertex]),
         unknown=int(np.count_nonzero(~known)) - unknown_vertices,
         unknown_vertices=unknown_vertices,
         times=_times_at(block, edge),
     )
 
 
-def _inserted(index: VertexIndex, src: IdColumn, dst: IdColumn) -> tuple[Vertices, Vertices]:
+def _edge_keys(
+    index: VertexIndex, src: IdColumn, dst: IdColumn, inserts: npt.NDArray[np.bool_]
+) -> tuple[Keys, npt.NDArray[np.bool_] | None]:
     try:
-        return index.insert_edges(src, dst)
+        return index.edge_keys(src, dst, inserts)
     except OverflowError as error:
         raise IdSpaceFull(str(error)) from error

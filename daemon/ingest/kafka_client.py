@@ -35,6 +35,8 @@ from kafka.producer.producer_batch import ProducerBatch
 from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.structs import TopicPartition
 
+from .kafka_receiving import Receiver
+
 
 class TlsRefused(KafkaError):  # type: ignore[misc]
     """One side does not take the other's certificate or way to speak TLS, or the client's files are of no use."""
@@ -110,7 +112,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
             sock.close()
             raise _of_tls(error, place) from error
         self._transports = (*(other for other in self._transports if other._sock is not None), transport)
-        transport._sock_recv = _words_before_the_end(transport._sock_recv, place)
+        transport._sock_recv = _words_before_the_end(Receiver(transport), place)
         if self.ssl_enabled:
             transport._sock_send = _why_it_ended(transport._sock_send, transport._sock_recv)
         try:
@@ -144,14 +146,14 @@ class _Network(KafkaNetClient):  # type: ignore[misc]
 
 
 def _words_before_the_end(
-    receive: Callable[[], tuple[bytes, Exception | None]], place: str
-) -> Callable[[], tuple[bytes, Exception | None]]:
+    receive: Callable[[], tuple[memoryview, Exception | None]], place: str
+) -> Callable[[], tuple[memoryview, Exception | None]]:
     """What was received before the connection ended is given first; the end comes again with the next call.
 
     It is only there that a client hears that its own certificate is not taken (TLS 1.3).
     """
 
-    def received() -> tuple[bytes, Exception | None]:
+    def received() -> tuple[memoryview, Exception | None]:
         data, error = receive()
         if data:
             return data, None
@@ -162,7 +164,7 @@ def _words_before_the_end(
 
 
 def _why_it_ended(
-    send: Callable[[], tuple[int, Exception | None]], receive: Callable[[], tuple[bytes, Exception | None]]
+    send: Callable[[], tuple[int, Exception | None]], receive: Callable[[], tuple[memoryview, Exception | None]]
 ) -> Callable[[], tuple[int, Exception | None]]:
     """Who finds the other end gone when it sends reads what that said last, if it said why."""
 

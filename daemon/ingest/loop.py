@@ -238,7 +238,7 @@ class Ingest:
             return
         index_seconds = time.perf_counter() - started
         columns = [item.block.ops for item in decoded if item.block is not None]
-        ops = np.bincount(np.concatenate(columns) if columns else [], minlength=len(Op)).tolist()
+        ops = {op: sum(int(np.count_nonzero(column == op)) for column in columns) for op in Op}
         self.report(
             IngestReport(
                 records=len(raw),

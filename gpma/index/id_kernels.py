@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..atomics import fetch_add
-from ..edges import NO_VERTEX, Int, Offsets, Vertices
+from ..edges import HALF, NO_VERTEX, Int, Keys, Offsets, Vertices
 from ..intrinsics import (
     address_of,
     ask_for_byte,
@@ -66,6 +66,7 @@ free; ids that were ever removed."""
 COUNTS = 7
 
 Counts = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 _BLOCK = 128
 _AHEAD = 16
@@ -194,6 +195,61 @@ def _look_up_pieces(
             return
         end = min(begin + piece, out.size)
         lookup(table, n, column[begin : end + ends], more, out[begin:end])
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def look_up_edges(
+    table: TableArrays,
+    n: int,
+    src: IntColumn,
+    src_more: Bytes | None,
+    dst: IntColumn,
+    dst_more: Bytes | None,
+    piece: int,
+    keys: Keys,
+    known: Bools,
+    crew: Crew,
+) -> np.int64:
+    """keys[i] = the edge between the vertices of src[i] and dst[i], each as ``lookup`` finds it; known[i], whether
+    both are; how many are not. The threads of the crew take ``piece`` edges at a time."""
+    n_pieces: Int = (keys.size + np.int64(piece) - 1) // np.int64(piece)
+    unknown = np.zeros(n_pieces, np.int64)
+    cursor = np.zeros(1, np.int64)
+    ends = src, src_more, dst, dst_more
+    work = table, np.int64(n), ends, np.int64(piece), cursor, keys, known, unknown
+    share(at_most(crew, n_pieces), _edges_of_pieces, work)
+    return np.int64(unknown.sum())
+
+
+@inner
+def _edges_of_pieces(
+    thread: Int,
+    table: TableArrays,
+    n: Int,
+    ends: tuple[IntColumn, Bytes | None, IntColumn, Bytes | None],
+    piece: Int,
+    cursor: Offsets,
+    keys: Keys,
+    known: Bools,
+    unknown: Offsets,
+) -> None:
+    src, src_more, dst, dst_more = ends
+    # A string ends where the next one begins.
+    beyond = src.size - keys.size
+    tails, heads = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
+    while True:
+        number = fetch_add(cursor, 0, np.int64(1))
+        if number >= unknown.size:
+            return
+        for begin in range(piece * number, min(piece * (number + 1), keys.size), _BLOCK):
+            count = min(_BLOCK, keys.size - begin)
+            end = begin + count + beyond
+            lookup(table, n, src[begin:end], src_more, tails[:count])
+            lookup(table, n, dst[begin:end], dst_more, heads[:count])
+            for j in range(count):
+                keys[begin + j] = np.uint64(tails[j]) << HALF | np.uint64(heads[j])
+                known[begin + j] = tails[j] != NO_VERTEX and heads[j] != NO_VERTEX
+                unknown[number] += not known[begin + j]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")

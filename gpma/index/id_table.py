@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..address_space import LARGE_PAGE, POPULATE_WRITE, advise
-from ..edges import Vertices, frozen
+from ..edges import Keys, Vertices, frozen
 from ..team import ALONE, Crew
 from .hash_table import (
     COVERED,
@@ -53,6 +53,7 @@ from .id_kernels import (
     TableArrays,
     copy_strings,
     insert,
+    look_up_edges,
     lookup,
     lookup_shared,
     remove,
@@ -178,6 +179,16 @@ class _Table:
         else:
             lookup(self._read, n_vertices, column, data, out)
         return out
+
+    def look_up_edges(
+        self, src: IdColumn, dst: IdColumn, n_vertices: int, crew: Crew
+    ) -> tuple[Keys, npt.NDArray[np.bool_], int]:
+        """The edges between the vertices of these ids, each as ``lookup`` finds it (uint64[n]), where both are
+        known (bool[n]), and how many are not."""
+        keys, known = np.empty(len(src), np.uint64), np.empty(len(src), np.bool_)
+        columns = *self.column(src), *self.column(dst)
+        unknown = look_up_edges(self._read, n_vertices, *columns, PIECE_IDS // 2, keys, known, crew)
+        return keys, known, int(unknown)
 
     def insert(self, ids: IdColumn, half: int, begin: int, free: Vertices, counts: Counts, out: Vertices) -> int:
         """The visit at which room ran out; ``out.size`` when all are in."""

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import MAX_VERTICES, NO_VERTEX, Vertices, distinct
+from ..edges import MAX_VERTICES, NO_VERTEX, Keys, Vertices, distinct, pack
 from ..team import ALONE, Crew
 from .hash_table import CELLS_MAX, CELLS_MIN, GENERATION, MOVED_PER_ID, capacity
 from .id_order import IdOrder, order_of
@@ -37,10 +37,10 @@ from .ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn, concatenate_ids
 
 Kind = Literal["int", "string"]
 
-SHARED_IDS_MIN = 1 << 16
-"""From so many ids on several threads look them up first, where of ``SAMPLED_IDS`` of them at least the share
-``KNOWN_SHARE_MIN`` is known: those that are not are looked for twice."""
-SAMPLED_IDS = 256
+SAMPLED_MIN = 1 << 14
+"""Of so many edges a sample tells whether most of their ends are known: then all are looked up first, on all
+threads, and the ids of the rest twice."""
+SAMPLED_EDGES = 128
 KNOWN_SHARE_MIN = 0.875
 
 
@@ -165,6 +165,35 @@ class VertexIndex:
         dense = self._insert(concatenate_ids([src, dst]), half=n)
         return dense[:n], dense[n:]
 
+    def edge_keys(
+        self, src: IdColumn, dst: IdColumn, inserts: npt.NDArray[np.bool_]
+    ) -> tuple[Keys, npt.NDArray[np.bool_] | None]:
+        """The keys of edges (uint64[n]), and where both ends are known (bool[n]; None: everywhere).
+
+        The ends of ``inserts`` are inserted as by ``insert_edges``, those of others looked up after all of these.
+
+        Raises:
+            OverflowError, TypeError, ValueError: as ``insert``.
+        """
+        n = len(src)
+        if len(dst) != n or inserts.size != n:
+            raise ValueError(f"src, dst and inserts must have one length, not {n}, {len(dst)} and {inserts.size}")
+        if n < SAMPLED_MIN or self._knows_most(src, dst):
+            keys, known, unknown = self._table.look_up_edges(src, dst, self.n_vertices, self.crew)
+            if unknown == 0:
+                return keys, None
+            new = np.flatnonzero(~known)
+        else:
+            keys, known, new = np.empty(n, np.uint64), np.empty(n, np.bool_), np.arange(n)
+        added, asked = new[inserts[new]], new[~inserts[new]]
+        if added.size:
+            keys[added], known[added] = pack(*self.insert_edges(src[added], dst[added])), True
+        if asked.size == 0:
+            return keys, None
+        found = self._table.look_up_edges(src[asked], dst[asked], self.n_vertices, self.crew)
+        keys[asked], known[asked], unknown = found
+        return keys, known if unknown else None
+
     def remove(self, dense: Vertices) -> None:
         """Make the ids of these vertices (each once) unknown; ``external`` still tells them.
 
@@ -281,30 +310,14 @@ class VertexIndex:
         if isinstance(ids, StringColumn) and len(ids) and ids.lengths.max() > MAX_STRING_ID_BYTES:
             raise ValueError(f"a string id has at most {MAX_STRING_ID_BYTES} bytes")
         self._check_room(ids)
-        if self.crew.threads > 1 and len(ids) >= SHARED_IDS_MIN and self._knows_most(ids):
-            return self._insert_few(ids, half)
         out = np.empty(len(ids), np.uint32)
         self._growing.insert(ids, half, out)
         return out
 
-    def _knows_most(self, ids: IdColumn) -> bool:
-        sample = ids[np.arange(0, len(ids), len(ids) // SAMPLED_IDS)]
-        known = np.count_nonzero(self._table.lookup(sample, self.n_vertices) != NO_VERTEX)
-        return bool(known >= KNOWN_SHARE_MIN * len(sample))
-
-    def _insert_few(self, ids: IdColumn, half: int) -> Vertices:
-        """Look all up, on all threads, and insert what is new, in the same order: known ids get no number."""
-        out = self._table.lookup(ids, self.n_vertices, self.crew)
-        new = out == NO_VERTEX
-        if half == 0:
-            elements = np.flatnonzero(new)
-        else:
-            visits = np.flatnonzero(np.column_stack([new[:half], new[half:]]))
-            elements = (visits >> 1) + (visits & 1) * half
-        rest = np.empty(elements.size, np.uint32)
-        self._growing.insert(ids[elements], 0, rest)
-        out[elements] = rest
-        return out
+    def _knows_most(self, src: IdColumn, dst: IdColumn) -> bool:
+        some = np.arange(0, len(src), len(src) // SAMPLED_EDGES)
+        *_, unknown = self._table.look_up_edges(src[some], dst[some], self.n_vertices, ALONE)
+        return unknown <= (1 - KNOWN_SHARE_MIN) * some.size
 
     def _check(self, dense: Vertices) -> None:
         if dense.size and int(dense.max()) >= self.n_vertices:
@@ -346,7 +359,7 @@ def warm_up(kind: Kind) -> None:
     for base in range(0, capacity(CELLS_MIN) + CELLS_MIN // MOVED_PER_ID + 1, 100):  # until it has grown
         numbers = np.arange(base, base + 100)
         ids = numbers if kind == "int" else StringColumn.of(map(str, numbers))
-        index.insert_edges(ids, ids)
+        index.edge_keys(ids, ids, np.ones(100, np.bool_))
     index.lookup(ids)
     index.lookup(ids[np.arange(PIECE_IDS + 1) % 100])
     index.sort_by_external(np.arange(100, dtype=np.uint32))

@@ -1,0 +1,142 @@
+"""Receiving what brokers send: all of it, in order, however it comes in pieces, and why it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from certificates import certificate
+from kafka.protocol.consumer import FetchRequest, FetchResponse
+from kafka.protocol.parser import KafkaProtocol
+
+from graphtide.daemon.ingest import kafka_receiving
+from graphtide.daemon.ingest.kafka_receiving import Receiver
+
+
+@contextlib.contextmanager
+def ends(tls: Path | None) -> Iterator[tuple[Any, Any]]:
+    """A broker's end of a connection, and a client's, which does not wait."""
+    broker, client = socket.socketpair()
+    if tls is not None:
+        own = certificate(tls, "broker")
+        serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        serving.load_cert_chain(own.certificate, own.key)
+        asking = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        asking.check_hostname, asking.verify_mode = False, ssl.CERT_NONE
+        wrapped: list[Any] = []
+        thread = threading.Thread(target=lambda: wrapped.append(serving.wrap_socket(broker, server_side=True)))
+        thread.start()
+        client = asking.wrap_socket(client)
+        thread.join()
+        broker = wrapped[0]
+    client.setblocking(False)
+    with broker, client:
+        yield broker, client
+
+
+def transport(client: Any, protocol: Any = None) -> Any:
+    return SimpleNamespace(_sock=client, get_protocol=lambda: protocol)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_everything_comes_in_order_and_then_the_end(
+    tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_receiving, "ENOUGH_BYTES", 40_000)
+    sent = random.Random(1).randbytes(3_000_000)
+    got, most = bytearray(), 0
+    with ends(tmp_path if tls else None) as (broker, client):
+        receive = Receiver(transport(client))
+        data, error = receive()
+        assert not data and error is None, "nothing has come yet"
+
+        def send() -> None:
+            begin, random_ = 0, random.Random(2)
+            while begin < len(sent):
+                end = begin + random_.choice([1, 700, 16_384, 50_000, 300_000])
+                broker.sendall(sent[begin:end])
+                begin = end
+            broker.shutdown(socket.SHUT_WR)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        while error is None:
+            select.select([client], [], [], 30)
+            data, error = receive()
+            got += data
+            most = max(most, len(data))
+            if tls and data:
+                assert not client.pending(), "no selector would tell of that"
+        thread.join()
+    assert bytes(got) == sent
+    assert 16_384 < most <= 40_000 + 16_384
+    assert "disconnected" in str(error)
+
+
+def test_a_connection_that_breaks_is_an_error() -> None:
+    with ends(None) as (_, client):
+        receive = Receiver(transport(client))
+        client.close()
+        data, error = receive()
+    assert not data
+    assert "Bad file descriptor" in str(error)
+
+
+def test_answers_are_read_as_kafka_python_reads_them() -> None:
+    version = 11
+    answer = FetchResponse(
+        version=version,
+        throttle_time_ms=7,
+        error_code=0,
+        session_id=0,
+        responses=[
+            FetchResponse.FetchableTopicResponse(
+                version=version,
+                topic="edges",
+                partitions=[
+                    FetchResponse.FetchableTopicResponse.PartitionData(
+                        version=version,
+                        partition_index=3,
+                        error_code=0,
+                        high_watermark=5,
+                        last_stable_offset=5,
+                        log_start_offset=0,
+                        aborted_transactions=[],
+                        preferred_read_replica=-1,
+                        records=random.Random(3).randbytes(100_000),
+                    )
+                ],
+            )
+        ],
+    )
+    parsers = [KafkaProtocol(client_id="test") for _ in range(2)]
+    for parser in parsers:
+        request = FetchRequest(version=version, replica_id=-1, max_wait_ms=1, min_bytes=1, topics=[])
+        parser.send_request(request)
+        parser.send_bytes()
+    answer.with_header(correlation_id=1)
+    sent = bytes(answer.encode(header=True, framed=True))
+    plain = parsers[0].receive_bytes(sent)
+    with ends(None) as (broker, client):
+        receive = Receiver(transport(client, SimpleNamespace(parser=parsers[1])))
+        thread = threading.Thread(target=lambda: broker.sendall(sent))
+        thread.start()
+        spared: list[Any] = []
+        while not spared:
+            data, error = receive()
+            assert error is None
+            spared = parsers[1].receive_bytes(data)
+        thread.join()
+    assert [(number, response.to_dict()) for number, response in spared] == [
+        (number, response.to_dict()) for number, response in plain
+    ]
+    assert spared[0][1].throttle_time_ms == 7
