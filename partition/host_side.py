@@ -32,8 +32,9 @@ ONE_CALL_UPDATES_MAX = 1 << 15
 """More go by one call as well, which threads share, up to so many: then the way through the interpreter is little
 beside them, and they are looked up while others still read what there was before."""
 
-SHARED_PIECE_UPDATES, LONG_PIECE_UPDATES, MANY_THREADS = 256, 2048, 8
-"""Of an orientation in pieces: from so many updates on, which are longer where there are fewer threads."""
+PIECE_UPDATES_MIN, PIECES_MAX = 256, 16
+"""Of these an orientation has two pieces for each thread, of at least so many updates, and at most so many pieces.
+Shorter ones cost more than they share; of more, threads wait for each other more often."""
 
 
 class HostPlan(NamedTuple):
@@ -160,8 +161,10 @@ class HostSide(Side[PackedMemoryArray]):
         out, in_, each = self.out, self.in_, self._crew_each
         out_work = out.reserve(n_updates)
         in_work = out_work if in_ is None else in_.reserve(n_updates)
-        least = SHARED_PIECE_UPDATES if each.threads >= MANY_THREADS else LONG_PIECE_UPDATES
-        n_pieces = 1 if each.threads == 1 else pieces_of(n_updates, least)
+        n_pieces = 1
+        if each.threads > 1:
+            share = n_updates // min(2 * each.threads, PIECES_MAX)
+            n_pieces = pieces_of(n_updates, max(PIECE_UPDATES_MIN, share))
         rows = out_rows, out_work, in_rows, in_work
         with self._turnstile.writing():
             done, counts, out_did, in_did = apply_shared(

@@ -182,7 +182,7 @@ def test_contents_and_reports_are_those_of_the_ordinary_way(
             st.sampled_from([0.0, 0.3, 0.5, 0.8, 1.0]),
             st.sampled_from([1, 5, None]),
             st.sampled_from([0, 0, 3]),
-            st.sampled_from([1, 8, 60]),
+            st.sampled_from([(1, 128), (8, 16), (60, 4)]),
         ),
         min_size=1,
         max_size=12,
@@ -194,7 +194,7 @@ def test_in_pieces_that_threads_share_it_is_the_same(
     options: dict[str, bool],
     seed: int,
     held: int,
-    shapes: list[tuple[int, float, int | None, int, int]],
+    shapes: list[tuple[int, float, int | None, int, tuple[int, int]]],
 ) -> None:
     source = Source(np.random.default_rng(seed), options)
     with (
@@ -203,8 +203,9 @@ def test_in_pieces_that_threads_share_it_is_the_same(
     ):
         source.loaded(held, small, ordinary)
         patch.setattr(host_side, "SMALL_UPDATES_MAX", 0)
-        for n, inserts, among, new, piece in shapes:
-            patch.setattr(host_side, "LONG_PIECE_UPDATES", piece)
+        for n, inserts, among, new, (piece, pieces) in shapes:
+            patch.setattr(host_side, "PIECE_UPDATES_MIN", piece)
+            patch.setattr(host_side, "PIECES_MAX", pieces)
             source.n_vertices += new
             batch = source.batch(n, inserts=inserts, among=among, first=int(source.rng.integers(0, 250)))
             with mock.patch.object(host_side, "apply_small", side_effect=AssertionError):
