@@ -533,7 +533,13 @@ class Service:
         started = time.perf_counter()
         checkpoint, self._numbering = well_numbered(checkpoint, self.graph)
         edges = checkpoint.part("graph")
-        self.index.restore(checkpoint.part("index"), edges.get("dead"))
+        try:
+            self.index.restore(checkpoint.part("index"), edges.get("dead"))
+        except OverflowError as error:
+            raise ConfigError(
+                f"graph.vertices_max is {self.config.graph.vertices_max}, and the graph of the checkpoint in "
+                f"'{self.config.checkpoint.path}' needs more: {error}"
+            ) from None
         edge_list = EdgeList(edges["keys"], edges.get("weights"))
         n_vertices = checkpoint.facts["n_vertices"]
         require_vertices(self.graph, programs, n_vertices)  # the graph asks for its edges
@@ -876,6 +882,7 @@ class Service:
         try:
             self._open_source(None if self._newest is None else self._newest.offsets)
             self.ingest.reader.follow(self.order.open(self._identity))
+            self.health.recovery.read(self.ingest.reader.backlog(), item=0)
             self.ingest.run(self.position.offsets)
         except _Stopped:
             pass
@@ -905,7 +912,8 @@ class Service:
             if self._stop.is_set():
                 raise _Stopped
             self.source.poll(0, timeout_s=0.1)
-        self.health.recovery.read(backlog, item=0)
+        if backlog:  # else the order of before tells whether there is anything
+            self.health.recovery.read(backlog, item=0)
         if offsets is None:
             self._keep_beginning()
 

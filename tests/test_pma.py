@@ -270,6 +270,12 @@ def test_wide_keys_sort_right() -> None:
     assert np.array_equal(array.export().weights, weights[first])
 
 
+def test_a_warm_up_ends_where_nothing_can_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PackedMemoryArray, "migrating", False)
+    with pytest.raises(MemoryError, match="none is left"):
+        warm_up()
+
+
 def test_nothing_is_left_to_compile_after_the_warm_up() -> None:
     kernels = {
         kernel

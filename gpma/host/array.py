@@ -490,7 +490,11 @@ _NO_WEIGHTS: Weights = np.empty(0, np.float32)
 
 
 def warm_up() -> None:
-    """Compile (or load from the cache) every kernel; weighted and unweighted arrays share them all."""
+    """Compile (or load from the cache) every kernel; weighted and unweighted arrays share them all.
+
+    Raises:
+        MemoryError: there is none for an array of some thousand edges to grow into.
+    """
     for weighted in (True, False):
         array = PackedMemoryArray(weighted=weighted)
         array.ensure_vertices(1 << 13)
@@ -508,6 +512,8 @@ def warm_up() -> None:
         # Until it grows, and then by all kinds of moves.
         first = dst.size
         while not array.migrating:
+            if first > 1 << 15:  # far past where it grows if it can
+                raise MemoryError("none is left for the graph to grow")
             array.apply(EdgeBatch.of(np.full(500, 1), first + np.arange(500)))
             first += 500
         array.apply(few)
@@ -516,6 +522,6 @@ def warm_up() -> None:
         keys = array.export().keys
         array.apply(EdgeBatch(keys[: keys.size // 3], np.zeros(keys.size // 3, np.uint8)))
         begin = keys.size // 3
-        while begin < keys.size and not array.migrating:
+        while begin + 8 <= keys.size and not array.migrating:
             array.apply(EdgeBatch(keys[begin : begin + 8], np.zeros(8, np.uint8)))
             begin += 8
