@@ -158,7 +158,9 @@ class GraphRows(ABC):
         """
 
     @abstractmethod
-    def apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> tuple[ChangeReport, Totals] | None:
+    def apply_small(
+        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
+    ) -> tuple[ChangeReport, Totals] | None:
         """The same for a few updates of rows, by one compiled call, weights as they came. None: nothing was
         written, and they go the ordinary way, which also finds out what is wrong with them."""
 
