@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -215,9 +216,18 @@ def _load(file: Path | None, flags: list[tuple[str, str, str]]) -> Loaded:
     return load(file, flags=flags)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+    version_: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Keeps graph analytics true while the graph changes."""
 
@@ -589,7 +599,7 @@ def watch(
     status = show(
         checked(address),
         program,
-        None if vertices is None else parse_value(vertices, listed=True),
+        None if vertices is None else parse_value(vertices, listed=True, are_ids=True),
         threshold=threshold,
         top=top,
         order=order,
@@ -711,7 +721,27 @@ def version(json: JsonFlag = False) -> None:
 
 def main() -> None:
     """Run the command that the arguments name."""
+    _ready_streams()
     app(prog_name="graphtide")
+
+
+def _ready_streams() -> None:
+    """Standard streams that were closed lead nowhere: no file or socket may take their numbers. Characters that a
+    stream's encoding does not have are shown by their escapes."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and (stream.errors == "strict" or stream.encoding.lower() != "utf-8"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

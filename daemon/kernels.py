@@ -42,7 +42,7 @@ from ..gpma.relied_on import lacking
 from ..gpma.shipped import shipped
 from ..partition import classes, exploring, graph, host_side, numbering
 from .config.settings import Config
-from .engine import edge_times, keyed
+from .engine import edge_times, keyed, lane
 from .errors import ConfigError
 from .ingest import decode, reuse
 from .outgoing import batches
@@ -109,6 +109,7 @@ class Needs:
             ("copies of columns", copying.warm_up),
             ("vertices", graph.warm_up),
             ("explorations", exploring.warm_up),
+            ("questions about rows", lane.warm_up),
             ("numbering", numbering.warm_up),
             ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),

@@ -78,7 +78,6 @@ from .outgoing.writer import Resume, Writer
 from .priority import give_way
 from .records.position import Position
 from .records.stream import Offsets, Partition, offsets_from_wire
-from .records.topology import Topology
 from .serve.endpoint import Exposition
 from .serve.listening import TlsFiles
 from .serve.shared_memory import allocate_within
@@ -289,7 +288,7 @@ class Service:
         self._build_ingest()
         storage = Storage(self.graph, self.position)
         requested = RequestedCheckpoints(store.path)
-        self.link = self._make_link(EngineTopology(storage, self.source, requested))
+        self.link = self._make_link(EngineTopology(storage, self.source, requested, lambda: self.index.generation))
         self.results = self._make_results(storage)
         self.pipeline = self._make_pipeline(storage, store, requested)
         self._stack.callback(self.pipeline.between.close)
@@ -533,7 +532,13 @@ class Service:
         started = time.perf_counter()
         checkpoint, self._numbering = well_numbered(checkpoint, self.graph)
         edges = checkpoint.part("graph")
-        self.index.restore(checkpoint.part("index"), edges.get("dead"))
+        try:
+            self.index.restore(checkpoint.part("index"), edges.get("dead"))
+        except OverflowError as error:
+            raise ConfigError(
+                f"graph.vertices_max is {self.config.graph.vertices_max}, and the graph of the checkpoint in "
+                f"'{self.config.checkpoint.path}' needs more: {error}"
+            ) from None
         edge_list = EdgeList(edges["keys"], edges.get("weights"))
         n_vertices = checkpoint.facts["n_vertices"]
         require_vertices(self.graph, programs, n_vertices)  # the graph asks for its edges
@@ -769,7 +774,7 @@ class Service:
         if oldest is not None:
             self.order.cut(offsets_from_wire(oldest))
 
-    def _make_link(self, topology: Topology) -> ServerLink:
+    def _make_link(self, topology: EngineTopology) -> ServerLink:
         server = self.config.server
         return ServerLink(
             listen=server.listen,
@@ -782,6 +787,7 @@ class Service:
             },
             index=self.index,
             topology=topology,
+            open_lane=topology.open_lane,
             limits=server.limits,
             tokens=server.read_tokens(),
             admin_tokens=server.read_admin_tokens(),
@@ -876,6 +882,7 @@ class Service:
         try:
             self._open_source(None if self._newest is None else self._newest.offsets)
             self.ingest.reader.follow(self.order.open(self._identity))
+            self.health.recovery.read(self.ingest.reader.backlog(), item=0)
             self.ingest.run(self.position.offsets)
         except _Stopped:
             pass
@@ -905,7 +912,8 @@ class Service:
             if self._stop.is_set():
                 raise _Stopped
             self.source.poll(0, timeout_s=0.1)
-        self.health.recovery.read(backlog, item=0)
+        if backlog:  # else the order of before tells whether there is anything
+            self.health.recovery.read(backlog, item=0)
         if offsets is None:
             self._keep_beginning()
 

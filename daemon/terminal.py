@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -27,6 +28,11 @@ def _console(stream: TextIO) -> Console:
     return Console(file=stream, highlight=False, width=None if stream.isatty() else 200)
 
 
+def can_redraw(console: Console) -> bool:
+    """Whether what was shown can be replaced there: on a terminal, but no dumb one."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Table:
     """A table; numbers are right-aligned, None shows as a dash; no heading where all columns are nameless."""
     shown = [list(row) for row in rows]
@@ -48,7 +54,15 @@ def cell_text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.6g}"
-    return str(value).replace("[", "\\[")
+    return shown_text(value).replace("[", "\\[")
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def shown_text(value: Any) -> str:
+    """A value in one line that no terminal takes for orders: ``\\n``, ``\\x1b`` and so on for others."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(value))
 
 
 def _is_number(value: Any) -> bool:

@@ -254,6 +254,23 @@ def _copy(typing_context: Any, target: Any, to: Any, source: Any, from_: Any, co
     return types.void(target, types.intp, source, types.intp, types.intp), generate
 
 
+def _library(name: str, n: int) -> Any:
+    """A function of the C library that takes n integers, or addresses, and gives back an int."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(_INT32, [_INT64] * n)
+        function: Any = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+        return builder.sext(builder.call(function, arguments), _INT64)
+
+    def of_one(typing_context: Any, a: Any) -> Any:
+        return types.int64(types.int64), generate
+
+    def of_three(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+        return types.int64(types.int64, types.int64, types.int64), generate
+
+    return intrinsic({1: of_one, 3: of_three}[n])
+
+
 def _shift(typing_context: Any, keys: Any, weights: Any, to: Any, from_: Any, count: Any) -> Any:
     """shift(keys, weights, to, from_, count): move entries within both arrays, or within keys if weights is empty.
 
@@ -296,4 +313,9 @@ fold: Any = intrinsic(_fold)
 copy_bytes: Any = intrinsic(_copy_bytes)
 ask_for_byte: Any = intrinsic(_ask_for_byte)
 copy: Any = intrinsic(_copy)
+lock_to_read: Any = _library("pthread_rwlock_rdlock", 1)
+unlock: Any = _library("pthread_rwlock_unlock", 1)
+poll: Any = _library("poll", 3)
+read_file: Any = _library("read", 3)
+write_file: Any = _library("write", 3)
 shift: Any = intrinsic(_shift)

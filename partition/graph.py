@@ -38,7 +38,7 @@ from .changes import Counts, Report, none
 from .changes import GraphChange as GraphChange
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .graph_rows import GraphRows, Shape, SideApply, require_heads
-from .host_side import SMALL_UPDATES_MAX, HostSide
+from .host_side import ONE_CALL_UPDATES_MAX, SMALL_UPDATES_MAX, HostSide
 from .owned import Divide, OwnedRows
 from .owned import RowsLost as RowsLost
 from .placement import Placement
@@ -293,6 +293,11 @@ class Graph:
         """
         return self._rows.view(self._rows.shape.kept("in"))
 
+    def rows_in_place(self) -> tuple[RowView, RowView | None] | None:
+        """Out-rows and in-rows (None: none are kept) where they lie, for other threads to read until the next
+        change begins, and kept in memory by whoever has them; None: not all are on the host now."""
+        return self._rows.in_place(self.n_vertices)
+
     def rows_between(self, direction: Direction, begin: int, end: int) -> RowView:
         """The rows of vertices begin .. end - 1, with others or without; valid until the next change. Where not
         all are the host's it costs what these are long.
@@ -414,12 +419,14 @@ class Graph:
         if n_updates > MAX_UPDATES:
             raise ValueError(f"a batch comes to at most {MAX_UPDATES} updates of rows, not {n_updates}")
         before = self.n_vertices
-        is_small = vertex_ops is None and 0 < n_updates <= SMALL_UPDATES_MAX and n_vertices >= before
+        # A device works while the host writes, if there is so much that it pays.
+        at_most = ONE_CALL_UPDATES_MAX if self._rows.device is None else SMALL_UPDATES_MAX
+        is_small = vertex_ops is None and 0 < n_updates <= at_most and n_vertices >= before
         # New vertices are marked on a device at once, and the host may have to catch up with it.
-        if is_small or self._rows.device is not None:
+        if self._rows.device is not None:
             before_writing()
         if is_small:
-            change = self._apply_small(batch, n_updates, n_vertices)
+            change = self._apply_small(batch, n_updates, n_vertices, before_writing)
             if change is not None:
                 return change
         with self._room_for(n_vertices):
@@ -463,7 +470,9 @@ class Graph:
             return 0, 0, 0, 0
         return report.loops(crew)
 
-    def _apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> GraphChange | None:
+    def _apply_small(
+        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
+    ) -> GraphChange | None:
         """``apply`` for a few updates of rows, by one compiled call. None: nothing was written, and they go the
         ordinary way, which also finds out what is wrong with them."""
         before = self.n_vertices
@@ -472,7 +481,7 @@ class Graph:
                 self._make_room_for(n_vertices)
             if self.existence.n_dead and self.existence.plan(batch, None, before) is not None:
                 return None
-            small = self._rows.apply_small(batch, n_updates, n_vertices)
+            small = self._rows.apply_small(batch, n_updates, n_vertices, before_writing)
         except BaseException as error:
             self._withdraw_room(error)
             raise
@@ -665,11 +674,16 @@ def warm_up() -> None:
     try:
         graph.load(EdgeList(np.arange(100, dtype=np.uint64)), 100)
         graph.apply(EdgeBatch.of([0], [1]), 100)
-        graph.load(EdgeList(np.empty(0, np.uint64)), 100)
-        graph.apply(EdgeBatch.of([0], [1]), 100)
+        heads = np.arange(1 << 15, dtype=np.uint64)
+        graph.load(EdgeList(heads), heads.size)
+        graph.apply(
+            EdgeBatch(heads[: SMALL_UPDATES_MAX + 1], np.ones(SMALL_UPDATES_MAX + 1, np.uint8)), heads.size
+        )
+        graph.load(EdgeList(np.empty(0, np.uint64)), heads.size)
+        graph.apply(EdgeBatch.of([0], [1]), heads.size)
         ops = VertexOps(np.ones(1, np.uint32), np.full(1, Op.DELETE_VERTEX, np.uint8), np.zeros(1, np.int64))
-        graph.apply(EdgeBatch.of([], []), 100, ops)
-        graph.apply(EdgeBatch.of([0], [1]), 100)
+        graph.apply(EdgeBatch.of([], []), heads.size, ops)
+        graph.apply(EdgeBatch.of([0], [1]), heads.size)
         for copy in (copy_row, copy_short_row):
             copy(graph.out_rows(), 0, 0, np.empty(1, np.uint32), np.empty(0, np.float32))
         for weights in (True, False):

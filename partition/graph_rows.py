@@ -158,7 +158,9 @@ class GraphRows(ABC):
         """
 
     @abstractmethod
-    def apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> tuple[ChangeReport, Totals] | None:
+    def apply_small(
+        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
+    ) -> tuple[ChangeReport, Totals] | None:
         """The same for a few updates of rows, by one compiled call, weights as they came. None: nothing was
         written, and they go the ordinary way, which also finds out what is wrong with them."""
 
@@ -210,6 +212,11 @@ class GraphRows(ABC):
     @abstractmethod
     def is_whole(self) -> bool:
         """Whether the host has all rows in one place, so that views cost nothing."""
+
+    def in_place(self, n_vertices: int) -> tuple[RowView, RowView | None] | None:
+        """Out-rows and in-rows (None: none are kept) where they lie, for readers in other threads until the next
+        change begins; None: not all rows of so many vertices are the host's now."""
+        return None
 
     @abstractmethod
     def mirror(self) -> Reader:

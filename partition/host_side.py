@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +12,11 @@ from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertic
 from ..gpma.host import PackedMemoryArray
 from ..gpma.host.array import LoadPlan
 from ..gpma.host.committing import commit_both
-from ..gpma.host.preparing import look_up_both
-from ..gpma.host.small import Totals, apply_small
+from ..gpma.host.preparing import look_up_both, pieces_of
+from ..gpma.host.shared import apply_shared
+from ..gpma.host.small import Orientation, Totals, apply_small
 from ..gpma.host.snapshot import Turnstile, export_from
+from ..gpma.host.sorting import Arrivals
 from ..gpma.host.work import Plan, arrivals_of
 from ..gpma.memory import Memory
 from ..gpma.team import ALONE, Crew
@@ -24,6 +27,14 @@ from .side import Direction, Side
 SMALL_UPDATES_MAX = 1024
 """Up to so many updates of rows the caller's thread applies both orientations, by one call if it can: handing one
 over takes longer than doing it, and half as much again of the processor."""
+
+ONE_CALL_UPDATES_MAX = 1 << 15
+"""More go by one call as well, which threads share, up to so many: then the way through the interpreter is little
+beside them, and they are looked up while others still read what there was before."""
+
+PIECE_UPDATES_MIN, PIECES_MAX = 256, 16
+"""Of these an orientation has two pieces for each thread, of at least so many updates, and at most so many pieces.
+Shorter ones cost more than they share; of more, threads wait for each other more often."""
 
 
 class HostPlan(NamedTuple):
@@ -73,7 +84,8 @@ class HostSide(Side[PackedMemoryArray]):
             out_parts, out_found, in_parts, in_found = look_up_both(
                 out_asked, in_asked, self._crew, self._crew_each
             )
-            out_plan, in_plan = out_rows.plan((out_parts, out_found)), in_rows.plan((in_parts, in_found))
+            out_plan = out_rows.plan((out_parts, out_found))
+            in_plan = in_rows.plan((in_parts, in_found), told=False)
         self.memory.require(out_rows.more_bytes(out_plan) + in_rows.more_bytes(in_plan))
         return HostPlan(out_plan, in_plan, n_updates)
 
@@ -99,22 +111,32 @@ class HostSide(Side[PackedMemoryArray]):
             return report
 
     def apply_small(
-        self, batch: EdgeBatch, n_updates: int, n_vertices: int, mirrored: bool, negative: bool
+        self,
+        batch: EdgeBatch,
+        n_updates: int,
+        n_vertices: int,
+        mirrored: bool,
+        negative: bool,
+        before_writing: Callable[[], None],
     ) -> tuple[ChangeReport, Totals] | None:
         """A few updates by one compiled call; None: nothing was written, and they go by ``prepare``.
 
-        ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be. Returns the
-        report of the out-rows, and what was counted.
+        ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be;
+        ``before_writing``: called once it is known that no array needs another layout. Returns the report of the
+        out-rows, and what was counted.
         """
         out, in_ = self.out, self.in_
         out_rows = out.for_small(n_updates)
         in_rows = out_rows if in_ is None else in_.for_small(n_updates)
         if out_rows is None or in_rows is None:
             return None
+        before_writing()
         arrived = arrivals_of(batch, weighted=out.weighted)
         keys = np.empty(n_updates, np.uint64)
         weights = np.empty(2 * n_updates, np.float32) if out.weighted else arrived.weights
         how = in_ is not None, mirrored, negative, n_vertices
+        if n_updates > SMALL_UPDATES_MAX:
+            return self._apply_shared(out_rows, in_rows, how, n_updates, arrived, keys, weights)
         with self._turnstile.entrance, self._turnstile.inside:  # as ``writing``, without a call
             done, counts, out_did, in_did = apply_small(*out_rows, *in_rows, *how, *arrived, keys, weights)
             if not done:
@@ -122,6 +144,40 @@ class HostSide(Side[PackedMemoryArray]):
             slots_moved = out.after_small(out_did)
         if in_ is not None:
             in_.after_small(in_did)
+        totals = Totals._make(counts)
+        return totals.report(keys, weights if out.weighted else None, slots_moved), totals
+
+    def _apply_shared(
+        self,
+        out_rows: Orientation,
+        in_rows: Orientation,
+        how: tuple[bool, bool, bool, int],
+        n_updates: int,
+        arrived: Arrivals,
+        keys: Keys,
+        weights: Weights,
+    ) -> tuple[ChangeReport, Totals] | None:
+        """``apply_small`` with the help of other threads."""
+        out, in_, each = self.out, self.in_, self._crew_each
+        out_work = out.reserve(n_updates)
+        in_work = out_work if in_ is None else in_.reserve(n_updates)
+        n_pieces = 1
+        if each.threads > 1:
+            share = n_updates // min(2 * each.threads, PIECES_MAX)
+            n_pieces = pieces_of(n_updates, max(PIECE_UPDATES_MIN, share))
+        rows = out_rows, out_work, in_rows, in_work
+        with self._turnstile.writing():
+            done, counts, out_did, in_did = apply_shared(
+                *rows, *how, n_pieces, arrived, keys, weights, self._crew, each
+            )
+            if not done:
+                return None
+            if in_ is None:
+                slots_moved = out.after_small(out_did)
+            else:
+                # What migrates waits for memory, with many threads as with one.
+                run = self._pair.run if out.migrating or in_.migrating else in_turn
+                slots_moved, _ = run(lambda: out.after_small(out_did), lambda: in_.after_small(in_did))
         totals = Totals._make(counts)
         return totals.report(keys, weights if out.weighted else None, slots_moved), totals
 

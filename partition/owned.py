@@ -111,11 +111,14 @@ class OwnedRows(GraphRows):
         plan = self._asked(lambda split: split.prepare(batch))
         return self._told(lambda split: self._commit(split, plan))
 
-    def apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> tuple[ChangeReport, Totals] | None:
+    def apply_small(
+        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
+    ) -> tuple[ChangeReport, Totals] | None:
         """By the host, where it owns all rows."""
         if self.placement.sole != HOST:
             return None
-        how = batch, n_updates, n_vertices, not self.shape.directed, self.shape.weight_domain == "any"
+        kept = not self.shape.directed, self.shape.weight_domain == "any"
+        how = batch, n_updates, n_vertices, *kept, before_writing
         small = self._asked(lambda split: split.apply_small(n_updates, lambda: self.host.apply_small(*how)))
         if small is not None:
             self.applied = self._split.applied

@@ -100,12 +100,15 @@ class WholeRows(GraphRows):
         self._finish_on_device(on_device)
         return Report.of(report)
 
-    def apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> tuple[ChangeReport, Totals] | None:
+    def apply_small(
+        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
+    ) -> tuple[ChangeReport, Totals] | None:
         if self._behind or (self.may_follow and self.device is not None):
             return None
         self._have_room()
         domain, begun = self.shape.weight_domain, time.perf_counter()
-        small = self.host.apply_small(batch, n_updates, n_vertices, not self.shape.directed, domain == "any")
+        how = not self.shape.directed, domain == "any"
+        small = self.host.apply_small(batch, n_updates, n_vertices, *how, before_writing)
         self.host_apply_s = time.perf_counter() - begun
         if small is None or self.device is None:
             return small
@@ -285,6 +288,14 @@ class WholeRows(GraphRows):
 
     def is_whole(self) -> bool:
         return True
+
+    def in_place(self, n_vertices: int) -> tuple[RowView, RowView | None] | None:
+        if self._behind or self.host.out.n_vertices < n_vertices:
+            return None
+        out = self.host.out.view()
+        if not self.shape.directed:
+            return out, out
+        return out, None if self.host.in_ is None else self.host.in_.view()
 
     def mirror(self) -> Reader:
         return self._ready().array("in")

@@ -40,7 +40,9 @@ from graphtide.daemon.errors import (
     SourceUnavailable,
     UnknownProgram,
 )
-from graphtide.daemon.records.spool_format import read_frames
+from graphtide.daemon.ingest.dead_letters import pack_letter
+from graphtide.daemon.records.spool_format import frame, read_frames
+from graphtide.daemon.records.stream import BadRecord, Partition
 from graphtide.daemon.tools import doctor, query
 from graphtide.ops.kafka import DevKafka
 
@@ -128,6 +130,10 @@ def test_a_daemon_looks_for_garbage_once_it_has_loaded_and_not_before() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == ["loading False", "serving True"]
+
+
+def test_the_version_is_where_others_have_it(runner: CliRunner) -> None:
+    assert runner.invoke(cli.app, ["--version"]).output == runner.invoke(cli.app, ["version"]).output != ""
 
 
 def test_version_as_json(runner: CliRunner) -> None:
@@ -529,6 +535,51 @@ def test_tables_show_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[red]a[/red]" in shown and "1.5" in shown and "-" in shown
 
 
+def test_ids_give_a_terminal_no_orders(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor break a table's lines: producers choose them."""
+    ids = ["\x1b]0;title\x07", "two\nlines", "a\tb", "\x9b2J", "é\\n"]
+    terminal.output().print(terminal.table(("vertex",), [(id,) for id in ids]))
+    query.show("degree", {"vertices": []}, {"out": [], "in": [], "unknown": ids}, terminal.output())
+    shown = capsys.readouterr().out
+    assert [line.strip() for line in shown.splitlines()[1:6]] == [
+        "\\x1b]0;title\\x07", "two\\nlines", "a\\tb", "\\x9b2J", "é\\n"
+    ]  # fmt: skip
+    assert "unknown: \\x1b]0;title\\x07, two\\nlines," in shown and not set(shown) & set("\x1b\x07\x9b\t")
+
+
+def _output_of(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        f"exec {sys.executable} -m graphtide {command}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    "environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
+)
+def test_what_a_terminal_cannot_show_is_escaped(environment: dict[str, str], tmp_path: Path) -> None:
+    bad = BadRecord(Partition("t", 0), 1, "é".encode(), "malformed", "it is no edge")
+    (tmp_path / "dead-0.msgpack").write_bytes(frame(pack_letter(bad, 0)))
+    done = _output_of(f"dead-letters list {tmp_path}", **environment)
+    assert (done.returncode, done.stderr) == (0, "") and "\\xe9" in done.stdout
+
+
+def test_commands_do_without_the_streams_that_are_closed(tmp_path: Path) -> None:
+    """And open no file in their place, which what is printed would go to."""
+    for closed in (">&-", "<&-", "<&- >&- 2>&-"):
+        done = _output_of(f"checkpoint list {tmp_path} {closed}")
+        assert (done.returncode, done.stderr) == (0, ""), closed
+    taken = "import os; from graphtide.daemon import cli; cli._ready_streams(); print(os.open('/', os.O_RDONLY))"
+    done = subprocess.run(
+        ["sh", "-c", f'exec {sys.executable} -c "{taken}" <&- 2>&-'], capture_output=True, text=True
+    )
+    assert (done.returncode, int(done.stdout) > 2) == (0, True)
+
+
 # -- queries ------------------------------------------------------------------------------------------------
 
 
@@ -540,6 +591,13 @@ def test_tables_show_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
         (["--vertices", "7"], {"vertices": [7]}),
         (["--vertices", '["7", "a,b"]'], {"vertices": ["7", "a,b"]}),
         (["--vertices=a,b"], {"vertices": ["a", "b"]}),
+        (["--vertices", "-0,1.0,1e5,null,NaN,007"], {"vertices": ["-0", "1.0", "1e5", "null", "NaN", "007"]}),
+        (["--vertex", "true"], {"vertex": "true"}),
+        (["--source", "-0"], {"source": "-0"}),
+        (["--source", "7"], {"source": 7}),
+        (["--sources", "5,b"], {"sources": [5, "b"]}),
+        (["--sources", '"a,b"'], {"sources": "a,b"}),
+        (["--vertices", "[1, -0]"], {"vertices": [1, 0]}),
         (["--program", "a", "--program", "b(1,2)"], {"program": ["a", "b(1,2)"]}),
         (["--vertices", "1", "--vertices", "2,3"], {"vertices": [1, 2, 3]}),
         (["--vertex", "-5", "--timeout-ms", "100"], {"vertex": -5, "timeout_ms": 100}),

@@ -192,6 +192,70 @@ def test_a_connection_that_breaks_under_a_request_is_an_error_and_the_next_call_
         assert client.get("p", [1]).values.tolist() == [1]
 
 
+def test_calls_of_several_threads_follow_each_other():
+    with Scripted(ok) as server, Client(server.address, timeout=10) as client:
+        wrong = []
+
+        def ask(n: int) -> None:
+            try:
+                wrong.extend(got for _ in range(50) if (got := client.get("p", [7] * n).values.tolist()) != [n])
+            except errors.GraphtideError as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(1, 5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (wrong, len(server.hellos)) == ([], 1)
+
+
+FORKS = """
+import os, sys
+from graphtide import Client
+
+client = Client(sys.argv[1], timeout=10)
+client.get("p", [1])
+child = os.fork()
+n = 3 if child else 5
+right = all(client.get("p", [7] * n).values.tolist() == [n] for _ in range(100))
+if not child:
+    os._exit(0 if right else 1)
+sys.exit(not (right and os.waitpid(child, 0)[1] == 0))
+"""
+
+
+def test_a_forked_process_takes_no_answers_from_its_parent():
+    with Scripted(ok) as server:
+        assert subprocess.run([sys.executable, "-c", FORKS, server.address], timeout=120).returncode == 0
+        assert len(server.hellos) == 2
+
+
+def test_who_is_interrupted_asks_anew():
+    """A request of which half was sent would make nonsense of the next one."""
+
+    def interrupts(msgid, method, params):
+        if len(server.requests) == 1:
+            client._core.feed = interrupted
+            yield from ok(msgid, method, params)
+        yield from ok(msgid, method, params)
+
+    def interrupted(data):
+        raise KeyboardInterrupt
+
+    with Scripted(interrupts) as server, Client(server.address) as client:
+        with pytest.raises(KeyboardInterrupt):
+            client.get("p", [1])
+        assert client.get("p", [1, 2]).values.tolist() == [2] and len(server.hellos) == 2
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_a_timeout_that_is_none_is_refused(client, timeout):
+    with pytest.raises(ValueError, match="timeout is"):
+        client("unix:/x", timeout=timeout)
+
+
 def test_nobody_there_is_unavailable(tmp_path):
     with Client(f"unix:{tmp_path}/none") as client, pytest.raises(errors.Unavailable, match="cannot connect"):
         client.stats()
@@ -469,10 +533,18 @@ def test_a_result_begins_with_its_stamp():
     assert message == [1, 9, None, {"epoch": [1, 2], "offsets": {"t": {0: 5}}, "value": 0.5}]
 
 
+@pytest.mark.parametrize("wrong", [2**64, -(2**63) - 1, "\ud800"])
+def test_what_cannot_travel_is_an_error_of_the_request(wrong: object) -> None:
+    with pytest.raises(errors.RequestError, match=r"64 bits|UTF-8"):
+        wire.encode_request(1, "khop", {"vertex": wrong})
+
+
 def test_ids_that_would_silently_be_others_are_refused() -> None:
     """Letters of a text, and what is beyond 64 bits with a sign."""
     with pytest.raises(TypeError, match="not the text 'alice'"):
         requests._wire_vertices("alice")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not the text b'alice'"):
+        requests._wire_vertices(b"alice")  # type: ignore[arg-type]
     with pytest.raises(errors.RequestError, match="64-bit signed"):
         requests._wire_vertices(np.array([2**63], np.uint64))
     with pytest.raises(errors.RequestError):

@@ -76,7 +76,8 @@ def test_kernels_let_go_of_the_interpreter() -> None:
                     given = {keyword.arg: ast.unparse(keyword.value) for keyword in made.keywords}
                     if given.get("nogil") != "True":
                         keeps.append((str(module.relative_to(ROOT)), function.name))
-    assert keeps == [("gpma/rows.py", "copy_short_row")], "its rows are short, and a handover takes longer"
+    shorter_than_a_handover = [("gpma/rows.py", "copy_short_row"), ("daemon/engine/shown.py", "_place_rows")]
+    assert sorted(keeps) == sorted(shorter_than_a_handover)
 
 
 def plant(folder: Path, file: str, line: str) -> subprocess.CompletedProcess[str]:

@@ -208,6 +208,8 @@ def test_checkpoints_are_made_listed_verified_and_copied_to_start_from(fed: Fed,
 def test_a_damaged_checkpoint_is_told_from_a_good_one(fed: Fed, tmp_path: Path) -> None:
     path = run("checkpoint", "now", "--address", fed.daemon.address, "--timeout", "300")["path"]
     copied = Path(run("checkpoint", "copy", path, tmp_path / "copy")["path"])
+    (listed,) = run("checkpoint", "list", tmp_path / "copy")
+    assert listed["vertices"] == fed.client.stats().content["vertices"], "deleted ones do not count"
     file = copied / "0000.npy"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1

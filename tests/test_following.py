@@ -293,6 +293,27 @@ def batch_of(seed: int, n: int = 3000, n_vertices: int = 500) -> EdgeBatch:
     return EdgeBatch.of(*ends, rng.integers(0, 2, n), rng.random(n).astype(np.float32))
 
 
+def test_rows_lie_in_no_place_while_the_host_is_behind(
+    emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None
+) -> None:
+    """Threads that read them where they lie wait for nothing."""
+    graph, alone = following(graphs), Graph()
+    graphs.append(alone)
+    assert graph.rows_in_place() is not None
+    for each in (graph, alone):
+        each.apply(batch_of(1), 500)
+    assert graph.rows_in_place() is None and graph.lag.updates == 3000
+    graph.catch_up()
+    found, expected = graph.rows_in_place(), alone.rows_in_place()
+    assert found is not None and expected is not None
+    for rows, others in zip(found, expected, strict=True):
+        assert rows is not None and others is not None
+        assert np.array_equal(rows.degrees[:500], others.degrees[:500])
+    owned = Graph(device=True, host_rows="owned")
+    graphs.append(owned)
+    assert owned.rows_in_place() is None
+
+
 @pytest.mark.parametrize("where", ["prepare", "ensure_vertices"])
 def test_a_host_without_memory_takes_it_later_and_no_batch_before(
     emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None, where: str

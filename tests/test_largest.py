@@ -16,7 +16,7 @@ from graphtide.daemon.client import Change, Client
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.serve import telling
 from graphtide.daemon.serve.largest import KEPT, Largest
-from graphtide.daemon.serve.results import ProgramResults, Snapshot
+from graphtide.daemon.serve.results import Packed, ProgramResults, Snapshot
 from graphtide.daemon.serve.scopes import Look, NotAtOnce
 from graphtide.daemon.serve.subscriptions import Subscription, Subscriptions
 from graphtide.daemon.serve.values import Values
@@ -147,7 +147,7 @@ def test_who_comes_second_in_an_epoch_need_not_copy_it() -> None:
     n = telling.INLINE_MAX + 3000
     estimate = np.random.default_rng(3).permutation(n) + 1.0
     results = ProgramResults("pagerank", Published({"estimate": estimate}, {"norm": 1.0}, n), {})
-    published = Snapshot((1, 1), n, {}, 0, 1, {"rank": results}, {}, {})
+    published = Snapshot((1, 1), n, {}, 0, 1, {"rank": results}, Packed(b"\x80"), {})
     serving: Any = SimpleNamespace(
         subscriptions=Subscriptions(LimitsConfig()),
         limits=LimitsConfig(),

@@ -57,15 +57,16 @@ def _compiled() -> None:
 
 @contextmanager
 def thresholds(
-    *, migrated: int = 20, reserved: bool = True, divided: int = 1, crowded: int = 2048
+    *, migrated: int = 20, least: int = 4, reserved: bool = True, divided: int = 1, crowded: int = 2048
 ) -> Iterator[None]:
-    """Thresholds that small arrays reach: edges migrated per update, updates of a piece of a batch, and leaves of
-    a window that is taken for a hot spot.
+    """Thresholds that small arrays reach: edges migrated per update (and at the least), updates of a piece of a
+    batch, and leaves of a window that is taken for a hot spot.
 
     Without ``reserved`` the system refuses address space, so that growing and shrinking copy.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(migration, "MIGRATED_PER_UPDATE", migrated)
+        patch.setattr(migration, "MIGRATED_LEAST", least)
         patch.setattr(module, "PIECE_UPDATES", divided)
         patch.setattr(migration, "DIVIDED_MOVES_MIN", divided)
         patch.setattr(hot_spot, "CARRIED_PER_UPDATE", 2 * migrated)
@@ -267,6 +268,12 @@ def test_wide_keys_sort_right() -> None:
     keys, first = np.unique(pack(src, dst), return_index=True)
     assert np.array_equal(array.export().keys, keys)
     assert np.array_equal(array.export().weights, weights[first])
+
+
+def test_a_warm_up_ends_where_nothing_can_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PackedMemoryArray, "migrating", False)
+    with pytest.raises(MemoryError, match="none is left"):
+        warm_up()
 
 
 def test_nothing_is_left_to_compile_after_the_warm_up() -> None:
@@ -610,7 +617,7 @@ def test_no_batch_pays_for_new_vertices(orientation: str, mixed: bool) -> None:
 def test_new_vertices_come_in_order_whatever_goes(orientation: str, threads: int, crowded: int) -> None:
     rng = np.random.default_rng(55)
     squeezed, passages = 0, 0
-    with thresholds(divided=30, crowded=crowded):
+    with thresholds(divided=30, crowded=crowded, least=20):  # in haste, so that windows are squeezed
         array = PackedMemoryArray(weighted=True, crew=crew(threads))
         array.ensure_vertices(8_000)
         model = Columns(of_new_vertices(rng, 1, 2_000, orientation), np.empty(0))
@@ -854,6 +861,55 @@ def test_a_migration_waits_for_its_pages_but_not_for_long(monkeypatch: pytest.Mo
         assert array.check() == []
     assert waited > 10
     assert array.n_edges <= begun_at + begun_at // migration.PATIENCE + 10
+
+
+@pytest.mark.parametrize("inserts", [1.0, 0.8, 0.5])
+def test_a_batch_has_as_few_edges_to_move_as_the_room_allows(inserts: float) -> None:
+    """As fast as the part that has not moved fills up, and to the end before it is full; some in any case."""
+    array = loaded(60_000, 1 << 11, seed=41)
+    rng = np.random.default_rng(42)
+
+    def of(n: int, share: float) -> EdgeBatch:
+        return EdgeBatch.of(rng.integers(0, 1 << 11, n), rng.integers(0, 1 << 22, n), rng.random(n) < share)
+
+    while not array.migrating:
+        array.apply(of(100, 1.0))
+    moved, densest, n_updates = [], 0.0, 200
+    while array.migrating:
+        live = array.export().keys
+        batch = of(n_updates, 1.0)
+        gone = rng.random(n_updates) >= inserts
+        batch.keys[gone], batch.ops[gone] = rng.choice(live, np.count_nonzero(gone), replace=False), 0
+        moved.append(array.apply(batch).slots_moved)
+        assert array.check() == []
+        if array.migrating and array._contents.slots.stretch_begin > 64:
+            slots = array._contents.slots
+            densest = max(densest, array._migration.edges_left / (slots.stretch_begin * LEAF_SLOTS))
+    assert densest < 0.86
+    grown_by = max(2 * inserts - 1, 0.0)
+    expected = max(migration.MIGRATED_LEAST, grown_by * GROW_AT / (migration.FULL_AT - GROW_AT))
+    assert 0.5 * expected < np.median(moved) / n_updates < 1.5 * expected + 2
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_large_batch_moves_all_edges_when_the_array_grows(threads: int) -> None:
+    """What it left behind was crowded, and taken for a hot spot, for which the stretch waited in vain."""
+    with thresholds(divided=1000):
+        array = PackedMemoryArray(weighted=True, crew=crew(threads))
+        array.ensure_vertices(1 << 12)
+        rng = np.random.default_rng(43)
+        model = Columns(np.empty(0, np.uint64), np.empty(0))
+        for _ in range(12):
+            keys = pack(rng.integers(0, 1 << 12, 20_000), rng.integers(0, 1 << 22, 20_000))
+            weights = rng.integers(1, 100, keys.size).astype(np.float32)
+            array.apply(EdgeBatch(keys, np.ones(keys.size, np.uint8), weights))
+            model.apply(keys, np.ones(keys.size, np.uint8), weights)
+            large = keys.size * migration.LARGE_SHARE >= array.n_edges
+            assert not (large and array.migrating)
+            assert not array._migration.hot_spot.there
+            assert array.check() == []
+        edges = array.export()
+        assert np.array_equal(edges.keys, model.keys) and np.array_equal(edges.weights, model.weights)
 
 
 def test_a_large_batch_ends_a_migration() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,7 @@ from graphtide.daemon.outgoing.spool import SpoolSink, files
 from graphtide.daemon.records.placement import partition_of
 from graphtide.daemon.serve.values import Values
 from graphtide.daemon.tools import doctor
+from graphtide.daemon.tools.results import show as show_results
 from graphtide.gpma.index.ids import StringColumn
 
 ENCODINGS: tuple[OutgoingEncoding, ...] = ("msgpack", "json")
@@ -182,6 +184,40 @@ def test_files_begin_anew_at_their_size_and_a_restart_goes_on(
     assert known_hops(reader) == {6: 6, 7: 7, 100: 7}
     assert len(files(folder)) > 2
     assert known_hops(reader) == {6: 6, 7: 7, 100: 7}
+
+
+@pytest.mark.parametrize("file_bytes", [1, 1 << 30])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nothing_is_written_to_a_file_that_was_taken_away(
+    open_files: Callable[..., SpoolSink], folder: Path, file_bytes: int, replaced: bool
+) -> None:
+    sink = open_files(file_bytes)
+    sink.write(hops(1, [1]), end(1))
+    (file,) = files(folder)
+    file.unlink()
+    if replaced:
+        file.touch()
+    with pytest.raises(FileNotFoundError, match="taken away"):
+        sink.write(hops(2, [2]), end(2))
+    sink.close()
+    assert sink.open(lambda last: last is None) is None
+    sink.write(hops(1, [1, 2]), end(1))
+    assert known_hops(FilesReader(folder)) == {1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_lines_of_json_tell_an_infinite_value_from_none(
+    folder: Path, encoding: OutgoingEncoding, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    values = Values(np.array([np.inf, -np.inf, 0.0, 1.5]), np.array([False, False, True, False]))
+    changed = Changed("width", np.arange(4), values, np.array([4]))
+    sink = SpoolSink(folder, encoding, file_bytes=1 << 30)
+    sink.open(lambda last: True)
+    sink.write(list(changed.chunks((1, 1), encoding)), end(1))
+    sink.close()
+    show_results(folder, ends_only=False)
+    lines = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+    assert [line.get("value", "gone") for line in lines[:-1]] == ["gone", "Infinity", "-Infinity", None, 1.5]
 
 
 def _torn(data: bytes) -> bytes:

@@ -16,9 +16,11 @@ from waiting import until
 from graphtide.daemon.errors import SourceError
 from graphtide.daemon.ingest import retired as module
 from graphtide.daemon.ingest import spool
+from graphtide.daemon.ingest.barriers import Barriers
+from graphtide.daemon.ingest.ordered import OrderedReader
 from graphtide.daemon.ingest.retired import Gone
 from graphtide.daemon.ingest.spool import SpoolSource
-from graphtide.daemon.records.stream import Partition, RawRecord
+from graphtide.daemon.records.stream import Partition, Passed, RawRecord
 
 A, B, C = (Partition(f"{name}.el") for name in "abc")
 
@@ -130,6 +132,24 @@ def test_a_retired_file_that_grows_is_taken_up_again(
     retire(retired)
     assert retired.position() == {B: 4}
     assert read(opened(tmp_path, retired.position(), retired.state())) == []
+
+
+def test_the_order_of_before_goes_through_a_retired_file_that_grew(retired: SpoolSource, tmp_path: Path) -> None:
+    """A crash came before a checkpoint knew of it; until it is read a start is not over, nor is b.el read on."""
+    before = retired.position(), retired.state()
+    for name in ("a.el", "b.el"):
+        with open(tmp_path / name, "ab") as file:
+            file.write(b"5 6\n")
+    passed = [Passed({A: 8, B: 4}, together=True), Passed({A: 8, B: 8}, together=True)]
+    reader = OrderedReader(opened(tmp_path, *before), Barriers(60.0))
+    reader.follow(iter(passed))
+    steps = []
+    for _ in range(10):
+        assert len(steps) == 2 or reader.backlog()
+        step = reader.poll(1 << 20, 0)
+        steps += [[record.partition for record in step.records]] if step.records else []
+    assert (steps, reader.position()) == ([[A], [B]], {A: 8, B: 8})
+    assert not reader.state()["replaying"] and not reader.backlog()
 
 
 def test_a_compressed_file_that_is_retired_may_get_another_member(tmp_path: Path) -> None:

@@ -1139,11 +1139,12 @@ def test_checkpoints_of_exactly_one_epoch_are_waited_for_one_at_a_time(tmp_path)
         assert first.result().path == client.checkpoint(at=(1, 8)).path
 
 
-def test_a_transport_that_is_closed_already_is_not_asked_to_read_on() -> None:
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_transport_that_is_closed_already_is_not_asked_to_read_on(says_so: bool) -> None:
     def refuse() -> None:
         raise RuntimeError("the handler is closed")
 
-    gone = SimpleNamespace(is_closing=lambda: True, resume_reading=refuse)
+    gone = SimpleNamespace(is_closing=lambda: says_so, resume_reading=refuse)
     connection = SimpleNamespace(_closing=False, _paused=True, _transport=gone)
     Channel._pause(connection, False)  # type: ignore[arg-type]
     assert connection._paused

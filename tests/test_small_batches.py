@@ -18,6 +18,7 @@ from sampling import examples
 
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, pack, sources
 from graphtide.gpma.host.array import PackedMemoryArray
+from graphtide.gpma.host.shared import apply_shared
 from graphtide.gpma.host.small import apply_small
 from graphtide.partition import graph as graph_module
 from graphtide.partition import host_side
@@ -39,7 +40,7 @@ OPTIONS = st.fixed_dictionaries(
 
 
 @contextmanager
-def both_ways(**options: bool) -> Iterator[tuple[Graph, Graph]]:
+def both_ways(**options: Any) -> Iterator[tuple[Graph, Graph]]:
     """A graph whose small batches go by one call, and one in which all go the ordinary way."""
     small, ordinary = Graph(**options), Graph(**options)
     with mock.patch.object(ordinary, "_apply_small", return_value=None):
@@ -168,6 +169,68 @@ def test_contents_and_reports_are_those_of_the_ordinary_way(
             assert_same_change(change, ordinary.apply(batch, source.n_vertices))
             assert_same_graphs(small, ordinary)
         assert small.check() == []
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@given(
+    options=OPTIONS,
+    seed=st.integers(0, 2**32),
+    held=st.sampled_from([700, 3000, 9000]),
+    shapes=st.lists(
+        st.tuples(
+            st.sampled_from([1, 2, 9, 40, 150, 900]),
+            st.sampled_from([0.0, 0.3, 0.5, 0.8, 1.0]),
+            st.sampled_from([1, 5, None]),
+            st.sampled_from([0, 0, 3]),
+            st.sampled_from([(1, 128), (8, 16), (60, 4)]),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+)
+@settings(deadline=None, max_examples=examples(40))
+def test_in_pieces_that_threads_share_it_is_the_same(
+    threads: int,
+    options: dict[str, bool],
+    seed: int,
+    held: int,
+    shapes: list[tuple[int, float, int | None, int, tuple[int, int]]],
+) -> None:
+    source = Source(np.random.default_rng(seed), options)
+    with (
+        both_ways(**options, threads=threads) as (small, ordinary),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        source.loaded(held, small, ordinary)
+        patch.setattr(host_side, "SMALL_UPDATES_MAX", 0)
+        for n, inserts, among, new, (piece, pieces) in shapes:
+            patch.setattr(host_side, "PIECE_UPDATES_MIN", piece)
+            patch.setattr(host_side, "PIECES_MAX", pieces)
+            source.n_vertices += new
+            batch = source.batch(n, inserts=inserts, among=among, first=int(source.rng.integers(0, 250)))
+            with mock.patch.object(host_side, "apply_small", side_effect=AssertionError):
+                change = small.apply(batch, source.n_vertices)
+            assert_same_change(change, ordinary.apply(batch, source.n_vertices))
+            assert_same_graphs(small, ordinary)
+        assert small.check() == []
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_arrays_that_grow_go_on_in_pieces(threads: int) -> None:
+    options = options_of(True, True)
+    source = Source(np.random.default_rng(12), options, n_vertices=3000)
+    moving, alone = 0, 0
+    with both_ways(**options, threads=threads) as (small, ordinary):
+        source.loaded(60_000, small, ordinary)
+        while small.n_edges < 100_000:
+            batch = source.batch(1500, inserts=0.98)
+            change, one_call = went_small(small, batch, source.n_vertices)
+            moving += one_call and small.host.out.migrating
+            alone += one_call
+            assert_same_change(change, ordinary.apply(batch, source.n_vertices))
+        assert_same_graphs(small, ordinary)
+        assert small.check() == []
+        assert alone > 15 and moving > 3
 
 
 @given(
@@ -354,17 +417,21 @@ def test_vertices_that_are_deleted_or_revived_go_the_ordinary_way() -> None:
 
 def test_nothing_is_compiled_for_them_after_the_warm_up() -> None:
     """Whatever the graph is like, and wherever its columns lie, there is one form of the call."""
-    with mock.patch.object(host_side, "apply_small", wraps=apply_small) as call:
+    with (
+        mock.patch.object(host_side, "apply_small", wraps=apply_small) as call,
+        mock.patch.object(host_side, "apply_shared", wraps=apply_shared) as shared,
+    ):
         graph_module.warm_up()
-        assert call.called
-    before = len(apply_small.signatures)
+        assert call.called and shared.called
+    before = len(apply_small.signatures), len(apply_shared.signatures)
     for options in ({}, {"weighted": False}, {"in_weights": False}, {"in_edges": False}, {"directed": False}):
         source = Source(np.random.default_rng(11), {"negative_weights": False})
         with both_ways(**options) as (graph, _):
-            source.loaded(3000, graph)
+            source.loaded(60_000, graph)
             for _ in range(30):
                 graph.apply(source.batch(60, inserts=0.9), source.n_vertices)
-    assert len(apply_small.signatures) == before
+            graph.apply(source.batch(SMALL_MAX + 1, inserts=0.9), source.n_vertices)
+    assert (len(apply_small.signatures), len(apply_shared.signatures)) == before
 
 
 def test_a_copy_that_is_being_made_gets_small_batches_too() -> None:

@@ -389,3 +389,14 @@ def test_ready_says_no_while_the_query_server_does_not_answer(port: int, tmp_pat
             until(lambda: "graphtide_server_restarts_total 1.0" in scraped(port))
             until(lambda: "graphtide_server_connections 1.0" in scraped(port))
         assert 'graphtide_checkpoint_offset{partition="a.msgpack"}' not in scraped(port), "nothing lay there"
+
+
+def test_a_checkpoint_of_more_vertices_than_are_allowed_is_one_sentence(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        fed(daemon, "a", edges((1, 2), (2, 3)))
+        assert daemon.stop() == 0
+        daemon.settings["graph"] = {"vertices_max": 2}
+        daemon.config.write_text(toml(daemon.settings))
+        daemon.start(ready_s=None)
+        assert daemon.process is not None and daemon.process.wait(60) == 2
+        assert "graph.vertices_max is 2" in daemon.log_tail(1) and "Traceback" not in daemon.log_tail()

@@ -37,7 +37,7 @@ from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.serve import shared_memory, telling
 from graphtide.daemon.serve.asker import OpenConnection
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
-from graphtide.daemon.serve.results import ProgramResults, Snapshot
+from graphtide.daemon.serve.results import Packed, ProgramResults, Snapshot
 from graphtide.daemon.serve.scopes import Everyone, Look, _differ
 from graphtide.daemon.serve.serving import Serving
 from graphtide.daemon.serve.subscriptions import Subscription, Subscriptions
@@ -749,7 +749,7 @@ def test_where_much_is_looked_at_the_next_epoch_need_not_wait_for_it() -> None:
     looked: list[tuple[bool, Any]] = []
     column = np.arange(10.0)
     results = ProgramResults("pagerank", Published({"estimate": column}, {}, 10), {}, np.zeros(10, bool))
-    published = Snapshot((1, 1), 10, {}, 0, 1, {"rank": results}, {}, {}, np.ones(10, bool))
+    published = Snapshot((1, 1), 10, {}, 0, 1, {"rank": results}, Packed(b"\x80"), {}, np.ones(10, bool))
 
     def read(use: Any) -> Any:
         reading.append(True)

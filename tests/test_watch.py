@@ -14,10 +14,11 @@ import pytest
 from rich.console import Console
 from test_subscribing import Results, results
 from typer.testing import CliRunner
-from waiting import until
+from waiting import PATIENCE_S
 
 from graphtide.daemon import cli
-from graphtide.daemon.client import Change, Client
+from graphtide.daemon.client import Change
+from graphtide.daemon.client.blocking import Subscription
 from graphtide.daemon.tools import watch as watch_module
 from graphtide.daemon.tools.watch import Board, watch
 
@@ -63,12 +64,19 @@ def test_the_board_shows_the_best(order: str, best: list[str]) -> None:
     assert [row[0] for row in rows(board)[:2]] == best
 
 
-def published_when_watched(made: Results, address: str) -> threading.Thread:
-    """Another epoch once somebody watches, and another."""
+def published_when_watched(made: Results, monkeypatch: pytest.MonkeyPatch) -> threading.Thread:
+    """Another epoch once somebody has heard of the first: else one message could tell of both."""
+    heard, hear = threading.Event(), Subscription.__next__
+
+    def next_heard(subscription: Subscription) -> Change:
+        change = hear(subscription)
+        heard.set()
+        return change
+
+    monkeypatch.setattr(Subscription, "__next__", next_heard)
 
     def publish() -> None:
-        with Client(address) as client:
-            until(lambda: client.stats()["server"]["subscriptions"] == 1)
+        assert heard.wait(PATIENCE_S)
         made.rank[1], made.alive[2] = 5, False
         made.publish(rank=[1], moved=[2])
 
@@ -98,9 +106,9 @@ def test_every_id_is_one_field_of_one_line() -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_elsewhere_changes_are_lines(tmp_path: Path, as_json: bool) -> None:
+def test_elsewhere_changes_are_lines(tmp_path: Path, as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     with results(tmp_path, 4) as (made, address):
-        publishing = published_when_watched(made, address)
+        publishing = published_when_watched(made, monkeypatch)
         arguments = ["watch", address, "rank", "--vertices", "101,102,9", "--changes", "2"]
         done = CliRunner().invoke(cli.app, [*arguments, *(["--json"] if as_json else [])])
         publishing.join()
@@ -130,11 +138,22 @@ def test_on_a_terminal_there_is_a_table(tmp_path: Path, monkeypatch: pytest.Monk
     screen = io.StringIO()
     monkeypatch.setattr(watch_module, "output", lambda: Console(file=screen, width=80, force_terminal=True))
     with results(tmp_path, 4) as (made, address):
-        publishing = published_when_watched(made, address)
+        publishing = published_when_watched(made, monkeypatch)
         assert watch(address, "rank", top=1, changes_max=2) == 0
         publishing.join()
     text = screen.getvalue()
     assert "vertex" in text and "101" in text and "epoch 1.2" in text
+
+
+def test_a_dumb_terminal_gets_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would see the table once it is over."""
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(watch_module, "output", lambda: Console(width=80, force_terminal=True))
+    with results(tmp_path, 1) as (_, address):
+        assert watch(address, "rank", changes_max=1) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("1.1\t100\t")
 
 
 @pytest.mark.parametrize("order", [[], ["--order", "asc"]])

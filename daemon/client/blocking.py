@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import ssl
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
 from ..errors import GraphtideError, TimedOut, Unavailable
@@ -21,7 +24,7 @@ T = TypeVar("T")
 
 
 class Client(Blocking, Requests):
-    """One connection; calls block. Not for use by several threads at once.
+    """One connection; calls block, and those of several threads follow each other. A forked process opens another.
 
         with Client("unix:/run/graphtide.sock") as c:
             c.get("pagerank", [1, 2]).values
@@ -32,6 +35,18 @@ class Client(Blocking, Requests):
 
     _socket: socket.socket | None = None
     _core: ClientCore
+
+    def __init__(
+        self,
+        address: str | Sequence[str],
+        token: str | None = None,
+        timeout: float = 30.0,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        super().__init__(address, token, timeout, ssl_context)
+        self._turn, self._process = threading.RLock(), os.getpid()
+
+    __init__.__doc__ = Requests.__init__.__doc__
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +97,15 @@ class Client(Blocking, Requests):
         return Subscription(_Listening(*self._given), following, reconnect=reconnect)
 
     def _call(self, call: Call[T]) -> T:
+        if self._process != os.getpid():
+            # The connection is the parent's, who would take answers that are meant for us, as we would theirs; and
+            # the turn is a thread's, perhaps, that the parent has.
+            self._turn, self._process = threading.RLock(), os.getpid()
+            self.close()
+        with self._turn:
+            return self._answered(call)
+
+    def _answered(self, call: Call[T]) -> T:
         reused = self._socket is not None
         if not reused:
             self._connect()
@@ -160,8 +184,9 @@ class Client(Blocking, Requests):
         except OSError as error:
             self.close()
             raise self._broken(error) from error
-        except GraphtideError:
-            self.close()  # an error of the connection: the server ends it
+        except BaseException:
+            # An error of the connection, which the server ends; or an interrupt, perhaps amid a request.
+            self.close()
             raise
         if response.error is None and call.method != "hello":
             self._replicas.heard(response.result)

@@ -63,8 +63,13 @@ class Requests:
         ``timeout``. Nothing is sent before the first call.
 
         Raises:
-            ValueError: an address is neither ``unix:PATH`` nor ``tcp://HOST:PORT``, or there is none.
+            ValueError: an address is neither ``unix:PATH`` nor ``tcp://HOST:PORT``, or there is none; or the
+                timeout is no time.
         """
+        if not 0 < timeout <= TIMEOUT_S_MAX:
+            raise ValueError(
+                f"timeout is {timeout!r}; it must be a number of seconds above 0, at most {TIMEOUT_S_MAX}"
+            )
         self._replicas = Replicas(address)
         self._token = token
         self._timeout = timeout
@@ -606,11 +611,13 @@ def _stamp(result: Mapping[str, Any]) -> tuple[tuple[int, int], WireOffsets]:
 
 
 NO_INT64 = "an id is not a 64-bit signed integer"
+TIMEOUT_S_MAX = 10**9
+"""Thirty years: more than all that waits takes."""
 
 
 def _wire_vertices(vertices: VertexIds) -> Any:
     """Ids for a request: integers as the bytes of a column, strings as an array."""
-    if isinstance(vertices, str):  # whose letters would be taken for ids
+    if isinstance(vertices, str | bytes):  # whose letters would be taken for ids
         raise TypeError(f"vertices must be a list of ids, not the text {vertices!r}")
     if len(vertices) == 0:
         return b""

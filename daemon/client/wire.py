@@ -93,9 +93,16 @@ def masked(wire: Any, null: bytes | None) -> np.ma.MaskedArray[Any, Any]:
 
 
 def plain(value: object) -> object:
-    """NumPy scalars as Python numbers, for MessagePack."""
+    """NumPy scalars as Python numbers, for MessagePack.
+
+    Raises:
+        OverflowError: an integer needs more than 64 bits.
+        TypeError: there is no such thing in MessagePack.
+    """
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, int):
+        raise OverflowError(f"{value} does not fit into 64 bits")
     raise TypeError(f"{type(value).__name__} cannot be sent")
 
 
@@ -129,7 +136,17 @@ def error_from_wire(wire: Any) -> GraphtideError:
 
 
 def encode_request(msgid: int, method: str, params: Mapping[str, Any]) -> bytes:
-    return _packed([REQUEST, msgid, method, [params]])
+    """A request.
+
+    Raises:
+        RequestError: a number or a text among its parameters cannot travel.
+    """
+    try:
+        return _packed([REQUEST, msgid, method, [params]])
+    except OverflowError as error:
+        raise RequestError(str(error)) from None
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{error.object!r} is no text in UTF-8") from None
 
 
 def encode_error(msgid: int, error: GraphtideError) -> bytes:

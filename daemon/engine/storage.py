@@ -1,8 +1,9 @@
 """The storage, and who may touch it when.
 
 The engine holds the gate while it writes a batch, not yet while it finds out where to; a reader holds it while it
-reads. A reader that needs results and storage of one epoch (a path with its weights) asks for a *settled* reading:
-the engine lets those in after it has published an epoch and before it writes the next batch.
+reads. Readers that need no interpreter wait elsewhere (``shown.py``), for the same. A reader that needs results
+and storage of one epoch (a path with its weights) asks for a *settled* reading: the engine lets those in after it
+has published an epoch and before it writes the next batch.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from dataclasses import dataclass, field
 from ...partition.graph import Graph
 from ..errors import Unavailable
 from ..records.position import Position
+from .shown import Shown
+
+
+def _nothing() -> None:
+    """There is nothing to show."""
 
 
 class StorageGate:
@@ -29,6 +35,9 @@ class StorageGate:
         self._waiting_for_settled = 0
         self._held_until = 0.0
         self._halted: str | None = None
+        self.shown = Shown()
+        self.show: Callable[[], None] = _nothing
+        """Puts what there is after a change into ``shown``, before anybody reads it; may not fail."""
 
     @contextmanager
     def change(self) -> Iterator[Callable[[], None]]:
@@ -38,10 +47,7 @@ class StorageGate:
         try:
             yield self._begin_writing
         finally:
-            with self._changed:
-                self._applying = False
-                self._halted = None
-                self._changed.notify_all()
+            self._end_writing()
 
     @contextmanager
     def apply(self) -> Iterator[None]:
@@ -60,6 +66,27 @@ class StorageGate:
                 self._changed.wait(None if self._readers or self._waiting_for_settled else held)
             self._applying = True
             self._settled = False
+        self.shown.shut()
+
+    def _end_writing(self) -> None:
+        """Let readers in again, if they were kept out."""
+        try:
+            if self._applying:
+                self._open()
+        finally:
+            with self._changed:
+                self._applying = False
+                self._halted = None
+                self._changed.notify_all()
+
+    def _open(self) -> None:
+        try:
+            self.show()
+        except BaseException:
+            self.shown.hide()
+            raise
+        finally:
+            self.shown.open()
 
     @contextmanager
     def within(self) -> Iterator[None]:
@@ -69,12 +96,11 @@ class StorageGate:
             while self._readers:
                 self._changed.wait()
             self._applying = True
+        self.shown.shut()
         try:
             yield
         finally:
-            with self._changed:
-                self._applying = False
-                self._changed.notify_all()
+            self._end_writing()
 
     def halt(self, reason: str) -> None:
         """The change that is being applied cannot be finished for now: readers need not wait for its end."""

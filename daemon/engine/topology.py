@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from ...gpma.edges import Vertices, Weights, pack
 from ...partition.exploring import LEAST_READS, EdgesFound, EdgesPlace, Search, edges_between, search
 from ...partition.side import Direction
+from ..client.wire import encode_stamp
 from ..records.stream import Offsets, Partition, Source, Standing
 from ..records.topology import (
     DEGREES_AT_ONCE,
@@ -29,6 +31,7 @@ from ..records.topology import (
     merged_degrees,
 )
 from ..state.requested import RequestedCheckpoints
+from .lane import Lane
 from .storage import Storage
 
 _NO_DEGREES: Counted = (np.empty(0, np.int64), np.empty(0, np.int64))
@@ -42,12 +45,44 @@ _DIRECTIONS: dict[SearchDirection, tuple[Direction, ...]] = {"out": ("out",), "i
 class EngineTopology:
     """What ``records.topology.Topology`` asks, answered from the graph."""
 
-    def __init__(self, storage: Storage, source: Source, requested: RequestedCheckpoints) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        source: Source,
+        requested: RequestedCheckpoints,
+        index_generation: Callable[[], int] | None = None,
+    ) -> None:
+        """``index_generation``: of the vertex index, from which on it knows all vertices that the storage has;
+        None: there are no lanes. While this is made nobody changes the storage."""
+        self._index_generation = index_generation
         self._source = source
         self._requested = requested
         self._graph = storage.graph
         self._gate = storage.gate
         self._position = storage.position
+        if index_generation is not None:
+            with self._gate.apply():
+                self._gate.show = self._show
+            self._gate.settle()
+
+    def open_lane(self) -> Lane | None:
+        """A lane for one query server (``lane.py``); None: there is none to be had.
+
+        Raises:
+            OSError: the system has no room for one.
+        """
+        return Lane(self._gate.shown) if self._index_generation is not None and Lane.is_possible else None
+
+    def _show(self) -> None:
+        """Let lanes see the storage as it is now."""
+        assert self._index_generation is not None
+        rows = self._graph.rows_in_place()
+        if rows is None:
+            self._gate.shown.hide()
+            return
+        state = self.current_epoch()
+        stamp = encode_stamp(state.epoch, state.offsets)
+        self._gate.shown.show(rows, self._graph.alive, stamp, self._index_generation())
 
     def current_epoch(self) -> StorageState:
         return StorageState.at(self._position)

@@ -236,7 +236,7 @@ class FileDeadLetters:
     def _is_over(self) -> bool:
         """The segment in use is large enough, or gone."""
         writer = self._writer
-        return writer is not None and (writer.offset >= self.segment_bytes or not writer.path.exists())
+        return writer is not None and (writer.offset >= self.segment_bytes or not writer.is_in_place)
 
     def _segment(self) -> SpoolWriter:
         if self._writer is None:

@@ -66,6 +66,7 @@ class OrderedReader:
         self._kept: dict[Partition, deque[RawRecord]] = {}
         self._kept_bytes = 0
         self._held: frozenset[Partition] = frozenset()
+        self._met: frozenset[Partition] = frozenset()  # when the source was last told what to hold
         self._behind: tuple[Mapping[Partition, int], float] = ({}, 0.0)
 
     @property
@@ -77,6 +78,8 @@ class OrderedReader:
         """Go along these first, as far as the source is not past them already; each is past the one before."""
         self._passed = passed
         self._next_target()
+        while self._target is not None and self._reached(self._target):
+            self._next_target()
         self._progress_at = self._clock()
 
     def poll(self, bytes_max: int, timeout_s: float) -> Step:
@@ -113,9 +116,11 @@ class OrderedReader:
         return Lag({**lag.amount, **amount}, max(lag.seconds, self._wall_clock() - oldest_s))
 
     def backlog(self) -> int | None:
-        """The source's, and what is kept here."""
+        """The source's, and what is kept here. Along the log 1 at least: it may name a file that the source has
+        yet to look at.
+        """
         left = self.source.backlog()
-        return None if left is None else left + sum(self._behind[0].values())
+        return None if left is None else left + sum(self._behind[0].values()) or int(self._target is not None)
 
     def state(self) -> dict[str, Any]:
         """Whether it goes along the order of before, and which barriers wait."""
@@ -228,8 +233,9 @@ class OrderedReader:
         else:
             limits = self._target.offsets
             held = frozenset(p for p, offset in position.items() if offset >= limits.get(p, 0))
-        if held != self._held:
-            self._held = held
+        # What a source meets meanwhile it holds until it is told: a file that grew after it was retired, say.
+        if held != self._held or (held and position.keys() != self._met):
+            self._held, self._met = held, frozenset(position)
             self.source.hold(held)
         oldest_ms = min((kept[0].timestamp_ms for kept in self._kept.values()), default=0)
         behind = {p: position.get(p, 0) - kept[0].offset for p, kept in self._kept.items()}

@@ -7,6 +7,7 @@ the last end of the newest file is no transaction yet: readers leave it alone, a
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -98,7 +99,10 @@ class SpoolSink:
                 self._place = (file.name, behind)
                 break
         if not accepts(last):
-            raise Fenced(f"somebody else has written results to {str(self._folder)!r}")
+            raise Fenced(
+                f"{str(self._folder)!r} does not end with the results that this daemon wrote last: files were "
+                "taken away, or somebody else has written"
+            )
         return last
 
     def ids_since(self, place: Place | None) -> dict[str, IdColumn]:
@@ -126,8 +130,13 @@ class SpoolSink:
         """See ``Sink``.
 
         Raises:
-            OSError: there is no room, say. Nothing of it is left once ``open`` was called.
+            OSError: there is no room, say, or the newest file was taken away. Nothing of it is left once ``open``
+                was called.
         """
+        if self._writer is not None and not self._writer.is_in_place:
+            raise FileNotFoundError(
+                errno.ENOENT, "the newest file of results was taken away", str(self._writer.path)
+            )
         writer = self._next_writer()
         number = 0
         for chunk in chunks:

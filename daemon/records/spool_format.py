@@ -172,6 +172,14 @@ class SpoolWriter:
             self._file.close()
             raise
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its name still leads to the file: it was not removed, moved or replaced."""
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
     def append(self, payload: bytes) -> int:
         """Add a record; return the offset after it, which a ``wait`` for it needs."""
         framed = frame(payload)

@@ -191,11 +191,13 @@ class Channel(asyncio.Protocol, ABC):
         # A transport that has found its client gone says so to us a turn later; until then it takes no such call.
         if self._closing or self._transport.is_closing() or wanted == self._paused:
             return
-        self._paused = wanted
-        if wanted:
-            self._transport.pause_reading()
-        else:
-            self._transport.resume_reading()
+        # uvloop may have closed what it does not say is closing.
+        with contextlib.suppress(RuntimeError):
+            if wanted:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+            self._paused = wanted
 
     def _get_room(self, size: int) -> None:
         """Read on when there is memory for a long request; others, and their turns, may come before it."""

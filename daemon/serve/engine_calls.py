@@ -1,4 +1,5 @@
-"""What the query server asks the engine process: questions about edges, over a socket between the two.
+"""What the query server asks the engine process: questions about edges, over a socket between the two; short ones
+about rows go through memory that both share first (``lane.py``).
 
 Few are given to the engine at once; the others wait here, where they end with their clients. Connections take
 turns. Questions about many vertices are cut into slices, so that those about few need not wait long; one that
@@ -9,16 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, cast
 
 from ...gpma.edges import Vertices
 from ..client.wire import ClientCore, encode_notification, encode_stamp
 from ..errors import TimedOut, Unavailable
 from .asker import Asker
 from .held import Holding
+from .lane import Lane
 from .turns import Turns
+
+log = logging.getLogger(__name__)
 
 SLICE_VERTICES = 1 << 15
 """So many vertices are asked about at once: a few milliseconds of the engine's time."""
@@ -47,6 +52,15 @@ class EngineCalls(asyncio.Protocol):
         # By msgid: who waits, and the room that it has until the engine is through with it, also if nobody waits.
         self._open: dict[int, tuple[asyncio.Future[Any], Turns, int]] = {}
         self._transport: asyncio.Transport | None = None
+        self.lane: Lane | None = None
+
+    def take_lane(self, descriptors: Sequence[int]) -> None:
+        """Short questions about rows go there first, from now on."""
+        try:
+            memory, questions, answers = descriptors
+            self.lane = Lane(memory, questions, answers, asyncio.get_running_loop())
+        except (OSError, ValueError) as error:
+            log.warning("questions about rows take longer: %s", error)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only
@@ -67,6 +81,39 @@ class EngineCalls(asyncio.Protocol):
             if not future.done():
                 future.set_exception(Unavailable("the engine is gone"))
         self._open.clear()
+
+    async def neighbors(
+        self,
+        asker: Asker,
+        *,
+        vertex: int,
+        direction: Literal["out", "in"],
+        limit: int,
+        cursor: int | None,
+        deadline: float,
+    ) -> dict[str, Any]:
+        """A page of neighbours, as ``call`` gives it.
+
+        Raises:
+            Unavailable, TimedOut: as ``call``.
+        """
+        lane = self.lane
+        if lane is not None:
+            found = await self._soon(lane.neighbors(asker.connection, vertex, direction, limit, cursor))
+            if found is not None:
+                return found
+        asked = {"vertex": vertex, "direction": direction, "limit": limit, "cursor": cursor}
+        return await self.call(asker, "neighbors", asked, limit, deadline)
+
+    async def _soon(self, asked: asyncio.Future[dict[str, Any] | None] | None) -> dict[str, Any] | None:
+        """What the lane answers; None: it is to be asked otherwise."""
+        found = None if asked is None else await asked
+        if found is not None:
+            try:
+                self._catch_up(found["index_generation"])
+            except Unavailable:  # whoever answers otherwise sends it before
+                return None
+        return found
 
     async def call(
         self,
@@ -106,13 +153,19 @@ class EngineCalls(asyncio.Protocol):
     async def call_by_slices(
         self, asker: Asker, method: str, columns: Mapping[str, Vertices], deadline: float
     ) -> dict[str, Any]:
-        """The answer about each entry of ``columns``, which have one length; all of it from one epoch.
+        """The answer about each entry of ``columns``, which have one length; all of it from one epoch. A few are
+        asked about in the lane.
 
         What the engine answers as bytes is joined.
 
         Raises:
             Unavailable, TimedOut: as ``call``.
         """
+        lane = self.lane
+        if lane is not None:
+            found = await self._soon(lane.by_columns(asker.connection, method, [*columns.values()]))
+            if found is not None:
+                return found
         n = next(iter(columns.values())).size
         parts: list[dict[str, Any]] = []
         for size in (*[SLICE_VERTICES] * SLICED_TRIES, max(n, 1)):

@@ -468,14 +468,15 @@ async def top(serving: Serving, params: Params) -> Reply:
         best = yield from best_of(read, result.published.n_vertices, k, descending=order == "desc")
         return snapshot, *best
 
+    is_short = k <= VERTICES_INLINE_MAX and serving.snapshot().n_vertices <= SCANNED_INLINE_MAX
+
     async def compute() -> Reply:
-        is_short = k <= VERTICES_INLINE_MAX and serving.snapshot().n_vertices <= SCANNED_INLINE_MAX
         snapshot, dense, values = await serving.scanned(params.asker, scan, is_short=is_short)
         ids = wire_ids(serving.external(dense))
         answer = {"ids": ids, "values": pack_column(values), **staleness(snapshot.programs[id])}
         return Reply(serving.stamp(snapshot), answer)
 
-    return await serving.cached(params.asker, ("top", id, k, order), compute)
+    return await serving.cached(("top", id, k, order), compute, ahead=is_short)
 
 
 def _living(
@@ -550,7 +551,7 @@ async def histogram(serving: Serving, params: Params) -> Reply:
         return Reply(serving.stamp(snapshot), answer)
 
     key = "histogram", id, bins, scale
-    return await serving.cached(params.asker, key, lambda: serving.for_all(params.asker, compute))
+    return await serving.cached(key, lambda: serving.for_all(params.asker, compute))
 
 
 def _all_values(serving: Serving, id: str) -> tuple[Snapshot, Answer, int]:
@@ -865,13 +866,14 @@ async def neighbors(serving: Serving, params: Params) -> Reply:
     params.end()
     await params.covered(serving)
     await serving.make_room(params.asker, limit)
-    asked = {
-        "vertex": int((await serving.lookup_anywhere(params.asker, vertex))[0]),
-        "direction": direction,
-        "limit": limit,
-        "cursor": None if cursor < 0 else cursor,
-    }
-    result = await serving.engine.call(params.asker, "neighbors", asked, limit, params.deadline)
+    result = await serving.engine.neighbors(
+        params.asker,
+        vertex=int((await serving.lookup_anywhere(params.asker, vertex))[0]),
+        direction="in" if direction == "in" else "out",
+        limit=limit,
+        cursor=None if cursor < 0 else cursor,
+        deadline=params.deadline,
+    )
     if not result["known"]:
         raise _unknown(vertex)
     dense = np.frombuffer(result["neighbors"], np.uint32)

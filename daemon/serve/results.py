@@ -393,7 +393,7 @@ def _pack_meta(
             "index_generation": index_generation,
             "sequence": sequence,
             "offsets": publication.offsets,
-            "stats": publication.stats,
+            "stats": msgpack.packb(publication.stats, default=plain),
             "coming": publication.coming,
             "programs": {
                 id: {
@@ -427,6 +427,19 @@ class ProgramResults:
         return known
 
 
+class Packed:
+    """A map that few ask for, taken out of its bytes when the first one does."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+        self._whole: Mapping[str, Any] | None = None
+
+    def whole(self) -> Mapping[str, Any]:
+        if self._whole is None:
+            self._whole = msgpack.unpackb(self._packed, strict_map_key=False)
+        return self._whole
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One published epoch. Its columns lie in shared memory and are good only within ``ResultsReader.read``.
@@ -441,9 +454,14 @@ class Snapshot:
     index_generation: int
     sequence: int
     programs: Mapping[str, ProgramResults]
-    stats: Mapping[str, Any]
+    statistics: Packed
     coming: Mapping[str, Mapping[str, Any]]
     alive: Column | None = None
+
+    @property
+    def stats(self) -> Mapping[str, Any]:
+        """What the engine tells of itself."""
+        return self.statistics.whole()
 
     @property
     def n_alive(self) -> int:
@@ -610,7 +628,7 @@ class ResultsReader:
             offsets=meta["offsets"],
             index_generation=meta["index_generation"],
             sequence=meta["sequence"],
-            stats=meta["stats"],
+            statistics=Packed(meta["stats"]),
             coming=meta["coming"],
             alive=flags[_ALIVE][:n_vertices] if _ALIVE in flags else None,
             programs={

@@ -87,7 +87,7 @@ async def serve(
     control.setblocking(False)
     calls.setblocking(False)
     await loop.create_unix_connection(lambda: serving.engine, sock=calls)
-    loop.add_reader(control.fileno(), serving.drain)
+    loop.add_reader(control.fileno(), serving.hear)
     stopped = loop.create_task(serving.stopped.wait())
     first = loop.create_task(serving.has_memory.wait())
     greeted: set[asyncio.Task[None]] = set()

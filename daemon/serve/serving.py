@@ -50,6 +50,8 @@ T = TypeVar("T")
 
 THREADS = 2
 CACHED_ANSWERS_MAX = 64
+AHEAD_MAX = 4
+"""So many answers of an epoch are computed before anybody asks."""
 TICK_SECONDS = 1.0
 VERTICES_INLINE_MAX = 1024
 """So many vertices are looked up and read on the event loop; more go to a thread."""
@@ -107,11 +109,18 @@ class _Waiter:
 
 @dataclass(slots=True)
 class _Cached:
-    """An answer in the making, or made; ``askers``: how many it was for."""
+    """An answer in the making, or made; ``askers``: how many it was for; ``again``: what makes it, where the next
+    epoch's is to be made ahead."""
 
     epoch: tuple[int, int]
     future: asyncio.Future[Reply]
     askers: int = 0
+    again: Callable[[], Coroutine[Any, Any, Reply]] | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        done = self.future.done()
+        return done and (self.future.cancelled() or self.future.exception() is not None)
 
 
 class Serving:
@@ -173,22 +182,33 @@ class Serving:
     def drain(self) -> None:
         """Take every message that the engine has sent; any thread may call this."""
         with self._draining:
-            while True:
-                try:
-                    message, fds = shared_memory.receive_with_fds(self._control, CONTROL_BYTES_MAX)
-                except BlockingIOError:
-                    return
-                except (OSError, ValueError):  # what was sent is lost: the next server gets all of it
-                    message, fds = b"", []
-                if not message:
-                    self._loop.call_soon_threadsafe(self.stopped.set)
-                    return
-                try:
-                    self._take(msgpack.unpackb(message), fds)
-                except (OSError, ValueError, MemoryError):
-                    log.exception("memory that was sent cannot be used; another server takes over")
-                    self._loop.call_soon_threadsafe(self.stopped.set)
-                    return
+            while self._receive():
+                pass
+
+    def hear(self) -> None:
+        """Take one message that the engine has sent, for the event loop: it calls again while there are more, and
+        to find out that there are none takes a third of the whole."""
+        with self._draining:
+            self._receive()
+
+    def _receive(self) -> bool:
+        """Take a message; false: there is none, or will be no more."""
+        try:
+            message, fds = shared_memory.receive_with_fds(self._control, CONTROL_BYTES_MAX)
+        except BlockingIOError:
+            return False
+        except (OSError, ValueError):  # what was sent is lost: the next server gets all of it
+            message, fds = b"", []
+        if not message:
+            self._loop.call_soon_threadsafe(self.stopped.set)
+            return False
+        try:
+            self._take(msgpack.unpackb(message), fds)
+        except (OSError, ValueError, MemoryError):
+            log.exception("memory that was sent cannot be used; another server takes over")
+            self._loop.call_soon_threadsafe(self.stopped.set)
+            return False
+        return True
 
     def _take(self, message: Mapping[str, Any], fds: list[int]) -> None:
         match message["kind"]:
@@ -200,6 +220,8 @@ class Serving:
                 self._take_index(message["arrays"], fds)
             case "grace":  # after the index, which is in place now
                 self._loop.call_soon_threadsafe(self.begin_grace, message["token"])
+            case "lane":
+                self._loop.call_soon_threadsafe(self.engine.take_lane, fds)
             case "access":
                 self._loop.call_soon_threadsafe(self.renew_access, message["access"])
         if self._reader is not None and self._index is not None:
@@ -458,6 +480,7 @@ class Serving:
         """Wake those whose epoch has come. Each forgets what is reached, so a look costs one comparison."""
         self.has_memory.set()
         self.subscriptions.published()
+        self._compute_ahead()
         if not self._waiters:
             return
         try:
@@ -524,20 +547,22 @@ class Serving:
             log.info("a client that does not read is disconnected: %d bytes wait", slowest.unread_bytes)
             slowest.abort()
 
-    async def cached(self, asker: Asker, key: Any, compute: Callable[[], Coroutine[Any, Any, Reply]]) -> Reply:
-        """What ``compute()`` comes to, once per epoch and key, however many ask."""
+    async def cached(
+        self, key: Any, compute: Callable[[], Coroutine[Any, Any, Reply]], *, ahead: bool = False
+    ) -> Reply:
+        """What ``compute()`` comes to, once per epoch and key, however many ask.
+
+        ``ahead``: it is short, and what was asked of one epoch is computed for the next one as soon as that is
+        there.
+        """
         epoch = self.snapshot().epoch
         known = self._cache.get(key)
-        if known is None or known.epoch != epoch:
-            if len(self._cache) >= CACHED_ANSWERS_MAX:
-                self._cache.clear()
-            future = asyncio.ensure_future(compute())
-            self._computing.add(future)
-            future.add_done_callback(self._computed)
-            known = self._cache[key] = _Cached(epoch, future)
-        elif known.future.done() and not known.future.cancelled() and known.future.exception() is None:
-            return known.future.result()
+        if known is None or known.epoch != epoch or known.has_failed:
+            known = self._compute(key, epoch, compute)
         known.askers += 1
+        known.again = compute if ahead else None
+        if known.future.done():
+            return known.future.result()
         try:
             return await asyncio.shield(known.future)
         except BaseException:
@@ -547,6 +572,31 @@ class Serving:
                 if self._cache.get(key) is known:
                     del self._cache[key]
             raise
+
+    def _compute(
+        self, key: Any, epoch: tuple[int, int], compute: Callable[[], Coroutine[Any, Any, Reply]]
+    ) -> _Cached:
+        if len(self._cache) >= CACHED_ANSWERS_MAX:
+            self._cache.clear()
+        future = asyncio.ensure_future(compute())
+        self._computing.add(future)
+        future.add_done_callback(self._computed)
+        known = self._cache[key] = _Cached(epoch, future)
+        return known
+
+    def _compute_ahead(self) -> None:
+        """There is another epoch: compute for it what was asked of the last one. What nobody asks for then is not
+        computed ahead again, so that this costs once as much as was asked for, at most."""
+        wanted = [(key, known) for key, known in self._cache.items() if known.again is not None and known.askers]
+        if not wanted:
+            return
+        try:
+            epoch = self.snapshot().epoch
+        except Unavailable:
+            return  # whoever asks finds out
+        for key, known in wanted[:AHEAD_MAX]:
+            if known.epoch != epoch and known.future.done() and known.again is not None:
+                self._compute(key, epoch, known.again).again = known.again
 
     async def for_all(self, asker: Asker, work: Callable[[], T]) -> T:
         """As ``in_thread``. Whoever asked first lends the turn; others may wait when they have gone."""

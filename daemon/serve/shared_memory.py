@@ -13,6 +13,7 @@ import resource
 import socket
 import tempfile
 import threading
+from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,8 @@ FDS_PER_MESSAGE_MAX = 250
 CONTROL_BYTES_MAX = 1 << 17
 """Of a message between the daemon and its query server."""
 
+_FDS_BYTES = socket.CMSG_LEN(FDS_PER_MESSAGE_MAX * array("i").itemsize)
+_received = threading.local()
 _pass = threading.Lock()
 
 
@@ -165,11 +168,19 @@ def receive_with_fds(channel: socket.socket, message_bytes_max: int) -> tuple[by
         OSError: (BlockingIOError) there is none yet.
         ValueError: the message was longer than ``message_bytes_max``.
     """
-    message, fds, flags, _ = socket.recv_fds(
-        channel, message_bytes_max, FDS_PER_MESSAGE_MAX, socket.MSG_CMSG_CLOEXEC
+    # Into memory that is there: to map some for each message, and to give it back, takes longer than all else.
+    buffer: bytearray | None = getattr(_received, "buffer", None)
+    if buffer is None or len(buffer) < message_bytes_max:
+        buffer = _received.buffer = bytearray(message_bytes_max)
+    size, ancillary, flags, _ = channel.recvmsg_into(
+        [memoryview(buffer)[:message_bytes_max]], _FDS_BYTES, socket.MSG_CMSG_CLOEXEC
     )
+    fds = array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         for fd in fds:
             os.close(fd)
         raise ValueError(f"a message was longer than {message_bytes_max} bytes")
-    return message, fds
+    return bytes(memoryview(buffer)[:size]), list(fds)

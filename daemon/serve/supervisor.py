@@ -103,7 +103,28 @@ class PublishedIndex(Protocol):
     def external(self, dense: Vertices) -> IdColumn: ...
 
 
+class Lane(Protocol):
+    """The engine's end of a lane (``records.lane``)."""
+
+    @property
+    def descriptors(self) -> tuple[int, int, int]:
+        """Of the memory, of the eventfd that tells of questions, and of the one that tells of answers."""
+        ...
+
+    def close(self) -> None:
+        """The server is gone; harmless to repeat."""
+        ...
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until nothing of it is left, or for so long; which it was."""
+        ...
+
+
 # -- the process ----------------------------------------------------------------------------------------------
+
+
+def _no_lane() -> None:
+    """Nobody answers but the topology."""
 
 
 class _Process:
@@ -126,6 +147,7 @@ class _Process:
         self._answering = threading.Lock()
         self.graces: dict[int, threading.Event] | None = {}  # None: it is gone, and its requests with it
         self.answering: threading.Thread | None = None
+        self.lane: Lane | None = None
         self._sending = threading.Lock()
         self._unsent_since: float | None = None
 
@@ -253,6 +275,7 @@ class ServerLink:
         python_modules: Sequence[str] = (),
         template: Template | None = None,
         crew: Crew = ALONE,
+        open_lane: Callable[[], Lane | None] = _no_lane,
     ) -> None:
         """``http``: where the HTTP door is, and names by which it may be called.
 
@@ -262,7 +285,7 @@ class ServerLink:
         to change something.
         ``python_modules`` are imported by the server, for programs that they register.
         ``template``: one for such ids and modules that runs already; it is ``stop`` that ends it.
-        ``crew``: who copies whole columns of results.
+        ``crew``: who copies whole columns of results. ``open_lane``: makes a server's lane.
         """
         given = limits or LimitsConfig()
         self.listen = list(listen)
@@ -298,6 +321,8 @@ class ServerLink:
         self._template = template
         self._process: _Process | None = None
         self._answering: list[threading.Thread] = []
+        self._open_lane = open_lane
+        self._lanes: list[Lane] = []
         # Guards which process is the present one, and what it was told of results and index.
         self._lock = threading.RLock()
         self._stopping = threading.Event()
@@ -410,6 +435,8 @@ class ServerLink:
             self._watcher = None
         for thread in self._answering:
             thread.join()
+        for lane in self._lanes:
+            lane.join(STOP_SECONDS_MAX)
         self._close_listeners()
 
     def _close_listeners(self) -> None:
@@ -526,6 +553,8 @@ class ServerLink:
         self._send_index()
         if not process.was_told("access", self._access_generation):
             process.tell("access", self._access_generation, {"access": self._settings["access"]})
+        if process.lane is not None and not process.was_told("lane", 1):
+            process.tell("lane", 1, {}, process.lane.descriptors)
         if not process.was_told("changes", 1):
             place = self._changes.place
             process.tell("changes", 1, {"bytes": place.n_items}, [place.fd])
@@ -557,6 +586,7 @@ class ServerLink:
             template.close()
             self._template = None
             raise
+        process.lane = self._lane_of_its_own()
         with self._lock:
             self._process = process
             settings = {**self._settings, "restarts": self.restarts}
@@ -569,6 +599,16 @@ class ServerLink:
         if self._stopping.is_set():
             process.close()
         return process
+
+    def _lane_of_its_own(self) -> Lane | None:
+        """For a process that begins; None: it asks over its socket alone."""
+        try:
+            lane = self._open_lane()
+        except OSError as error:
+            log.warning("questions about rows take longer now: %s", error)
+            return None
+        self._lanes = [one for one in self._lanes if not one.join(0)] + ([] if lane is None else [lane])
+        return lane
 
     def _watch(self) -> None:
         """Keep a server running: take its reports, and start another when it ends, slower if they keep ending."""
@@ -601,6 +641,8 @@ class ServerLink:
         A question about edges that is being answered for it is not waited for.
         """
         process.close()
+        if process.lane is not None:
+            process.lane.close()
         status = None if self._template is None else self._template.status(process.child)
         with self._lock:
             self._process = None

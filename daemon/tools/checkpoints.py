@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..client import Client
 from ..errors import CheckpointError, TimedOut
 from ..state.checkpoint import (
@@ -26,7 +28,7 @@ from ..state.checkpoint import (
 from ..terminal import count, output, progress, size, table
 
 Epoch = tuple[int, int]
-DAMAGED = (OSError, ValueError, KeyError)
+DAMAGED = (OSError, ValueError, KeyError, EOFError)
 
 
 def parse_epoch(text: str) -> Epoch | None:
@@ -136,13 +138,19 @@ def _listed(folder: Path) -> dict[str, Any]:
             **made,
             "written": written.isoformat(timespec="seconds"),
             "format": manifest["format"],
-            "vertices": manifest["facts"]["n_vertices"],
+            "vertices": manifest["facts"]["n_vertices"] - _deleted(folder, manifest),
             "updates": manifest["facts"]["updates"],
             "programs": list(manifest["programs"]),
             "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
         }
     except DAMAGED as error:
         return {**made, "damaged": str(error) or type(error).__name__}
+
+
+def _deleted(folder: Path, manifest: dict[str, Any]) -> int:
+    """How many of its vertices are deleted ones whose places nobody else has yet."""
+    entry = manifest["files"].get("graph/dead")
+    return 0 if entry is None else int(np.load(folder / entry["file"]).size)
 
 
 def list_all(path: Path, *, as_json: bool) -> int:

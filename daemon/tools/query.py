@@ -17,11 +17,13 @@ from rich.console import Console
 from ..client import Client
 from ..client.wire import unpack_bitmap, unpack_column
 from ..errors import RequestError
-from ..terminal import output, table
+from ..terminal import output, shown_text, table
 
 LISTS = ("vertices", "src", "dst")
 """Parameters that the protocol takes as arrays: one value, or several with commas, may stand for them."""
-IDS = (*LISTS, "vertex", "target")
+SOURCES = ("source", "sources")
+"""Parameters of programs: an id, or several with commas."""
+IDS = (*LISTS, *SOURCES, "vertex", "target")
 """Parameters that are ids of vertices."""
 SWITCHES = ("parents", "thaw", "retry")
 """Parameters that stand for true without a value."""
@@ -49,7 +51,10 @@ def parse_parameters(arguments: Sequence[str], method: str = "") -> dict[str, An
             text = text if equals else waiting.pop(0)
             programs = method == "get" and key == "program" and not text.startswith("[")
             several = programs and len(OUTER_COMMA.split(text)) > 1
-            value: Any = OUTER_COMMA.split(text) if several else parse_value(text, listed=key in LISTS)
+            listed = key in LISTS or (key in SOURCES and "," in text and not text.startswith('"'))
+            value: Any = (
+                OUTER_COMMA.split(text) if several else parse_value(text, listed=listed, are_ids=key in IDS)
+            )
         elif key in SWITCHES:
             value = True
         else:
@@ -62,16 +67,21 @@ def parse_parameters(arguments: Sequence[str], method: str = "") -> dict[str, An
     return params
 
 
-def parse_value(text: str, *, listed: bool = False) -> Any:
-    """JSON where the text is JSON, else the text itself; ``listed`` splits at commas and always makes a list."""
+def parse_value(text: str, *, listed: bool = False, are_ids: bool = False) -> Any:
+    """JSON where the text is JSON, else the text itself; ``listed`` splits at commas and always makes a list.
+
+    ``are_ids``: what is no integer as JSON writes it back (``1.0``, ``-0``, ``null``) is a text.
+    """
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
         value = text
+    if are_ids and not isinstance(value, str | list) and (type(value) is not int or str(value) != text.strip()):
+        value = text
     if not listed or isinstance(value, list):
         return value
     parts = text.split(",") if isinstance(value, str) else [text]
-    return [parse_value(part.strip()) for part in parts]
+    return [parse_value(part.strip(), are_ids=are_ids) for part in parts]
 
 
 def run_query(
@@ -200,7 +210,7 @@ def show(method: str, params: Mapping[str, Any], result: Mapping[str, Any], cons
     if rows := list(_rows(answer)):
         console.print(table(("", ""), rows))
     if unknown:
-        console.print(f"unknown: {', '.join(map(str, unknown))}", style="yellow", markup=False)
+        console.print(f"unknown: {', '.join(map(shown_text, unknown))}", style="yellow", markup=False)
     console.print(_stamp(result), style="dim", markup=False)
 
 

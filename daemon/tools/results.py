@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -42,6 +43,14 @@ def _lines(file: Path, *, ends_only: bool) -> Iterator[dict[str, Any]]:
         for key, value in () if ends_only else records:
             named = read_key(key)
             assert named is not None
-            content = {"gone": True} if value is None else read_value(value)
+            content = {"gone": True} if value is None else _in_json(read_value(value))
             yield {"program": named[0], "vertex": named[1], **content}
         yield {"end": asdict(end)}
+
+
+def _in_json(content: dict[str, Any]) -> dict[str, Any]:
+    """With an infinite value as a text, as it is in files of JSON: null is the value of whom no path leads to."""
+    value = content["value"]
+    if not isinstance(value, float) or not math.isinf(value):
+        return content
+    return {**content, "value": "Infinity" if value > 0 else "-Infinity"}

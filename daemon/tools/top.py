@@ -21,7 +21,7 @@ from rich.text import Text
 
 from ..client import Client
 from ..errors import Unavailable
-from ..terminal import count, duration, output, size, table
+from ..terminal import can_redraw, count, duration, output, size, table
 
 STAGES = ("poll", "decode", "index", "queue", "apply", "compute", "publish", "checkpoint")
 QUANTILES = (0.5, 0.99)
@@ -288,7 +288,7 @@ def top(
             for said in found:
                 sys.stdout.write(json.dumps(said) + "\n")
                 sys.stdout.flush()
-        elif not console.is_terminal:
+        elif not can_redraw(console):
             for said in found:
                 console.print(shown(said))
         else:

@@ -6,7 +6,6 @@ import contextlib
 import heapq
 import itertools
 import json
-import re
 import ssl
 import sys
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from rich.text import Text
 from ..client import Change, Client
 from ..client.blocking import Subscription
 from ..errors import RequestError
-from ..terminal import cell_text, count, output, table
+from ..terminal import can_redraw, cell_text, count, output, shown_text, table
 from .query import with_text_ids
 
 ROWS = 20
@@ -107,7 +106,7 @@ def watch(
         contextlib.suppress(KeyboardInterrupt),
     ):
         changes = itertools.islice(subscription, changes_max)
-        if as_json or not console.is_terminal:
+        if as_json or not can_redraw(console):
             for number, change in enumerate(changes):
                 sys.stdout.write(_as_json(change) if as_json else _as_lines(change, is_first=number == 0))
                 sys.stdout.flush()
@@ -163,12 +162,9 @@ def _as_lines(change: Change, *, is_first: bool) -> str:
     )
 
 
-_CONTROL = re.compile(r"[\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-
-
 def _escaped(text: Any) -> str:
     """Of one line, and of one column: ``\\t``, ``\\n``, ``\\x1b`` and so on, and two for a backslash."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+    return shown_text(str(text).replace("\\", "\\\\"))
 
 
 def _value(value: Any) -> str:

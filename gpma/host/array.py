@@ -180,15 +180,18 @@ class PackedMemoryArray:
         self._n_windows = 0
         if n == 0:
             return None
-        work, now = self._reserve(n), self._contents
+        work, now = self.reserve(n), self._contents
         arrived = arrivals_of(batch, weighted=self.weighted)
         threads = self._crew.threads
         least = PIECE_UPDATES if threads < MANY_THREADS else SHORT_PIECE_UPDATES
         n_pieces = 1 if threads == 1 else preparing.pieces_of(n, least)
         return Question(now.slots, arrived, now.n_vertices, n_pieces, work.sort, work.updates)
 
-    def plan(self, found: tuple[Parts, Found] | None) -> Plan:
-        """The second half of ``prepare``: what follows from what was found."""
+    def plan(self, found: tuple[Parts, Found] | None, *, told: bool = True) -> Plan:
+        """The second half of ``prepare``: what follows from what was found.
+
+        ``told``: whether ``commit`` will report the edges that changed.
+        """
         now = self._contents
         parts, totals = None, (0, 0, 0, 0)
         if found is not None:
@@ -201,8 +204,8 @@ class PackedMemoryArray:
         at_once = layout is not now.layout
         if not at_once and self._migration.should_grow(n_edges):
             layout = layout.grown()
-        columns = report_columns(totals, weighted=self.weighted)
-        return Plan(parts, n_edges, layout, at_once, columns, self._other_memory(layout))
+        columns = report_columns(totals if told else (0, 0, 0, 0), weighted=self.weighted)
+        return Plan(parts, n_edges, layout, at_once, columns, told, self._other_memory(layout))
 
     def more_bytes(self, plan: Plan | LoadPlan) -> int:
         """How much memory the layout of a plan takes beyond the present one's; negative: it takes less."""
@@ -243,6 +246,7 @@ class PackedMemoryArray:
             work.windows,
             (now.layout.lower, now.layout.upper),
             plan.columns,
+            plan.told,
             plan.at_once,
             int(parts[-1, preparing.END]),
             self._migration.hot_spot.lasts,
@@ -251,7 +255,7 @@ class PackedMemoryArray:
 
     def committed(self, plan: Plan, written: Written | None) -> ChangeReport:
         """The rest of ``commit``, after the kernel."""
-        parts, n_edges, layout, at_once, columns, other = plan
+        parts, n_edges, layout, at_once, columns, told, other = plan
         if parts is None or written is None:
             return report(columns, 0, weighted=self.weighted)
         now, work = self._contents, self._work
@@ -264,7 +268,7 @@ class PackedMemoryArray:
             slots_moved = self._spread_all(layout.n_leaves, written.n_waiting, n_edges)
             shortened = work.pending.rows
             committing.finish(
-                now.slots, now.rows, work.updates, parts, written.lists, shortened, columns, self._crew
+                now.slots, now.rows, work.updates, parts, written.lists, shortened, columns, told, self._crew
             )
         elif now.migrating and written.n_windows:
             now.view_leaves(now.layout.n_leaves, written.stretch_begin, written.stretch_end)
@@ -274,7 +278,7 @@ class PackedMemoryArray:
         now.layout = layout
         slots = now.slots
         if layout.n_leaves > n_leaves_before and not at_once:
-            self._migration.grow(n_leaves_before)
+            slots_moved += self._migration.grow(n_leaves_before, n_updates)
         else:
             slots_moved += self._migration.go_on(n_updates, fewer=fewer, in_use=in_use)
         if now.slots is not slots:  # something moved, or the bounds are others now
@@ -442,7 +446,12 @@ class PackedMemoryArray:
             self._contents.vacate(n_leaves, n_leaves_before)
             self._contents.memory.release(n_leaves, n_leaves_before)
 
-    def _reserve(self, n: int) -> Work:
+    def reserve(self, n: int) -> Work:
+        """Work arrays for n updates, good until the next call or change.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
         room = self._work.room
         if n > room:
             self._work = new_work(max(n, int(room * ROOM)), weighted=self.weighted)
@@ -481,7 +490,11 @@ _NO_WEIGHTS: Weights = np.empty(0, np.float32)
 
 
 def warm_up() -> None:
-    """Compile (or load from the cache) every kernel; weighted and unweighted arrays share them all."""
+    """Compile (or load from the cache) every kernel; weighted and unweighted arrays share them all.
+
+    Raises:
+        MemoryError: there is none for an array of some thousand edges to grow into.
+    """
     for weighted in (True, False):
         array = PackedMemoryArray(weighted=weighted)
         array.ensure_vertices(1 << 13)
@@ -499,6 +512,8 @@ def warm_up() -> None:
         # Until it grows, and then by all kinds of moves.
         first = dst.size
         while not array.migrating:
+            if first > 1 << 15:  # far past where it grows if it can
+                raise MemoryError("none is left for the graph to grow")
             array.apply(EdgeBatch.of(np.full(500, 1), first + np.arange(500)))
             first += 500
         array.apply(few)
@@ -507,6 +522,6 @@ def warm_up() -> None:
         keys = array.export().keys
         array.apply(EdgeBatch(keys[: keys.size // 3], np.zeros(keys.size // 3, np.uint8)))
         begin = keys.size // 3
-        while begin < keys.size and not array.migrating:
+        while begin + 8 <= keys.size and not array.migrating:
             array.apply(EdgeBatch(keys[begin : begin + 8], np.zeros(8, np.uint8)))
             begin += 8

@@ -57,9 +57,9 @@ class Written(NamedTuple):
 class Task(NamedTuple):
     """A batch that lies in ``updates`` in these parts, to be written.
 
-    ``bounds``: the least and the greatest densities by height. ``n_updates``, ``hot_for``,
-    ``crowded_leaves``: see ``crowds.plan``. If ``all_wait``, all new edges are put aside, no window is
-    redistributed, and what follows is left to ``finish``.
+    ``bounds``: the least and the greatest densities by height. ``columns`` are filled if ``told``.
+    ``n_updates``, ``hot_for``, ``crowded_leaves``: see ``crowds.plan``. If ``all_wait``, all new edges are put
+    aside, no window is redistributed, and what follows is left to ``finish``.
     """
 
     slots: Slots
@@ -70,6 +70,7 @@ class Task(NamedTuple):
     windows: Windows
     bounds: tuple[Bounds, Bounds]
     columns: ReportColumns
+    told: bool
     all_wait: bool
     n_updates: Int
     hot_for: Int
@@ -79,14 +80,20 @@ class Task(NamedTuple):
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def commit(task: Task, crew: Crew) -> Written:
     """Write a batch."""
-    return _commit(task, _lists(task), crew)
+    return commit_one(task, lists_of(task), crew)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def commit_both(one: Task, other: Task, crew: Crew, each: Crew) -> tuple[Written, Written]:
     """``commit`` of two batches of two arrays, side by side: ``crew`` shares the two, and ``each`` what is to be
     done for either."""
-    lists, other_lists = _lists(one), _lists(other)
+    return commit_either(one, other, crew, each)
+
+
+@inner
+def commit_either(one: Task, other: Task, crew: Crew, each: Crew) -> tuple[Written, Written]:
+    """``commit_both``, for kernels."""
+    lists, other_lists = lists_of(one), lists_of(other)
     numbers, keys, densities = np.zeros((2, 9), np.int64), np.zeros((2, 4), np.uint64), np.zeros(2)
     share(
         at_most(crew, np.int64(2)),
@@ -100,7 +107,8 @@ def commit_both(one: Task, other: Task, crew: Crew, each: Crew) -> tuple[Written
 
 
 @inner
-def _lists(task: Task) -> Offsets:
+def lists_of(task: Task) -> Offsets:
+    """Room for what a commit lists of each part."""
     return np.zeros((task.parts.shape[0], _LIST_FIELDS), np.int64)
 
 
@@ -120,9 +128,9 @@ def _commit_either(
     while True:
         which = fetch_add(cursor, 0, np.int64(1))
         if which == 0:
-            written = _commit(one, lists, crew)
+            written = commit_one(one, lists, crew)
         elif which == 1:
-            written = _commit(other, other_lists, crew)
+            written = commit_one(other, other_lists, crew)
         else:
             return
         signs, n = written.signs, numbers[which]
@@ -142,7 +150,8 @@ def _written(n: Offsets, keys: Keys, density: float, lists: Offsets) -> Written:
 
 
 @inner
-def _commit(task: Task, lists: Offsets, crew: Crew) -> Written:
+def commit_one(task: Task, lists: Offsets, crew: Crew) -> Written:
+    """``commit`` with lists (``lists_of``) that are there."""
     slots, rows, updates, parts = task.slots, task.rows, task.updates, task.parts
     pending, windows, bounds, columns = task.pending, task.windows, task.bounds, task.columns
     all_wait, n_updates = task.all_wait, task.n_updates
@@ -177,7 +186,7 @@ def _commit(task: Task, lists: Offsets, crew: Crew) -> Written:
                 )
             else:
                 redistribute(slots, rows.leaf, pending, windows, np.int64(0), n_windows)
-        finish(slots, rows, updates, parts, lists, pending.rows, columns, crew)
+        finish(slots, rows, updates, parts, lists, pending.rows, columns, task.told, crew)
     return Written(
         n_waiting,
         net_left,
@@ -199,9 +208,10 @@ def finish(
     lists: Offsets,
     shortened: Vertices,
     columns: ReportColumns,
+    told: bool,
     crew: Crew,
 ) -> None:
-    """After everything moved: fill the report, and bring the index of rows up to date."""
+    """After everything moved: fill the report if that is ``told``, and bring the index of rows up to date."""
     n_parts = np.int64(parts.shape[0])
     starts = np.zeros((n_parts, 4), np.int64)
     for part in range(1, n_parts):
@@ -211,7 +221,7 @@ def finish(
     share(
         at_most(crew, n_parts),
         _finish_parts,
-        (slots, rows, updates, parts, lists, shortened, columns, starts, cursor),
+        (slots, rows, updates, parts, lists, shortened, columns, told, starts, cursor),
     )
 
 
@@ -311,6 +321,7 @@ def _finish_parts(
     lists: Offsets,
     shortened: Vertices,
     columns: ReportColumns,
+    told: bool,
     starts: Offsets,
     cursor: Offsets,
 ) -> None:
@@ -319,4 +330,5 @@ def _finish_parts(
         if part >= parts.shape[0]:
             return
         advance_rows(slots, rows, shortened, lists[part, _ROWS], lists[part, _ROWS_END])
-        split_report(updates, parts[part, BEGIN], parts[part, END], columns, starts[part])
+        if told:
+            split_report(updates, parts[part, BEGIN], parts[part, END], columns, starts[part])

@@ -20,7 +20,7 @@ import math
 
 import numpy as np
 
-from ..layout import FILL, LEAF_LEAST, SHARE_FULL
+from ..layout import FILL, LEAF_LEAST, LEAF_SHIFT, SHARE_FULL
 from ..team import Crew
 from . import merge, stretch
 from .contents import Contents
@@ -29,9 +29,12 @@ from .hot_spot import HOT_SHARE, HotSpot
 from .slot_memory import Pages
 from .work import new_work
 
-# So many edges migrate for each update while a grown array moves into its new leaves: then it is done after
-# updates of 5% of the edges, before the part that has not moved yet runs out of room.
-MIGRATED_PER_UPDATE = 20
+# While a grown array moves into its new leaves, what has not moved yet fills up, to FULL_AT at the most: of its
+# edges as large a share goes with each batch as that took of its room. So a batch has the fewest edges to move
+# that it can have, whatever the stream deletes and inserts. At least so many go for each update, so that it ends
+# where hardly any edges come; and never more than so many: then it is done after updates of 5% of the edges.
+MIGRATED_LEAST, MIGRATED_PER_UPDATE = 4, 20
+FULL_AT = 0.845
 # An array grows again for a hot spot when so few of its leaves are left in the stretch: one in so many.
 RESERVE_SHARE = 50
 # A batch moves more edges than MIGRATED_PER_UPDATE up to so many, which take a millisecond.
@@ -42,6 +45,9 @@ STRETCH_LEAVES_MIN = 1 << 6
 UPDATES_AT_ONCE, UPDATES_SHARE = 256, 1 << 12
 # A migration waits for its pages until one edge for so many edges has come; then it goes on without.
 PATIENCE = 80
+# A batch that makes the array grow, and has one update to so few edges or more, lets all of them move with it:
+# else what has not moved would be crowded by the next such batch, and look like a hot spot.
+LARGE_SHARE = 8
 # From so many edges that move, several threads are faster than one.
 DIVIDED_MOVES_MIN = 100_000
 
@@ -67,18 +73,19 @@ class Migration:
         self.carried = False
         # Up to how many edges it waits for pages.
         self._patient_until = 0
-        # Updates for which no edges have moved yet.
-        self._owed = 0
+        # Updates for which no edges have moved yet, and the edges that they brought left of the stretch.
+        self._owed = self._owed_left = 0
 
     def forget(self) -> None:
         """The array is about to be filled anew: no pages come or go, and nothing is known of hot spots."""
         self.pages.stop()
         self.hot_spot = HotSpot()
-        self._owed = 0
+        self._owed = self._owed_left = 0
 
     def counted(self, n_updates: int, n_more_left: int) -> None:
         """So many updates were written, which brought so many more edges left of the stretch."""
         self.edges_left += n_more_left
+        self._owed_left += n_more_left
         self.hot_spot.count(n_updates)
 
     def watch(self, signs: Signs, n_updates: int) -> bool:
@@ -109,18 +116,24 @@ class Migration:
         soon = 2 * n_edges - now.n_edges > layout.edges_max and n_edges > FILL * layout.n_slots
         return n_edges > layout.edges_many or soon
 
-    def grow(self, before: int) -> None:
-        """Open a stretch behind the last one of so many leaves, or lengthen the one that is there."""
+    def grow(self, before: int, n_updates: int) -> int:
+        """Open a stretch behind the last one of so many leaves, or lengthen the one that is there, after a batch
+        of so many updates; returns the slots written, none unless the batch is large."""
         now = self._contents
         after = now.layout.n_leaves
         self.shrinks = False
         self.carried = False
-        self._owed = 0
+        self._owed = self._owed_left = 0
         self.edges_left = now.n_edges
         self._patient_until = now.n_edges + now.n_edges // PATIENCE
         now.memory.prefer_large_pages(after)
         self.pages.get(now.memory, before, after)
         now.view_leaves(after, min(before, now.slots.stretch_begin), after)
+        if n_updates * LARGE_SHARE < now.n_edges:
+            return 0
+        self.hot_spot = HotSpot()
+        self._patient_until = 0
+        return self._move(now.n_edges)
 
     def go_on(self, n_updates: int, *, fewer: bool, in_use: bool) -> int:
         """Let some edges move after a batch of so many updates; begin to shrink if it is time; returns the slots
@@ -144,7 +157,9 @@ class Migration:
         if soon and not self.hot_spot.urgent:
             return 0
         owed, self._owed = self._owed, 0
-        return self._move(owed)
+        moved = self._move(owed)
+        self._owed_left = 0
+        return moved
 
     def _begin_to_shrink(self) -> int:
         """Open a stretch in the first sparse leaves, if there are any; returns the slots written."""
@@ -159,6 +174,7 @@ class Migration:
         self.shrinks = True
         self.carried = False
         self.edges_left = before + edges
+        self._owed_left = 0
         self._patient_until = 0
         now.view_leaves(slots.counts.size, stretch_begin, end)
         return edges
@@ -186,6 +202,8 @@ class Migration:
             self.shrinks = False
         way, leaves, per_update = self._way()
         edges = min(n_updates * per_update, max(CARRIED_EDGES, n_updates * MIGRATED_PER_UPDATE))
+        if way == stretch.SPREAD and edges < self.edges_left:
+            edges = min(edges, max(n_updates * MIGRATED_LEAST, self._due()))
         room = now.slots.stretch_end - now.slots.stretch_begin
         while now.migrating and moved < edges:
             before = now.slots.stretch_begin
@@ -211,6 +229,13 @@ class Migration:
         if self.shrinks and now.slots.stretch_end == n_leaves:
             self._end_shrinking()
         return moved
+
+    def _due(self) -> int:
+        """Of the edges left of the stretch, as large a share as new ones have taken of the room there."""
+        room = int(FULL_AT * (self._contents.slots.stretch_begin << LEAF_SHIFT)) - self.edges_left
+        if room <= 0:
+            return self.edges_left
+        return self.edges_left * max(0, self._owed_left) // (room + max(0, self._owed_left))
 
     def _close_stretch(self) -> int:
         """Spread some leaves before a narrow stretch over it, if they have the keys; returns the slots written."""

@@ -77,7 +77,7 @@ def look_up(question: Question, crew: Crew) -> tuple[Parts, Found]:
     that there are, nothing else was done.
     """
     parts = np.zeros((question.n_pieces, PART_FIELDS), np.int64)
-    return parts, _look_up(question, parts, crew)
+    return parts, look_up_one(question, parts, crew)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -85,13 +85,22 @@ def look_up_both(one: Question, other: Question, crew: Crew, each: Crew) -> tupl
     """``look_up`` of two, side by side: ``crew`` shares the two, and ``each`` what is to be done for either."""
     parts = np.zeros((one.n_pieces, PART_FIELDS), np.int64)
     other_parts = np.zeros((other.n_pieces, PART_FIELDS), np.int64)
+    found, other_found = look_up_either(one, other, parts, other_parts, crew, each)
+    return parts, found, other_parts, other_found
+
+
+@inner
+def look_up_either(
+    one: Question, other: Question, parts: Parts, other_parts: Parts, crew: Crew, each: Crew
+) -> tuple[Found, Found]:
+    """``look_up_both`` into parts that are there, all zero."""
     found = np.zeros((2, 5), np.int64)
     share(
         at_most(crew, np.int64(2)),
         _look_up_either,
         (one, other, parts, other_parts, each, np.zeros(1, np.int64), found),
     )
-    return parts, _found(found[0]), other_parts, _found(found[1])
+    return _found(found[0]), _found(found[1])
 
 
 @inner
@@ -113,9 +122,9 @@ def _look_up_either(
     while True:
         which = fetch_add(cursor, 0, np.int64(1))
         if which == 0:
-            row = _look_up(one, parts, crew)
+            row = look_up_one(one, parts, crew)
         elif which == 1:
-            row = _look_up(other, other_parts, crew)
+            row = look_up_one(other, other_parts, crew)
         else:
             return
         for k in range(5):
@@ -123,7 +132,8 @@ def _look_up_either(
 
 
 @inner
-def _look_up(question: Question, parts: Parts, crew: Crew) -> Found:
+def look_up_one(question: Question, parts: Parts, crew: Crew) -> Found:
+    """``look_up`` into parts that are there, all zero."""
     slots, batch, n_rows, n_pieces = question.slots, question.batch, question.n_rows, question.n_pieces
     scratch, updates = question.scratch, question.updates
     keys = batch.keys

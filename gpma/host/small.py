@@ -126,7 +126,7 @@ class _Task(NamedTuple):
 
 
 @inner
-def _is_good(batch: Arrivals, n_vertices: Int, negative: bool) -> bool:
+def is_good(batch: Arrivals, n_vertices: Int, negative: bool) -> bool:
     """Whether all vertices are there and all weights are as an array keeps them."""
     n = np.uint64(n_vertices)
     good = True
@@ -142,7 +142,7 @@ def _is_good(batch: Arrivals, n_vertices: Int, negative: bool) -> bool:
 
 
 @inner
-def _transposed(batch: Arrivals) -> Arrivals:
+def transposed_of(batch: Arrivals) -> Arrivals:
     keys = np.empty(batch.keys.size, np.uint64)
     for i in range(keys.size):
         keys[i] = (batch.keys[i] << HALF) | (batch.keys[i] >> HALF)
@@ -150,7 +150,7 @@ def _transposed(batch: Arrivals) -> Arrivals:
 
 
 @inner
-def _mirrored(batch: Arrivals) -> Arrivals:
+def mirrored_of(batch: Arrivals) -> Arrivals:
     """Each update followed by its mirror image."""
     n, n_weights = batch.keys.size, batch.weights.size
     both = Arrivals(np.empty(2 * n, np.uint64), np.empty(2 * n, np.uint8), np.empty(2 * n_weights, np.float32))
@@ -236,11 +236,11 @@ def _write(
         moved, stretch_begin, stretch_end = outcome(slots, found, n)
         redistribute(slots, rows.leaf, pending, found, _FIRST, n)
     advance_rows(slots, rows, pending.rows, _FIRST, listed)
-    return _outcome(end, n_more, n_more_left, moved, stretch_begin, stretch_end, signs)
+    return outcome_of(end, n_more, n_more_left, moved, stretch_begin, stretch_end, signs)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _outcome(
+def outcome_of(
     end: Int, n_more: Int, n_more_left: Int, moved: Int, stretch_begin: Int, stretch_end: Int, signs: Signs
 ) -> Outcome:
     is_quiet = not (signs.hot or signs.crowded or signs.beside > 0)
@@ -251,7 +251,13 @@ def _outcome(
 
 
 @inner
-def _n_loops(keys: Keys) -> Int:
+def nothing_done() -> Outcome:
+    none: Int = np.int64(0)
+    return outcome_of(none, none, none, none, none, none, no_signs())
+
+
+@inner
+def count_loops(keys: Keys) -> Int:
     n = np.int64(0)
     for i in range(keys.size):
         n += keys[i] >> HALF == keys[i] & LOW
@@ -314,15 +320,15 @@ def apply_small(
     out_rows, in_rows = RowIndex(out_row_leaf, out_degrees), RowIndex(in_row_leaf, in_degrees)
     arrived = Arrivals(keys, ops, weights)
     none: Int = np.int64(0)
-    nothing = _outcome(none, none, none, none, none, none, no_signs())
-    if not _is_good(arrived, n_vertices, negative):
+    nothing = nothing_done()
+    if not is_good(arrived, n_vertices, negative):
         return False, (none, none, none, none, none, none, none, none), nothing, nothing
     if mirrored:
-        arrived = _mirrored(arrived)
+        arrived = mirrored_of(arrived)
     there = _ordered(out, out_rows, arrived)
     here = there
     if both:
-        here = _ordered(in_, in_rows, _transposed(arrived))
+        here = _ordered(in_, in_rows, transposed_of(arrived))
     updates, end = there.updates, there.end
     inserted, overwritten, deleted, absent = probe(out, updates, _FIRST, end)
     if both:
@@ -351,5 +357,5 @@ def apply_small(
     split_report(updates, _FIRST, end, columns, starts)
     loops = (none, none, none, none)
     if mirrored:
-        loops = (_n_loops(came_keys), _n_loops(over_keys), _n_loops(gone_keys), _n_loops(absent_keys))
+        loops = (count_loops(came_keys), count_loops(over_keys), count_loops(gone_keys), count_loops(absent_keys))
     return True, (inserted, overwritten, deleted, absent, *loops), out_did, in_did

@@ -28,7 +28,8 @@ slots an update in the worst case, and a single batch may redistribute the whole
 there (``hot_spot.py``) they write 1 to 20, and random ones about one. Edges between new vertices and any older
 ones wrote 25, the whole array at times; they write 16, never more than 80 for a stretch on its way, and what the
 windows of a crowd take. Growing and shrinking add 6 edges moved for each edge inserted or deleted, and never more
-than 20 for each update (of some hundred updates at once, where batches are small).
+than 20 for each update (of some hundred updates at once, where batches are small); of growth as many as the
+room that is left calls for (``migration.FULL_AT``), fewer where edges go as well as come.
 """
 
 from __future__ import annotations

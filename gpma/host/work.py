@@ -28,7 +28,8 @@ class Plan(NamedTuple):
 
     ``parts``: of ``preparing.py``; None: there are no updates.
     ``at_once``: everything is spread over the layout at once; else a larger layout is filled by and by.
-    ``columns``: the report, to be filled; ``other``: the memory to which the array moves, if it must.
+    ``columns``: the report, to be filled if that is ``told``; ``other``: the memory to which the array moves, if
+    it must.
     """
 
     parts: Parts | None
@@ -36,6 +37,7 @@ class Plan(NamedTuple):
     layout: Layout
     at_once: bool
     columns: ReportColumns
+    told: bool
     other: SlotMemory | None
 
 

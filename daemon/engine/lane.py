@@ -1,0 +1,282 @@
+"""Short questions about rows, answered by a thread that needs no interpreter.
+
+Such a question would wait for Python's other threads twice, on its way in and out, for far longer than its answer
+takes. So it goes through memory that the query server and this process share (``records.lane``), and a compiled
+loop answers it where it finds the storage open (``shown.py``). One server has one lane; who has no place there,
+and what this loop does not answer, is asked and answered over the socket (``topology.py``): where rows are not the
+host's, in-rows are not kept, or the answer is long.
+
+The server is not trusted. What it writes is read word by word, once each, and compared with what there is; the
+memory cannot be made smaller under us (it is sealed); nothing here waits for the server but for its questions, and
+a server that keeps asking keeps no batch from being written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import threading
+
+import numba as nb
+import numpy as np
+
+from ...gpma.atomics import exchange, load
+from ...gpma.edges import HALF
+from ...gpma.intrinsics import address_of, array_at, copy_bytes, lock_to_read, poll, read_file, unlock, write_file
+from ...gpma.rows import copy_row, find_on
+from ..records import lane as layout
+from ..records.lane import (
+    ANSWER,
+    ANSWERED,
+    ASKED,
+    COLUMNS,
+    COUNT,
+    CURSOR,
+    DEGREE,
+    DONE,
+    FLAGS,
+    FOUND,
+    FOUND_EXISTS,
+    FOUND_IN,
+    FOUND_KNOWN,
+    FOUND_OUT,
+    FOUND_WEIGHTS,
+    HAS_EDGE,
+    HAS_IN,
+    HIDDEN,
+    IN,
+    KNOWN,
+    METHOD,
+    NEIGHBORS,
+    NEIGHBORS_MAX,
+    NUMBERS,
+    OTHERWISE,
+    PLACE_WORDS,
+    PLACES,
+    VERTICES_MAX,
+    WEIGHTED,
+    WORDS,
+)
+from . import shown as shown_rows
+from .shown import (
+    ALIVE,
+    GENERATION,
+    IN_ROWS,
+    IS_SHOWN,
+    LOCK,
+    N_VERTICES,
+    OUT_ROWS,
+    STAMP,
+    STAMP_SIZE,
+    Shown,
+    has_rows,
+    rows_at,
+)
+
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+
+LONG_ROW = 1 << 16
+"""A page further on in a row of more edges is looked for otherwise: here it would take a while to get there."""
+_VERTICES = 1 << 32
+# Words of a lane's own: the order to stop, what ``poll`` waits for, and what is read from and written to an
+# eventfd.
+_STOP, _POLLED, _READ, _ONE, _OWN_WORDS = 0, 1, 2, 3, 4
+_POLLIN = 1
+
+
+class Lane:
+    """The engine's end of one query server's lane: its memory, and the thread that answers."""
+
+    is_possible = hasattr(os, "memfd_create") and hasattr(os, "eventfd")
+    """Whether the system has what it takes."""
+
+    def __init__(self, shown: Shown) -> None:
+        """
+        Raises:
+            OSError: the system has no such memory, or no more threads or descriptors.
+        """
+        with contextlib.ExitStack() as stack:
+
+            def kept(descriptor: int) -> int:
+                stack.callback(os.close, descriptor)
+                return descriptor
+
+            memory = kept(os.memfd_create("graphtide:lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+            os.ftruncate(memory, 8 * WORDS)
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            self._questions = kept(os.eventfd(0, os.EFD_CLOEXEC))
+            self._answers = kept(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            self.descriptors = memory, self._questions, self._answers
+            """For the server, in this order."""
+            self._words = np.frombuffer(mmap.mmap(memory, 8 * WORDS), np.int64)
+            self._own = np.zeros(_OWN_WORDS, np.int64)
+            self._own[_POLLED] = self._questions | _POLLIN << 32  # struct pollfd
+            self._own[_ONE] = 1
+            self._shown = shown
+            self._descriptors = stack.pop_all()
+        self._ending = threading.Lock()
+        self._thread = threading.Thread(target=self._answer, name="lane", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no more threads
+            self._descriptors.close()
+            raise OSError(f"no thread for questions about rows: {error}") from error
+
+    def _answer(self) -> None:
+        answer_questions(self._shown.words, self._own, self._words, self._questions, self._answers)
+        with self._ending:
+            self._descriptors.close()
+
+    def close(self) -> None:
+        """End the thread, for which the server must be gone; harmless to repeat. It may end later, once the
+        storage is open again, which nobody need wait for."""
+        with self._ending:  # so that these are its descriptors still
+            if self._own[_STOP]:
+                return
+            self._own[_STOP] = 1
+            for eventfd in (self._questions, self._answers):
+                os.set_blocking(eventfd, False)  # whatever the server made of them
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._answers)  # it may be full, by a server that never read it
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_write(self._questions, 1)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until the thread has ended, or for so long; which it was."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+
+@_jit
+def _neighbors(shown, words, at):  # type: ignore[no-untyped-def]
+    """A page of neighbours; false: it must be asked for otherwise."""
+    vertex, direction = load(words, at + NUMBERS), load(words, at + NUMBERS + 1)
+    first, limit = load(words, at + NUMBERS + 2), load(words, at + NUMBERS + 3)
+    if limit < 1 or limit > _VERTICES or first < 0 or first >= _VERTICES:
+        return False
+    of = IN_ROWS if direction == IN else OUT_ROWS
+    if not has_rows(shown, of):
+        return False
+    rows = rows_at(shown, of)
+    flags = np.int64(WEIGHTED) if rows.weights.size else np.int64(0)
+    count, cursor = np.int64(0), np.int64(-1)
+    alive = array_at(np.uint64(shown[ALIVE]), shown[N_VERTICES], np.uint8)
+    if 0 <= vertex < alive.size and alive[vertex]:
+        flags |= KNOWN
+        degree = np.int64(rows.degrees[vertex])
+        # One more than asked for tells whether there is a next page, and where it begins.
+        wanted = min(limit + 1, degree)
+        if wanted > NEIGHBORS_MAX or (first > 0 and degree > LONG_ROW):
+            return False
+        base = np.int64(address_of(words))
+        found = array_at(np.uint64(base + 8 * (at + FOUND)), wanted, np.uint32)
+        n_weights = wanted if rows.weights.size else np.int64(0)
+        weights = array_at(np.uint64(base + 8 * (at + FOUND_WEIGHTS)), n_weights, np.float32)
+        count = np.int64(copy_row(rows, vertex, first, found, weights))
+        if count > limit:
+            count = limit
+            cursor = np.int64(found[limit])
+    words[at + COUNT], words[at + CURSOR], words[at + FLAGS] = count, cursor, flags
+    return True
+
+
+@_jit
+def _degrees(shown, words, at):  # type: ignore[no-untyped-def]
+    """Degrees of some vertices; false: they must be asked for otherwise."""
+    n = load(words, at + NUMBERS)
+    if n < 0 or n > VERTICES_MAX:
+        return False
+    out = rows_at(shown, OUT_ROWS)
+    has_in = has_rows(shown, IN_ROWS)
+    in_ = rows_at(shown, IN_ROWS) if has_in else out
+    alive = array_at(np.uint64(shown[ALIVE]), shown[N_VERTICES], np.uint8)
+    base = np.int64(address_of(words))
+    vertices = array_at(np.uint64(base + 8 * (at + COLUMNS)), n, np.uint32)
+    known = array_at(np.uint64(base + 8 * (at + FOUND_KNOWN)), n, np.uint8)
+    for i in range(n):
+        vertex = np.int64(load(vertices, i))
+        is_known = vertex < alive.size and alive[vertex] != 0
+        known[i] = np.uint8(is_known)
+        words[at + FOUND_OUT + i] = np.int64(out.degrees[vertex]) if is_known else np.int64(0)
+        words[at + FOUND_IN + i] = np.int64(in_.degrees[vertex]) if is_known else np.int64(0)
+    words[at + FLAGS] = HAS_IN if has_in else 0
+    return True
+
+
+@_jit
+def _exist(shown, words, at):  # type: ignore[no-untyped-def]
+    """Whether some edges exist; false: it must be asked otherwise."""
+    n = load(words, at + NUMBERS)
+    if n < 0 or n > VERTICES_MAX:
+        return False
+    rows = rows_at(shown, OUT_ROWS)
+    base = np.int64(address_of(words))
+    ends = array_at(np.uint64(base + 8 * (at + COLUMNS)), np.int64(2 * VERTICES_MAX), np.uint32)
+    exists = array_at(np.uint64(base + 8 * (at + FOUND_EXISTS)), n, np.uint8)
+    for i in range(n):
+        src, dst = np.int64(load(ends, i)), np.uint64(load(ends, VERTICES_MAX + i))
+        exists[i] = 0
+        if src < shown[N_VERTICES] and rows.degrees[src] > 0:
+            _, slot = find_on(rows, np.int64(rows.row_leaf[src]), np.uint64(src) << HALF | dst)
+            exists[i] = np.uint8(slot >= 0)
+    return True
+
+
+@_jit
+def _answer_place(shown, words, at):  # type: ignore[no-untyped-def]
+    """Answer what is asked at a place; only while the storage is locked."""
+    if shown[IS_SHOWN] == 0:
+        words[at + DONE] = HIDDEN
+        return
+    method = load(words, at + METHOD)
+    done = False
+    if method == NEIGHBORS:
+        done = _neighbors(shown, words, at)
+    elif method == DEGREE:
+        done = _degrees(shown, words, at)
+    elif method == HAS_EDGE:
+        done = _exist(shown, words, at)
+    if done:
+        to = np.uint64(np.int64(address_of(words)) + 8 * (at + layout.STAMP))
+        copy_bytes(to, np.uint64(shown[STAMP]), shown[STAMP_SIZE])
+        words[at + layout.STAMP_SIZE], words[at + layout.GENERATION] = shown[STAMP_SIZE], shown[GENERATION]
+    words[at + DONE] = ANSWER if done else OTHERWISE
+
+
+@_jit
+def answer_questions(shown, own, words, questions, answers):  # type: ignore[no-untyped-def]
+    """What the thread does until it is told to stop. ``questions``, ``answers``: eventfds.
+
+    The storage is locked for one question at a time, so that a batch waits for no more than one.
+    """
+    here, lock = np.int64(address_of(own)), np.int64(address_of(shown)) + 8 * LOCK
+    while True:
+        poll(here + 8 * _POLLED, np.int64(1), np.int64(-1))  # which waits, whatever the server made of the eventfd
+        read_file(questions, here + 8 * _READ, np.int64(8))
+        if load(own, _STOP) != 0:
+            return
+        answered = np.int64(0)
+        for place in range(PLACES):
+            if load(words, place) == ASKED:
+                at = PLACES + place * PLACE_WORDS
+                if load(shown, IS_SHOWN) == 0:  # nobody need wait to hear that
+                    words[at + DONE] = HIDDEN
+                else:
+                    lock_to_read(lock)
+                    _answer_place(shown, words, at)
+                    unlock(lock)
+                exchange(words, place, np.int64(ANSWERED))
+                answered += 1
+        if answered > 0:
+            write_file(answers, here + 8 * _ONE, np.int64(8))
+
+
+_WORDS_TYPE = nb.types.Array(nb.types.int64, 1, "C")
+
+
+def warm_up() -> None:
+    """Compile the kernels, or load them from the cache."""
+    shown_rows.warm_up()
+    answer_questions.compile((_WORDS_TYPE, _WORDS_TYPE, _WORDS_TYPE, nb.types.int64, nb.types.int64))

@@ -1,0 +1,146 @@
+"""What compiled readers see of the storage: where its rows lie, of which epoch they are, and a lock before all
+that.
+
+``StorageGate`` tells Python's threads when they may read; this tells threads that need no interpreter
+(``lane.py``). The engine shuts it while it writes, and shows what there is before it opens it again. Who waits to
+write goes first, so that no number of readers can keep the engine waiting.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.host.array import PackedMemoryArray
+from ...gpma.intrinsics import address_of, array_at
+from ...gpma.rows import RowView
+from ..records.lane import STAMP_BYTES_MAX
+
+# Words: the lock, whether there is anything to be seen, how many vertices, where it says which of them are alive,
+# the size of the stamp and where it is, the generation of the vertex index, and out-rows and in-rows.
+LOCK, IS_SHOWN, N_VERTICES, ALIVE, STAMP_SIZE, STAMP, GENERATION = 0, 16, 17, 18, 19, 20, 21
+OUT_ROWS, IN_ROWS = 24, 40
+# Of rows: whether there are any, address and size of each array, and the three numbers of a ``RowView``.
+_HAS, _KEYS, _WEIGHTS, _COUNTS, _ROW_LEAF, _DEGREES, _NUMBERS = 0, 1, 3, 5, 7, 9, 11
+_N_WORDS = 56
+_LINE_BYTES = 64
+# Of pthread.h: the kind of lock at which readers wait behind whoever waits to write.
+_WRITERS_FIRST = 2
+
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+
+# Without the interpreter's lock, for what may wait; with it for what does not, as to give it away costs more.
+_waiting, _at_once = ctypes.CDLL(None), ctypes.PyDLL(None)
+
+
+class Shown:
+    """``words``: int64, for kernels. One thread calls the methods, the one that changes the storage."""
+
+    def __init__(self) -> None:
+        """Nothing is shown.
+
+        Raises:
+            OSError: the system has no such lock.
+        """
+        room = np.zeros(_N_WORDS + _LINE_BYTES // 8, np.int64)
+        begin = -room.ctypes.data % _LINE_BYTES // 8
+        self.words: npt.NDArray[np.int64] = room[begin : begin + _N_WORDS]
+        self._stamp = np.zeros(STAMP_BYTES_MAX, np.uint8)
+        self.words[STAMP] = self._stamp.ctypes.data
+        self._lock = ctypes.c_void_p(self.words.ctypes.data + 8 * LOCK)
+        self._held: tuple[Any, ...] = ()
+        kind = ctypes.create_string_buffer(_LINE_BYTES)
+        failed = _at_once.pthread_rwlockattr_init(kind)
+        set_kind = getattr(_at_once, "pthread_rwlockattr_setkind_np", None)  # a library without it is fair enough
+        failed = failed or (set_kind is not None and set_kind(kind, _WRITERS_FIRST))
+        failed = failed or _at_once.pthread_rwlock_init(self._lock, kind)
+        if failed:
+            raise OSError(failed, "no lock for readers of the storage")
+
+    def shut(self) -> None:
+        """Wait until nobody reads, and let nobody in."""
+        if _at_once.pthread_rwlock_trywrlock(self._lock) != 0:
+            _waiting.pthread_rwlock_wrlock(self._lock)
+
+    def open(self) -> None:
+        """Let readers in; the thread that called ``shut``."""
+        _at_once.pthread_rwlock_unlock(self._lock)
+
+    def hide(self) -> None:
+        """There is nothing to be seen; while it is shut."""
+        self.words[IS_SHOWN] = 0
+
+    def show(
+        self,
+        rows: tuple[RowView, RowView | None],
+        alive: npt.NDArray[np.bool_],
+        stamp: bytes,
+        index_generation: int,
+    ) -> None:
+        """Out-rows and in-rows, which of the vertices are alive, of which epoch that is, and which generation of
+        the vertex index knows them; while it is shut. The arrays are held."""
+        if len(stamp) > STAMP_BYTES_MAX:
+            self.hide()
+            return
+        words = self.words
+        out, in_ = rows
+        before = self._held[:2]
+        if not before or before[0] is not out or before[1] is not in_:
+            _place_rows(words, OUT_ROWS, out)
+            words[IN_ROWS + _HAS] = 0
+            if in_ is not None:
+                _place_rows(words, IN_ROWS, in_)
+        self._held = out, in_, alive
+        self._stamp[: len(stamp)] = np.frombuffer(stamp, np.uint8)
+        words[N_VERTICES], words[ALIVE] = alive.size, alive.ctypes.data
+        words[STAMP_SIZE], words[GENERATION] = len(stamp), index_generation
+        words[IS_SHOWN] = 1
+
+
+@nb.njit(cache=True, error_model="numpy")
+def _place_rows(words, at, rows):  # type: ignore[no-untyped-def]
+    """Write down where rows lie. To ask ten arrays for their addresses in Python takes as long as many a batch."""
+    words[at + _KEYS], words[at + _KEYS + 1] = np.int64(address_of(rows.keys)), rows.keys.size
+    words[at + _WEIGHTS], words[at + _WEIGHTS + 1] = np.int64(address_of(rows.weights)), rows.weights.size
+    words[at + _COUNTS], words[at + _COUNTS + 1] = np.int64(address_of(rows.counts)), rows.counts.size
+    words[at + _ROW_LEAF], words[at + _ROW_LEAF + 1] = np.int64(address_of(rows.row_leaf)), rows.row_leaf.size
+    words[at + _DEGREES], words[at + _DEGREES + 1] = np.int64(address_of(rows.degrees)), rows.degrees.size
+    words[at + _NUMBERS] = rows.leaf_shift
+    words[at + _NUMBERS + 1] = rows.stretch_begin
+    words[at + _NUMBERS + 2] = rows.stretch_end
+    words[at + _HAS] = 1
+
+
+def warm_up() -> None:
+    """Compile what writes rows down, or load it from the cache."""
+    array = PackedMemoryArray(weighted=False)
+    try:
+        array.ensure_vertices(1)
+        _place_rows(np.zeros(_N_WORDS, np.int64), OUT_ROWS, array.view())
+    finally:
+        array.close()
+
+
+@_jit
+def has_rows(words, at):  # type: ignore[no-untyped-def]
+    """Whether there are rows at ``OUT_ROWS`` or ``IN_ROWS``."""
+    return words[at + _HAS] != 0
+
+
+@_jit
+def rows_at(words, at):  # type: ignore[no-untyped-def]
+    """The rows there; only while they are locked, and as long."""
+    return RowView(
+        array_at(np.uint64(words[at + _KEYS]), words[at + _KEYS + 1], np.uint64),
+        array_at(np.uint64(words[at + _WEIGHTS]), words[at + _WEIGHTS + 1], np.float32),
+        array_at(np.uint64(words[at + _COUNTS]), words[at + _COUNTS + 1], np.int32),
+        array_at(np.uint64(words[at + _ROW_LEAF]), words[at + _ROW_LEAF + 1], np.uint32),
+        array_at(np.uint64(words[at + _DEGREES]), words[at + _DEGREES + 1], np.uint32),
+        words[at + _NUMBERS],
+        words[at + _NUMBERS + 1],
+        words[at + _NUMBERS + 2],
+    )

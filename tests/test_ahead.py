@@ -1,0 +1,109 @@
+"""Answers that are computed once for an epoch, and before anybody asks for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from graphtide.daemon.errors import Unavailable
+from graphtide.daemon.serve import serving as serving_module
+from graphtide.daemon.serve.serving import Reply, Serving
+
+
+class Epochs(Serving):
+    """A serving of epochs without results, of which only what is cached works."""
+
+    def __init__(self) -> None:
+        self._cache, self._computing = {}, set()
+        self.number = 1
+        self.computed: list[tuple[Any, int]] = []
+        self.fails = False
+
+    def snapshot(self) -> Any:
+        return SimpleNamespace(epoch=(1, self.number))
+
+    async def publish(self) -> None:
+        self.number += 1
+        self._compute_ahead()
+        await asyncio.sleep(0.001)
+
+    def work(self, key: Any) -> Callable[[], Coroutine[Any, Any, Reply]]:
+        async def compute() -> Reply:
+            number = self.number
+            self.computed.append((key, number))
+            await asyncio.sleep(0)
+            if self.fails:
+                raise Unavailable("epochs follow each other too fast")
+            return Reply(b"", {"number": number})
+
+        return compute
+
+    async def ask(self, key: Any = "k", *, ahead: bool = True) -> int:
+        reply = await self.cached(key, self.work(key), ahead=ahead)
+        return int(reply.answer["number"])
+
+
+def test_what_was_asked_of_an_epoch_is_computed_for_the_next_one_and_no_further() -> None:
+    async def go() -> None:
+        epochs = Epochs()
+        assert await asyncio.gather(epochs.ask(), epochs.ask(), epochs.ask("other", ahead=False)) == [1, 1, 1]
+        await epochs.publish()
+        assert epochs.computed == [("k", 1), ("other", 1), ("k", 2)]
+        assert await epochs.ask() == 2 and len(epochs.computed) == 3
+        await epochs.publish()
+        assert epochs.computed[3:] == [("k", 3)], "as it was asked of the one before"
+        await epochs.publish()
+        await epochs.publish()
+        assert len(epochs.computed) == 4, "nobody asked"
+        assert await epochs.ask() == 5 and epochs.computed[4:] == [("k", 5)]
+        epochs._compute_ahead()
+        assert len(epochs.computed) == 5, "it is the same epoch"
+
+    asyncio.run(go())
+
+
+def test_few_are_computed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_module, "AHEAD_MAX", 2)
+
+    async def go() -> None:
+        epochs = Epochs()
+        for key in range(5):
+            assert await epochs.ask(key) == 1
+        await epochs.publish()
+        assert len(epochs.computed) == 7 and not epochs._computing
+
+    asyncio.run(go())
+
+
+def test_a_failure_ahead_is_nobodys() -> None:
+    async def go() -> None:
+        epochs = Epochs()
+        await epochs.ask()
+        epochs.fails = True
+        await epochs.publish()
+        assert epochs.computed[1:] == [("k", 2)]
+        with pytest.raises(Unavailable):
+            await epochs.ask()
+        assert epochs.computed[2:] == [("k", 2)], "whoever asks tries again, and hears of its own failure"
+        epochs.fails = False
+        assert await epochs.ask() == 2
+
+    asyncio.run(go())
+
+
+def test_whoever_leaves_while_it_is_computed_ahead_leaves_it_to_others() -> None:
+    async def go() -> None:
+        epochs = Epochs()
+        await epochs.ask()
+        epochs.number += 1
+        epochs._compute_ahead()
+        leaves, stays = asyncio.create_task(epochs.ask()), asyncio.create_task(epochs.ask())
+        await asyncio.sleep(0)
+        leaves.cancel()
+        assert await stays == 2 and leaves.cancelled() and len(epochs.computed) == 2
+
+    asyncio.run(go())

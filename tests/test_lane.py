@@ -1,0 +1,518 @@
+"""Short questions about rows by the lane: what the topology answers, or nothing at all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import mmap
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import msgpack
+import numpy as np
+import pytest
+from test_server import Chain, serving
+from test_server_process import kill
+from waiting import PATIENCE_S, until
+
+from graphtide.daemon import errors
+from graphtide.daemon.client import Client
+from graphtide.daemon.client.wire import encode_stamp
+from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.engine.lane import LONG_ROW, Lane, warm_up
+from graphtide.daemon.engine.storage import Storage
+from graphtide.daemon.engine.topology import EngineTopology
+from graphtide.daemon.records import lane as layout
+from graphtide.daemon.records.position import Position
+from graphtide.daemon.records.stream import Partition, Source
+from graphtide.daemon.serve import lane as server_lane
+from graphtide.daemon.serve.asker import Asker
+from graphtide.daemon.serve.engine_calls import EngineCalls
+from graphtide.daemon.state.requested import RequestedCheckpoints
+from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, EdgeList, Op, pack
+from graphtide.partition.existence import VertexOps
+from graphtide.partition.graph import Graph
+
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    warm_up()
+
+
+class Engine:
+    """A graph, its storage, and lanes to it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.generation = 1
+        self.storage = Storage(graph, Position(3))
+        self.storage.position.offsets = {Partition("t", 0): 0}
+        source, requested = cast(Source, None), cast(RequestedCheckpoints, None)
+        self.topology = EngineTopology(self.storage, source, requested, lambda: self.generation)
+        self.lanes: list[Lane] = []
+
+    def lane(self) -> Lane:
+        lane = self.topology.open_lane()
+        assert lane is not None
+        self.lanes.append(lane)
+        return lane
+
+    def apply(self, batch: EdgeBatch, n: int, ops: VertexOps | None = None) -> None:
+        """One epoch, as the pipeline makes it."""
+        position = self.storage.position
+        with self.storage.gate.change() as begin_writing:
+            self.graph.apply(batch, n, ops, before_writing=begin_writing)
+            begin_writing()
+            position.number += 1
+            position.offsets = {Partition("t", 0): position.number}
+        self.storage.gate.settle()
+
+    def stamp(self) -> bytes:
+        state = self.topology.current_epoch()
+        return encode_stamp(state.epoch, state.offsets)
+
+    def ask(self, work: Callable[[server_lane.Lane], Awaitable[Any]]) -> Any:
+        """What this gives with a server's end of a new lane."""
+
+        async def asked() -> Any:
+            return await work(served(lane))
+
+        lane = self.lane()
+        try:
+            return asyncio.run(asked())
+        finally:
+            lane.close()
+
+
+def served(lane: Lane) -> server_lane.Lane:
+    """The server's end."""
+    memory, questions, answers = map(os.dup, lane.descriptors)
+    return server_lane.Lane(memory, questions, answers, asyncio.get_running_loop())
+
+
+@contextlib.contextmanager
+def engine_of(**how: Any) -> Iterator[Engine]:
+    with contextlib.closing(Graph(**how)) as graph:
+        engine = Engine(graph)
+        yield engine
+        for lane in engine.lanes:
+            lane.close()
+            assert lane.join(PATIENCE_S)
+
+
+def edges(pairs: Any, op: Op = Op.INSERT) -> EdgeBatch:
+    src, dst = np.array(pairs, np.uint32).reshape(-1, 2).T
+    return EdgeBatch(pack(src, dst), np.full(src.size, op, np.uint8))
+
+
+# -- what the topology answers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("directed", [True, False])
+def test_answers_are_those_of_the_topology_as_the_graph_changes(directed: bool, weighted: bool) -> None:
+    rng = np.random.default_rng(7)
+    with engine_of(directed=directed, weighted=weighted) as engine:
+
+        async def compare(lane: server_lane.Lane, n: int) -> None:
+            topology, stamp = engine.topology, engine.stamp()
+            asked = rng.integers(0, n + 5, 40)
+            for vertex in (*asked.tolist(), 0, int(NO_VERTEX)):
+                direction: Any = ("out", "in")[vertex % 2]
+                limit, cursor = int(rng.integers(1, 60)), (None, int(rng.integers(0, n)))[vertex % 3 == 0]
+                page = topology.neighbors(vertex, direction, limit, cursor, SECONDS)
+                found = await of(lane.neighbors(1, vertex, direction, limit, cursor))
+                assert found is not None
+                assert (found["known"], found["cursor"]) == (page.known, page.cursor)
+                assert found["neighbors"] == page.neighbors.tobytes()
+                assert found["weights"] == (None if page.weights is None else page.weights.tobytes())
+                assert (found["stamp"], found["index_generation"]) == (stamp, engine.generation)
+            vertices = np.append(rng.integers(0, n + 5, 60), NO_VERTEX).astype(np.uint32)
+            degrees = topology.degree(vertices, SECONDS)
+            found = await of(lane.by_columns(1, "degree", [vertices]))
+            assert found is not None and found["stamp"] == stamp
+            assert found["known"] == degrees.known.tobytes() and found["out"] == degrees.out.tobytes()
+            assert degrees.in_ is not None and found["in"] == degrees.in_.tobytes()
+            src, dst = (rng.integers(0, 40, 200).astype(np.uint32) for _ in range(2))
+            src[0], dst[1] = NO_VERTEX, NO_VERTEX
+            exists = topology.has_edge(src, dst, SECONDS).exists
+            found = await of(lane.by_columns(1, "has_edge", [src, dst]))
+            assert found is not None and found["exists"] == exists.tobytes() and 0 < exists.sum() < 200
+
+        async def go(lane: server_lane.Lane) -> None:
+            n = 50
+            for step in range(60):
+                n += int(rng.integers(0, 200)) if step % 7 == 0 else 0
+                engine.generation += step % 5 == 0
+                size = int(rng.integers(1, 5000)) if step % 10 == 0 else int(rng.integers(1, 60))
+                narrow = 40 if step % 2 else n
+                src, dst = (rng.integers(0, narrow, size).astype(np.uint32) for _ in range(2))
+                ops = np.where(rng.random(size) < (0.3, 0.8)[step % 3 == 2], Op.DELETE, Op.INSERT).astype(np.uint8)
+                weights = rng.random(size, np.float32) if weighted else None
+                gone = None
+                if step % 4 == 3:
+                    vertices = rng.integers(40, n, 3).astype(np.uint32)
+                    kinds = np.full(3, Op.DELETE_VERTEX, np.uint8)
+                    gone = VertexOps(vertices, kinds, np.full(3, size, np.int64))
+                engine.apply(EdgeBatch(pack(src, dst), ops, weights), n, gone)
+                await compare(lane, n)
+
+        engine.ask(go)
+
+
+async def of(asked: asyncio.Future[Any] | None) -> Any:
+    assert asked is not None, "there was a place"
+    return await asyncio.wait_for(asked, SECONDS)
+
+
+def test_each_answer_is_of_the_epoch_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vertex 0 has as many edges out, and in, as the epoch's number says; asked while batches are written."""
+    monkeypatch.setattr(server_lane, "PATIENCE_S", PATIENCE_S)
+    n = 3000
+    with engine_of(directed=True, weighted=False) as engine, ThreadPoolExecutor(1) as pool:
+
+        def change() -> None:
+            for k in range(1, 500):
+                engine.apply(edges([(0, k), (n - k, 0), *((k, j) for j in range(1, 200))]), n)
+
+        async def go(lane: server_lane.Lane) -> int:
+            changing, several = pool.submit(change), 0
+            both = np.zeros(1, np.uint32)
+            while not changing.done():
+                page, degrees = await asyncio.gather(
+                    of(lane.neighbors(1, 0, "out", 1000, None)), of(lane.by_columns(2, "degree", [both]))
+                )
+                number = numbered(page["stamp"])
+                if page["known"]:
+                    assert np.frombuffer(page["neighbors"], np.uint32).tolist() == [*range(1, number + 1)]
+                number = numbered(degrees["stamp"])
+                out, in_ = (int(np.frombuffer(degrees[name], np.int64)[0]) for name in ("out", "in"))
+                assert (out, in_) == (number, number)
+                several += 1
+            changing.result()
+            return several
+
+        assert engine.ask(go) > 10
+
+
+def numbered(stamp: bytes) -> int:
+    """The number of the epoch in a stamp."""
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(stamp)
+    assert unpacker.unpack() == "epoch"
+    incarnation, number = unpacker.unpack()
+    assert incarnation == 3
+    return int(number)
+
+
+# -- what is asked otherwise --------------------------------------------------------------------------------
+
+
+def test_what_the_lane_does_not_answer() -> None:
+    many = layout.NEIGHBORS_MAX + 10
+    hub = LONG_ROW + 10
+    with engine_of(directed=True, weighted=False, in_edges=False) as engine:
+        engine.graph.load(EdgeList(pack(np.repeat([0, 1], [many, hub]), np.r_[:many, :hub])), hub)
+        engine.apply(edges([(2, 3)]), hub)
+
+        async def go(lane: server_lane.Lane) -> None:
+            assert (await of(lane.neighbors(1, 0, "out", layout.NEIGHBORS_MAX - 1, None))) is not None
+            assert (await of(lane.neighbors(1, 0, "out", layout.NEIGHBORS_MAX, None))) is None, "too long"
+            assert (await of(lane.neighbors(1, 2, "out", 10**18, None)))["cursor"] is None, (
+                "short, whatever the limit"
+            )
+            assert (await of(lane.neighbors(1, 1, "out", 10, None)))["cursor"] == 10
+            assert (await of(lane.neighbors(1, 1, "out", 10, 5))) is None, "far along a long row"
+            assert (await of(lane.neighbors(1, 0, "in", 10, None))) is None, "no in-rows are kept"
+            degrees = await of(lane.by_columns(1, "degree", [np.arange(3, dtype=np.uint32)]))
+            assert degrees["in"] is None and np.frombuffer(degrees["out"], np.int64).tolist() == [many, hub, 1]
+            long = np.zeros(layout.VERTICES_MAX + 1, np.uint32)
+            assert lane.by_columns(1, "degree", [long]) is None
+            assert lane.by_columns(1, "has_edge", [long, long]) is None
+            assert (await of(lane.by_columns(1, "degree", [long[1:]])))["known"] == b"\1" * layout.VERTICES_MAX
+            engine.storage.position.offsets = {Partition(f"file-{k}", 0): k for k in range(1000)}
+            with engine.storage.gate.apply():
+                pass
+            assert (await of(lane.neighbors(1, 2, "out", 10, None))) is None, "the stamp is too long"
+
+        engine.ask(go)
+
+
+def test_rows_that_the_host_has_not_are_asked_for_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_of(directed=True, weighted=False, host_rows="owned") as engine:
+        engine.apply(edges([(0, 1)]), 2)
+        assert engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 10, None))) is None
+    with engine_of(directed=True, weighted=False) as engine:
+        engine.apply(edges([(0, 1)]), 2)
+        assert engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 10, None))) is not None
+        monkeypatch.setattr(type(engine.graph), "rows_in_place", lambda self: None)
+        engine.apply(edges([(0, 2)]), 3)
+
+        async def go(lane: server_lane.Lane) -> None:
+            with engine.storage.gate.within():  # and nobody waits to hear it
+                assert (await of(lane.neighbors(1, 0, "out", 10, None))) is None
+            assert lane.neighbors(1, 0, "out", 10, None) is None, "nobody asks for a while"
+            monkeypatch.undo()
+            engine.apply(edges([(0, 2)]), 3)
+            await asyncio.sleep(server_lane.HIDDEN_S)
+            assert (await of(lane.neighbors(1, 0, "out", 10, None)))["known"]
+
+        monkeypatch.setattr(server_lane, "PATIENCE_S", PATIENCE_S)
+        engine.ask(go)
+
+
+def test_what_cannot_be_shown_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_of(directed=True, weighted=False) as engine:
+        engine.apply(edges([(0, 1)]), 2)
+
+        def fails() -> None:
+            raise MemoryError("full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(engine.storage.gate, "show", fails)
+            with pytest.raises(MemoryError):
+                engine.apply(edges([(0, 2)]), 3)
+        page = engine.topology.neighbors(0, "out", 10, None, 1.0)
+        assert page.neighbors.tolist() == [1, 2], "nobody is kept out"
+        assert engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 10, None))) is None
+        engine.apply(edges([(0, 3)]), 4)
+        assert engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 10, None)))["known"]
+
+
+def test_places_are_few_and_each_connection_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is answered while the storage is shut; whoever waits too long hears so, and its place comes back."""
+    monkeypatch.setattr(server_lane, "PATIENCE_S", 0.01)
+    with engine_of(directed=True, weighted=False) as engine:
+        engine.apply(edges([(0, 1)]), 2)
+
+        async def go(lane: server_lane.Lane) -> None:
+            each = server_lane.PLACES_EACH
+            askers = range(layout.PLACES // each)
+            with engine.storage.gate.within():
+                asked = [lane.neighbors(asker, 0, "out", 10, None) for asker in askers for _ in range(each)]
+                assert all(one is not None for one in asked) and lane.used == layout.PLACES
+                assert lane.neighbors("another", 0, "out", 10, None) is None
+                asked[3].cancel()  # type: ignore[union-attr]
+                assert {await of(one) for one in asked if one is not asked[3]} == {None}
+                assert lane.used == layout.PLACES, "they may be answered yet"
+            while lane.used:
+                await asyncio.sleep(0.001)
+            few = [lane.neighbors("one", 0, "out", 10, None) for _ in range(each)]
+            assert lane.neighbors("one", 0, "out", 10, None) is None, "it has its share"
+            assert (await of(lane.neighbors("other", 0, "out", 10, None)))["known"]
+            assert all([(await of(one))["known"] for one in few])
+            assert not lane.used and not lane._had
+
+        engine.ask(go)
+
+
+def test_what_the_lane_leaves_is_asked_over_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index is not there yet, no lane came, or the storage is shut for long."""
+    monkeypatch.setattr(server_lane, "PATIENCE_S", 0.01)
+    known, asker = 1, Asker(cast(Any, object()))
+
+    def catch_up(generation: int) -> None:
+        if generation > known:
+            raise errors.Unavailable("the vertex index is being replaced")
+
+    with engine_of(directed=True, weighted=False) as engine:
+        engine.apply(edges([(0, 1)]), 2)
+        lane = engine.lane()
+
+        async def go() -> None:
+            calls = EngineCalls(8, catch_up)
+            over_socket: list[str] = []
+
+            async def call(asker: Any, method: str, *_: Any, **__: Any) -> Any:
+                over_socket.append(method)
+                return {"epoch": [0, 0]}
+
+            monkeypatch.setattr(calls, "call", call)
+
+            async def ask() -> int:
+                over_socket.clear()
+                ends = np.zeros(1, np.uint32)
+                deadline = time.monotonic() + SECONDS
+                await calls.neighbors(asker, vertex=0, direction="out", limit=1, cursor=None, deadline=deadline)
+                await calls.call_by_slices(asker, "degree", {"vertices": ends}, deadline)
+                await calls.call_by_slices(asker, "has_edge", {"src": ends, "dst": ends}, deadline)
+                assert over_socket in ([], ["neighbors", "degree", "has_edge"])
+                return len(over_socket)
+
+            assert await ask() == 3, "no lane came"
+            calls.take_lane([os.open("/dev/null", os.O_RDWR) for _ in range(3)])
+            assert calls.lane is None and await ask() == 3, "what came is none"
+            calls.take_lane([os.dup(descriptor) for descriptor in lane.descriptors])
+            assert await ask() == 0
+            engine.generation = 2
+            engine.apply(edges([(0, 2)]), 3)
+            assert await ask() == 3, "the index that it needs is not there"
+            nonlocal known
+            known = 2
+            assert await ask() == 0
+            with engine.storage.gate.within():
+                assert await ask() == 3, "the storage is shut"
+
+        asyncio.run(go())
+
+
+# -- a server that means harm -------------------------------------------------------------------------------
+
+
+def test_rubbish_in_the_lane_harms_nobody() -> None:
+    rng = np.random.default_rng(11)
+    n = 5000
+    with engine_of(directed=True, weighted=True) as engine:
+        src, dst = (rng.integers(0, n, 30_000) for _ in range(2))
+        engine.apply(EdgeBatch.of(src, dst, weights=np.ones(src.size, np.float32)), n)
+        lane = engine.lane()
+        memory, questions, answers = lane.descriptors
+        with pytest.raises(PermissionError):
+            os.ftruncate(memory, 4096)
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+        words = np.frombuffer(mmap.mmap(memory, 8 * layout.WORDS), np.int64)
+        states, places = words[: layout.PLACES], words[layout.PLACES :].reshape(layout.PLACES, -1)
+        extremes = np.array([0, 1, 2, -1, 511, 512, 513, n - 1, n, 2**31, 2**32 - 1, 2**32, 2**62, -(2**63)])
+        begun = time.monotonic()
+        for _ in range(2000):
+            places[:, : layout.STAMP] = rng.choice(extremes, (layout.PLACES, layout.STAMP))
+            columns = places[:, layout.COLUMNS : layout.FOUND]
+            columns[:] = rng.integers(-(2**63), 2**63 - 1, columns.shape)
+            states[:] = rng.choice([layout.ASKED, layout.ASKED, layout.ANSWERED, 77, -1], layout.PLACES)
+            os.eventfd_write(questions, int(rng.integers(1, 2**60)))
+            if time.monotonic() - begun > 5:
+                break
+        engine.apply(edges([(0, 1)]), n)
+        assert engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 1, None)))["known"]
+        # it waits for nothing of the server's: eventfds that are full, empty, or wait where they did not
+        until(lambda: _fill(answers))
+        os.set_blocking(answers, True)
+        states[:] = layout.ASKED
+        os.eventfd_write(questions, 1)
+        until(lambda: bool((states == layout.ANSWERED).all()))
+        os.set_blocking(questions, False)
+        lane.close()
+        assert lane.join(PATIENCE_S)
+
+
+def _fill(eventfd: int) -> bool:
+    """Have it take no more; false: it did not take that."""
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_read(eventfd)
+    try:
+        os.eventfd_write(eventfd, 2**64 - 2)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def test_whoever_asks_without_end_keeps_no_batch_from_being_written() -> None:
+    over = threading.Event()
+    with engine_of(directed=True, weighted=False) as engine, ThreadPoolExecutor(1) as pool:
+        engine.apply(edges([(0, k) for k in range(1, 2000)]), 2000)
+        memory, questions, _ = engine.lane().descriptors
+        words = np.frombuffer(mmap.mmap(memory, 8 * layout.WORDS), np.int64)
+        states, places = words[: layout.PLACES], words[layout.PLACES :].reshape(layout.PLACES, -1)
+        places[:, layout.METHOD : layout.METHOD + 5] = layout.NEIGHBORS, 0, layout.OUT, 0, 2000
+
+        def flood() -> None:
+            while not over.is_set():
+                states[:] = layout.ASKED
+                os.eventfd_write(questions, 1)
+
+        flooding = pool.submit(flood)
+        try:
+            for k in range(300):
+                engine.apply(edges([(1, k)]), 2000)
+        finally:
+            over.set()
+        flooding.result()
+
+
+# -- a real server ------------------------------------------------------------------------------------------
+
+
+class Surroundings(Chain):
+    """Results of a chain, the edges of a graph by lanes, and a topology that says when it was asked."""
+
+    def __init__(self, engine: Engine, n: int) -> None:
+        super().__init__()
+        self.engine = engine
+        self.over_socket: list[str] = []
+        self.grow(n)
+
+    def neighbors(self, *asked: Any) -> Any:
+        self.over_socket.append("neighbors")
+        return self.engine.topology.neighbors(*asked)
+
+    def degree(self, *asked: Any) -> Any:
+        self.over_socket.append("degree")
+        return self.engine.topology.degree(*asked)
+
+    def has_edge(self, *asked: Any) -> Any:
+        self.over_socket.append("has_edge")
+        return self.engine.topology.has_edge(*asked)
+
+
+def test_a_server_asks_its_lane_also_the_next_one(tmp_path: Path) -> None:
+    n = 3000
+    with engine_of(directed=True, weighted=False) as engine:
+        engine.apply(edges([(0, k) for k in range(1, n)]), n)
+        chain = Surroundings(engine, n)
+        engine.generation = chain.index.generation
+        engine.apply(edges([(1, 0)]), n)
+        limits = LimitsConfig(vertices_max=n)
+        with serving(chain, tmp_path, limits, open_lane=engine.lane) as link:
+            first = engine.lanes[0]
+            with Client(link.addresses[0], timeout=SECONDS) as client:
+                until(lambda: bool(client.neighbors(100, limit=3)) and not _asks(chain, client))
+                page = client.neighbors(100, limit=3)
+                assert page.ids.tolist() == [101, 102, 103] and page.epoch == (3, 2)
+                assert page.offsets == {"t": {0: 2}}
+                assert client.neighbors(100, limit=3, cursor=page.cursor).ids.tolist() == [104, 105, 106]
+                found = client.degree([100, 101, 7])
+                assert found.out.tolist()[:2] == [n - 1, 1] and found.unknown.tolist() == [7]
+                assert client.has_edge([100, 101], [101, 102]).exists.tolist() == [True, False]
+                with pytest.raises(errors.UnknownVertex):
+                    client.neighbors(7)
+                assert chain.over_socket == []
+                assert client.neighbors(100, limit=n).ids.size == n - 1
+                assert chain.over_socket == ["neighbors"], "too long for the lane"
+            kill(link)
+            assert first.join(PATIENCE_S), "the lane ended with its server"
+            chain.over_socket.clear()
+            with Client(link.addresses[0], timeout=SECONDS) as client:
+                until(lambda: not _asks(chain, client))
+                assert client.neighbors(100, limit=3).ids.tolist() == [101, 102, 103]
+            link.stop()
+            assert len(engine.lanes) == 2 and engine.lanes[1].join(0), "nothing is left of it"
+
+
+def _asks(chain: Surroundings, client: Client) -> bool:
+    """Whether it asks over its socket yet: its lane comes with other memory, in its own time."""
+    chain.over_socket.clear()
+    client.neighbors(100, limit=3)
+    return bool(chain.over_socket)
+
+
+def test_a_server_without_a_lane_asks_over_its_socket(tmp_path: Path) -> None:
+    def none() -> Lane:
+        raise OSError("no more threads")
+
+    with engine_of(directed=True, weighted=False) as engine:
+        engine.apply(edges([(0, 1)]), 20)
+        chain = Surroundings(engine, 20)
+        with (
+            serving(chain, tmp_path, open_lane=none) as link,
+            Client(link.addresses[0], timeout=SECONDS) as client,
+        ):
+            assert client.neighbors(100).ids.tolist() == [101] and chain.over_socket == ["neighbors"]
