@@ -479,7 +479,7 @@ class Graph:
         try:
             if n_vertices > before:
                 self._make_room_for(n_vertices)
-            if self.existence.n_dead and self.existence.plan(batch, None, before) is not None:
+            if self.existence.n_dead and self.existence.plan(batch, None, before, self._rows.crew) is not None:
                 return None
             small = self._rows.apply_small(batch, n_updates, n_vertices, before_writing)
         except BaseException as error:

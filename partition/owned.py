@@ -117,8 +117,9 @@ class OwnedRows(GraphRows):
         """By the host, where it owns all rows."""
         if self.placement.sole != HOST:
             return None
+        before_writing()  # copies, which wait for the turnstile, are not to wait for readers, too
         kept = not self.shape.directed, self.shape.weight_domain == "any"
-        how = batch, n_updates, n_vertices, *kept, before_writing
+        how = batch, n_updates, n_vertices, *kept, _nothing
         small = self._asked(lambda split: split.apply_small(n_updates, lambda: self.host.apply_small(*how)))
         if small is not None:
             self.applied = self._split.applied
@@ -345,3 +346,7 @@ class OwnedRows(GraphRows):
 
     def check(self, out: EdgeList, in_: EdgeList | None) -> list[str]:
         return self._asked(lambda split: split.check())
+
+
+def _nothing() -> None:
+    pass

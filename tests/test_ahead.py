@@ -75,6 +75,9 @@ def test_few_are_computed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
             assert await epochs.ask(key) == 1
         await epochs.publish()
         assert len(epochs.computed) == 7 and not epochs._computing
+        await epochs.publish()
+        await epochs.publish()
+        assert len(epochs.computed) == 7, "what was left out then is not wanted for ever"
 
     asyncio.run(go())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import pickle
 import socket
 import subprocess
 import sys
@@ -231,6 +232,23 @@ def test_a_forked_process_takes_no_answers_from_its_parent():
         assert len(server.hellos) == 2
 
 
+def test_a_copy_of_a_client_has_a_connection_of_its_own():
+    with Scripted(ok) as server, Client(server.address, timeout=10) as client:
+        client.get("p", [1])
+        with pickle.loads(pickle.dumps(client)) as copy:
+            assert copy.get("p", [1, 2]).values.tolist() == [2]
+        assert len(server.hellos) == 2
+
+
+def test_what_cannot_be_asked_costs_no_connection():
+    with Scripted(ok) as server, Client(server.address, timeout=10) as client:
+        client.get("p", [1])
+        with pytest.raises(RequestError):
+            client.call("get", {"program": "p", "vertices": [1 << 70]})
+        assert client.get("p", [1, 2]).values.tolist() == [2]
+        assert len(server.hellos) == 1
+
+
 def test_who_is_interrupted_asks_anew():
     """A request of which half was sent would make nonsense of the next one."""
 
@@ -249,7 +267,7 @@ def test_who_is_interrupted_asks_anew():
         assert client.get("p", [1, 2]).values.tolist() == [2] and len(server.hellos) == 2
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 4_294_967.6])
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_a_timeout_that_is_none_is_refused(client, timeout):
     with pytest.raises(ValueError, match="timeout is"):

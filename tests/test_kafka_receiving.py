@@ -17,6 +17,7 @@ import pytest
 from certificates import certificate
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.parser import KafkaProtocol
+from kafka.protocol.sasl import SaslBytesRequest
 
 from graphtide.daemon.ingest import kafka_receiving
 from graphtide.daemon.ingest.kafka_receiving import Receiver
@@ -140,3 +141,17 @@ def test_answers_are_read_as_kafka_python_reads_them() -> None:
         (number, response.to_dict()) for number, response in plain
     ]
     assert spared[0][1].throttle_time_ms == 7
+
+
+def test_what_keeps_the_bytes_that_it_reads_gets_bytes() -> None:
+    """As a login by the first version of SASL does, whose answers are texts."""
+    parser = KafkaProtocol(client_id="test")
+    parser.send_request(SaslBytesRequest(b"n,,n=user,r=nonce"))
+    parser.send_bytes()
+    with ends(None) as (broker, client):
+        receive = Receiver(transport(client, SimpleNamespace(parser=parser)))
+        broker.sendall(b"\0\0\0\5r=abc")
+        select.select([client], [], [], 30)
+        data, _ = receive()
+        ((_, answer),) = parser.receive_bytes(data)
+    assert answer.auth_bytes.decode() == "r=abc"

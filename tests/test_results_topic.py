@@ -188,11 +188,15 @@ def test_files_begin_anew_at_their_size_and_a_restart_goes_on(
 
 @pytest.mark.parametrize("file_bytes", [1, 1 << 30])
 @pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("reopened", [False, True])
 def test_nothing_is_written_to_a_file_that_was_taken_away(
-    open_files: Callable[..., SpoolSink], folder: Path, file_bytes: int, replaced: bool
+    open_files: Callable[..., SpoolSink], folder: Path, file_bytes: int, replaced: bool, reopened: bool
 ) -> None:
     sink = open_files(file_bytes)
     sink.write(hops(1, [1]), end(1))
+    if reopened:  # it has written nothing yet
+        sink.close()
+        sink = open_files(file_bytes)
     (file,) = files(folder)
     file.unlink()
     if replaced:

@@ -379,8 +379,8 @@ struct Passes : Run<WalkJob> {
         received.end();
     }
 
-    // The keys of two words, the first of which is word ``at`` of ``n``; with NO_LEAF for a neighbour where a word is no edge. ``beyond``: the word behind those of the warp, to
-    // its first lane. ``row``: of the word before those of the warp, and then of the last of these; ``was_far`` likewise:
+    // The keys of two words, the first of which is word ``at`` of ``n``; with NO_LEAF for a neighbour where a word is
+    // no edge. ``beyond``: the word behind those of the warp, to its first lane. ``row``: of the word before those of the warp, and then of the last of these; ``was_far`` likewise:
     // whether the one behind it says how far its row is.
     __device__ __forceinline__ SlotPair unpacked(
         u64 word, u32 beyond, u32 n, u32 at, u32 bits, u32 mask, u32& row, bool& was_far) const

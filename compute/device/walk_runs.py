@@ -418,13 +418,14 @@ class WalkRuns:
         if packed.n_edits > packed.edits.size:
             return
         for rows in moved:
-            with suppress(MemoryError), self._stream:
-                packed.brought.append(pinned(rows.keys.size, np.uint64)[: rows.keys.size])
-                packed.brought[-1][:] = rows.keys
-                keys = int(packed.brought[-1].ctypes.data)
-                self._amend(device, keys, 0, rows.keys.size, _CAME if rows.to_host else _LEFT)
-                continue
-            return
+            try:
+                with self._stream:
+                    brought = pinned(rows.keys.size, np.uint64)[: rows.keys.size]
+            except MemoryError:
+                return
+            brought[:] = rows.keys
+            packed.brought.append(brought)
+            self._amend(device, int(brought.ctypes.data), 0, brought.size, _CAME if rows.to_host else _LEFT)
         if report is not None:
             keys, _, outcomes = report.addresses
             self._amend(device, keys, outcomes, report.n, _BATCH)
@@ -444,6 +445,7 @@ class WalkRuns:
         if packed is not None and (
             n_ranges == 0 or (n_ranges > packed.ranges.size and not is_kept) or not Memory().allows(packed.nbytes)
         ):
+            self._stream.synchronize()  # what was launched may write there
             self._packed = packed = None  # gives its memory back
             is_kept = False
         if packed is None and n_ranges:

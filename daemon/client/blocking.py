@@ -16,7 +16,7 @@ from .addresses import UnixAddress
 from .calls import Blocking, Call
 from .changes import BACKOFF_S_MAX, BACKOFF_S_MIN, SILENCE_S_MAX, Following
 from .replicas import none_of
-from .requests import Requests
+from .requests import TIMEOUT_S_MAX, Requests
 from .results import Change, VertexIds, WireOffsets
 from .wire import RECEIVE_BYTES, ClientCore, Notification, Response
 
@@ -47,6 +47,10 @@ class Client(Blocking, Requests):
         self._turn, self._process = threading.RLock(), os.getpid()
 
     __init__.__doc__ = Requests.__init__.__doc__
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        """A copy, in another process perhaps, has a connection of its own."""
+        return type(self), self._given
 
     def __enter__(self) -> Self:
         return self
@@ -171,9 +175,9 @@ class Client(Blocking, Requests):
     def _exchange(self, call: Call[T]) -> T:
         """Send and receive; the connection is closed when it can no longer be trusted."""
         assert self._socket is not None
+        msgid, message = self._core.request(call.method, call.params)
         try:
-            self._socket.settimeout(call.timeout_s(self._timeout))
-            msgid, message = self._core.request(call.method, call.params)
+            self._socket.settimeout(min(call.timeout_s(self._timeout), TIMEOUT_S_MAX))
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 # The server may have said why before it closed.
                 self._socket.sendall(message)

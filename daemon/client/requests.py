@@ -611,8 +611,8 @@ def _stamp(result: Mapping[str, Any]) -> tuple[tuple[int, int], WireOffsets]:
 
 
 NO_INT64 = "an id is not a 64-bit signed integer"
-TIMEOUT_S_MAX = 10**9
-"""Thirty years: more than all that waits takes."""
+TIMEOUT_S_MAX = 2_000_000
+"""Three weeks: to a socket it is a 32-bit number of milliseconds, which would begin anew."""
 
 
 def _wire_vertices(vertices: VertexIds) -> Any:

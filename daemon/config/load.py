@@ -104,10 +104,10 @@ def load(
         layers.merge(_read_toml(file), f"file {file}")
     for name, path, text in _from_environment(os.environ if environ is None else environ):
         layers.put(path, parse_text(text), f"environment {name}")
-    for name, section, key, text in _misnamed(os.environ if environ is None else environ):
+    for name, section, key in _misnamed(os.environ if environ is None else environ):
         meant = f"{ENV_PREFIX}{section}__{key}".upper()
         allowed = f"as a variable it is {meant}, with two underscores"
-        layers.report((section, key), MASK if is_secret(key) else text, allowed, f"environment {name}")
+        layers.report((section, key), MASK, allowed, f"environment {name}")  # a table may hold passwords
     for flag, key, text in flags:
         if not key or not all(key.split(".")):
             layers.report((key,), text, "must be section.key=value", f"flag {flag}")
@@ -185,14 +185,14 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, KeyPath
                 yield name, path, environ[name]
 
 
-def _misnamed(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
-    """Name, section, key and text of variables that lack the second underscore: they would set nothing."""
+def _misnamed(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Name, section and key of variables that lack the second underscore: they would set nothing."""
     for section in Config.model_fields:
         model = _model_at((section,))
         for key in model.model_fields if model is not None else ():
             name = f"{ENV_PREFIX}{section}_{key}".upper()
             if name in environ:
-                yield name, section, key, environ[name]
+                yield name, section, key
 
 
 # -- validation -------------------------------------------------------------------------------------------

@@ -71,8 +71,9 @@ class Shown:
         _at_once.pthread_rwlock_unlock(self._lock)
 
     def hide(self) -> None:
-        """There is nothing to be seen; while it is shut."""
+        """There is nothing to be seen; while it is shut. Arrays are let go."""
         self.words[IS_SHOWN] = 0
+        self._held = ()
 
     def show(
         self,

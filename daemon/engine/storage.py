@@ -35,6 +35,7 @@ class StorageGate:
         self._waiting_for_settled = 0
         self._held_until = 0.0
         self._halted: str | None = None
+        self._torn: str | None = None  # why a change was never finished: what there is belongs to no epoch
         self.shown = Shown()
         self.show: Callable[[], None] = _nothing
         """Puts what there is after a change into ``shown``, before anybody reads it; may not fail."""
@@ -43,9 +44,16 @@ class StorageGate:
     def change(self) -> Iterator[Callable[[], None]]:
         """The engine changes the storage. Before it writes anything that a reader might see, it calls what it
         gets: from then on until ``settle`` storage is ahead of the results, and nobody reads before the block
-        ends. Where that is not called, nothing was changed."""
+        ends. Where that is not called, or memory was all that was lacking, nothing was changed; after any other
+        error nobody reads any more."""
         try:
             yield self._begin_writing
+        except MemoryError:
+            raise
+        except BaseException as error:
+            if self._applying:
+                self._torn = f"{type(error).__name__}: {error}"
+            raise
         finally:
             self._end_writing()
 
@@ -76,12 +84,15 @@ class StorageGate:
         finally:
             with self._changed:
                 self._applying = False
-                self._halted = None
+                self._halted = self._torn
                 self._changed.notify_all()
 
     def _open(self) -> None:
         try:
-            self.show()
+            if self._torn is None:
+                self.show()
+            else:
+                self.shown.hide()
         except BaseException:
             self.shown.hide()
             raise

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from kafka.errors import KafkaConnectionError
+from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.parser import KafkaProtocol
 
 ENOUGH_BYTES = 1 << 20
@@ -55,7 +56,10 @@ class Receiver:
 
 
 def _process(parser: KafkaProtocol, frame: bytearray) -> Any:
-    return KafkaProtocol._process_response(parser, _Answer(frame))
+    asked = parser.in_flight_requests
+    # Others are small, and some keep what they read.
+    brings_records = asked and asked[0].get_response_class() is FetchResponse
+    return KafkaProtocol._process_response(parser, _Answer(frame) if brings_records else frame)
 
 
 class _Answer:

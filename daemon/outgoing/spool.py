@@ -133,9 +133,9 @@ class SpoolSink:
             OSError: there is no room, say, or the newest file was taken away. Nothing of it is left once ``open``
                 was called.
         """
-        if self._writer is not None and not self._writer.is_in_place:
+        if not self._is_in_place():
             raise FileNotFoundError(
-                errno.ENOENT, "the newest file of results was taken away", str(self._writer.path)
+                errno.ENOENT, "the newest file of results was taken away", str(self._folder / self._place[0])
             )
         writer = self._next_writer()
         number = 0
@@ -149,6 +149,14 @@ class SpoolSink:
         writer.sync()
         point("results.committed")
         self._place = (writer.name, writer.offset)
+
+    def _is_in_place(self) -> bool:
+        """Whether the newest file is still there, and as long as it was left."""
+        if self._writer is not None:
+            return self._writer.is_in_place
+        name, offset = self._place
+        newest = self._folder / name
+        return not name or (newest.exists() and newest.stat().st_size >= offset)
 
     def _next_writer(self) -> SpoolWriter:
         if self._writer is not None and self._writer.offset >= self._file_bytes:

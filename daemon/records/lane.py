@@ -16,7 +16,7 @@ VERTICES_MAX = 512
 """So many vertices, or pairs of them, may one question name."""
 NEIGHBORS_MAX = 2048
 """So many neighbours does one answer have at most, the one where the next page begins included."""
-STAMP_BYTES_MAX = 4096
+STAMP_BYTES_MAX = 1 << 14
 """Of the stamp (epoch and offsets, packed) that an answer brings along."""
 
 # What is asked.

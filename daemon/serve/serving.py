@@ -587,16 +587,22 @@ class Serving:
     def _compute_ahead(self) -> None:
         """There is another epoch: compute for it what was asked of the last one. What nobody asks for then is not
         computed ahead again, so that this costs once as much as was asked for, at most."""
-        wanted = [(key, known) for key, known in self._cache.items() if known.again is not None and known.askers]
+        wanted = [(key, known) for key, known in self._cache.items() if known.again is not None]
         if not wanted:
             return
         try:
             epoch = self.snapshot().epoch
         except Unavailable:
             return  # whoever asks finds out
-        for key, known in wanted[:AHEAD_MAX]:
-            if known.epoch != epoch and known.future.done() and known.again is not None:
-                self._compute(key, epoch, known.again).again = known.again
+        room = AHEAD_MAX
+        for key, known in wanted:
+            again = known.again
+            if known.epoch == epoch or not known.future.done() or again is None:
+                continue
+            known.again = None
+            if known.askers and room:
+                room -= 1
+                self._compute(key, epoch, again).again = again
 
     async def for_all(self, asker: Asker, work: Callable[[], T]) -> T:
         """As ``in_thread``. Whoever asked first lends the turn; others may wait when they have gone."""

@@ -150,7 +150,7 @@ def _listed(folder: Path) -> dict[str, Any]:
 def _deleted(folder: Path, manifest: dict[str, Any]) -> int:
     """How many of its vertices are deleted ones whose places nobody else has yet."""
     entry = manifest["files"].get("graph/dead")
-    return 0 if entry is None else int(np.load(folder / entry["file"]).size)
+    return 0 if entry is None else int(np.load(folder / entry["file"], mmap_mode="r").size)
 
 
 def list_all(path: Path, *, as_json: bool) -> int:

@@ -74,7 +74,7 @@ def parse_value(text: str, *, listed: bool = False, are_ids: bool = False) -> An
     """
     try:
         value = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON, a number of too many digits, brackets without end
         value = text
     if are_ids and not isinstance(value, str | list) and (type(value) is not int or str(value) != text.strip()):
         value = text

@@ -454,6 +454,7 @@ class PackedMemoryArray:
         """
         room = self._work.room
         if n > room:
+            self._n_windows = 0  # they lay in the arrays that go
             self._work = new_work(max(n, int(room * ROOM)), weighted=self.weighted)
         return self._work
 

@@ -1,0 +1,56 @@
+"""Who may see the storage after a change that was never finished."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphtide.daemon.engine.shown import IS_SHOWN
+from graphtide.daemon.engine.storage import StorageGate
+from graphtide.daemon.errors import Unavailable
+
+
+class Gate(StorageGate):
+    """It shows something, as the engine's does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.show = self._shows
+
+    def _shows(self) -> None:
+        self.shown.words[IS_SHOWN] = 1
+
+    @property
+    def is_shown(self) -> bool:
+        return bool(self.shown.words[IS_SHOWN])
+
+    def reads(self) -> bool:
+        try:
+            with self.read(settled=False, timeout_s=5):
+                return True
+        except Unavailable:
+            return False
+
+
+def test_a_change_that_was_not_finished_is_for_nobodys_eyes() -> None:
+    """It is of no epoch, and no restart would show it again."""
+    gate = Gate()
+    with gate.apply():
+        pass
+    assert gate.is_shown and gate.reads()
+    with pytest.raises(RuntimeError), gate.change() as begin_writing:
+        begin_writing()
+        raise RuntimeError("half written")
+    assert not gate.is_shown and not gate.reads()
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_where_nothing_was_changed_everybody_reads_on(began: bool) -> None:
+    gate = Gate()
+    with gate.apply():
+        pass
+    with pytest.raises(MemoryError if began else RuntimeError), gate.change() as begin_writing:
+        if began:
+            begin_writing()
+            raise MemoryError
+        raise RuntimeError("before anything was written")
+    assert gate.is_shown and gate.reads()
