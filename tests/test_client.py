@@ -243,7 +243,7 @@ def test_a_copy_of_a_client_has_a_connection_of_its_own():
 def test_what_cannot_be_asked_costs_no_connection():
     with Scripted(ok) as server, Client(server.address, timeout=10) as client:
         client.get("p", [1])
-        with pytest.raises(RequestError):
+        with pytest.raises(errors.RequestError):
             client.call("get", {"program": "p", "vertices": [1 << 70]})
         assert client.get("p", [1, 2]).values.tolist() == [2]
         assert len(server.hellos) == 1

@@ -238,7 +238,7 @@ def test_what_the_lane_does_not_answer() -> None:
             assert lane.by_columns(1, "degree", [long]) is None
             assert lane.by_columns(1, "has_edge", [long, long]) is None
             assert (await of(lane.by_columns(1, "degree", [long[1:]])))["known"] == b"\1" * layout.VERTICES_MAX
-            engine.storage.position.offsets = {Partition(f"file-{k}", 0): k for k in range(1000)}
+            engine.storage.position.offsets = {Partition(f"file-{k}", 0): k for k in range(5000)}
             with engine.storage.gate.apply():
                 pass
             assert (await of(lane.neighbors(1, 2, "out", 10, None))) is None, "the stamp is too long"

@@ -23,6 +23,12 @@ class Gate(StorageGate):
     def is_shown(self) -> bool:
         return bool(self.shown.words[IS_SHOWN])
 
+    def fails(self, error: Exception, *, writes: bool) -> None:
+        with self.change() as begin_writing:
+            if writes:
+                begin_writing()
+            raise error
+
     def reads(self) -> bool:
         try:
             with self.read(settled=False, timeout_s=5):
@@ -37,9 +43,8 @@ def test_a_change_that_was_not_finished_is_for_nobodys_eyes() -> None:
     with gate.apply():
         pass
     assert gate.is_shown and gate.reads()
-    with pytest.raises(RuntimeError), gate.change() as begin_writing:
-        begin_writing()
-        raise RuntimeError("half written")
+    with pytest.raises(RuntimeError):
+        gate.fails(RuntimeError("half written"), writes=True)
     assert not gate.is_shown and not gate.reads()
 
 
@@ -48,9 +53,7 @@ def test_where_nothing_was_changed_everybody_reads_on(began: bool) -> None:
     gate = Gate()
     with gate.apply():
         pass
-    with pytest.raises(MemoryError if began else RuntimeError), gate.change() as begin_writing:
-        if began:
-            begin_writing()
-            raise MemoryError
-        raise RuntimeError("before anything was written")
+    error = MemoryError() if began else RuntimeError("before anything was written")
+    with pytest.raises(type(error)):
+        gate.fails(error, writes=began)
     assert gate.is_shown and gate.reads()

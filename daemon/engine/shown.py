@@ -9,6 +9,7 @@ write goes first, so that no number of readers can keep the engine waiting.
 from __future__ import annotations
 
 import ctypes
+import logging
 from typing import Any
 
 import numba as nb
@@ -19,6 +20,8 @@ from ...gpma.host.array import PackedMemoryArray
 from ...gpma.intrinsics import address_of, array_at
 from ...gpma.rows import RowView
 from ..records.lane import STAMP_BYTES_MAX
+
+log = logging.getLogger(__name__)
 
 # Words: the lock, whether there is anything to be seen, how many vertices, where it says which of them are alive,
 # the size of the stamp and where it is, the generation of the vertex index, and out-rows and in-rows.
@@ -53,6 +56,7 @@ class Shown:
         self.words[STAMP] = self._stamp.ctypes.data
         self._lock = ctypes.c_void_p(self.words.ctypes.data + 8 * LOCK)
         self._held: tuple[Any, ...] = ()
+        self._is_too_long = False
         kind = ctypes.create_string_buffer(_LINE_BYTES)
         failed = _at_once.pthread_rwlockattr_init(kind)
         set_kind = getattr(_at_once, "pthread_rwlockattr_setkind_np", None)  # a library without it is fair enough
@@ -85,6 +89,9 @@ class Shown:
         """Out-rows and in-rows, which of the vertices are alive, of which epoch that is, and which generation of
         the vertex index knows them; while it is shut. The arrays are held."""
         if len(stamp) > STAMP_BYTES_MAX:
+            if not self._is_too_long:
+                log.info("offsets take %d bytes: questions about neighbours go the slower way", len(stamp))
+            self._is_too_long = True
             self.hide()
             return
         words = self.words
