@@ -19,7 +19,17 @@ from ..team import Crew
 from .arrays import ReportColumns, RowIndex, Slots
 from .committing import Task, Written, commit_either, commit_one, lists_of
 from .preparing import END, PART_FIELDS, Parts, Question, look_up_either, look_up_one
-from .small import Orientation, Outcome, count_loops, is_good, mirrored_of, nothing_done, outcome_of, transposed_of
+from .small import (
+    Orientation,
+    Outcome,
+    columns_in,
+    is_good,
+    loops_in,
+    mirrored_of,
+    nothing_done,
+    outcome_of,
+    transposed_of,
+)
 from .sorting import Arrivals
 from .work import Work
 
@@ -101,20 +111,7 @@ def apply_shared(
         found = look_up_one(one, parts, each)
     inserted, overwritten = found[1 + INSERTED], found[1 + OVERWRITTEN]
     deleted, absent = found[1 + DELETED], found[1 + ABSENT]
-    over, old = inserted + overwritten, inserted + 2 * overwritten
-    gone = over + deleted
-    came_keys, over_keys, gone_keys = changed[:inserted], changed[inserted:over], changed[over:gone]
-    absent_keys = changed[gone : gone + absent]
-    columns = ReportColumns(
-        came_keys,
-        changed_weights[:inserted],
-        over_keys,
-        changed_weights[inserted:over],
-        changed_weights[over:old],
-        gone_keys,
-        changed_weights[old : old + deleted],
-        absent_keys,
-    )
+    columns = columns_in(changed, changed_weights, inserted, overwritten, deleted, absent)
     end, n_more = parts[n_pieces - 1, END], inserted - deleted
     yes: Any = np.bool_(True)
     no: Any = np.bool_(False)
@@ -126,7 +123,5 @@ def apply_shared(
         in_did = _outcome(in_written, end, n_more)
     else:
         written = commit_one(task, lists_of(task), each)
-    loops = (none, none, none, none)
-    if mirrored:
-        loops = count_loops(came_keys), count_loops(over_keys), count_loops(gone_keys), count_loops(absent_keys)
-    return True, (inserted, overwritten, deleted, absent, *loops), _outcome(written, end, n_more), in_did
+    counts = inserted, overwritten, deleted, absent, *loops_in(columns, mirrored)
+    return True, counts, _outcome(written, end, n_more), in_did

@@ -264,6 +264,41 @@ def count_loops(keys: Keys) -> Int:
     return n
 
 
+@inner
+def columns_in(
+    changed: Keys, changed_weights: Weights, inserted: Int, overwritten: Int, deleted: Int, absent: Int
+) -> ReportColumns:
+    """The columns of a report of so many updates, one after the other in ``changed`` and ``changed_weights`` (as
+    ``apply_small`` gives them)."""
+    over, old = inserted + overwritten, inserted + 2 * overwritten
+    gone = over + deleted
+    return ReportColumns(
+        changed[:inserted],
+        changed_weights[:inserted],
+        changed[inserted:over],
+        changed_weights[inserted:over],
+        changed_weights[over:old],
+        changed[over:gone],
+        changed_weights[old : old + deleted],
+        changed[gone : gone + absent],
+    )
+
+
+@inner
+def loops_in(columns: ReportColumns, mirrored: bool) -> tuple[Int, Int, Int, Int]:
+    """How many self-loops were inserted, overwritten, deleted and absent, where each edge came for both
+    directions; else 0."""
+    none: Int = np.int64(0)
+    if not mirrored:
+        return none, none, none, none
+    return (
+        count_loops(columns.inserted),
+        count_loops(columns.overwritten),
+        count_loops(columns.deleted),
+        count_loops(columns.absent),
+    )
+
+
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def apply_small(
     out_keys: Keys,
@@ -340,22 +375,6 @@ def apply_small(
     in_did = nothing
     if both:
         in_did = _write(in_, in_rows, in_lower, in_upper, in_hot_for, in_crowded_leaves, here, inserted - deleted)
-    over, old = inserted + overwritten, inserted + 2 * overwritten
-    gone = over + deleted
-    came_keys, over_keys, gone_keys = changed[:inserted], changed[inserted:over], changed[over:gone]
-    absent_keys = changed[gone : gone + absent]
-    columns = ReportColumns(
-        came_keys,
-        changed_weights[:inserted],
-        over_keys,
-        changed_weights[inserted:over],
-        changed_weights[over:old],
-        gone_keys,
-        changed_weights[old : old + deleted],
-        absent_keys,
-    )
+    columns = columns_in(changed, changed_weights, inserted, overwritten, deleted, absent)
     split_report(updates, _FIRST, end, columns, starts)
-    loops = (none, none, none, none)
-    if mirrored:
-        loops = (count_loops(came_keys), count_loops(over_keys), count_loops(gone_keys), count_loops(absent_keys))
-    return True, (inserted, overwritten, deleted, absent, *loops), out_did, in_did
+    return True, (inserted, overwritten, deleted, absent, *loops_in(columns, mirrored)), out_did, in_did
