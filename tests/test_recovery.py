@@ -123,9 +123,9 @@ def test_a_batch_is_applied_to_both_orientations_or_to_none(
     def noted(name: str) -> Callable[..., Any]:
         real = getattr(pma.PackedMemoryArray, name)
 
-        def half(self: pma.PackedMemoryArray, *given: Any) -> Any:
+        def half(self: pma.PackedMemoryArray, *given: Any, **options: Any) -> Any:
             preparing.array = self
-            return real(self, *given)
+            return real(self, *given, **options)
 
         return half
 

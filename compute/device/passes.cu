@@ -207,7 +207,8 @@ struct Passes : Run<WalkJob> {
                 const i64 own = integer(shares.x), other = integer(shares.y);
                 add(job.ranks.sums + destination(edge), deleted ? -own : own);
                 add(job.majorant.sums + destination(edge), deleted ? -other : other);
-                if (place.lane == 0) read.add(in, in.n_leaves, 0, 32 * 8 / LINE_BYTES);
+                // What was packed and they make up for are together the edges that there are.
+                read.add(in, in.n_leaves, deleted ? ~0u : 1u, place.lane == 0 ? 32 * 8 / LINE_BYTES : 0);
             }
         }
     }
@@ -354,7 +355,7 @@ struct Passes : Run<WalkJob> {
     {
         const u64* const packed = job.packed + u64(range) * (RANGE_WORDS / 2);
         const u32 bits = job.packed_bits, mask = ~0u >> (32 - bits);
-        if (place.lane == 0) read.add(in, in.n_leaves, n, (4 * n + LINE_BYTES - 1) / LINE_BYTES);
+        u32 n_edges = 0;  // of this lane: words that say how far a row is are none
         u64 words[RANGE_STEPS + 1];
 #pragma unroll
         for (u32 k = 0; k < RANGE_STEPS; k++)
@@ -371,17 +372,19 @@ struct Passes : Run<WalkJob> {
             for (u32 i = 0; i < 2; i++) {
                 pairs[i] = unpacked(
                     words[k + i], u32(words[k + i + 1]), n, (k + i) * STEP_WORDS + 2 * place.lane, bits, mask, row, was_far);
+                for (u32 j = 0; j < 2; j++) n_edges += destination(pairs[i].keys[j]) != NO_LEAF;
                 shares[i] = received.load(pairs[i]);
             }
 #pragma unroll
             for (u32 i = 0; i < 2; i++) received.take(pairs[i], shares[i]);
         }
+        read.add(in, in.n_leaves, n_edges, place.lane == 0 ? (4 * n + LINE_BYTES - 1) / LINE_BYTES : 0);
         received.end();
     }
 
     // The keys of two words, the first of which is word ``at`` of ``n``; with NO_LEAF for a neighbour where a word is
-    // no edge. ``beyond``: the word behind those of the warp, to its first lane. ``row``: of the word before those of the warp, and then of the last of these; ``was_far`` likewise:
-    // whether the one behind it says how far its row is.
+    // no edge. ``beyond``: the word behind those of the warp, to its first lane. ``row``: of the word before those of
+    // the warp, and then of the last of these; ``was_far`` likewise: whether the one behind it says how far its row is.
     __device__ __forceinline__ SlotPair unpacked(
         u64 word, u32 beyond, u32 n, u32 at, u32 bits, u32 mask, u32& row, bool& was_far) const
     {

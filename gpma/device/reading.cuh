@@ -79,7 +79,7 @@ __device__ __forceinline__ void tell_lookup(const State& state, u32 lines)
 
 // What the threads of a warp read of rows of any class.
 struct SidesRead {
-    u32 edges[SIDES] = {};  // of this thread
+    u32 edges[SIDES] = {};  // of this thread; below 0 where more are taken back than were read
     u32 lines = 0;
 
     // By a thread: so many edges of a leaf, and the lines that this takes where the leaf is remote.
@@ -99,8 +99,8 @@ struct SidesRead {
         const u32 here = __reduce_add_sync(ALL_LANES, edges[DEVICE]), there = __reduce_add_sync(ALL_LANES, edges[HOST]);
         const u32 all_lines = __reduce_add_sync(ALL_LANES, lines);
         if (lane_number()) return;
-        if (here) atomicAdd(state.remote_reads->others + DEVICE, u64(here));
-        if (there) atomicAdd(state.remote_reads->others + HOST, u64(there));
+        if (here) atomicAdd(state.remote_reads->others + DEVICE, u64((long long)(int)here));
+        if (there) atomicAdd(state.remote_reads->others + HOST, u64((long long)(int)there));
         if (all_lines) atomicAdd(&state.remote_reads->lines, u64(all_lines));
     }
 };
