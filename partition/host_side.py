@@ -102,11 +102,10 @@ class HostSide(Side[PackedMemoryArray]):
                 return self._pair.run(lambda: self.out.commit(plan.out), lambda: in_rows.commit(in_plan))[0]
             out_task, in_task = self.out.task(plan.out), in_rows.task(in_plan)
             assert out_task is not None and in_task is not None
-            grows = self.out.more_bytes(plan.out) > 0 or in_rows.more_bytes(in_plan) > 0
             out_written, in_written = commit_both(out_task, in_task, self._crew, self._crew_each)
             # What migrates waits for memory, with many threads as with one: side by side that is waited for once.
-            # What grows may move all of its edges at once.
-            run = self._pair.run if grows or self.out.migrating or in_rows.migrating else in_turn
+            # What grows may move all of its edges at once: one after the other, as each takes room meanwhile.
+            run = self._pair.run if self.out.migrating or in_rows.migrating else in_turn
             report, _ = run(
                 lambda: self.out.committed(plan.out, out_written), lambda: in_rows.committed(in_plan, in_written)
             )
