@@ -137,14 +137,18 @@ class HostSide(Side[PackedMemoryArray]):
         weights = np.empty(2 * n_updates, np.float32) if out.weighted else arrived.weights
         how = in_ is not None, mirrored, negative, n_vertices
         if n_updates > SMALL_UPDATES_MAX:
-            return self._apply_shared(out_rows, in_rows, how, n_updates, arrived, keys, weights)
-        with self._turnstile.entrance, self._turnstile.inside:  # as ``writing``, without a call
-            done, counts, out_did, in_did = apply_small(*out_rows, *in_rows, *how, *arrived, keys, weights)
-            if not done:
+            written = self._apply_shared(out_rows, in_rows, how, n_updates, arrived, keys, weights)
+            if written is None:
                 return None
-            slots_moved = out.after_small(out_did)
-        if in_ is not None:
-            in_.after_small(in_did)
+            counts, slots_moved = written
+        else:
+            with self._turnstile.entrance, self._turnstile.inside:  # as ``writing``, without a call
+                done, counts, out_did, in_did = apply_small(*out_rows, *in_rows, *how, *arrived, keys, weights)
+                if not done:
+                    return None
+                slots_moved = out.after_small(out_did)
+            if in_ is not None:
+                in_.after_small(in_did)
         totals = Totals._make(counts)
         return totals.report(keys, weights if out.weighted else None, slots_moved), totals
 
@@ -157,8 +161,8 @@ class HostSide(Side[PackedMemoryArray]):
         arrived: Arrivals,
         keys: Keys,
         weights: Weights,
-    ) -> tuple[ChangeReport, Totals] | None:
-        """``apply_small`` with the help of other threads."""
+    ) -> tuple[tuple[int, ...], int] | None:
+        """What ``apply_small`` writes, with the help of other threads: the counts, and the slots that moved."""
         out, in_, each = self.out, self.in_, self._crew_each
         out_work = out.reserve(n_updates)
         in_work = out_work if in_ is None else in_.reserve(n_updates)
@@ -179,8 +183,7 @@ class HostSide(Side[PackedMemoryArray]):
                 # What migrates waits for memory, with many threads as with one.
                 run = self._pair.run if out.migrating or in_.migrating else in_turn
                 slots_moved, _ = run(lambda: out.after_small(out_did), lambda: in_.after_small(in_did))
-        totals = Totals._make(counts)
-        return totals.report(keys, weights if out.weighted else None, slots_moved), totals
+        return counts, slots_moved
 
     def commit_load(self, out: LoadPlan, in_: LoadPlan | None) -> None:
         """Write what the arrays' ``prepare_load`` planned; cannot fail."""

@@ -97,16 +97,17 @@ class EngineCalls(asyncio.Protocol):
         Raises:
             Unavailable, TimedOut: as ``call``.
         """
-        lane = self.lane
-        if lane is not None:
-            found = await self._soon(lane.neighbors(asker.connection, vertex, direction, limit, cursor))
-            if found is not None:
-                return found
+        found = await self._soon(lambda lane: lane.neighbors(asker.connection, vertex, direction, limit, cursor))
+        if found is not None:
+            return found
         asked = {"vertex": vertex, "direction": direction, "limit": limit, "cursor": cursor}
         return await self.call(asker, "neighbors", asked, limit, deadline)
 
-    async def _soon(self, asked: asyncio.Future[dict[str, Any] | None] | None) -> dict[str, Any] | None:
+    async def _soon(
+        self, ask: Callable[[Lane], asyncio.Future[dict[str, Any] | None] | None]
+    ) -> dict[str, Any] | None:
         """What the lane answers; None: it is to be asked otherwise."""
+        asked = None if self.lane is None else ask(self.lane)
         found = None if asked is None else await asked
         if found is not None:
             try:
@@ -161,11 +162,9 @@ class EngineCalls(asyncio.Protocol):
         Raises:
             Unavailable, TimedOut: as ``call``.
         """
-        lane = self.lane
-        if lane is not None:
-            found = await self._soon(lane.by_columns(asker.connection, method, [*columns.values()]))
-            if found is not None:
-                return found
+        found = await self._soon(lambda lane: lane.by_columns(asker.connection, method, [*columns.values()]))
+        if found is not None:
+            return found
         n = next(iter(columns.values())).size
         parts: list[dict[str, Any]] = []
         for size in (*[SLICE_VERTICES] * SLICED_TRIES, max(n, 1)):
