@@ -383,7 +383,7 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
     dtypes |= {"PushJob": PUSH_JOB, "PushCounters": PUSH_COUNTERS}
     for name, dtype in dtypes.items():
         assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
-    assert differences(cupy, tmp_path, dtypes, "../../compute/device/pushes.cu") == {}
+    assert differences(cupy, tmp_path, dtypes, "../../compute/device/pushes.cuh") == {}
 
 
 @pytest.mark.sample(1)

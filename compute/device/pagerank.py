@@ -28,9 +28,9 @@ from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS, PageRank, Solved
 from ..walks.passes import Limits
 from ..walks.walk import born
 from .program import Unfit
-from .push_runs import PushRun, PushRuns, push_kernels
+from .push_runs import PushRuns, push_kernels
 from .walk import F64, DeviceWalk
-from .walk_runs import SHARE_ROUNDED, UNIT_ROUNDED, Columns, WalkRun, WalkRuns, walk_kernels
+from .walk_runs import KEPT, SHARE_ROUNDED, SOLVED, UNIT_ROUNDED, Columns, WalkRun, WalkRuns, walk_kernels
 
 TOLERANCE_MIN = 1e-4
 """Rounded shares take up to a tenth of what the certificate allows here; with less, soon all of it."""
@@ -64,43 +64,48 @@ class _Kept(NamedTuple):
 
     @classmethod
     def of(cls, run: WalkRun, units: tuple[float, float], limits: tuple[Limits, Limits]) -> _Kept:
-        """After passes."""
+        """After passes, and the pushes behind them."""
         sums = run.norm, run.size, run.total
-        return cls(*sums, run.rounded, run.ratio, run.majorant_rounded, units, limits)
+        kept = cls(*sums, run.rounded, run.ratio, run.majorant_rounded, units, limits)
+        return kept._rounded_by(run, limits) if run.rounds else kept
 
     def joined(self, appeared: int) -> _Kept:
         """With so many vertices more, whose estimates and majorants are 1."""
         norm = self.norm + appeared * int(self.units[0])
         return self._replace(norm=norm, ratio=max(self.ratio, 1.0) if appeared else self.ratio)
 
-    def pushed(self, run: PushRun, limits: tuple[Limits, Limits], *, looked: bool) -> _Kept:
-        """After pushes to these limits; ``looked``: for which all vertices were looked at.
+    def pushed(self, run: WalkRun, limits: tuple[Limits, Limits], *, looked: bool) -> _Kept:
+        """After pushes to these limits; ``looked``: for which all vertices were looked at."""
+        return self._replace(
+            norm=self.norm + run.norm,
+            size=self.size + run.size,
+            total=self.total + run.total,
+            ratio=run.ratio if looked else max(self.ratio, run.ratio),
+            limits=limits,
+        )._rounded_by(run, limits)
+
+    def _rounded_by(self, run: WalkRun, limits: tuple[Limits, Limits]) -> _Kept:
+        """With what pushes rounded.
 
         A rounded share is off by so much of what its out-neighbour receives, which is less than its estimate and
         residual together; and weights follow estimates. So of all that pushes change, only in-degrees count anew.
         """
-        ratio = run.ratio if looked else max(self.ratio, run.ratio)
         estimate = HUB * WEIGHT_HYSTERESIS
         rounded, majorant_rounded = (
             max(before, SHARE_ROUNDED * (value + allowed.above) + UNIT_ROUNDED * run.degree / unit)
             for before, value, allowed, unit in zip(
                 (self.rounded, self.majorant_rounded),
-                (estimate, ratio * estimate),
+                (estimate, self.ratio * estimate),
                 limits,
                 self.units,
                 strict=True,
             )
         )
-        return _Kept(
-            self.norm + run.norm,
-            self.size + run.size,
-            self.total + run.total,
-            rounded,
-            ratio,
-            majorant_rounded,
-            self.units,
-            limits,
-        )
+        return self._replace(rounded=rounded, majorant_rounded=majorant_rounded)
+
+    def allows(self, run: WalkRun, damping: float) -> bool:
+        """Whether sums that such pushes left, which were given up, add up to about what they did before."""
+        return self.size + run.size <= (1 - damping) * 2.0**60
 
     @property
     def solved(self) -> Solved:
@@ -141,12 +146,12 @@ class DevicePageRank(DeviceWalk):
 
     def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
         host = self.host
-        runs, _ = self._there(graph, device)
+        _, pushes = self._there(graph, device)
         host.begin(graph.n_vertices)
         self._graph, self._n = graph, graph.n_vertices
-        coarse = runs.start(device, graph.alive[: self._n], *host.limits, int(DUE_SHARE * graph.n_arcs))
+        coarse = pushes.start(device, graph.alive[: self._n], *host.limits, int(DUE_SHARE * graph.n_arcs))
         host.begin_from(coarse.ratio)
-        return self._settled(graph, device, None, _NONE, coarse.passes)
+        return self._settled(graph, device, None, _NONE, KEPT, coarse.passes)
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
         appeared, gone = born(graph, change, self._n), change.deleted_vertices
@@ -160,21 +165,27 @@ class DevicePageRank(DeviceWalk):
         runs.arrive(device, appeared, gone)
         runs.estimates[appeared] = 1
         kept, self._kept = self._kept, None
+        begins = KEPT if kept is None else SOLVED
         if kept is not None:
             kept = kept.joined(appeared.size)
             is_small = len(device.report) <= max(PUSH_LEAST, PUSH_SHARE * graph.n_arcs)
             if not is_small or gone.size or kept.units != runs.units or not kept.covers(self.host.limits):
                 kept = None
-        return self._settled(graph, device, kept, appeared)
+        return self._settled(graph, device, kept, appeared, begins)
 
     def _settled(
-        self, graph: Graph, device: DeviceSide, kept: _Kept | None, appeared: Vertices, passes: int = 0
+        self,
+        graph: Graph,
+        device: DeviceSide,
+        kept: _Kept | None,
+        appeared: Vertices,
+        begins: int,
+        passes: int = 0,
     ) -> Refresh:
         """Solve both systems, and again until the certificate holds.
 
         ``kept``: what held before the batch that the device applied last, which is to be pushed; None: passes
-        begin. Later on limits may have been tightened, or passes have left the rest to pushes. ``passes``: how
-        many there were already.
+        begin, with ``begins``. Later on limits may have been tightened. ``passes``: how many there were already.
         """
         host = self.host
         runs, pushes = self._there(graph, device)
@@ -186,22 +197,26 @@ class DevicePageRank(DeviceWalk):
             limits = host.limits
             of_all = looks or kept is None
             if kept is None:
-                solved = runs.solve(device, *limits, due_max)
-                kept, changed = _Kept.of(solved, runs.units, limits), None
-                rounds, edges = rounds + solved.passes, edges + solved.passes * graph.n_arcs
-                is_solved = solved.over == 0
+                run = pushes.solve(device, *limits, due_max, begins)
+                changed, begins = None, KEPT
             else:
                 run = pushes.push(device, *limits, kept.size, looks=looks)
-                rounds, edges, active = rounds + run.rounds, edges + run.edges, active + run.moved
-                if not run.is_solved:
-                    kept = None
-                    if looks:  # what passes left was too much
-                        due_max = 0
-                    continue
-                kept, is_solved = kept.pushed(run, limits, looked=looks), True
+                begins = SOLVED if begins == SOLVED and kept.allows(run, host.damping) else KEPT
+            rounds, edges = rounds + run.passes + run.rounds, edges + run.passes * graph.n_arcs + run.edges
+            active += run.moved
+            if not run.is_solved:
+                if looks or (run.passes and run.rounds):  # what passes left was too much
+                    due_max = 0
+                kept = None
+                continue
+            if run.passes:
+                kept = _Kept.of(run, runs.units, limits)
+            else:
+                assert kept is not None
+                kept = kept.pushed(run, limits, looked=looks)
                 changed = _united(changed, pushes.changes(run))
             looks = True
-            if is_solved and self._is_certified(kept, of_all=of_all):
+            if self._is_certified(kept, of_all=of_all):
                 self._kept, self._is_ahead = kept, True
                 return Refresh(
                     {"estimate": changed} if changed is None or changed.size else {},
