@@ -30,7 +30,7 @@ from ..walks.walk import born
 from .program import Unfit
 from .push_runs import PushRuns, push_kernels
 from .walk import F64, DeviceWalk
-from .walk_runs import KEPT, SHARE_ROUNDED, SOLVED, UNIT_ROUNDED, Columns, WalkRun, WalkRuns, walk_kernels
+from .walk_runs import EXACT, KEPT, SHARE_ROUNDED, SOLVED, UNIT_ROUNDED, Columns, WalkRun, WalkRuns, walk_kernels
 
 TOLERANCE_MIN = 1e-4
 """Rounded shares take up to a tenth of what the certificate allows here; with less, soon all of it."""
@@ -151,7 +151,7 @@ class DevicePageRank(DeviceWalk):
         self._graph, self._n = graph, graph.n_vertices
         coarse = pushes.start(device, graph.alive[: self._n], *host.limits, int(DUE_SHARE * graph.n_arcs))
         host.begin_from(coarse.ratio)
-        return self._settled(graph, device, None, _NONE, KEPT, coarse.passes)
+        return self._settled(graph, device, None, _NONE, EXACT, coarse.passes)
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
         appeared, gone = born(graph, change, self._n), change.deleted_vertices
@@ -198,7 +198,7 @@ class DevicePageRank(DeviceWalk):
             of_all = looks or kept is None
             if kept is None:
                 run = pushes.solve(device, *limits, due_max, begins)
-                changed, begins = None, KEPT
+                changed, begins = None, EXACT if run.rounds == 0 else KEPT
             else:
                 run = pushes.push(device, *limits, kept.size, looks=looks)
                 begins = SOLVED if begins == SOLVED and kept.allows(run, host.damping) else KEPT

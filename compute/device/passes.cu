@@ -61,10 +61,11 @@ struct Making : Passes {
             const PassSums &last = *counted(passes), &before = *counted(passes + 2);
             const double by[SYSTEMS] = {factor(last, before, RANKS), factor(last, before, MAJORANT)};
             PassSums* const now = counted(++passes);
-            if (passes == 1) make<true>(by, now);
+            const bool is_first = passes == 1 && job.begins != EXACT;
+            if (is_first) make<true>(by, now);
             else make<false>(by, now);
             barrier();
-            due = passes == 1 ? ~0ull : max(load_cached(&now->over_edges), load_cached(&now->over));
+            due = is_first ? ~0ull : max(load_cached(&now->over_edges), load_cached(&now->over));
             if (due <= job.due_max || passes >= job.passes_max) break;
             if (place.thread == 0) *counted(passes + 1) = PassSums();
             pull(passes);

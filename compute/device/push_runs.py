@@ -183,7 +183,7 @@ class PushRuns:
         self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int = KEPT
     ) -> WalkRun:
         """Passes until about so many edges are due, or fewer, and pushes until both systems keep to their limits:
-        from what there is, which need not be of this graph. ``begins``: KEPT, or SOLVED, see ``walks.cuh``. All
+        from what there is, which need not be of this graph. ``begins``: not ANEW, see ``walks.cuh``. All
         estimates may have changed.
 
         Raises:

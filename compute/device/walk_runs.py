@@ -87,7 +87,7 @@ def walk_kernels() -> Kernels:
 
 
 # With what a run begins; see enum Begin. By what is amended; see enum Moved.
-KEPT, ANEW, SOLVED = range(3)
+KEPT, ANEW, SOLVED, EXACT = range(4)
 _BATCH, _CAME, _LEFT = range(3)
 # All values of a system add up to less than this power of two. Some of it is left to what residuals within the
 # largest tolerance may add, and to rounding: a unit a vertex, and the last bit of a factor.

@@ -95,8 +95,9 @@ struct WalkJob {
 static_assert(__is_trivially_copyable(WalkJob), "the host passes its bytes");
 
 // KEPT: with the sums as they are, which need not be those of the graph. SOLVED: likewise, and their mass is about right.
-// ANEW: with nothing; a byte for each vertex says whether it exists, from ``estimates`` on.
-enum Begin : u32 { KEPT, ANEW, SOLVED };
+// EXACT: with values and sums, which are those of the graph. ANEW: with nothing; a byte for each vertex says whether it exists,
+// from ``estimates`` on.
+enum Begin : u32 { KEPT, ANEW, SOLVED, EXACT };
 
 // What there is to amend by.
 enum Moved : u32 { BATCH, CAME, LEFT };
