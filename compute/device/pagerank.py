@@ -216,25 +216,25 @@ class DevicePageRank(DeviceWalk):
                 kept = kept.pushed(run, limits, looked=looks)
                 changed = _united(changed, pushes.changes(run))
             looks = True
-            if self._is_certified(kept, of_all=of_all):
+            bound = self._certified(kept, of_all=of_all)
+            if bound is not None:
                 self._kept, self._is_ahead = kept, True
                 return Refresh(
                     {"estimate": changed} if changed is None or changed.size else {},
                     iterations=rounds,
                     edges_read=edges,
                     active=active,
-                    error_bound=host.error_bound,
+                    error_bound=bound,
                 )
         raise Unfit(f"the numbers of the device do not reach a tolerance of {host.tolerance:g}")
 
-    def _is_certified(self, kept: _Kept, *, of_all: bool) -> bool:
-        """Whether everything holds that the error bound rests on; else limits were tightened, if they can be."""
+    def _certified(self, kept: _Kept, *, of_all: bool) -> float | None:
+        """The error bound, where everything holds that it rests on; None: limits were tightened, if they can be."""
         host = self.host
-        return (
-            host.certify(self._n, kept.solved, of_all=of_all)
-            and host.error_bound <= host.tolerance
-            and kept.majorant_rounded <= SLACK_DRIFT
-        )
+        if not host.certify(self._n, kept.solved, of_all=of_all) or kept.majorant_rounded > SLACK_DRIFT:
+            return None
+        bound = host.error_bound
+        return bound if bound <= host.tolerance else None
 
     def _take_over(self, graph: Graph, device: DeviceSide) -> None:
         self._kept = None

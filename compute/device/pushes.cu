@@ -6,8 +6,7 @@
 //    Lofgren, Goel, "Approximate Personalized PageRank on Dynamic Graphs", KDD 2016): O(1), and nothing for the edges that
 //    it kept. Where much of its row changed, that would be far off; there the value stays, and the row trades its share
 //    for another one.
-// 3. push, in rounds, first the ranks: whoever is over its limits takes its sum for its value, and its out-neighbours
-//    receive what its share changed by. Its weight follows, of which the majorant hears. Then the majorant likewise.
+// 3. push, in rounds: pushes.cuh.
 //
 // The run is given up, and passes make everything anew, when pushing has cost too much, a queue runs over, or residuals
 // add up to what might overflow: see ``fits``.
@@ -18,18 +17,26 @@ struct Editing : Pushes {
 
     __device__ __forceinline__ void run()
     {
-        if (push.looks) look();
-        edit();
-        barrier();
-        follow_degrees();
-        barrier();
-        const Counts traded = load_counts(rows().counts);
-        if (!is_empty(traded) && n_short(traded) <= push.room) trade(traded);
-        edges += traded.edges;
-        turn++;
+        if (push.looks) {
+            look();
+        } else {
+            edit();
+            barrier();
+            follow_degrees();
+        }
         add_sums();
         barrier();
-        finish(n_short(traded) <= push.room && fits(push.size + double(i64(load_cached(&push.counters->size)))) && solve<false>() && solve<true>());
+        // These are out of the way of those who push in the first round.
+        const Counts traded = load_counts(rows<false>(1).counts);
+        bool fits_all = n_short(traded) <= push.room;
+        if (!is_empty(traded)) {
+            if (fits_all) trade(traded);
+            edges += traded.edges;
+            add_sums();
+            barrier();
+        }
+        fits_all = fits_all && fits(push.size + double(i64(load_cached(&push.counters->size))));
+        finish(fits_all && solve());
     }
 
     __device__ __forceinline__ void look()
@@ -110,7 +117,7 @@ struct Editing : Pushes {
             log_moved<true>(follows, false, vertex);
             const bool chosen[2] = {is_queued, false};
             const Row queued[2] = {row, {0, 0}};
-            if (__any_sync(ALL_LANES, is_queued)) put<false>(out, rows(), chosen, vertex, queued);
+            if (__any_sync(ALL_LANES, is_queued)) put<false>(out, rows<false>(1), chosen, vertex, queued);
         });
     }
 
@@ -129,7 +136,7 @@ struct Editing : Pushes {
         const auto load = [&](u32 v) {
             return Differences{load_cached(push.ranks.differences + v), load_cached(push.majorant.differences + v)};
         };
-        walk_rows(out, rows(), counts, place, load, [&](const Differences& by, u32, const Edges& row, bool) {
+        walk_rows(out, rows<false>(1), counts, place, load, [&](const Differences& by, u32, const Edges& row, bool) {
             for (u32 j = 0; j < 2; j++) {
                 if (!row.live[j]) continue;
                 receive<false>(row.head[j], by.own);
