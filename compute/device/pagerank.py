@@ -229,7 +229,7 @@ class DevicePageRank(DeviceWalk):
         raise Unfit(f"the numbers of the device do not reach a tolerance of {host.tolerance:g}")
 
     def _certified(self, kept: _Kept, *, of_all: bool) -> float | None:
-        """The error bound, where everything holds that it rests on; None: limits were tightened, if they can be."""
+        """The error bound, where all holds that it rests on; None: limits were tightened, if they can be."""
         host = self.host
         if not host.certify(self._n, kept.solved, of_all=of_all) or kept.majorant_rounded > SLACK_DRIFT:
             return None
