@@ -10,9 +10,7 @@
 //
 // Vertices are gone through once a pass: while their values are made, residuals of the pass before are held against their
 // limits, and what the factor of the next pass takes is added up. All that vertices receive together is known as soon as
-// their shares are; how much of it those without out-edges receive is not, and taken to grow as all of it does, which is off
-// by less in every pass. However far that is off, a factor leaves values that add up to no more than they may
-// (walk_runs.py), and sums that are exact.
+// their shares are; how much of it those without out-edges receive is added up as they do.
 //
 // That a pass is the last is known while its shares are added up, and its values are final but for what pushes will change:
 // so these go to the host meanwhile.
@@ -22,8 +20,8 @@
 // this many times their limits came to what the rows of those over them did after the next pass, within a third.
 constexpr double SHRINKS = 5.0;
 
-struct Making : Passes {
-    using Passes::Passes;
+struct Making : Passes<true> {
+    using Passes<true>::Passes;
 
     struct Vertex {
         i64 sum[SYSTEMS], value[SYSTEMS];
@@ -58,8 +56,8 @@ struct Making : Passes {
         u32 passes = 0;
         u64 due;
         for (;;) {
-            const PassSums &last = *counted(passes), &before = *counted(passes + 2);
-            const double by[SYSTEMS] = {factor(last, before, RANKS), factor(last, before, MAJORANT)};
+            const PassSums& last = *counted(passes);
+            const double by[SYSTEMS] = {factor(last, RANKS), factor(last, MAJORANT)};
             PassSums* const now = counted(++passes);
             const bool is_first = passes == 1 && job.begins != EXACT;
             if (is_first) make<true>(by, now);
@@ -69,6 +67,8 @@ struct Making : Passes {
             if (due <= job.due_max || passes >= job.passes_max) break;
             if (place.thread == 0) *counted(passes + 1) = PassSums();
             pull(passes);
+            add_by_block(dangling, now->dangling);
+            dangling[RANKS] = dangling[MAJORANT] = 0;
             barrier();
         }
         if (place.thread == 0) job.counters->n_passes = passes;
@@ -77,28 +77,24 @@ struct Making : Passes {
             [&](u32 v, i64 value) { job.made[v] = double(value) / job.unit; });
     }
 
-    // For which residuals add up to zero, given what was counted for the last sums and for those before.
-    __device__ __forceinline__ double factor(const PassSums& last, const PassSums& before, u32 system) const
+    // For which residuals add up to zero; 1 where nothing was counted.
+    __device__ __forceinline__ double factor(const PassSums& last, u32 system) const
     {
-        const auto received = [&](const PassSums& sums) {
-            return double(load_cached(sums.restarts + system)) + double(load_cached(sums.received + system));
-        };
-        const double all = received(last), all_before = received(before);
-        double dangling = double(load_cached(last.dangling + system));
-        if (all_before > 0.0) dangling *= all / all_before;
-        const double lost = (1.0 - job.damping) * all + job.damping * dangling;
-        const double given =
-            double(load_cached(last.restarts + system)) + job.damping * double(load_cached(last.fixed + system));
+        const auto counted = [&](const u64 (&of)[SYSTEMS]) { return double(load_cached(of + system)); };
+        const double all = counted(last.restarts) + counted(last.received);
+        const double lost = (1.0 - job.damping) * all + job.damping * counted(last.dangling);
+        const double given = counted(last.restarts) + job.damping * counted(last.fixed);
         return lost > 0.0 ? given / lost : 1.0;
     }
 
-    // A vertex in what the factor takes; ``sum`` is the one before, and it has handed on so much.
-    __device__ __forceinline__ void count(u64* sums, u32 system, const Vertex& vertex, i64 sum, i64 restart, u64 handed_on) const
+    // A vertex in what the factor takes, but for what it receives itself; it has handed on so much.
+    __device__ __forceinline__ void count(u64* sums, u32 system, const Vertex& vertex, i64 restart, u64 handed_on) const
     {
+        const u64 given = vertex.receives ? u64(restart) : 0;
         sums[system] += handed_on;
-        sums[SYSTEMS + system] += vertex.receives ? u64(restart) : 0;
-        sums[2 * SYSTEMS + system] += vertex.receives && !vertex.degree ? u64(sum) : 0;
-        sums[3 * SYSTEMS + system] += !vertex.receives && vertex.degree ? u64(restart) : 0;
+        sums[SYSTEMS + system] += given;
+        sums[2 * SYSTEMS + system] += vertex.degree ? 0 : given;
+        sums[3 * SYSTEMS + system] += vertex.degree && !vertex.receives ? u64(restart) : 0;
     }
 
     __device__ __forceinline__ void begin()
@@ -127,7 +123,9 @@ struct Making : Passes {
                 // What it is does not count, but in proportion to others: the factor sees to the rest.
                 if (job.begins == ANEW) sum = vertex.receives ? 2 * restart : restart;
                 if (sum != vertex.sum[system]) (system ? job.majorant : job.ranks).sums[v] = sum;
-                count(sums, system, vertex, sum, restart, vertex.receives ? u64(sum - restart) : 0);
+                const u64 received = vertex.receives ? u64(sum - restart) : 0;
+                count(sums, system, vertex, restart, received);
+                sums[2 * SYSTEMS + system] += vertex.degree ? 0 : received;
             }
         });
         add_by_block(sums, counted(0)->received);
@@ -136,9 +134,9 @@ struct Making : Passes {
     template <bool IS_FIRST> __device__ __forceinline__ void make(const double (&by)[SYSTEMS], PassSums* to)
     {
         u64 sums[PASS_SUMS] = {};
-        const double times = job.due_max ? SHRINKS : 1.0;
+        const double times = job.due_max ? SHRINKS : 1.0, per_unit = 1.0 / job.unit;  // exact
         const auto load = [&](u32 v) { return IS_FIRST ? load_first(v) : load_again(v); };
-        for_vertices<Vertex>(place, job.n_vertices, load, [&](u32 v, const Vertex& vertex) {
+        for_vertices<Vertex, 1>(place, job.n_vertices, load, [&](u32 v, const Vertex& vertex) {
             if (!IS_FIRST
                 && !(is_within(job, vertex.sum[RANKS] - vertex.value[RANKS], vertex.weight, times)
                     && is_within_slack(job, vertex.sum[MAJORANT] - vertex.value[MAJORANT], vertex.weight, times))) {
@@ -147,6 +145,7 @@ struct Making : Passes {
             }
             const float before = vertex.weight;
             float weight = before, shares[SYSTEMS];
+            const double each = vertex.degree ? exact::divide(job.damping, double(vertex.degree)) : 0.0;
 #pragma unroll
             for (u32 system = 0; system < SYSTEMS; system++) {
                 const System& own = system ? job.majorant : job.ranks;
@@ -156,9 +155,9 @@ struct Making : Passes {
                 const i64 value = vertex.receives ? nearest(double(sum) * by[system]) : restart;
                 own.values[v] = value;
                 own.sums[v] = restart;
-                shares[system] = share_of(value, vertex.degree, job.damping);
-                count(sums, system, vertex, sum, restart, u64(integer(shares[system])) * vertex.degree);
-                if (system == RANKS && weight > 0.0f) weight = followed(job, weight, double(value) / job.unit);
+                shares[system] = share_of(value, each);
+                count(sums, system, vertex, restart, u64(integer(shares[system])) * vertex.degree);
+                if (system == RANKS && weight > 0.0f) weight = followed(job, weight, double(value) * per_unit);
             }
             if (weight != before) job.weights[v] = weight;
             reinterpret_cast<float2*>(job.ranks.shares)[v] = make_float2(shares[RANKS], shares[MAJORANT]);

@@ -37,8 +37,9 @@ constexpr u32 NOT_PACKED = ~0u;
 constexpr u32 RANGE_WORDS = RANGE << REMOTE_SHIFT, STEP_WORDS = 2 * 32, RANGE_STEPS = RANGE_WORDS / STEP_WORDS;
 static_assert(RANGE_WORDS % STEP_WORDS == 0 && RANGE_STEPS % 2 == 0, "steps are taken two at a time");
 
-struct Passes : Run<WalkJob> {
-    using Run::Run;
+// COUNTS_DANGLING: for the factor of the next pass.
+template <bool COUNTS_DANGLING> struct Passes : Run<WalkJob> {
+    using Run<WalkJob>::Run;
 
     __device__ __forceinline__ double unit(u32 system) const { return system ? job.majorant_unit : job.unit; }
 
@@ -58,6 +59,9 @@ struct Passes : Run<WalkJob> {
     {
         return i64((system ? double(weight) : double(weight > 0.0f)) * unit(system));
     }
+
+    // What rows without out-edges have received, by system, of this thread.
+    u64 dangling[SYSTEMS] = {0, 0};
 
     // What rows receive is added to sums. ``passes``: how many there are with this one.
     __device__ __forceinline__ void pull(u32 passes)
@@ -97,8 +101,8 @@ struct Passes : Run<WalkJob> {
                 const u64 edge = load_once(edits + k);
                 const float2 shares = load_cached(reinterpret_cast<const float2*>(job.ranks.shares) + source(edge));
                 const i64 own = integer(shares.x), other = integer(shares.y);
-                add(job.ranks.sums + destination(edge), deleted ? -own : own);
-                add(job.majorant.sums + destination(edge), deleted ? -other : other);
+                hand_over(RANKS, destination(edge), deleted ? -own : own);
+                hand_over(MAJORANT, destination(edge), deleted ? -other : other);
                 // What was packed and they make up for are together the edges that there are.
                 read.add(in, in.n_leaves, deleted ? ~0u : 1u, place.lane == 0 ? 32 * 8 / LINE_BYTES : 0);
             }
@@ -111,7 +115,7 @@ struct Passes : Run<WalkJob> {
         Packing packing(*this);
         const u32 counts = begin + place.lane < end ? load_constant(count_of(in, begin + place.lane)) : 0;
         if (counts) read.add(in, begin + place.lane, counts, LINES_OF_LEAF);
-        Received received(job);
+        Received received(*this);
         for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
             SlotPair pairs[LEAVES_TOGETHER];
             Shares shares[LEAVES_TOGETHER];
@@ -136,14 +140,14 @@ struct Passes : Run<WalkJob> {
 
     // What rows receive, added up by a warp that goes through their slots in order.
     struct Received {
-        const WalkJob& job;
+        Passes& passes;
         Carry<i64> carry[SYSTEMS] = {{NO_LEAF, 0}, {NO_LEAF, 0}};
 
-        __device__ __forceinline__ explicit Received(const WalkJob& job) : job(job) {}
+        __device__ __forceinline__ explicit Received(Passes& passes) : passes(passes) {}
 
         __device__ __forceinline__ Shares load(const SlotPair& pair) const
         {
-            const float2* const shares = reinterpret_cast<const float2*>(job.ranks.shares);
+            const float2* const shares = reinterpret_cast<const float2*>(passes.job.ranks.shares);
             Shares found;
 #pragma unroll
             for (u32 j = 0; j < 2; j++) {
@@ -173,9 +177,15 @@ struct Passes : Run<WalkJob> {
     private:
         __device__ __forceinline__ void emit(u32 system, u32 row, i64 sum) const
         {
-            add((system ? job.majorant : job.ranks).sums + row, sum);
+            passes.hand_over(system, row, sum);
         }
     };
+
+    __device__ __forceinline__ void hand_over(u32 system, u32 row, i64 sum)
+    {
+        add((system ? job.majorant : job.ranks).sums + row, sum);
+        if (COUNTS_DANGLING && out_degree(row) == 0) dangling[system] += u64(sum);
+    }
 
     // What a packed word says of a row that is so far behind that the next word says how far. In that, these bits are not set.
     __device__ static __forceinline__ u32 far_row(u32 bits)
@@ -254,7 +264,7 @@ struct Passes : Run<WalkJob> {
             words[k] = k * STEP_WORDS + 2 * place.lane < n ? load_cached(packed + k * 32 + place.lane) : 0;
         words[RANGE_STEPS] = 0;
         bool was_far = false;  // the word before those of the warp
-        Received received(job);
+        Received received(*this);
 #pragma unroll
         for (u32 k = 0; k < RANGE_STEPS; k += 2) {
             if (k * STEP_WORDS >= n) break;

@@ -186,7 +186,7 @@ struct Pushes : Run<WalkJob> {
     {
         const System& own = system<IS_MAJORANT>();
         const float before = load_cached(share(own, v));
-        const float now = share_of(load_cached(own.values + v), degree, job.damping);
+        const float now = share_of(load_cached(own.values + v), exact::divide(job.damping, double(degree)));
         store_cached(share(own, v), now);
         store_cached(lists<IS_MAJORANT>().differences + v, integer(now) - integer(before));
         return now != before;

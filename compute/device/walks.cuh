@@ -21,9 +21,8 @@ struct System {
 
 __device__ __forceinline__ float* share(const System& system, u32 v) { return system.shares + 2 * u64(v); }
 
-// What making values for a pass adds up, by system, for the factor of the one after it. Of the vertices with in-edges:
-// what they will receive, and their right-hand sides; the sums before of those without out-edges. Of the others with
-// out-edges: their right-hand sides.
+// What a pass adds up, by system, for the factor of the one after it. Of the vertices with in-edges: what they receive,
+// and their right-hand sides; the sums of those without out-edges. Of the others with out-edges: their right-hand sides.
 struct PassSums {
     u64 received[2], restarts[2], dangling[2], fixed[2];
     u64 over, over_edges;  // vertices that were far over their limits in either system before it, and their out-edges
@@ -105,11 +104,10 @@ enum Moved : u32 { BATCH, CAME, LEFT };
 // What a run says; the host has it as a tuple, WalkRun.
 constexpr u32 WALK_SAID = 12;
 
-__device__ __forceinline__ float share_of(i64 value, u32 degree, double damping)
+// What an out-neighbour receives of a value, ``each`` being damping / degree, or 0 where there is none.
+__device__ __forceinline__ float share_of(i64 value, double each)
 {
-    if (degree == 0) return 0.0f;
-    const double share = exact::divide(exact::multiply(double(value), damping), double(degree));
-    return exact::narrow(exact::floor_of(exact::add(share, 0.5)));
+    return exact::narrow(exact::floor_of(exact::add(exact::multiply(double(value), each), 0.5)));
 }
 
 // Whether a residual is within so many times its limits.
@@ -128,6 +126,7 @@ __device__ __forceinline__ bool is_within_slack(const WalkJob& job, i64 residual
 // The weight that goes with an estimate, or the one of before where that is near enough.
 __device__ __forceinline__ float followed(const WalkJob& job, float weight, double estimate)
 {
+    if (weight == 1.0f && estimate <= job.hub) return weight;  // that of most
     const double target = max(1.0, estimate / job.hub), now = weight;
     return now > job.hysteresis * target || target > job.hysteresis * now ? exact::narrow(target) : weight;
 }
