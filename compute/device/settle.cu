@@ -36,45 +36,37 @@ struct Settling : Passes<false> {
     {
         u64 sums[5] = {};
         double rounded[SYSTEMS] = {0.0, 0.0}, ratio = 0.0;
-        for (u64 first = place.warp * 64; first < job.n_vertices; first += 2 * u64(place.n_threads)) {
-            const u32 vertex[2] = {u32(first) + place.lane, u32(first) + 32 + place.lane};
-            i64 sum[SYSTEMS][2], value[SYSTEMS][2];
-            u32 degree[2];
-            float weight[2];
-#pragma unroll
-            for (u32 j = 0; j < 2; j++) {
-                const u32 v = min(vertex[j], job.n_vertices - 1);
-                sum[RANKS][j] = load_cached(job.ranks.sums + v);
-                sum[MAJORANT][j] = load_cached(job.majorant.sums + v);
-                value[RANKS][j] = load_cached(job.ranks.values + v);
-                value[MAJORANT][j] = load_cached(job.majorant.values + v);
-                weight[j] = load_cached(job.weights + v);
-                degree[j] = in_degree(v);
-            }
-            bool is_due[SYSTEMS][2] = {{false, false}, {false, false}};
-#pragma unroll
-            for (u32 j = 0; j < 2; j++) {
-                if (vertex[j] >= job.n_vertices || weight[j] == 0.0f) continue;  // nobody there has anything
-                const i64 residual = sum[RANKS][j] - value[RANKS][j];
-                sums[0] += u64(value[RANKS][j]);
+        const double per_unit[SYSTEMS] = {1.0 / job.unit, 1.0 / job.majorant_unit};  // exact
+        for (u64 first = place.warp * 32; first < job.n_vertices; first += place.n_threads) {
+            const u32 vertex[2] = {u32(first) + place.lane, 0}, v = min(vertex[0], job.n_vertices - 1);
+            const i64 sum[SYSTEMS] = {load_cached(job.ranks.sums + v), load_cached(job.majorant.sums + v)};
+            const i64 value[SYSTEMS] = {load_cached(job.ranks.values + v), load_cached(job.majorant.values + v)};
+            const float weight = load_cached(job.weights + v);
+            const u32 degree = in_degree(v);
+            bool is_due[SYSTEMS] = {false, false};
+            if (vertex[0] < job.n_vertices && weight != 0.0f) {  // else nobody is there, and has nothing
+                const i64 residual = sum[RANKS] - value[RANKS];
+                sums[0] += u64(value[RANKS]);
                 sums[1] += u64(size_of(residual));
                 sums[2] += u64(residual);
+                // A division is made where it brings a new largest one.
 #pragma unroll
                 for (u32 system = 0; system < SYSTEMS; system++) {
-                    const double off = UNIT_ROUNDED * degree[j] + SHARE_ROUNDED * double(sum[system][j]);
-                    rounded[system] = max(rounded[system], off / (double(weight[j]) * unit(system)));
+                    const double off = (UNIT_ROUNDED * degree + SHARE_ROUNDED * double(sum[system])) * per_unit[system];
+                    if (off > rounded[system] * double(weight)) rounded[system] = off / double(weight);
                 }
-                const double estimate = double(value[RANKS][j]) / job.unit;
-                ratio = max(ratio, double(value[MAJORANT][j]) / job.majorant_unit / estimate);
-                is_due[RANKS][j] = pushes.is_over<false>(residual, weight[j]);
-                is_due[MAJORANT][j] = pushes.is_over<true>(sum[MAJORANT][j] - value[MAJORANT][j], weight[j]);
-                if (!is_due[RANKS][j] && !is_due[MAJORANT][j]) continue;
-                sums[3]++;
-                sums[4] += out_degree(vertex[j]);
+                const double estimate = double(value[RANKS]) * per_unit[RANKS];
+                const double majorant = double(value[MAJORANT]) * per_unit[MAJORANT];
+                if (!(majorant <= ratio * estimate)) ratio = majorant / estimate;
+                is_due[RANKS] = pushes.is_over<false>(residual, weight);
+                is_due[MAJORANT] = pushes.is_over<true>(sum[MAJORANT] - value[MAJORANT], weight);
             }
+            const bool is_any = is_due[RANKS] || is_due[MAJORANT];
+            sums[3] += is_any;
+            if (is_any) sums[4] += out_degree(v);
             __syncwarp();
-            pushes.propose<false>(0, is_due[RANKS][0], is_due[RANKS][1], vertex);
-            pushes.propose<true>(0, is_due[MAJORANT][0], is_due[MAJORANT][1], vertex);
+            pushes.propose<false>(0, is_due[RANKS], false, vertex);
+            pushes.propose<true>(0, is_due[MAJORANT], false, vertex);
         }
         WalkTotals* const totals = &job.counters->totals;
         add_by_block(sums, &totals->norm);
