@@ -39,8 +39,8 @@ TOLERANCE_MIN = 1e-4
 _ROUNDS_MAX = 40
 # Batches of more updates than this share of the arcs, and than so many, are not tried to be pushed.
 PUSH_SHARE, PUSH_LEAST = 1e-3, 1024
-# Passes end when after one more about so large a share of the arcs is to be pushed along, or less: on an H100 a pass
-# took about as long as pushing 7% and sending the 0.1 M estimates which that changes, and left less for later.
+# Passes end when after one more about so large a share of the arcs is to be pushed along, or less: on an H100 a
+# pass took about as long as pushing 7% and sending the 0.1 M estimates which that changes, and left less for later.
 DUE_SHARE = 0.05
 _NONE = np.empty(0, np.uint32)
 
@@ -71,18 +71,16 @@ class _Kept(NamedTuple):
 
     def joined(self, appeared: int) -> _Kept:
         """With so many vertices more, whose estimates and majorants are 1."""
-        norm = self.norm + appeared * int(self.units[0])
-        return self._replace(norm=norm, ratio=max(self.ratio, 1.0) if appeared else self.ratio)
+        if not appeared:
+            return self
+        return self._replace(norm=self.norm + appeared * int(self.units[0]), ratio=max(self.ratio, 1.0))
 
     def pushed(self, run: WalkRun, limits: tuple[Limits, Limits], *, looked: bool) -> _Kept:
         """After pushes to these limits; ``looked``: for which all vertices were looked at."""
-        return self._replace(
-            norm=self.norm + run.norm,
-            size=self.size + run.size,
-            total=self.total + run.total,
-            ratio=run.ratio if looked else max(self.ratio, run.ratio),
-            limits=limits,
-        )._rounded_by(run, limits)
+        sums = self.norm + run.norm, self.size + run.size, self.total + run.total
+        ratio = run.ratio if looked else max(self.ratio, run.ratio)
+        kept = _Kept(*sums, self.rounded, ratio, self.majorant_rounded, self.units, limits)
+        return kept._rounded_by(run, limits)
 
     def _rounded_by(self, run: WalkRun, limits: tuple[Limits, Limits]) -> _Kept:
         """With what pushes rounded.
@@ -90,18 +88,15 @@ class _Kept(NamedTuple):
         A rounded share is off by so much of what its out-neighbour receives, which is less than its estimate and
         residual together; and weights follow estimates. So of all that pushes change, only in-degrees count anew.
         """
-        estimate = HUB * WEIGHT_HYSTERESIS
-        rounded, majorant_rounded = (
-            max(before, SHARE_ROUNDED * (value + allowed.above) + UNIT_ROUNDED * run.degree / unit)
-            for before, value, allowed, unit in zip(
-                (self.rounded, self.majorant_rounded),
-                (estimate, self.ratio * estimate),
-                limits,
-                self.units,
-                strict=True,
-            )
+        estimate, by_degree = HUB * WEIGHT_HYSTERESIS, UNIT_ROUNDED * run.degree
+        (unit, majorant_unit), (ranks, majorant) = self.units, limits
+        rounded = SHARE_ROUNDED * (estimate + ranks.above) + by_degree / unit
+        majorant_rounded = SHARE_ROUNDED * (self.ratio * estimate + majorant.above) + by_degree / majorant_unit
+        if rounded <= self.rounded and majorant_rounded <= self.majorant_rounded:
+            return self
+        return self._replace(
+            rounded=max(self.rounded, rounded), majorant_rounded=max(self.majorant_rounded, majorant_rounded)
         )
-        return self._replace(rounded=rounded, majorant_rounded=majorant_rounded)
 
     def allows(self, run: WalkRun, damping: float) -> bool:
         """Whether sums that such pushes left, which were given up, add up to about what they did before."""
@@ -109,11 +104,14 @@ class _Kept(NamedTuple):
 
     @property
     def solved(self) -> Solved:
-        norm, size, total = (number / self.units[0] for number in (self.norm, self.size, self.total))
-        return Solved(norm, size, total, self.rounded, self.ratio, self.majorant_rounded)
+        unit = self.units[0]
+        sums = self.norm / unit, self.size / unit, self.total / unit
+        return Solved(*sums, self.rounded, self.ratio, self.majorant_rounded)
 
     def covers(self, limits: tuple[Limits, Limits]) -> bool:
         """Whether residuals are within these limits, too."""
+        if limits == self.limits:
+            return True
         now = (limit for allowed in limits for limit in allowed)
         then = (limit for allowed in self.limits for limit in allowed)
         return all(limit >= before for limit, before in zip(now, then, strict=True))
@@ -163,7 +161,8 @@ class DevicePageRank(DeviceWalk):
         runs, _ = self._there(graph, device)
         runs.amend(device, inserted + deleted)
         runs.arrive(device, appeared, gone)
-        runs.estimates[appeared] = 1
+        if appeared.size:
+            runs.estimates[appeared] = 1
         kept, self._kept = self._kept, None
         begins = KEPT if kept is None else SOLVED
         if kept is not None:

@@ -179,6 +179,7 @@ class _Columns(NamedTuple):
 
     room: int
     bits: tuple[int, int]
+    units: tuple[float, float]
     ranks: _System
     majorant: _System
     shares: DeviceArray
@@ -273,8 +274,7 @@ class WalkRuns:
     @property
     def units(self) -> tuple[float, float]:
         """What 1 is in the numbers of the ranks, and of the majorant."""
-        ranks, majorant = self._there.bits
-        return 2.0**ranks, 2.0**majorant
+        return self._there.units
 
     @property
     def room(self) -> int:
@@ -313,7 +313,8 @@ class WalkRuns:
             # Of vertices that are still to come 0, where what is kept of rows on the host goes on.
             out, in_ = (zeros(room, np.uint32) if self._reads_remote else None for _ in range(2))
             weights, sent = zeros(room, np.float32), allocate(room, np.float64)
-            made = _Columns(room, bits, ranks, majorant, shares, weights, (out, in_), sent, estimates)
+            units = 2.0 ** bits[0], 2.0 ** bits[1]
+            made = _Columns(room, bits, units, ranks, majorant, shares, weights, (out, in_), sent, estimates)
             if before is not None:
                 made.weights[: before.room] = before.weights
                 shares[: 2 * before.room] = before.shares
