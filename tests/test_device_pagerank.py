@@ -60,6 +60,7 @@ class RanksRun(WalkRun):
         tails, heads = sources(keys).astype(int), destinations(keys).astype(int)
         degrees = np.bincount(tails, minlength=n)
         weights = there.weights.get()[:n]
+        assert np.array_equal(self.estimates(), there.ranks.values.get()[:n] / runs.units[0])
         assert np.array_equal(weights >= 1, self.graph.alive)
         assert np.array_equal(weights == 0, ~self.graph.alive)
         for system, unit, rhs in zip(
@@ -204,6 +205,40 @@ def test_pushes_that_are_given_up_end_in_passes(
     assert pushed.solved
     assert pushed.given_up
     assert pushed.looked
+
+
+@pytest.mark.parametrize("due_share", [0.02, 0.3, 3.0])
+def test_what_passes_leave_is_pushed(
+    run_of: Callable[..., RanksRun], due_share: float, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or given up, where there is no room for it; or left for more passes, where it is more than was expected."""
+    from graphtide.compute.device import pagerank, push_runs
+
+    monkeypatch.setattr(pagerank, "DUE_SHARE", due_share)
+    monkeypatch.setattr(pagerank, "PUSH_LEAST", -1)
+    monkeypatch.setattr(pagerank, "PUSH_SHARE", 0.0)
+    monkeypatch.setattr(push_runs, "STAMP_MAX", 200)
+    ended: list[tuple[bool, bool]] = []
+    solve: Any = push_runs.PushRuns.solve
+
+    def noted(runs: Any, *given: Any) -> Any:
+        run = solve(runs, *given)
+        ended.append((bool(run.is_solved), run.rounds > 0))
+        return run
+
+    monkeypatch.setattr(push_runs.PushRuns, "solve", noted)
+    cuda_emulator.seed(seed)
+    for queue, most in ((4096, 16384), (2, 16384), (4096, 40)):
+        for name, value in (("QUEUE_LEAST", queue), ("MOST_LEAST", most)):
+            monkeypatch.setattr(push_runs, name, value)
+        for name in ("QUEUE_SHARE", "MOST_SHARE"):
+            monkeypatch.setattr(push_runs, name, 1e6 if name == "QUEUE_SHARE" else 0.0)
+        run = run_of(tolerance=1e-3)
+        for epoch in rmat_history(seed, directed=True, scale=7, degree=6, updates=(60, 7)).epochs:
+            run.step(epoch)
+    assert (True, True) in ended
+    if due_share > 1:
+        assert (False, True) in ended
 
 
 def test_the_point_moves_as_vertices_come(run_of: Callable[..., RanksRun]) -> None:

@@ -40,7 +40,7 @@ _ROUNDS_MAX = 40
 # Batches of more updates than this share of the arcs, and than so many, are not tried to be pushed.
 PUSH_SHARE, PUSH_LEAST = 1e-3, 1024
 # Passes end when after one more about so large a share of the arcs is to be pushed along, or less: on an H100 a
-# pass took about as long as pushing 7% and sending the 0.1 M estimates which that changes, and left less for later.
+# pass took about as long as pushing 7% and sending 0.1 M estimates again, and left less for later.
 DUE_SHARE = 0.05
 _NONE = np.empty(0, np.uint32)
 
