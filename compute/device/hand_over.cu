@@ -23,6 +23,7 @@ struct HandingOver : Run<WalkJob> {
             totals.majorant_rounded, pushed.degree, max(totals.ratio, pushed.ratio)};
         for (PassSums& sums : counters->passes) sums = PassSums();
         counters->totals = WalkTotals();
+        counters->exceeds = 0;
         clear(push.counters);
         __threadfence_system();
         for (u32 k = 0; k < WALK_SAID; k++) tell(job, k, said[k]);

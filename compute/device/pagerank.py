@@ -13,6 +13,7 @@ shares, so that the next run makes all of them anew.
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -39,6 +40,9 @@ TOLERANCE_MIN = 1e-4
 _ROUNDS_MAX = 40
 # Batches of more updates than this share of the arcs, and than so many, are not tried to be pushed.
 PUSH_SHARE, PUSH_LEAST = 1e-3, 1024
+# Batches of at least as many updates as one of which too much was to be pushed at first are only edited before
+# passes, which then go on from better values; so often, until another one is tried.
+EDITED_MAX = 64
 # Passes end when after one more about so large a share of the arcs is to be pushed along, or less: on an H100 a
 # pass took about as long as pushing 7% and sending 0.1 M estimates again, and left less for later.
 DUE_SHARE = 0.05
@@ -133,6 +137,8 @@ class DevicePageRank(DeviceWalk):
         super().__init__(host)
         self._runs: WalkRuns | None = None
         self._pushes: PushRuns | None = None
+        # Of how many updates too much was to be pushed, and how often batches have not been tried for it since.
+        self._too_many, self._edited = math.inf, 0
         # None: the numbers on the device are those of another graph, or not exact.
         self._kept: _Kept | None = None
 
@@ -158,7 +164,7 @@ class DevicePageRank(DeviceWalk):
             if self._runs is not None:
                 self._runs.amend(device, 0)
             return Refresh({}, error_bound=self.host.error_bound)
-        runs, _ = self._there(graph, device)
+        runs, pushes = self._there(graph, device)
         runs.amend(device, inserted + deleted)
         runs.arrive(device, appeared, gone)
         if appeared.size:
@@ -170,6 +176,12 @@ class DevicePageRank(DeviceWalk):
             is_small = len(device.report) <= max(PUSH_LEAST, PUSH_SHARE * graph.n_arcs)
             if not is_small or gone.size or kept.units != runs.units or not kept.covers(self.host.limits):
                 kept = None
+            elif len(device.report) >= self._too_many:
+                pushes.edit(device, *self.host.limits, kept.size)
+                kept = None
+                self._edited += 1
+                if self._edited == EDITED_MAX:
+                    self._too_many = math.inf
         return self._settled(graph, device, kept, appeared, begins)
 
     def _settled(
@@ -206,6 +218,8 @@ class DevicePageRank(DeviceWalk):
             if not run.is_solved:
                 if looks or (run.passes and run.rounds):  # what passes left was too much
                     due_max = 0
+                elif run.rounds == 1:
+                    self._too_many, self._edited = len(device.report), 0
                 kept = None
                 continue
             if run.passes:

@@ -49,7 +49,7 @@ struct Making : Passes<true> {
 
     __device__ __forceinline__ void run()
     {
-        if (job.begins != SOLVED || (REMOTE && job.degrees && !job.is_kept)) {
+        if (job.begins != SOLVED || load_cached(&job.counters->exceeds) || (REMOTE && job.degrees && !job.is_kept)) {
             begin();
             barrier();
         }

@@ -32,7 +32,7 @@ PUSH_JOB: Final = np.dtype(
         *((name, np.uint64) for name in ("counters", "changes")),
         *((name, np.uint64) for name in ("keys", "outcomes", "edges_first", "edges_max")),
         *((name, np.float64) for name in ("size",)),
-        *((name, np.uint32) for name in ("room", "changes_room", "n_updates", "stamp", "looks", "unused")),
+        *((name, np.uint32) for name in ("room", "changes_room", "n_updates", "stamp", "looks", "edits_alone")),
     ]
 )
 """struct PushJob of ``pushes.cu``."""
@@ -217,11 +217,24 @@ class PushRuns:
         call = Call(limits, slack, due_max, 0, ANEW)
         return self._ended(self._walks.solve(device, call, self._parameters, hands_over=False))
 
+    def edit(self, device: DeviceSide, limits: Limits, slack: Limits, size: int) -> None:
+        """Take the batch that ``device`` applied last, as ``push``, but push nothing: ``solve`` is to follow, which
+        then begins with better values. Waits for nothing.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it; the numbers are void.
+        """
+        self._prepare(device, device.report.n, size, looks=False, edits_alone=True)
+        self._walks.launch(self._kernel, device, Call(limits, slack), self._parameters)
+        self._stamp += 2
+
     def _ended(self, run: WalkRun) -> WalkRun:
         self._stamp += run.rounds + 2
         return run
 
-    def _prepare(self, device: DeviceSide, n_updates: int, size: int, *, looks: bool) -> None:
+    def _prepare(
+        self, device: DeviceSide, n_updates: int, size: int, *, looks: bool, edits_alone: bool = False
+    ) -> None:
         by_vertex = self._by_vertex
         assert by_vertex is not None
         if self._stamp >= STAMP_MAX:
@@ -246,7 +259,7 @@ class PushRuns:
             n_updates,
             self._stamp,
             looks,
-            0,
+            edits_alone,
         )
 
     def changes(self, run: WalkRun) -> Vertices | None:

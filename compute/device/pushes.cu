@@ -8,6 +8,8 @@
 //    for another one.
 // 3. push, in rounds: pushes.cuh.
 //
+// Where passes are to follow, that is all but the pushes: they begin with values that are nearer to the new ones.
+//
 // The run is given up, and passes make everything anew, when pushing has cost too much, a queue runs over, or residuals
 // add up to what might overflow: see ``fits``.
 #include "pushes.cuh"
@@ -35,8 +37,12 @@ struct Editing : Pushes {
             add_sums();
             barrier();
         }
-        fits_all = fits_all && fits(push.size + double(i64(load_cached(&push.counters->size))));
-        finish(fits_all && solve());
+        const bool is_small = fits(push.size + double(i64(load_cached(&push.counters->size))));
+        if (!push.edits_alone) return finish(fits_all && is_small && solve());
+        barrier();  // all have read the counters
+        if (place.thread) return;
+        clear(push.counters);
+        job.counters->exceeds = !is_small;
     }
 
     __device__ __forceinline__ void look()

@@ -46,7 +46,7 @@ struct PushJob {
     u32 n_updates;
     u32 stamp;            // no vertex has this one or a higher one
     u32 looks;            // whether any vertex may be over its limits, or only those that updates touch
-    u32 unused;
+    u32 edits_alone;      // passes follow, and nothing is pushed nor told
 };
 static_assert(__is_trivially_copyable(PushJob), "the host passes its bytes");
 

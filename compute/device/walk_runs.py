@@ -60,7 +60,7 @@ WALK_COUNTERS: Final = np.dtype(
         ("edges", np.uint64),
         *((name, np.uint32) for name in ("n_passes", "rounds", "is_solved", "barrier", "unpacked")),
         ("edits", np.uint32, 2),
-        ("unused", np.uint32),
+        ("exceeds", np.uint32),
     ]
 )
 """struct WalkCounters of ``walks.cuh``."""
@@ -376,6 +376,15 @@ class WalkRuns:
         self._prepare(device, call)
         self._calls.call(kernel, device, parameters)
         return WalkRun(*whole_words(self._calls.wait(), _WORDS))
+
+    def launch(self, kernel: Kernel, device: DeviceSide, call: Call, parameters: RowParameters) -> None:
+        """``run`` of a kernel that says nothing; waits for nothing.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        self._prepare(device, call)
+        self._calls.launch(kernel, device, parameters)
 
     def _prepare(self, device: DeviceSide, call: Call) -> None:
         limits, slack, due_max, push_max, begins, is_kept = call

@@ -49,7 +49,7 @@ struct WalkCounters {
     u32 barrier;   // of the grid; never reset
     u32 unpacked;  // ranges that could not be packed, since they were packed last
     u32 edits[2];  // since then: edges that were inserted, and deleted
-    u32 unused;
+    u32 exceeds;   // residuals add up to more than pushes may begin with
 };
 
 // What kernels work in, and one run; passed to kernels by value.
