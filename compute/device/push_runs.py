@@ -218,8 +218,8 @@ class PushRuns:
         return self._ended(self._walks.solve(device, call, self._parameters, hands_over=False))
 
     def edit(self, device: DeviceSide, limits: Limits, slack: Limits, size: int) -> None:
-        """Take the batch that ``device`` applied last, as ``push``, but push nothing: ``solve`` is to follow, which
-        then begins with better values. Waits for nothing.
+        """Take the batch that ``device`` applied last, as ``push``, but push nothing: ``solve`` is to follow,
+        which then begins with better values. Waits for nothing.
 
         Raises:
             RuntimeError: the device, as CuPy says it; the numbers are void.
