@@ -183,7 +183,7 @@ def test_few_updates_are_pushed(
 def test_pushes_that_are_given_up_end_in_passes(
     run_of: Callable[..., RanksRun], seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Queues and lists run over, long rows are those of few edges, stamps begin anew. Later ones are not tried."""
+    """Queues and lists run over, long rows are those of few edges, stamps begin anew; later ones are not tried."""
     from graphtide.compute.device import pagerank, push_runs
     from graphtide.gpma.device import constants
 
@@ -212,7 +212,28 @@ def test_pushes_that_are_given_up_end_in_passes(
     assert pushed.solved
     assert pushed.given_up
     assert pushed.looked
-    assert pushed.edited
+
+
+def test_batches_of_which_too_much_was_to_be_pushed_are_edited(
+    run_of: Callable[..., RanksRun], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So often; then one is tried again. Smaller ones are pushed."""
+    from graphtide.compute.device import pagerank, push_runs
+
+    monkeypatch.setattr(pagerank, "EDITED_MAX", 3)
+    monkeypatch.setattr(push_runs, "FIRST_SHARE", 0.0)
+    monkeypatch.setattr(push_runs, "FIRST_LEAST", 0)
+    cuda_emulator.seed(seed)
+    pushed = Pushed(monkeypatch)
+    run = run_of()
+    (load,) = rmat_history(seed, directed=True, scale=7, degree=6, epochs=0).epochs
+    run.step(load)
+    pushed.given_up = pushed.edited = 0
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        run.step(inserts(rng.integers(0, load.n_vertices, (60, 2)).tolist(), load.n_vertices))
+    assert pushed.edited == 3
+    assert pushed.given_up == 2
 
 
 @pytest.mark.parametrize("due_share", [0.3, 3.0])

@@ -10,7 +10,9 @@
 //
 // Vertices are gone through once a pass: while their values are made, residuals of the pass before are held against their
 // limits, and what the factor of the next pass takes is added up. All that vertices receive together is known as soon as
-// their shares are; how much of it those without out-edges receive is added up as they do.
+// their shares are; how much of it those without out-edges receive is added up as they do, from scratch. That costs a sixth
+// of a pass. After batches it is taken to grow as all of it does, which is off by less in every pass. However far it is, a
+// factor leaves values that add up to no more than they may (walk_runs.py), and sums that are exact.
 //
 // That a pass is the last is known while its shares are added up, and its values are final but for what pushes will change:
 // so these go to the host meanwhile.
@@ -20,8 +22,8 @@
 // this many times their limits came to what the rows of those over them did after the next pass, within a third.
 constexpr double SHRINKS = 5.0;
 
-struct Making : Passes<true> {
-    using Passes<true>::Passes;
+struct Making : Passes {
+    using Passes::Passes;
 
     struct Vertex {
         i64 sum[SYSTEMS], value[SYSTEMS];
@@ -53,11 +55,12 @@ struct Making : Passes<true> {
             begin();
             barrier();
         }
+        counts_dangling = job.begins == ANEW;
         u32 passes = 0;
         u64 due;
         for (;;) {
-            const PassSums& last = *counted(passes);
-            const double by[SYSTEMS] = {factor(last, RANKS), factor(last, MAJORANT)};
+            const PassSums &last = *counted(passes), &before = *counted(passes + 2);
+            const double by[SYSTEMS] = {factor(last, before, RANKS), factor(last, before, MAJORANT)};
             PassSums* const now = counted(++passes);
             const bool is_first = passes == 1 && job.begins != EXACT;
             if (is_first) make<true>(by, now);
@@ -67,8 +70,10 @@ struct Making : Passes<true> {
             if (due <= job.due_max || passes >= job.passes_max) break;
             if (place.thread == 0) *counted(passes + 1) = PassSums();
             pull(passes);
-            add_by_block(dangling, now->dangling);
-            dangling[RANKS] = dangling[MAJORANT] = 0;
+            if (counts_dangling) {
+                add_by_block(dangling, now->dangling);
+                dangling[RANKS] = dangling[MAJORANT] = 0;
+            }
             barrier();
         }
         if (place.thread == 0) job.counters->n_passes = passes;
@@ -77,12 +82,15 @@ struct Making : Passes<true> {
             [&](u32 v, i64 value) { job.made[v] = double(value) / job.unit; });
     }
 
-    // For which residuals add up to zero; 1 where nothing was counted.
-    __device__ __forceinline__ double factor(const PassSums& last, u32 system) const
+    // For which residuals add up to zero, given what was counted for the last sums and for those before; 1 where nothing was.
+    __device__ __forceinline__ double factor(const PassSums& last, const PassSums& before, u32 system) const
     {
         const auto counted = [&](const u64 (&of)[SYSTEMS]) { return double(load_cached(of + system)); };
         const double all = counted(last.restarts) + counted(last.received);
-        const double lost = (1.0 - job.damping) * all + job.damping * counted(last.dangling);
+        const double all_before = counted(before.restarts) + counted(before.received);
+        double dangling = counted(last.dangling);
+        if (!counts_dangling && all_before > 0.0) dangling *= all / all_before;
+        const double lost = (1.0 - job.damping) * all + job.damping * dangling;
         const double given = counted(last.restarts) + job.damping * counted(last.fixed);
         return lost > 0.0 ? given / lost : 1.0;
     }
@@ -90,10 +98,8 @@ struct Making : Passes<true> {
     // A vertex in what the factor takes, but for what it receives itself; it has handed on so much.
     __device__ __forceinline__ void count(u64* sums, u32 system, const Vertex& vertex, i64 restart, u64 handed_on) const
     {
-        const u64 given = vertex.receives ? u64(restart) : 0;
         sums[system] += handed_on;
-        sums[SYSTEMS + system] += given;
-        sums[2 * SYSTEMS + system] += vertex.degree ? 0 : given;
+        sums[SYSTEMS + system] += vertex.receives ? u64(restart) : 0;
         sums[3 * SYSTEMS + system] += vertex.degree && !vertex.receives ? u64(restart) : 0;
     }
 
@@ -123,9 +129,8 @@ struct Making : Passes<true> {
                 // What it is does not count, but in proportion to others: the factor sees to the rest.
                 if (job.begins == ANEW) sum = vertex.receives ? 2 * restart : restart;
                 if (sum != vertex.sum[system]) (system ? job.majorant : job.ranks).sums[v] = sum;
-                const u64 received = vertex.receives ? u64(sum - restart) : 0;
-                count(sums, system, vertex, restart, received);
-                sums[2 * SYSTEMS + system] += vertex.degree ? 0 : received;
+                count(sums, system, vertex, restart, vertex.receives ? u64(sum - restart) : 0);
+                sums[2 * SYSTEMS + system] += vertex.receives && !vertex.degree ? u64(sum) : 0;
             }
         });
         add_by_block(sums, counted(0)->received);
@@ -157,6 +162,8 @@ struct Making : Passes<true> {
                 own.sums[v] = restart;
                 shares[system] = share_of(value, each);
                 count(sums, system, vertex, restart, u64(integer(shares[system])) * vertex.degree);
+                const i64 dangles = counts_dangling ? restart : sum;  // and what is yet to be received, or was before
+                sums[2 * SYSTEMS + system] += vertex.receives && !vertex.degree ? u64(dangles) : 0;
                 if (system == RANKS && weight > 0.0f) weight = followed(job, weight, double(value) * per_unit);
             }
             if (weight != before) job.weights[v] = weight;

@@ -37,9 +37,8 @@ constexpr u32 NOT_PACKED = ~0u;
 constexpr u32 RANGE_WORDS = RANGE << REMOTE_SHIFT, STEP_WORDS = 2 * 32, RANGE_STEPS = RANGE_WORDS / STEP_WORDS;
 static_assert(RANGE_WORDS % STEP_WORDS == 0 && RANGE_STEPS % 2 == 0, "steps are taken two at a time");
 
-// COUNTS_DANGLING: for the factor of the next pass.
-template <bool COUNTS_DANGLING> struct Passes : Run<WalkJob> {
-    using Run<WalkJob>::Run;
+struct Passes : Run<WalkJob> {
+    using Run::Run;
 
     __device__ __forceinline__ double unit(u32 system) const { return system ? job.majorant_unit : job.unit; }
 
@@ -60,8 +59,9 @@ template <bool COUNTS_DANGLING> struct Passes : Run<WalkJob> {
         return i64((system ? double(weight) : double(weight > 0.0f)) * unit(system));
     }
 
-    // What rows without out-edges have received, by system, of this thread.
+    // What rows without out-edges have received, by system, of this thread; where it is counted (passes.cu).
     u64 dangling[SYSTEMS] = {0, 0};
+    bool counts_dangling = false;
 
     // What rows receive is added to sums. ``passes``: how many there are with this one.
     __device__ __forceinline__ void pull(u32 passes)
@@ -184,7 +184,7 @@ template <bool COUNTS_DANGLING> struct Passes : Run<WalkJob> {
     __device__ __forceinline__ void hand_over(u32 system, u32 row, i64 sum)
     {
         add((system ? job.majorant : job.ranks).sums + row, sum);
-        if (COUNTS_DANGLING && out_degree(row) == 0) dangling[system] += u64(sum);
+        if (counts_dangling && out_degree(row) == 0) dangling[system] += u64(sum);
     }
 
     // What a packed word says of a row that is so far behind that the next word says how far. In that, these bits are not set.

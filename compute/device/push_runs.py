@@ -27,9 +27,7 @@ PUSH_JOB: Final = np.dtype(
     [
         ("ranks", np.uint64, len(_LISTS)),
         ("majorant", np.uint64, len(_LISTS)),
-        ("degree_changes", np.uint64),
-        *((name, np.uint64, 2) for name in ("short_rows", "long_rows")),
-        *((name, np.uint64) for name in ("counters", "changes")),
+        *((name, np.uint64) for name in ("degree_changes", "short_rows", "long_rows", "counters", "changes")),
         *((name, np.uint64) for name in ("keys", "outcomes", "edges_first", "edges_max")),
         *((name, np.float64) for name in ("size",)),
         *((name, np.uint32) for name in ("room", "changes_room", "n_updates", "stamp", "looks", "edits_alone")),
@@ -39,7 +37,7 @@ PUSH_JOB: Final = np.dtype(
 
 PUSH_COUNTERS: Final = np.dtype(
     [
-        ("rows", np.uint64, 16),
+        ("rows", np.uint64, 8),
         ("candidates", np.uint32, 4),
         ("moved", np.uint32, 2),
         *((name, np.uint64) for name in ("norm", "size", "total", "degree", "ratio")),
@@ -88,14 +86,6 @@ class _Lists(NamedTuple):
     differences: DeviceArray
 
 
-# By system; as bytes.
-_Queues = tuple[DeviceArray, DeviceArray]
-
-
-def _both(n_bytes: int) -> _Queues:
-    return allocate(n_bytes, np.uint8), allocate(n_bytes, np.uint8)
-
-
 class _ByVertex(NamedTuple):
     """Lists with ``room`` entries each."""
 
@@ -104,7 +94,7 @@ class _ByVertex(NamedTuple):
     ranks: _Lists
     majorant: _Lists
     degree_changes: DeviceArray
-    short_rows: _Queues
+    short_rows: DeviceArray
     changes: Vertices
 
 
@@ -127,7 +117,7 @@ class PushRuns:
         self._kernel = push_kernels()[_PUSHES]
         with self._stream:
             self._counters = zeros(PUSH_COUNTERS.itemsize, np.uint8)
-            self._long_rows = _both(0)
+            self._long_rows = allocate(0, np.uint8)
         self._by_vertex: _ByVertex | None = None
         self._job["counters"] = address(self._counters)
 
@@ -144,20 +134,19 @@ class PushRuns:
         """
         long_bytes = _ENTRY_BYTES * (n_arcs // LONG_ROW + 1)
         by_vertex, long_rows = self._by_vertex, self._long_rows
-        if by_vertex is not None and n_vertices <= by_vertex.room and long_bytes <= long_rows[0].size:
+        if by_vertex is not None and n_vertices <= by_vertex.room and long_bytes <= long_rows.size:
             return
         with self._stream:
             if by_vertex is None or n_vertices > by_vertex.room:
                 by_vertex = self._made(self._walks.room)
-            if long_bytes > long_rows[0].size:
-                long_rows = _both(3 * long_bytes // 2)
+            if long_bytes > long_rows.size:
+                long_rows = allocate(3 * long_bytes // 2, np.uint8)
         self._by_vertex, self._long_rows = by_vertex, long_rows
         job = self._job
         for name, lists in (("ranks", by_vertex.ranks), ("majorant", by_vertex.majorant)):
             job[name] = [address(column) for column in lists]
-        for name, queues in (("short_rows", by_vertex.short_rows), ("long_rows", long_rows)):
-            job[name] = [address(queue) for queue in queues]
-        job["degree_changes"], job["changes"] = address(by_vertex.degree_changes), by_vertex.changes.ctypes.data
+        job["degree_changes"], job["short_rows"] = address(by_vertex.degree_changes), address(by_vertex.short_rows)
+        job["long_rows"], job["changes"] = address(long_rows), by_vertex.changes.ctypes.data
 
     def _made(self, room: int) -> _ByVertex:
         queue_room = min(room, max(QUEUE_LEAST, room // QUEUE_SHARE))
@@ -174,7 +163,7 @@ class PushRuns:
             )
             for _ in range(2)
         )
-        short_rows = _both(queue_room * _ENTRY_BYTES)
+        short_rows = allocate(queue_room * _ENTRY_BYTES, np.uint8)
         return _ByVertex(room, queue_room, ranks, majorant, zeros(room, np.int32), short_rows, changes)
 
     def push(self, device: DeviceSide, limits: Limits, slack: Limits, size: int, *, looks: bool) -> WalkRun:

@@ -28,8 +28,7 @@ struct Editing : Pushes {
         }
         add_sums();
         barrier();
-        // These are out of the way of those who push in the first round.
-        const Counts traded = load_counts(rows<false>(1).counts);
+        const Counts traded = load_counts(rows().counts);
         bool fits_all = n_short(traded) <= push.room;
         if (!is_empty(traded)) {
             if (fits_all) trade(traded);
@@ -37,6 +36,7 @@ struct Editing : Pushes {
             add_sums();
             barrier();
         }
+        turn++;  // even then: others may not have looked at these counts yet
         const bool is_small = fits(push.size + double(i64(load_cached(&push.counters->size))));
         if (!push.edits_alone) return finish(fits_all && is_small && solve());
         barrier();  // all have read the counters
@@ -123,7 +123,7 @@ struct Editing : Pushes {
             log_moved<true>(follows, false, vertex);
             const bool chosen[2] = {is_queued, false};
             const Row queued[2] = {row, {0, 0}};
-            if (__any_sync(ALL_LANES, is_queued)) put<false>(out, rows<false>(1), chosen, vertex, queued);
+            if (__any_sync(ALL_LANES, is_queued)) put<false>(out, rows(), chosen, vertex, queued);
         });
     }
 
@@ -142,7 +142,7 @@ struct Editing : Pushes {
         const auto load = [&](u32 v) {
             return Differences{load_cached(push.ranks.differences + v), load_cached(push.majorant.differences + v)};
         };
-        walk_rows(out, rows<false>(1), counts, place, load, [&](const Differences& by, u32, const Edges& row, bool) {
+        walk_rows(out, rows(), counts, place, load, [&](const Differences& by, u32, const Edges& row, bool) {
             for (u32 j = 0; j < 2; j++) {
                 if (!row.live[j]) continue;
                 receive<false>(row.head[j], by.own);

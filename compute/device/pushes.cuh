@@ -1,7 +1,8 @@
 // Pushes of both of PageRank's systems: what pushes.cu begins with a batch, and settle.cu with what passes left.
 //
 // Whoever is over its limits takes its sum for its value, and its out-neighbours receive what its share changed by; in
-// rounds, of both systems. With a value of the ranks its weight follows, of which the majorant hears.
+// rounds, first the ranks. Its weight follows, of which the majorant hears. Then the majorant likewise. (Both in the same
+// rounds, one taking while the other hands on, took as long.)
 #pragma once
 
 #include "walks.cuh"
@@ -20,7 +21,7 @@ struct Lists {
 
 // Zero between runs.
 struct __align__(16) PushCounters {
-    Counts rows[2][2];     // to push along; by system, by turns
+    Counts rows[2];        // to push along; by turns
     u32 candidates[2][2];  // by system, by turns
     u32 moved[2];          // by system
     u64 norm, size, total; // by how much they changed, of the ranks; as in WalkTotals
@@ -33,8 +34,8 @@ struct PushJob {
     Lists ranks;
     Lists majorant;
     int* degree_changes;  // [vertices] zero between runs
-    Entry* short_rows[2]; // [room] by system
-    Entry* long_rows[2];  // room for every long row
+    Entry* short_rows;    // [room]
+    Entry* long_rows;     // room for every long row
     PushCounters* counters;
     u32* changes;         // [changes_room] in the host's pinned memory: whose estimates changed
     const u64* keys;      // the batch, and what became of its updates
@@ -54,8 +55,7 @@ static_assert(__is_trivially_copyable(PushJob), "the host passes its bytes");
 __device__ __forceinline__ void clear(PushCounters* counters)
 {
     for (u32 k = 0; k < 2; k++) {
-        clear_counts(counters->rows[k]);
-        clear_counts(counters->rows[k] + 1);
+        clear_counts(counters->rows + k);
         counters->moved[k] = counters->candidates[k][0] = counters->candidates[k][1] = 0;
     }
     counters->norm = counters->size = counters->total = counters->degree = counters->ratio = 0;
@@ -65,7 +65,7 @@ struct Pushes : Run<WalkJob> {
     const PushJob& push;
     // What all threads agree about.
     u64 edges = 0;
-    u32 rounds = 0;
+    u32 rounds = 0, turn = 0;
     // Of this thread: see PushCounters.
     u64 sums[3] = {};
     double degree = 0.0;
@@ -91,11 +91,9 @@ struct Pushes : Run<WalkJob> {
         return &push.counters->candidates[IS_MAJORANT][round & 1];
     }
 
-    // Along which those push who took in this round.
-    template <bool IS_MAJORANT> __device__ __forceinline__ Frontier rows(u32 round) const
+    __device__ __forceinline__ Frontier rows() const
     {
-        return {push.short_rows[IS_MAJORANT], push.long_rows[IS_MAJORANT], push.counters->rows[IS_MAJORANT] + (round & 1),
-            push.room};
+        return {push.short_rows, push.long_rows, push.counters->rows + (turn & 1), push.room};
     }
 
     // Whether the sum of sizes of residuals leaves room for whatever values pushing may lead to: with at most
@@ -194,44 +192,29 @@ struct Pushes : Run<WalkJob> {
 
     // -- push ------------------------------------------------------------------------------------------------------
 
-    // Rounds until nobody is over its limits; false: given up. Between two barriers one system takes and the other hands
-    // on: the majorant's limits are those of weights that the ranks of the same round have left.
-    __device__ __forceinline__ bool solve()
+    // Rounds until nobody is over its limits, first in the ranks; false: given up.
+    __device__ __forceinline__ bool solve() { return solve_one<false>() && solve_one<true>(); }
+
+    template <bool IS_MAJORANT> __device__ __forceinline__ bool solve_one()
     {
         for (u32 round = 0;; round++) {
-            const u32 n = load_cached(n_candidates<false>(round));
-            const Counts others = load_counts(rows<true>(round + 1).counts);
-            if (!counts_on<true>(round, others)) return false;
-            if (n || !is_empty(others)) {
-                if (place.thread == 0) {
-                    clear_counts(rows<true>(round).counts);
-                    *n_candidates<true>(round + 1) = 0;
-                }
-                if (n) take<false>(round, n);
-                if (!is_empty(others)) hand_on<true>(round, others);
-                barrier();
-            }
-            const u32 n_others = load_cached(n_candidates<true>(round));
-            if (!n && !n_others) return true;
+            const u32 n = load_cached(n_candidates<IS_MAJORANT>(round));
+            if (!n) return true;
+            take<IS_MAJORANT>(round, n);
+            barrier();
+            const Counts counts = load_counts(rows().counts);
+            edges += counts.edges;
             rounds++;
-            const Counts counts = load_counts(rows<false>(round).counts);
-            if (!counts_on<false>(round, counts)) return false;
+            if (n_short(counts) > push.room || round >= PUSH_ROUNDS) return false;
+            if (edges > (rounds == 1 ? push.edges_first : push.edges_max)) return false;
             if (place.thread == 0) {
-                clear_counts(rows<false>(round + 1).counts);
-                *n_candidates<false>(round) = 0;
+                clear_counts(push.counters->rows + ((turn + 1) & 1));
+                *n_candidates<IS_MAJORANT>(round) = 0;
             }
-            if (!is_empty(counts)) hand_on<false>(round + 1, counts);
-            if (n_others) take<true>(round, n_others);
+            if (!is_empty(counts)) hand_on<IS_MAJORANT>(round, counts);
+            turn++;
             barrier();
         }
-    }
-
-    // Counts the edges of rows that are to be pushed along; false: too much.
-    template <bool IS_MAJORANT> __device__ __forceinline__ bool counts_on(u32 round, const Counts& counts)
-    {
-        edges += counts.edges;
-        if (n_short(counts) > push.room || round >= PUSH_ROUNDS) return false;
-        return edges <= (!IS_MAJORANT && round == 0 ? push.edges_first : push.edges_max);
     }
 
     // Who is over its limits takes its sum for its value.
@@ -258,22 +241,20 @@ struct Pushes : Run<WalkJob> {
             }
             __syncwarp();
             log_moved<IS_MAJORANT>(is_taken[0], is_taken[1], vertex);
-            if (__any_sync(ALL_LANES, is_queued[0] || is_queued[1]))
-                put<false>(out, rows<IS_MAJORANT>(round), is_queued, vertex, row);
-            if (!IS_MAJORANT) propose<true>(round, is_reweighed[0], is_reweighed[1], vertex);
+            if (__any_sync(ALL_LANES, is_queued[0] || is_queued[1])) put<false>(out, rows(), is_queued, vertex, row);
+            if (!IS_MAJORANT) propose<true>(0, is_reweighed[0], is_reweighed[1], vertex);
         }
     }
 
-    // Along the rows of who took; whom that brings over its limits is a candidate of this round.
     template <bool IS_MAJORANT> __device__ __forceinline__ void hand_on(u32 round, const Counts& counts)
     {
         const i64* const differences = lists<IS_MAJORANT>().differences;
         const auto load = [&](u32 v) { return load_cached(differences + v); };
-        walk_rows(out, rows<IS_MAJORANT>(round + 1), counts, place, load, [&](i64 by, u32, const Edges& row, bool) {
+        walk_rows(out, rows(), counts, place, load, [&](i64 by, u32, const Edges& row, bool) {
             bool crosses[2];
             for (u32 j = 0; j < 2; j++) crosses[j] = row.live[j] && receive<IS_MAJORANT>(row.head[j], by);
             __syncwarp();
-            propose<IS_MAJORANT>(round, crosses[0], crosses[1], row.head);
+            propose<IS_MAJORANT>(round + 1, crosses[0], crosses[1], row.head);
             return false;
         });
     }

@@ -7,8 +7,8 @@
 // A rounded share is off by at most 1 + 2^-24 of itself; the last digits are for what counting that rounds.
 constexpr double SHARE_ROUNDED = 5.9604644775390625e-8 * (1 + 1e-3), UNIT_ROUNDED = 1 + 1e-3;
 
-struct Settling : Passes<false> {
-    using Passes<false>::Passes;
+struct Settling : Passes {
+    using Passes::Passes;
 
     __device__ __forceinline__ void run(const PushJob& push)
     {
