@@ -162,10 +162,19 @@ class DevicePackedArray:
             ValueError: the batch names a row that does not exist, where that is found out already.
             MemoryError: there is not enough.
         """
-        n = len(batch)
-        if n == 0:
+        if len(batch) == 0:
             return _NOTHING
-        columns = self._staging.bring(batch, weighted=self.weighted)
+        return self.prepare_brought(self._staging.bring(batch, weighted=self.weighted))
+
+    def prepare_brought(self, columns: DeviceBatch) -> DevicePlan:
+        """``prepare``, of a batch that is on the device, one update at least, in the order of the stream.
+
+        Raises:
+            ValueError, MemoryError: as ``prepare``.
+        """
+        n = columns.n
+        if columns.addresses[2] and not self.weighted:
+            columns = columns.unweighted()
         self._kernels.begin(columns)
         if self._may_grow(columns) or n > REBUILD_SHARE * self._n_edges:
             with self.stream:
@@ -184,7 +193,7 @@ class DevicePackedArray:
             return
         if plan.rebuild is not None:
             self._adopt(plan.rebuild)
-        elif len(plan.columns.keys) > SMALL_MAX:
+        elif plan.columns.n > SMALL_MAX:
             self._kernels.begin_large()
         elif self._untried:
             self._untried -= 1
@@ -249,7 +258,8 @@ class DevicePackedArray:
         """The report of a batch without updates."""
         cupy = import_cupy()
         bytes_, floats = cupy.empty(0, np.uint8), cupy.empty(0, np.float32) if self.weighted else None
-        return DeviceReport(cupy.empty(0, np.uint64), bytes_, floats, (0, 0, 0, 0), 0, bytes_, floats)
+        updates = DeviceBatch.of(cupy.empty(0, np.uint64), bytes_, floats)
+        return DeviceReport(updates, (0, 0, 0, 0), 0, bytes_, floats)
 
     def degrees_on_host(self) -> npt.NDArray[np.uint32]:
         """The lengths of all rows, uint32[vertices]: also where the device has no byte left."""
@@ -388,7 +398,7 @@ class DevicePackedArray:
     def _may_grow(self, columns: DeviceBatch) -> bool:
         """Whether the batch may add more edges than the array has room for: no more than it inserts."""
         room = self._edges_max - self._n_edges
-        if columns.keys.size <= room:
+        if columns.n <= room:
             return False
         with self.stream:
             return int(import_cupy().count_nonzero(columns.ops)) > room
@@ -430,8 +440,7 @@ class DevicePackedArray:
 
     def _report(self, columns: DeviceBatch, totals: tuple[int, int, int, int], slots_moved: int) -> DeviceReport:
         work = self._kernels.work
-        keys, ops, weights = columns
-        return DeviceReport(keys, ops, weights, totals, slots_moved, work.outcome, work.old_weights)
+        return DeviceReport(columns, totals, slots_moved, work.outcome, work.old_weights)
 
     def _no_such_row(self) -> ValueError:
         row = self._kernels.told(FIRST_BAD_ROW)
