@@ -290,7 +290,7 @@ class DeviceSide(Side[DevicePackedArray]):
             return DeviceSidePlan(self.out.prepare_brought(self._turning.both(out)), None)
         if self.in_ is None:
             return DeviceSidePlan(self.out.prepare_brought(out), None)
-        in_ = self.in_.prepare_brought(self._turning.transposed(out))
+        in_ = self.in_.prepare_brought(out.turned())
         return DeviceSidePlan(self.out.prepare_brought(out), in_)
 
     def launch(self, plan: DeviceSidePlan) -> None:

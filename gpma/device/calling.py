@@ -163,7 +163,7 @@ def carry_out(record: Keys) -> Int:
     DONE, or why it is not.
     """
     if record[_HOW] & _LAUNCHES:
-        status = launch_recorded(record)
+        status = launch_recorded(record, np.int64(0))
         if status:
             return np.int64(status)
     if not waits(record):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..edges import EdgeBatch
+from ..edges import HALF, EdgeBatch
 from .launching import Copier
 from .module import import_cupy
 from .state import DeviceArray, address, allocate, pinned
@@ -26,14 +26,21 @@ _KEY, _OP, _WEIGHT = np.dtype(np.uint64), np.dtype(np.uint8), np.dtype(np.float3
 class DeviceBatch:
     """A batch on the device: ``keys`` uint64[n], ``ops`` uint8[n], ``weights`` float32[n] or None.
 
-    ``addresses``: where kernels find them, 0 for None. As arrays they are made when somebody asks, which small
-    batches have no time for.
+    ``addresses``: where kernels find them, 0 for None; ``is_turned``: there the keys are those of the other
+    direction. As arrays they are made when somebody asks, which small batches have no time for.
     """
 
-    __slots__ = ("_columns", "_make", "addresses", "n")
+    __slots__ = ("_columns", "_make", "addresses", "is_turned", "n")
 
-    def __init__(self, n: int, addresses: tuple[int, int, int], make: Callable[[], DeviceColumns]) -> None:
-        self.n, self.addresses = n, addresses
+    def __init__(
+        self,
+        n: int,
+        addresses: tuple[int, int, int],
+        make: Callable[[], DeviceColumns],
+        *,
+        is_turned: bool = False,
+    ) -> None:
+        self.n, self.addresses, self.is_turned = n, addresses, is_turned
         self._make: Callable[[], DeviceColumns] | None = make
         self._columns: DeviceColumns | None = None
 
@@ -67,7 +74,15 @@ class DeviceBatch:
     def unweighted(self) -> DeviceBatch:
         """The same without weights."""
         keys, ops, _ = self.addresses
-        return DeviceBatch(self.n, (keys, ops, 0), lambda: (self.keys, self.ops, None))
+        return DeviceBatch(self.n, (keys, ops, 0), lambda: (self.keys, self.ops, None), is_turned=self.is_turned)
+
+    def turned(self) -> DeviceBatch:
+        """The same updates, seen from the heads of their edges. To make its keys an array takes memory."""
+
+        def make() -> DeviceColumns:
+            return self.keys << HALF | self.keys >> HALF, self.ops, self.weights
+
+        return DeviceBatch(self.n, self.addresses, make, is_turned=not self.is_turned)
 
 
 class Staging:

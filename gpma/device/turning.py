@@ -1,4 +1,4 @@
-"""The other direction of a batch's updates, made on the device (``turn.cu``), so that one upload serves both."""
+"""A batch's updates in both directions, made on the device (``turn.cu``), so that one upload serves both."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Turning:
 
     def __init__(self, stream: Any) -> None:
         module = load("turn.cu", weighted=True)
-        self._functions = [module.get_function(name) for name in ("transpose_updates", "mirror_updates")]
-        self._transpose, self._mirror = (kernel.kernel.ptr for kernel in self._functions)
+        self._function = module.get_function("mirror_updates")
+        self._mirror: int = self._function.kernel.ptr  # the driver's handle, which the function keeps alive
         self._structure = np.zeros(1, TURN)
         self._packed = memoryview(self._structure.view(np.uint8))
         self._stream = stream
@@ -36,23 +36,10 @@ class Turning:
         self._weights: DeviceArray = allocate(0, np.float32)
         self._turned = 0, 0, 0  # where they are
 
-    def transposed(self, batch: DeviceBatch) -> DeviceBatch:
-        """The same updates, seen from the heads of their edges. Good until the next call of either.
-
-        Raises:
-            MemoryError: there is not enough.
-        """
-        self._make_room(batch.n, 0, 0)
-        self._launch(self._transpose, batch, batch.n)
-        keys = self._keys
-        return DeviceBatch(
-            batch.n, (self._turned[0], *batch.addresses[1:]), lambda: (keys[: batch.n], batch.ops, batch.weights)
-        )
-
     def both(self, batch: DeviceBatch) -> DeviceBatch:
         """Each update followed by its mirror image; a self-loop's image says the same twice, harmlessly.
 
-        Good until the next call of either.
+        Good until the next call.
 
         Raises:
             MemoryError: there is not enough.

@@ -32,7 +32,7 @@ from .waiting import Told
 # struct Batch, packed: a third of what it costs to assign a tuple to a structured array.
 BATCH_FIELDS = struct.Struct("=" + "".join({8: "Q", 4: "I"}[BATCH[name].itemsize] for name in BATCH.names or ()))
 # ``UpdateKernels.begin`` packs them in this order.
-assert BATCH.names == ("keys", "ops", "weights", "n", "sequence", "heavy_merged", "unused")
+assert BATCH.names == ("keys", "ops", "weights", "n", "sequence", "heavy_merged", "is_turned")
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 32768
 # Kernels whose blocks wait for each other have one block on a multiprocessor. As many as fit, at most BLOCKS, have
@@ -117,7 +117,8 @@ class UpdateKernels:
         if n > self._room:
             self._reserve(max(n, min(int(self._room * ROOM), UPDATES_MAX)))
         self._n = n
-        BATCH_FIELDS.pack_into(self._batch_bytes, 0, *columns.addresses, n, self.next_sequence(), 0, 0)
+        fields = *columns.addresses, n, self.next_sequence(), 0, columns.is_turned
+        BATCH_FIELDS.pack_into(self._batch_bytes, 0, *fields)
 
     def end(self) -> None:
         """Give large work arrays back."""
@@ -146,6 +147,7 @@ class UpdateKernels:
         """
         self.batch["sequence"] = self.next_sequence()  # ``small`` may have told of it already
         n, n_leaves, start = self._n, self._n_leaves, self._launcher.start
+        self._launcher.hold()
         start(self._locate, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
         if n > BY_LEAF_SHARE * n_leaves:
             start(self._by_leaf, min(_ceil(n_leaves, BLOCK_THREADS), 4 * self.n_blocks), BLOCK_THREADS)
@@ -153,6 +155,7 @@ class UpdateKernels:
             start(self._by_update, min(_ceil(n, BLOCK_THREADS), 4 * self.n_blocks), BLOCK_THREADS)
         start(self._place, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
         self._merge_and_rebalance()
+        self._launcher.begin()
 
     def finish(self) -> int:
         """Apply what is left of a batch whose heavy leaves have been merged; returns the flags."""
