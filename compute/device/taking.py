@@ -40,9 +40,10 @@ _NONE: Final = np.empty(0, np.uint32)
 _UNREACHED: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 # How long before its turn a word is asked for.
 _AHEAD: Final = 16
-# Lists of more vertices are taken over by all threads: one takes some 8 ns of a vertex.
-TAKEN_MAX = 4096
-_PIECE: Final = 4096
+# Lists of more vertices are taken over by all threads: one takes some 8 ns of a vertex, and to wake the others
+# takes as long as a few thousand.
+TAKEN_MAX = 1 << 14
+_PIECE: Final = 2048
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
 
@@ -113,51 +114,47 @@ def warm_up() -> None:
 
 
 @_jit
-def take_listed(kept: Keys, listed: Keys, crew: Crew) -> tuple[Vertices, Keys]:
+def take_listed(kept: Keys, listed: Keys, crew: Crew) -> tuple[Vertices, Keys, Int]:
     """Take over a list, uint64[n, 2] of vertices, each once, and their words, on all threads.
 
-    Returns the vertices whose entries in ``kept`` became others, in the order of the list, and what these were.
+    Returns the vertices whose entries in ``kept`` became others, in the order of the list, what these were, and by
+    how many fewer of them are unreached.
     """
     n_pieces = np.int64((len(listed) + _PIECE - 1) // _PIECE)
-    ends, cursor = np.zeros(n_pieces + 1, np.int64), np.zeros(1, np.int64)
-    crew = at_most(crew, n_pieces)
-    share(crew, _count_differing, (kept, listed, cursor, ends))
+    found, cursor = np.zeros((n_pieces, 2), np.int64), np.zeros(1, np.int64)
+    vertices, old = np.empty(len(listed), np.uint32), np.empty(len(listed), np.uint64)
+    share(at_most(crew, n_pieces), _take_pieces, (kept, listed, cursor, found, vertices, old))
+    at, gained = np.int64(0), np.int64(0)
     for piece in range(n_pieces):
-        ends[piece + 1] += ends[piece]
-    vertices, old = np.empty(ends[n_pieces], np.uint32), np.empty(ends[n_pieces], np.uint64)
-    cursor[0] = 0
-    share(crew, _take_differing, (kept, listed, cursor, ends, vertices, old))
-    return vertices, old
+        begin, n = piece * _PIECE, found[piece, 0]
+        if at < begin:  # in a piece before not all were others, which is rare
+            vertices[at : at + n], old[at : at + n] = vertices[begin : begin + n], old[begin : begin + n]
+        at += n
+        gained += found[piece, 1]
+    return vertices[:at], old[:at], gained
 
 
 @inner
-def _count_differing(thread: int, kept: Keys, listed: Keys, cursor: Offsets, ends: Offsets) -> None:
-    """Of each piece, behind where it begins."""
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= ends.size - 1:
-            return
-        count, end = np.int64(0), min((piece + 1) * _PIECE, np.int64(len(listed)))
-        for k in range(piece * _PIECE, end):
-            if k + _AHEAD < end:
-                prefetch(kept, np.int64(listed[k + _AHEAD, 0]))
-            count += np.int64(kept[listed[k, 0]] != listed[k, 1])
-        ends[piece + 1] = count
-
-
-@inner
-def _take_differing(
-    thread: int, kept: Keys, listed: Keys, cursor: Offsets, ends: Offsets, vertices: Vertices, old: Keys
+def _take_pieces(
+    thread: int, kept: Keys, listed: Keys, cursor: Offsets, found: Offsets, vertices: Vertices, old: Keys
 ) -> None:
+    """Each piece goes where it would if all entries became others; of each how many did, and how many gained."""
     while True:
         piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= ends.size - 1:
+        if piece >= len(found):
             return
-        at, end = ends[piece], min((piece + 1) * _PIECE, np.int64(len(listed)))
-        for k in range(piece * _PIECE, end):
+        begin, end = piece * _PIECE, min((piece + 1) * _PIECE, np.int64(len(listed)))
+        at, gained = begin, np.int64(0)
+        for k in range(begin, min(begin + _AHEAD, end)):
+            prefetch(kept, np.int64(listed[k, 0]))
+        for k in range(begin, end):
             if k + _AHEAD < end:
                 prefetch(kept, np.int64(listed[k + _AHEAD, 0]))
-            at += _take(kept, listed[k, 0], listed[k, 1], vertices, old, at)
+            word = listed[k, 1]
+            if _take(kept, listed[k, 0], word, vertices, old, at):
+                gained += np.int64(old[at] == _UNREACHED) - np.int64(word == _UNREACHED)
+                at += 1
+        found[piece, 0], found[piece, 1] = at - begin, gained
 
 
 @uncounted_inner
