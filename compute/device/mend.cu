@@ -26,6 +26,8 @@
 #error "SETTLES says which of the two it is: 1 to settle, 0 to trim"
 #endif
 
+// Lists of up to so many changes reach the host by one thread's fence, which then takes least.
+constexpr u32 FENCED_BY_ONE = 2048;
 // Updates that a thread has under way at a time, in a large batch.
 constexpr u32 TOGETHER = 4;
 
@@ -40,8 +42,9 @@ struct Mending : Pushing<false> {
     u32 n_lost = 0;
     u32 phase = CLASSIFY, stamp;
 
-    __device__ __forceinline__ Mending(const State& out, const State& in, const PathJob& job, const Place& place)
-        : Pushing(out, job, place), in(in),
+    __device__ __forceinline__ Mending(
+        const State& out, const State& in, const PathJob& job, const Place& place, Held* held)
+        : Pushing(out, job, place, held), in(in),
           alone{place, &job.counters->handed, &job.counters->barrier}, stamp(job.stamp + 1)
     {
     }
@@ -94,10 +97,12 @@ struct Mending : Pushing<false> {
         }
         if (job.n_sources) {
             reach_sources();
+            let_go(outgoing(job, turn));
             barrier();
         }
         if (n_lost) pull();
         relax();
+        let_go(outgoing(job, turn));
         barrier();
         slice = turn;  // nobody was asked in this turn: its counters are zero
     }
@@ -349,7 +354,7 @@ struct Mending : Pushing<false> {
     __device__ __forceinline__ bool settle()
     {
         for (;; turn++) {
-            const Counts ask = load_counts(job.counters->asked + turn % 3);
+            const Counts ask = SETTLES ? load_counts(job.counters->asked + turn % 3) : Counts{0, 0, 0, 0};
             const Frontier passing = outgoing(job, turn);
             if (phase != PASS_ON) {
                 share(SETTLE, ask);
@@ -378,11 +383,10 @@ struct Mending : Pushing<false> {
         return false;
     }
 
-    // Whether a tail supports a value: offers it, is strictly better, and not lost.
-    __device__ __forceinline__ bool supports(const Edges& row, u32 which, u32 bits)
+    // Whether a tail, whose word is ``word``, supports a value: offers it, is strictly better, and not lost.
+    __device__ __forceinline__ bool supports(const Edges& row, u32 which, u64 word, u32 bits)
     {
         if (!row.live[which] || bits == NOTHING) return false;
-        const u64 word = load_word(job, row.head[which]);
         return parent_of(word) != LOST && is_better(value_bits(word), bits)
             && offered(value_bits(word), weight_of(in, row, which)) == bits;
     }
@@ -396,7 +400,10 @@ struct Mending : Pushing<false> {
         };
         walk_rows(in, queue, counts, place, bits_if_asked,
             [&](u32 bits, u32 vertex, const Edges& row, bool is_last) {
-                const bool first = supports(row, 0, bits), second = supports(row, 1, bits);
+                u64 word[2] = {UNREACHED, UNREACHED};
+                for (u32 j = 0; j < 2; j++)
+                    if (row.live[j]) word[j] = load_word(job, row.head[j]);
+                const bool first = supports(row, 0, word[0], bits), second = supports(row, 1, word[1], bits);
                 const u32 found = __ballot_sync(ALL_LANES, first || second);
                 if (found) adopt(place.lane == __ffs(found) - 1, vertex, bits, first ? row.head[0] : row.head[1]);
                 else if (is_last) lose(place.lane == 0, vertex, bits, passing);
@@ -431,15 +438,20 @@ struct Mending : Pushing<false> {
     // The children of the lost are asked, or lost in their turn.
     __device__ __forceinline__ void pass_on(const Frontier& passing, const Counts& counts)
     {
-        const auto nothing = [](u32) { return 0; };
-        walk_rows(out, passing, counts, place, nothing, [&](int, u32 vertex, const Edges& row, bool) {
-            u64 word[2] = {UNREACHED, UNREACHED};
+        struct Loaded {
+            u64 word[2];
+        };
+        const auto load = [&](u32, const Edges& row) {
+            Loaded loaded = {{UNREACHED, UNREACHED}};
+            for (u32 j = 0; j < 2; j++)
+                if (row.live[j]) loaded.word[j] = load_word(job, row.head[j]);
+            return loaded;
+        };
+        walk_rows_ahead(out, passing, counts, place, load, [&](const Loaded& loaded, u32 vertex, const Edges& row) {
             bool is_child[2];
             for (u32 j = 0; j < 2; j++)
-                if (row.live[j]) word[j] = load_word(job, row.head[j]);
-            for (u32 j = 0; j < 2; j++) is_child[j] = parent_of(word[j]) == vertex && value_bits(word[j]) != NOTHING;
-            unsettle(is_child, row.head, word, turn + 1);
-            return false;
+                is_child[j] = parent_of(loaded.word[j]) == vertex && value_bits(loaded.word[j]) != NOTHING;
+            unsettle(is_child, row.head, loaded.word, turn + 1);
         });
     }
 
@@ -451,16 +463,24 @@ struct Mending : Pushing<false> {
         const Frontier queue = pulling();
         const Counts counts = load_counts(queue.counts);
         edges += counts.edges;
-        const auto nothing = [](u32) { return 0; };
-        walk_rows(in, queue, counts, place, nothing, [&](int, u32 vertex, const Edges& row, bool) {
-            const u64 seen = load_word(job, vertex);
-            u32 best = NOTHING, parent = NO_PARENT;
-            u64 word[2] = {UNREACHED, UNREACHED};
-            for (u32 j = 0; j < 2; j++)
-                if (row.live[j]) word[j] = load_word(job, row.head[j]);
+        struct Loaded {
+            u64 seen, word[2];
+            float weight[2];
+        };
+        const auto load = [&](u32 vertex, const Edges& row) {
+            Loaded loaded = {load_word(job, vertex), {UNREACHED, UNREACHED}, {1.0f, 1.0f}};
             for (u32 j = 0; j < 2; j++) {
                 if (!row.live[j]) continue;
-                const u32 bits = offered(value_bits(word[j]), weight_of(in, row, j));
+                loaded.word[j] = load_word(job, row.head[j]);
+                loaded.weight[j] = weight_of(in, row, j);
+            }
+            return loaded;
+        };
+        walk_rows_ahead(in, queue, counts, place, load, [&](const Loaded& loaded, u32 vertex, const Edges& row) {
+            u32 best = NOTHING, parent = NO_PARENT;
+            for (u32 j = 0; j < 2; j++) {
+                if (!row.live[j]) continue;
+                const u32 bits = offered(value_bits(loaded.word[j]), loaded.weight[j]);
                 if (!is_better(bits, best)) continue;
                 best = bits;
                 parent = row.head[j];
@@ -472,9 +492,8 @@ struct Mending : Pushing<false> {
                 best = bits;
                 parent = from;
             }
-            Offer offers[2] = {place.lane == 0 ? offer_to(vertex, seen, best, parent) : no_offer(), no_offer()};
+            Offer offers[2] = {place.lane == 0 ? offer_to(vertex, loaded.seen, best, parent) : no_offer(), no_offer()};
             improve(outgoing(job, turn), offers, job.stamp + 1);
-            return false;
         });
     }
 
@@ -529,12 +548,15 @@ struct Mending : Pushing<false> {
 
     __device__ __forceinline__ void finish()
     {
-        const u32 n = u32(load_cached(&job.counters->logged));
+        const u32 n = u32(load_for_block(&job.counters->logged));
         if (n && n <= job.changes_room) {
             for (u32 x = place.thread; x < n; x += place.n_threads) {
                 const u32 vertex = load_cached(job.log + x);
                 job.changes[x] = make_ulonglong2(vertex, load_word(job, vertex));
             }
+            // For what is on its way to the host one thread would wait by itself, in the end: of much of it, all do, each
+            // for its own.
+            if (n > FENCED_BY_ONE) __threadfence_system();
         }
         if (n) barrier();
         mark(LISTED);
@@ -561,7 +583,8 @@ struct Mending : Pushing<false> {
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ PathJob job)
 {
-    Mending{out, in, job, place_in_grid()}.run();
+    __shared__ Held held[BLOCK_THREADS / 32];
+    Mending{out, in, job, place_in_grid(), held}.run();
 }
 
 #if !REMOTE
@@ -570,7 +593,8 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend_several(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ Jobs<PathJob> jobs)
 {
     __shared__ PathJob job;
+    __shared__ Held held[BLOCK_THREADS / 32];
     const Place place = jobs.take(job);
-    Mending{out, in, job, place}.run();
+    Mending{out, in, job, place, held}.run();
 }
 #endif
