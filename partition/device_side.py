@@ -303,7 +303,7 @@ class DeviceSide(Side[DevicePackedArray]):
         """Wait for the end of what ``launch`` began, and apply what its kernels gave up; fills ``report``."""
         self._tell_of(self.out.finish(plan.out))
         if self.in_ is not None and plan.in_ is not None:
-            self.in_.finish(plan.in_)
+            self.in_.end(plan.in_)
         self._staging.arrived()
 
     def forget_report(self) -> None:

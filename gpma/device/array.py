@@ -213,15 +213,29 @@ class DevicePackedArray:
             MemoryError: there is not enough to sort; nothing was changed.
             RuntimeError: the device failed; the contents are lost.
         """
+        changed = self._finished(plan)
+        report = self.empty_report() if changed is None else self._report(*changed)
+        self._kernels.end()
+        return report
+
+    def end(self, plan: DevicePlan) -> None:
+        """``finish``, for whoever asks for no report: after a small batch it takes as long as the rest.
+
+        Raises:
+            ValueError, MemoryError, RuntimeError: as ``finish``.
+        """
+        self._finished(plan)
+        self._kernels.end()
+
+    def _finished(self, plan: DevicePlan) -> tuple[DeviceBatch, tuple[int, int, int, int], int] | None:
+        """What there is to report of: updates, how many by outcome, and slots moved; None: there were none."""
         kernels, columns = self._kernels, plan.columns
         if columns is None:
-            return self.empty_report()
+            return None
         if plan.rebuild is not None:
             self.stream.synchronize()
             self._staging.arrived()
-            report = self._report(columns, plan.totals, plan.rebuild.n_edges)
-            kernels.end()
-            return report
+            return columns, plan.totals, plan.rebuild.n_edges
         flags = kernels.wait()
         self._staging.arrived()
         if flags == HEAVY and plan.small:
@@ -234,11 +248,10 @@ class DevicePackedArray:
             self._finish_heavy(columns)
         totals = kernels.totals()
         self._n_edges += totals[0] - totals[2]
-        report = self._report(columns, totals, kernels.slots_moved())
+        slots_moved = kernels.slots_moved()
         if self._n_edges < self._edges_min:
             self._shrink(self._layout.resized(self._n_edges))
-        kernels.end()
-        return report
+        return columns, totals, slots_moved
 
     def fit(self) -> None:
         """Give work arrays back, and move to an array as small as a load would make it, if that is smaller and
