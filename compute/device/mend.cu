@@ -26,8 +26,6 @@
 #error "SETTLES says which of the two it is: 1 to settle, 0 to trim"
 #endif
 
-// Lists of up to so many changes reach the host by one thread's fence, which then takes least.
-constexpr u32 FENCED_BY_ONE = 2048;
 // Updates that a thread has under way at a time, in a large batch.
 constexpr u32 TOGETHER = 4;
 
@@ -184,48 +182,59 @@ struct Mending : Pushing<false> {
         return atomicExch(job.stamps + vertex, job.stamp) < job.stamp;
     }
 
-    // The chosen vertices, one a lane, are lost: logged, listed, and queued for their children to hear of it and for
+    // The chosen vertices, two a lane, are lost: logged, listed, and queued for their children to hear of it and for
     // taking the best that is left. All lanes take part; the counters are added to by one instruction.
-    __device__ __forceinline__ void lose(bool is_chosen, u32 vertex, u32 bits, const Frontier& passing)
+    __device__ __forceinline__ void lose(
+        const bool (&chosen)[2], const u32 (&vertex)[2], const u32 (&bits)[2], const Frontier& passing)
     {
         const Frontier pulls = pulling();
-        Row to = {0, 0}, from = {0, 0};
-        bool is_first = false;
-        if (is_chosen) {
-            to = load_row(out, vertex);
-            from = load_row(in, vertex);
-            store_cached(job.words + vertex, SETTLES ? word_of(bits, LOST) : UNREACHED);
-            is_first = touch(vertex);
+        Row to[2] = {{0, 0}, {0, 0}}, from[2] = {{0, 0}, {0, 0}};
+        u32 before[2] = {job.stamp, job.stamp};
+        for (u32 j = 0; j < 2; j++) {
+            if (!chosen[j]) continue;
+            to[j] = load_row(out, vertex[j]);
+            from[j] = load_row(in, vertex[j]);
+            store_cached(job.words + vertex[j], SETTLES ? word_of(bits[j], LOST) : UNREACHED);
+            before[j] = atomicExch(job.stamps + vertex[j], job.stamp);
         }
         __syncwarp();
-        const u32 firsts = __ballot_sync(ALL_LANES, is_first), chosen = __ballot_sync(ALL_LANES, is_chosen);
-        const u32 passes = __ballot_sync(ALL_LANES, is_short(to)), takes = __ballot_sync(ALL_LANES, is_short(from));
-        const u32 edges_to = __reduce_add_sync(ALL_LANES, to.degree);
-        const u32 edges_from = __reduce_add_sync(ALL_LANES, from.degree);
+        const bool is_first[2] = {before[0] < job.stamp, before[1] < job.stamp};
+        const Votes firsts = vote(is_first[0], is_first[1]), all = vote(chosen[0], chosen[1]);
+        const Votes passes = vote(is_short(to[0]), is_short(to[1])), takes = vote(is_short(from[0]), is_short(from[1]));
+        const u32 edges_to = __reduce_add_sync(ALL_LANES, to[0].degree + to[1].degree);
+        const u32 edges_from = __reduce_add_sync(ALL_LANES, from[0].degree + from[1].degree);
         PathCounters* const counters = job.counters;
         u64* counter = &counters->logged;
-        u32 amount = __popc(firsts);
+        u32 amount = firsts.count();
         switch (place.lane) {
-        case 1: counter = &counters->lost, amount = __popc(chosen); break;
-        case 2: counter = &passing.counts->short_rows, amount = __popc(passes); break;
-        case 3: counter = &pulls.counts->short_rows, amount = __popc(takes); break;
+        case 1: counter = &counters->lost, amount = all.count(); break;
+        case 2: counter = &passing.counts->short_rows, amount = passes.count(); break;
+        case 3: counter = &pulls.counts->short_rows, amount = takes.count(); break;
         case 4: counter = &passing.counts->edges, amount = edges_to; break;
         case 5: counter = &pulls.counts->edges, amount = edges_from; break;
-        case 6: counter = &passing.counts->lost, amount = __popc(chosen); break;
+        case 6: counter = &passing.counts->lost, amount = all.count(); break;
         }
         u64 base = 0;
         if (place.lane < 7) base = add_by_lane(counter, amount);
-        const u32 at_log = u32(__shfl_sync(ALL_LANES, base, 0)) + __popc(firsts & lanes_before());
-        const u32 at_lost = u32(__shfl_sync(ALL_LANES, base, 1)) + __popc(chosen & lanes_before());
-        const u32 at_passing = u32(__shfl_sync(ALL_LANES, base, 2)) + __popc(passes & lanes_before());
-        const u32 at_pulling = u32(__shfl_sync(ALL_LANES, base, 3)) + __popc(takes & lanes_before());
-        if (is_first) job.log[at_log] = vertex;
-        if (is_chosen && at_lost < job.room) job.lost[at_lost] = vertex;
-        if (is_short(to)) put_short(passing, at_passing, vertex, to);
-        else if (to.degree) put_long(out, passing, vertex, to);
-        if (is_short(from)) put_short(pulls, at_pulling, vertex, from);
-        else if (from.degree) put_long(in, pulls, vertex, from);
+        const u32 at_log = u32(__shfl_sync(ALL_LANES, base, 0)), at_lost = u32(__shfl_sync(ALL_LANES, base, 1));
+        const u32 at_passing = u32(__shfl_sync(ALL_LANES, base, 2)), at_pulling = u32(__shfl_sync(ALL_LANES, base, 3));
+        for (u32 j = 0; j < 2; j++) {
+            if (!chosen[j]) continue;
+            if (is_first[j]) job.log[at_log + firsts.before(j)] = vertex[j];
+            if (at_lost + all.before(j) < job.room) job.lost[at_lost + all.before(j)] = vertex[j];
+            if (is_short(to[j])) put_short(passing, at_passing + passes.before(j), vertex[j], to[j]);
+            else if (to[j].degree) put_long(out, passing, vertex[j], to[j]);
+            if (is_short(from[j])) put_short(pulls, at_pulling + takes.before(j), vertex[j], from[j]);
+            else if (from[j].degree) put_long(in, pulls, vertex[j], from[j]);
+        }
         __syncwarp();
+    }
+
+    __device__ __forceinline__ void lose(bool is_chosen, u32 vertex, u32 bits, const Frontier& passing)
+    {
+        const bool chosen[2] = {is_chosen, false};
+        const u32 vertices[2] = {vertex, 0}, their_bits[2] = {bits, NOTHING};
+        lose(chosen, vertices, their_bits, passing);
     }
 
     // The chosen vertices, two a lane, are asked in the next round.
@@ -340,11 +349,8 @@ struct Mending : Pushing<false> {
 #if SETTLES
         ask(chosen, vertex, word, asked(next));
 #else
-#pragma unroll 1
-        for (u32 j = 0; j < 2; j++) {
-            const bool is_lost = j ? chosen[1] : chosen[0];
-            if (__any_sync(ALL_LANES, is_lost)) lose(is_lost, j ? vertex[1] : vertex[0], NOTHING, outgoing(job, next));
-        }
+        const u32 nothing[2] = {NOTHING, NOTHING};
+        lose(chosen, vertex, nothing, outgoing(job, next));
 #endif
     }
 
@@ -554,9 +560,6 @@ struct Mending : Pushing<false> {
                 const u32 vertex = load_cached(job.log + x);
                 job.changes[x] = make_ulonglong2(vertex, load_word(job, vertex));
             }
-            // For what is on its way to the host one thread would wait by itself, in the end: of much of it, all do, each
-            // for its own.
-            if (n > FENCED_BY_ONE) __threadfence_system();
         }
         if (n) barrier();
         mark(LISTED);
