@@ -40,8 +40,8 @@ _NONE: Final = np.empty(0, np.uint32)
 _UNREACHED: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 # How long before its turn a word is asked for.
 _AHEAD: Final = 16
-# Lists of more vertices are taken over by all threads. On a host of 16 cores one thread, with cold caches, took 11 to
-# 14 ns of a vertex, 190 us of 14,000; all of them 120 us of 4,500 and 250 of 15,500.
+# Lists of more vertices are taken over by all threads. With cold caches, on a host of 16 cores, one thread took 11
+# to 14 ns of a vertex, 190 us of 14,000; all of them took 120 us of 4,500 and 250 of 15,500.
 TAKEN_MAX = 1 << 14
 _PIECE: Final = 4096
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
