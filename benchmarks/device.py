@@ -2,9 +2,9 @@
 
 R-MAT graphs as in ``storage_device.py``, generated on the device. Rows are those of ``partition/device_side.py``,
 runs those of ``compute/device/path_runs.py``. A batch is four fifths insertions of edges that are not there, and a
-fifth deletions; it is undone before the next one. Times are from the call to the device's word in pinned memory,
-the list of changes and its way into the host's copy included; medians after a warm-up. Then words are compared
-with those of a fresh start.
+fifth deletions; it is undone before the next one. Times are from the call until the host's copy of the words has
+what the device has listed as changed, and, of every second batch, until it has told that the list is there, in
+pinned memory (``told``); medians after a warm-up. Then words are compared with those of a fresh start.
 
     python benchmarks/device.py --scale 22 [--parts fresh refresh components host] [--seconds 60] [--json out.json]
     python benchmarks/device.py --scale 22 --timeline [--follows | --owned 0.05] [--batches 100 10000]
@@ -25,7 +25,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import nan
 from pathlib import Path
 from statistics import harmonic_mean, median
 from typing import Any
@@ -43,6 +45,7 @@ from device_several import several
 from device_timeline import timeline
 
 from graphtide.compute.device import paths as device_paths
+from graphtide.compute.device import taking
 from graphtide.compute.device.path_runs import Limits, PathRun, PathRuns
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.program import PathProgram
@@ -86,7 +89,9 @@ class Bench(Rows):
         self.hubs = cupy.asnumpy(cupy.argsort(degrees))[::-1].astype(np.uint32)
         self.source = self.hubs[:1].copy()
         self.runs = {kind.kind: self.runs_of(kind) for kind in KINDS}
-        for runs in self.runs.values():
+        with nothing_taken():
+            self.telling = {kind.kind: self.runs_of(kind) for kind in KINDS}
+        for runs in (*self.runs.values(), *self.telling.values()):
             alone(runs.start(self.device, self.source))
         self.team = Team(usable_cores())
         self.kept = {kind: runs.read(graph.n_vertices).copy() for kind, runs in self.runs.items()}
@@ -120,6 +125,17 @@ class Bench(Rows):
             found[kind.kind] = int(cupy.count_nonzero(differs))
             found[kind.kind] += int(np.count_nonzero(self.runs[kind.kind].read(n) != self.kept[kind.kind]))
         return found
+
+
+@contextmanager
+def nothing_taken() -> Iterator[None]:
+    """Runs that are made meanwhile leave the host's copy alone, whatever the device lists."""
+    most = taking.TAKEN_MAX
+    taking.TAKEN_MAX = 0
+    try:
+        yield
+    finally:
+        taking.TAKEN_MAX = most
 
 
 # -- parts -------------------------------------------------------------------------------------------------------
@@ -165,19 +181,28 @@ def refresh(bench: Bench, batches: list[int], repeats: int, budget: Budget) -> l
     rows = []
     for n in batches:
         times: dict[str, list[float]] = {kind: [] for kind in bench.runs}
+        told: dict[str, list[float]] = {kind: [] for kind in bench.runs}
         last: dict[str, PathRun] = {}
-        for step in budget.repeats(repeats):
+        for step in budget.repeats(2 * repeats):
             undone = bench.apply(bench.mixed(n))
-            for kind, us in mend_all(bench, last).items():
-                if step >= WARM_UP:
-                    times[kind].append(us)
+            tells = step % 2 == 1
+            first = tell_all(bench) if tells else mend_all(bench, last)
+            if step >= WARM_UP:
+                for kind, us in first.items():
+                    (told if tells else times)[kind].append(us)
+            if tells:
+                mend_all(bench, {})
+            else:
+                tell_all(bench)
             bench.apply(undone)
             mend_all(bench, {})
+            tell_all(bench)
         for kind, took in times.items():
             run = last[kind]
             rows.append(
                 {"batch": n, "program": kind, "us": median(took), "min us": min(took), "max us": max(took)}
-                | {"times": len(took), "rounds": run.rounds, "lost": run.lost, "written": run.logged}
+                | {"told us": median(told[kind]) if told[kind] else nan, "times": len(took)}
+                | {"rounds": run.rounds, "lost": run.lost, "written": run.logged}
                 | {"edges": run.edges, "gave up": run.gave_up}
             )
     print(f"wrong values after refreshes: {bench.wrong()}", flush=True)
@@ -202,6 +227,20 @@ def mend_all(bench: Bench, last: dict[str, PathRun]) -> dict[str, float]:
         if run.gave_up:
             bench.copy(kind)
         last[kind] = run
+    return times
+
+
+def tell_all(bench: Bench) -> dict[str, float]:
+    """The same, until the device has told, of runs of which nothing is taken over."""
+    times = {}
+    for kind, runs in bench.telling.items():
+        limits, kept = bench.limits(runs, weighted=kind == "sssp"), bench.kept[kind]
+
+        def told(runs: PathRuns = runs, limits: Limits = limits, kept: Keys = kept) -> None:
+            if runs.mend_at_once(bench.device, NO_SOURCES, limits, kept).gave_up:
+                alone(runs.start(bench.device, bench.source))
+
+        times[kind], _ = clocked(told)
     return times
 
 
@@ -242,12 +281,15 @@ def hubs(bench: Bench, repeats: int, budget: Budget) -> list[Row]:
 
 def epoch(bench: Bench, batches: list[int], repeats: int, budget: Budget) -> list[Row]:
     """A batch from pinned memory, where who decodes it writes it, into both arrays, and a BFS whose changes the
-    host's copy has then. ``begun``: all is launched for the arrays."""
+    host's copy has then; or, of every second batch, a list of which is in pinned memory. ``begun``: all is
+    launched for the arrays."""
     rows = []
-    device, runs, other = bench.device, bench.runs["bfs"], bench.runs["sssp"]
+    device = bench.device
     for n in batches:
-        parts: dict[str, list[float]] = {"begun": [], "applied": [], "mended": []}
-        for step in budget.repeats(repeats):
+        parts: dict[str, list[float]] = {"begun": [], "applied": [], "told": [], "mended": []}
+        for step in budget.repeats(2 * repeats):
+            tells = step % 2 == 1
+            runs = (bench.telling if tells else bench.runs)["bfs"]
             mixed = bench.mixed(n)
             batch = device.columns(int(mixed.keys.size), weighted=True)
             batch.keys[:], batch.ops[:] = cupy.asnumpy(mixed.keys), cupy.asnumpy(mixed.ops)
@@ -262,19 +304,21 @@ def epoch(bench: Bench, batches: list[int], repeats: int, budget: Budget) -> lis
             device.finish(plan)
             applied = time.perf_counter()
             run = runs.mend_at_once(device, NO_SOURCES, limits, bench.kept["bfs"])
-            if not run.gave_up and runs.taken(run) is None:
+            if not tells and not run.gave_up and runs.taken(run) is None:
                 runs.take(run, bench.kept["bfs"], bench.graph.n_vertices, bench.team.crew())
-            ends = (begun, applied, time.perf_counter())
+            ends = {"begun": begun, "applied": applied, "told" if tells else "mended": time.perf_counter()}
             if run.gave_up:
                 alone(runs.start(device, bench.source))
             if step >= WARM_UP:
-                for part, end in zip(parts.values(), ends, strict=True):
-                    part.append((end - begin) * 1e6)
+                for part, end in ends.items():
+                    parts[part].append((end - begin) * 1e6)
             undone = bench.undoing()
-            other.mend_at_once(device, NO_SOURCES, bench.limits(other, weighted=True), bench.kept["sssp"])
+            for each in (tell_all, lambda bench: mend_all(bench, {})):
+                each(bench)
             bench.apply(undone)
             mend_all(bench, {})
-        medians = {f"{name} us": median(took) for name, took in parts.items()}
+            tell_all(bench)
+        medians = {f"{name} us": median(took) if took else nan for name, took in parts.items()}
         rows.append({"batch": n, **medians, "max us": max(parts["mended"]), "times": len(parts["mended"])})
     return rows
 

@@ -183,8 +183,10 @@ def phases(graph: Graph, batches: list[int]) -> list[Row]:
         for step in range(WARM_UP + times_of(n, 5)):
             if step >= WARM_UP:
                 launcher.start, launcher.start_cooperative = map(recorded, plain)
+                launcher.hold = launcher.begin = lambda: None  # events stand between launches
             array.apply(batch)
-            launcher.start, launcher.start_cooperative = plain
+            for name in ("start", "start_cooperative", "hold", "begin"):
+                vars(launcher).pop(name, None)
             array.apply(inverse(graph, batch))
         array.stream.synchronize()
         seconds: dict[str, list[float]] = {}

@@ -283,16 +283,15 @@ class DeviceSide(Side[DevicePackedArray]):
             MemoryError: there is not enough.
             RuntimeError: the device failed (as CuPy says it).
         """
-        with self.stream:
-            if len(batch) == 0:
-                return DeviceSidePlan(self.out.prepare(batch), None)
-            out = self._staging.bring(batch, weighted=self.out.weighted)
-            if not self.directed:
-                return DeviceSidePlan(self.out.prepare(_batch(self._turning.both(out))), None)
-            if self.in_ is None:
-                return DeviceSidePlan(self.out.prepare(_batch(out)), None)
-            in_ = self.in_.prepare(_batch(self._turning.transposed(out)))
-            return DeviceSidePlan(self.out.prepare(_batch(out)), in_)
+        if len(batch) == 0:
+            return DeviceSidePlan(self.out.prepare(batch), None)
+        out = self._staging.bring(batch, weighted=self.out.weighted)
+        if not self.directed:
+            return DeviceSidePlan(self.out.prepare_brought(self._turning.both(out)), None)
+        if self.in_ is None:
+            return DeviceSidePlan(self.out.prepare_brought(out), None)
+        in_ = self.in_.prepare_brought(out.turned())
+        return DeviceSidePlan(self.out.prepare_brought(out), in_)
 
     def launch(self, plan: DeviceSidePlan) -> None:
         """Begin to write what ``prepare`` planned: takes no memory, waits for nothing. ``finish`` comes next."""
@@ -304,7 +303,7 @@ class DeviceSide(Side[DevicePackedArray]):
         """Wait for the end of what ``launch`` began, and apply what its kernels gave up; fills ``report``."""
         self._tell_of(self.out.finish(plan.out))
         if self.in_ is not None and plan.in_ is not None:
-            self.in_.finish(plan.in_)
+            self.in_.end(plan.in_)
         self._staging.arrived()
 
     def forget_report(self) -> None:
@@ -493,7 +492,7 @@ def _on_host(edges: EdgeList) -> EdgeList:
 
 
 def _batch(columns: DeviceBatch) -> EdgeBatch:
-    return EdgeBatch(*columns)
+    return EdgeBatch(columns.keys, columns.ops, columns.weights)
 
 
 def _same(array: DevicePackedArray, wanted: EdgeList) -> bool:

@@ -137,12 +137,14 @@ def test_long_lists_are_taken_over_by_all_threads(emulated_cupy: ModuleType, see
     team = Team(3)
     try:
         for n in (0, 1, 4096, 4097, 30_000):
-            kept = rng.integers(0, 3, 40_000).astype(np.uint64)
-            listed = np.stack([rng.permutation(kept.size)[:n], rng.integers(0, 3, n)], axis=1).astype(np.uint64)
+            words = np.array([1, 2, UNREACHED], np.uint64)
+            kept = rng.choice(words, 40_000)
+            listed = np.stack([rng.permutation(kept.size)[:n].astype(np.uint64), rng.choice(words, n)], axis=1)
             before, wanted = kept.copy(), kept.copy()
             wanted[listed[:, 0]] = listed[:, 1]
-            vertices, old = take_listed(kept, listed, team.crew())
+            vertices, old, gained = take_listed(kept, listed, team.crew())
             assert np.array_equal(kept, wanted) and np.array_equal(old, before[vertices])
+            assert gained == int((before == UNREACHED).sum()) - int((wanted == UNREACHED).sum())
             differs = before[listed[:, 0]] != listed[:, 1]
             assert np.array_equal(vertices, listed[differs, 0])
     finally:

@@ -30,7 +30,9 @@ def drawn(n: int, seed: int, *, weighted: bool) -> EdgeBatch:
 
 
 def brought(cupy: ModuleType, batch: EdgeBatch) -> DeviceBatch:
-    return DeviceBatch(*(None if c is None else cupy.asarray(c) for c in (batch.keys, batch.ops, batch.weights)))
+    return DeviceBatch.of(
+        *(None if c is None else cupy.asarray(c) for c in (batch.keys, batch.ops, batch.weights))
+    )
 
 
 def chosen(batch: EdgeBatch, keys: npt.NDArray[np.uint64], which: npt.NDArray[np.bool_]) -> EdgeBatch:
@@ -144,7 +146,7 @@ def test_what_others_did_stands_behind_the_own_report(
             there = brought(cupy, drawn(n_own, 1, weighted=weighted))
             outcome = cupy.asarray(rng.integers(0, 5, n_own).astype(np.uint8))
             old = cupy.asarray(rng.random(n_own).astype(np.float32)) if weighted else None
-            own = DeviceReport(*there, (7, 5, 3, 1), 11, outcome, old)
+            own = DeviceReport(there, (7, 5, 3, 1), 11, outcome, old)
             joined.reserve(n_own + n_others, n_others)
             found = joined.of(own, changes)
             others = [row for change in changes for row in rows_of(change, weighted=weighted)]
@@ -159,7 +161,7 @@ def test_a_batch_without_weights_means_one(cupy: ModuleType) -> None:
         joined = Joined(stream, weighted=True)
         there = brought(cupy, drawn(5, 1, weighted=False))
         own = DeviceReport(
-            *there, (5, 0, 0, 0), 0, cupy.asarray(np.zeros(5, np.uint8)), cupy.asarray(np.zeros(5, np.float32))
+            there, (5, 0, 0, 0), 0, cupy.asarray(np.zeros(5, np.uint8)), cupy.asarray(np.zeros(5, np.float32))
         )
         joined.reserve(7, 2)
         found = joined.of(own, [change_of(np.random.default_rng(0), (1, 1, 0, 0), weighted=True)])

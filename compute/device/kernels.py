@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.device.calling import Caller, Parameters, Then
+from ...gpma.device.calling import Caller, Then
 from ...gpma.device.constants import BLOCK_THREADS
+from ...gpma.device.launching import Parameters
 from ...gpma.device.module import import_cupy, load_cooperative_text, source, use_device
 from ...gpma.device.state import pinned
 from ...partition.device_side import DeviceSide, States

@@ -40,8 +40,9 @@ struct Mending : Pushing<false> {
     u32 n_lost = 0;
     u32 phase = CLASSIFY, stamp;
 
-    __device__ __forceinline__ Mending(const State& out, const State& in, const PathJob& job, const Place& place)
-        : Pushing(out, job, place), in(in),
+    __device__ __forceinline__ Mending(
+        const State& out, const State& in, const PathJob& job, const Place& place, Held* held)
+        : Pushing(out, job, place, held), in(in),
           alone{place, &job.counters->handed, &job.counters->barrier}, stamp(job.stamp + 1)
     {
     }
@@ -94,10 +95,12 @@ struct Mending : Pushing<false> {
         }
         if (job.n_sources) {
             reach_sources();
+            let_go(outgoing(job, turn));
             barrier();
         }
         if (n_lost) pull();
         relax();
+        let_go(outgoing(job, turn));
         barrier();
         slice = turn;  // nobody was asked in this turn: its counters are zero
     }
@@ -179,48 +182,59 @@ struct Mending : Pushing<false> {
         return atomicExch(job.stamps + vertex, job.stamp) < job.stamp;
     }
 
-    // The chosen vertices, one a lane, are lost: logged, listed, and queued for their children to hear of it and for
+    // The chosen vertices, two a lane, are lost: logged, listed, and queued for their children to hear of it and for
     // taking the best that is left. All lanes take part; the counters are added to by one instruction.
-    __device__ __forceinline__ void lose(bool is_chosen, u32 vertex, u32 bits, const Frontier& passing)
+    __device__ __forceinline__ void lose(
+        const bool (&chosen)[2], const u32 (&vertex)[2], const u32 (&bits)[2], const Frontier& passing)
     {
         const Frontier pulls = pulling();
-        Row to = {0, 0}, from = {0, 0};
-        bool is_first = false;
-        if (is_chosen) {
-            to = load_row(out, vertex);
-            from = load_row(in, vertex);
-            store_cached(job.words + vertex, SETTLES ? word_of(bits, LOST) : UNREACHED);
-            is_first = touch(vertex);
+        Row to[2] = {{0, 0}, {0, 0}}, from[2] = {{0, 0}, {0, 0}};
+        u32 before[2] = {job.stamp, job.stamp};
+        for (u32 j = 0; j < 2; j++) {
+            if (!chosen[j]) continue;
+            to[j] = load_row(out, vertex[j]);
+            from[j] = load_row(in, vertex[j]);
+            store_cached(job.words + vertex[j], SETTLES ? word_of(bits[j], LOST) : UNREACHED);
+            before[j] = atomicExch(job.stamps + vertex[j], job.stamp);
         }
         __syncwarp();
-        const u32 firsts = __ballot_sync(ALL_LANES, is_first), chosen = __ballot_sync(ALL_LANES, is_chosen);
-        const u32 passes = __ballot_sync(ALL_LANES, is_short(to)), takes = __ballot_sync(ALL_LANES, is_short(from));
-        const u32 edges_to = __reduce_add_sync(ALL_LANES, to.degree);
-        const u32 edges_from = __reduce_add_sync(ALL_LANES, from.degree);
+        const bool is_first[2] = {before[0] < job.stamp, before[1] < job.stamp};
+        const Votes firsts = vote(is_first[0], is_first[1]), all = vote(chosen[0], chosen[1]);
+        const Votes passes = vote(is_short(to[0]), is_short(to[1])), takes = vote(is_short(from[0]), is_short(from[1]));
+        const u32 edges_to = __reduce_add_sync(ALL_LANES, to[0].degree + to[1].degree);
+        const u32 edges_from = __reduce_add_sync(ALL_LANES, from[0].degree + from[1].degree);
         PathCounters* const counters = job.counters;
         u64* counter = &counters->logged;
-        u32 amount = __popc(firsts);
+        u32 amount = firsts.count();
         switch (place.lane) {
-        case 1: counter = &counters->lost, amount = __popc(chosen); break;
-        case 2: counter = &passing.counts->short_rows, amount = __popc(passes); break;
-        case 3: counter = &pulls.counts->short_rows, amount = __popc(takes); break;
+        case 1: counter = &counters->lost, amount = all.count(); break;
+        case 2: counter = &passing.counts->short_rows, amount = passes.count(); break;
+        case 3: counter = &pulls.counts->short_rows, amount = takes.count(); break;
         case 4: counter = &passing.counts->edges, amount = edges_to; break;
         case 5: counter = &pulls.counts->edges, amount = edges_from; break;
-        case 6: counter = &passing.counts->lost, amount = __popc(chosen); break;
+        case 6: counter = &passing.counts->lost, amount = all.count(); break;
         }
         u64 base = 0;
         if (place.lane < 7) base = add_by_lane(counter, amount);
-        const u32 at_log = u32(__shfl_sync(ALL_LANES, base, 0)) + __popc(firsts & lanes_before());
-        const u32 at_lost = u32(__shfl_sync(ALL_LANES, base, 1)) + __popc(chosen & lanes_before());
-        const u32 at_passing = u32(__shfl_sync(ALL_LANES, base, 2)) + __popc(passes & lanes_before());
-        const u32 at_pulling = u32(__shfl_sync(ALL_LANES, base, 3)) + __popc(takes & lanes_before());
-        if (is_first) job.log[at_log] = vertex;
-        if (is_chosen && at_lost < job.room) job.lost[at_lost] = vertex;
-        if (is_short(to)) put_short(passing, at_passing, vertex, to);
-        else if (to.degree) put_long(out, passing, vertex, to);
-        if (is_short(from)) put_short(pulls, at_pulling, vertex, from);
-        else if (from.degree) put_long(in, pulls, vertex, from);
+        const u32 at_log = u32(__shfl_sync(ALL_LANES, base, 0)), at_lost = u32(__shfl_sync(ALL_LANES, base, 1));
+        const u32 at_passing = u32(__shfl_sync(ALL_LANES, base, 2)), at_pulling = u32(__shfl_sync(ALL_LANES, base, 3));
+        for (u32 j = 0; j < 2; j++) {
+            if (!chosen[j]) continue;
+            if (is_first[j]) job.log[at_log + firsts.before(j)] = vertex[j];
+            if (at_lost + all.before(j) < job.room) job.lost[at_lost + all.before(j)] = vertex[j];
+            if (is_short(to[j])) put_short(passing, at_passing + passes.before(j), vertex[j], to[j]);
+            else if (to[j].degree) put_long(out, passing, vertex[j], to[j]);
+            if (is_short(from[j])) put_short(pulls, at_pulling + takes.before(j), vertex[j], from[j]);
+            else if (from[j].degree) put_long(in, pulls, vertex[j], from[j]);
+        }
         __syncwarp();
+    }
+
+    __device__ __forceinline__ void lose(bool is_chosen, u32 vertex, u32 bits, const Frontier& passing)
+    {
+        const bool chosen[2] = {is_chosen, false};
+        const u32 vertices[2] = {vertex, 0}, their_bits[2] = {bits, NOTHING};
+        lose(chosen, vertices, their_bits, passing);
     }
 
     // The chosen vertices, two a lane, are asked in the next round.
@@ -335,11 +349,8 @@ struct Mending : Pushing<false> {
 #if SETTLES
         ask(chosen, vertex, word, asked(next));
 #else
-#pragma unroll 1
-        for (u32 j = 0; j < 2; j++) {
-            const bool is_lost = j ? chosen[1] : chosen[0];
-            if (__any_sync(ALL_LANES, is_lost)) lose(is_lost, j ? vertex[1] : vertex[0], NOTHING, outgoing(job, next));
-        }
+        const u32 nothing[2] = {NOTHING, NOTHING};
+        lose(chosen, vertex, nothing, outgoing(job, next));
 #endif
     }
 
@@ -349,7 +360,7 @@ struct Mending : Pushing<false> {
     __device__ __forceinline__ bool settle()
     {
         for (;; turn++) {
-            const Counts ask = load_counts(job.counters->asked + turn % 3);
+            const Counts ask = SETTLES ? load_counts(job.counters->asked + turn % 3) : Counts{0, 0, 0, 0};
             const Frontier passing = outgoing(job, turn);
             if (phase != PASS_ON) {
                 share(SETTLE, ask);
@@ -378,11 +389,10 @@ struct Mending : Pushing<false> {
         return false;
     }
 
-    // Whether a tail supports a value: offers it, is strictly better, and not lost.
-    __device__ __forceinline__ bool supports(const Edges& row, u32 which, u32 bits)
+    // Whether a tail, whose word is ``word``, supports a value: offers it, is strictly better, and not lost.
+    __device__ __forceinline__ bool supports(const Edges& row, u32 which, u64 word, u32 bits)
     {
         if (!row.live[which] || bits == NOTHING) return false;
-        const u64 word = load_word(job, row.head[which]);
         return parent_of(word) != LOST && is_better(value_bits(word), bits)
             && offered(value_bits(word), weight_of(in, row, which)) == bits;
     }
@@ -396,7 +406,10 @@ struct Mending : Pushing<false> {
         };
         walk_rows(in, queue, counts, place, bits_if_asked,
             [&](u32 bits, u32 vertex, const Edges& row, bool is_last) {
-                const bool first = supports(row, 0, bits), second = supports(row, 1, bits);
+                u64 word[2] = {UNREACHED, UNREACHED};
+                for (u32 j = 0; j < 2; j++)
+                    if (row.live[j]) word[j] = load_word(job, row.head[j]);
+                const bool first = supports(row, 0, word[0], bits), second = supports(row, 1, word[1], bits);
                 const u32 found = __ballot_sync(ALL_LANES, first || second);
                 if (found) adopt(place.lane == __ffs(found) - 1, vertex, bits, first ? row.head[0] : row.head[1]);
                 else if (is_last) lose(place.lane == 0, vertex, bits, passing);
@@ -431,15 +444,20 @@ struct Mending : Pushing<false> {
     // The children of the lost are asked, or lost in their turn.
     __device__ __forceinline__ void pass_on(const Frontier& passing, const Counts& counts)
     {
-        const auto nothing = [](u32) { return 0; };
-        walk_rows(out, passing, counts, place, nothing, [&](int, u32 vertex, const Edges& row, bool) {
-            u64 word[2] = {UNREACHED, UNREACHED};
+        struct Loaded {
+            u64 word[2];
+        };
+        const auto load = [&](u32, const Edges& row) {
+            Loaded loaded = {{UNREACHED, UNREACHED}};
+            for (u32 j = 0; j < 2; j++)
+                if (row.live[j]) loaded.word[j] = load_word(job, row.head[j]);
+            return loaded;
+        };
+        walk_rows_ahead(out, passing, counts, place, load, [&](const Loaded& loaded, u32 vertex, const Edges& row) {
             bool is_child[2];
             for (u32 j = 0; j < 2; j++)
-                if (row.live[j]) word[j] = load_word(job, row.head[j]);
-            for (u32 j = 0; j < 2; j++) is_child[j] = parent_of(word[j]) == vertex && value_bits(word[j]) != NOTHING;
-            unsettle(is_child, row.head, word, turn + 1);
-            return false;
+                is_child[j] = parent_of(loaded.word[j]) == vertex && value_bits(loaded.word[j]) != NOTHING;
+            unsettle(is_child, row.head, loaded.word, turn + 1);
         });
     }
 
@@ -451,16 +469,24 @@ struct Mending : Pushing<false> {
         const Frontier queue = pulling();
         const Counts counts = load_counts(queue.counts);
         edges += counts.edges;
-        const auto nothing = [](u32) { return 0; };
-        walk_rows(in, queue, counts, place, nothing, [&](int, u32 vertex, const Edges& row, bool) {
-            const u64 seen = load_word(job, vertex);
-            u32 best = NOTHING, parent = NO_PARENT;
-            u64 word[2] = {UNREACHED, UNREACHED};
-            for (u32 j = 0; j < 2; j++)
-                if (row.live[j]) word[j] = load_word(job, row.head[j]);
+        struct Loaded {
+            u64 seen, word[2];
+            float weight[2];
+        };
+        const auto load = [&](u32 vertex, const Edges& row) {
+            Loaded loaded = {load_word(job, vertex), {UNREACHED, UNREACHED}, {1.0f, 1.0f}};
             for (u32 j = 0; j < 2; j++) {
                 if (!row.live[j]) continue;
-                const u32 bits = offered(value_bits(word[j]), weight_of(in, row, j));
+                loaded.word[j] = load_word(job, row.head[j]);
+                loaded.weight[j] = weight_of(in, row, j);
+            }
+            return loaded;
+        };
+        walk_rows_ahead(in, queue, counts, place, load, [&](const Loaded& loaded, u32 vertex, const Edges& row) {
+            u32 best = NOTHING, parent = NO_PARENT;
+            for (u32 j = 0; j < 2; j++) {
+                if (!row.live[j]) continue;
+                const u32 bits = offered(value_bits(loaded.word[j]), loaded.weight[j]);
                 if (!is_better(bits, best)) continue;
                 best = bits;
                 parent = row.head[j];
@@ -472,9 +498,8 @@ struct Mending : Pushing<false> {
                 best = bits;
                 parent = from;
             }
-            Offer offers[2] = {place.lane == 0 ? offer_to(vertex, seen, best, parent) : no_offer(), no_offer()};
+            Offer offers[2] = {place.lane == 0 ? offer_to(vertex, loaded.seen, best, parent) : no_offer(), no_offer()};
             improve(outgoing(job, turn), offers, job.stamp + 1);
-            return false;
         });
     }
 
@@ -529,7 +554,7 @@ struct Mending : Pushing<false> {
 
     __device__ __forceinline__ void finish()
     {
-        const u32 n = u32(load_cached(&job.counters->logged));
+        const u32 n = u32(load_for_block(&job.counters->logged));
         if (n && n <= job.changes_room) {
             for (u32 x = place.thread; x < n; x += place.n_threads) {
                 const u32 vertex = load_cached(job.log + x);
@@ -561,7 +586,8 @@ struct Mending : Pushing<false> {
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ PathJob job)
 {
-    Mending{out, in, job, place_in_grid()}.run();
+    __shared__ Held held[BLOCK_THREADS / 32];
+    Mending{out, in, job, place_in_grid(), held}.run();
 }
 
 #if !REMOTE
@@ -570,7 +596,8 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend_several(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ Jobs<PathJob> jobs)
 {
     __shared__ PathJob job;
+    __shared__ Held held[BLOCK_THREADS / 32];
     const Place place = jobs.take(job);
-    Mending{out, in, job, place}.run();
+    Mending{out, in, job, place, held}.run();
 }
 #endif

@@ -24,6 +24,7 @@ from ...gpma.edges import Keys, Vertices
 from ...gpma.team import Crew
 from ...partition.device_side import BATCH_IS_ALL, DeviceSide
 from ..paths.form import Form
+from ..paths.mend import UNREACHED
 from ..steps import Steps, alone
 from . import fetch
 from .fetch import Fetch
@@ -411,10 +412,11 @@ class PathRuns:
         None: it wrote too many for that, and the copy is as before (``take``)."""
         return None if run.logged > self._taking.room else self._taking.taken(run.n_taken)
 
-    def take(self, run: PathRun, kept: Keys, n: int, crew: Crew) -> tuple[Vertices, Keys]:
+    def take(self, run: PathRun, kept: Keys, n: int, crew: Crew) -> tuple[Vertices, Keys, int]:
         """Where nothing was taken over: have the host's copy, of n vertices, do so now, on all threads.
 
-        Returns the vertices whose words became others, each once, and what these were.
+        Returns the vertices whose words became others, each once, what these were, and by how many fewer of them
+        are unreached.
 
         Raises:
             RuntimeError: the device, as CuPy says it.
@@ -423,7 +425,8 @@ class PathRuns:
         assert vertices is not None
         if run.logged <= vertices.changes_room:
             return take_listed(kept, vertices.changes[: run.logged], crew)
-        return fetch.take_differing(kept, self.read(n), crew)
+        differing, old = fetch.take_differing(kept, self.read(n), crew)
+        return differing, old, _n_unreached(old) - _n_unreached(kept[differing])
 
     def were(self, run: PathRun) -> Keys:
         """What these words were; good until the next run."""
@@ -445,3 +448,7 @@ class PathRuns:
         """Set the words of as many vertices."""
         self._mends = self._again = None
         self.words[: words.size].set(words, stream=self._stream)
+
+
+def _n_unreached(words: Keys) -> int:
+    return int(np.count_nonzero(words == UNREACHED))

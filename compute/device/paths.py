@@ -135,8 +135,7 @@ class DevicePathProgram(DeviceProgram):
         """Take over what a run changed, as far as its call has not; the vertices of before whose words differ."""
         taken, words = runs.taken(run), due.words
         if taken is None:
-            vertices, old = runs.take(run, words, self._n, crew)
-            gained = _n_unreached(old) - _n_unreached(words[vertices])
+            vertices, old, gained = runs.take(run, words, self._n, crew)
         else:
             vertices, old = taken, runs.were(run)
             gained = run.n_were_unreached - run.n_are_unreached
@@ -179,10 +178,6 @@ class DevicePathProgram(DeviceProgram):
     @staticmethod
     def parents(published: Published, vertices: Vertices) -> Vertices:
         return PathProgram.parents(published, vertices)
-
-
-def _n_unreached(words: Keys) -> int:
-    return int(np.count_nonzero(words == UNREACHED))
 
 
 _TAKEN_OVER = ("kind", "summary", "value", "parameters", "needs_weights", "weight_domains", "value_scalars")

@@ -31,18 +31,30 @@ __device__ __forceinline__ void finish_offer(const PathJob& job, Offer& offer, u
     }
 }
 
+// What a warp has found for the next round, and for the log, until there is so much of it: places that all warps share
+// are claimed for many vertices at a time, since those who claim wait for each other.
+struct __align__(16) Held {
+    static constexpr u32 ROOM = 64;  // two a lane at least, so that what is found at once fits
+    Entry short_rows[ROOM];
+    u32 log[ROOM];
+};
+
 template <bool BOUNDED> struct Pushing {
     const State& out;
     const PathJob& job;
     Place place;
+    Held& held;  // in shared memory, this warp's own
+    u32 n_held = 0, n_noted = 0;  // short rows, and vertices of the log; while BOUNDED, those put aside
+    u64 edges_held = 0;           // of the rows that are queued next, long ones included
     // What all threads of the grid agree about.
     u64 edges = 0;
     u32 rounds = 0, turn = 0;
     u32 slice = 0;          // of queues that ran over
     u32 bound = NOTHING;    // values are within it that are not worse
 
-    __device__ __forceinline__ Pushing(const State& out, const PathJob& job, const Place& place)
-        : out(out), job(job), place(place)
+    // ``held``: in shared memory, for each warp of the block.
+    __device__ __forceinline__ Pushing(const State& out, const PathJob& job, const Place& place, Held* held)
+        : out(out), job(job), place(place), held(held[threadIdx.x >> 5])
     {
     }
 
@@ -55,8 +67,8 @@ template <bool BOUNDED> struct Pushing {
 
     __device__ __forceinline__ bool is_within(u32 bits) const { return bound == NOTHING || !is_better(bound, bits); }
 
-    // Makes the warp's offers, two a lane. Who gains is queued, if it is the first time for this round, ``stamp``, and
-    // logged, if it is the first time in this run; or put aside. All lanes take part.
+    // Makes the warp's offers, two a lane. Who gains is held for the next round, if it is the first time for this one,
+    // ``stamp``, and for the log, if it is the first time in this run; or put aside. All lanes take part.
     __device__ __forceinline__ void improve(const Frontier& next, Offer (&offers)[2], u32 stamp)
     {
         if (!__any_sync(ALL_LANES, offers[0].is_good || offers[1].is_good)) return;
@@ -67,40 +79,58 @@ template <bool BOUNDED> struct Pushing {
             row[j] = load_row(out, offers[j].vertex);
             found[j] = atomicCAS(job.words + offers[j].vertex, offers[j].seen, word_of(offers[j].bits, offers[j].from));
         }
-        bool is_counted[2] = {false, false}, is_queued[2] = {false, false};
+        // Both are under way before either is waited for.
+        for (u32 j = 0; j < 2; j++) finish_offer(job, offers[j], found[j]);
+        u32 before[2] = {stamp, stamp};
+        bool is_counted[2] = {false, false}, is_queued[2];
         for (u32 j = 0; j < 2; j++) {
-            finish_offer(job, offers[j], found[j]);
             if (!offers[j].is_good) continue;
-            if (BOUNDED && !is_within(offers[j].bits)) {
-                is_counted[j] = set_aside(offers[j].vertex);
-                continue;
-            }
-            const u32 before = atomicExch(job.stamps + offers[j].vertex, stamp);
-            if (!BOUNDED) is_counted[j] = before < job.stamp;
-            is_queued[j] = before != stamp && row[j].degree;
+            if (BOUNDED && !is_within(offers[j].bits)) is_counted[j] = set_aside(offers[j].vertex);
+            else before[j] = atomicExch(job.stamps + offers[j].vertex, stamp);
+        }
+        for (u32 j = 0; j < 2; j++) {
+            if (!BOUNDED) is_counted[j] = before[j] < job.stamp;
+            is_queued[j] = before[j] != stamp && row[j].degree;
         }
         __syncwarp();
         const Votes counted = vote(is_counted[0], is_counted[1]);
         const Votes shorts = vote(is_queued[0] && is_short(row[0]), is_queued[1] && is_short(row[1]));
-        const u32 queued =
-            __reduce_add_sync(ALL_LANES, (is_queued[0] ? row[0].degree : 0) + (is_queued[1] ? row[1].degree : 0));
+        if (n_held + shorts.count() > Held::ROOM || (!BOUNDED && n_noted + counted.count() > Held::ROOM)) let_go(next);
+        edges_held
+            += __reduce_add_sync(ALL_LANES, (is_queued[0] ? row[0].degree : 0) + (is_queued[1] ? row[1].degree : 0));
+        for (u32 j = 0; j < 2; j++) {
+            const u32 vertex = offers[j].vertex;
+            if (!BOUNDED && is_counted[j]) held.log[n_noted + counted.before(j)] = vertex;
+            if (!is_queued[j]) continue;
+            if (is_short(row[j])) held.short_rows[n_held + shorts.before(j)] = {vertex, row[j].leaf, row[j].degree, 0};
+            else put_long(out, next, vertex, row[j]);
+        }
+        n_held += shorts.count();
+        n_noted += counted.count();
+        __syncwarp();
+    }
+
+    // Queues and logs what the warp holds: before others, who read the queues behind a barrier. All lanes take part.
+    __device__ __forceinline__ void let_go(const Frontier& next)
+    {
+        if (!edges_held && !n_noted) return;  // no row that is held is empty
         u64* counter = &job.counters->logged;
-        u32 amount = counted.count();
+        u64 amount = n_noted;
         switch (place.lane) {
-        case 1: counter = &next.counts->short_rows, amount = shorts.count(); break;
-        case 2: counter = &next.counts->edges, amount = queued; break;
+        case 1: counter = &next.counts->short_rows, amount = n_held; break;
+        case 2: counter = &next.counts->edges, amount = edges_held; break;
         }
         u64 base = 0;
         if (place.lane < 3) base = add_by_lane(counter, amount);
         const u32 at_log = u32(__shfl_sync(ALL_LANES, base, 0)), at = u32(__shfl_sync(ALL_LANES, base, 1));
-        for (u32 j = 0; j < 2; j++) {
-            const u32 vertex = offers[j].vertex;
-            if (!BOUNDED && is_counted[j]) job.log[at_log + counted.before(j)] = vertex;
-            if (!is_queued[j]) continue;
-            if (is_short(row[j])) put_short(next, at + shorts.before(j), vertex, row[j]);
-            else put_long(out, next, vertex, row[j]);
-        }
-        __syncwarp();
+#pragma unroll 1
+        for (u32 k = place.lane; k < n_held; k += 32)
+            if (at + k < next.room) store_wide(next.short_rows + at + k, held.short_rows[k]);
+#pragma unroll 1
+        for (u32 k = place.lane; !BOUNDED && k < n_noted; k += 32) job.log[at_log + k] = held.log[k];
+        n_held = n_noted = 0;
+        edges_held = 0;
+        __syncwarp();  // what comes next takes the same places
     }
 
     // Whether the vertex was not among those put aside, which a bit says of each.
@@ -147,19 +177,31 @@ template <bool BOUNDED> struct Pushing {
     // Offers along these rows; who gains is queued for round ``stamp``.
     __device__ __forceinline__ void push_rows(const Frontier& now, const Counts& counts, u32 stamp)
     {
-        // The value is read when a row is expanded: it may have improved since it was queued.
-        const auto bits_at = [&](u32 vertex) { return value_bits(load_word(job, vertex)); };
-        walk_rows(out, now, counts, place, bits_at, [&](u32 bits, u32 vertex, const Edges& row, bool) {
-            u64 seen[2] = {UNREACHED, UNREACHED};
-            Offer offers[2] = {no_offer(), no_offer()};
-            for (u32 j = 0; j < 2; j++)
-                if (row.live[j]) seen[j] = load_word(job, row.head[j]);
-            for (u32 j = 0; j < 2; j++)
-                if (row.live[j])
-                    offers[j] = offer_to(row.head[j], seen[j], offered(bits, weight_of(out, row, j)), vertex);
-            improve(outgoing(job, turn + 1), offers, stamp);
-            return false;
-        });
+        // What a visit has to know: the row's value, which may have improved since it was queued, and its heads' words.
+        struct Loaded {
+            u32 bits;
+            u64 seen[2];
+            float weight[2];
+        };
+        const auto load = [&](u32 vertex, const Edges& row) {
+            Loaded loaded = {value_bits(load_word(job, vertex)), {UNREACHED, UNREACHED}, {1.0f, 1.0f}};
+            for (u32 j = 0; j < 2; j++) {
+                if (!row.live[j]) continue;
+                loaded.seen[j] = load_word(job, row.head[j]);
+                loaded.weight[j] = weight_of(out, row, j);
+            }
+            return loaded;
+        };
+        walk_rows_ahead(
+            out, now, counts, place, load, [&](const Loaded& loaded, u32 vertex, const Edges& row) {
+                Offer offers[2] = {no_offer(), no_offer()};
+                for (u32 j = 0; j < 2; j++)
+                    if (row.live[j])
+                        offers[j] = offer_to(
+                            row.head[j], loaded.seen[j], offered(loaded.bits, loaded.weight[j]), vertex);
+                improve(outgoing(job, turn + 1), offers, stamp);
+            });
+        let_go(outgoing(job, turn + 1));
     }
 
     // The short rows among ``room`` vertices that wait for round ``stamp``, for a queue that ran over. Queues and

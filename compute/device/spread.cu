@@ -16,8 +16,8 @@ constexpr u32 SAMPLES_MAX = BLOCK_THREADS;
 struct Spread : Pushing<true> {
     u32 step = 0;
 
-    __device__ __forceinline__ Spread(const State& out, const PathJob& job, const Place& place)
-        : Pushing(out, job, place)
+    __device__ __forceinline__ Spread(const State& out, const PathJob& job, const Place& place, Held* held)
+        : Pushing(out, job, place, held)
     {
     }
 
@@ -149,5 +149,6 @@ struct Spread : Pushing<true> {
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS, SPREAD_BLOCKS) void spread(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ PathJob job)
 {
-    Spread{out, job, place_in_grid()}.run();
+    __shared__ Held held[BLOCK_THREADS / 32];
+    Spread{out, job, place_in_grid(), held}.run();
 }

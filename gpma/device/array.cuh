@@ -125,6 +125,6 @@ struct Batch {
     u32 n;
     u32 sequence;      // published when all is done
     u32 heavy_merged;  // the heavy leaves have been merged already
-    u32 unused;
+    u32 is_turned;     // the keys are those of the other direction
 };
 static_assert(__is_trivially_copyable(Batch), "the host passes its bytes");

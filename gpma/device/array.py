@@ -162,10 +162,19 @@ class DevicePackedArray:
             ValueError: the batch names a row that does not exist, where that is found out already.
             MemoryError: there is not enough.
         """
-        n = len(batch)
-        if n == 0:
+        if len(batch) == 0:
             return _NOTHING
-        columns = self._staging.bring(batch, weighted=self.weighted)
+        return self.prepare_brought(self._staging.bring(batch, weighted=self.weighted))
+
+    def prepare_brought(self, columns: DeviceBatch) -> DevicePlan:
+        """``prepare``, of a batch that is on the device, one update at least, in the order of the stream.
+
+        Raises:
+            ValueError, MemoryError: as ``prepare``.
+        """
+        n = columns.n
+        if columns.addresses[2] and not self.weighted:
+            columns = columns.unweighted()
         self._kernels.begin(columns)
         if self._may_grow(columns) or n > REBUILD_SHARE * self._n_edges:
             with self.stream:
@@ -184,7 +193,7 @@ class DevicePackedArray:
             return
         if plan.rebuild is not None:
             self._adopt(plan.rebuild)
-        elif len(plan.columns.keys) > SMALL_MAX:
+        elif plan.columns.n > SMALL_MAX:
             self._kernels.begin_large()
         elif self._untried:
             self._untried -= 1
@@ -204,15 +213,29 @@ class DevicePackedArray:
             MemoryError: there is not enough to sort; nothing was changed.
             RuntimeError: the device failed; the contents are lost.
         """
+        changed = self._finished(plan)
+        report = self.empty_report() if changed is None else self._report(*changed)
+        self._kernels.end()
+        return report
+
+    def end(self, plan: DevicePlan) -> None:
+        """``finish``, for whoever asks for no report: after a small batch it takes as long as the rest.
+
+        Raises:
+            ValueError, MemoryError, RuntimeError: as ``finish``.
+        """
+        self._finished(plan)
+        self._kernels.end()
+
+    def _finished(self, plan: DevicePlan) -> tuple[DeviceBatch, tuple[int, int, int, int], int] | None:
+        """What there is to report of: updates, how many by outcome, and slots moved; None: there were none."""
         kernels, columns = self._kernels, plan.columns
         if columns is None:
-            return self.empty_report()
+            return None
         if plan.rebuild is not None:
             self.stream.synchronize()
             self._staging.arrived()
-            report = self._report(columns, plan.totals, plan.rebuild.n_edges)
-            kernels.end()
-            return report
+            return columns, plan.totals, plan.rebuild.n_edges
         flags = kernels.wait()
         self._staging.arrived()
         if flags == HEAVY and plan.small:
@@ -225,11 +248,10 @@ class DevicePackedArray:
             self._finish_heavy(columns)
         totals = kernels.totals()
         self._n_edges += totals[0] - totals[2]
-        report = self._report(columns, totals, kernels.slots_moved())
+        slots_moved = kernels.slots_moved()
         if self._n_edges < self._edges_min:
             self._shrink(self._layout.resized(self._n_edges))
-        kernels.end()
-        return report
+        return columns, totals, slots_moved
 
     def fit(self) -> None:
         """Give work arrays back, and move to an array as small as a load would make it, if that is smaller and
@@ -249,7 +271,8 @@ class DevicePackedArray:
         """The report of a batch without updates."""
         cupy = import_cupy()
         bytes_, floats = cupy.empty(0, np.uint8), cupy.empty(0, np.float32) if self.weighted else None
-        return DeviceReport(cupy.empty(0, np.uint64), bytes_, floats, (0, 0, 0, 0), 0, bytes_, floats)
+        updates = DeviceBatch.of(cupy.empty(0, np.uint64), bytes_, floats)
+        return DeviceReport(updates, (0, 0, 0, 0), 0, bytes_, floats)
 
     def degrees_on_host(self) -> npt.NDArray[np.uint32]:
         """The lengths of all rows, uint32[vertices]: also where the device has no byte left."""
@@ -388,7 +411,7 @@ class DevicePackedArray:
     def _may_grow(self, columns: DeviceBatch) -> bool:
         """Whether the batch may add more edges than the array has room for: no more than it inserts."""
         room = self._edges_max - self._n_edges
-        if columns.keys.size <= room:
+        if columns.n <= room:
             return False
         with self.stream:
             return int(import_cupy().count_nonzero(columns.ops)) > room
@@ -430,8 +453,7 @@ class DevicePackedArray:
 
     def _report(self, columns: DeviceBatch, totals: tuple[int, int, int, int], slots_moved: int) -> DeviceReport:
         work = self._kernels.work
-        keys, ops, weights = columns
-        return DeviceReport(keys, ops, weights, totals, slots_moved, work.outcome, work.old_weights)
+        return DeviceReport(columns, totals, slots_moved, work.outcome, work.old_weights)
 
     def _no_such_row(self) -> ValueError:
         row = self._kernels.told(FIRST_BAD_ROW)

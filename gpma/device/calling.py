@@ -13,22 +13,28 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
 from ..edges import HALF, LOW, Int, Keys
 from ..intrinsics import load_word, load_word_acquire, uncounted, uncounted_inner
 from . import waiting
-from .driver import cooperative_launch, failure
+from .driver import begin_of, failure
+from .launching import (
+    BLOCKS,
+    FUNCTION,
+    KERNEL,
+    LAUNCH_WORDS,
+    PARAMETERS,
+    STREAM,
+    THREADS,
+    Parameters,
+    launch_recorded,
+)
 from .waiting import Told
 
-# What a call is, in words: what is to be done of it (LAUNCHES, WAITS); where the driver's function begins; of the
-# kernel its handle, how many blocks and threads of each to launch, the stream, where the addresses of its
-# parameters are; the number that its words will carry, where they are, how many, and how often to look at them.
-_HOW, _FUNCTION, _KERNEL, _BLOCKS, _THREADS, _STREAM, _PARAMETERS, _NUMBER, _WORDS, _N_WORDS, _LOOKS = range(11)
-SAID: Final = 11
+# What a call is, in words: first what is launched; then what is to be done of it (LAUNCHES, WAITS), the number
+# that its words will carry, where they are, how many, and how often to look at them.
+_HOW, _NUMBER, _WORDS, _N_WORDS, _LOOKS = range(LAUNCH_WORDS, LAUNCH_WORDS + 5)
+SAID: Final = LAUNCH_WORDS + 5
 """From here on, in a record: what the words say, and behind it what a ``Then`` has for its own."""
 _LAUNCHES, _WAITS = 1, 2
 _WORD_BYTES: Final = 8
@@ -50,16 +56,6 @@ class Then(NamedTuple):
     n_more: int
 
 
-class Parameters:
-    """The addresses of structures that a kernel takes, in the order of its parameters."""
-
-    def __init__(self, structures: tuple[npt.NDArray[np.void], ...]) -> None:
-        self._structures = structures  # they live as long as their addresses are here
-        table = np.array([structure.ctypes.data for structure in structures], np.uint64)
-        self.address: int = table.ctypes.data
-        self.places = memoryview(table)
-
-
 class Caller:
     """Calls of kernels on one stream, one at a time, that tell their ends by so many words."""
 
@@ -72,7 +68,7 @@ class Caller:
         self._record: Keys = np.zeros(SAID + n_words + n_more, np.uint64)
         self._fields = memoryview(self._record)
         self._said = self._fields[SAID:]
-        self._fields[_FUNCTION], self._fields[_STREAM] = cooperative_launch(), stream.ptr
+        self._fields[FUNCTION], self._fields[STREAM] = begin_of("cuLaunchCooperativeKernel"), stream.ptr
         self._fields[_WORDS], self._fields[_N_WORDS] = self._told.address, n_words
         self._fields[_LOOKS] = waiting.LOOKS_MAX
         self._is_over = True
@@ -103,8 +99,8 @@ class Caller:
     def aim(self, kernel: int, blocks: int, threads: int, parameters: Parameters) -> None:
         """Say what is launched from now on: a kernel, by the driver's handle, on so many blocks of threads."""
         fields = self._fields
-        fields[_KERNEL], fields[_BLOCKS], fields[_THREADS] = kernel, blocks, threads
-        fields[_PARAMETERS] = parameters.address
+        fields[KERNEL], fields[BLOCKS], fields[THREADS] = kernel, blocks, threads
+        fields[PARAMETERS] = parameters.address
 
     def launch(self) -> None:
         """Launch what was aimed at; waits for nothing.
@@ -160,27 +156,6 @@ class Caller:
         self._compiled(self._record)
 
 
-def _launch(
-    typing_context: Any, function: Any, kernel: Any, blocks: Any, threads: Any, stream: Any, table: Any
-) -> Any:
-    """launch(function, kernel, blocks, threads, stream, table): the status that ``cuLaunchCooperativeKernel``
-    returns, which begins at ``function``; all of them uint64."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word, pointer = ir.IntType(32), ir.PointerType(ir.IntType(8))
-        kind = ir.FunctionType(word, [pointer, *[word] * 7, pointer, pointer])
-        begin, kernel, blocks, threads, stream, table = arguments
-        one, no_shared_bytes = word(1), word(0)
-        sizes = [builder.trunc(blocks, word), one, one, builder.trunc(threads, word), one, one, no_shared_bytes]
-        kernel, stream, table = (builder.inttoptr(address, pointer) for address in (kernel, stream, table))
-        return builder.call(builder.inttoptr(begin, ir.PointerType(kind)), [kernel, *sizes, stream, table])
-
-    return types.int32(*[types.uint64] * 6), generate
-
-
-launch: Any = intrinsic(_launch)
-
-
 @uncounted
 def carry_out(record: Keys) -> Int:
     """Launch a kernel, wait for its words, or both; what they say, their lower halves, is in the record then.
@@ -188,14 +163,7 @@ def carry_out(record: Keys) -> Int:
     DONE, or why it is not.
     """
     if record[_HOW] & _LAUNCHES:
-        status = launch(
-            record[_FUNCTION],
-            record[_KERNEL],
-            record[_BLOCKS],
-            record[_THREADS],
-            record[_STREAM],
-            record[_PARAMETERS],
-        )
+        status = launch_recorded(record, np.int64(0))
         if status:
             return np.int64(status)
     if not waits(record):
@@ -223,7 +191,7 @@ def begin(record: Keys) -> Int:
 @uncounted_inner
 def parameter(record: Keys, place: Int) -> Int:
     """The address of a structure that the kernel takes."""
-    return load_word(record[_PARAMETERS] + np.uint64(_WORD_BYTES) * np.uint64(place))
+    return load_word(record[PARAMETERS] + np.uint64(_WORD_BYTES) * np.uint64(place))
 
 
 @uncounted_inner

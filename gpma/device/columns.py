@@ -29,7 +29,7 @@ class Columns:
         self._keys, self._ops = with_room(self._keys, n), with_room(self._ops, n)
         if weighted:
             self._weights = with_room(self._weights, n)
-        return DeviceBatch(
+        return DeviceBatch.of(
             _first(self._keys, n), _first(self._ops, n), _first(self._weights, n) if weighted else None
         )
 

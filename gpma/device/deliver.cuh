@@ -13,6 +13,13 @@
 // this huge.
 constexpr u32 BULK = 2048;
 
+// Of update i, as this array has it.
+__device__ __forceinline__ u64 key_of(const Batch& batch, u32 i)
+{
+    const u64 key = batch.keys[i];
+    return batch.is_turned ? key << 32 | key >> 32 : key;
+}
+
 __device__ __forceinline__ Record record_of(const Batch& batch, u32 i, u64 key)
 {
     const bool deletes = batch.ops[i] == OP_DELETE;
@@ -70,7 +77,7 @@ template <u32 LANES> __device__ __forceinline__ void locate_small(const State& s
     const u32 warp = (threadIdx.x >> 5) * gridDim.x + blockIdx.x, n_warps = gridDim.x * (blockDim.x >> 5);
     for (u32 first = warp * per_warp; first < batch.n; first += n_warps * per_warp) {
         const u32 i = first + lane_number() / LANES, known = min(i, batch.n - 1);
-        const u64 key = batch.keys[known];
+        const u64 key = key_of(batch, known);
         const Record record = record_of(batch, known, key);
         const bool exists = row_exists(state, key);
         if (i < batch.n && lane_number() % LANES == 0 && !exists) state.update_leaf[i] = NO_LEAF;
@@ -82,7 +89,7 @@ template <u32 LANES> __device__ __forceinline__ void locate_small(const State& s
 // Locates update i and counts it in its leaf; the lanes of a warp that mean the same leaf count together.
 template <u32 LOOKS> __device__ __forceinline__ void locate_and_count(const State& state, const Batch& batch, u32 i)
 {
-    const u64 key = batch.keys[min(i, batch.n - 1)];
+    const u64 key = key_of(batch, min(i, batch.n - 1));
     const bool counts = row_exists(state, key) && i < batch.n;
     const u32 leaf = counts ? locate<1, LOOKS>(state, key) : NO_LEAF;
     const u32 peers = __match_any_sync(ALL_LANES, leaf);

@@ -9,13 +9,13 @@ from .module import import_cupy
 
 
 @cache
-def cooperative_launch() -> int:
-    """Where ``cuLaunchCooperativeKernel`` begins.
+def begin_of(name: str) -> int:
+    """Where a function of the driver begins (``cuLaunchKernel``, say).
 
     Raises:
         OSError: there is no driver; where CuPy has found a device there is one.
     """
-    function = ctypes.CDLL("libcuda.so.1").cuLaunchCooperativeKernel
+    function = getattr(ctypes.CDLL("libcuda.so.1"), name)
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 

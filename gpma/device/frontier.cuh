@@ -98,11 +98,27 @@ __device__ __forceinline__ void for_leaves(const State& state, const Place& plac
         [&](u32 range) { visit(range * RANGE, min((range + 1) * RANGE, n_leaves)); });
 }
 
+// By all threads of a block, which agree about what they ask for. Two of them do: where every warp does, those of the
+// whole grid wait for each other at one line of the cache, for longer than the line takes to come.
 __device__ __forceinline__ Counts load_counts(const Counts* counts)
 {
-    const ulonglong2* halves = reinterpret_cast<const ulonglong2*>(counts);
-    const ulonglong2 rows = load_wide(halves), more = load_wide(halves + 1);
-    return {rows.x, rows.y, more.x, more.y};
+    __shared__ Counts found;
+    __syncthreads();  // all have what was asked for last
+    if (threadIdx.x < 2)
+        reinterpret_cast<ulonglong2*>(&found)[threadIdx.x]
+            = load_wide(reinterpret_cast<const ulonglong2*>(counts) + threadIdx.x);
+    __syncthreads();
+    return found;
+}
+
+// Likewise.
+template <class T> __device__ __forceinline__ T load_for_block(const T* from)
+{
+    __shared__ T found;
+    __syncthreads();
+    if (threadIdx.x == 0) found = load_cached(from);
+    __syncthreads();
+    return found;
 }
 
 __device__ __forceinline__ void clear_counts(Counts* counts)
@@ -345,6 +361,34 @@ template <class Begin, class Visit> __device__ __forceinline__ void walk_rows(
             const Edges edges = cursor.take();
             goes_on = !visit(begun, vertex, edges, cursor.in_short && !cursor.left) && cursor.left;
         }
+    }
+    cursor.read.tell(state);
+}
+
+// As walk_rows, leaf by leaf to the end of each row, where a visit needs more of memory: load(vertex, edges) asks for it
+// before the leaf before is visited, by use(loaded, vertex, edges).
+template <class Load, class Use> __device__ __forceinline__ void walk_rows_ahead(
+    const State& state, const Frontier& frontier, const Counts& counts, const Place& place, Load load, Use use)
+{
+    RowCursor cursor(state, frontier, counts, place);
+    if (!cursor.first()) return;
+    u32 vertex = cursor.entry.vertex;
+    Edges edges = cursor.take();
+    auto loaded = load(vertex, edges);
+    for (;;) {
+        const bool goes_on = cursor.left || cursor.next_row();
+        const u32 next_vertex = cursor.entry.vertex;
+        Edges next = edges;
+        auto ahead = loaded;
+        if (goes_on) {
+            next = cursor.take();
+            ahead = load(next_vertex, next);
+        }
+        use(loaded, vertex, edges);
+        if (!goes_on) break;
+        vertex = next_vertex;
+        edges = next;
+        loaded = ahead;
     }
     cursor.read.tell(state);
 }

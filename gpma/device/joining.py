@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, Keys, Weights
 from .constants import RUN_THREADS
+from .launching import Launcher
 from .module import load
 from .report import DeviceReport
+from .staging import DeviceBatch
 from .state import DeviceArray, address, allocate, pinned
 from .structures import JOIN
-from .update import Launcher
 
 # Columns grow by this factor.
 ROOM = 1.5
@@ -81,9 +82,7 @@ class Joined:
                 at += n_piece
         keys, ops, outcome, *weights = (column[:n] for column in self._columns)
         return DeviceReport(
-            keys,
-            ops,
-            weights[0] if weights else None,
+            DeviceBatch.of(keys, ops, weights[0] if weights else None),
             (inserted, overwritten, deleted, absent),
             own.slots_moved + sum(change.slots_moved for change in changes),
             outcome,

@@ -9,11 +9,11 @@ import numpy as np
 
 from .columns import Columns
 from .constants import BLOCK_THREADS, PICK_UPDATES, RUN_THREADS
+from .launching import Launcher
 from .module import load
 from .staging import DeviceBatch
 from .state import DeviceArray, address, allocate
 from .structures import PICK
-from .update import Launcher
 
 
 class Picking:
@@ -39,7 +39,7 @@ class Picking:
         Raises:
             MemoryError: there is not enough.
         """
-        weighted = batch.weights is not None
+        weighted = batch.addresses[2] != 0
         out, in_ = self._out.take(n_out, weighted), self._in.take(n_in, weighted and in_weights)
         self._pick(batch, remote_bits, out, in_, mirrored=False)
         return out, in_
@@ -47,7 +47,7 @@ class Picking:
     def of_out(self, batch: DeviceBatch, remote_bits: DeviceArray, n_out: int, *, mirrored: bool) -> DeviceBatch:
         """The updates of out-rows alone; ``mirrored``: each edge is followed by its mirror image, as far as either
         is of a row that is here. The rest as ``of_both`` has it."""
-        out = self._out.take(n_out, batch.weights is not None)
+        out = self._out.take(n_out, batch.addresses[2] != 0)
         self._pick(batch, remote_bits, out, None, mirrored=mirrored)
         return out
 
@@ -64,12 +64,12 @@ class Picking:
         *,
         mirrored: bool,
     ) -> None:
-        n = int(batch.keys.size)
+        n = batch.n
         n_tiles = -(-n // PICK_UPDATES)
         if n_tiles > self._tiles.size:
             self._tiles = allocate(n_tiles, np.uint64)
-        to_in = (0, 0, 0) if in_ is None else tuple(map(address, in_))
-        columns = (*map(address, batch), address(remote_bits), address(self._tiles), *map(address, out), *to_in)
+        to_in = (0, 0, 0) if in_ is None else in_.addresses
+        columns = (*batch.addresses, address(remote_bits), address(self._tiles), *out.addresses, *to_in)
         self._structure[0] = (*columns, n, mirrored)
         blocks = -(-n_tiles * 32 // RUN_THREADS)
         self._launcher.start(self._count, blocks, RUN_THREADS)

@@ -21,6 +21,7 @@ from ..edges import (
     sources,
 )
 from .module import import_cupy
+from .staging import DeviceBatch
 from .state import address
 
 
@@ -28,7 +29,7 @@ from .state import address
 class DeviceReport:
     """The updates of a batch, in its order, and what became of each; columns on the device.
 
-    ``keys`` uint64[n], ``ops`` uint8[n], ``weights`` float32[n] or None (1.0 throughout): the batch itself.
+    ``updates``: the batch itself, without weights where they are 1.0 throughout.
     ``outcome`` uint8[n]: INSERTED, OVERWRITTEN, DELETED, ABSENT or SUPERSEDED (``constants.py``).
     ``old_weights`` float32[n], None when the array is unweighted: the weight before the batch, of edges that were
     there; else 0.
@@ -37,9 +38,7 @@ class DeviceReport:
     ``outcome`` and ``old_weights`` are the array's own work arrays: good until its next ``prepare``.
     """
 
-    keys: Any
-    ops: Any
-    weights: Any
+    updates: DeviceBatch
     totals: tuple[int, int, int, int]
     slots_moved: int
     # The work arrays, which are longer: cut when asked for, which in Python takes as long as a small batch.
@@ -51,19 +50,35 @@ class DeviceReport:
     addresses: tuple[int, int, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.n = int(self.keys.size)
-        self.addresses = address(self.keys), address(self.weights), address(self.all_outcomes)
+        self.n = self.updates.n
+        keys, _, weights = self.updates.addresses
+        self.addresses = keys, weights, address(self.all_outcomes)
 
     def __len__(self) -> int:
         return self.n
 
     @property
+    def keys(self) -> Any:
+        """uint64[n]."""
+        return self.updates.keys
+
+    @property
+    def ops(self) -> Any:
+        """uint8[n]."""
+        return self.updates.ops
+
+    @property
+    def weights(self) -> Any:
+        """float32[n] or None."""
+        return self.updates.weights
+
+    @property
     def outcome(self) -> Any:
-        return self.all_outcomes[: self.keys.size]
+        return self.all_outcomes[: self.n]
 
     @property
     def old_weights(self) -> Any:
-        return None if self.all_old_weights is None else self.all_old_weights[: self.keys.size]
+        return None if self.all_old_weights is None else self.all_old_weights[: self.n]
 
     def loops(self) -> tuple[int, int, int, int]:
         """How many of these updates, by outcome, are of loops. Only those come to the host, if there is memory on

@@ -102,7 +102,7 @@ class SortedUpdates:
         """
         kernels = self._kernels
         cupy = import_cupy()
-        n, n_heavy = int(columns.keys.size), kernels.told(HEAVY_RECORDS)
+        n, n_heavy = columns.n, kernels.told(HEAVY_RECORDS)
         updates = None
         keys = columns.keys
         if n_heavy < n:

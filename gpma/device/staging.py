@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from ..edges import EdgeBatch
+from ..edges import HALF, EdgeBatch
+from .launching import Copier
 from .module import import_cupy
-from .state import DeviceArray, allocate, pinned
+from .state import DeviceArray, address, allocate, pinned
+
+DeviceColumns = tuple[DeviceArray, DeviceArray, DeviceArray | None]
+"""Keys, ops, and weights or None."""
 
 # Buffers grow by this factor.
 ROOM = 1.5
@@ -18,12 +23,66 @@ UPDATE_BYTES = 8 + 4 + 1
 _KEY, _OP, _WEIGHT = np.dtype(np.uint64), np.dtype(np.uint8), np.dtype(np.float32)
 
 
-class DeviceBatch(NamedTuple):
-    """A batch on the device: ``keys`` uint64[n], ``ops`` uint8[n], ``weights`` float32[n] or None."""
+class DeviceBatch:
+    """A batch on the device: ``keys`` uint64[n], ``ops`` uint8[n], ``weights`` float32[n] or None.
 
-    keys: DeviceArray
-    ops: DeviceArray
-    weights: DeviceArray | None
+    ``addresses``: where kernels find them, 0 for None; ``is_turned``: there the keys are those of the other
+    direction. As arrays they are made when somebody asks, which small batches have no time for.
+    """
+
+    __slots__ = ("_columns", "_make", "addresses", "is_turned", "n")
+
+    def __init__(
+        self,
+        n: int,
+        addresses: tuple[int, int, int],
+        make: Callable[[], DeviceColumns],
+        *,
+        is_turned: bool = False,
+    ) -> None:
+        self.n, self.addresses, self.is_turned = n, addresses, is_turned
+        self._make: Callable[[], DeviceColumns] | None = make
+        self._columns: DeviceColumns | None = None
+
+    @classmethod
+    def of(cls, keys: DeviceArray, ops: DeviceArray, weights: DeviceArray | None) -> DeviceBatch:
+        """Of arrays that there are."""
+        return cls(int(keys.size), (address(keys), address(ops), address(weights)), lambda: (keys, ops, weights))
+
+    def __len__(self) -> int:
+        return self.n
+
+    @property
+    def columns(self) -> DeviceColumns:
+        if self._columns is None:
+            assert self._make is not None
+            self._columns, self._make = self._make(), None
+        return self._columns
+
+    @property
+    def keys(self) -> DeviceArray:
+        return self.columns[0]
+
+    @property
+    def ops(self) -> DeviceArray:
+        return self.columns[1]
+
+    @property
+    def weights(self) -> DeviceArray | None:
+        return self.columns[2]
+
+    def unweighted(self) -> DeviceBatch:
+        """The same without weights."""
+        keys, ops, _ = self.addresses
+        return DeviceBatch(self.n, (keys, ops, 0), lambda: (self.keys, self.ops, None), is_turned=self.is_turned)
+
+    def turned(self) -> DeviceBatch:
+        """The same updates, seen from the heads of their edges. To make its keys an array takes memory."""
+
+        def make() -> DeviceColumns:
+            return self.keys << HALF | self.keys >> HALF, self.ops, self.weights
+
+        return DeviceBatch(self.n, self.addresses, make, is_turned=not self.is_turned)
 
 
 class Staging:
@@ -37,6 +96,9 @@ class Staging:
         self._host = np.empty(0, np.uint8)
         self._address = 0
         self._device: Any = None
+        self._device_address = 0
+        self._copier = Copier(stream)
+        self._filled: EdgeBatch | None = None  # what ``columns`` gave last
         self._under_way = False
         self.uploaded_bytes = 0
         """Since the beginning, of what was the host's."""
@@ -50,8 +112,9 @@ class Staging:
             MemoryError: there is not enough.
         """
         self._take(n)
-        keys, *weights, ops = (self._host[part].view(dtype) for part, dtype in _places(n, weighted))
-        return EdgeBatch(keys, ops, *weights)
+        keys, *weights, ops = (self._host[begin:end].view(dtype) for begin, end, dtype in _places(n, weighted))
+        self._filled = EdgeBatch(keys, ops, *weights)
+        return self._filled
 
     def bring(self, batch: EdgeBatch, *, weighted: bool) -> DeviceBatch:
         """The batch on the device, in the order of the stream. NumPy columns are copied, by way of pinned memory;
@@ -69,7 +132,7 @@ class Staging:
                 self._event = self._cupy.cuda.Event(disable_timing=True)
             self._event.record(current)
             self._stream.wait_event(self._event)
-        return DeviceBatch(
+        return DeviceBatch.of(
             self._straight(batch.keys, _KEY),
             self._straight(batch.ops, _OP),
             None if weights is None else self._straight(weights, _WEIGHT),
@@ -89,19 +152,26 @@ class Staging:
     def _copied(self, batch: EdgeBatch, weights: Any) -> DeviceBatch:
         n = len(batch)
         self._take(n)
-        columns: list[Any] = [batch.keys, *([] if weights is None else [weights]), batch.ops]
         places = _places(n, weights is not None)
-        for column, (part, dtype) in zip(columns, places, strict=True):
-            at = column.__array_interface__["data"][0]
-            if at != self._address + part.start or not column.flags.c_contiguous:  # not one of ``columns``
-                self._host[part].view(dtype)[:] = column
+        if batch is not self._filled or (weights is None) != (batch.weights is None):
+            columns: list[Any] = [batch.keys, *([] if weights is None else [weights]), batch.ops]
+            for column, (begin, end, dtype) in zip(columns, places, strict=True):
+                at = column.__array_interface__["data"][0]
+                if at != self._address + begin or not column.flags.c_contiguous:  # not one of ``columns``
+                    self._host[begin:end].view(dtype)[:] = column
+        n_bytes = places[-1][1]
         self._under_way = True
-        self._device.data.copy_from_host_async(self._address, places[-1][0].stop, self._stream)
-        self.uploaded_bytes += places[-1][0].stop
-        keys, *of_weights, ops = (
-            self._cupy.ndarray(n, dtype, self._device.data + part.start) for part, dtype in places
-        )
-        return DeviceBatch(keys, ops, of_weights[0] if of_weights else None)
+        if n_bytes:
+            self._copier.copy(self._device_address, self._address, n_bytes)
+        self.uploaded_bytes += n_bytes
+        device, at = self._device, self._device_address
+
+        def arrays() -> DeviceColumns:
+            keys, *of_weights, ops = (device[begin:end].view(dtype) for begin, end, dtype in places)
+            return keys, ops, of_weights[0] if of_weights else None
+
+        at_weights = 0 if weights is None else at + places[1][0]
+        return DeviceBatch(n, (at, at + places[-1][0], at_weights), arrays)
 
     def _take(self, n: int) -> None:
         """Have room for ``n`` updates, of which none is being copied."""
@@ -118,20 +188,22 @@ class Staging:
             device = allocate(room * UPDATE_BYTES, np.uint8)
         self._host = pinned(room * UPDATE_BYTES, np.uint8)
         self._address = self._host.ctypes.data
-        self._device, self._room = device, room
+        self._device, self._device_address, self._room = device, address(device), room
+        self._filled = None
 
     def give_back(self) -> None:
         """Have no room until the next batch. Columns that somebody has stay theirs, and are copied then."""
         self._take(0)
         self._host, self._address, self._device, self._room = np.empty(0, np.uint8), 0, None, 0
+        self._filled = None
 
     def memory_bytes(self) -> int:
         """Bytes held on the device."""
         return self._room * UPDATE_BYTES
 
 
-def _places(n: int, weighted: bool) -> list[tuple[slice, np.dtype[Any]]]:
-    """Where the columns of ``n`` updates lie, in bytes, and of which type they are: keys, weights, ops."""
+def _places(n: int, weighted: bool) -> list[tuple[int, int, np.dtype[Any]]]:
+    """Where the columns of ``n`` updates begin and end, in bytes, and their types: keys, weights, ops."""
     if not weighted:
-        return [(slice(0, 8 * n), _KEY), (slice(8 * n, 9 * n), _OP)]
-    return [(slice(0, 8 * n), _KEY), (slice(8 * n, 12 * n), _WEIGHT), (slice(12 * n, 13 * n), _OP)]
+        return [(0, 8 * n, _KEY), (8 * n, 9 * n, _OP)]
+    return [(0, 8 * n, _KEY), (8 * n, 12 * n, _WEIGHT), (12 * n, 13 * n, _OP)]

@@ -34,7 +34,7 @@ STATE = np.dtype(
         *_words("remote_n_leaves", "remote_stretch_begin", "remote_stretch_length"),
     ]
 )
-BATCH = np.dtype([*_longs("keys", "ops", "weights"), *_words("n", "sequence", "heavy_merged", "unused")])
+BATCH = np.dtype([*_longs("keys", "ops", "weights"), *_words("n", "sequence", "heavy_merged", "is_turned")])
 RUN = np.dtype(
     [
         *_longs("keys", "updates", "leaf", "place", "change", "before", "ranks", "leaf_begin"),

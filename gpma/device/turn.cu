@@ -1,4 +1,4 @@
-// The other direction of the updates of a batch, so that each of them comes to the device once.
+// The updates of a batch in both directions, so that each of them comes to the device once.
 #include "warp.cuh"
 
 // One batch, and where to put what is made of it.
@@ -14,15 +14,6 @@ struct Turn {
 };
 static_assert(__is_trivially_copyable(Turn), "the host passes its bytes");
 
-__device__ __forceinline__ u64 transposed(u64 key) { return key << 32 | key >> 32; }
-
-// turned_keys[n]: each edge as its head sees it; ops and weights are the batch's own.
-extern "C" __global__ __launch_bounds__(RUN_THREADS) void transpose_updates(const __grid_constant__ Turn turn)
-{
-    const u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < turn.n) turn.turned_keys[i] = transposed(turn.keys[i]);
-}
-
 // Columns of 2 n: each update, and behind it the same of the other direction.
 extern "C" __global__ __launch_bounds__(RUN_THREADS) void mirror_updates(const __grid_constant__ Turn turn)
 {
@@ -30,7 +21,7 @@ extern "C" __global__ __launch_bounds__(RUN_THREADS) void mirror_updates(const _
     if (i >= turn.n) return;
     const u64 key = turn.keys[i];
     turn.turned_keys[2 * i] = key;
-    turn.turned_keys[2 * i + 1] = transposed(key);
+    turn.turned_keys[2 * i + 1] = key << 32 | key >> 32;
     turn.turned_ops[2 * i] = turn.turned_ops[2 * i + 1] = turn.ops[i];
     if (turn.weights) turn.turned_weights[2 * i] = turn.turned_weights[2 * i + 1] = turn.weights[i];
 }

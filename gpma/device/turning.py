@@ -1,18 +1,23 @@
-"""The other direction of a batch's updates, made on the device (``turn.cu``), so that one upload serves both."""
+"""A batch's updates in both directions, made on the device (``turn.cu``), so that one upload serves both."""
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
 
 from .columns import with_room
 from .constants import RUN_THREADS
+from .launching import Launcher
 from .module import load
 from .staging import DeviceBatch
 from .state import DeviceArray, address, allocate
 from .structures import TURN
-from .update import Launcher
+
+# struct Turn, packed: a fraction of what it costs to assign a tuple to a structured array.
+_TURN = struct.Struct("=6Q2I")
+assert _TURN.size == TURN.itemsize
 
 
 class Turning:
@@ -20,45 +25,48 @@ class Turning:
 
     def __init__(self, stream: Any) -> None:
         module = load("turn.cu", weighted=True)
-        self._functions = [module.get_function(name) for name in ("transpose_updates", "mirror_updates")]
-        self._transpose, self._mirror = (kernel.kernel.ptr for kernel in self._functions)
+        self._function = module.get_function("mirror_updates")
+        self._mirror: int = self._function.kernel.ptr  # the driver's handle, which the function keeps alive
         self._structure = np.zeros(1, TURN)
+        self._packed = memoryview(self._structure.view(np.uint8))
+        self._stream = stream
         self._launcher = Launcher(stream, (self._structure,))
         self._keys: DeviceArray = allocate(0, np.uint64)
         self._ops: DeviceArray = allocate(0, np.uint8)
         self._weights: DeviceArray = allocate(0, np.float32)
-
-    def transposed(self, batch: DeviceBatch) -> DeviceBatch:
-        """The same updates, seen from the heads of their edges. Good until the next call of either.
-
-        Raises:
-            MemoryError: there is not enough.
-        """
-        n = int(batch.keys.size)
-        self._keys = with_room(self._keys, n)
-        self._launch(self._transpose, batch, n)
-        return DeviceBatch(self._keys[:n], batch.ops, batch.weights)
+        self._turned = 0, 0, 0  # where they are
 
     def both(self, batch: DeviceBatch) -> DeviceBatch:
         """Each update followed by its mirror image; a self-loop's image says the same twice, harmlessly.
 
-        Good until the next call of either.
+        Good until the next call.
 
         Raises:
             MemoryError: there is not enough.
         """
-        n = 2 * int(batch.keys.size)
-        self._keys, self._ops = with_room(self._keys, n), with_room(self._ops, n)
-        if batch.weights is not None:
-            self._weights = with_room(self._weights, n)
-        self._launch(self._mirror, batch, n // 2)
-        return DeviceBatch(self._keys[:n], self._ops[:n], None if batch.weights is None else self._weights[:n])
+        n, weighted = 2 * batch.n, batch.addresses[2] != 0
+        self._make_room(n, n, n if weighted else 0)
+        self._launch(self._mirror, batch, batch.n)
+        keys, ops, weights = self._keys, self._ops, self._weights
+        at_keys, at_ops, at_weights = self._turned
+        return DeviceBatch(
+            n,
+            (at_keys, at_ops, at_weights if weighted else 0),
+            lambda: (keys[:n], ops[:n], weights[:n] if weighted else None),
+        )
 
     def memory_bytes(self) -> int:
         """Bytes held on the device."""
         return int(self._keys.nbytes + self._ops.nbytes + self._weights.nbytes)
 
-    def _launch(self, kernel: Any, batch: DeviceBatch, n: int) -> None:
-        turned = (address(self._keys), address(self._ops), address(self._weights))
-        self._structure[0] = (*(address(column) for column in batch), *turned, n, 0)
+    def _make_room(self, n_keys: int, n_ops: int, n_weights: int) -> None:
+        if n_keys <= self._keys.size and n_ops <= self._ops.size and n_weights <= self._weights.size:
+            return
+        with self._stream:
+            self._keys, self._ops = with_room(self._keys, n_keys), with_room(self._ops, n_ops)
+            self._weights = with_room(self._weights, n_weights)
+        self._turned = address(self._keys), address(self._ops), address(self._weights)
+
+    def _launch(self, kernel: int, batch: DeviceBatch, n: int) -> None:
+        _TURN.pack_into(self._packed, 0, *batch.addresses, *self._turned, n, 0)
         self._launcher.start(kernel, -(-n // RUN_THREADS), RUN_THREADS)

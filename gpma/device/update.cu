@@ -121,7 +121,7 @@ extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void place_updates(
     const u32 leaf = load_cached(state.update_leaf + i);
     if (leaf == NO_LEAF) return;
     const u32 at = load_cached(state.pending + leaf) + load_cached(state.update_rank + i);
-    const Record record = record_of(batch, i, batch.keys[i]);
+    const Record record = record_of(batch, i, key_of(batch, i));
     store_wide(state.records + at, record);
     expect(state, i, record);
 }

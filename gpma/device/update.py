@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..layout import Layout
 from .constants import (
@@ -24,6 +22,7 @@ from .constants import (
     UPDATES_MAX,
     shared_bytes,
 )
+from .launching import Launcher
 from .module import import_cupy, load, load_cooperative
 from .staging import DeviceBatch
 from .state import RowIndex, Slots, Work, address, allocate, new_work, point_at, zeros
@@ -33,7 +32,7 @@ from .waiting import Told
 # struct Batch, packed: a third of what it costs to assign a tuple to a structured array.
 BATCH_FIELDS = struct.Struct("=" + "".join({8: "Q", 4: "I"}[BATCH[name].itemsize] for name in BATCH.names or ()))
 # ``UpdateKernels.begin`` packs them in this order.
-assert BATCH.names == ("keys", "ops", "weights", "n", "sequence", "heavy_merged", "unused")
+assert BATCH.names == ("keys", "ops", "weights", "n", "sequence", "heavy_merged", "is_turned")
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 32768
 # Kernels whose blocks wait for each other have one block on a multiprocessor. As many as fit, at most BLOCKS, have
@@ -48,30 +47,6 @@ BY_LEAF_SHARE = 0.25
 # Work arrays grow by this factor; those for more updates than ROOM_MAX are given back after the batch.
 ROOM = 1.5
 ROOM_MAX = 1 << 23
-
-
-class Launcher:
-    """Kernels that take one tuple of structures, launched at the least cost.
-
-    The driver is called directly, with the addresses of the structures in a table that is made once: half of what
-    a launch costs through ``cupy.RawKernel`` (4 against 8 us, and 35 where structured arrays are passed).
-    """
-
-    def __init__(self, stream: Any, structures: tuple[npt.NDArray[np.void], ...]) -> None:
-        driver = import_cupy().cuda.driver
-        self._structures = structures
-        self._table = (ctypes.c_void_p * len(structures))(*(structure.ctypes.data for structure in structures))
-        self._parameters = ctypes.addressof(self._table)
-        self._stream = stream.ptr
-        self._launch, self._launch_cooperative = driver.launchKernel, driver.launchCooperativeKernel
-
-    def start(self, kernel: Any, blocks: int, threads: int) -> None:
-        """Launch ``kernel``, a function of a RawModule's, by its address."""
-        self._launch(kernel, blocks, 1, 1, threads, 1, 1, 0, self._stream, self._parameters, 0)
-
-    def start_cooperative(self, kernel: Any, blocks: int, threads: int, shared_bytes: int) -> None:
-        """Launch a kernel whose blocks wait for each other, compiled by ``load_cooperative``."""
-        self._launch_cooperative(kernel, blocks, 1, 1, threads, 1, 1, shared_bytes, self._stream, self._parameters)
 
 
 class UpdateKernels:
@@ -138,21 +113,12 @@ class UpdateKernels:
         Raises:
             MemoryError: there is not enough.
         """
-        n = int(columns.keys.size)
+        n = columns.n
         if n > self._room:
             self._reserve(max(n, min(int(self._room * ROOM), UPDATES_MAX)))
         self._n = n
-        BATCH_FIELDS.pack_into(
-            self._batch_bytes,
-            0,
-            columns.keys.data.ptr,
-            columns.ops.data.ptr,
-            0 if columns.weights is None else columns.weights.data.ptr,
-            n,
-            self.next_sequence(),
-            0,
-            0,
-        )
+        fields = *columns.addresses, n, self.next_sequence(), 0, columns.is_turned
+        BATCH_FIELDS.pack_into(self._batch_bytes, 0, *fields)
 
     def end(self) -> None:
         """Give large work arrays back."""
@@ -181,6 +147,7 @@ class UpdateKernels:
         """
         self.batch["sequence"] = self.next_sequence()  # ``small`` may have told of it already
         n, n_leaves, start = self._n, self._n_leaves, self._launcher.start
+        self._launcher.hold()
         start(self._locate, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
         if n > BY_LEAF_SHARE * n_leaves:
             start(self._by_leaf, min(_ceil(n_leaves, BLOCK_THREADS), 4 * self.n_blocks), BLOCK_THREADS)
@@ -188,6 +155,7 @@ class UpdateKernels:
             start(self._by_update, min(_ceil(n, BLOCK_THREADS), 4 * self.n_blocks), BLOCK_THREADS)
         start(self._place, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
         self._merge_and_rebalance()
+        self._launcher.begin()
 
     def finish(self) -> int:
         """Apply what is left of a batch whose heavy leaves have been merged; returns the flags."""

@@ -643,32 +643,51 @@ def _driver() -> dict[str, Any]:
 
 # The product's module of the driver's functions, which this stands in for.
 DRIVER = "graphtide.gpma.device.driver"
-_CALLED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p)
+_WORDS = [ctypes.c_uint] * 7
+_LAUNCHES = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *_WORDS, *[ctypes.c_void_p] * 3)
+_COPIES = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 _FAILED = 999
 
 
 def _product_driver() -> dict[str, Any]:
-    """The names of ``DRIVER``: a function that compiled code calls by its address, and what it could not raise."""
+    """The names of ``DRIVER``: functions that compiled code calls by address, and what they could not raise."""
     raised: list[BaseException] = []
-    launch = _driver()["launchCooperativeKernel"]
+    driver = _driver()
 
-    def launch_cooperative_kernel(kernel: int, *how: int) -> int:
-        *dims, shared, stream, parameters = how
-        try:
-            launch(kernel, *dims, shared, stream or 0, parameters)
-        except BaseException as error:
-            raised.append(error)
-            return _FAILED
-        return 0
+    def telling(work: Callable[..., None]) -> Callable[..., int]:
+        def told(*arguments: int) -> int:
+            try:
+                work(*arguments)
+            except BaseException as error:
+                raised.append(error)
+                return _FAILED
+            return 0
 
-    function = _CALLED(launch_cooperative_kernel)
-    begin = ctypes.cast(function, ctypes.c_void_p).value
+        return told
+
+    def launch(kernel: int, *how: int) -> None:
+        *dims, shared, stream, parameters, extra = how
+        driver["launchKernel"](kernel, *dims, shared, stream or 0, parameters, extra)
+
+    def launch_cooperative(kernel: int, *how: int) -> None:
+        *dims, shared, stream, parameters, _beyond = how
+        driver["launchCooperativeKernel"](kernel, *dims, shared, stream or 0, parameters)
+
+    def copy(to: int, source: int, size: int, _stream: int) -> None:
+        if not _fails(waits=False):
+            ctypes.memmove(to, source, size)
+
+    functions = {
+        "cuLaunchKernel": _LAUNCHES(telling(launch)),
+        "cuLaunchCooperativeKernel": _LAUNCHES(telling(launch_cooperative)),
+        "cuMemcpyHtoDAsync_v2": _COPIES(telling(copy)),
+    }
 
     def failure(status: int) -> BaseException:
-        assert status == _FAILED and function
+        assert status == _FAILED and functions
         return raised.pop()
 
-    return {"cooperative_launch": lambda: begin, "failure": failure}
+    return {"begin_of": lambda name: ctypes.cast(functions[name], ctypes.c_void_p).value, "failure": failure}
 
 
 class RawKernel:
