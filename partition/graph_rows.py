@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import LOW, ChangeReport, EdgeBatch, EdgeList, Keys, Vertices, Weights
+from ..gpma.gate import BeforeWriting
 from ..gpma.host.small import Totals
 from ..gpma.host.transposing import transposed
 from ..gpma.rows import RowView
@@ -145,7 +146,7 @@ class GraphRows(ABC):
 
     @abstractmethod
     def apply(
-        self, batch: EdgeBatch, n_before: int, before_writing: Callable[[], None], *, told: bool = False
+        self, batch: EdgeBatch, n_before: int, before_writing: BeforeWriting, *, told: bool = False
     ) -> Report:
         """Apply updates of edges, one direction each, on all sides or on none; there were ``n_before`` vertices.
 
@@ -159,7 +160,7 @@ class GraphRows(ABC):
 
     @abstractmethod
     def apply_small(
-        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
+        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: BeforeWriting
     ) -> tuple[ChangeReport, Totals] | None:
         """The same for a few updates of rows, by one compiled call, weights as they came. None: nothing was
         written, and they go the ordinary way, which also finds out what is wrong with them."""

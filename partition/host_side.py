@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
+from ..gpma.gate import NO_GATE, BeforeWriting, Gate
 from ..gpma.host import PackedMemoryArray
 from ..gpma.host.array import LoadPlan
 from ..gpma.host.committing import commit_both
@@ -118,26 +118,31 @@ class HostSide(Side[PackedMemoryArray]):
         n_vertices: int,
         mirrored: bool,
         negative: bool,
-        before_writing: Callable[[], None],
+        before_writing: BeforeWriting,
     ) -> tuple[ChangeReport, Totals] | None:
         """A few updates by one compiled call; None: nothing was written, and they go by ``prepare``.
 
         ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be;
-        ``before_writing``: called once it is known that no array needs another layout. Returns the report of the
-        out-rows, and what was counted.
+        ``before_writing``: called once it is known that no array needs another layout. Where they are many, those
+        who read through its gate may do so until they are looked up. Returns the report of the out-rows, and what
+        was counted.
         """
         out, in_ = self.out, self.in_
         out_rows = out.for_small(n_updates)
         in_rows = out_rows if in_ is None else in_.for_small(n_updates)
         if out_rows is None or in_rows is None:
             return None
-        before_writing()
+        is_shared, gate = n_updates > SMALL_UPDATES_MAX, NO_GATE
+        if is_shared:
+            gate = before_writing.but_for_gate()
+        else:
+            before_writing()
         arrived = arrivals_of(batch, weighted=out.weighted)
         keys = np.empty(n_updates, np.uint64)
         weights = np.empty(2 * n_updates, np.float32) if out.weighted else arrived.weights
         how = in_ is not None, mirrored, negative, n_vertices
-        if n_updates > SMALL_UPDATES_MAX:
-            written = self._apply_shared(out_rows, in_rows, how, n_updates, arrived, keys, weights)
+        if is_shared:
+            written = self._apply_shared(out_rows, in_rows, how, n_updates, arrived, keys, weights, gate)
             if written is None:
                 return None
             counts, slots_moved = written
@@ -161,6 +166,7 @@ class HostSide(Side[PackedMemoryArray]):
         arrived: Arrivals,
         keys: Keys,
         weights: Weights,
+        gate: Gate,
     ) -> tuple[tuple[int, ...], int] | None:
         """What ``apply_small`` writes, with the help of other threads: the counts, and the slots that moved."""
         out, in_, each = self.out, self.in_, self._crew_each
@@ -173,7 +179,7 @@ class HostSide(Side[PackedMemoryArray]):
         rows = out_rows, out_work, in_rows, in_work
         with self._turnstile.writing():
             done, counts, out_did, in_did = apply_shared(
-                *rows, *how, n_pieces, arrived, keys, weights, self._crew, each
+                *rows, *how, n_pieces, arrived, keys, weights, self._crew, each, gate
             )
             if not done:
                 return None

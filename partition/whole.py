@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, Vertices, Weights, pack
+from ..gpma.gate import BeforeWriting
 from ..gpma.host.small import Totals
 from ..gpma.rows import RowView, copy_row, copy_short_row
 from ..gpma.team import Crew
@@ -81,7 +82,7 @@ class WholeRows(GraphRows):
         return EdgeBatch.empty(n, weighted=weighted) if columns is None else columns
 
     def apply(
-        self, batch: EdgeBatch, n_before: int, before_writing: Callable[[], None], *, told: bool = False
+        self, batch: EdgeBatch, n_before: int, before_writing: BeforeWriting, *, told: bool = False
     ) -> Report:
         self.host_apply_s = 0.0
         if self._follows(len(batch)):
@@ -101,7 +102,7 @@ class WholeRows(GraphRows):
         return Report.of(report)
 
     def apply_small(
-        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
+        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: BeforeWriting
     ) -> tuple[ChangeReport, Totals] | None:
         if self._behind or (self.may_follow and self.device is not None):
             return None

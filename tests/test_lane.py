@@ -36,6 +36,8 @@ from graphtide.daemon.serve.asker import Asker
 from graphtide.daemon.serve.engine_calls import EngineCalls
 from graphtide.daemon.state.requested import RequestedCheckpoints
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, EdgeList, Op, pack
+from graphtide.gpma.gate import IS_SHUT
+from graphtide.partition import host_side
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph
 
@@ -201,6 +203,68 @@ def test_each_answer_is_of_the_epoch_that_it_names(monkeypatch: pytest.MonkeyPat
             return several
 
         assert engine.ask(go) > 10
+
+
+@pytest.mark.parametrize("n_updates", [200, 5000, 40_000])
+def test_no_answer_is_of_a_batch_that_is_half_written(n_updates: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of each way to be written give every vertex, in turn, as many edges as the epoch's number says or
+    none; what is asked meanwhile, some of it over many leaves, has all or nothing of them."""
+    monkeypatch.setattr(server_lane, "PATIENCE_S", PATIENCE_S)
+    hubs, width = 10, n_updates // 10
+    n = 2 * width + hubs
+    with engine_of(directed=True, weighted=False) as engine, ThreadPoolExecutor(1) as pool:
+        keys = pack(np.repeat(np.arange(hubs, dtype=np.uint32), width), np.tile(np.r_[:width], hubs) * 2 + hubs)
+        shuffled = np.random.default_rng(3).permutation(keys)
+
+        def change() -> None:
+            for k in range(1, 60):
+                op = Op.INSERT if k % 2 else Op.DELETE
+                engine.apply(EdgeBatch(shuffled, np.full(keys.size, op, np.uint8)), n)
+
+        async def go(lane: server_lane.Lane) -> int:
+            changing, answered = pool.submit(change), 0
+            asked = np.arange(hubs, dtype=np.uint32)
+            ends = np.repeat(asked, 40), np.tile(np.r_[:20, width - 20 : width] * 2 + hubs, hubs).astype(np.uint32)
+            while not changing.done():
+                page, degrees, exists = await asyncio.gather(
+                    of(lane.neighbors(1, answered % hubs, "out", 1000, None)),
+                    of(lane.by_columns(2, "degree", [asked])),
+                    of(lane.by_columns(3, "has_edge", ends)),
+                )
+                is_there = [numbered(one["stamp"]) % 2 == 1 for one in (page, degrees, exists)]
+                if page["known"]:
+                    assert len(page["neighbors"]) == 4 * min(width, 1000) * is_there[0]
+                    assert set(np.frombuffer(degrees["out"], np.int64).tolist()) == {width * is_there[1]}
+                assert set(exists["exists"]) == {int(is_there[2])}
+                answered += 1
+            changing.result()
+            return answered
+
+        assert engine.ask(go) > 10
+
+
+def test_questions_are_answered_while_a_batch_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes by one call, which begins behind Python's readers, and shuts the lane's gate by itself."""
+    monkeypatch.setattr(server_lane, "PATIENCE_S", PATIENCE_S)
+    called, n = host_side.apply_shared, 60_000
+    with engine_of(directed=True, weighted=False) as engine:
+        engine.apply(edges([(0, j) for j in range(1, n)]), n)
+        gate, seen, is_done = engine.storage.gate.shown.gate, list[Any](), True
+
+        def shared(*arguments: Any) -> Any:
+            assert not gate[IS_SHUT]
+            seen.append(engine.ask(lambda lane: of(lane.neighbors(1, 1, "out", 10, None))))
+            done = called(*arguments) if is_done else (False, (), None, None)
+            assert gate[IS_SHUT] == is_done
+            return done
+
+        monkeypatch.setattr(host_side, "apply_shared", shared)
+        engine.apply(edges([(1, j) for j in range(2000)]), n)
+        is_done = False  # it goes the ordinary way after all
+        engine.apply(edges([(1, j) for j in range(2000)], Op.DELETE), n)
+        assert [len(one["neighbors"]) for one in seen] == [0, 40] and not gate[IS_SHUT]
+        page = engine.ask(lambda lane: of(lane.neighbors(1, 1, "out", 10, None)))
+        assert page["known"] and page["neighbors"] == b""
 
 
 def numbered(stamp: bytes) -> int:

@@ -14,6 +14,7 @@ import numba as nb
 import numpy as np
 
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Keys, Weights
+from ..gate import Gate, shut_gate
 from ..intrinsics import inner
 from ..team import Crew
 from .arrays import ReportColumns, RowIndex, Slots
@@ -89,10 +90,11 @@ def apply_shared(
     changed_weights: Weights,
     crew: Crew,
     each: Crew,
+    gate: Gate,
 ) -> tuple[bool, tuple[Int, ...], Outcome, Outcome]:
     """``small.apply_small``, in so many pieces of each orientation (a power of two), with work arrays that have
     room for all updates of rows. ``crew`` shares the orientations, if there are both, and ``each`` what is to be
-    done for either."""
+    done for either. ``gate``: shut once all is looked up, where it is done."""
     none: Int = np.int64(0)
     nothing = nothing_done()
     if not is_good(arrived, n_vertices, negative):
@@ -117,6 +119,7 @@ def apply_shared(
     no: Any = np.bool_(False)
     task = _task(out, out_work, parts, columns, yes, end)
     in_did = nothing
+    shut_gate(gate)
     if both:
         in_task = _task(in_, in_work, in_parts, columns, no, end)
         written, in_written = commit_either(task, in_task, crew, each)
