@@ -120,7 +120,10 @@ def edges(pairs: Any, op: Op = Op.INSERT) -> EdgeBatch:
 
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("directed", [True, False])
-def test_answers_are_those_of_the_topology_as_the_graph_changes(directed: bool, weighted: bool) -> None:
+def test_answers_are_those_of_the_topology_as_the_graph_changes(
+    directed: bool, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_lane, "PATIENCE_S", PATIENCE_S)
     rng = np.random.default_rng(7)
     with engine_of(directed=directed, weighted=weighted) as engine:
 

@@ -1147,7 +1147,7 @@ def stats(serving: Serving, params: Params) -> Outcome:
 
     def reply() -> Reply:
         snapshot = serving.snapshot()
-        return Reply(serving.stamp(snapshot), {**snapshot.stats, "server": serving.statistics()})
+        return Reply(serving.stamp(snapshot), {"server": serving.statistics()}, snapshot.statistics)
 
     return params.once_covered(serving, reply)
 

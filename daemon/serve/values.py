@@ -137,10 +137,11 @@ def best_of(
     n_kept, bound = 0, None
     for start in range(0, max(n, 1), PIECE_VERTICES):
         dense, answer = read(slice(start, min(start + PIECE_VERTICES, n)))
-        chosen = _in_order(answer)
-        if bound is not None:  # of equal ones the earlier come first, which are kept already
-            chosen &= answer.values > bound if descending else answer.values < bound
-        at = np.flatnonzero(chosen)
+        if bound is None:
+            at = np.flatnonzero(_in_order(answer))
+        else:  # few are; of equal ones the earlier come first, which are kept already
+            at = np.flatnonzero(answer.values > bound if descending else answer.values < bound)
+            at = at[~answer.null[at]]
         kept.append((dense[at], answer.values[at]))
         n_kept += at.size
         if n_kept >= 2 * k + PIECE_VERTICES // 64:
