@@ -419,8 +419,7 @@ class Graph:
         # A device works while the host writes, if there is so much that it pays.
         at_most = ONE_CALL_UPDATES_MAX if self._rows.device is None else SMALL_UPDATES_MAX
         is_small = vertex_ops is None and 0 < n_updates <= at_most and n_vertices >= before
-        # New vertices are marked on a device at once, and the host may have to catch up with it.
-        if self._rows.device is not None:
+        if not self._rows.keeps_up:  # then it may have to catch up first
             before_writing()
         if is_small:
             change = self._apply_small(batch, n_updates, n_vertices, before_writing)

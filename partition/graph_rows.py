@@ -100,6 +100,12 @@ class GraphRows(ABC):
         """These out-arcs as the in-rows have them."""
         return transposed(out, weighted=self.shape.in_weighted, crew=self.crew)
 
+    @property
+    def keeps_up(self) -> bool:
+        """The host has all rows, and takes the next batch before anybody reads them again: until it is about to
+        write, they may be read as they are."""
+        return self.device is None
+
     def drop_device(self, reason: str) -> None:
         """Go on without the device, for good. ``reason``: in words."""
         if self.device is None:

@@ -60,6 +60,10 @@ class WholeRows(GraphRows):
         self._n_vertices = self._n_arcs = 0
         self._promised, self._asked_at = 0, -ASKED_EVERY_S
 
+    @property
+    def keeps_up(self) -> bool:
+        return self.device is None or not (self.may_follow or self._behind)
+
     # -- changes ------------------------------------------------------------------------------------------------
 
     def ensure_vertices(self, n_vertices: int) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgpack
@@ -26,6 +27,7 @@ from graphtide.daemon.client import Client
 from graphtide.daemon.client.wire import encode_stamp
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.engine.lane import LONG_ROW, Lane, warm_up
+from graphtide.daemon.engine.pipeline import UNASKED_EPOCHS, Pipeline
 from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.engine.topology import EngineTopology
 from graphtide.daemon.records import lane as layout
@@ -38,6 +40,7 @@ from graphtide.daemon.state.requested import RequestedCheckpoints
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, EdgeList, Op, pack
 from graphtide.gpma.gate import IS_SHUT
 from graphtide.partition import host_side
+from graphtide.partition.behind import Behind
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph
 
@@ -334,6 +337,31 @@ def test_rows_that_the_host_has_not_are_asked_for_otherwise(monkeypatch: pytest.
 
         monkeypatch.setattr(server_lane, "PATIENCE_S", PATIENCE_S)
         engine.ask(go)
+
+
+def test_beside_a_device_the_host_takes_batches_at_once_while_questions_come(
+    emulated_cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the lane has rows to show, and nobody waits for the host to catch up."""
+    monkeypatch.setattr(Behind, "begin", lambda _: True)  # it catches up only when its rows are needed
+    monkeypatch.setattr(server_lane, "PATIENCE_S", PATIENCE_S)
+    with engine_of(directed=True, weighted=False, device=True) as engine:
+        gate, graph, numbers = engine.storage.gate, engine.graph, iter(range(1, 100))
+        pipeline: Any = SimpleNamespace(
+            gate=gate, graph=graph, engine=SimpleNamespace(reads_host=False), window=None, host_follows=True,
+            full_audit=False, _followed=[], _questions=gate.questions, _unasked_epochs=UNASKED_EPOCHS,
+        )  # fmt: skip
+
+        def epoch() -> int:
+            Pipeline._let_follow(pipeline)
+            engine.apply(edges([(0, next(numbers))]), 100)
+            return graph.lag.updates
+
+        assert [epoch(), epoch()] == [1, 2] and graph.rows_in_place() is None
+        assert engine.topology.neighbors(0, "out", 10, None, SECONDS).neighbors.tolist() == [1, 2]
+        assert [epoch(), epoch()] == [0, 0]
+        assert len(engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 10, None)))["neighbors"]) == 4 * 4
+        assert [epoch() for _ in range(UNASKED_EPOCHS + 2)] == [*[0] * UNASKED_EPOCHS, 1, 2]
 
 
 def test_what_cannot_be_shown_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ import threading
 import numba as nb
 import numpy as np
 
-from ...gpma.atomics import exchange, load
+from ...gpma.atomics import exchange, fetch_add, load
 from ...gpma.edges import HALF
 from ...gpma.intrinsics import address_of, array_at, copy_bytes, lock_to_read, poll, read_file, unlock, write_file
 from ...gpma.rows import copy_row, find_on
@@ -68,6 +68,7 @@ from .shown import (
     LOCK,
     N_VERTICES,
     OUT_ROWS,
+    QUESTIONS,
     STAMP,
     STAMP_SIZE,
     Shown,
@@ -270,6 +271,7 @@ def answer_questions(shown, own, words, questions, answers):  # type: ignore[no-
                 exchange(words, place, np.int64(ANSWERED))
                 answered += 1
         if answered > 0:
+            fetch_add(shown, QUESTIONS, answered)
             write_file(answers, here + 8 * _ONE, np.int64(8))
 
 

@@ -25,10 +25,10 @@ from ..records.lane import STAMP_BYTES_MAX
 log = logging.getLogger(__name__)
 
 # Words: the gate, which begins with the lock; whether there is anything to be seen, how many vertices, where it
-# says which of them are alive, the size of the stamp and where it is, the generation of the vertex index; and
-# out-rows and in-rows.
+# says which of them are alive, the size of the stamp and where it is, the generation of the vertex index, and how
+# many questions came; and out-rows and in-rows.
 LOCK = 0
-IS_SHOWN, N_VERTICES, ALIVE, STAMP_SIZE, STAMP, GENERATION = range(GATE_WORDS, GATE_WORDS + 6)
+IS_SHOWN, N_VERTICES, ALIVE, STAMP_SIZE, STAMP, GENERATION, QUESTIONS = range(GATE_WORDS, GATE_WORDS + 7)
 OUT_ROWS, IN_ROWS = 24, 40
 # Of rows: whether there are any, address and size of each array, and the three numbers of a ``RowView``.
 _HAS, _KEYS, _WEIGHTS, _COUNTS, _ROW_LEAF, _DEGREES, _NUMBERS = 0, 1, 3, 5, 7, 9, 11

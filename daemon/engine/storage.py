@@ -18,7 +18,7 @@ from ...gpma.gate import BeforeWriting, Gate
 from ...partition.graph import Graph
 from ..errors import Unavailable
 from ..records.position import Position
-from .shown import Shown
+from .shown import QUESTIONS, Shown
 
 
 def _nothing() -> None:
@@ -37,9 +37,15 @@ class StorageGate:
         self._held_until = 0.0
         self._halted: str | None = None
         self._torn: str | None = None  # why a change was never finished: what there is belongs to no epoch
+        self._questions = 0
         self.shown = Shown()
         self.show: Callable[[], None] = _nothing
         """Puts what there is after a change into ``shown``, before anybody reads it; may not fail."""
+
+    @property
+    def questions(self) -> int:
+        """How many came so far, of Python's threads and of others."""
+        return self._questions + int(self.shown.words[QUESTIONS])
 
     @contextmanager
     def change(self) -> Iterator[BeforeWriting]:
@@ -140,6 +146,7 @@ class StorageGate:
             Unavailable: nobody knows when it will.
         """
         with self._changed:
+            self._questions += 1
             if settled:
                 self._waiting_for_settled += 1
                 self._held_until = 0.0
