@@ -131,13 +131,17 @@ class Largest:
     def _of_all(self, look: Look) -> _Ranking:
         """By looking at all vertices."""
 
-        def living(part: slice) -> tuple[Vertices, Values]:
-            dense = np.arange(part.start, part.stop, dtype=np.uint32)
-            dense = dense[look.snapshot.known(dense) != NO_VERTEX]
-            return dense, look.values(dense)
+        def read(part: slice) -> Values:
+            return look.values(np.arange(part.start, part.stop, dtype=np.uint32))
+
+        def is_there(dense: Vertices) -> npt.NDArray[np.bool_]:
+            there: npt.NDArray[np.bool_] = look.snapshot.known(dense) != NO_VERTEX
+            return there
 
         size = KEPT * self._k
-        dense, values = at_once(best_of(living, look.snapshot.n_vertices, size, descending=self._descending))
+        dense, values = at_once(
+            best_of(read, is_there, look.snapshot.n_vertices, size, descending=self._descending)
+        )
         last = (values[-1], int(dense[-1])) if dense.size == size else None
         return _Ranking(dense, last, self._descending)
 

@@ -126,23 +126,31 @@ def top_k(read: Answer | Values, k: int, *, descending: bool) -> Vertices:
 
 
 def best_of(
-    read: Callable[[slice], tuple[Vertices, Answer | Values]], n: int, k: int, *, descending: bool
+    read: Callable[[slice], Answer | Values],
+    counts: Callable[[Vertices], npt.NDArray[np.bool_]],
+    n: int,
+    k: int,
+    *,
+    descending: bool,
 ) -> Pieces[tuple[Vertices, npt.NDArray[Any]]]:
     """As ``top_k`` of all values of vertices below ``n``, piece by piece; the best and their values.
 
-    ``read``: those vertices from one to another that count, ascending, and what they say. Of a piece only those
-    are kept that are better than the k best so far.
+    ``read``: what the vertices from one to another say; ``counts``: which of these vertices count at all. Of a
+    piece only those are looked at further that are better than the k best so far.
     """
     kept: list[tuple[Vertices, npt.NDArray[Any]]] = []
     n_kept, bound = 0, None
     for start in range(0, max(n, 1), PIECE_VERTICES):
-        dense, answer = read(slice(start, min(start + PIECE_VERTICES, n)))
+        answer = read(slice(start, min(start + PIECE_VERTICES, n)))
         if bound is None:
             at = np.flatnonzero(_in_order(answer))
         else:  # few are; of equal ones the earlier come first, which are kept already
             at = np.flatnonzero(answer.values > bound if descending else answer.values < bound)
             at = at[~answer.null[at]]
-        kept.append((dense[at], answer.values[at]))
+        dense = (start + at).astype(np.uint32)
+        there = counts(dense)
+        at, dense = at[there], dense[there]
+        kept.append((dense, answer.values[at]))
         n_kept += at.size
         if n_kept >= 2 * k + PIECE_VERTICES // 64:
             order = np.sort(_best_kept(kept, k, descending=descending))
