@@ -19,6 +19,8 @@ from .results import Pieces, ProgramResults, Snapshot
 PIECE_VERTICES = 1 << 13
 """So many values are looked at in one piece: arrays of them stay in the processor's cache, and the allocator
 takes no pages from the system for each."""
+FIRST_VERTICES = 256
+"""So many in the first piece, at least."""
 
 
 class Names(Protocol):
@@ -140,8 +142,9 @@ def best_of(
     """
     kept: list[tuple[Vertices, npt.NDArray[Any]]] = []
     n_kept, bound = 0, None
-    for start in range(0, max(n, 1), PIECE_VERTICES):
-        answer = read(slice(start, min(start + PIECE_VERTICES, n)))
+    start, end = 0, min(n, PIECE_VERTICES, max(FIRST_VERTICES, 4 * k))  # until there is a bound each one is kept
+    while start < n or not kept:
+        answer = read(slice(start, end))
         if bound is None:
             at = np.flatnonzero(_in_order(answer))
         else:  # few are; of equal ones the earlier come first, which are kept already
@@ -156,6 +159,7 @@ def best_of(
             order = np.sort(_best_kept(kept, k, descending=descending))
             bound, n_kept = kept[0][1][order].min() if descending else kept[0][1][order].max(), order.size
             kept = [(kept[0][0][order], kept[0][1][order])]
+        start, end = end, min(end + PIECE_VERTICES, n)
         yield
     order = _best_kept(kept, k, descending=descending)
     return kept[0][0][order], kept[0][1][order]
