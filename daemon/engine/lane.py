@@ -26,6 +26,7 @@ from ...gpma.atomics import exchange, fetch_add, load
 from ...gpma.edges import HALF
 from ...gpma.intrinsics import address_of, array_at, copy_bytes, lock_to_read, poll, read_file, unlock, write_file
 from ...gpma.rows import copy_row, find_on
+from ..priority import in_short_slices
 from ..records import lane as layout
 from ..records.lane import (
     ANSWER,
@@ -126,6 +127,7 @@ class Lane:
             raise OSError(f"no thread for questions about rows: {error}") from error
 
     def _answer(self) -> None:
+        in_short_slices()
         answer_questions(self._shown.words, self._own, self._words, self._questions, self._answers)
         with self._ending:
             self._descriptors.close()
