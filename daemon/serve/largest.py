@@ -132,16 +132,18 @@ class Largest:
         """By looking at all vertices."""
 
         def read(part: slice) -> Values:
-            return look.values(np.arange(part.start, part.stop, dtype=np.uint32))
+            dense = np.arange(part.start, part.stop, dtype=np.uint32)
+            there = look.snapshot.known(dense) != NO_VERTEX
+            found = look.values(dense[there])
+            values, null = np.zeros(dense.size, found.values.dtype), np.ones(dense.size, bool)
+            values[there], null[there] = found.values, found.null
+            return Values(values, null)
 
-        def is_there(dense: Vertices) -> npt.NDArray[np.bool_]:
-            there: npt.NDArray[np.bool_] = look.snapshot.known(dense) != NO_VERTEX
-            return there
+        def all_count(dense: Vertices) -> npt.NDArray[np.bool_]:
+            return np.ones(dense.size, bool)
 
-        size = KEPT * self._k
-        dense, values = at_once(
-            best_of(read, is_there, look.snapshot.n_vertices, size, descending=self._descending)
-        )
+        size, n = KEPT * self._k, look.snapshot.n_vertices
+        dense, values = at_once(best_of(read, all_count, n, size, descending=self._descending))
         last = (values[-1], int(dense[-1])) if dense.size == size else None
         return _Ranking(dense, last, self._descending)
 
