@@ -7,7 +7,7 @@ graph stores both directions of an edge in one array, so that its out-rows are i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -27,6 +27,7 @@ from ..gpma.edges import (
     pack,
     transpose,
 )
+from ..gpma.gate import NOBODY_READS, BeforeWriting
 from ..gpma.host.small import Totals
 from ..gpma.host.snapshot import EdgeCopy
 from ..gpma.host.transposing import transposed
@@ -64,10 +65,6 @@ class NoMemory(MemoryError):
     @classmethod
     def of(cls, error: MemoryError) -> NoMemory:
         return cls(str(error) or "there is not enough memory")
-
-
-def _nobody_reads() -> None:
-    pass
 
 
 class Graph:
@@ -396,7 +393,7 @@ class Graph:
         n_vertices: int,
         vertex_ops: VertexOps | None = None,
         *,
-        before_writing: Callable[[], None] = _nobody_reads,
+        before_writing: BeforeWriting = NOBODY_READS,
     ) -> GraphChange:
         """Apply updates between dense vertices 0 .. n_vertices - 1, in order; the last one of a pair wins.
 
@@ -408,7 +405,7 @@ class Graph:
         in-rows, their in-edges are found by one pass over all edges.
 
         ``before_writing`` is called before anything is written that other threads might be reading: until it has
-        returned, they may read what there was before.
+        returned, they may read what there was before. Its gate may be shut later than that.
 
         Raises:
             NoMemory: the graph is as before.
@@ -427,8 +424,7 @@ class Graph:
         has_device = self._rows.device is not None
         at_most = SMALL_UPDATES_MAX if has_device else ONE_CALL_UPDATES_MAX
         is_small = vertex_ops is None and 0 < n_updates <= at_most and n_vertices >= before
-        # New vertices are marked on a device at once, and the host may have to catch up with it.
-        if has_device:
+        if not self._rows.keeps_up:  # then it may have to catch up first
             before_writing()
         if is_small:
             change = self._apply_small(batch, n_updates, n_vertices, before_writing)
@@ -476,7 +472,7 @@ class Graph:
         return report.loops(crew)
 
     def _apply_small(
-        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
+        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: BeforeWriting
     ) -> GraphChange | None:
         """``apply`` for a few updates of rows, by one compiled call. None: nothing was written, and they go the
         ordinary way, which also finds out what is wrong with them."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import LOW, EdgeBatch, EdgeList, Keys, Vertices, Weights
+from ..gpma.gate import BeforeWriting
 from ..gpma.host.transposing import transposed
 from ..gpma.rows import RowView, words_of
 from ..gpma.team import Crew
@@ -100,6 +101,12 @@ class GraphRows(ABC):
         """These out-arcs as the in-rows have them."""
         return transposed(out, weighted=self.shape.in_weighted, crew=self.crew)
 
+    @property
+    def keeps_up(self) -> bool:
+        """The host has all rows, and takes the next batch before anybody reads them again: until it is about to
+        write, they may be read as they are."""
+        return self.device is None
+
     def drop_device(self, reason: str) -> None:
         """Go on without the device, for good. ``reason``: in words."""
         if self.device is None:
@@ -146,7 +153,7 @@ class GraphRows(ABC):
 
     @abstractmethod
     def apply(
-        self, batch: EdgeBatch, n_before: int, before_writing: Callable[[], None], *, told: bool = False
+        self, batch: EdgeBatch, n_before: int, before_writing: BeforeWriting, *, told: bool = False
     ) -> Report:
         """Apply updates of edges, one direction each, on all sides or on none; there were ``n_before`` vertices.
 
@@ -160,7 +167,7 @@ class GraphRows(ABC):
 
     @abstractmethod
     def apply_small(
-        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
+        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: BeforeWriting
     ) -> tuple[Report, tuple[int, ...]] | None:
         """The same for a few updates of rows, by one compiled call, weights as they came: the report, and
         ``small.Totals``. None: nothing was

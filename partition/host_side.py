@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
+from ..gpma.gate import NO_GATE, BeforeWriting, Gate
 from ..gpma.host import PackedMemoryArray
 from ..gpma.host.array import LoadPlan
 from ..gpma.host.committing import commit_both
@@ -120,26 +120,31 @@ class HostSide(Side[PackedMemoryArray]):
         n_vertices: int,
         mirrored: bool,
         negative: bool,
-        before_writing: Callable[[], None],
+        before_writing: BeforeWriting,
     ) -> tuple[Report, tuple[int, ...]] | None:
         """A few updates by one compiled call; None: nothing was written, and they go by ``prepare``.
 
         ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be;
-        ``before_writing``: called once it is known that no array needs another layout. Returns the report of the
-        out-rows, and ``Totals``.
+        ``before_writing``: called once it is known that no array needs another layout. Where they are many, those
+        who read through its gate may do so until they are looked up. Returns the report of the out-rows, and
+        ``Totals``.
         """
         out, in_, did = self.out, self.in_, self._did
         out_rows = out.for_small(n_updates)
         in_rows = out_rows if in_ is None else in_.for_small(n_updates)
         if out_rows is None or in_rows is None:
             return None
-        before_writing()
+        is_shared, gate = n_updates > SMALL_UPDATES_MAX, NO_GATE
+        if is_shared:
+            gate = before_writing.but_for_gate()
+        else:
+            before_writing()
         arrived = arrivals_of(batch, weighted=out.weighted)
         keys = np.empty(n_updates, np.uint64)
         totals: tuple[int, ...]
         weights = np.empty(2 * n_updates, np.float32) if out.weighted else arrived.weights
         how = in_ is not None, mirrored, negative, n_vertices
-        if n_updates <= SMALL_UPDATES_MAX:
+        if not is_shared:
             with self._turnstile.entrance, self._turnstile.inside:  # as ``writing``, without a call
                 told = apply_small(out_rows, in_rows, *how, *arrived, keys, weights, *did)
                 if not told[0]:
@@ -155,7 +160,7 @@ class HostSide(Side[PackedMemoryArray]):
                 else:
                     moved += self._gone_on(n_more, in_turn)
         else:
-            shared = self._apply_shared(out_rows, in_rows, how, n_updates, arrived, keys, weights)
+            shared = self._apply_shared(out_rows, in_rows, how, n_updates, arrived, keys, weights, gate)
             if shared is None:
                 return None
             totals, moved = shared
@@ -170,6 +175,7 @@ class HostSide(Side[PackedMemoryArray]):
         arrived: Arrivals,
         keys: Keys,
         weights: Weights,
+        gate: Gate,
     ) -> tuple[tuple[int, ...], int] | None:
         """What ``apply_small`` writes, with the help of other threads: the counts, and the slots that moved."""
         out, in_, each = self.out, self.in_, self._crew_each
@@ -181,7 +187,8 @@ class HostSide(Side[PackedMemoryArray]):
             n_pieces = pieces_of(n_updates, max(PIECE_UPDATES_MIN, share))
         rows = out_rows, out_work, in_rows, in_work
         with self._turnstile.writing():
-            told = apply_shared(*rows, *how, n_pieces, arrived, keys, weights, self._did, self._crew, each)
+            how_each = self._did, self._crew, each, gate
+            told = apply_shared(*rows, *how, n_pieces, arrived, keys, weights, *how_each)
             if not told[0]:
                 return None
             totals = told[3:]

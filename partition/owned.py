@@ -21,6 +21,7 @@ from ..gpma.edges import (
     destinations,
     sources,
 )
+from ..gpma.gate import NOBODY_READS, BeforeWriting
 from ..gpma.host.load_export import first_bad_key
 from ..gpma.host.work import column
 from ..gpma.rows import RowView
@@ -102,7 +103,7 @@ class OwnedRows(GraphRows):
             return EdgeBatch.empty(n, weighted=weighted)
 
     def apply(
-        self, batch: EdgeBatch, n_before: int, before_writing: Callable[[], None], *, told: bool = False
+        self, batch: EdgeBatch, n_before: int, before_writing: BeforeWriting, *, told: bool = False
     ) -> Report:
         before_writing()
         self._require()
@@ -110,14 +111,14 @@ class OwnedRows(GraphRows):
         return self._told(lambda split: self._commit(split, plan))
 
     def apply_small(
-        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
+        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: BeforeWriting
     ) -> tuple[Report, tuple[int, ...]] | None:
         """By the host, where it owns all rows."""
         if self.placement.sole != HOST:
             return None
         before_writing()  # copies, which wait for the turnstile, are not to wait for readers, too
         kept = not self.shape.directed, self.shape.weight_domain == "any"
-        how = batch, n_updates, n_vertices, *kept, _nothing
+        how = batch, n_updates, n_vertices, *kept, NOBODY_READS
         small = self._asked(lambda split: split.apply_small(n_updates, lambda: self.host.apply_small(*how)))
         if small is not None:
             self.applied = self._split.applied
@@ -344,7 +345,3 @@ class OwnedRows(GraphRows):
 
     def check(self, out: EdgeList, in_: EdgeList | None) -> list[str]:
         return self._asked(lambda split: split.check())
-
-
-def _nothing() -> None:
-    pass

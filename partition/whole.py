@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import EdgeBatch, EdgeList, Keys, Vertices, Weights, pack
+from ..gpma.gate import BeforeWriting
 from ..gpma.rows import RowView, copy_row, copy_short_row
 from ..gpma.team import Crew
 from ..gpma.written import Words
@@ -59,6 +60,10 @@ class WholeRows(GraphRows):
         self._n_vertices = self._n_arcs = 0
         self._promised, self._asked_at = 0, -ASKED_EVERY_S
 
+    @property
+    def keeps_up(self) -> bool:
+        return self.device is None or not (self.may_follow or self._behind.waiting)
+
     # -- changes ------------------------------------------------------------------------------------------------
 
     def ensure_vertices(self, n_vertices: int) -> None:
@@ -82,7 +87,7 @@ class WholeRows(GraphRows):
         return EdgeBatch.empty(n, weighted=weighted) if columns is None else columns
 
     def apply(
-        self, batch: EdgeBatch, n_before: int, before_writing: Callable[[], None], *, told: bool = False
+        self, batch: EdgeBatch, n_before: int, before_writing: BeforeWriting, *, told: bool = False
     ) -> Report:
         self.host_apply_s = 0.0
         if self._follows(len(batch)):
@@ -102,7 +107,7 @@ class WholeRows(GraphRows):
         return Report.of(report)
 
     def apply_small(
-        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
+        self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: BeforeWriting
     ) -> tuple[Report, tuple[int, ...]] | None:
         if self._behind.waiting or (self.may_follow and self.device is not None):
             return None
@@ -304,7 +309,7 @@ class WholeRows(GraphRows):
         return True
 
     def in_place(self, n_vertices: int) -> tuple[RowView, RowView | None] | None:
-        if self._behind or self.host.out.n_vertices < n_vertices:
+        if self._behind.waiting or self.host.out.n_vertices < n_vertices:
             return None
         out = self.host.out.view()
         if not self.shape.directed:

@@ -545,6 +545,17 @@ def test_readers_of_frames_hold_little_and_nothing_of_what_was_taken():
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 70_000])
+def test_entries_that_are_encoded_already_are_sent_as_they_are(size: int) -> None:
+    content = {f"k{number}": {"n": number} for number in range(size)}
+    entries = wire.entries_of(msgpack.packb(content))
+    assert entries == wire.encode_entries(content)
+    stamp = wire.encode_stamp((1, 2), {})
+    packed = wire.encode_result(9, stamp, {"own": [1]}, entries)
+    _, msgid, error, result = msgpack.unpackb(packed, strict_map_key=False)
+    assert (msgid, error) == (9, None) and result == {"epoch": [1, 2], "offsets": {}, "own": [1], **content}
+
+
 def test_a_result_begins_with_its_stamp():
     stamp = wire.encode_stamp((1, 2), {"t": {0: 5}})
     message = msgpack.unpackb(wire.encode_result(9, stamp, {"value": np.float64(0.5)}), strict_map_key=False)

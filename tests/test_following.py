@@ -20,6 +20,7 @@ from graphtide.compute.engine import Engine
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.gpma.edges import EdgeBatch
+from graphtide.gpma.gate import BeforeWriting
 from graphtide.partition import behind, whole
 from graphtide.partition.behind import Behind
 from graphtide.partition.graph import Graph, NoMemory
@@ -312,6 +313,32 @@ def test_rows_lie_in_no_place_while_the_host_is_behind(
     owned = Graph(device=True, host_rows="owned")
     graphs.append(owned)
     assert owned.rows_in_place() is None
+
+
+@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize("n_updates", [50, 3000])
+def test_readers_are_kept_out_once_a_batch_is_looked_up_where_the_host_keeps_up(
+    emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None, follows: bool, n_updates: int
+) -> None:
+    graph = following(graphs)
+    graph.apply(batch_of(1), 500)
+    assert graph.lag.updates == 3000
+    seen: list[tuple[int, list[int]]] = []
+
+    class Looks(BeforeWriting):
+        def __call__(self) -> None:
+            rows = graph.rows_in_place()
+            seen.append((graph.lag.updates, [] if rows is None else rows[0].degrees[:500].tolist()))
+
+    graph.let_follow(follows)
+    graph.apply(batch_of(2, n_updates), 500, before_writing=Looks())
+    assert seen.pop(0) == (3000, []), "it may have to catch up after that"
+    seen.clear()
+    degrees = graph.degrees("out")[:500].tolist()
+    graph.apply(batch_of(3, n_updates), 600, before_writing=Looks())
+    assert seen == [(0, degrees)]
+    assert graph.lag.updates == (n_updates if follows else 0)
+    assert graph.degrees("out")[:500].tolist() != degrees
 
 
 @pytest.mark.parametrize("where", ["prepare", "ensure_vertices"])

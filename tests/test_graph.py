@@ -18,6 +18,7 @@ from packed_array_machine import as_dict
 from sampling import examples
 
 from graphtide.gpma.edges import MAX_UPDATES, EdgeBatch, EdgeList, Op, destinations, pack, sources
+from graphtide.gpma.gate import NO_GATE, BeforeWriting, Gate
 from graphtide.gpma.host import array as array_module
 from graphtide.gpma.host.array import PackedMemoryArray, warm_up
 from graphtide.gpma.rows import RowView
@@ -148,6 +149,14 @@ def test_readers_see_what_there_was_until_a_change_is_about_to_be_written(direct
 
     with opened(directed=directed, weighted=False) as graph:
 
+        class Looks(BeforeWriting):
+            def __call__(self) -> None:
+                look()
+
+            def but_for_gate(self) -> Gate:
+                look()
+                return NO_GATE
+
         def look() -> None:
             assert graph.n_vertices == 500
             rows = [graph.neighbors(vertex, way, 0, 500)[0] for vertex in range(500) for way in ("out", "in")]
@@ -155,15 +164,19 @@ def test_readers_see_what_there_was_until_a_change_is_about_to_be_written(direct
 
         graph.apply(batches[0], 500)
         look()
-        graph.apply(batches[1], 600, before_writing=look)
+        graph.apply(batches[1], 600, before_writing=Looks())
         assert len(seen) == 2 and seen[1] == seen[0]
 
 
 def test_what_is_refused_is_never_about_to_be_written() -> None:
+    class Fails(BeforeWriting):
+        def __call__(self) -> None:
+            pytest.fail("it was about to be written")
+
     with opened(directed=True, weighted=False) as graph:
         missing = EdgeBatch.of([700] * 5000, [1] * 5000)
         with pytest.raises(ValueError, match="700 of 600"):
-            graph.apply(missing, 600, before_writing=lambda: pytest.fail("it was about to be written"))
+            graph.apply(missing, 600, before_writing=Fails())
         assert graph.n_vertices == 0
 
 

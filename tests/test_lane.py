@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgpack
@@ -26,6 +27,7 @@ from graphtide.daemon.client import Client
 from graphtide.daemon.client.wire import encode_stamp
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.engine.lane import LONG_ROW, Lane, warm_up
+from graphtide.daemon.engine.pipeline import UNASKED_EPOCHS, Pipeline
 from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.engine.topology import EngineTopology
 from graphtide.daemon.records import lane as layout
@@ -36,6 +38,9 @@ from graphtide.daemon.serve.asker import Asker
 from graphtide.daemon.serve.engine_calls import EngineCalls
 from graphtide.daemon.state.requested import RequestedCheckpoints
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, EdgeList, Op, pack
+from graphtide.gpma.gate import IS_SHUT
+from graphtide.partition import host_side
+from graphtide.partition.behind import Behind
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph
 
@@ -118,7 +123,10 @@ def edges(pairs: Any, op: Op = Op.INSERT) -> EdgeBatch:
 
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("directed", [True, False])
-def test_answers_are_those_of_the_topology_as_the_graph_changes(directed: bool, weighted: bool) -> None:
+def test_answers_are_those_of_the_topology_as_the_graph_changes(
+    directed: bool, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_lane, "PATIENCE_S", PATIENCE_S)
     rng = np.random.default_rng(7)
     with engine_of(directed=directed, weighted=weighted) as engine:
 
@@ -203,6 +211,68 @@ def test_each_answer_is_of_the_epoch_that_it_names(monkeypatch: pytest.MonkeyPat
         assert engine.ask(go) > 10
 
 
+@pytest.mark.parametrize("n_updates", [200, 5000, 40_000])
+def test_no_answer_is_of_a_batch_that_is_half_written(n_updates: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of each way to be written give every vertex, in turn, as many edges as the epoch's number says or
+    none; what is asked meanwhile, some of it over many leaves, has all or nothing of them."""
+    monkeypatch.setattr(server_lane, "PATIENCE_S", PATIENCE_S)
+    hubs, width = 10, n_updates // 10
+    n = 2 * width + hubs
+    with engine_of(directed=True, weighted=False) as engine, ThreadPoolExecutor(1) as pool:
+        keys = pack(np.repeat(np.arange(hubs, dtype=np.uint32), width), np.tile(np.r_[:width], hubs) * 2 + hubs)
+        shuffled = np.random.default_rng(3).permutation(keys)
+
+        def change() -> None:
+            for k in range(1, 60):
+                op = Op.INSERT if k % 2 else Op.DELETE
+                engine.apply(EdgeBatch(shuffled, np.full(keys.size, op, np.uint8)), n)
+
+        async def go(lane: server_lane.Lane) -> int:
+            changing, answered = pool.submit(change), 0
+            asked = np.arange(hubs, dtype=np.uint32)
+            ends = np.repeat(asked, 40), np.tile(np.r_[:20, width - 20 : width] * 2 + hubs, hubs).astype(np.uint32)
+            while not changing.done():
+                page, degrees, exists = await asyncio.gather(
+                    of(lane.neighbors(1, answered % hubs, "out", 1000, None)),
+                    of(lane.by_columns(2, "degree", [asked])),
+                    of(lane.by_columns(3, "has_edge", ends)),
+                )
+                is_there = [numbered(one["stamp"]) % 2 == 1 for one in (page, degrees, exists)]
+                if page["known"]:
+                    assert len(page["neighbors"]) == 4 * min(width, 1000) * is_there[0]
+                    assert set(np.frombuffer(degrees["out"], np.int64).tolist()) == {width * is_there[1]}
+                assert set(exists["exists"]) == {int(is_there[2])}
+                answered += 1
+            changing.result()
+            return answered
+
+        assert engine.ask(go) > 10
+
+
+def test_questions_are_answered_while_a_batch_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes by one call, which begins behind Python's readers, and shuts the lane's gate by itself."""
+    monkeypatch.setattr(server_lane, "PATIENCE_S", PATIENCE_S)
+    called, n = host_side.apply_shared, 60_000
+    with engine_of(directed=True, weighted=False) as engine:
+        engine.apply(edges([(0, j) for j in range(1, n)]), n)
+        gate, seen, is_done = engine.storage.gate.shown.gate, list[Any](), True
+
+        def shared(*arguments: Any) -> Any:
+            assert not gate[IS_SHUT]
+            seen.append(engine.ask(lambda lane: of(lane.neighbors(1, 1, "out", 10, None))))
+            done = called(*arguments) if is_done else (False, (), None, None)
+            assert gate[IS_SHUT] == is_done
+            return done
+
+        monkeypatch.setattr(host_side, "apply_shared", shared)
+        engine.apply(edges([(1, j) for j in range(2000)]), n)
+        is_done = False  # it goes the ordinary way after all
+        engine.apply(edges([(1, j) for j in range(2000)], Op.DELETE), n)
+        assert [len(one["neighbors"]) for one in seen] == [0, 40] and not gate[IS_SHUT]
+        page = engine.ask(lambda lane: of(lane.neighbors(1, 1, "out", 10, None)))
+        assert page["known"] and page["neighbors"] == b""
+
+
 def numbered(stamp: bytes) -> int:
     """The number of the epoch in a stamp."""
     unpacker = msgpack.Unpacker()
@@ -267,6 +337,31 @@ def test_rows_that_the_host_has_not_are_asked_for_otherwise(monkeypatch: pytest.
 
         monkeypatch.setattr(server_lane, "PATIENCE_S", PATIENCE_S)
         engine.ask(go)
+
+
+def test_beside_a_device_the_host_takes_batches_at_once_while_questions_come(
+    emulated_cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the lane has rows to show, and nobody waits for the host to catch up."""
+    monkeypatch.setattr(Behind, "begin", lambda _: True)  # it catches up only when its rows are needed
+    monkeypatch.setattr(server_lane, "PATIENCE_S", PATIENCE_S)
+    with engine_of(directed=True, weighted=False, device=True) as engine:
+        gate, graph, numbers = engine.storage.gate, engine.graph, iter(range(1, 100))
+        pipeline: Any = SimpleNamespace(
+            gate=gate, graph=graph, engine=SimpleNamespace(reads_host=False), window=None, host_follows=True,
+            full_audit=False, _followed=[], _questions=gate.questions, _unasked_epochs=UNASKED_EPOCHS,
+        )  # fmt: skip
+
+        def epoch() -> int:
+            Pipeline._let_follow(pipeline)
+            engine.apply(edges([(0, next(numbers))]), 100)
+            return graph.lag.updates
+
+        assert [epoch(), epoch()] == [1, 2] and graph.rows_in_place() is None
+        assert engine.topology.neighbors(0, "out", 10, None, SECONDS).neighbors.tolist() == [1, 2]
+        assert [epoch(), epoch()] == [0, 0]
+        assert len(engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 10, None)))["neighbors"]) == 4 * 4
+        assert [epoch() for _ in range(UNASKED_EPOCHS + 2)] == [*[0] * UNASKED_EPOCHS, 1, 2]
 
 
 def test_what_cannot_be_shown_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

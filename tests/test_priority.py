@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections import Counter
@@ -12,7 +13,7 @@ import pytest
 from running import Daemon
 from waiting import until
 
-from graphtide.daemon.priority import NICEST, give_way
+from graphtide.daemon.priority import NICEST, SLICE_NS, give_way, in_short_slices
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads have a niceness of their own on Linux")
 
@@ -55,6 +56,33 @@ def test_others_are_made_to_give_way_also_if_they_have_ended() -> None:
     waiting.join()
 
 
+def slice_of(pid: int, thread: int) -> int | None:
+    """How long a thread runs at a time, in nanoseconds; None: the system does not say."""
+    try:
+        text = Path(f"/proc/{pid}/task/{thread}/sched").read_text()
+    except OSError:
+        return None
+    found = re.search(r"se\.slice\s*:\s*(\d+)", text)
+    return None if found is None else int(found[1])
+
+
+def test_short_slices_are_the_caller_s_thread_s_own() -> None:
+    mine, seen = slice_of(os.getpid(), threading.get_native_id()), list[tuple[int | None, int]]()
+
+    def work() -> None:
+        give_way(3)
+        in_short_slices()
+        me = threading.get_native_id()
+        seen.append((slice_of(os.getpid(), me), niceness(os.getpid())[me]))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if mine is None:
+        pytest.skip("the system does not say how long its slices are")
+    assert seen == [(SLICE_NS, 3)] and slice_of(os.getpid(), threading.get_native_id()) == mine != SLICE_NS
+
+
 @pytest.mark.parametrize("nice", [5, 0])
 def test_a_daemon_s_threads_that_ingest_and_compute_give_way_to_answers(tmp_path: Path, nice: int) -> None:
     results = {"kind": "spool", "path": tmp_path / "results"}
@@ -65,7 +93,9 @@ def test_a_daemon_s_threads_that_ingest_and_compute_give_way_to_answers(tmp_path
         # Ingest, the engine, who writes results, and the two that help with kernels.
         giving = until(lambda: found if (found := Counter(niceness(pid).values()))[nice] >= 5 else None)
         assert {*giving} == {0, nice} and niceness(pid)[pid] == 0
-        assert {*niceness(daemon.query_server().pid).values()} == {0}
+        server = daemon.query_server().pid
+        assert {*niceness(server).values()} == {0}
+        assert slice_of(server, server) in (SLICE_NS, None)
         with daemon.client() as client:
             client.compute("components", vertices=[1])  # by a thread of its own, and what that begins
             if nice:

@@ -428,9 +428,10 @@ def test_a_writer_thread_does_not_tear_epochs_either():
 def test_the_best_are_those_of_all_at_once(n, k, descending, dtype, distinct, seed):
     random = np.random.default_rng(seed)
     values, null = random.integers(0, distinct, n).astype(dtype), random.random(n) < random.random()
-    every = np.arange(n, dtype=np.uint32)
-    of = lambda part: (every[part], Answer(values[part], null[part]))  # noqa: E731
-    dense, best = at_once(best_of(of, n, k, descending=descending))
+    gone = random.random(n) < random.random() / 2
+    of = lambda part: Answer(values[part], null[part])  # noqa: E731
+    dense, best = at_once(best_of(of, lambda dense: ~gone[dense], n, k, descending=descending))
+    null |= gone
     there, sign = np.flatnonzero(~null).tolist(), -1 if descending else 1
     wanted = sorted(there, key=lambda at: (sign * values[at].item(), at))[:k]
     assert dense.dtype == np.uint32 and dense.tolist() == wanted
@@ -441,11 +442,12 @@ def test_the_best_are_those_of_all_at_once(n, k, descending, dtype, distinct, se
 def test_nan_is_none_of_the_best():
     values = np.full(3 * PIECE_VERTICES, np.nan)
     values[[5, PIECE_VERTICES]] = 1.0, 2.0
-    null, every = np.zeros(values.size, bool), np.arange(values.size, dtype=np.uint32)
-    of = lambda part: (every[part], Answer(values[part], null[part]))  # noqa: E731
+    null = np.zeros(values.size, bool)
+    of = lambda part: Answer(values[part], null[part])  # noqa: E731
+    all_count = lambda dense: np.ones(dense.size, bool)  # noqa: E731
     for descending, wanted in ((True, [PIECE_VERTICES, 5]), (False, [5, PIECE_VERTICES])):
         for k in (2, 10):
-            assert at_once(best_of(of, values.size, k, descending=descending))[0].tolist() == wanted
+            assert at_once(best_of(of, all_count, values.size, k, descending=descending))[0].tolist() == wanted
             assert top_k(Answer(values, null), k, descending=descending).tolist() == wanted
 
 

@@ -32,6 +32,7 @@ CONTAINERS_MAX = 512
 PIECE_BYTES = 1 << 16
 """Long frames are decoded in pieces, so that the interpreter can turn to other work in between."""
 PIECE_ITEMS = 1 << 13
+_MAP_HEAD_BYTES = 5
 SCAN_BYTES = 1 << 12
 """Room that a reader of frames begins with; MessagePack's own default is a mebibyte."""
 
@@ -172,6 +173,14 @@ def encode_entries(content: Mapping[str, Any]) -> Entries:
     return Entries(len(content), packer.bytes())
 
 
+def entries_of(packed: bytes) -> Entries:
+    """The entries of a map that is encoded already."""
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(packed[:_MAP_HEAD_BYTES])
+    size = unpacker.read_map_header()
+    return Entries(size, packed[unpacker.tell() :])
+
+
 def encode_stamped_notification(
     method: str, stamp: bytes, content: Mapping[str, Any], shared: Entries | None = None
 ) -> bytes:
@@ -192,18 +201,19 @@ def encode_stamp(epoch: Sequence[int], offsets: Mapping[str, Any]) -> bytes:
     return b"".join(map(_packed, ("epoch", epoch, "offsets", offsets)))
 
 
-def encode_result(msgid: int, stamp: bytes, answer: Mapping[str, Any]) -> bytes:
-    """A response whose result is the two stamped entries and those of ``answer``."""
+def encode_result(msgid: int, stamp: bytes, answer: Mapping[str, Any], shared: Entries | None = None) -> bytes:
+    """A response whose result is the two stamped entries, those of ``answer``, and ``shared`` ones."""
+    rest = shared or Entries(0, b"")
     packer = msgpack.Packer(autoreset=False, default=plain)
     packer.pack_array_header(4)
     packer.pack(RESPONSE)
     packer.pack(msgid)
     packer.pack(None)
-    packer.pack_map_header(2 + len(answer))
+    packer.pack_map_header(2 + len(answer) + rest.size)
     head = packer.bytes()
     packer.reset()
     _pack_items(packer, answer)
-    return b"".join((head, stamp, packer.bytes()))
+    return b"".join((head, stamp, packer.bytes(), rest.data))
 
 
 def _pack_items(packer: Any, entries: Mapping[str, Any]) -> None:

@@ -22,10 +22,11 @@ import threading
 import numba as nb
 import numpy as np
 
-from ...gpma.atomics import exchange, load
+from ...gpma.atomics import exchange, fetch_add, load
 from ...gpma.edges import HALF
 from ...gpma.intrinsics import address_of, array_at, copy_bytes, lock_to_read, poll, read_file, unlock, write_file
 from ...gpma.rows import copy_row, find_on
+from ..priority import in_short_slices
 from ..records import lane as layout
 from ..records.lane import (
     ANSWER,
@@ -68,6 +69,7 @@ from .shown import (
     LOCK,
     N_VERTICES,
     OUT_ROWS,
+    QUESTIONS,
     STAMP,
     STAMP_SIZE,
     Shown,
@@ -125,6 +127,7 @@ class Lane:
             raise OSError(f"no thread for questions about rows: {error}") from error
 
     def _answer(self) -> None:
+        in_short_slices()
         answer_questions(self._shown.words, self._own, self._words, self._questions, self._answers)
         with self._ending:
             self._descriptors.close()
@@ -270,6 +273,7 @@ def answer_questions(shown, own, words, questions, answers):  # type: ignore[no-
                 exchange(words, place, np.int64(ANSWERED))
                 answered += 1
         if answered > 0:
+            fetch_add(shown, QUESTIONS, answered)
             write_file(answers, here + 8 * _ONE, np.int64(8))
 
 

@@ -61,6 +61,11 @@ STATISTICS_INTERVAL_S = 5.0
 """Without epochs, what the audit has found, and what was written of results, is published so often at most."""
 
 
+UNASKED_EPOCHS = 4
+"""While questions about rows come in so many epochs, the host takes each batch beside the device: whoever asks
+would wait until it has caught up, and the epoch for that."""
+
+
 class Transactions(Protocol):
     """What was written so far."""
 
@@ -169,6 +174,7 @@ class Pipeline:
         self.asked: Callable[[], Mapping[str, Any]] = dict
         """What to show of programs that are asked for at run time."""
         self._followed: list[Since] = []
+        self._questions, self._unasked_epochs = 0, UNASKED_EPOCHS
         self._item = 0  # the last one that came from the queue
         self._published_at = 0.0
         self._times_untold = False
@@ -315,9 +321,13 @@ class Pipeline:
     def _let_follow(self) -> None:
         """Have the host's rows follow the device's if nobody reads them, or the host's report of a change, in
         every epoch; and programs know whether it depends on them alone."""
+        questions = self.gate.questions
+        self._unasked_epochs = 0 if questions != self._questions else self._unasked_epochs + 1
+        self._questions = questions
         wanted = self.graph.device is not None and self.host_follows
         self.engine.spares_host = wanted and not (self.full_audit or self._followed or self.window is not None)
-        self.graph.let_follow(self.engine.spares_host and not self.engine.reads_host)
+        is_asked = self._unasked_epochs < UNASKED_EPOCHS
+        self.graph.let_follow(self.engine.spares_host and not (self.engine.reads_host or is_asked))
 
     def _expiring(self) -> Prepared | None:
         """What goes by itself, for the next epoch."""

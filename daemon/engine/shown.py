@@ -16,6 +16,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.gate import GATE_WORDS, IS_SHUT, Gate
 from ...gpma.host.array import PackedMemoryArray
 from ...gpma.rows import RowView, rows_in
 from ...gpma.written import Words, write
@@ -23,9 +24,11 @@ from ..records.lane import STAMP_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
-# Words: the lock, whether there is anything to be seen, how many vertices, where it says which of them are alive,
-# the size of the stamp and where it is, the generation of the vertex index, and out-rows and in-rows.
-LOCK, IS_SHOWN, N_VERTICES, ALIVE, STAMP_SIZE, STAMP, GENERATION = 0, 16, 17, 18, 19, 20, 21
+# Words: the gate, which begins with the lock; whether there is anything to be seen, how many vertices, where it
+# says which of them are alive, the size of the stamp and where it is, the generation of the vertex index, and how
+# many questions came; and out-rows and in-rows.
+LOCK = 0
+IS_SHOWN, N_VERTICES, ALIVE, STAMP_SIZE, STAMP, GENERATION, QUESTIONS = range(GATE_WORDS, GATE_WORDS + 7)
 OUT_ROWS, IN_ROWS = 24, 40
 # Of rows: whether there are any, and behind that the rows, as they are written down.
 _HAS, _ROWS = 0, 1
@@ -52,6 +55,8 @@ class Shown:
         room = np.zeros(_N_WORDS + _LINE_BYTES // 8, np.int64)
         begin = -room.ctypes.data % _LINE_BYTES // 8
         self.words: npt.NDArray[np.int64] = room[begin : begin + _N_WORDS]
+        self.gate: Gate = self.words[:GATE_WORDS]
+        """For kernels that shut it themselves."""
         self._stamp = np.zeros(STAMP_BYTES_MAX, np.uint8)
         self.words[STAMP] = self._stamp.ctypes.data
         self._lock = ctypes.c_void_p(self.words.ctypes.data + 8 * LOCK)
@@ -66,12 +71,16 @@ class Shown:
             raise OSError(failed, "no lock for readers of the storage")
 
     def shut(self) -> None:
-        """Wait until nobody reads, and let nobody in."""
+        """Wait until nobody reads, and let nobody in; harmless to repeat."""
+        if self.gate[IS_SHUT]:
+            return
         if _at_once.pthread_rwlock_trywrlock(self._lock) != 0:
             _waiting.pthread_rwlock_wrlock(self._lock)
+        self.gate[IS_SHUT] = 1
 
     def open(self) -> None:
-        """Let readers in; the thread that called ``shut``."""
+        """Let readers in; the thread that shut it."""
+        self.gate[IS_SHUT] = 0
         _at_once.pthread_rwlock_unlock(self._lock)
 
     def hide(self) -> None:

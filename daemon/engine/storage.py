@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ...gpma.gate import BeforeWriting, Gate
 from ...partition.graph import Graph
 from ..errors import Unavailable
 from ..records.position import Position
-from .shown import Shown
+from .shown import QUESTIONS, Shown
 
 
 def _nothing() -> None:
@@ -36,18 +37,24 @@ class StorageGate:
         self._held_until = 0.0
         self._halted: str | None = None
         self._torn: str | None = None  # why a change was never finished: what there is belongs to no epoch
+        self._questions = 0
         self.shown = Shown()
         self.show: Callable[[], None] = _nothing
         """Puts what there is after a change into ``shown``, before anybody reads it; may not fail."""
 
+    @property
+    def questions(self) -> int:
+        """How many came so far, of Python's threads and of others."""
+        return self._questions + int(self.shown.words[QUESTIONS])
+
     @contextmanager
-    def change(self) -> Iterator[Callable[[], None]]:
+    def change(self) -> Iterator[BeforeWriting]:
         """The engine changes the storage. Before it writes anything that a reader might see, it calls what it
         gets: from then on until ``settle`` storage is ahead of the results, and nobody reads before the block
         ends. Where that is not called, or memory was all that was lacking, nothing was changed; after any other
         error nobody reads any more."""
         try:
-            yield self._begin_writing
+            yield _Shutting(self)
         except MemoryError:
             raise
         except BaseException as error:
@@ -64,8 +71,8 @@ class StorageGate:
             begin_writing()
             yield
 
-    def _begin_writing(self) -> None:
-        """Harmless to repeat within one change."""
+    def keep_out(self) -> None:
+        """Let none of Python's threads read until the end of the change that has begun."""
         with self._changed:
             if self._applying:
                 return
@@ -74,7 +81,6 @@ class StorageGate:
                 self._changed.wait(None if self._readers or self._waiting_for_settled else held)
             self._applying = True
             self._settled = False
-        self.shown.shut()
 
     def _end_writing(self) -> None:
         """Let readers in again, if they were kept out."""
@@ -88,6 +94,7 @@ class StorageGate:
                 self._changed.notify_all()
 
     def _open(self) -> None:
+        self.shown.shut()  # unless a kernel has done so
         try:
             if self._torn is None:
                 self.show()
@@ -139,6 +146,7 @@ class StorageGate:
             Unavailable: nobody knows when it will.
         """
         with self._changed:
+            self._questions += 1
             if settled:
                 self._waiting_for_settled += 1
                 self._held_until = 0.0
@@ -162,6 +170,21 @@ class StorageGate:
             with self._changed:
                 self._readers -= 1
                 self._changed.notify_all()
+
+
+class _Shutting(BeforeWriting):
+    """Shuts a gate, for a change; harmless to repeat within one."""
+
+    def __init__(self, gate: StorageGate) -> None:
+        self._gate = gate
+
+    def __call__(self) -> None:
+        self._gate.keep_out()
+        self._gate.shown.shut()
+
+    def but_for_gate(self) -> Gate:
+        self._gate.keep_out()
+        return self._gate.shown.gate
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,8 @@ class Connection(Channel):
         return encode_stamped_notification(method, stamp, content, shared)
 
     def _encode(self, msgid: int, reply: Reply) -> bytes:
-        return encode_result(msgid, reply.stamp, reply.answer)
+        shared = None if reply.shared is None else reply.shared.entries()
+        return encode_result(msgid, reply.stamp, reply.answer, shared)
 
     def _send(self, msgid: int, answer: bytes) -> None:
         self._write(answer)

@@ -15,6 +15,7 @@ import reprlib
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -464,8 +465,8 @@ async def top(serving: Serving, params: Params) -> Reply:
 
     def scan(snapshot: Snapshot) -> Pieces[tuple[Snapshot, Vertices, npt.NDArray[Any]]]:
         result = _program(snapshot, id)
-        read = _living(serving, snapshot, result)
-        best = yield from best_of(read, result.published.n_vertices, k, descending=order == "desc")
+        read, living = _run_of(serving, result), partial(_living, snapshot, result)
+        best = yield from best_of(read, living, result.published.n_vertices, k, descending=order == "desc")
         return snapshot, *best
 
     is_short = k <= VERTICES_INLINE_MAX and serving.snapshot().n_vertices <= SCANNED_INLINE_MAX
@@ -479,24 +480,29 @@ async def top(serving: Serving, params: Params) -> Reply:
     return await serving.cached(("top", id, k, order), compute, ahead=is_short)
 
 
-def _living(
-    serving: Serving, snapshot: Snapshot, result: ProgramResults
-) -> Callable[[slice], tuple[Vertices, Answer]]:
-    """Reads values of a program, for ``best_of``: null where a dense id is none of its vertices' any more.
+def _run_of(serving: Serving, result: ProgramResults) -> Callable[[slice], Answer]:
+    """Reads values of a program, for ``best_of``.
 
     Raises:
         NotSupported: the values are vertices.
     """
     kind = serving.program_class(result.kind)
 
-    def read(part: slice) -> tuple[Vertices, Answer]:
+    def read(part: slice) -> Answer:
         answer = kind.read_run(result.published, part)
         if answer.vertex_valued:
             raise no_order(result.kind)
-        null = answer.null | _dead(snapshot, result, part)
-        return np.arange(part.start, part.stop, dtype=np.uint32), replace(answer, null=null)
+        return answer
 
     return read
+
+
+def _living(snapshot: Snapshot, result: ProgramResults, dense: Vertices) -> npt.NDArray[np.bool_]:
+    """Which of these dense ids are of a program's vertices still."""
+    living = np.ones(dense.size, bool) if snapshot.alive is None else snapshot.alive[dense]
+    if result.gone is not None:
+        living &= ~result.gone[dense]
+    return living
 
 
 async def _top_among(
@@ -1147,7 +1153,7 @@ def stats(serving: Serving, params: Params) -> Outcome:
 
     def reply() -> Reply:
         snapshot = serving.snapshot()
-        return Reply(serving.stamp(snapshot), {**snapshot.stats, "server": serving.statistics()})
+        return Reply(serving.stamp(snapshot), {"server": serving.statistics()}, snapshot.statistics)
 
     return params.once_covered(serving, reply)
 

@@ -131,13 +131,19 @@ class Largest:
     def _of_all(self, look: Look) -> _Ranking:
         """By looking at all vertices."""
 
-        def living(part: slice) -> tuple[Vertices, Values]:
+        def read(part: slice) -> Values:
             dense = np.arange(part.start, part.stop, dtype=np.uint32)
-            dense = dense[look.snapshot.known(dense) != NO_VERTEX]
-            return dense, look.values(dense)
+            there = look.snapshot.known(dense) != NO_VERTEX
+            found = look.values(dense[there])
+            values, null = np.zeros(dense.size, found.values.dtype), np.ones(dense.size, bool)
+            values[there], null[there] = found.values, found.null
+            return Values(values, null)
 
-        size = KEPT * self._k
-        dense, values = at_once(best_of(living, look.snapshot.n_vertices, size, descending=self._descending))
+        def all_count(dense: Vertices) -> npt.NDArray[np.bool_]:
+            return np.ones(dense.size, bool)
+
+        size, n = KEPT * self._k, look.snapshot.n_vertices
+        dense, values = at_once(best_of(read, all_count, n, size, descending=self._descending))
         last = (values[-1], int(dense[-1])) if dense.size == size else None
         return _Ranking(dense, last, self._descending)
 

@@ -31,7 +31,7 @@ from ...gpma.copying import copy_column, copy_entries
 from ...gpma.edges import MAX_VERTICES, Vertices
 from ...gpma.team import ALONE, Crew
 from ...partition.existence import living
-from ..client.wire import plain
+from ..client.wire import Entries, entries_of, plain
 from ..errors import Unavailable
 from . import shared_memory
 from .change_log import ChangeLogWriter
@@ -53,7 +53,7 @@ SCATTER_SHARE_MAX = 1 / 8
 READ_TRIES = 50
 READ_PAUSE_S = 0.0002
 PIECES_TRIES = 4
-PIECES_SECONDS = 0.00025
+PIECES_SECONDS = 0.0001
 """So long does who reads in pieces keep others from the event loop."""
 
 _MAGIC, _ACTIVE, _SEQUENCE, _META_LENGTH, _META_BYTES, _WORDS = 0, 1, 2, 4, 6, 8
@@ -438,6 +438,10 @@ class Packed:
         if self._whole is None:
             self._whole = msgpack.unpackb(self._packed, strict_map_key=False)
         return self._whole
+
+    def entries(self) -> Entries:
+        """What it holds, as it travels."""
+        return entries_of(self._packed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from ...gpma.index.vertex_index import VertexIndex, VertexIndexReader
 from ...gpma.kernel_cache import Missing, only_from_cache
 from ..errors import GraphtideError
 from ..os_errors import why
+from ..priority import in_short_slices
 from . import shared_memory
 from .admission import Guest, origin_of
 from .channel import Channel
@@ -198,6 +199,7 @@ def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[P
     listeners = [socket.socket(fileno=fd) for fd in fds]
     doors = [Door.of(one, kind, settings) for one, kind in zip(listeners, settings["doors"], strict=True)]
     sys.setswitchinterval(SWITCH_SECONDS)
+    in_short_slices()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

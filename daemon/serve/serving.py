@@ -36,7 +36,7 @@ from .admission import Admission
 from .asker import Asker, OpenConnection
 from .change_log import ChangeLog
 from .engine_calls import EngineCalls
-from .results import MemoryLayout, Overtaken, Pieces, ResultsReader, Snapshot, at_once
+from .results import MemoryLayout, Overtaken, Packed, Pieces, ResultsReader, Snapshot, at_once
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 from .subscriptions import Subscriptions
 from .turns import Shares, Turns
@@ -70,10 +70,18 @@ STRANGE_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer, and the stamp (epoch and offsets, packed) of the state that it was read from."""
+    """An answer, and the stamp (epoch and offsets, packed) of the state that it was read from.
+
+    ``shared``: more entries of the answer, which need not be unpacked to be sent.
+    """
 
     stamp: bytes
     answer: Mapping[str, Any]
+    shared: Packed | None = None
+
+    def whole(self) -> Mapping[str, Any]:
+        """All entries of the answer."""
+        return self.answer if self.shared is None else {**self.shared.whole(), **self.answer}
 
 
 class Latencies:

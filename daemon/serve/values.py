@@ -19,6 +19,8 @@ from .results import Pieces, ProgramResults, Snapshot
 PIECE_VERTICES = 1 << 13
 """So many values are looked at in one piece: arrays of them stay in the processor's cache, and the allocator
 takes no pages from the system for each."""
+FIRST_VERTICES = 256
+"""So many in the first piece, at least."""
 
 
 class Names(Protocol):
@@ -126,27 +128,38 @@ def top_k(read: Answer | Values, k: int, *, descending: bool) -> Vertices:
 
 
 def best_of(
-    read: Callable[[slice], tuple[Vertices, Answer | Values]], n: int, k: int, *, descending: bool
+    read: Callable[[slice], Answer | Values],
+    counts: Callable[[Vertices], npt.NDArray[np.bool_]],
+    n: int,
+    k: int,
+    *,
+    descending: bool,
 ) -> Pieces[tuple[Vertices, npt.NDArray[Any]]]:
     """As ``top_k`` of all values of vertices below ``n``, piece by piece; the best and their values.
 
-    ``read``: those vertices from one to another that count, ascending, and what they say. Of a piece only those
-    are kept that are better than the k best so far.
+    ``read``: what the vertices from one to another say; ``counts``: which of these vertices count at all. Of a
+    piece only those are looked at further that are better than the k best so far.
     """
     kept: list[tuple[Vertices, npt.NDArray[Any]]] = []
     n_kept, bound = 0, None
-    for start in range(0, max(n, 1), PIECE_VERTICES):
-        dense, answer = read(slice(start, min(start + PIECE_VERTICES, n)))
-        chosen = _in_order(answer)
-        if bound is not None:  # of equal ones the earlier come first, which are kept already
-            chosen &= answer.values > bound if descending else answer.values < bound
-        at = np.flatnonzero(chosen)
-        kept.append((dense[at], answer.values[at]))
+    start, end = 0, min(n, PIECE_VERTICES, max(FIRST_VERTICES, 4 * k))  # until there is a bound each one is kept
+    while start < n or not kept:
+        answer = read(slice(start, end))
+        if bound is None:
+            at = np.flatnonzero(_in_order(answer))
+        else:  # few are; of equal ones the earlier come first, which are kept already
+            at = np.flatnonzero(answer.values > bound if descending else answer.values < bound)
+            at = at[~answer.null[at]]
+        dense = (start + at).astype(np.uint32)
+        there = counts(dense)
+        at, dense = at[there], dense[there]
+        kept.append((dense, answer.values[at]))
         n_kept += at.size
         if n_kept >= 2 * k + PIECE_VERTICES // 64:
             order = np.sort(_best_kept(kept, k, descending=descending))
             bound, n_kept = kept[0][1][order].min() if descending else kept[0][1][order].max(), order.size
             kept = [(kept[0][0][order], kept[0][1][order])]
+        start, end = end, min(end + PIECE_VERTICES, n)
         yield
     order = _best_kept(kept, k, descending=descending)
     return kept[0][0][order], kept[0][1][order]

@@ -14,6 +14,7 @@ import numba as nb
 import numpy as np
 
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Keys, Weights
+from ..gate import Gate, shut_gate
 from ..intrinsics import inner
 from ..team import Crew
 from ..written import Words
@@ -80,10 +81,11 @@ def apply_shared(
     did: Did,
     crew: Crew,
     each: Crew,
+    gate: Gate,
 ) -> tuple[bool, bool, Int, Int, Int, Int, Int, Int, Int, Int, Int]:
     """``small.apply_small``, in so many pieces of each orientation (a power of two), with work arrays that have
     room for all updates of rows. ``crew`` shares the orientations, if there are both, and ``each`` what is to be
-    done for either."""
+    done for either. ``gate``: shut once all is looked up, where it is done."""
     out, in_ = orientation_in(out_words), orientation_in(in_words)
     none: Int = np.int64(0)
     if not is_good(arrived, n_vertices, negative):
@@ -107,6 +109,7 @@ def apply_shared(
     yes: Any = np.bool_(True)
     no: Any = np.bool_(False)
     task = _task(out, out_work, parts, columns, yes, end)
+    shut_gate(gate)
     if both:
         in_task = _task(in_, in_work, in_parts, columns, no, end)
         written, in_written = commit_either(task, in_task, crew, each)

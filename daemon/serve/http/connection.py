@@ -255,8 +255,8 @@ class HttpConnection(Channel):
 
     def _encode(self, msgid: int, reply: Reply) -> bytes:
         if not self._is_stream:
-            return encode_answer(reply.stamp, reply.answer)
-        answer = {name: value for name, value in reply.answer.items() if name != "subscription"}
+            return encode_answer(reply.stamp, reply.whole())
+        answer = {name: value for name, value in reply.whole().items() if name != "subscription"}
         return b"retry: %d\n\n" % RETRY_MS + encode_event("subscribed", reply.stamp, answer)
 
     def _send(self, msgid: int, answer: bytes) -> None:
