@@ -170,7 +170,6 @@ class Choice:
 
         self.engine = Engine(graph, programs, resolve, place=twin, judge=Homes(lambda _: mode == "auto"))
         self.engine.start()
-        self.engine.spares_host = self.whole
         self.batches = edges.batches(self.size, self.seed)
 
     def run(self, seconds: float, least: int) -> None:
@@ -186,7 +185,7 @@ class Choice:
             begun = time.perf_counter()
             change = graph.apply(batch, self.edges.n_vertices)
             applied = time.perf_counter()
-            runs = engine.refresh(change)
+            runs = engine.refresh(change, applied - begun)
             ended = time.perf_counter()
             self.took.append((applied - begun, ended - (begun if self.whole else applied)))
             assert all(ran.error is None for ran in runs), runs

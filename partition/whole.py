@@ -83,20 +83,15 @@ class WholeRows(GraphRows):
     def apply(
         self, batch: EdgeBatch, n_before: int, before_writing: Callable[[], None], *, told: bool = False
     ) -> Report:
-        self.host_apply_s = 0.0
         if self._follows(len(batch)):
             ahead = self._apply_ahead(batch, told=told)
             if ahead is not None:
                 return ahead
         self._ready()
-        begun = time.perf_counter()
         plan = self.host.prepare(*of_rows(batch, self.shape, self.crew)) if len(batch) else None
-        prepared_s = time.perf_counter() - begun
         before_writing()
         on_device = self._begin_on_device(lambda: batch)
-        begun = time.perf_counter()
         report = no_change(self.shape.weighted) if plan is None else self.host.commit(plan)
-        self.host_apply_s = prepared_s + time.perf_counter() - begun
         self._finish_on_device(on_device)
         return Report.of(report)
 
@@ -106,10 +101,9 @@ class WholeRows(GraphRows):
         if self._behind or (self.may_follow and self.device is not None):
             return None
         self._have_room()
-        domain, begun = self.shape.weight_domain, time.perf_counter()
+        domain = self.shape.weight_domain
         how = not self.shape.directed, domain == "any"
         small = self.host.apply_small(batch, n_updates, n_vertices, *how, before_writing)
-        self.host_apply_s = time.perf_counter() - begun
         if small is None or self.device is None:
             return small
 
