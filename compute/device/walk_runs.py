@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import struct
+import time
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -59,8 +60,6 @@ WALK_COUNTERS: Final = np.dtype(
     ]
 )
 """struct WalkCounters of ``walks.cuh``."""
-assert WALK_COUNTERS.fields is not None
-_UNPACKED: Final = WALK_COUNTERS.fields["unpacked"][1]
 
 # Leaves that a warp of a pass adds up in one go, a range; packed, those of the host have a word of 32 bits for
 # each slot at most.
@@ -91,6 +90,8 @@ _ROOM, _ROOM_PACKED = 1.5, 1.1
 # Beside what is packed there is room for one edit to so many words: with that many a pass reads an eighth more,
 # which in fifteen passes comes to what packing anew costs.
 _WORDS_AN_EDIT = 16
+ASKED_EVERY_S = 0.1
+"""What is packed gives its memory back where there is not as much again: that is asked so often."""
 # Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
 # they do is round.
 _BITS_SHRUNK, _PASSES_LEAST = 40, 50
@@ -170,7 +171,8 @@ class _Packed:
     """What passes keep of remote in-rows, from run to run (``passes.cu``): there is room for so many ranges.
 
     ``words`` uint32[256 * ranges] and ``edits`` uint64[16 * ranges], in pinned memory; ``ranges`` uint64[ranges],
-    on the device. ``is_of``: of which rows, with ``n_edits`` edits at most; None: of none.
+    on the device. ``is_of``: of which rows, with ``n_edits`` edits at most; None: of none. Only the device knows
+    which edges of a batch are listed.
     """
 
     def __init__(self, n_ranges: int) -> None:
@@ -185,6 +187,7 @@ class _Packed:
         self.edits: npt.NDArray[np.uint64] = pinned_by_itself(self.words.size // _WORDS_AN_EDIT, np.uint64)
         self.is_of: RowsVersion | None = None
         self.n_edits = 0
+        self.asked_at = time.monotonic()  # whether the machine has memory beside it
         self.brought: list[npt.NDArray[np.uint64]] = []
         """Keys in pinned memory that kernels may not have read yet."""
 
@@ -414,9 +417,12 @@ class WalkRuns:
         if moved is None:
             return
         report = device.report if n_changes else None
-        packed.n_edits += sum(rows.keys.size for rows in moved) + (0 if report is None else len(report))
-        if packed.n_edits > packed.edits.size:
+        n_more = n_changes + sum(rows.keys.size for rows in moved)
+        if packed.n_edits + n_more > packed.edits.size:
+            packed.n_edits = self._n_listed()
+        if packed.n_edits + n_more > packed.edits.size:
             return
+        packed.n_edits += n_more
         for rows in moved:
             try:
                 with self._stream:
@@ -443,7 +449,7 @@ class WalkRuns:
         n_ranges = 0 if remote is None else -(-remote.n_leaves_in // _RANGE)
         is_kept = packed is not None and packed.is_of == device.version
         if packed is not None and (
-            n_ranges == 0 or (n_ranges > packed.ranges.size and not is_kept) or not Memory().allows(packed.nbytes)
+            n_ranges == 0 or (n_ranges > packed.ranges.size and not is_kept) or not self._leaves_memory(packed)
         ):
             self._stream.synchronize()  # what was launched may write there
             self._packed = packed = None  # gives its memory back
@@ -464,10 +470,28 @@ class WalkRuns:
             job["n_packed"] = n_ranges
             job["packed_bits"] = max(1, (device.n_vertices - 1).bit_length())
 
+    def _leaves_memory(self, packed: _Packed) -> bool:
+        """Whether there is as much again; asked so often only, as that takes longer than a small pass."""
+        now = time.monotonic()
+        if now - packed.asked_at > ASKED_EVERY_S:
+            packed.asked_at = now
+            return Memory().allows(packed.nbytes)
+        return True
+
     def _all_packed(self) -> bool:
         """Whether the passes that were run last have packed every range."""
-        unpacked: npt.NDArray[np.uint8] = self._counters[_UNPACKED : _UNPACKED + 4].get(stream=self._stream)
-        return not unpacked.any()
+        return not self._counted("unpacked").any()
+
+    def _n_listed(self) -> int:
+        """How many edits are listed, once what was launched is done."""
+        return int(self._counted("edits").sum())
+
+    def _counted(self, name: str) -> npt.NDArray[np.uint32]:
+        """A field of the counters, fetched."""
+        assert WALK_COUNTERS.fields is not None
+        kind, begin = WALK_COUNTERS.fields[name][:2]
+        fetched: npt.NDArray[np.uint8] = self._counters[begin : begin + kind.itemsize].get(stream=self._stream)
+        return fetched.view(np.uint32)
 
     # -- columns ----------------------------------------------------------------------------------------------
 
