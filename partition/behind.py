@@ -27,15 +27,11 @@ GATHER_S, GATHERED = 0.1, 1 << 16
 and ten thousand three times as much each as a hundred thousand; and the thread that puts them must not be kept
 waiting for the interpreter by each."""
 
-HURRIED = 4 * GATHERED
-"""With more the host is hardly as fast as updates come."""
-
 RETRY_S = 0.5
 """What found no memory is tried again so often, if nobody asks for it before."""
 
-Take = Callable[[EdgeBatch, int, bool], None]
-"""(updates, how many vertices there are then, whether somebody waits or soon would): has the host take them, or
-none of them.
+Take = Callable[[EdgeBatch, int], None]
+"""(updates, how many vertices there are then): has the host take them, or none of them.
 
 Raises:
     MemoryError: there is not enough.
@@ -113,7 +109,7 @@ class Behind:
         if not self._waiting:
             return
         with self._turn:
-            self._take_all(hurried=True)
+            self._take_all()
 
     def close(self) -> None:
         """End the thread; what waits is taken by nobody any more, unless who needs it."""
@@ -127,15 +123,14 @@ class Behind:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _take_all(self, *, hurried: bool) -> None:
+    def _take_all(self) -> None:
         """In a turn: take until nothing waits."""
         if self._failure is not None:  # a mistake, after which nobody knows what the host holds
             raise RuntimeError("the host's rows could not take what the device has") from self._failure
         while self._waiting:
             taken = list(self._waiting)
-            batch = _joined([each.batch for each in taken])
             try:
-                self._take(batch, taken[-1].n_vertices, hurried or len(batch) > HURRIED)
+                self._take(_joined([each.batch for each in taken]), taken[-1].n_vertices)
             except MemoryError:
                 raise
             except Exception as error:
@@ -143,7 +138,7 @@ class Behind:
                 raise
             with self._changed:
                 del self._waiting[: len(taken)]
-                self._updates -= len(batch)
+                self._updates -= sum(len(each.batch) for each in taken)
 
     def _run(self) -> None:
         told = False
@@ -156,8 +151,7 @@ class Behind:
                     self._many.clear()
             self._many.wait(GATHER_S)
             try:
-                with self._turn:
-                    self._take_all(hurried=False)
+                self.catch_up()
                 told = False
             except MemoryError as error:  # the graph takes nothing more before this: see ``WholeRows.apply``
                 if not told:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -56,32 +55,13 @@ class HostSide(Side[PackedMemoryArray]):
         ``crew``: the threads of both orientations, which are applied side by side, or of a lone array."""
         self._pair = Pair(min(2 if in_edges else 1, crew.threads), "in-rows")
         self._crew = crew
-        self._crew_each = crew = self._each(crew, in_edges=in_edges)
+        self._crew_each = Crew(max(1, crew.threads // 2), crew.words) if in_edges else crew
+        crew = self._crew_each
         self.out = PackedMemoryArray(weighted=weighted, crew=crew)
         self.in_ = PackedMemoryArray(weighted=weighted and in_weights, crew=crew) if in_edges else None
         self.memory = Memory()
         self._turnstile = Turnstile()
         self._change = no_change(weighted)
-
-    @staticmethod
-    def _each(crew: Crew, *, in_edges: bool) -> Crew:
-        """For one orientation, of two that work side by side."""
-        return Crew(max(1, crew.threads // 2), crew.words) if in_edges else crew
-
-    @contextmanager
-    def sharing(self, crew: Crew) -> Iterator[Crew]:
-        """With other threads of the same team than usual, as many, meanwhile."""
-        usual = self._crew
-        try:
-            self._share(crew)
-            yield crew
-        finally:
-            self._share(usual)
-
-    def _share(self, crew: Crew) -> None:
-        self._crew, self._crew_each = crew, self._each(crew, in_edges=self.in_ is not None)
-        for array in self.arrays:
-            array.crew = self._crew_each
 
     def prepare(self, out: EdgeBatch, in_: EdgeBatch | None) -> HostPlan:
         """Everything of a batch that can fail; the rows are only read. ``in_``: None where no in-rows are kept.

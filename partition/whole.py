@@ -43,8 +43,6 @@ SHORT_ROW = 1 << 12
 
 # The host is behind by so many updates at most, or by one to so many edges.
 WAITING_MIN, EDGES_PER_WAITING = 1 << 20, 8
-# It follows with one thread in so many.
-FOLLOWING_SHARE = 4
 # What the host needs to follow, for each update (its copies, and what both orientations take to order and to write
 # it), and of its slots, which grow by a fifth at a time; it is asked so often whether there is so much.
 BYTES_PER_UPDATE, GROWING_SHARE, ASKED_EVERY_S = 320, 0.25, 0.1
@@ -156,15 +154,11 @@ class WholeRows(GraphRows):
         if self.host.out.n_vertices < self._n_vertices:
             self.host.ensure_vertices(self._n_vertices)
 
-    def _take(self, batch: EdgeBatch, n_vertices: int, hurried: bool) -> None:
-        """Have the host take what the device has; with a few threads, where nobody waits for it: epochs are slower
-        while more of them are at work."""
+    def _take(self, batch: EdgeBatch, n_vertices: int) -> None:
+        """Have the host take what the device has."""
         self.host.ensure_vertices(n_vertices)
-        if not len(batch):
-            return
-        few = Crew(max(1, self.crew.threads // FOLLOWING_SHARE), self.crew.words)
-        with self.host.sharing(self.crew if hurried else few) as crew:
-            self.host.commit(self.host.prepare(*of_rows(batch, self.shape, crew)))
+        if len(batch):
+            self.host.commit(self.host.prepare(*of_rows(batch, self.shape, self.crew)))
 
     def _follows(self, n_updates: int) -> bool:
         """Whether the host may take so many updates later than the device; waits where it is too far behind.
@@ -316,9 +310,9 @@ def _weakly(take: Take) -> Take:
     which a circle would put off."""
     method = WeakMethod(take)
 
-    def call(batch: EdgeBatch, n_vertices: int, hurried: bool) -> None:
+    def call(batch: EdgeBatch, n_vertices: int) -> None:
         bound = method()
         assert bound is not None, "rows that are gone are behind"
-        bound(batch, n_vertices, hurried)
+        bound(batch, n_vertices)
 
     return call

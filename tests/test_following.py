@@ -299,37 +299,6 @@ def batch_of(seed: int, n: int = 3000, n_vertices: int = 500) -> EdgeBatch:
     return EdgeBatch.of(*ends, rng.integers(0, 2, n), rng.random(n).astype(np.float32))
 
 
-def test_the_host_follows_with_a_few_threads_and_hurries_with_all(
-    emulated_cupy: ModuleType, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When somebody waits for its rows, or when much has come."""
-    monkeypatch.setattr(behind, "GATHER_S", 3600.0)
-    graphs.append(graph := Graph(device=True, threads=8))
-    graphs.append(alone := Graph(threads=8))
-    graph.let_follow(True)
-    host, threads = graph.host, list[int]()
-    commit = host.commit
-
-    def noted(plan: Any) -> Any:
-        threads.append(host._crew.threads)
-        assert {2 * array.crew.threads for array in host.arrays} == {threads[-1]}
-        return commit(plan)
-
-    monkeypatch.setattr(host, "commit", noted)
-    for k, (gathered, hurried, wanted) in enumerate([(1 << 20, 1 << 20, 8), (1, 1 << 20, 2), (1, 100, 8)]):
-        monkeypatch.setattr(behind, "GATHERED", gathered)
-        monkeypatch.setattr(behind, "HURRIED", hurried)
-        for each in (graph, alone):
-            each.apply(batch_of(k), 500)
-        if gathered > 1:
-            assert graph.lag.updates == 3000
-            graph.catch_up()
-        until(lambda: graph.lag.updates == 0)
-        assert threads[k:] == [wanted]
-        assert host._crew.threads == 8 and {array.crew.threads for array in host.arrays} == {4}
-    assert np.array_equal(graph.export().keys, alone.export().keys)
-
-
 def test_rows_lie_in_no_place_while_the_host_is_behind(
     emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None
 ) -> None:

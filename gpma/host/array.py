@@ -79,15 +79,6 @@ class PackedMemoryArray:
         self._seen: _Seen | None = None
 
     @property
-    def crew(self) -> Crew:
-        """The threads that share large work; others may from any batch on."""
-        return self._crew
-
-    @crew.setter
-    def crew(self, crew: Crew) -> None:
-        self._crew = self._migration.crew = crew
-
-    @property
     def n_edges(self) -> int:
         return self._contents.n_edges
 
@@ -139,7 +130,7 @@ class PackedMemoryArray:
         if weights.size != (keys.size if self.weighted else 0):
             raise ValueError("a weighted array needs one weight for each edge")
         now = self._contents
-        bad = load_export.first_bad_key(keys, now.n_vertices, self.crew)
+        bad = load_export.first_bad_key(keys, now.n_vertices, self._crew)
         if bad >= 0:
             raise ValueError(f"edge {bad} of {keys.size} is out of order, or of a row that does not exist")
         layout = Layout.holding(keys.size)
@@ -158,7 +149,7 @@ class PackedMemoryArray:
         now.layout = layout
         now.view_leaves(layout.n_leaves)
         self._n_windows = 0
-        load_export.load(keys, weights, now.slots, now.rows, self.crew)
+        load_export.load(keys, weights, now.slots, now.rows, self._crew)
         now.n_edges = keys.size
 
     def apply(self, batch: EdgeBatch) -> ChangeReport:
@@ -179,7 +170,7 @@ class PackedMemoryArray:
             MemoryError: there is not enough.
         """
         question = self.question(batch)
-        return self.plan(None if question is None else preparing.look_up(question, self.crew))
+        return self.plan(None if question is None else preparing.look_up(question, self._crew))
 
     def question(self, batch: EdgeBatch) -> Question | None:
         """What ``prepare`` has to look up; None where there are no updates. It raises what that does."""
@@ -191,7 +182,7 @@ class PackedMemoryArray:
             return None
         work, now = self.reserve(n), self._contents
         arrived = arrivals_of(batch, weighted=self.weighted)
-        threads = self.crew.threads
+        threads = self._crew.threads
         least = PIECE_UPDATES if threads < MANY_THREADS else SHORT_PIECE_UPDATES
         n_pieces = 1 if threads == 1 else preparing.pieces_of(n, least)
         return Question(now.slots, arrived, now.n_vertices, n_pieces, work.sort, work.updates)
@@ -234,7 +225,7 @@ class PackedMemoryArray:
         4. Let some edges migrate; or begin to grow or to shrink, if it is time.
         """
         task = self.task(plan)
-        return self.committed(plan, None if task is None else committing.commit(task, self.crew))
+        return self.committed(plan, None if task is None else committing.commit(task, self._crew))
 
     def task(self, plan: Plan) -> Task | None:
         """The first half of ``commit``: what the kernel is to write; None where there are no updates."""
@@ -277,7 +268,7 @@ class PackedMemoryArray:
             slots_moved = self._spread_all(layout.n_leaves, written.n_waiting, n_edges)
             shortened = work.pending.rows
             committing.finish(
-                now.slots, now.rows, work.updates, parts, written.lists, shortened, columns, told, self.crew
+                now.slots, now.rows, work.updates, parts, written.lists, shortened, columns, told, self._crew
             )
         elif now.migrating and written.n_windows:
             now.view_leaves(now.layout.n_leaves, written.stretch_begin, written.stretch_end)
@@ -355,7 +346,7 @@ class PackedMemoryArray:
         n_edges = self._contents.n_edges
         keys = np.empty(n_edges, np.uint64)
         weights = np.empty(n_edges if self.weighted else 0, np.float32)
-        load_export.export(self._contents.slots, keys, weights, self.crew)
+        load_export.export(self._contents.slots, keys, weights, self._crew)
         return EdgeList(keys, weights if self.weighted else None)
 
     def has_edge(self, keys: Keys) -> npt.NDArray[np.bool_]:
@@ -384,7 +375,7 @@ class PackedMemoryArray:
         vertices = column(vertices, np.uint32)
         if vertices.size and int(vertices.max()) >= self._contents.n_vertices:
             raise IndexError(f"vertex {int(vertices.max())} of {self._contents.n_vertices}")
-        return gather(self.view(), vertices, weighted=self.weighted, crew=self.crew)
+        return gather(self.view(), vertices, weighted=self.weighted, crew=self._crew)
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes held, by structure: slots, leaves, rows, scratch.
@@ -426,7 +417,7 @@ class PackedMemoryArray:
 
     def _find(self, keys: Keys) -> npt.NDArray[np.int64]:
         found = np.empty(keys.size, np.int64)
-        search.find_slots(self._contents.slots, column(keys, np.uint64), found, self.crew)
+        search.find_slots(self._contents.slots, column(keys, np.uint64), found, self._crew)
         return found
 
     def _spread_all(self, n_leaves: int, n_waiting: int, n_edges: int) -> int:

@@ -65,7 +65,7 @@ class Migration:
     def __init__(self, contents: Contents, crew: Crew) -> None:
         """``crew``: whose threads share large moves."""
         self._contents = contents
-        self.crew = crew
+        self._crew = crew
         self.pages = Pages()
         self.hot_spot = HotSpot()
         self.shrinks = False
@@ -270,6 +270,6 @@ class Migration:
         """Some moves, of at most so many edges together; returns how many moved, and the stretch."""
         slots, row_leaf = self._contents.slots, self._contents.rows.leaf
         done: tuple[int, int, int] = stretch.make_moves(
-            slots, row_leaf, way, leaves, self.edges_left, edges, DIVIDED_MOVES_MIN, self.crew
+            slots, row_leaf, way, leaves, self.edges_left, edges, DIVIDED_MOVES_MIN, self._crew
         )
         return done
