@@ -25,7 +25,7 @@ from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, Vertices, Weig
 from ..gpma.host.small import Totals
 from ..gpma.rows import RowView, copy_row, copy_short_row
 from ..gpma.team import Crew
-from .behind import SECONDS_MAX, Behind, Lag, Take
+from .behind import GATHERED, SECONDS_MAX, Behind, Lag, Take
 from .changes import Report, no_change
 from .graph_rows import GraphRows, Shape, of_rows, require_ends, require_heads
 from .host_side import HostSide
@@ -44,8 +44,9 @@ SHORT_ROW = 1 << 12
 # The host is behind by so many updates at most, or by one to so many edges.
 WAITING_MIN, EDGES_PER_WAITING = 1 << 20, 8
 # What the host needs to follow, for each update (its copies, and what both orientations take to order and to write
-# it), and of its slots, which grow by a fifth at a time; it is asked so often whether there is so much.
-BYTES_PER_UPDATE, GROWING_SHARE, ASKED_EVERY_S = 320, 0.25, 0.1
+# it), and of its slots, which grow by a fifth at a time. It is asked so often whether there is so much, for so
+# many updates if it can be: to ask takes a millisecond on some machines, as long as a small epoch.
+BYTES_PER_UPDATE, GROWING_SHARE, ASKED_EVERY_S, ASKED_FOR = 320, 0.25, 0.5, 2 * GATHERED
 
 
 class WholeRows(GraphRows):
@@ -179,10 +180,14 @@ class WholeRows(GraphRows):
         """Whether there is memory for the host to take so many updates."""
         now = time.monotonic()
         if n_updates > self._promised or now - self._asked_at > ASKED_EVERY_S:
-            wanted = 2 * n_updates  # so that the next ones need not ask
             growth = int(GROWING_SHARE * self.host.memory_bytes()["slots"])
-            is_there = self.host.memory.allows(BYTES_PER_UPDATE * wanted + growth)
-            self._promised, self._asked_at = wanted if is_there else 0, now
+
+            def is_there(n: int) -> bool:
+                return self.host.memory.allows(BYTES_PER_UPDATE * n + growth)
+
+            many = max(2 * n_updates, ASKED_FOR)  # so that the next ones need not ask
+            self._promised = many if is_there(many) else 2 * n_updates if is_there(2 * n_updates) else 0
+            self._asked_at = now
         return n_updates <= self._promised
 
     def _apply_ahead(self, batch: EdgeBatch, *, told: bool) -> Report | None:

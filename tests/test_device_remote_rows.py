@@ -448,6 +448,7 @@ def test_memory_of_packed_rows_is_given_back(
     from graphtide.compute.device import walk_runs
 
     set_threads(monkeypatch, FEW_THREADS)
+    monkeypatch.setattr(walk_runs, "ASKED_EVERY_S", -1.0)
     cuda_emulator.seed(seed)
     run = emulated_run_of(RanksRun)
     asked = list[int]()
@@ -464,7 +465,10 @@ def test_memory_of_packed_rows_is_given_back(
 
     with monkeypatch.context() as patch:
         patch.setattr(walk_runs.Memory, "allows", lambda memory, n_bytes: False)
-        patch.setattr(walk_runs, "ASKED_EVERY_S", 0.0)
+        patch.setattr(walk_runs, "ASKED_EVERY_S", 3600.0)
+        start()
+        assert runs._packed is not None, "it has just been asked"
+        patch.setattr(walk_runs, "ASKED_EVERY_S", -1.0)
         start()
     assert runs._packed is None and first() is None and runs._calls.job["packed"] == 0
     start()

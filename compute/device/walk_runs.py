@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import struct
 import time
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -90,8 +89,9 @@ _ROOM, _ROOM_PACKED = 1.5, 1.1
 # Beside what is packed there is room for one edit to so many words: with that many a pass reads an eighth more,
 # which in fifteen passes comes to what packing anew costs.
 _WORDS_AN_EDIT = 16
-ASKED_EVERY_S = 0.1
-"""What is packed gives its memory back where there is not as much again: that is asked so often."""
+ASKED_EVERY_S = 0.5
+"""What is packed gives its memory back where there is not as much again. That, and whether there is memory to pack
+anything, is asked so often: it takes a millisecond on some machines, as long as a pass."""
 # Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
 # they do is round.
 _BITS_SHRUNK, _PASSES_LEAST = 40, 50
@@ -187,7 +187,6 @@ class _Packed:
         self.edits: npt.NDArray[np.uint64] = pinned_by_itself(self.words.size // _WORDS_AN_EDIT, np.uint64)
         self.is_of: RowsVersion | None = None
         self.n_edits = 0
-        self.asked_at = time.monotonic()  # whether the machine has memory beside it
         self.brought: list[npt.NDArray[np.uint64]] = []
         """Keys in pinned memory that kernels may not have read yet."""
 
@@ -230,6 +229,8 @@ class WalkRuns:
         self._reads_remote = device.reads_remote
         self._columns: _Columns | None = None
         self._packed: _Packed | None = None
+        # When there was memory for it, and when there was none.
+        self._allowed_at = self._refused_at = -math.inf
         self._shifts = (0, 0)
         self._arrivals = pinned(0, np.uint64)
         self._passes_max = passes_max(damping)
@@ -448,17 +449,25 @@ class WalkRuns:
         remote, packed = device.remote, self._packed
         n_ranges = 0 if remote is None else -(-remote.n_leaves_in // _RANGE)
         is_kept = packed is not None and packed.is_of == device.version
+        is_in_the_way = (
+            packed is not None
+            and time.monotonic() - self._allowed_at > ASKED_EVERY_S
+            and not self._allows(packed.nbytes)
+        )
         if packed is not None and (
-            n_ranges == 0 or (n_ranges > packed.ranges.size and not is_kept) or not self._leaves_memory(packed)
+            n_ranges == 0 or (n_ranges > packed.ranges.size and not is_kept) or is_in_the_way
         ):
             self._stream.synchronize()  # what was launched may write there
             self._packed = packed = None  # gives its memory back
             is_kept = False
-        if packed is None and n_ranges:
+        if packed is None and n_ranges and time.monotonic() - self._refused_at > ASKED_EVERY_S:
             room = int(_ROOM_PACKED * n_ranges) + 1
-            if Memory().allows(2 * _Packed.bytes_of(room)):
-                with suppress(MemoryError), self._stream:
-                    self._packed = packed = _Packed(room)
+            if self._allows(2 * _Packed.bytes_of(room)):
+                try:
+                    with self._stream:
+                        self._packed = packed = _Packed(room)
+                except MemoryError:
+                    self._refused_at = time.monotonic()
         if is_kept:
             return
         job = self._calls.job
@@ -470,13 +479,14 @@ class WalkRuns:
             job["n_packed"] = n_ranges
             job["packed_bits"] = max(1, (device.n_vertices - 1).bit_length())
 
-    def _leaves_memory(self, packed: _Packed) -> bool:
-        """Whether there is as much again; asked so often only, as that takes longer than a small pass."""
-        now = time.monotonic()
-        if now - packed.asked_at > ASKED_EVERY_S:
-            packed.asked_at = now
-            return Memory().allows(packed.nbytes)
-        return True
+    def _allows(self, n_bytes: int) -> bool:
+        """Whether the machine has memory for so much more."""
+        is_there = Memory().allows(n_bytes)
+        if is_there:
+            self._allowed_at = time.monotonic()
+        else:
+            self._refused_at = time.monotonic()
+        return is_there
 
     def _all_packed(self) -> bool:
         """Whether the passes that were run last have packed every range."""
