@@ -19,6 +19,8 @@ engine, and ``whole`` all rows, copies alone, no work on them; ``stream MB`` and
 ``moved``: edges that moved between the sides after the epochs of a batch's size; ``home``: programs that the host
 runs, for want of memory. ``wrong``: results that are not the host's, after the last batch.
 
+``--in-place``: passes of PageRank read the host's rows where they lie, and pack nothing.
+
 ``--reckoned``: what rows and all else take is reckoned as a start does, and nothing is run without a limit. So for
 graphs of which each load takes minutes: RMAT 27, half of it loaded (1 G edges), is reckoned to take 60 GB of the
 host's memory while it is loaded, and 55 GB of the device's while it is generated.
@@ -31,6 +33,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +45,7 @@ import numpy as np
 from device_graph import Row, clocked, cupy, machine
 from device_remote import PROGRAMS, Stream, Table, Times, streamed, wrong
 
+from graphtide.compute.device import walk_runs
 from graphtide.compute.device.forest_runs import MEMBER
 from graphtide.compute.engine import Engine, ProgramRun
 from graphtide.compute.homes import Homes
@@ -366,8 +370,11 @@ def main() -> None:
         "--no-host", action="store_true", help="leave out the host alone, and what is held against it"
     )
     parser.add_argument("--reckoned", action="store_true", help="run nothing without a limit")
+    parser.add_argument("--in-place", action="store_true", help="passes pack nothing")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    if given.in_place:
+        walk_runs.ASKED_EVERY_S = math.inf  # for memory, without which nothing is packed
     run(
         given.scale,
         given.shares,

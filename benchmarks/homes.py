@@ -1,7 +1,7 @@
 """Where programs run by measurement, beside all on the host and all on the device: epochs of one graph in turns.
 
     python benchmarks/homes.py [--graphs 16,20,22,mathoverflow,road-luxembourg] [--batches 100,10000,1000000]
-        [--seconds 4] [--turns 4] [--settle 0] [--whole] [--data ../shared/data] [--json FILE]
+        [--seconds 4] [--turns 4] [--instances 1] [--settle 0] [--whole] [--data ../shared/data] [--json FILE]
 
 A graph is an R-MAT graph of that scale, or the edges of a public stream (left out where its file is missing).
 BFS, components and PageRank are kept. Each batch deletes edges, every one as likely as another, and puts back what
@@ -15,7 +15,9 @@ how much longer its epochs take than those of the better fixed choice.
 ``--whole``: whole epochs, with applying, of the default against one side alone. ``auto`` has all rows on the
 host and the device, as ``partition.host_rows = "auto"`` does where they fit, and the host's may take batches
 later while every program is on the device, as in the daemon; ``follows`` is that with no program ever moving;
-``host`` has no device, and with ``device`` the host has no rows.
+``host`` has no device, and with ``device`` the host has no rows. Epochs of one graph may take a sixth longer than
+those of the same one loaded once more, for as long as it is there: ``--instances`` graphs of each choice take
+turns, and ``from``, ``to`` are the least and the most of their means.
 """
 
 from __future__ import annotations
@@ -106,6 +108,7 @@ def run(
     settle: float = 0.0,
     whole: bool = False,
     turns: int = 2,
+    instances: int = 1,
 ) -> list[dict[str, Any]]:
     """Rows by size of the batch; ``whole``: of epochs with applying, each side alone."""
     modes = ("host", "device", "follows", "auto") if whole else ("host", "device", "auto")
@@ -113,19 +116,24 @@ def run(
     for size in batches:
         choices: list[Choice] = []
         try:
-            choices.extend(Choice(edges, size, mode, seed, whole=whole) for mode in modes)
-            choices[-1].run(settle, 0)
+            made = (mode for _ in range(instances) for mode in modes)
+            choices.extend(Choice(edges, size, mode, seed, whole=whole) for mode in made)
+            for choice in choices:
+                if choice.mode == "auto":
+                    choice.run(settle, 0)
             for turn in range(turns):
                 for choice in choices if turn % 2 else reversed(choices):
                     choice.took = choice.took if turn > turns // 2 else []
                     choice.run(seconds / turns, EPOCHS_MIN)
-            took = {choice.mode: choice.row() for choice in choices}
+            took = {mode: row_of([choice for choice in choices if choice.mode == mode]) for mode in modes}
         finally:
             for choice in choices:
                 choice.close()
         row = {"graph": edges.name, "edges": edges.keys.size, "batch": size}
         row |= {f"{mode} ms": took[mode]["ms"] for mode in modes}
         row |= {f"{mode} median": took[mode]["median"] for mode in modes}
+        if instances > 1:
+            row |= {f"{mode} {end}": took[mode][end] for mode in modes for end in ("from", "to")}
         if whole:
             row |= {f"{mode} applying": took[mode]["applying"] for mode in modes}
         best = min(took["host"]["ms"], took["device"]["ms"])
@@ -170,7 +178,6 @@ class Choice:
 
         self.engine = Engine(graph, programs, resolve, place=twin, judge=Homes(lambda _: mode == "auto"))
         self.engine.start()
-        self.engine.spares_host = self.whole
         self.batches = edges.batches(self.size, self.seed)
 
     def run(self, seconds: float, least: int) -> None:
@@ -186,7 +193,7 @@ class Choice:
             begun = time.perf_counter()
             change = graph.apply(batch, self.edges.n_vertices)
             applied = time.perf_counter()
-            runs = engine.refresh(change)
+            runs = engine.refresh(change, applied - begun)
             ended = time.perf_counter()
             self.took.append((applied - begun, ended - (begun if self.whole else applied)))
             assert all(ran.error is None for ran in runs), runs
@@ -194,16 +201,25 @@ class Choice:
             del change, runs  # what somebody holds of a batch is read from the device before the next
         assert graph.device_lost is None, graph.device_lost
 
-    def row(self) -> dict[str, Any]:
-        """Milliseconds of an epoch."""
-        applying, whole = 1e3 * np.array(self.took).T
-        there = [program.kind for program in self.engine.programs if getattr(program, "on_device", False)]
-        means = {"ms": float(whole.mean()), "median": float(np.median(whole)), "applying": float(applying.mean())}
-        return {**means, "moves": self.moves, "on device": " ".join(there)}
-
     def close(self) -> None:
         self.engine.close()
         self.graph.close()
+
+
+def row_of(choices: Sequence[Choice]) -> dict[str, Any]:
+    """Milliseconds of an epoch of the same choice in several graphs, each of which counts the same."""
+    whole = [1e3 * np.array([whole for _, whole in choice.took]) for choice in choices]
+    means = [float(each.mean()) for each in whole]
+    programs = [program for choice in choices for program in choice.engine.programs]
+    return {
+        "ms": float(np.mean(means)),
+        "median": float(np.mean([np.median(each) for each in whole])),
+        "from": min(means),
+        "to": max(means),
+        "applying": float(np.mean([1e3 * applied for choice in choices for applied, _ in choice.took])),
+        "moves": sum(choice.moves for choice in choices),
+        "on device": " ".join(program.kind for program in programs if getattr(program, "on_device", False)),
+    }
 
 
 def main() -> None:
@@ -212,6 +228,7 @@ def main() -> None:
     parser.add_argument("--batches", default="100,10000,1000000")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--instances", type=int, default=1, help="graphs of each choice")
     parser.add_argument("--settle", type=float, default=0, help="seconds before, for the default")
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--whole", action="store_true", help="whole epochs: the default against each side alone")
@@ -226,7 +243,14 @@ def main() -> None:
             print(f"{name}: no file in {given.data}")
             continue
         rows += run(
-            edges, sizes, given.seconds, given.seed, settle=given.settle, whole=given.whole, turns=given.turns
+            edges,
+            sizes,
+            given.seconds,
+            given.seed,
+            settle=given.settle,
+            whole=given.whole,
+            turns=given.turns,
+            instances=given.instances,
         )
         save(
             given.json,
@@ -235,6 +259,7 @@ def main() -> None:
                 "seconds": given.seconds,
                 "settle": given.settle,
                 "turns": given.turns,
+                "instances": given.instances,
                 "whole": given.whole,
                 "rows": rows,
             },

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -65,7 +65,7 @@ Place = Callable[[Program, Graph], Program]
 class Judge(Protocol):
     """Which programs move between processors: see ``Homes``, which is one."""
 
-    def leaves(self, id: str, updates: int, seconds: float, *, on_device: bool) -> bool: ...
+    def leaving(self, updates: int, seconds: float, on_device: Mapping[str, bool]) -> Collection[str]: ...
 
     def moved(self, id: str, seconds: float) -> None: ...
 
@@ -117,8 +117,8 @@ class Engine:
 
         ``threads``: how many programs run side by side; None: as many as the graph's team has threads. What one of
         them shares, any thread of that team may help with. ``place``: which programs run on the graph's device, if
-        it has one; ``judge``: which of them go from there to the host, and back; None: those that take less time
-        there, by measurement.
+        it has one; ``judge``: which of them go from there to the host, and back; None: whichever way epochs take
+        less time, by measurement.
         """
         self._graph = graph
         self._resolve = resolve
@@ -133,9 +133,6 @@ class Engine:
         """Has rows leave the graph's device, which has no memory for a program: where each row is on one side, the
         host could run it on a copy of all rows only. It is told how often that was tried for it, from 0 on, and
         says whether to try again. Called when all other programs have run. None: nobody does that."""
-        self.spares_host = False
-        """Whether the host's rows follow the device's while no program reads them (``Graph.let_follow``): programs
-        on the host are charged then with what that waits for."""
         self._threads = graph.crew.threads if threads is None else threads
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="program")
         for program in programs:
@@ -252,13 +249,17 @@ class Engine:
         done = self._run_all([(program,) for program in programs], self._start, (), self._threads)
         return [done[id] for id in chosen]
 
-    def refresh(self, change: GraphChange) -> list[ProgramRun]:
+    def refresh(self, change: GraphChange, applied_s: float = 0.0) -> list[ProgramRun]:
         """Bring every program that is not quarantined up to date with a change that the graph has taken.
+
+        ``applied_s``: what that took, which depends on where programs are: the rows of the host may follow while
+        none reads them (``Graph.let_follow``).
 
         Raises:
             RowsLost: the graph is of no use any more.
             RuntimeError: a process that was forked cannot run programs.
         """
+        begun = self._clock()
         if change.deleted_vertices.size:  # a source may be among them, and may come back
             self._unresolved.update(id for id, program in self._programs.items() if program.sources)
         programs, seconds = [], []
@@ -276,8 +277,9 @@ class Engine:
         runs = [done[program.id] for program in programs]
         if not has_device or self._graph.owned:  # the home is where the rows are
             return runs
-        charge_s = self._charge_s()
-        return [self._rehoused(run, change.n_arcs, 0.0 if run.on_device else charge_s) for run in runs]
+        homes = {run.id: run.on_device for run in runs if run.error is None and self._programs[run.id].is_movable}
+        leaving = self._judge.leaving(change.n_arcs, applied_s + self._clock() - begun, homes)
+        return [self._rehoused(run) if run.id in leaving else run for run in runs] if leaving else runs
 
     def audit(self) -> dict[str, list[Violation]]:
         """Check every program that is not quarantined, and the storage, against the graph."""
@@ -411,14 +413,6 @@ class Engine:
         on_device = self._graph.device is not None and program.on_device
         return ProgramRun(program.id, outcome, seconds, None, on_device)
 
-    def _charge_s(self) -> float:
-        """What each program on the host has made the last epoch longer by, beside its own time: without those that
-        read the host's rows these would have followed. Nothing where one of them cannot leave."""
-        readers = self._host_readers() if self.spares_host else []
-        if not readers or not all(program.is_movable for program in readers):
-            return 0.0
-        return self._graph.host_apply_s / len(readers)
-
     def _host_readers(self) -> list[Program]:
         """Those that are kept up to date and read the host's rows."""
         return [
@@ -427,16 +421,9 @@ class Engine:
             if program.reads_host and self._states[id].state == "fresh"
         ]
 
-    def _rehoused(self, run: ProgramRun, updates: int, charge_s: float) -> ProgramRun:
-        """The run, after which its program moved to the other processor if it takes less time there.
-
-        ``charge_s``: what counts beside its time.
-        """
+    def _rehoused(self, run: ProgramRun) -> ProgramRun:
+        """The run, after which its program moved to the other processor."""
         program = self._programs[run.id]
-        if run.error is not None or not program.is_movable:
-            return run
-        if not self._judge.leaves(run.id, updates, run.seconds + charge_s, on_device=run.on_device):
-            return run
         begun = self._clock()
         try:
             program.move(self._graph)

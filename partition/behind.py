@@ -18,11 +18,11 @@ from ..gpma.edges import EdgeBatch
 
 log = logging.getLogger(__name__)
 
-SECONDS_MAX = 0.25
+SECONDS_MAX = 0.5
 """Nothing is put behind what waits for so long: whoever has to wait for all of it does so for about a second at
 most, where updates come faster than the host can take them."""
 
-GATHER_S, GATHERED = 0.1, 1 << 16
+GATHER_S, GATHERED = 0.25, 1 << 18
 """Fewer updates than that are left to gather for so long: to take ten at once costs as much as to take a thousand,
 and ten thousand three times as much each as a hundred thousand; and the thread that puts them must not be kept
 waiting for the interpreter by each."""

@@ -197,12 +197,6 @@ class Graph:
         return self._rows.applied
 
     @property
-    def host_apply_s(self) -> float:
-        """Seconds that whoever applied the last batch waited for the host's rows to take it, where a device has
-        all of them, too; 0 where the host follows."""
-        return self._rows.host_apply_s
-
-    @property
     def split(self) -> bool:
         """Whether some rows are on the device only, and others on the host only."""
         return self.owned and self.device is not None and 0 < self.placement.owned[-1] < self.n_vertices

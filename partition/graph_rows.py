@@ -79,9 +79,6 @@ class GraphRows(ABC):
     """What each side did for the last batch, where each row is on one side only."""
     rows_lost: bool = False
     """Whether a device failed that alone had some of the rows."""
-    host_apply_s: float = 0.0
-    """How long whoever applied the last batch waited for the host's rows to take it, where a device has all of
-    them, too."""
     may_follow: bool = False
     """Whether the host may take batches later than a device that has every row, as nobody is about to read its."""
 

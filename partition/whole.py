@@ -26,7 +26,7 @@ from ..gpma.gate import BeforeWriting
 from ..gpma.rows import RowView, copy_row, copy_short_row
 from ..gpma.team import Crew
 from ..gpma.written import Words
-from .behind import SECONDS_MAX, Behind, Lag, Take
+from .behind import GATHERED, SECONDS_MAX, Behind, Lag, Take
 from .changes import Report, no_change
 from .graph_rows import GraphRows, Shape, of_rows, require_ends, require_heads
 from .host_side import HostSide
@@ -45,8 +45,9 @@ SHORT_ROW = 1 << 12
 # The host is behind by so many updates at most, or by one to so many edges.
 WAITING_MIN, EDGES_PER_WAITING = 1 << 20, 8
 # What the host needs to follow, for each update (its copies, and what both orientations take to order and to write
-# it), and of its slots, which grow by a fifth at a time; it is asked so often whether there is so much.
-BYTES_PER_UPDATE, GROWING_SHARE, ASKED_EVERY_S = 320, 0.25, 0.1
+# it), and of its slots, which grow by a fifth at a time. It is asked so often whether there is so much, for so
+# many updates if it can be: to ask takes a millisecond on some machines, as long as a small epoch.
+BYTES_PER_UPDATE, GROWING_SHARE, ASKED_EVERY_S, ASKED_FOR = 320, 0.25, 0.5, 2 * GATHERED
 
 
 class WholeRows(GraphRows):
@@ -89,20 +90,15 @@ class WholeRows(GraphRows):
     def apply(
         self, batch: EdgeBatch, n_before: int, before_writing: BeforeWriting, *, told: bool = False
     ) -> Report:
-        self.host_apply_s = 0.0
         if self._follows(len(batch)):
             ahead = self._apply_ahead(batch, told=told)
             if ahead is not None:
                 return ahead
         self._ready()
-        begun = time.perf_counter()
         plan = self.host.prepare(*of_rows(batch, self.shape, self.crew)) if len(batch) else None
-        prepared_s = time.perf_counter() - begun
         before_writing()
         on_device = self._begin_on_device(lambda: batch)
-        begun = time.perf_counter()
         report = no_change(self.shape.weighted) if plan is None else self.host.commit(plan)
-        self.host_apply_s = prepared_s + time.perf_counter() - begun
         self._finish_on_device(on_device)
         return Report.of(report)
 
@@ -115,13 +111,9 @@ class WholeRows(GraphRows):
         if host.out.n_vertices < self._n_vertices:
             host.ensure_vertices(self._n_vertices)
         how = batch, n_updates, n_vertices, not self.shape.directed, domain == "any", before_writing
-        if self.device is None:
-            return host.apply_small(*how)
-        begun = time.perf_counter()
         small = host.apply_small(*how)
-        self.host_apply_s = time.perf_counter() - begun
-        if small is None:
-            return None
+        if small is None or self.device is None:
+            return small
 
         def cleaned() -> EdgeBatch:  # on the host nothing may fail any more
             if batch.weights is None or not self.shape.weighted:
@@ -195,10 +187,14 @@ class WholeRows(GraphRows):
         """Whether there is memory for the host to take so many updates."""
         now = time.monotonic()
         if n_updates > self._promised or now - self._asked_at > ASKED_EVERY_S:
-            wanted = 2 * n_updates  # so that the next ones need not ask
             growth = int(GROWING_SHARE * self.host.memory_bytes()["slots"])
-            is_there = self.host.memory.allows(BYTES_PER_UPDATE * wanted + growth)
-            self._promised, self._asked_at = wanted if is_there else 0, now
+
+            def is_there(n: int) -> bool:
+                return self.host.memory.allows(BYTES_PER_UPDATE * n + growth)
+
+            many = max(2 * n_updates, ASKED_FOR)  # so that the next ones need not ask
+            self._promised = many if is_there(many) else 2 * n_updates if is_there(2 * n_updates) else 0
+            self._asked_at = now
         return n_updates <= self._promised
 
     def _apply_ahead(self, batch: EdgeBatch, *, told: bool) -> Report | None:

@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -181,8 +181,8 @@ class Anywhere:
         self._rng = np.random.default_rng(seed)
         self.moves: list[str] = []
 
-    def leaves(self, id: str, updates: int, seconds: float, *, on_device: bool) -> bool:
-        return bool(self._rng.random() < 0.5)
+    def leaving(self, updates: int, seconds: float, on_device: Mapping[str, bool]) -> list[str]:
+        return [id for id in on_device if self._rng.random() < 0.5]
 
     def moved(self, id: str, seconds: float) -> None:
         self.moves.append(id)
@@ -252,8 +252,8 @@ def test_a_program_that_fails_to_move_is_quarantined_and_comes_back(
     both: Callable[..., Both], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Always(Anywhere):
-        def leaves(self, id: str, updates: int, seconds: float, *, on_device: bool) -> bool:
-            return True
+        def leaving(self, updates: int, seconds: float, on_device: Mapping[str, bool]) -> list[str]:
+            return list(on_device)
 
     pair = both(makers={"bfs": MAKERS["bfs"]}, judge=Always(1))
     pair.start()

@@ -288,7 +288,6 @@ def test_what_passes_packed_is_kept_from_batch_to_batch(
             with monkeypatch.context() as patch:
                 if batch % 4 != 2:
                     passes_alone(patch)
-                edges_before = run.program._runs._packed.n_edits
                 n += int(rng.integers(2))
                 size = int(rng.choice([3, 40, 150]))
                 ops = rng.integers(0, 2, size)
@@ -297,10 +296,11 @@ def test_what_passes_packed_is_kept_from_batch_to_batch(
                 gone = [(Op.DELETE_VERTEX, int(rng.integers(n)), 0, 0.0)] if batch == 5 else []
                 run.step(epoch_of(edges + gone, n))
             packed = run.program._runs._packed
-            if batch % 4 != 2:  # else nobody may have packed anew
+            if batch % 4 != 2 and run.report.iterations:  # else nobody may have packed anew
                 assert packed.is_of == run.graph.device.version
-                is_kept = packed.n_edits > edges_before
+                is_kept = packed.n_edits > 0
                 assert not (moved and is_kept)
+                assert run.program._runs._n_listed() <= packed.n_edits <= packed.edits.size
                 kept, anew = kept + is_kept, anew + (not is_kept)
             if moved := batch == 7:
                 place(run.graph, rng.random(n) < 0.8)
@@ -309,6 +309,31 @@ def test_what_passes_packed_is_kept_from_batch_to_batch(
         assert (run.program._runs._packed.is_of == run.graph.device.version) == before
         assert run.graph.check() == []
     assert anew and (kept or words_an_edit > 6)
+
+
+def test_only_edges_of_rows_on_the_host_take_room_among_edits(
+    run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that little is packed anew where most batches are about other rows."""
+    from graphtide.compute.device import walk_runs
+
+    set_threads(monkeypatch, FEW_THREADS)
+    cuda_emulator.seed(seed)
+    passes_alone(monkeypatch)
+    monkeypatch.setattr(walk_runs, "_WORDS_AN_EDIT", 12)
+    rng = np.random.default_rng(seed)
+    n = 300
+    run = run_of(RanksRun)
+    run.step(inserts(rng.integers(0, n, (3000, 2)).tolist(), n))
+    place(run.graph, np.arange(n) < 30)
+    run.report = run.program.start(run.graph)
+    packed = run.program._runs._packed
+    before = run.graph.n_arcs
+    while run.graph.n_arcs - before <= 2 * packed.edits.size:
+        run.step(inserts(rng.integers(0, n, (packed.edits.size // 3, 2)).tolist(), n))
+        assert packed.is_of == run.graph.device.version and packed.n_edits, "packed anew"
+        assert run.program._runs._n_listed() <= packed.n_edits
+        run.check()
 
 
 @pytest.mark.parametrize("directed", [True, False])
@@ -330,11 +355,11 @@ def test_what_was_packed_follows_rows_that_change_sides(
         for side in (HOST, DEVICE):
             there = np.flatnonzero(run.graph.placement.owner != side).astype(np.uint32)
             run.graph.migrate(rng.permutation(there)[:3], side)
-        more = run.program._runs._packed.n_edits
+        more = run.program._runs._n_listed()
         keys = rng.choice(run.graph.export().keys, 5)
         there = list(zip(sources(keys).tolist(), destinations(keys).tolist(), strict=True))
         run.step(inserts([(k, 7 * k + v) for v in range(6)], n) if k % 2 else deletes(there, n))
-        more = run.program._runs._packed.n_edits - more
+        more = run.program._runs._n_listed() - more
         listed += more > 0
         assert run.program._runs._packed.is_of == run.graph.device.version
     assert listed >= 3
@@ -428,6 +453,7 @@ def test_memory_of_packed_rows_is_given_back(
     from graphtide.compute.device import walk_runs
 
     set_threads(monkeypatch, FEW_THREADS)
+    monkeypatch.setattr(walk_runs, "ASKED_EVERY_S", -1.0)
     cuda_emulator.seed(seed)
     run = emulated_run_of(RanksRun)
     asked = list[int]()
@@ -444,6 +470,10 @@ def test_memory_of_packed_rows_is_given_back(
 
     with monkeypatch.context() as patch:
         patch.setattr(walk_runs.Memory, "allows", lambda memory, n_bytes: False)
+        patch.setattr(walk_runs, "ASKED_EVERY_S", 3600.0)
+        start()
+        assert runs._packed is not None, "it has just been asked"
+        patch.setattr(walk_runs, "ASKED_EVERY_S", -1.0)
         start()
     assert runs._packed is None and first() is None and runs._calls.job["packed"] == 0
     start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -181,8 +181,8 @@ class Anywhere:
         self._rng = np.random.default_rng(seed)
         self.moves = 0
 
-    def leaves(self, id: str, updates: int, seconds: float, *, on_device: bool) -> bool:
-        return bool(self._rng.random() < 0.3)
+    def leaving(self, updates: int, seconds: float, on_device: Mapping[str, bool]) -> list[str]:
+        return [id for id in on_device if self._rng.random() < 0.3]
 
     def moved(self, id: str, seconds: float) -> None:
         self.moves += 1

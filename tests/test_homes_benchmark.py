@@ -37,6 +37,7 @@ def test_all_choices_take_the_same_batches(
     rows = homes.run(edges, [4, 1 << 20], 0.0, 1)
     assert [row["batch"] for row in rows] == [4, 1 << 20]
     assert all(np.isfinite(row[f"{mode} ms"]) for row in rows for mode in ("host", "device", "auto"))
-    (whole,) = homes.run(edges, [4], 0.0, 1, whole=True)
+    (whole,) = homes.run(edges, [4], 0.0, 1, whole=True, instances=2)
+    assert all(whole[f"{mode} from"] <= whole[f"{mode} ms"] <= whole[f"{mode} to"] for mode in ("host", "auto"))
     assert all(0 < whole[f"{mode} applying"] < whole[f"{mode} ms"] for mode in ("host", "device", "auto"))
     assert homes.edges_of("mathoverflow", Path("none"), 1) is None

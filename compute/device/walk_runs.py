@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import struct
-from contextlib import suppress
+import time
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -64,8 +64,6 @@ WALK_COUNTERS: Final = np.dtype(
     ]
 )
 """struct WalkCounters of ``walks.cuh``."""
-assert WALK_COUNTERS.fields is not None
-_UNPACKED: Final = WALK_COUNTERS.fields["unpacked"][1]
 
 # Leaves that a warp of a pass adds up in one go, a range; packed, those of the host have a word of 32 bits for
 # each slot at most.
@@ -99,6 +97,9 @@ _ROOM, _ROOM_PACKED = 1.5, 1.1
 # Beside what is packed there is room for one edit to so many words: with that many a pass reads an eighth more,
 # which in fifteen passes comes to what packing anew costs.
 _WORDS_AN_EDIT = 16
+ASKED_EVERY_S = 0.5
+"""What is packed gives its memory back where there is not as much again. That, and whether there is memory to pack
+anything, is asked so often: it takes a millisecond on some machines, as long as a pass."""
 # Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
 # they do is round.
 _BITS_SHRUNK, _PASSES_LEAST = 40, 50
@@ -193,7 +194,8 @@ class _Packed:
     """What passes keep of remote in-rows, from run to run (``passes.cu``): there is room for so many ranges.
 
     ``words`` uint32[256 * ranges] and ``edits`` uint64[16 * ranges], in pinned memory; ``ranges`` uint64[ranges],
-    on the device. ``is_of``: of which rows, with ``n_edits`` edits at most; None: of none.
+    on the device. ``is_of``: of which rows, with ``n_edits`` edits at most; None: of none. Only the device knows
+    which edges of a batch are listed.
     """
 
     def __init__(self, n_ranges: int) -> None:
@@ -253,6 +255,8 @@ class WalkRuns:
         self._reads_remote = device.reads_remote
         self._columns: _Columns | None = None
         self._packed: _Packed | None = None
+        # When there was memory for it, and when there was none.
+        self._allowed_at = self._refused_at = -math.inf
         self._shifts = (0, 0)
         self._arrivals = pinned(0, np.uint64)
         self._passes_max = passes_max(damping)
@@ -458,9 +462,12 @@ class WalkRuns:
         if moved is None:
             return
         report = device.report if n_changes else None
-        packed.n_edits += sum(rows.keys.size for rows in moved) + (0 if report is None else len(report))
-        if packed.n_edits > packed.edits.size:
+        n_more = n_changes + sum(rows.keys.size for rows in moved)
+        if packed.n_edits + n_more > packed.edits.size:
+            packed.n_edits = self._n_listed()
+        if packed.n_edits + n_more > packed.edits.size:
             return
+        packed.n_edits += n_more
         for rows in moved:
             try:
                 with self._stream:
@@ -486,17 +493,25 @@ class WalkRuns:
         remote, packed = device.remote, self._packed
         n_ranges = 0 if remote is None else -(-remote.n_leaves_in // _RANGE)
         is_kept = packed is not None and packed.is_of == device.version
+        is_in_the_way = (
+            packed is not None
+            and time.monotonic() - self._allowed_at > ASKED_EVERY_S
+            and not self._allows(packed.nbytes)
+        )
         if packed is not None and (
-            n_ranges == 0 or (n_ranges > packed.ranges.size and not is_kept) or not Memory().allows(packed.nbytes)
+            n_ranges == 0 or (n_ranges > packed.ranges.size and not is_kept) or is_in_the_way
         ):
             self._stream.synchronize()  # what was launched may write there
             self._packed = packed = None  # gives its memory back
             is_kept = False
-        if packed is None and n_ranges:
+        if packed is None and n_ranges and time.monotonic() - self._refused_at > ASKED_EVERY_S:
             room = int(_ROOM_PACKED * n_ranges) + 1
-            if Memory().allows(2 * _Packed.bytes_of(room)):
-                with suppress(MemoryError), self._stream:
-                    self._packed = packed = _Packed(room)
+            if self._allows(2 * _Packed.bytes_of(room)):
+                try:
+                    with self._stream:
+                        self._packed = packed = _Packed(room)
+                except MemoryError:
+                    self._refused_at = time.monotonic()
         if is_kept:
             return
         job = self._calls.job
@@ -508,10 +523,29 @@ class WalkRuns:
             job["n_packed"] = n_ranges
             job["packed_bits"] = max(1, (device.n_vertices - 1).bit_length())
 
+    def _allows(self, n_bytes: int) -> bool:
+        """Whether the machine has memory for so much more."""
+        is_there = Memory().allows(n_bytes)
+        if is_there:
+            self._allowed_at = time.monotonic()
+        else:
+            self._refused_at = time.monotonic()
+        return is_there
+
     def _all_packed(self) -> bool:
         """Whether the passes that were run last have packed every range."""
-        unpacked: npt.NDArray[np.uint8] = self._counters[_UNPACKED : _UNPACKED + 4].get(stream=self._stream)
-        return not unpacked.any()
+        return not self._counted("unpacked").any()
+
+    def _n_listed(self) -> int:
+        """How many edits are listed, once what was launched is done."""
+        return int(self._counted("edits").sum())
+
+    def _counted(self, name: str) -> npt.NDArray[np.uint32]:
+        """A field of the counters, fetched."""
+        assert WALK_COUNTERS.fields is not None
+        kind, begin = WALK_COUNTERS.fields[name][:2]
+        fetched: npt.NDArray[np.uint8] = self._counters[begin : begin + kind.itemsize].get(stream=self._stream)
+        return fetched.view(np.uint32)
 
     # -- columns ----------------------------------------------------------------------------------------------
 

@@ -320,14 +320,14 @@ class Pipeline:
 
     def _let_follow(self) -> None:
         """Have the host's rows follow the device's if nobody reads them, or the host's report of a change, in
-        every epoch; and programs know whether it depends on them alone."""
+        every epoch."""
         questions = self.gate.questions
         self._unasked_epochs = 0 if questions != self._questions else self._unasked_epochs + 1
         self._questions = questions
         wanted = self.graph.device is not None and self.host_follows
-        self.engine.spares_host = wanted and not (self.full_audit or self._followed or self.window is not None)
+        others_read = self.full_audit or self._followed or self.window is not None
         is_asked = self._unasked_epochs < UNASKED_EPOCHS
-        self.graph.let_follow(self.engine.spares_host and not (self.engine.reads_host or is_asked))
+        self.graph.let_follow(wanted and not (others_read or self.engine.reads_host or is_asked))
 
     def _expiring(self) -> Prepared | None:
         """What goes by itself, for the next epoch."""
@@ -399,7 +399,7 @@ class Pipeline:
         if change is not None:
             for since in self._followed:
                 since.note(change)
-            runs = self.engine.refresh(change)
+            runs = self.engine.refresh(change, applied - begun)
             self._require_rows()
             point("epoch.computed")
             self.position.updates += updates
