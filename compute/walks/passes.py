@@ -44,11 +44,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
-from ...gpma.edges import HALF, LOW
+from ...gpma.edges import LOW
 from ...gpma.intrinsics import inner
-from ...gpma.rows import RowView, live_runs, runs_in_order
+from ...gpma.rows import RowView, runs_in_order
 from ...gpma.splice import spliced
 from ...gpma.team import Crew, share
+from .ranges import GRAIN, cut
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
@@ -60,8 +61,6 @@ _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 _inner: Any = inner
 
 CHUNKS = 256
-# Chunks begin at multiples of this: threads then share no word of flags and no cache line.
-_GRAIN = 128
 # Fewer slots of in-edges than this are left to one thread.
 _ALONE = 1 << 16
 
@@ -86,7 +85,7 @@ _COLUMNS = 15
 
 
 class Estimate(NamedTuple):
-    """A system M value = rhs - residual: columns of one capacity, a multiple of ``_GRAIN``.
+    """A system M value = rhs - residual: columns of one capacity, a multiple of ``GRAIN``.
 
     ``value``, ``residual``: float64. ``rhs``: float32, not negative. ``weight``: float32, what residuals are
     measured by. ``flags``: uint8, one for each ``BLOCK`` vertices.
@@ -117,23 +116,6 @@ class Goal(NamedTuple):
     size_max: float = math.inf
     passes_min: int = 1
     roughly: bool = False
-
-
-@_jit
-@spliced
-def _cut(rows, n, cuts):  # type: ignore[no-untyped-def]
-    """Cut vertices 0 .. n - 1 into ``cuts.size - 1`` stretches of about as many slots of in-edges each."""
-    leaves = rows.counts.size
-    chunks = cuts.size - 1
-    cuts[0] = 0
-    cuts[chunks] = n
-    for k in range(1, chunks):
-        cut = n
-        for slot, stop in live_runs(rows, leaves * k // chunks):
-            if slot < stop:
-                cut = np.int64(rows.keys[slot] >> HALF)
-                break
-        cuts[k] = max(cuts[k - 1], min(n, cut // _GRAIN * _GRAIN))
 
 
 @_inner
@@ -384,7 +366,7 @@ class Pulls:
 
     def warm_up(self, crew: Crew, rows: RowView, out_degrees: npt.NDArray[np.uint32], n: int) -> None:
         """Compile what passes need."""
-        capacity = -(-n // _GRAIN) * _GRAIN
+        capacity = -(-n // GRAIN) * GRAIN
         ones = np.ones(capacity, np.float32)
         estimate = Estimate(
             np.ones(capacity), np.zeros(capacity), ones, ones, np.zeros(capacity // BLOCK, np.uint8)
@@ -439,7 +421,7 @@ class Pulls:
         if self._shares.size < capacity or self._shares.dtype != kind:
             self._shares, self._next = np.empty(capacity, kind), np.empty(capacity, kind)
         self._share_rounded = SHARE_ROUNDED if roughly else 0.0
-        _cut(rows, n, self._cuts)
+        cut(rows, n, self._cuts)
         self._sums[:] = 0
         self._counter[0] = 0
         _share_out_together(

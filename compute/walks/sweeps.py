@@ -84,6 +84,9 @@ _PIECE_WORDS = 256
 _LOOK_PIECE = 16 * STRETCH
 _LOOK_ALONE = 1 << 10
 
+# Values are added up by blocks of so many, and these by pieces of as many blocks.
+_SUM_BLOCK = 128
+
 # A sweep looks this many pushes ahead for vertices, and fetches the rows of so many of them.
 _AHEAD = 16
 _ROWS_AHEAD = 4
@@ -597,6 +600,39 @@ def ratio_max(crew, n, ranks, majorant):  # type: ignore[no-untyped-def]
     for piece in range(found.size):
         largest = max(largest, found[piece])
     return largest if largest > 0.0 else 1.0
+
+
+@_inner
+def _add_up_pieces(thread, values, cursor, found):  # type: ignore[no-untyped-def]
+    """A thread's part of ``total``; ``found``: float64[pieces]."""
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= found.size:
+            return
+        begin = piece * _SUM_BLOCK * _SUM_BLOCK
+        end = min(begin + _SUM_BLOCK * _SUM_BLOCK, np.int64(values.size))
+        sums = np.zeros(8)
+        for block in range(begin, end, _SUM_BLOCK):
+            a = b = c = d = 0.0
+            stop = min(block + _SUM_BLOCK, end)
+            whole = block + (stop - block) // 4 * 4
+            for k in range(block, whole, 4):
+                a += values[k]
+                b += values[k + 1]
+                c += values[k + 2]
+                d += values[k + 3]
+            for k in range(whole, stop):
+                a += values[k]
+            sums[(block // _SUM_BLOCK) & 7] += (a + b) + (c + d)
+        found[piece] = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]))
+
+
+@_jit
+def total(crew, values):  # type: ignore[no-untyped-def]
+    """The sum of values, off by less than 64 times itself in units of ``ROUNDOFF``, if none is negative."""
+    found = np.zeros(-(-values.size // (_SUM_BLOCK * _SUM_BLOCK)))
+    share(at_most(crew, np.int64(found.size)), _add_up_pieces, (values, np.zeros(1, np.int64), found))
+    return found.sum()
 
 
 @_jit
