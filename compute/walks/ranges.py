@@ -26,6 +26,8 @@ GRAIN = 1 << GRAIN_SHIFT
 
 PIECES = 64
 RANGES = 64
+# Of a piece: its parts for each range, and their end; whole lines of the cache.
+PARTS = RANGES + 8
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
@@ -72,14 +74,15 @@ class Mail(NamedTuple):
     """Room for what pieces send, which lasts from one use to the next.
 
     ``heads``: uint32, receivers as pieces come to them; ``sorted_heads``: uint32, the same by range; ``by``:
-    float64, in that order, what is to be added. ``begins``: int64[PIECES, RANGES + 1], where the part of a piece
-    for a range begins and the next one's does.
+    float64, in that order, what is to be added. ``begins``: int64[PIECES * PARTS], where the part of each piece
+    for each range begins, and its last one ends; ``places``: as many, for the time of sorting.
     """
 
     heads: Vertices
     sorted_heads: Vertices
     by: npt.NDArray[np.float64]
     begins: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
 
     @classmethod
     def with_room(cls, edges: int) -> Mail:
@@ -88,5 +91,6 @@ class Mail(NamedTuple):
             np.empty(edges, np.uint32),
             np.empty(edges, np.uint32),
             np.empty(edges),
-            np.zeros((PIECES, RANGES + 1), np.int64),
+            np.zeros(PIECES * PARTS, np.int64),
+            np.zeros(PIECES * PARTS, np.int64),
         )

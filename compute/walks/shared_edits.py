@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW
-from ...gpma.intrinsics import inner, prefetch, prefetch_to_read
+from ...gpma.intrinsics import inner, prefetch, prefetch_to_read, uncounted_inner
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
 from .edits import GROWN, ROUNDED, ROW_EDIT_FACTOR, SIZE, SLIPPED, TOTAL, TOUCHED_PER_EDGE
 from .passes import BLOCK_SHIFT
-from .ranges import GRAIN_SHIFT, PIECES, RANGES
+from .ranges import GRAIN_SHIFT, PARTS, PIECES, RANGES
 
 F64 = npt.NDArray[np.float64]
 
@@ -36,6 +36,7 @@ _NO_ROW = np.int64(1) << np.int64(40)
 _ONE = np.uint64(1)
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+_uncounted: Any = uncounted_inner
 _inner: Any = inner
 
 
@@ -52,7 +53,7 @@ class Edited(NamedTuple):
     sums: F64
 
 
-@_inner
+@_uncounted
 def _first(keys, row):  # type: ignore[no-untyped-def]
     """How many keys are of rows before this one."""
     key = np.uint64(row) << HALF
@@ -67,7 +68,7 @@ def _first(keys, row):  # type: ignore[no-untyped-def]
     return low
 
 
-@_inner
+@_uncounted
 def _begin_of(inserted, deleted, n, wanted):  # type: ignore[no-untyped-def]
     """The last multiple of ``_WORD`` before which no more than ``wanted`` changes are; of all of them, the end."""
     if wanted >= inserted.size + deleted.size:
@@ -83,7 +84,7 @@ def _begin_of(inserted, deleted, n, wanted):  # type: ignore[no-untyped-def]
     return low * _WORD
 
 
-@_inner
+@_uncounted
 @spliced
 def _edit_pieces(  # type: ignore[no-untyped-def]
     thread,
@@ -101,6 +102,7 @@ def _edit_pieces(  # type: ignore[no-untyped-def]
     sorted_heads,
     sorted_by,
     begins,
+    places,
     sums,
     edges,
     cursor,
@@ -110,7 +112,9 @@ def _edit_pieces(  # type: ignore[no-untyped-def]
     other_value = second.value
     degrees = rows.degrees
     total = np.int64(inserted.size + deleted.size)
-    places = np.empty(RANGES, np.int64)
+    moved = first.moved
+    other_moved = second.moved
+    keys = rows.keys
     while True:
         piece = fetch_add(cursor, 0, np.int64(1))
         if piece >= pieces:
@@ -129,7 +133,9 @@ def _edit_pieces(  # type: ignore[no-untyped-def]
         rounded = 0.0
         slipped = 0.0
         other_rounded = 0.0
-        places[:] = 0
+        parts = piece * PARTS
+        for r in range(RANGES):
+            places[parts + r] = 0
         while i < i_last or j < j_last:
             row_in = np.int64(inserted[i] >> HALF) if i < i_last else _NO_ROW
             row_out = np.int64(deleted[j] >> HALF) if j < j_last else _NO_ROW
@@ -170,13 +176,13 @@ def _edit_pieces(  # type: ignore[no-untyped-def]
                         other_rounded += 6.0 * abs(other_value[u])
                         slipped += 2.0 * (abs(grown_by) + abs(total_by))
                         bit = _ONE << np.uint64(u & 63)
-                        first.moved[u >> 6] |= bit
-                        second.moved[u >> 6] |= bit
+                        moved[u >> 6] |= bit
+                        other_moved[u >> 6] |= bit
                         heads[at] = np.uint32(u)
                         by[at, 0] = -own
                         by[at, 1] = -other_own
                         at += 1
-                        places[of[u >> GRAIN_SHIFT]] += 1
+                        places[parts + np.int64(of[u >> GRAIN_SHIFT])] += 1
                     else:
                         traded = damping / after - damping / before
                         own = y * traded
@@ -185,12 +191,12 @@ def _edit_pieces(  # type: ignore[no-untyped-def]
                         other_rounded += 3.0 * abs(z) * (1.0 + after / before)
                         for slot, stop in runs(rows, u):
                             for k in range(slot, stop):
-                                v = np.uint32(rows.keys[k] & LOW)
+                                v = np.uint32(keys[k] & LOW)
                                 heads[at] = v
                                 by[at, 0] = own
                                 by[at, 1] = other_own
                                 at += 1
-                                places[of[v >> np.uint32(GRAIN_SHIFT)]] += 1
+                                places[parts + np.int64(of[v >> np.uint32(GRAIN_SHIFT)])] += 1
                         read += after
                         total_by += own * after
                 degree = np.float64(before if before > 0 else after)
@@ -206,29 +212,30 @@ def _edit_pieces(  # type: ignore[no-untyped-def]
                     by[at, 0] = own
                     by[at, 1] = other_own
                     at += 1
-                    places[of[v >> np.uint32(GRAIN_SHIFT)]] += 1
+                    places[parts + np.int64(of[v >> np.uint32(GRAIN_SHIFT)])] += 1
                 for k in range(j, j_end):
                     v = np.uint32(deleted[k] & LOW)
                     heads[at] = v
                     by[at, 0] = -own
                     by[at, 1] = -other_own
                     at += 1
-                    places[of[v >> np.uint32(GRAIN_SHIFT)]] += 1
+                    places[parts + np.int64(of[v >> np.uint32(GRAIN_SHIFT)])] += 1
             i = i_end
             j = j_end
         place = start
         for r in range(RANGES):
-            begins[piece, r] = place
-            place += places[r]
-            places[r] = begins[piece, r]
-        begins[piece, RANGES] = place
+            begins[parts + r] = place
+            place += places[parts + r]
+            places[parts + r] = begins[parts + r]
+        begins[parts + RANGES] = place
         for k in range(start, at):
             v = heads[k]
-            to = np.int64(of[v >> np.uint32(GRAIN_SHIFT)])
-            sorted_heads[places[to]] = v
-            sorted_by[places[to], 0] = by[k, 0]
-            sorted_by[places[to], 1] = by[k, 1]
-            places[to] += 1
+            to = parts + np.int64(of[v >> np.uint32(GRAIN_SHIFT)])
+            place = places[to]
+            places[to] = place + 1
+            sorted_heads[place] = v
+            sorted_by[place, 0] = by[k, 0]
+            sorted_by[place, 1] = by[k, 1]
         sums[piece, 0, GROWN] = grown_by
         sums[piece, 0, TOTAL] = total_by
         sums[piece, 0, ROUNDED] = rounded
@@ -237,7 +244,7 @@ def _edit_pieces(  # type: ignore[no-untyped-def]
         edges[piece] = read
 
 
-@_inner
+@_uncounted
 def _add_ranges(thread, pieces, first, second, heads, by, begins, sums, cursor):  # type: ignore[no-untyped-def]
     """A thread's part of what residuals are told; ``sums``: float64[RANGES, 2, 5]."""
     residual = first.residual
@@ -253,8 +260,8 @@ def _add_ranges(thread, pieces, first, second, heads, by, begins, sums, cursor):
         slipped = 0.0
         other_rounded = 0.0
         for piece in range(pieces):
-            end = begins[piece, of_range + 1]
-            for k in range(begins[piece, of_range], end):
+            end = begins[piece * PARTS + of_range + 1]
+            for k in range(begins[piece * PARTS + of_range], end):
                 if k + _RECEIVERS_AHEAD < end:
                     ahead = np.int64(heads[k + _RECEIVERS_AHEAD])
                     prefetch(residual, ahead)
@@ -303,7 +310,8 @@ def edit_both(crew, rows, inserted, deleted, damping, n, ranges, first, second):
     by = np.empty((room, 2))
     sorted_heads = np.empty(room, np.uint32)
     sorted_by = np.empty((room, 2))
-    begins = np.empty((pieces, RANGES + 1), np.int64)
+    begins = np.empty(pieces * PARTS, np.int64)
+    places = np.empty(pieces * PARTS, np.int64)
     sums = np.zeros((pieces, 2, 5))
     range_sums = np.zeros((RANGES, 2, 5))
     edges = np.zeros(pieces, np.int64)
@@ -327,6 +335,7 @@ def edit_both(crew, rows, inserted, deleted, damping, n, ranges, first, second):
             sorted_heads,
             sorted_by,
             begins,
+            places,
             sums,
             edges,
             cursor,

@@ -15,12 +15,12 @@ import numpy as np
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW
-from ...gpma.intrinsics import inner, prefetch, prefetch_to_read
+from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted_inner
 from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
 from .passes import BLOCK, BLOCK_SHIFT
-from .ranges import GRAIN_SHIFT, PIECES, RANGES
+from .ranges import GRAIN_SHIFT, PARTS, PIECES, RANGES
 from .sweeps import EDGES, NORM, PUSHES, ROUNDED, SIZE, SLIPPED, STRETCH, SUMS, SWEEPS, TOTAL
 
 # A wave sends about so many edges: they fit into the caches of some cores, and take far longer than to meet. Its
@@ -45,10 +45,10 @@ _WORD_SHIFT = BLOCK_SHIFT + 3
 _ONE = np.uint64(1)
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
-_inner: Any = inner
+_uncounted: Any = uncounted_inner
 
 
-@_inner
+@_uncounted
 def _choose_stretches(thread, rows, limits, level, system, queue, found, cursor):  # type: ignore[no-untyped-def]
     """A thread's part of choosing: the vertices of a stretch over ``level`` times their limits, ascending, to
     ``queue`` from where the stretch begins; ``found``: int64[stretches, 3], how many those are, their edges, and
@@ -95,13 +95,14 @@ def _choose_stretches(thread, rows, limits, level, system, queue, found, cursor)
             found[stretch, 2] = largest
 
 
-@_inner
+@_uncounted
 @spliced
 def _send_pieces(  # type: ignore[no-untyped-def]
-    thread, rows, damping, system, of, queue, cuts, pieces, mail, sums, works, cursor
+    thread, rows, damping, system, of, queue, shares, cuts, pieces, mail, sums, works, cursor
 ):
     """A thread's part of sending: the vertices of a piece, ``queue[cuts[piece, 0]:cuts[piece, 1]]``, pushed along
-    their out-rows into ``mail`` from ``cuts[piece, 2]`` on. Sets ``sums[piece]`` and ``works[piece]``."""
+    their out-rows into ``mail`` from ``cuts[piece, 2]`` on. Sets ``sums[piece]`` and ``works[piece]``; ``shares``:
+    float64, room for what a vertex of the queue sends along each edge."""
     keys = rows.keys
     counts = rows.counts
     degrees = rows.degrees
@@ -114,7 +115,7 @@ def _send_pieces(  # type: ignore[no-untyped-def]
     sorted_heads = mail.sorted_heads
     sent = mail.by
     begins = mail.begins
-    places = np.empty(RANGES, np.int64)
+    places = mail.places
     while True:
         piece = fetch_add(cursor, 0, np.int64(1))
         if piece >= pieces:
@@ -122,8 +123,9 @@ def _send_pieces(  # type: ignore[no-untyped-def]
         first = cuts[piece, 0]
         last = cuts[piece, 1]
         begin = cuts[piece, 2]
-        places[:] = 0
-        shares = np.empty(last - first)
+        parts = piece * PARTS
+        for r in range(RANGES):
+            places[parts + r] = 0
         norm_by = 0.0
         size_by = 0.0
         total_by = 0.0
@@ -153,10 +155,10 @@ def _send_pieces(  # type: ignore[no-untyped-def]
             rounded += 2.0 * (abs(value[v]) + abs(x))
             moved[v >> 6] |= _ONE << np.uint64(v & 63)
             remaining = np.int64(degrees[v])
-            shares[k - first] = 0.0
+            shares[k] = 0.0
             if remaining > 0:
                 total_by += damping * x
-                shares[k - first] = damping * x / remaining
+                shares[k] = damping * x / remaining
                 for slot, stop in runs(rows, v):
                     if remaining > _LONG:
                         ask_for_leaf(keys, (slot >> leaf_shift) + _LEAVES_AHEAD, leaf_shift)
@@ -165,23 +167,24 @@ def _send_pieces(  # type: ignore[no-untyped-def]
                         u = np.uint32(keys[i] & LOW)
                         heads[at] = u
                         at += 1
-                        places[of[u >> np.uint32(GRAIN_SHIFT)]] += 1
+                        places[parts + np.int64(of[u >> np.uint32(GRAIN_SHIFT)])] += 1
         place = begin
         for r in range(RANGES):
-            begins[piece, r] = place
-            place += places[r]
-            places[r] = begins[piece, r]
-        begins[piece, RANGES] = place
+            begins[parts + r] = place
+            place += places[parts + r]
+            places[parts + r] = begins[parts + r]
+        begins[parts + RANGES] = place
         at = begin
         for k in range(first, last):
-            share_of_edges = shares[k - first]
+            share_of_edges = shares[k]
             for _ in range(np.int64(degrees[queue[k]])):
                 u = heads[at]
                 at += 1
-                to = np.int64(of[u >> np.uint32(GRAIN_SHIFT)])
-                sorted_heads[places[to]] = u
-                sent[places[to]] = share_of_edges
-                places[to] += 1
+                to = parts + np.int64(of[u >> np.uint32(GRAIN_SHIFT)])
+                place = places[to]
+                places[to] = place + 1
+                sorted_heads[place] = u
+                sent[place] = share_of_edges
         sums[piece, NORM] = norm_by
         sums[piece, SIZE] = size_by
         sums[piece, ROUNDED] = rounded
@@ -191,7 +194,7 @@ def _send_pieces(  # type: ignore[no-untyped-def]
         works[piece, EDGES] = at - begin
 
 
-@_inner
+@_uncounted
 def _receive_ranges(thread, limits, pieces, wide, system, mail, sums, cursor):  # type: ignore[no-untyped-def]
     """A thread's part of receiving what so many pieces have sent; ``wide``: every block that is reached is
     flagged, since to look at those again costs less than a comparison at each edge."""
@@ -209,8 +212,8 @@ def _receive_ranges(thread, limits, pieces, wide, system, mail, sums, cursor):  
         size_by = 0.0
         rounded = 0.0
         for piece in range(pieces):
-            end = begins[piece, of_range + 1]
-            for k in range(begins[piece, of_range], end):
+            end = begins[piece * PARTS + of_range + 1]
+            for k in range(begins[piece * PARTS + of_range], end):
                 if k + _RECEIVERS_AHEAD < end:
                     prefetch(residual, np.int64(heads[k + _RECEIVERS_AHEAD]))
                 u = np.uintp(heads[k])
@@ -263,6 +266,7 @@ def push_in_waves(  # type: ignore[no-untyped-def]
     works = np.zeros((PIECES, work.size), np.int64)
     cuts = np.zeros((PIECES, 3), np.int64)
     cursor = np.zeros(1, np.int64)
+    shares = np.empty(count)
     piece_max = max(min((edges + _VERTEX * count) // PIECES, room // PIECES), np.int64(_PIECE_MIN))
     wide = edges > system.value.size
     moved_by = 0.0
@@ -288,7 +292,9 @@ def push_in_waves(  # type: ignore[no-untyped-def]
         few = at_most(crew, pieces)
         cursor[0] = 0
         share(
-            few, _send_pieces, (rows, damping, system, ranges.of, queue, cuts, pieces, mail, sums, works, cursor)
+            few,
+            _send_pieces,
+            (rows, damping, system, ranges.of, queue, shares, cuts, pieces, mail, sums, works, cursor),
         )
         for piece in range(pieces):
             # Of sizes these have only what was moved.
