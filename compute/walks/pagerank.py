@@ -67,7 +67,7 @@ from .certificate import SLACK, SLACK_DRIFT, SLACK_TIGHT, SURPLUS, Certificate
 from .edits import ROUNDOFF, Editing
 from .passes import BLOCK, SHARE_ROUNDED, Estimate, Goal, Limits
 from .ranges import Mail, Ranges
-from .shared_edits import Edited
+from .shared_edits import Edited, Told
 from .shared_sweeps import WAVE
 from .sweeps import (
     DIVIDE,
@@ -142,7 +142,7 @@ ROUGH_SHARE = 1 / 4
 # more of them.
 PUSH_ALONE = 1 << 20
 # Those in waves begin at fewer.
-WAVES_MIN = 1 << 17
+WAVES_MIN = 1 << 15
 # With more changes than this share of the edges, all is solved from scratch instead of being edited. Where editing
 # took so many times what a start from scratch took, as it may where a graph does not mix, with more than this part
 # of what was edited, too.
@@ -159,6 +159,8 @@ FORGET = 0.95
 EDIT_ALONE = 1 << 14
 # From so many vertices that all moved, looking at them is shared among threads.
 SHARED_VERTICES_MIN = 1 << 16
+# And from so many pushes on, at vertices that moved.
+SHARED_MOVES_MIN = 1 << 13
 # Passes of a start that lead to estimates good enough to tell hubs from others.
 START_PASSES = 3
 # Changes at more than this share of the vertices are reported as a change of the whole column.
@@ -465,7 +467,7 @@ class PageRank(RandomWalk):
     def memory_bytes(self) -> int:
         shared = self._ranks.weight.nbytes + self._majorant.rhs.nbytes
         held = sum(array.nbytes for array in (*self._ranks, *self._majorant)) - shared
-        sent = sum(array.nbytes for array in (*self._outbox, *self._mail)) + self._queue.nbytes
+        sent = sum(array.nbytes for array in (*self._outbox, *self._mail, *self._told, self._queue))
         return held + self._pulls.memory_bytes + sent
 
     @staticmethod
@@ -527,6 +529,7 @@ class PageRank(RandomWalk):
         # For sweeps in waves: vertices to push, what these send, and the ranges of the graph as it is.
         self._queue = np.empty(0, np.uint32)
         self._mail = Mail.with_room(0)
+        self._told = Told.with_room(0)
         self._ranges = None
         # Pushes since the last look at the ratio of every vertex.
         self._unseen = 0
@@ -576,8 +579,20 @@ class PageRank(RandomWalk):
             for system in (self._ranks, self._majorant)
         )
         self._ranges = ranges = self._ranges_of(graph)
+        changes = inserted.size + deleted.size
+        if not self._told.has_room(changes):
+            self._told = Told.with_room(changes)
         work[EDGES] += 2 * shared_edits.edit_both(
-            graph.crew, graph.out_rows(), inserted, deleted, self.damping, self._n, ranges, first, second
+            graph.crew,
+            graph.out_rows(),
+            inserted,
+            deleted,
+            self.damping,
+            self._n,
+            ranges,
+            self._told,
+            first,
+            second,
         )
         for system, edited in ((self._ranks, first), (self._majorant, second)):
             norm_by, size_by, total_by, rounded, slipped = map(float, edited.sums)
@@ -643,7 +658,7 @@ class PageRank(RandomWalk):
         while True:
             self._solve(graph, self._ranks, self._limits, LEVEL, work)
             bound = self._certificate.bound
-            crew = _crew(graph, whole=work[PASSES] > 0)
+            crew = _movers(graph, work)
             self._passed *= kernels.reweigh(crew, self._ranks, self._majorant, bound, HUB, WEIGHT_HYSTERESIS)
             self._solve(graph, self._majorant, self._slack_limits, 1.0, work)
             if self._certify(graph, work):
@@ -702,7 +717,7 @@ class PageRank(RandomWalk):
                 ranks.moved[:] = 0
                 majorant.moved[:] = 0
         else:
-            ratio = max(certificate.ratio, kernels.moved_ratio_max(ranks, majorant))
+            ratio = max(certificate.ratio, kernels.moved_ratio_max(_movers(graph, work), ranks, majorant))
         if certificate.take_ratio(ratio, of_all=whole):
             return True
         # Look at all next time, since they will have got better.
@@ -796,9 +811,9 @@ class PageRank(RandomWalk):
         rows, capacity = graph.out_rows(), system.value.size
         if self._queue.size != capacity:
             self._queue = np.empty(capacity, np.uint32)
-        found = np.zeros((-(-capacity // STRETCH), 3), np.int64)
-        count, edges, largest = shared_sweeps.choose(graph.crew, rows, limits, level, system, self._queue, found)
-        room = max(min(edges, WAVE), largest)
+        found = np.zeros((-(-capacity // STRETCH), 2), np.int64)
+        count, edges = shared_sweeps.choose(graph.crew, rows, limits, level, system, self._queue, found)
+        room = max(1, min(edges, WAVE))
         if self._mail.heads.size < room:
             self._mail = Mail.with_room(room)
         if self._ranges is None:
@@ -868,7 +883,7 @@ class PageRank(RandomWalk):
         self._unseen += int(work[PUSHES])
         whole = whole or work[PASSES] > 0
         out = np.empty(0 if whole else int(self._n * CHANGED_SHARE) + 1, np.uint32)
-        changed = 0 if whole else kernels.take_moved(self._ranks, out)
+        changed = 0 if whole else kernels.take_moved(_movers(graph, work), self._ranks, out)
         self._majorant.moved[:] = 0
         whole = whole or changed > out.size
         if whole:
@@ -888,6 +903,11 @@ class PageRank(RandomWalk):
 def _crew(graph: Graph, *, whole: bool) -> Crew:
     """Who looks at the vertices: all threads where all of them moved, else the caller's alone."""
     return graph.crew if whole and graph.n_vertices >= SHARED_VERTICES_MIN else graph.team.crew(1)
+
+
+def _movers(graph: Graph, work: Work) -> Crew:
+    """Who looks at the vertices that moved."""
+    return _crew(graph, whole=bool(work[PASSES] or work[PUSHES] > SHARED_MOVES_MIN))
 
 
 def _system(capacity: int, rhs: Column, weight: Column) -> System:

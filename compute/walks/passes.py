@@ -30,7 +30,7 @@ with y takes a few. Shares that are rounded to float32, of which twice as many f
 ``SHARE_ROUNDED`` to the factor in front; a vertex without in-edges is exact. ``Pulls`` gives the largest of these
 over all vertices, as they are and in multiples of the weights, and bounds of their sum.
 
-Threads take chunks of about equal edges from a counter, so that a thread without a core of its own takes few.
+Threads take chunks of about equal work from a counter, so that a thread without a core of its own takes few.
 Sums are added up by chunk: results do not depend on the threads.
 """
 
@@ -60,7 +60,9 @@ BLOCK = 1 << BLOCK_SHIFT
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 _inner: Any = inner
 
-CHUNKS = 256
+# Chunks have no more slots of in-edges than one part in ``CHUNKS`` / 2, nor more vertices: those with the highest
+# numbers have next to no edges, and still cost something.
+CHUNKS = 512
 # Fewer slots of in-edges than this are left to one thread.
 _ALONE = 1 << 16
 
@@ -421,7 +423,7 @@ class Pulls:
         if self._shares.size < capacity or self._shares.dtype != kind:
             self._shares, self._next = np.empty(capacity, kind), np.empty(capacity, kind)
         self._share_rounded = SHARE_ROUNDED if roughly else 0.0
-        cut(rows, n, self._cuts)
+        self._cut(rows, n)
         self._sums[:] = 0
         self._counter[0] = 0
         _share_out_together(
@@ -436,6 +438,13 @@ class Pulls:
             self._fixed,
             self._sums,
         )
+
+    def _cut(self, rows: RowView, n: int) -> None:
+        parts = CHUNKS // 2
+        by_edges = np.empty(parts + 1, np.int64)
+        cut(rows, n, by_edges)
+        by_vertices = np.arange(parts) * n // parts // GRAIN * GRAIN
+        self._cuts[:] = np.sort(np.concatenate([by_edges, by_vertices]))
 
     def _pass(
         self,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
-from ...gpma.edges import HALF, LOW
+from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.intrinsics import inner, prefetch, prefetch_to_read, uncounted_inner
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
@@ -51,6 +51,29 @@ class Edited(NamedTuple):
     flags: npt.NDArray[np.uint8]
     moved: npt.NDArray[np.uint64]
     sums: F64
+
+
+class Told(NamedTuple):
+    """Room for what residuals are told, which lasts from one use to the next.
+
+    ``heads``: uint32, whose residuals, as pieces come to them, and ``by``: float64[, 2], by how much those of
+    either system grow; ``sorted_heads`` and ``sorted_by``: the same, by range.
+    """
+
+    heads: Vertices
+    by: F64
+    sorted_heads: Vertices
+    sorted_by: F64
+
+    @classmethod
+    def with_room(cls, changes: int) -> Told:
+        """For so many changed edges: most of it stays unused, and takes no memory."""
+        room = TOUCHED_PER_EDGE * changes
+        return cls(np.empty(room, np.uint32), np.empty((room, 2)), np.empty(room, np.uint32), np.empty((room, 2)))
+
+    def has_room(self, changes: int) -> bool:
+        """Whether so many edges may change."""
+        return self.heads.size >= TOUCHED_PER_EDGE * changes
 
 
 @_uncounted
@@ -296,7 +319,7 @@ def _put_together(parts, first, second):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def edit_both(crew, rows, inserted, deleted, damping, n, ranges, first, second):  # type: ignore[no-untyped-def]
+def edit_both(crew, rows, inserted, deleted, damping, n, ranges, told, first, second):  # type: ignore[no-untyped-def]
     """Make the residuals of two systems those of the changed graph of n vertices; the edges read.
 
     ``inserted``, ``deleted``: the changed keys, ascending; ``rows``: the out-rows after the change. Blocks whose
@@ -305,11 +328,6 @@ def edit_both(crew, rows, inserted, deleted, damping, n, ranges, first, second):
     """
     changes = np.int64(inserted.size + deleted.size)
     pieces = max(min(changes // _PIECE_MIN, np.int64(PIECES)), np.int64(1))
-    room = TOUCHED_PER_EDGE * changes
-    heads = np.empty(room, np.uint32)
-    by = np.empty((room, 2))
-    sorted_heads = np.empty(room, np.uint32)
-    sorted_by = np.empty((room, 2))
     begins = np.empty(pieces * PARTS, np.int64)
     places = np.empty(pieces * PARTS, np.int64)
     sums = np.zeros((pieces, 2, 5))
@@ -330,10 +348,10 @@ def edit_both(crew, rows, inserted, deleted, damping, n, ranges, first, second):
             first,
             second,
             ranges.of,
-            heads,
-            by,
-            sorted_heads,
-            sorted_by,
+            told.heads,
+            told.by,
+            told.sorted_heads,
+            told.sorted_by,
             begins,
             places,
             sums,
@@ -342,7 +360,7 @@ def edit_both(crew, rows, inserted, deleted, damping, n, ranges, first, second):
         ),
     )
     cursor[0] = 0
-    share(few, _add_ranges, (pieces, first, second, sorted_heads, sorted_by, begins, range_sums, cursor))
+    share(few, _add_ranges, (pieces, first, second, told.sorted_heads, told.sorted_by, begins, range_sums, cursor))
     _put_together(sums, first, second)
     _put_together(range_sums, first, second)
     return edges.sum()

@@ -51,8 +51,7 @@ _uncounted: Any = uncounted_inner
 @_uncounted
 def _choose_stretches(thread, rows, limits, level, system, queue, found, cursor):  # type: ignore[no-untyped-def]
     """A thread's part of choosing: the vertices of a stretch over ``level`` times their limits, ascending, to
-    ``queue`` from where the stretch begins; ``found``: int64[stretches, 3], how many those are, their edges, and
-    those of the largest row."""
+    ``queue`` from where the stretch begins; ``found``: int64[stretches, 2], how many those are and their edges."""
     residual = system.residual
     weight = system.weight
     flags = system.flags
@@ -68,7 +67,6 @@ def _choose_stretches(thread, rows, limits, level, system, queue, found, cursor)
             begin = stretch * STRETCH
             count = np.int64(0)
             edges = np.int64(0)
-            largest = np.int64(0)
             for word in range(begin >> _WORD_SHIFT, min((begin + STRETCH) >> _WORD_SHIFT, words.size)):
                 if words[word] == np.uint64(0):
                     continue
@@ -84,15 +82,22 @@ def _choose_stretches(thread, rows, limits, level, system, queue, found, cursor)
                             if x > above * weight[v] or x < below * weight[v]:
                                 queue[begin + count] = v
                                 count += 1
-                                degree = np.int64(degrees[v])
-                                edges += degree
-                                largest = max(largest, degree)
+                                edges += np.int64(degrees[v])
                             else:
                                 flag = np.uint8(1)
                     flags[block] = flag
             found[stretch, 0] = count
             found[stretch, 1] = edges
-            found[stretch, 2] = largest
+
+
+@_uncounted
+def _taken(v, value, residual, moved):  # type: ignore[no-untyped-def]
+    """Add the residual of a vertex to its value: the residual that there was, and what rounding may have done."""
+    x = residual[v]
+    residual[v] = 0.0
+    value[v] += x
+    moved[v >> 6] |= _ONE << np.uint64(v & 63)
+    return x, 2.0 * (abs(value[v]) + abs(x))
 
 
 @_uncounted
@@ -100,9 +105,11 @@ def _choose_stretches(thread, rows, limits, level, system, queue, found, cursor)
 def _send_pieces(  # type: ignore[no-untyped-def]
     thread, rows, damping, system, of, queue, shares, cuts, pieces, mail, sums, works, cursor
 ):
-    """A thread's part of sending: the vertices of a piece, ``queue[cuts[piece, 0]:cuts[piece, 1]]``, pushed along
-    their out-rows into ``mail`` from ``cuts[piece, 2]`` on. Sets ``sums[piece]`` and ``works[piece]``; ``shares``:
-    float64, room for what a vertex of the queue sends along each edge."""
+    """A thread's part of sending: the vertices of a piece pushed along their out-rows into ``mail``.
+
+    ``cuts``: see ``_cut_pieces``; ``shares``: float64, what a vertex of the queue sends along each edge, which is
+    known of the vertices of cut rows. Sets ``sums[piece]`` and ``works[piece]``.
+    """
     keys = rows.keys
     counts = rows.counts
     degrees = rows.degrees
@@ -123,6 +130,9 @@ def _send_pieces(  # type: ignore[no-untyped-def]
         first = cuts[piece, 0]
         last = cuts[piece, 1]
         begin = cuts[piece, 2]
+        row_begin = cuts[piece, 3]
+        row_end = cuts[piece, 4]
+        is_cut = row_end > 0
         parts = piece * PARTS
         for r in range(RANGES):
             places[parts + r] = 0
@@ -146,28 +156,34 @@ def _send_pieces(  # type: ignore[no-untyped-def]
                 for leaf_ahead in range(1 + (further if further < _LEAVES_AHEAD else _LEAVES_AHEAD)):
                     ask_for_leaf(keys, leaf + leaf_ahead, leaf_shift)
             v = np.int64(queue[k])
-            x = residual[v]
-            residual[v] = 0.0
-            value[v] += x
-            norm_by += x
-            size_by -= abs(x)
-            total_by -= x
-            rounded += 2.0 * (abs(value[v]) + abs(x))
-            moved[v >> 6] |= _ONE << np.uint64(v & 63)
             remaining = np.int64(degrees[v])
-            shares[k] = 0.0
-            if remaining > 0:
-                total_by += damping * x
-                shares[k] = damping * x / remaining
-                for slot, stop in runs(rows, v):
-                    if remaining > _LONG:
-                        ask_for_leaf(keys, (slot >> leaf_shift) + _LEAVES_AHEAD, leaf_shift)
-                    remaining -= stop - slot
-                    for i in range(slot, stop):
-                        u = np.uint32(keys[i] & LOW)
-                        heads[at] = u
-                        at += 1
-                        places[parts + np.int64(of[u >> np.uint32(GRAIN_SHIFT)])] += 1
+            if not is_cut:
+                x, off = _taken(v, value, residual, moved)
+                norm_by += x
+                size_by -= abs(x)
+                total_by -= x
+                rounded += off
+                shares[k] = 0.0
+                if remaining > 0:
+                    total_by += damping * x
+                    shares[k] = damping * x / remaining
+            place = np.int64(0)
+            for slot, stop in runs(rows, v):
+                if remaining > _LONG:
+                    ask_for_leaf(keys, (slot >> leaf_shift) + _LEAVES_AHEAD, leaf_shift)
+                remaining -= stop - slot
+                i = slot
+                i_stop = stop
+                if is_cut:
+                    i = max(slot, slot + row_begin - place)
+                    i_stop = min(stop, slot + row_end - place)
+                    place += stop - slot
+                while i < i_stop:
+                    u = np.uint32(keys[i] & LOW)
+                    heads[at] = u
+                    at += 1
+                    places[parts + np.int64(of[u >> np.uint32(GRAIN_SHIFT)])] += 1
+                    i += 1
         place = begin
         for r in range(RANGES):
             begins[parts + r] = place
@@ -177,7 +193,8 @@ def _send_pieces(  # type: ignore[no-untyped-def]
         at = begin
         for k in range(first, last):
             share_of_edges = shares[k]
-            for _ in range(np.int64(degrees[queue[k]])):
+            edges = row_end - row_begin if is_cut else np.int64(degrees[queue[k]])
+            for _ in range(edges):
                 u = heads[at]
                 at += 1
                 to = parts + np.int64(of[u >> np.uint32(GRAIN_SHIFT)])
@@ -190,7 +207,7 @@ def _send_pieces(  # type: ignore[no-untyped-def]
         sums[piece, ROUNDED] = rounded
         sums[piece, SLIPPED] = 0.0
         sums[piece, TOTAL] = total_by
-        works[piece, PUSHES] = last - first
+        works[piece, PUSHES] = 0 if is_cut else last - first
         works[piece, EDGES] = at - begin
 
 
@@ -234,61 +251,109 @@ def _receive_ranges(thread, limits, pieces, wide, system, mail, sums, cursor):  
 def choose(crew, rows, limits, level, system, queue, found):  # type: ignore[no-untyped-def]
     """Choose what a sweep pushes: every vertex over ``level`` times its limits.
 
-    ``queue``: uint32[capacity], room; ``found``: int64[stretches, 3], room. What is chosen is at the begin of
-    ``queue`` then, ascending; returns (vertices, their edges, edges of the largest row among them).
+    ``queue``: uint32[capacity], room; ``found``: int64[stretches, 2], room. What is chosen is at the begin of
+    ``queue`` then, ascending; returns (vertices, their edges).
     """
     cursor = np.zeros(1, np.int64)
     share(crew, _choose_stretches, (rows, limits, level, system, queue, found, cursor))
     count = np.int64(0)
     edges = np.int64(0)
-    largest = np.int64(0)
     for stretch in range(found.shape[0]):
         begin = stretch * STRETCH
         for k in range(found[stretch, 0]):
             queue[count + k] = queue[begin + k]
         count += found[stretch, 0]
         edges += found[stretch, 1]
-        largest = max(largest, found[stretch, 2])
-    return count, edges, largest
+    return count, edges
+
+
+@_uncounted
+def _cut_pieces(  # type: ignore[no-untyped-def]
+    rows, damping, system, queue, count, at, row_done, piece_max, room, shares, cuts, sums
+):
+    """The pieces of the next wave, from vertex ``at`` of the queue on, of whose row ``row_done`` edges are sent.
+
+    ``cuts``: int64[PIECES, 5], of each piece: its vertices ``queue[first:last]``, where it begins in the mail, and
+    of a row of more than ``piece_max`` edges, which is in pieces by itself, from which edge to which (else 0). The
+    vertex of such a row is taken here, and ``sums``, of length ``SUMS``, tells what that did.
+
+    Returns (pieces, vertex of the queue to go on with, edges of its row that are sent, rows that were begun here).
+    """
+    degrees = rows.degrees
+    value = system.value
+    residual = system.residual
+    moved = system.moved
+    pieces = np.int64(0)
+    used = np.int64(0)
+    begun = np.int64(0)
+    for slot in range(SUMS):
+        sums[slot] = 0.0
+    while at < count and pieces < PIECES and used < room:
+        first = at
+        begin = used
+        degree = np.int64(degrees[queue[at]])
+        if degree > piece_max:
+            v = np.int64(queue[at])
+            if row_done == 0:
+                x, off = _taken(v, value, residual, moved)
+                sums[NORM] += x
+                sums[SIZE] -= abs(x)
+                sums[TOTAL] += damping * x - x
+                sums[ROUNDED] += off
+                shares[at] = damping * x / degree
+                begun += 1
+            cuts[pieces, 3] = row_done
+            row_done += min(piece_max, degree - row_done, room - used)
+            cuts[pieces, 4] = row_done
+            used += row_done - cuts[pieces, 3]
+            cuts[pieces, 1] = at + 1
+            if row_done == degree:
+                at += 1
+                row_done = np.int64(0)
+        else:
+            in_piece = np.int64(0)
+            while at < count and in_piece < piece_max:
+                degree = np.int64(degrees[queue[at]])
+                if degree > piece_max or used + degree > room:
+                    break
+                used += degree
+                in_piece += degree + _VERTEX
+                at += 1
+            if at == first:
+                break
+            cuts[pieces, 1] = at
+            cuts[pieces, 3] = cuts[pieces, 4] = 0
+        cuts[pieces, 0] = first
+        cuts[pieces, 2] = begin
+        pieces += 1
+    return pieces, at, row_done, begun
 
 
 @_jit
 def push_in_waves(  # type: ignore[no-untyped-def]
     crew, rows, limits, damping, system, ranges, queue, count, edges, room, mail, work
 ):
-    """Push ``queue[:count]``, vertices with so many edges, in waves of up to ``room`` edges.
+    """Push ``queue[:count]``, vertices with so many edges, in waves.
 
-    That is no less than the largest row has, nor more than there is room for in ``mail``.
+    ``room``: how many edges a wave may have, at least one; ``mail`` has room for them.
     """
-    degrees = rows.degrees
     size_max = system.sums[SIZE]
     sums = np.zeros((max(PIECES, RANGES), SUMS))
+    own = np.zeros(SUMS)
     works = np.zeros((PIECES, work.size), np.int64)
-    cuts = np.zeros((PIECES, 3), np.int64)
+    cuts = np.zeros((PIECES, 5), np.int64)
     cursor = np.zeros(1, np.int64)
     shares = np.empty(count)
     piece_max = max(min((edges + _VERTEX * count) // PIECES, room // PIECES), np.int64(_PIECE_MIN))
+    piece_max = min(piece_max, room)
     wide = edges > system.value.size
     moved_by = 0.0
     at = np.int64(0)
+    row_done = np.int64(0)
     while at < count:
-        pieces = np.int64(0)
-        used = np.int64(0)
-        full = False
-        while at < count and pieces < PIECES and not full:
-            cuts[pieces, 0] = at
-            cuts[pieces, 2] = used
-            in_piece = np.int64(0)
-            while at < count and in_piece < piece_max:
-                degree = np.int64(degrees[queue[at]])
-                full = used + degree > room
-                if full:
-                    break
-                used += degree
-                in_piece += degree + _VERTEX
-                at += 1
-            cuts[pieces, 1] = at
-            pieces += 1
+        pieces, at, row_done, begun = _cut_pieces(
+            rows, damping, system, queue, count, at, row_done, piece_max, room, shares, cuts, own
+        )
         few = at_most(crew, pieces)
         cursor[0] = 0
         share(
@@ -296,8 +361,12 @@ def push_in_waves(  # type: ignore[no-untyped-def]
             _send_pieces,
             (rows, damping, system, ranges.of, queue, shares, cuts, pieces, mail, sums, works, cursor),
         )
+        # Of sizes these have only what was moved.
+        moved_by -= own[SIZE]
+        work[PUSHES] += begun
+        for slot in range(SUMS):
+            system.sums[slot] += own[slot]
         for piece in range(pieces):
-            # Of sizes these have only what was moved.
             moved_by -= sums[piece, SIZE]
             for slot in range(SUMS):
                 system.sums[slot] += sums[piece, slot]
@@ -309,7 +378,7 @@ def push_in_waves(  # type: ignore[no-untyped-def]
             system.sums[SIZE] += sums[of_range, SIZE]
             system.sums[ROUNDED] += sums[of_range, ROUNDED]
         # What is put together of pieces and of ranges.
-        system.sums[SLIPPED] += 2.0 * (PIECES + RANGES) * size_max + PIECES * abs(system.sums[NORM])
+        system.sums[SLIPPED] += 2.0 * (PIECES + RANGES + 1) * size_max + (PIECES + 1) * abs(system.sums[NORM])
     # As of a sweep by one thread: no sum of sizes grows, and every step of adding up rounds.
     system.sums[SLIPPED] += (2.0 * edges + 6.0 * count) * size_max + (count + 4.0) * moved_by
     work[SWEEPS] += 1

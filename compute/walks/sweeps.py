@@ -558,19 +558,37 @@ def reweigh(crew, ranks, majorant, bound, hub, hysteresis):  # type: ignore[no-u
     return shrunk
 
 
+@_inner
+def _moved_ratio_pieces(thread, ranks, majorant, cursor, found):  # type: ignore[no-untyped-def]
+    """A thread's part of ``moved_ratio_max``; ``found``: float64[pieces]."""
+    value = ranks.value
+    above = majorant.value
+    weight = ranks.weight
+    moved = ranks.moved
+    moved_above = majorant.moved
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= found.size:
+            return
+        largest = 0.0
+        for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
+            bits = moved[word] | moved_above[word]
+            v = word << 6
+            while bits != np.uint64(0):
+                if bits & _ONE and weight[v] > 0.0:
+                    largest = max(largest, above[v] / value[v] if value[v] > 0.0 else np.inf)
+                bits >>= _ONE
+                v += 1
+        found[piece] = largest
+
+
 @_jit
-def moved_ratio_max(ranks, majorant):  # type: ignore[no-untyped-def]
+def moved_ratio_max(crew, ranks, majorant):  # type: ignore[no-untyped-def]
     """The largest majorant / estimate among the vertices of which either moved; infinity as ``ratio_max``."""
-    largest = 0.0
-    for word in range(ranks.moved.size):
-        bits = ranks.moved[word] | majorant.moved[word]
-        v = word << 6
-        while bits != np.uint64(0):
-            if bits & _ONE and ranks.weight[v] > 0.0:
-                largest = max(largest, majorant.value[v] / ranks.value[v] if ranks.value[v] > 0.0 else np.inf)
-            bits >>= _ONE
-            v += 1
-    return largest
+    found = np.zeros(-(-ranks.moved.size // _PIECE_WORDS))
+    cursor = np.zeros(1, np.int64)
+    share(crew, _moved_ratio_pieces, (ranks, majorant, cursor, found))
+    return found.max()
 
 
 @_inner
@@ -635,27 +653,63 @@ def total(crew, values):  # type: ignore[no-untyped-def]
     return found.sum()
 
 
+@_inner
+def _count_moved_pieces(thread, moved, cursor, counts):  # type: ignore[no-untyped-def]
+    """A thread's part of counting the bits of each piece."""
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= counts.size:
+            return
+        count = np.int64(0)
+        for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
+            bits = moved[word]
+            while bits != np.uint64(0):
+                bits &= bits - _ONE
+                count += 1
+        counts[piece] = count
+
+
+@_inner
+def _take_moved_pieces(thread, moved, cursor, begins, out):  # type: ignore[no-untyped-def]
+    """A thread's part of ``take_moved``; ``begins``: where each piece is to write."""
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= begins.size:
+            return
+        at = begins[piece]
+        for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
+            bits = moved[word]
+            if bits == np.uint64(0):
+                continue
+            moved[word] = np.uint64(0)
+            v = word << 6
+            while bits != np.uint64(0):
+                if bits & _ONE:
+                    if at < out.size:
+                        out[at] = np.uint32(v)
+                    at += 1
+                bits >>= _ONE
+                v += 1
+
+
 @_jit
-def take_moved(system, out):  # type: ignore[no-untyped-def]
+def take_moved(crew, system, out):  # type: ignore[no-untyped-def]
     """Write the moved vertices, ascending, to ``out`` (uint32[>= their number]) and forget them; their number.
 
     A vertex over the length of ``out`` is counted and not written.
     """
-    count = 0
-    for word in range(system.moved.size):
-        bits = system.moved[word]
-        if bits == np.uint64(0):
-            continue
-        system.moved[word] = np.uint64(0)
-        v = word << 6
-        while bits != np.uint64(0):
-            if bits & _ONE:
-                if count < out.size:
-                    out[count] = np.uint32(v)
-                count += 1
-            bits >>= _ONE
-            v += 1
-    return count
+    moved = system.moved
+    counts = np.zeros(-(-moved.size // _PIECE_WORDS), np.int64)
+    cursor = np.zeros(1, np.int64)
+    share(crew, _count_moved_pieces, (moved, cursor, counts))
+    total = np.int64(0)
+    for piece in range(counts.size):
+        count = counts[piece]
+        counts[piece] = total
+        total += count
+    cursor[0] = 0
+    share(crew, _take_moved_pieces, (moved, cursor, counts, out))
+    return total
 
 
 @_jit
