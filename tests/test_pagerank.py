@@ -233,8 +233,9 @@ def test_the_number_of_threads_changes_no_bit(
     monkeypatch.setattr(pagerank, "WAVES_THREADS", 1 if way == "waves" else 1 << 40)
     monkeypatch.setattr(pagerank, "WAVE", 1 << 12)
     monkeypatch.setattr(pagerank, "PUSH_MIN", 1 << 40 if pushing else 0)
-    for module, name in ((pagerank, "EDIT_ALONE"), (pagerank, "SHARED_VERTICES_MIN"), (passes, "_ALONE")):
-        monkeypatch.setattr(module, name, 0)
+    for name in ("EDIT_ALONE", "SHARED_VERTICES_MIN", "SHARED_MOVES_MIN"):
+        monkeypatch.setattr(pagerank, name, 0)
+    monkeypatch.setattr(passes, "_ALONE", 0)
     monkeypatch.setattr(pagerank, "PASS_SPEED", 0)
     n = 4 * STRETCH
     edges = random_edges(np.random.default_rng(11), n, 10 * n)

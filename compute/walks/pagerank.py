@@ -67,7 +67,7 @@ from .certificate import SLACK, SLACK_DRIFT, SLACK_TIGHT, SURPLUS, Certificate
 from .edits import ROUNDOFF, Editing
 from .passes import BLOCK, SHARE_ROUNDED, Estimate, Goal, Limits
 from .ranges import Mail, Ranges
-from .shared_edits import Edited, Told
+from .shared_edits import ENTRY_BYTES, Edited, Told
 from .shared_sweeps import WAVE
 from .sweeps import (
     DIVIDE,
@@ -467,8 +467,8 @@ class PageRank(RandomWalk):
     def memory_bytes(self) -> int:
         shared = self._ranks.weight.nbytes + self._majorant.rhs.nbytes
         held = sum(array.nbytes for array in (*self._ranks, *self._majorant)) - shared
-        sent = sum(array.nbytes for array in (*self._outbox, *self._mail, *self._told, self._queue))
-        return held + self._pulls.memory_bytes + sent
+        sent = sum(array.nbytes for array in (*self._outbox, *self._mail, self._queue))
+        return held + self._pulls.memory_bytes + sent + self._told_bytes
 
     @staticmethod
     def read(published: Published, vertices: Vertices) -> Answer:
@@ -530,6 +530,7 @@ class PageRank(RandomWalk):
         self._queue = np.empty(0, np.uint32)
         self._mail = Mail.with_room(0)
         self._told = Told.with_room(0)
+        self._told_bytes = 0
         self._ranges = None
         # Pushes since the last look at the ratio of every vertex.
         self._unseen = 0
@@ -582,7 +583,7 @@ class PageRank(RandomWalk):
         changes = inserted.size + deleted.size
         if not self._told.has_room(changes):
             self._told = Told.with_room(changes)
-        work[EDGES] += 2 * shared_edits.edit_both(
+        edges, entries = shared_edits.edit_both(
             graph.crew,
             graph.out_rows(),
             inserted,
@@ -594,6 +595,8 @@ class PageRank(RandomWalk):
             first,
             second,
         )
+        work[EDGES] += 2 * edges
+        self._told_bytes = max(self._told_bytes, ENTRY_BYTES * entries)
         for system, edited in ((self._ranks, first), (self._majorant, second)):
             norm_by, size_by, total_by, rounded, slipped = map(float, edited.sums)
             self._take_edit(system, norm_by, size_by, total_by, rounded, slipped)

@@ -28,6 +28,8 @@ F64 = npt.NDArray[np.float64]
 _PIECE_MIN = 1 << 10
 # Pieces begin at multiples of this vertex: threads then share no word of bits.
 _WORD = 64
+# What an entry of ``Told`` takes.
+ENTRY_BYTES = 40
 # So many changes ahead, what they are about is asked for; and so many receivers.
 _AHEAD = 16
 _RECEIVERS_AHEAD = 16
@@ -67,7 +69,7 @@ class Told(NamedTuple):
 
     @classmethod
     def with_room(cls, changes: int) -> Told:
-        """For so many changed edges: most of it stays unused, and takes no memory."""
+        """For so many changed edges: most of it stays unused, and takes no memory (see ``ENTRY_BYTES``)."""
         room = TOUCHED_PER_EDGE * changes
         return cls(np.empty(room, np.uint32), np.empty((room, 2)), np.empty(room, np.uint32), np.empty((room, 2)))
 
@@ -320,11 +322,11 @@ def _put_together(parts, first, second):  # type: ignore[no-untyped-def]
 
 @_jit
 def edit_both(crew, rows, inserted, deleted, damping, n, ranges, told, first, second):  # type: ignore[no-untyped-def]
-    """Make the residuals of two systems those of the changed graph of n vertices; the edges read.
+    """Make the residuals of two systems those of the changed graph; (edges read, entries of ``told`` in use).
 
-    ``inserted``, ``deleted``: the changed keys, ascending; ``rows``: the out-rows after the change. Blocks whose
-    residuals changed are flagged, vertices whose value did have moved. Of the second system's sums only
-    ``ROUNDED`` is told.
+    ``inserted``, ``deleted``: the changed keys, ascending; ``rows``: the out-rows of the n vertices after the
+    change; ``told`` has room for so many changes. Blocks whose residuals changed are flagged, vertices whose value
+    did have moved. Of the second system's sums only ``ROUNDED`` is told.
     """
     changes = np.int64(inserted.size + deleted.size)
     pieces = max(min(changes // _PIECE_MIN, np.int64(PIECES)), np.int64(1))
@@ -363,4 +365,7 @@ def edit_both(crew, rows, inserted, deleted, damping, n, ranges, told, first, se
     share(few, _add_ranges, (pieces, first, second, told.sorted_heads, told.sorted_by, begins, range_sums, cursor))
     _put_together(sums, first, second)
     _put_together(range_sums, first, second)
-    return edges.sum()
+    entries = np.int64(0)
+    for piece in range(pieces):
+        entries += begins[piece * PARTS + RANGES] - begins[piece * PARTS]
+    return edges.sum(), entries
