@@ -42,6 +42,7 @@ from .flags import (
     token_of,
     trust_of,
 )
+from .os_errors import why
 from .state_commands import EXPORT_EPILOG, checkpoint_app, export
 
 if TYPE_CHECKING:
@@ -131,8 +132,8 @@ def _explain(error: BaseException) -> int:
         message = error.message
     elif isinstance(error, MemoryError):
         message = f"out of memory{f': {error}' if str(error) else ''}"
-    elif isinstance(error, OSError) and error.filename and error.strerror:
-        message = f"{error.filename}: {error.strerror}"
+    elif isinstance(error, OSError):
+        message = f"{error.filename}: {why(error)}" if error.filename and error.strerror else why(error)
     else:
         message = str(error)
     print(f"graphtide: {message}", file=sys.stderr)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from typer.testing import CliRunner
+from waiting import PATIENCE_S
 
 from graphtide.compute import registry
 from graphtide.daemon import cli, logs, terminal
@@ -41,8 +43,10 @@ from graphtide.daemon.errors import (
     UnknownProgram,
 )
 from graphtide.daemon.ingest.dead_letters import pack_letter
+from graphtide.daemon.os_errors import why
 from graphtide.daemon.records.spool_format import frame, read_frames
 from graphtide.daemon.records.stream import BadRecord, Partition
+from graphtide.daemon.state.checkpoint import CheckpointStore
 from graphtide.daemon.tools import doctor, query
 from graphtide.ops.kafka import DevKafka
 
@@ -219,6 +223,7 @@ def test_after_what_a_restart_does_not_help_the_unit_does_not_restart() -> None:
         (MemoryError("Unable to allocate 3 GiB"), "graphtide: out of memory: Unable to allocate 3 GiB\n", 6),
         (MemoryError(), "graphtide: out of memory\n", 6),
         (OSError(28, "No space left on device", "/x/y"), "graphtide: /x/y: No space left on device\n", 6),
+        (OSError("told without a number"), "graphtide: told without a number\n", 1),
         (NotWritten("the last checkpoint is missing"), "graphtide: the last checkpoint is missing\n", 6),
     ],
 )
@@ -227,6 +232,38 @@ def test_no_room_is_one_sentence_and_a_code_of_its_own(
 ) -> None:
     assert cli._explain(error) == code
     assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ("ulimit -n 16", r"^graphtide: .*Too many open files: this process may have 16 .ulimit -n.$"),
+        ("ulimit -f 1", r"^graphtide: .*File too large: this process may write 1024 bytes to one .ulimit -f.$"),
+    ],
+)
+def test_a_limit_of_the_process_is_said(limit: str, message: str, tmp_path: Path) -> None:
+    """In the shell that starts it, as an operator would meet with it."""
+    (tmp_path / "graphtide.toml").write_text('[server]\nlisten = ["unix:s"]\n[metrics]\nlisten = "off"\n')
+    command = f"{limit}; exec {shlex.quote(sys.executable)} -m graphtide run --config graphtide.toml"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode not in (0, -9), done.stderr
+    assert re.search(message, done.stderr, re.MULTILINE), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_link_to_nowhere_is_not_called_a_file(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError) as link:
+        (tmp_path / "link").mkdir(exist_ok=True)
+    assert why(link.value) == f"it is a link to {str(tmp_path / 'gone')!r}, which is not there"
+    with pytest.raises(FileExistsError) as file:
+        (tmp_path / "file").mkdir(exist_ok=True)
+    assert why(file.value) == "File exists, and is not a folder"
+    with pytest.raises(CheckpointError, match=r"checkpoint\.path = .*link' cannot be used: it is a link to"):
+        CheckpointStore(tmp_path / "link")
 
 
 def test_produce_needs_one_destination(runner: CliRunner) -> None:

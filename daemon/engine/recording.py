@@ -10,6 +10,7 @@ from concurrent.futures import Future
 
 from ..errors import NotWritten
 from ..ingest.prepared import Prepared
+from ..os_errors import why
 from ..records.stream import Offsets, Passed
 from ..state.order_log import OrderLog
 
@@ -82,7 +83,7 @@ class Recording:
             self._well()
 
     def _wait(self, error: OSError) -> None:
-        message = f"the order log in {str(self._order.folder)!r} cannot be written: {error.strerror}"
+        message = f"the order log in {str(self._order.folder)!r} cannot be written: {why(error)}"
         if self.trouble is None:
             self.trouble = message
             log.error("%s; epochs wait, since nothing is shown that a restart could not show again", message)

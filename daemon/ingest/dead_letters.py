@@ -30,6 +30,7 @@ import msgpack
 
 from ..errors import ConfigError, DeadLettersError
 from ..failpoints import point
+from ..os_errors import why
 from ..records.spool_format import CUT_BYTES, RECORD_BYTES_MAX, FramingLost, SpoolWriter, read_frames
 from ..records.stream import BadRecord, DeadLettersFull, Partition, Whole
 
@@ -162,7 +163,7 @@ class FileDeadLetters:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"dead_letters.path = {str(path)!r} cannot be used: {error.strerror}") from error
+            raise ConfigError(f"dead_letters.path = {str(path)!r} cannot be used: {why(error)}") from error
         self._writer: SpoolWriter | None = None
         self._flushed = 0
 
@@ -201,10 +202,10 @@ class FileDeadLetters:
                 place = f"dead_letters.path = {str(self.path)!r}"
                 if error.errno in _NO_ROOM:
                     raise DeadLettersFull(
-                        f"{place} has no room for bad records ({error.strerror}); the stream waits until it has",
+                        f"{place} has no room for bad records ({why(error)}); the stream waits until it has",
                         taken=safe,
                     ) from error
-                raise DeadLettersError(f"{place} cannot be written to: {error.strerror}") from error
+                raise DeadLettersError(f"{place} cannot be written to: {why(error)}") from error
 
     def flush(self) -> None:
         """Return when everything written is on disk."""

@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ConfigError, SourceError
+from ..os_errors import why
 from ..records.spool_format import (
     RECORD_BYTES_MAX,
     FileKind,
@@ -343,7 +344,7 @@ class SpoolSource:
                 os.fsync(out.fileno())
             os.replace(draft, path)
         except OSError as error:  # the fingerprints of before still hold for what they cover
-            log.error("fingerprints of the spool cannot be kept in %s: %s", path, error.strerror)
+            log.error("fingerprints of the spool cannot be kept in %s: %s", path, why(error))
 
     def _load_fingerprints(self) -> dict[str, dict[str, Any]]:
         if self.fingerprints is None or not self.fingerprints.exists():
@@ -458,7 +459,7 @@ class SpoolSource:
         if not file.away:
             file.away = True
             self.outages += 1
-            log.error("spool file %s cannot be read: %s; the others go on meanwhile", file.name, error.strerror)
+            log.error("spool file %s cannot be read: %s; the others go on meanwhile", file.name, why(error))
 
     def _has_bad_name(self, name: str) -> bool:
         return self._folder.names.get(name, name) != name

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from ..errors import SourceError
+from ..os_errors import why
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class Folder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError, PermissionError) as error:
-            raise SourceError(f"source.path = {str(self.path)!r} cannot be used: {error.strerror}") from error
+            raise SourceError(f"source.path = {str(self.path)!r} cannot be used: {why(error)}") from error
         status = os.stat(self.path)
         self._inode = (status.st_dev, status.st_ino)
         self._list()

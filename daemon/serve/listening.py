@@ -20,6 +20,7 @@ from ..client.addresses import (
     parse_http_address,
 )
 from ..errors import ConfigError
+from ..os_errors import why
 
 SOCKET_MODE = 0o660
 BACKLOG = 128
@@ -92,7 +93,7 @@ def open_listener(
             raise ConfigError(f"{text} is beyond loopback: configure TLS, or allow it as insecure")
         return _open_tcp(address)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {text}: {error.strerror or error}") from error
+        raise ConfigError(f"cannot listen on {text}: {why(error)}") from error
 
 
 def open_http_listener(

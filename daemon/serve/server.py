@@ -35,6 +35,7 @@ from ...gpma.index.ids import IdColumn, StringColumn
 from ...gpma.index.vertex_index import VertexIndex, VertexIndexReader
 from ...gpma.kernel_cache import Missing, only_from_cache
 from ..errors import GraphtideError
+from ..os_errors import why
 from . import shared_memory
 from .admission import Guest, origin_of
 from .channel import Channel
@@ -125,7 +126,7 @@ def _accept(serving: Serving, door: Door, greeted: set[asyncio.Task[None]]) -> N
     except BlockingIOError:
         return
     except OSError as error:  # out of descriptors or memory, or the client is gone again
-        log.warning("a connection could not be accepted: %s", error.strerror)
+        log.warning("a connection could not be accepted: %s", why(error))
         loop.remove_reader(door.listener.fileno())
         loop.call_later(ACCEPT_AGAIN_SECONDS, _open_door, serving, door, greeted)
         return

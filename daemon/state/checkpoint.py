@@ -30,6 +30,7 @@ from ...compute.saved_scalars import named
 from ...gpma.memory import Memory
 from ..errors import CheckpointError, NotWritten
 from ..failpoints import point
+from ..os_errors import why
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class CheckpointStore:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
-            raise CheckpointError(f"checkpoint.path = {str(path)!r} cannot be used: {error.strerror}") from error
+            raise CheckpointError(f"checkpoint.path = {str(path)!r} cannot be used: {why(error)}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -164,7 +165,7 @@ class CheckpointStore:
         except OSError as error:
             raise NotWritten(
                 f"checkpoint.path = {str(self.path)!r}: the number of this start cannot be written to "
-                f"{_INCARNATION!r}: {error.strerror}"
+                f"{_INCARNATION!r}: {why(error)}"
             ) from error
         return incarnation
 

@@ -24,6 +24,7 @@ from ...ops.metrics import Metrics
 from ...partition.graph import Graph
 from ..errors import CheckpointError, NotWritten
 from ..failpoints import point
+from ..os_errors import why
 from ..records.position import Position
 from ..records.stream import DeadLetters, Offsets, Partition, offsets_to_wire
 from .checkpoint import Array, Checkpoint, CheckpointStore
@@ -425,5 +426,5 @@ def _said(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return f"out of memory ({error})" if str(error) else "out of memory"
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        return f"{error.filename}: {why(error)}" if error.filename else why(error)
     return str(error) or type(error).__name__

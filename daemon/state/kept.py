@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import CheckpointError, NotWritten
 from ..failpoints import point
+from ..os_errors import why
 from .checkpoint import sync_folder
 
 FORMAT = 1
@@ -88,7 +89,7 @@ class KeptPrograms:
             sync_folder(self._path.parent)
             point("kept.replaced")
         except OSError as error:
-            raise NotWritten(f"{str(self._path)!r} cannot be written: {error.strerror}") from error
+            raise NotWritten(f"{str(self._path)!r} cannot be written: {why(error)}") from error
         self._programs = dict(programs)
 
 

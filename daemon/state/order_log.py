@@ -29,6 +29,7 @@ import msgpack
 
 from ..errors import CheckpointError
 from ..failpoints import point
+from ..os_errors import why
 from ..records.spool_format import FramingLost, frame, read_frames
 from ..records.stream import Decided, LateBarrier, Offsets, Partition, Passed, offsets_from_wire, offsets_to_wire
 from .checkpoint import sync_folder
@@ -97,9 +98,7 @@ class OrderLog:
                 self._number = int(paths[-1].stem)
                 self._fixed = self._newest = self._before = _end_of(paths[-1])
         except OSError as error:
-            raise CheckpointError(
-                f"the order log {str(self.folder)!r} cannot be used: {error.strerror}"
-            ) from error
+            raise CheckpointError(f"the order log {str(self.folder)!r} cannot be used: {why(error)}") from error
         end = self._fixed.offsets
         for path, begin in zip(reversed(paths), reversed(begins), strict=False):
             self._closed.insert(0, (path, end))
@@ -135,7 +134,7 @@ class OrderLog:
                 raise
             if not self._failing:
                 self._failing = True
-                log.error("the order log %s cannot be written: %s", self.folder, error.strerror)
+                log.error("the order log %s cannot be written: %s", self.folder, why(error))
             self._newest = newest
             return done
         self._failing = False
