@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from statistics import median
 from types import SimpleNamespace
@@ -52,8 +53,9 @@ class OnRows:
         run = getattr(runs, method)
 
         def noted(*given: Any, **how: Any) -> Any:
-            us, made = clocked(lambda: run(*given, **how))
-            self.steps.append(f"{say(made, how)} {us:.0f}")
+            began = time.perf_counter()
+            made = run(*given, **how)
+            self.steps.append(f"{say(made, how)} {(time.perf_counter() - began) * 1e6:.0f}")
             return made
 
         setattr(runs, method, noted)
@@ -87,8 +89,9 @@ class Ranks(OnRows):
         super().__init__(device, self.program)
 
     def watch(self) -> None:
-        self.note(self.program._runs, "solve", lambda made, _: f"{made.passes} passes")
-        self.note(self.program._pushes, "push", lambda run, how: pushed(run, "look" if how["looks"] else "push"))
+        pushes = self.program._pushes
+        self.note(pushes, "solve", lambda run, _: f"{run.passes} passes, {pushed(run)}")
+        self.note(pushes, "push", lambda run, how: pushed(run, "look" if how["looks"] else "push"))
 
     def error(self, precision: float = 1e-13) -> float:
         """The largest relative error of a result, against a solution in float64 of this precision."""

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -56,6 +56,7 @@ Resolve = Callable[[Sequence[ExternalId]], Vertices]
 """Dense vertices of external ids, ``NO_VERTEX`` where unknown."""
 
 _Group = tuple[Program, ...]
+_Work = Callable[..., "list[ProgramRun]"]
 
 Place = Callable[[Program, Graph], Program]
 """The twin of a program, which runs on the graph's device; raises ``NoTwin`` for one that stays on the host."""
@@ -71,8 +72,7 @@ class Judge(Protocol):
     def forget(self, id: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramRun:
+class ProgramRun(NamedTuple):
     """One run of one program: what it did, or why it failed. ``refresh`` is None when there was no run.
 
     ``seconds``: what it took; of runs that went on side by side, an equal part of what all of them took.
@@ -87,8 +87,7 @@ class ProgramRun:
     moved: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramState:
+class ProgramState(NamedTuple):
     """``state`` is ``"fresh"`` or ``"quarantined"``; ``reason`` says why, ``seconds`` is the last run's."""
 
     state: str
@@ -250,7 +249,7 @@ class Engine:
         programs = [self._programs[id] for id in chosen]
         for id in chosen:
             self._states[id] = ProgramState("fresh", seconds=self._states[id].seconds)
-        done = self._run_all([(program,) for program in programs], self._start, self._threads)
+        done = self._run_all([(program,) for program in programs], self._start, (), self._threads)
         return [done[id] for id in chosen]
 
     def refresh(self, change: GraphChange) -> list[ProgramRun]:
@@ -262,13 +261,20 @@ class Engine:
         """
         if change.deleted_vertices.size:  # a source may be among them, and may come back
             self._unresolved.update(id for id, program in self._programs.items() if program.sources)
-        programs = [self._programs[id] for id, state in self._states.items() if state.state == "fresh"]
-        seconds = [self._states[program.id].seconds for program in programs]
+        programs, seconds = [], []
+        for id, state in self._states.items():
+            if state.state == "fresh":
+                programs.append(self._programs[id])
+                seconds.append(state.seconds)
         beside = sum(seconds) - max(seconds, default=0.0)
         threads = self._threads if beside >= HANDED_OVER_S_MIN else 1
-        done = self._run_all(self._joined(programs), lambda group: self._refresh(group, change), threads)
+        has_device = self._graph.device is not None
+        groups = (
+            self._joined(programs) if has_device else [(program,) for program in programs]
+        )  # none is by itself
+        done = self._run_all(groups, self._refresh, (change,), threads)
         runs = [done[program.id] for program in programs]
-        if self._graph.device is None or self._graph.owned:  # the home is where the rows are
+        if not has_device or self._graph.owned:  # the home is where the rows are
             return runs
         charge_s = self._charge_s()
         return [self._rehoused(run, change.n_arcs, 0.0 if run.on_device else charge_s) for run in runs]
@@ -288,21 +294,22 @@ class Engine:
     # -- inside -----------------------------------------------------------------------------------------
 
     def _run_all(
-        self, groups: Sequence[_Group], work: Callable[[_Group], list[ProgramRun]], threads: int
+        self, groups: Sequence[_Group], work: _Work, given: tuple[Any, ...], threads: int
     ) -> dict[str, ProgramRun]:
-        """Run all; the runs by the ids of their programs."""
+        """Run all, each by ``work(group, *given)``; the runs by the ids of their programs."""
         self._graph.require_own_process()
-        programs = [program for group in groups for program in group]
-        for program in programs:
-            program.waits_for_room = self._graph.owned and self.make_room is not None
+        waits = self.make_room is not None and self._graph.owned
+        if waits:
+            _wait_for_room(groups, True)
         if len(groups) == 1:  # of a small refresh, what it takes to arrange several would be a tenth
-            done = {run.id: run for run in work(groups[0])}
+            done = {run.id: run for run in work(groups[0], *given)}
         else:
-            done = self._run_in_order(groups, work, threads)
-        for id in sorted(self._starved):
-            done[id] = self._once_there_is_room(self._programs[id])
-        for program in programs:  # nobody makes room for what it does between its runs
-            program.waits_for_room = False
+            done = self._run_in_order(groups, work, given, threads)
+        if self._starved:
+            for id in sorted(self._starved):
+                done[id] = self._once_there_is_room(self._programs[id])
+        if waits:  # nobody makes room for what they do between their runs
+            _wait_for_room(groups, False)
         for run in done.values():
             state = "fresh" if run.error is None else "quarantined"
             self._states[run.id] = ProgramState(state, run.error, run.seconds)
@@ -321,10 +328,10 @@ class Engine:
             tries += 1
         assert run is not None
         refresh = None if run.refresh is None else replace(run.refresh, started_over=True)
-        return replace(run, refresh=refresh, seconds=self._clock() - begun)
+        return run._replace(refresh=refresh, seconds=self._clock() - begun)
 
     def _run_in_order(
-        self, groups: Sequence[_Group], work: Callable[[_Group], list[ProgramRun]], threads: int
+        self, groups: Sequence[_Group], work: _Work, given: tuple[Any, ...], threads: int
     ) -> dict[str, ProgramRun]:
         """Run, longest first by the last measure."""
         has_device = self._graph.device is not None
@@ -343,7 +350,7 @@ class Engine:
                 except IndexError:
                     break
                 for group in on_device if first in on_device else (first,):
-                    done.update((run.id, run) for run in work(group))
+                    done.update((run.id, run) for run in work(group, *given))
 
         helpers = [self._pool.submit(drain) for _ in range(others)]
         drain()
@@ -352,9 +359,7 @@ class Engine:
         return done
 
     def _joined(self, programs: Sequence[Program]) -> list[_Group]:
-        """The programs, those together whose refreshes go on side by side: on the host none do."""
-        if self._graph.device is None:
-            return [(program,) for program in programs]
+        """The programs, those together whose refreshes go on side by side."""
         groups: dict[Hashable, list[Program]] = {}
         for program in programs:
             joins = program.joins(self._graph)
@@ -363,12 +368,12 @@ class Engine:
 
     def _start(self, group: _Group) -> list[ProgramRun]:
         (program,) = group
-        return [self._run(program, lambda: program.start(self._graph))]
+        return [self._run(program, program.start)]
 
     def _refresh(self, group: _Group, change: GraphChange) -> list[ProgramRun]:
         if len(group) == 1:
             (program,) = group
-            return [self._run(program, lambda: program.refresh(self._graph, change))]
+            return [self._run(program, program.refresh, change)]
         begun = self._clock()
         outcomes = together([self._refreshing(program, change) for program in group])
         seconds = (self._clock() - begun) / len(group)
@@ -377,28 +382,30 @@ class Engine:
     def _refreshing(self, program: Program, change: GraphChange) -> Steps[Refresh]:
         self._bind(program)
         refresh = yield from program.refreshing(self._graph, change)
-        require_publishable(program, self._graph.n_vertices, refresh.changed)
+        program.require_publishable(refresh.changed, self._graph.n_vertices)
         return refresh
 
-    def _run(self, program: Program, work: Callable[[], Refresh]) -> ProgramRun:
+    def _run(self, program: Program, work: Callable[..., Refresh], *given: Any) -> ProgramRun:
+        """A run of ``work(graph, *given)``."""
         begun = self._clock()
         outcome: Refresh | Exception
         try:
-            self._bind(program)
-            outcome = work()
-            require_publishable(program, self._graph.n_vertices, outcome.changed)
+            if program.id in self._unresolved:
+                self._bind(program)
+            outcome = work(self._graph, *given)
+            program.require_publishable(outcome.changed, self._graph.n_vertices)
         except Exception as error:
             outcome = error
         return self._ran(program, outcome, self._clock() - begun)
 
     def _ran(self, program: Program, outcome: Refresh | Exception, seconds: float) -> ProgramRun:
         """What a run came to that took so long."""
-        if isinstance(outcome, RowsLost):  # no fault of the program's
-            raise outcome
-        if isinstance(outcome, NoRoom):
-            self._starved.add(program.id)
-            return ProgramRun(program.id, None, seconds, str(outcome))
         if isinstance(outcome, Exception):
+            if isinstance(outcome, RowsLost):  # no fault of the program's
+                raise outcome
+            if isinstance(outcome, NoRoom):
+                self._starved.add(program.id)
+                return ProgramRun(program.id, None, seconds, str(outcome))
             log.error("program %s failed", program.id, exc_info=outcome)
             return ProgramRun(program.id, None, seconds, f"{type(outcome).__name__}: {outcome}")
         on_device = self._graph.device is not None and program.on_device
@@ -448,7 +455,7 @@ class Engine:
             "device" if program.on_device else "host",
             1e3 * seconds,
         )
-        return replace(run, moved=program.on_device != run.on_device)
+        return run._replace(moved=program.on_device != run.on_device)
 
     def _placed(self, program: Program) -> Program:
         """The program, or its twin if it is to run on the device."""
@@ -487,3 +494,10 @@ class Engine:
         except Exception as error:
             log.exception("the audit of program %s failed", program.id)
             return [Violation("audit", f"the audit itself failed: {type(error).__name__}: {error}")]
+
+
+def _wait_for_room(groups: Sequence[_Group], waits: bool) -> None:
+    """Whether the programs wait for room on a device rather than go on at the host."""
+    for group in groups:
+        for program in group:
+            program.waits_for_room = waits

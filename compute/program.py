@@ -259,6 +259,14 @@ class Program(ABC):
         Numbers go into one array, by name (``saved_scalars.py``).
         """
 
+    def require_publishable(self, changed: Mapping[str, Vertices | None], n: int) -> None:
+        """Check that what is published can be taken, of n vertices, after a run that ``changed`` these entries.
+
+        Raises:
+            ValueError: as ``require_publishable``, which this is where a program does not know better.
+        """
+        require_publishable(self, n, changed)
+
     def state_sizes(self) -> dict[str, int]:
         """The bytes of every array of ``state``, which may take long to gather."""
         return {name: column.nbytes for name, column in self.state().items()}

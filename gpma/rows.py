@@ -26,6 +26,7 @@ from numba.extending import overload
 from .edges import HALF, LOW, Int, Keys, Offsets, Vertices, Weights
 from .intrinsics import prefetch_to_read, uncounted
 from .splice import spliced
+from .written import Words, new_words, record_type, taking, write
 
 # Keys of one cache line, and how many lines of a leaf are asked for: most rows end there.
 _LINE = 8
@@ -58,6 +59,20 @@ class RowView(NamedTuple):
     leaf_shift: int
     stretch_begin: int
     stretch_end: int
+
+
+_vertices, _number = nb.uint32[::1], nb.int64
+ROW_VIEW = record_type(
+    RowView, nb.uint64[::1], nb.float32[::1], nb.int32[::1], _vertices, _vertices, _number, _number, _number
+)
+rows_in: Any = taking(ROW_VIEW)
+
+
+def words_of(rows: RowView) -> Words:
+    """The rows as kernels take them from words, while somebody keeps them."""
+    words = new_words(ROW_VIEW)
+    write(words, rows)
+    return words
 
 
 # -- the rows of single vertices ----------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from numba.extending import intrinsic
 
 from .atomics import load, ordered_add, ordered_swap
 from .intrinsics import inner
+from .written import record_type
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 _inner: Any = inner
@@ -76,6 +77,8 @@ class Crew(NamedTuple):
     threads: int
     words: Words
 
+
+CREW = record_type(Crew, nb.int64, nb.int64[::1])
 
 ALONE = Crew(1, np.zeros(_N_WORDS, np.int64))
 """No team: the caller's thread does everything."""

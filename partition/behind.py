@@ -60,7 +60,8 @@ class Behind:
         self._clock = clock
         self._changed = Condition()
         self._many = Event()
-        self._waiting: list[_Waiting] = []  # those that are being taken as well, until they are
+        self.waiting: list[_Waiting] = []
+        """Those that are being taken as well, until they are; to be read."""
         self._updates = 0
         self._turn = Lock()
         self._thread: Thread | None = None
@@ -69,15 +70,15 @@ class Behind:
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
-        return bool(self._waiting)
+        return bool(self.waiting)
 
     @property
     def lag(self) -> Lag:
         with self._changed:
-            if not self._waiting:
+            if not self.waiting:
                 return Lag()
-            n_bytes = sum(_bytes_of(each.batch) for each in self._waiting)
-            return Lag(self._updates, self._clock() - self._waiting[0].since, n_bytes)
+            n_bytes = sum(_bytes_of(each.batch) for each in self.waiting)
+            return Lag(self._updates, self._clock() - self.waiting[0].since, n_bytes)
 
     def begin(self) -> bool:
         """Have a thread that takes what is put; False: there is none."""
@@ -93,9 +94,9 @@ class Behind:
     def put(self, batch: EdgeBatch, n_vertices: int) -> None:
         """A batch that is nobody else's, and which the host cannot refuse but for memory."""
         with self._changed:
-            self._waiting.append(_Waiting(batch, n_vertices, self._clock()))
+            self.waiting.append(_Waiting(batch, n_vertices, self._clock()))
             self._updates += len(batch)
-            if len(self._waiting) == 1:
+            if len(self.waiting) == 1:
                 self._changed.notify_all()
             if self._updates >= GATHERED:
                 self._many.set()
@@ -106,7 +107,7 @@ class Behind:
         Raises:
             MemoryError: there is not enough; it goes on waiting.
         """
-        if not self._waiting:
+        if not self.waiting:
             return
         with self._turn:
             self._take_all()
@@ -127,8 +128,8 @@ class Behind:
         """In a turn: take until nothing waits."""
         if self._failure is not None:  # a mistake, after which nobody knows what the host holds
             raise RuntimeError("the host's rows could not take what the device has") from self._failure
-        while self._waiting:
-            taken = list(self._waiting)
+        while self.waiting:
+            taken = list(self.waiting)
             try:
                 self._take(_joined([each.batch for each in taken]), taken[-1].n_vertices)
             except MemoryError:
@@ -137,14 +138,14 @@ class Behind:
                 self._failure = error
                 raise
             with self._changed:
-                del self._waiting[: len(taken)]
+                del self.waiting[: len(taken)]
                 self._updates -= sum(len(each.batch) for each in taken)
 
     def _run(self) -> None:
         told = False
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._waiting)
+                self._changed.wait_for(lambda: self._closed or self.waiting)
                 if self._closed:
                     return
                 if self._updates < GATHERED:

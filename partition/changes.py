@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..gpma.edges import ChangeReport, EdgeList, Keys, Vertices
+from ..gpma.edges import ChangeReport, EdgeList, Keys, Vertices, Weights
+from ..gpma.host.small import Totals
 from ..gpma.team import Crew
 from .scanning import count_loops
 
@@ -28,7 +28,7 @@ class Report:
     Where all programs read what a device itself reports, nobody does.
     """
 
-    __slots__ = ("__weakref__", "_count_loops", "_lock", "_made", "_make", "_slots_moved", "_totals")
+    __slots__ = ("__weakref__", "_columns", "_count_loops", "_lock", "_made", "_make", "_slots_moved", "_totals")
 
     def __init__(
         self,
@@ -43,22 +43,35 @@ class Report:
         self._make: Callable[[], ChangeReport] | None = make
         self._count_loops: Callable[[Crew], Counts] | None = count_loops
         self._made: ChangeReport | None = None
+        self._columns: tuple[tuple[int, ...], Keys, Weights | None] | None = None
         self._lock = Lock()
 
     @classmethod
     def of(cls, change: ChangeReport) -> Report:
         """One that is there already."""
-        report = cls.__new__(cls)  # of small batches every microsecond counts
-        report._totals = report._make = report._count_loops = None
+        report = cls.__new__(cls)
+        report._totals = report._make = report._count_loops = report._columns = None
         report._slots_moved = change.slots_moved
         report._made = change
+        return report
+
+    @classmethod
+    def of_small(cls, totals: tuple[int, ...], keys: Keys, weights: Weights | None, slots_moved: int) -> Report:
+        """Of a batch that went by one call, as ``small.apply_small`` writes it; ``totals`` are its ``Totals``."""
+        report = cls.__new__(cls)  # every microsecond counts
+        report._made = report._make = report._count_loops = report._totals = None
+        report._slots_moved = slots_moved
+        report._columns = totals, keys, weights
         return report
 
     @property
     def totals(self) -> Counts:
         """How many arcs are inserted, overwritten, deleted, absent."""
         if self._totals is None:
-            self._totals = self.read().totals
+            inserted, overwritten, deleted, absent, *_ = (
+                self.read().totals if self._columns is None else self._columns[0]
+            )
+            self._totals = inserted, overwritten, deleted, absent
         return self._totals
 
     @property
@@ -82,9 +95,28 @@ class Report:
             count_loops(change.absent, crew),
         )
 
+    def edges(self) -> tuple[Keys, Weights, Keys, Weights, Keys]:
+        """As ``read``: inserted and overwritten edges, both with new weights (none when unweighted), and deleted
+        ones."""
+        if self._columns is None:
+            change = self.read()
+            came, new, gone = change.inserted, change.overwritten, change.deleted.keys
+            return came.keys, weights_or_none(came.weights), new.keys, weights_or_none(new.weights), gone
+        (inserted, overwritten, deleted, *_), keys, weights = self._columns
+        over = inserted + overwritten
+        came_weights = new_weights = _NO_WEIGHTS
+        if weights is not None:
+            came_weights, new_weights = weights[:inserted], weights[inserted:over]
+        return keys[:inserted], came_weights, keys[inserted:over], new_weights, keys[over : over + deleted]
+
     def read(self) -> ChangeReport:
         """Good for ever: what sides keep until their next change is copied at the first call, of any thread."""
         if self._made is None:
+            columns = self._columns
+            if columns is not None:  # two threads may both do so: it is made of views
+                totals, keys, weights = columns
+                self._made = Totals._make(totals).report(keys, weights, self._slots_moved)
+                return self._made
             with self._lock:
                 if self._made is None:
                     assert self._make is not None
@@ -93,8 +125,15 @@ class Report:
         return self._made
 
 
-@dataclass(frozen=True, slots=True)
-class GraphChange:
+_NO_VERTICES, _NO_WEIGHTS = none(), np.empty(0, np.float32)
+
+
+def weights_or_none(weights: Weights | None) -> Weights:
+    """The weights as kernels take them: none at all where the graph keeps none."""
+    return _NO_WEIGHTS if weights is None else weights
+
+
+class GraphChange(NamedTuple):
     """What a batch changed in the graph.
 
     ``arcs``: the change of the out-rows; in an undirected graph both directions of each edge are listed. The
@@ -118,8 +157,8 @@ class GraphChange:
     overwritten: int
     deleted: int
     absent: int
-    deleted_vertices: Vertices = field(default_factory=none)
-    revived_vertices: Vertices = field(default_factory=none)
+    deleted_vertices: Vertices = _NO_VERTICES
+    revived_vertices: Vertices = _NO_VERTICES
     absent_vertices: int = 0
 
     @property

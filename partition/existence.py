@@ -103,8 +103,9 @@ class Existence:
 
     def ensure_vertices(self, n_vertices: int) -> None:
         """Take memory for vertices 0 .. n_vertices - 1."""
-        self._marked = grown(self._marked, n_vertices, False)
-        self._alive = grown(self._alive, n_vertices, True)
+        if n_vertices > self._alive.size:
+            self._marked = grown(self._marked, n_vertices, False)
+            self._alive = grown(self._alive, n_vertices, True)
 
     def alive(self, n_vertices: int) -> Flags:
         """bool[n_vertices], in place."""

@@ -27,11 +27,13 @@ from ..gpma.edges import (
     pack,
     transpose,
 )
+from ..gpma.host.small import Totals
 from ..gpma.host.snapshot import EdgeCopy
 from ..gpma.host.transposing import transposed
 from ..gpma.memory import Memory
 from ..gpma.rows import RowView, copy_row, copy_short_row
 from ..gpma.team import Crew, Team
+from ..gpma.written import Words
 from . import routing, scanning, turning
 from .behind import Lag as Lag
 from .changes import Counts, Report, none
@@ -54,9 +56,6 @@ T = TypeVar("T")
 
 # Edges that are copied at a time for a walk along rows that are not all the host's.
 _AHEAD_EDGES = 1 << 14
-
-
-_NO_VERTICES = none()
 
 
 class NoMemory(MemoryError):
@@ -116,6 +115,8 @@ class Graph:
         kept = {"weighted": weighted, "in_edges": in_edges, "in_weights": in_weights}
         on_device = _device_side(directed=directed, **kept) if device else None
         self.team = Team(usable_cores() if threads is None else threads)
+        self.crew: Crew = self.team.crew()
+        """What kernels take of the graph's team: every program shares its threads."""
         crew = self.team.crew(storage_threads)
         hosts = [HostSide(**kept, crew=crew) for _ in range(host_sides)]
         shape = Shape(directed, self.weight_domain, in_edges, in_weights)
@@ -123,11 +124,6 @@ class Graph:
         self._rows: GraphRows = self._owned or WholeRows(shape, hosts, on_device, crew)
         self._copies: list[EdgeCopy] = []
         self._process = os.getpid()
-
-    @property
-    def crew(self) -> Crew:
-        """What kernels take of the graph's team: every program shares its threads."""
-        return self.team.crew()
 
     # -- sides --------------------------------------------------------------------------------------------------
 
@@ -293,6 +289,14 @@ class Graph:
         """
         return self._rows.view(self._rows.shape.kept("in"))
 
+    def row_words(self) -> tuple[Words, Words]:
+        """Out-rows and in-rows as above, each in words, from which kernels take them (``rows.rows_in``).
+
+        Raises:
+            LookupError: the graph keeps no in-rows.
+        """
+        return self._rows.row_words()
+
     def rows_in_place(self) -> tuple[RowView, RowView | None] | None:
         """Out-rows and in-rows (None: none are kept) where they lie, for other threads to read until the next
         change begins, and kept in memory by whoever has them; None: not all are on the host now."""
@@ -415,15 +419,16 @@ class Graph:
             RuntimeError: ``require_own_process``.
         """
         self.require_own_process()
-        n_updates = len(batch) if self.directed else 2 * len(batch)
+        n_updates = batch.keys.size if self.directed else 2 * batch.keys.size
         if n_updates > MAX_UPDATES:
             raise ValueError(f"a batch comes to at most {MAX_UPDATES} updates of rows, not {n_updates}")
         before = self.n_vertices
         # A device works while the host writes, if there is so much that it pays.
-        at_most = ONE_CALL_UPDATES_MAX if self._rows.device is None else SMALL_UPDATES_MAX
+        has_device = self._rows.device is not None
+        at_most = SMALL_UPDATES_MAX if has_device else ONE_CALL_UPDATES_MAX
         is_small = vertex_ops is None and 0 < n_updates <= at_most and n_vertices >= before
         # New vertices are marked on a device at once, and the host may have to catch up with it.
-        if self._rows.device is not None:
+        if has_device:
             before_writing()
         if is_small:
             change = self._apply_small(batch, n_updates, n_vertices, before_writing)
@@ -487,13 +492,17 @@ class Graph:
             raise
         if small is None:
             return None
-        arcs, totals = small
+        report, counted = small
         self.n_vertices = n_vertices
         for copy in self._copies:
-            copy.note(arcs)
-        self.self_loops += totals.inserted_loops - totals.deleted_loops
-        counts = totals.edges(self.directed)
-        return GraphChange(Report.of(arcs), before, n_vertices, *counts, _NO_VERTICES, _NO_VERTICES)
+            copy.note(report.read())
+        if self.directed:
+            inserted, overwritten, deleted, absent, *_ = counted
+        else:
+            totals = Totals._make(counted)
+            self.self_loops += totals.inserted_loops - totals.deleted_loops
+            inserted, overwritten, deleted, absent = totals.edges()
+        return GraphChange(report, before, n_vertices, inserted, overwritten, deleted, absent)
 
     def _without(self, lives: VertexChange, batch: EdgeBatch) -> EdgeBatch:
         """The batch for the storage: first the deletion of every edge that deleted vertices have, then those

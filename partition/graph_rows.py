@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import LOW, ChangeReport, EdgeBatch, EdgeList, Keys, Vertices, Weights
-from ..gpma.host.small import Totals
+from ..gpma.edges import LOW, EdgeBatch, EdgeList, Keys, Vertices, Weights
 from ..gpma.host.transposing import transposed
-from ..gpma.rows import RowView
+from ..gpma.rows import RowView, words_of
 from ..gpma.team import Crew
+from ..gpma.written import Words
 from .behind import Lag
 from .changes import Report
 from .host_side import HostSide
@@ -94,6 +94,7 @@ class GraphRows(ABC):
         """Why ``device`` is no more: the first reason."""
         self.sides: tuple[Side[Any], ...] = self.hosts if device is None else (*self.hosts, device)
         self.crew = crew
+        self._viewed: tuple[RowView, RowView] | None = None
 
     def in_arcs(self, out: EdgeList) -> EdgeList:
         """These out-arcs as the in-rows have them."""
@@ -160,8 +161,9 @@ class GraphRows(ABC):
     @abstractmethod
     def apply_small(
         self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
-    ) -> tuple[ChangeReport, Totals] | None:
-        """The same for a few updates of rows, by one compiled call, weights as they came. None: nothing was
+    ) -> tuple[Report, tuple[int, ...]] | None:
+        """The same for a few updates of rows, by one compiled call, weights as they came: the report, and
+        ``small.Totals``. None: nothing was
         written, and they go the ordinary way, which also finds out what is wrong with them."""
 
     @abstractmethod
@@ -204,6 +206,17 @@ class GraphRows(ABC):
     @abstractmethod
     def view(self, direction: Direction) -> RowView:
         """All rows, to be walked on the host; valid until the next change."""
+
+    def row_words(self) -> tuple[Words, Words]:
+        """Out-rows, and in-rows or in an undirected graph the same, as kernels take them (``rows.rows_in``); valid
+        as ``view`` is.
+
+        Raises:
+            LookupError: no in-rows are kept.
+        """
+        self._viewed = self.view("out"), self.view(self.shape.kept("in"))
+        out, in_ = self._viewed
+        return words_of(out), words_of(in_)
 
     @abstractmethod
     def view_of(self, direction: Direction, vertices: Vertices) -> RowView:

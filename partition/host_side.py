@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +14,14 @@ from ..gpma.host.array import LoadPlan
 from ..gpma.host.committing import commit_both
 from ..gpma.host.preparing import look_up_both, pieces_of
 from ..gpma.host.shared import apply_shared
-from ..gpma.host.small import Orientation, Totals, apply_small
+from ..gpma.host.small import Did, apply_small
 from ..gpma.host.snapshot import Turnstile, export_from
 from ..gpma.host.sorting import Arrivals
 from ..gpma.host.work import Plan, arrivals_of
 from ..gpma.memory import Memory
 from ..gpma.team import ALONE, Crew
 from ..gpma.threads import Pair, in_turn
+from ..gpma.written import Words
 from .changes import Report, no_change, no_edges
 from .side import Direction, Side
 
@@ -62,6 +63,7 @@ class HostSide(Side[PackedMemoryArray]):
         self.memory = Memory()
         self._turnstile = Turnstile()
         self._change = no_change(weighted)
+        self._did = Did.empty()
 
     def prepare(self, out: EdgeBatch, in_: EdgeBatch | None) -> HostPlan:
         """Everything of a batch that can fail; the rows are only read. ``in_``: None where no in-rows are kept.
@@ -119,14 +121,14 @@ class HostSide(Side[PackedMemoryArray]):
         mirrored: bool,
         negative: bool,
         before_writing: Callable[[], None],
-    ) -> tuple[ChangeReport, Totals] | None:
+    ) -> tuple[Report, tuple[int, ...]] | None:
         """A few updates by one compiled call; None: nothing was written, and they go by ``prepare``.
 
         ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be;
         ``before_writing``: called once it is known that no array needs another layout. Returns the report of the
-        out-rows, and what was counted.
+        out-rows, and ``Totals``.
         """
-        out, in_ = self.out, self.in_
+        out, in_, did = self.out, self.in_, self._did
         out_rows = out.for_small(n_updates)
         in_rows = out_rows if in_ is None else in_.for_small(n_updates)
         if out_rows is None or in_rows is None:
@@ -134,28 +136,35 @@ class HostSide(Side[PackedMemoryArray]):
         before_writing()
         arrived = arrivals_of(batch, weighted=out.weighted)
         keys = np.empty(n_updates, np.uint64)
+        totals: tuple[int, ...]
         weights = np.empty(2 * n_updates, np.float32) if out.weighted else arrived.weights
         how = in_ is not None, mirrored, negative, n_vertices
-        if n_updates > SMALL_UPDATES_MAX:
-            written = self._apply_shared(out_rows, in_rows, how, n_updates, arrived, keys, weights)
-            if written is None:
-                return None
-            counts, slots_moved = written
-        else:
+        if n_updates <= SMALL_UPDATES_MAX:
             with self._turnstile.entrance, self._turnstile.inside:  # as ``writing``, without a call
-                done, counts, out_did, in_did = apply_small(*out_rows, *in_rows, *how, *arrived, keys, weights)
-                if not done:
+                told = apply_small(out_rows, in_rows, *how, *arrived, keys, weights, *did)
+                if not told[0]:
                     return None
-                slots_moved = out.after_small(out_did)
-            if in_ is not None:
-                in_.after_small(in_did)
-        totals = Totals._make(counts)
-        return totals.report(keys, weights if out.weighted else None, slots_moved), totals
+                totals, moved = told[3:], told[2]
+                inserted, overwritten, deleted, absent = totals[:4]
+                n_more = inserted - deleted
+                if told[1]:
+                    distinct = inserted + overwritten + deleted + absent
+                    moved += out.after_small(distinct, n_more, None)
+                    if in_ is not None:
+                        in_.after_small(distinct, n_more, None)
+                else:
+                    moved += self._gone_on(n_more, in_turn)
+        else:
+            shared = self._apply_shared(out_rows, in_rows, how, n_updates, arrived, keys, weights)
+            if shared is None:
+                return None
+            totals, moved = shared
+        return Report.of_small(totals, keys, weights if out.weighted else None, moved), totals
 
     def _apply_shared(
         self,
-        out_rows: Orientation,
-        in_rows: Orientation,
+        out_rows: Words,
+        in_rows: Words,
         how: tuple[bool, bool, bool, int],
         n_updates: int,
         arrived: Arrivals,
@@ -172,18 +181,29 @@ class HostSide(Side[PackedMemoryArray]):
             n_pieces = pieces_of(n_updates, max(PIECE_UPDATES_MIN, share))
         rows = out_rows, out_work, in_rows, in_work
         with self._turnstile.writing():
-            done, counts, out_did, in_did = apply_shared(
-                *rows, *how, n_pieces, arrived, keys, weights, self._crew, each
-            )
-            if not done:
+            told = apply_shared(*rows, *how, n_pieces, arrived, keys, weights, self._did, self._crew, each)
+            if not told[0]:
                 return None
-            if in_ is None:
-                slots_moved = out.after_small(out_did)
-            else:
-                # What migrates waits for memory, with many threads as with one.
-                run = self._pair.run if out.migrating or in_.migrating else in_turn
-                slots_moved, _ = run(lambda: out.after_small(out_did), lambda: in_.after_small(in_did))
-        return counts, slots_moved
+            totals = told[3:]
+            # What migrates waits for memory, with many threads as with one.
+            migrating = out.migrating or (in_ is not None and in_.migrating)
+            run = self._pair.run if migrating else in_turn
+            return totals, told[2] + self._gone_on(totals[0] - totals[2], run)
+
+    def _gone_on(self, n_more: int, run: Any) -> int:
+        """Have the arrays go on from what was written, which brought so many more edges; how many slots more
+        of the out-rows have moved."""
+        out, in_ = self.out, self.in_
+        did = self._did.outcome(0)
+        if in_ is None:
+            return out.after_small(did.n_updates, n_more, did)
+        in_did = self._did.outcome(1)
+        moved: int
+        moved, _ = run(
+            lambda: out.after_small(did.n_updates, n_more, did),
+            lambda: in_.after_small(in_did.n_updates, n_more, in_did),
+        )
+        return moved
 
     def commit_load(self, out: LoadPlan, in_: LoadPlan | None) -> None:
         """Write what the arrays' ``prepare_load`` planned; cannot fail."""

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from ..gpma.device_failure import is_of_device
 from ..gpma.edges import (
-    ChangeReport,
     EdgeBatch,
     EdgeList,
     Keys,
@@ -23,7 +22,6 @@ from ..gpma.edges import (
     sources,
 )
 from ..gpma.host.load_export import first_bad_key
-from ..gpma.host.small import Totals
 from ..gpma.host.work import column
 from ..gpma.rows import RowView
 from ..gpma.team import Crew
@@ -113,7 +111,7 @@ class OwnedRows(GraphRows):
 
     def apply_small(
         self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
-    ) -> tuple[ChangeReport, Totals] | None:
+    ) -> tuple[Report, tuple[int, ...]] | None:
         """By the host, where it owns all rows."""
         if self.placement.sole != HOST:
             return None
@@ -124,7 +122,7 @@ class OwnedRows(GraphRows):
         if small is not None:
             self.applied = self._split.applied
             self._tell(lambda device: device.forget_report())
-            self._tell(lambda device: device.hear([small[0]]))
+            self._tell(lambda device: device.hear([small[0].read()]))
         return small
 
     def _commit(self, split: SplitRows, plan: SplitPlan) -> Report:

@@ -21,10 +21,10 @@ from weakref import WeakMethod
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, Vertices, Weights, pack
-from ..gpma.host.small import Totals
+from ..gpma.edges import EdgeBatch, EdgeList, Keys, Vertices, Weights, pack
 from ..gpma.rows import RowView, copy_row, copy_short_row
 from ..gpma.team import Crew
+from ..gpma.written import Words
 from .behind import SECONDS_MAX, Behind, Lag, Take
 from .changes import Report, no_change
 from .graph_rows import GraphRows, Shape, of_rows, require_ends, require_heads
@@ -62,11 +62,12 @@ class WholeRows(GraphRows):
     # -- changes ------------------------------------------------------------------------------------------------
 
     def ensure_vertices(self, n_vertices: int) -> None:
-        if not (self.may_follow or self._behind):  # else the host's arrays may be at work: see ``_ready``
+        if not (self.may_follow or self._behind.waiting):  # else the host's arrays may be at work: see ``_ready``
             self.host.ensure_vertices(n_vertices)
         # Not before: who reads now would have the host's arrays grow in its own thread.
         self._n_vertices = n_vertices
-        self._on_device(lambda device: device.ensure_vertices(n_vertices))
+        if self.device is not None:
+            self._on_device(lambda device: device.ensure_vertices(n_vertices))
         self.placement.ensure_vertices(n_vertices)
 
     def withdraw_vertices(self, n_vertices: int) -> None:
@@ -102,16 +103,20 @@ class WholeRows(GraphRows):
 
     def apply_small(
         self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: Callable[[], None]
-    ) -> tuple[ChangeReport, Totals] | None:
-        if self._behind or (self.may_follow and self.device is not None):
+    ) -> tuple[Report, tuple[int, ...]] | None:
+        if self._behind.waiting or (self.may_follow and self.device is not None):
             return None
-        self._have_room()
-        domain, begun = self.shape.weight_domain, time.perf_counter()
-        how = not self.shape.directed, domain == "any"
-        small = self.host.apply_small(batch, n_updates, n_vertices, *how, before_writing)
+        host, domain = self.host, self.shape.weight_domain
+        if host.out.n_vertices < self._n_vertices:
+            host.ensure_vertices(self._n_vertices)
+        how = batch, n_updates, n_vertices, not self.shape.directed, domain == "any", before_writing
+        if self.device is None:
+            return host.apply_small(*how)
+        begun = time.perf_counter()
+        small = host.apply_small(*how)
         self.host_apply_s = time.perf_counter() - begun
-        if small is None or self.device is None:
-            return small
+        if small is None:
+            return None
 
         def cleaned() -> EdgeBatch:  # on the host nothing may fail any more
             if batch.weights is None or not self.shape.weighted:
@@ -252,7 +257,7 @@ class WholeRows(GraphRows):
     # -- reads --------------------------------------------------------------------------------------------------
 
     def n_stored(self, direction: Direction) -> int:
-        return self._n_arcs if self._behind else self.host.array(direction).n_edges
+        return self._n_arcs if self._behind.waiting else self.host.array(direction).n_edges
 
     def has_edge(self, direction: Direction, keys: Keys) -> npt.NDArray[np.bool_]:
         return self._ready().has_edge(direction, keys)
@@ -280,8 +285,17 @@ class WholeRows(GraphRows):
         return self.view(direction).degrees
 
     def view(self, direction: Direction) -> RowView:
-        waits = self.device is not None or self.may_follow or self._behind
+        waits = self.device is not None or self.may_follow or self._behind.waiting
         return (self._ready() if waits else self.host).array(direction).view()
+
+    def row_words(self) -> tuple[Words, Words]:
+        waits = self.device is not None or self.may_follow or self._behind.waiting
+        host = self._ready() if waits else self.host
+        out = host.out.row_words()
+        if host.in_ is not None:
+            return out, host.in_.row_words()
+        self.shape.kept("in")
+        return out, out
 
     def view_of(self, direction: Direction, vertices: Vertices) -> RowView:
         return self.view(direction)

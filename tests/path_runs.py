@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from histories import EdgeSet, Epoch, History
+from written_records import assert_written_records_hold
 
 from graphtide.compute.device import twin
 from graphtide.compute.paths.program import PathProgram
@@ -51,6 +52,7 @@ class PathRun:
         before = self.column.copy()
         self.program.bind(self._bound())
         refresh: Refresh = self.program.refresh(self.graph, change)
+        assert_written_records_hold(self.program)
         if refresh.started_over:
             assert refresh.changed == {self.name: None}
         else:
@@ -104,10 +106,11 @@ class Invalidated:
         self.vertices = np.empty(0, np.uint32)
         mend = program._mend
 
-        def watched(*given: Any) -> tuple[int, int, int]:
-            n_lost, edges, rounds = mend(*given)
+        def watched(*given: Any) -> tuple[int, int, int, int, int, int]:
+            told = mend(*given)
+            n_lost = told[1]
             self.vertices = program._loss.queue[:n_lost].copy()
-            return n_lost, edges, rounds
+            return told
 
         monkeypatch.setattr(program, "_mend", watched)
 

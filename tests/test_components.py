@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from sampling import examples
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+from written_records import assert_written_records_hold
 
 from graphtide.compute.forest import components as module
 from graphtide.compute.forest import external_order
@@ -77,6 +78,7 @@ class Run:
         n = change.n_vertices_before
         before = {name: column[:n].copy() for name, column in self.program.columns().items()}
         refresh = self.program.refresh(self.graph, change)
+        assert_written_records_hold(self.program)
         for name, column in self.program.columns().items():
             if refresh.started_over:
                 assert refresh.changed[name] is None
@@ -616,3 +618,20 @@ def test_a_start_after_memory_ran_out_has_room_for_all(monkeypatch: pytest.Monke
         assert run.program.memory_bytes() >= whole.program.memory_bytes() - whole.program._sorted.memory_bytes()
         run.program.start(run.graph)
         run.check()
+
+
+def test_what_is_written_down_holds_whatever_happens_in_between() -> None:
+    """Starts, restored states, vertices that come by many, and threads of another graph."""
+    rng = np.random.default_rng(31)
+    run = Run(True, seed=31, threads=2)
+    n = 50
+    for k in range(12):
+        n += (0, 3, 400, 20_000)[k % 4]
+        src, dst = rng.integers(0, n, 40), rng.integers(0, n, 40)
+        run.step(inserts(list(zip(src.tolist(), dst.tolist(), strict=True)), n))
+        if k % 3 == 0:
+            run.program.start(run.graph)
+        elif k % 3 == 1:
+            run.program.restore({name: part.copy() for name, part in run.program.state().items()}, run.graph)
+        assert_written_records_hold(run.program)
+    run.check()

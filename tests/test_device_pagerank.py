@@ -60,6 +60,7 @@ class RanksRun(WalkRun):
         tails, heads = sources(keys).astype(int), destinations(keys).astype(int)
         degrees = np.bincount(tails, minlength=n)
         weights = there.weights.get()[:n]
+        assert np.array_equal(self.estimates(), there.ranks.values.get()[:n] / runs.units[0])
         assert np.array_equal(weights >= 1, self.graph.alive)
         assert np.array_equal(weights == 0, ~self.graph.alive)
         for system, unit, rhs in zip(
@@ -125,13 +126,18 @@ def test_every_epoch_of_any_history_is_within_its_bound(
 
 
 class Pushed:
-    """Counts the runs of pushes: those that solved, and those that were given up."""
+    """Counts the runs of pushes: those that solved, those that were given up, and those that only edited."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from graphtide.compute.device.push_runs import PushRuns
 
-        self.solved = self.given_up = self.looked = self.rounds = 0
+        self.solved = self.given_up = self.looked = self.rounds = self.edited = 0
         push: Any = PushRuns.push
+        edit: Any = PushRuns.edit
+
+        def counted_edit(runs: Any, *given: Any) -> None:
+            self.edited += 1
+            edit(runs, *given)
 
         def counted(runs: Any, *given: Any, looks: bool) -> Any:
             run = push(runs, *given, looks=looks)
@@ -142,6 +148,7 @@ class Pushed:
             return run
 
         monkeypatch.setattr(PushRuns, "push", counted)
+        monkeypatch.setattr(PushRuns, "edit", counted_edit)
 
 
 def test_few_updates_are_pushed(
@@ -176,13 +183,14 @@ def test_few_updates_are_pushed(
 def test_pushes_that_are_given_up_end_in_passes(
     run_of: Callable[..., RanksRun], seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Queues and lists run over, long rows are those of few edges, stamps begin anew."""
-    from graphtide.compute.device import push_runs
+    """Queues and lists run over, long rows are those of few edges, stamps begin anew; later ones are not tried."""
+    from graphtide.compute.device import pagerank, push_runs
     from graphtide.gpma.device import constants
 
     monkeypatch.setattr(constants, "LONG_ROW", 4)
     monkeypatch.setattr(push_runs, "LONG_ROW", 4)
     monkeypatch.setattr(push_runs, "STAMP_MAX", 60)
+    monkeypatch.setattr(pagerank, "EDITED_MAX", 2)
     pushed = Pushed(monkeypatch)
     for own_seed in range(seed, seed + (40 if run_long else 3)):
         rng = np.random.default_rng(own_seed)
@@ -204,6 +212,62 @@ def test_pushes_that_are_given_up_end_in_passes(
     assert pushed.solved
     assert pushed.given_up
     assert pushed.looked
+
+
+def test_batches_of_which_too_much_was_to_be_pushed_are_edited(
+    run_of: Callable[..., RanksRun], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So often; then one is tried again. Smaller ones are pushed."""
+    from graphtide.compute.device import pagerank, push_runs
+
+    monkeypatch.setattr(pagerank, "EDITED_MAX", 3)
+    monkeypatch.setattr(push_runs, "FIRST_SHARE", 0.0)
+    monkeypatch.setattr(push_runs, "FIRST_LEAST", 0)
+    cuda_emulator.seed(seed)
+    pushed = Pushed(monkeypatch)
+    run = run_of()
+    (load,) = rmat_history(seed, directed=True, scale=7, degree=6, epochs=0).epochs
+    run.step(load)
+    pushed.given_up = pushed.edited = 0
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        run.step(inserts(rng.integers(0, load.n_vertices, (60, 2)).tolist(), load.n_vertices))
+    assert pushed.edited == 3
+    assert pushed.given_up == 2
+
+
+@pytest.mark.parametrize("due_share", [0.3, 3.0])
+def test_what_passes_leave_is_pushed(
+    run_of: Callable[..., RanksRun], due_share: float, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or given up, where there is no room for it; or left for more passes, where it is more than was expected."""
+    from graphtide.compute.device import pagerank, push_runs
+
+    monkeypatch.setattr(pagerank, "DUE_SHARE", due_share)
+    monkeypatch.setattr(pagerank, "PUSH_LEAST", -1)
+    monkeypatch.setattr(pagerank, "PUSH_SHARE", 0.0)
+    monkeypatch.setattr(push_runs, "STAMP_MAX", 200)
+    ended: list[tuple[bool, bool]] = []
+    solve: Any = push_runs.PushRuns.solve
+
+    def noted(runs: Any, *given: Any) -> Any:
+        run = solve(runs, *given)
+        ended.append((bool(run.is_solved), run.rounds > 0))
+        return run
+
+    monkeypatch.setattr(push_runs.PushRuns, "solve", noted)
+    cuda_emulator.seed(seed)
+    for queue, most in ((4096, 16384), (2, 16384), (4096, 40)):
+        for name, value in (("QUEUE_LEAST", queue), ("MOST_LEAST", most)):
+            monkeypatch.setattr(push_runs, name, value)
+        for name in ("QUEUE_SHARE", "MOST_SHARE"):
+            monkeypatch.setattr(push_runs, name, 1e6 if name == "QUEUE_SHARE" else 0.0)
+        run = run_of(tolerance=1e-3)
+        for epoch in rmat_history(seed, directed=True, scale=7, degree=6, updates=(60, 7)).epochs:
+            run.step(epoch)
+    assert (True, True) in ended
+    if due_share > 1:
+        assert (False, True) in ended
 
 
 def test_the_point_moves_as_vertices_come(run_of: Callable[..., RanksRun]) -> None:
@@ -383,7 +447,7 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
     dtypes |= {"PushJob": PUSH_JOB, "PushCounters": PUSH_COUNTERS}
     for name, dtype in dtypes.items():
         assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
-    assert differences(cupy, tmp_path, dtypes, "../../compute/device/pushes.cu") == {}
+    assert differences(cupy, tmp_path, dtypes, "../../compute/device/pushes.cuh") == {}
 
 
 @pytest.mark.sample(1)

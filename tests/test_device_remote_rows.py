@@ -197,18 +197,25 @@ def run_of_many_leaves(run: RanksRun, seed: int) -> list[int]:
     return [int(np.int32(np.uint32(int(word) & 0xFFFF_FFFF))) for word in packed.ranges.get()[:n_ranges]]
 
 
+def pack_in(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let words of packed rows have so many."""
+    from graphtide.compute.device import walk_runs
+
+    sources = dict(walk_runs.SOURCES)
+    for name in ("passes", "settle"):
+        origin = sources[name]
+        sources[name] = origin._replace(macros=(*origin.macros, f"-DPACKED_BITS={bits}"))
+    monkeypatch.setattr(walk_runs, "SOURCES", sources)
+
+
 @pytest.mark.parametrize("bits", [9, 10, 11, 12, 32])
 def test_ranks_of_rows_that_passes_pack(
     run_of: Make, bits: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where words have few bits some ranges of leaves cannot be packed, or none: sums are the same bits."""
-    from graphtide.compute.device import walk_runs
-
     set_threads(monkeypatch, FEW_THREADS)
     cuda_emulator.seed(seed)
-    origin = walk_runs.SOURCES["passes"]
-    fewer = origin._replace(macros=(*origin.macros, f"-DPACKED_BITS={bits}"))
-    monkeypatch.setattr(walk_runs, "SOURCES", walk_runs.SOURCES | {"passes": fewer})
+    pack_in(bits, monkeypatch)
     run = run_of(RanksRun)
     edges = run_of_many_leaves(run, seed)
     assert len(edges) > 4
@@ -226,9 +233,7 @@ def test_rows_that_lie_far_apart_are_packed(run_of: Make, seed: int, monkeypatch
 
     set_threads(monkeypatch, FEW_THREADS)
     cuda_emulator.seed(seed)
-    origin = walk_runs.SOURCES["passes"]
-    fewer = origin._replace(macros=(*origin.macros, "-DPACKED_BITS=13"))
-    monkeypatch.setattr(walk_runs, "SOURCES", walk_runs.SOURCES | {"passes": fewer})
+    pack_in(13, monkeypatch)
     rng = np.random.default_rng(seed)
     n = 1000
     run = run_of(RanksRun)

@@ -30,6 +30,7 @@ from naive import best_values
 from own_programs import Fading, Reached, Within
 from path_runs import Invalidated, PathRun, epochs_of
 from sampling import examples
+from written_records import assert_written_records_hold
 
 from graphtide.compute import pieces
 from graphtide.compute.paths import form as path_form
@@ -216,6 +217,7 @@ def test_an_epoch_may_improve_a_vertex_many_times() -> None:
     improving = [(u, v, 1000.0 - u) for u in near for v in far]
     held = np.full(4096, guard)
     entries = run.program._entries = held[: 64 + 1 + len(improving)]  # vertices, sources, edges
+    run.program._hold(run.graph.crew)
     run.step(weighted(improving, 64))
     run.check()
     assert run.program._entries is entries
@@ -763,3 +765,23 @@ def test_reading() -> None:
     assert answer.values.dtype == np.float32
     assert answer.values[:2].tolist() == [3.5, 0] and answer.null.tolist() == [False, False, True]
     assert SSSP.parents(published, asked).tolist() == [1, NO_VERTEX, NO_VERTEX]
+
+
+@every_case
+def test_what_is_written_down_holds_whatever_happens_in_between(name: str) -> None:
+    """Starts, restored states, and vertices that come by many."""
+    rng = np.random.default_rng(31)
+    run = Run(name, True, (0,))
+    n = 50
+    for k in range(12):
+        n += (0, 3, 400, 20_000)[k % 4]
+        src, dst = rng.integers(0, 50, 40), rng.integers(0, n, 40)
+        updates = [(Op.INSERT, u, v, 1.0) for u, v in zip(src.tolist(), dst.tolist(), strict=True)]
+        run.step(epoch_of(updates, n))
+        if k % 3 == 0:
+            run.program.start(run.graph)
+        elif k % 3 == 1:
+            run.program.restore({key: part.copy() for key, part in run.program.state().items()}, run.graph)
+            run.program.bind(np.zeros(1, np.uint32))
+        assert_written_records_hold(run.program)
+    run.check()

@@ -27,6 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_programs import Fading, Within
 from sampling import examples
+from written_records import assert_written_records_hold
 
 from graphtide.compute import registry
 from graphtide.compute.device import twin
@@ -131,6 +132,7 @@ class Run:
         values = self.program.read(Published(before, scalars, n_before), np.arange(n_before, dtype=np.uint32))
         self.bind(self.program)
         report = self.program.refresh(self.graph, change)
+        assert_written_records_hold(self.program)
         self.check_report(before, n_before, report)
         self.check_touched(values, scalars, report)
         reports = [report]

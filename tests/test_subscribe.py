@@ -169,10 +169,10 @@ class Published(World):
         made = []
         for run in runs:
             if run.id in self.failing:
-                made.append(dataclasses.replace(run, refresh=None, error="it failed"))
+                made.append(run._replace(refresh=None, error="it failed"))
             elif self.rng.random() < 0.1:
                 anew = dataclasses.replace(run.refresh, changed=dict.fromkeys(run.refresh.changed))
-                made.append(dataclasses.replace(run, refresh=anew))
+                made.append(run._replace(refresh=anew))
             else:
                 made.append(run)
         self.publish(made, change)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -77,7 +76,7 @@ def test_what_was_told_stays_as_it_was(graphs: list[Graph]) -> None:
     reads = RowReads(np.zeros((2, CLASSES), np.int64), np.array([10, 20]), 4)
     traffic.ran([run_of(reads)], programs)
     told, before = traffic.stats(), deepcopy(traffic.stats())
-    traffic.ran([run_of(reads), replace(run_of(reads), id="others")], programs)
+    traffic.ran([run_of(reads), run_of(reads)._replace(id="others")], programs)
     assert told == before != traffic.stats()
 
 
@@ -146,7 +145,7 @@ class Living:
         """One that takes a second; the bus is so slow that reads over it take most of that."""
         batch, run = self.apply(np.array([[0, 1]]), op)
         reads = None if run.refresh is None else run.refresh.reads
-        run = replace(run, seconds=0.01 + (0 if reads is None else BUS_BYTE_S * reads.bus_bytes))
+        run = run._replace(seconds=0.01 + (0 if reads is None else BUS_BYTE_S * reads.bus_bytes))
         self.moves.after(Epoch(batch, [run], 1.0, self.sides.ran([run])))
         return run
 

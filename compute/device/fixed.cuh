@@ -107,12 +107,11 @@ __device__ __forceinline__ double factor(const Balance& sums, double damping)
 
 // -- vertices ----------------------------------------------------------------------------------------------------
 
-// Vertices that a thread has under way at a time: stores behind which loads wait, since addresses might be the same, would
-// take three times as long.
-constexpr u32 AHEAD = 2;
-
 // Calls use(vertex, loaded) with what load(vertex) gave, for the vertices below n; whole warps do not stay together.
-template <class Vertex, class Load, class Use>
+//
+// AHEAD: vertices that a thread has under way at a time. Stores behind which loads wait, since addresses might be the same,
+// would take three times as long; but where much is made of a vertex, registers do not suffice for two.
+template <class Vertex, u32 AHEAD = 2, class Load, class Use>
 __device__ __forceinline__ void for_vertices(const Place& place, u32 n, Load load, Use use)
 {
     const u64 step = u64(AHEAD) * place.n_threads;

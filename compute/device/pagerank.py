@@ -13,6 +13,7 @@ shares, so that the next run makes all of them anew.
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -28,9 +29,9 @@ from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS, PageRank, Solved
 from ..walks.passes import Limits
 from ..walks.walk import born
 from .program import Unfit
-from .push_runs import PushRun, PushRuns, push_kernels
+from .push_runs import PushRuns, push_kernels
 from .walk import F64, DeviceWalk
-from .walk_runs import SHARE_ROUNDED, UNIT_ROUNDED, Columns, WalkRun, WalkRuns, walk_kernels
+from .walk_runs import EXACT, KEPT, SHARE_ROUNDED, SOLVED, UNIT_ROUNDED, Columns, WalkRun, WalkRuns, walk_kernels
 
 TOLERANCE_MIN = 1e-4
 """Rounded shares take up to a tenth of what the certificate allows here; with less, soon all of it."""
@@ -39,9 +40,12 @@ TOLERANCE_MIN = 1e-4
 _ROUNDS_MAX = 40
 # Batches of more updates than this share of the arcs, and than so many, are not tried to be pushed.
 PUSH_SHARE, PUSH_LEAST = 1e-3, 1024
-# Passes end when pushing what is still over its limits begins with this share of the arcs: on an H200 three times
-# as much took longer.
-DUE_SHARE = 0.1
+# Batches of at least as many updates as one of which too much was to be pushed at first are only edited before
+# passes, which then go on from better values; so often, until another one is tried.
+EDITED_MAX = 64
+# Passes end when after one more about so large a share of the arcs is to be pushed along, or less: on an H100 a
+# pass took about as long as pushing 7% and sending 0.1 M estimates again, and left less for later.
+DUE_SHARE = 0.05
 _NONE = np.empty(0, np.uint32)
 
 
@@ -64,51 +68,54 @@ class _Kept(NamedTuple):
 
     @classmethod
     def of(cls, run: WalkRun, units: tuple[float, float], limits: tuple[Limits, Limits]) -> _Kept:
-        """After passes."""
+        """After passes, and the pushes behind them."""
         sums = run.norm, run.size, run.total
-        return cls(*sums, run.rounded, run.ratio, run.majorant_rounded, units, limits)
+        kept = cls(*sums, run.rounded, run.ratio, run.majorant_rounded, units, limits)
+        return kept._rounded_by(run, limits) if run.rounds else kept
 
     def joined(self, appeared: int) -> _Kept:
         """With so many vertices more, whose estimates and majorants are 1."""
-        norm = self.norm + appeared * int(self.units[0])
-        return self._replace(norm=norm, ratio=max(self.ratio, 1.0) if appeared else self.ratio)
+        if not appeared:
+            return self
+        return self._replace(norm=self.norm + appeared * int(self.units[0]), ratio=max(self.ratio, 1.0))
 
-    def pushed(self, run: PushRun, limits: tuple[Limits, Limits], *, looked: bool) -> _Kept:
-        """After pushes to these limits; ``looked``: for which all vertices were looked at.
+    def pushed(self, run: WalkRun, limits: tuple[Limits, Limits], *, looked: bool) -> _Kept:
+        """After pushes to these limits; ``looked``: for which all vertices were looked at."""
+        sums = self.norm + run.norm, self.size + run.size, self.total + run.total
+        ratio = run.ratio if looked else max(self.ratio, run.ratio)
+        kept = _Kept(*sums, self.rounded, ratio, self.majorant_rounded, self.units, limits)
+        return kept._rounded_by(run, limits)
+
+    def _rounded_by(self, run: WalkRun, limits: tuple[Limits, Limits]) -> _Kept:
+        """With what pushes rounded.
 
         A rounded share is off by so much of what its out-neighbour receives, which is less than its estimate and
         residual together; and weights follow estimates. So of all that pushes change, only in-degrees count anew.
         """
-        ratio = run.ratio if looked else max(self.ratio, run.ratio)
-        estimate = HUB * WEIGHT_HYSTERESIS
-        rounded, majorant_rounded = (
-            max(before, SHARE_ROUNDED * (value + allowed.above) + UNIT_ROUNDED * run.degree / unit)
-            for before, value, allowed, unit in zip(
-                (self.rounded, self.majorant_rounded),
-                (estimate, ratio * estimate),
-                limits,
-                self.units,
-                strict=True,
-            )
+        estimate, by_degree = HUB * WEIGHT_HYSTERESIS, UNIT_ROUNDED * run.degree
+        (unit, majorant_unit), (ranks, majorant) = self.units, limits
+        rounded = SHARE_ROUNDED * (estimate + ranks.above) + by_degree / unit
+        majorant_rounded = SHARE_ROUNDED * (self.ratio * estimate + majorant.above) + by_degree / majorant_unit
+        if rounded <= self.rounded and majorant_rounded <= self.majorant_rounded:
+            return self
+        return self._replace(
+            rounded=max(self.rounded, rounded), majorant_rounded=max(self.majorant_rounded, majorant_rounded)
         )
-        return _Kept(
-            self.norm + run.norm,
-            self.size + run.size,
-            self.total + run.total,
-            rounded,
-            ratio,
-            majorant_rounded,
-            self.units,
-            limits,
-        )
+
+    def allows(self, run: WalkRun, damping: float) -> bool:
+        """Whether sums that such pushes left, which were given up, add up to about what they did before."""
+        return self.size + run.size <= (1 - damping) * 2.0**60
 
     @property
     def solved(self) -> Solved:
-        norm, size, total = (number / self.units[0] for number in (self.norm, self.size, self.total))
-        return Solved(norm, size, total, self.rounded, self.ratio, self.majorant_rounded)
+        unit = self.units[0]
+        sums = self.norm / unit, self.size / unit, self.total / unit
+        return Solved(*sums, self.rounded, self.ratio, self.majorant_rounded)
 
     def covers(self, limits: tuple[Limits, Limits]) -> bool:
         """Whether residuals are within these limits, too."""
+        if limits == self.limits:
+            return True
         now = (limit for allowed in limits for limit in allowed)
         then = (limit for allowed in self.limits for limit in allowed)
         return all(limit >= before for limit, before in zip(now, then, strict=True))
@@ -130,6 +137,8 @@ class DevicePageRank(DeviceWalk):
         super().__init__(host)
         self._runs: WalkRuns | None = None
         self._pushes: PushRuns | None = None
+        # Of how many updates too much was to be pushed, and how often batches have not been tried for it since.
+        self._too_many, self._edited = math.inf, 0
         # None: the numbers on the device are those of another graph, or not exact.
         self._kept: _Kept | None = None
 
@@ -141,12 +150,12 @@ class DevicePageRank(DeviceWalk):
 
     def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
         host = self.host
-        runs, _ = self._there(graph, device)
+        _, pushes = self._there(graph, device)
         host.begin(graph.n_vertices)
         self._graph, self._n = graph, graph.n_vertices
-        coarse = runs.start(device, graph.alive[: self._n], *host.limits, int(DUE_SHARE * graph.n_arcs))
+        coarse = pushes.start(device, graph.alive[: self._n], *host.limits, int(DUE_SHARE * graph.n_arcs))
         host.begin_from(coarse.ratio)
-        return self._settled(graph, device, None, _NONE, coarse.passes)
+        return self._settled(graph, device, None, _NONE, EXACT, coarse.passes)
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
         appeared, gone = born(graph, change, self._n), change.deleted_vertices
@@ -155,26 +164,39 @@ class DevicePageRank(DeviceWalk):
             if self._runs is not None:
                 self._runs.amend(device, 0)
             return Refresh({}, error_bound=self.host.error_bound)
-        runs, _ = self._there(graph, device)
+        runs, pushes = self._there(graph, device)
         runs.amend(device, inserted + deleted)
         runs.arrive(device, appeared, gone)
-        runs.estimates[appeared] = 1
+        if appeared.size:
+            runs.estimates[appeared] = 1
         kept, self._kept = self._kept, None
+        begins = KEPT if kept is None else SOLVED
         if kept is not None:
             kept = kept.joined(appeared.size)
             is_small = len(device.report) <= max(PUSH_LEAST, PUSH_SHARE * graph.n_arcs)
             if not is_small or gone.size or kept.units != runs.units or not kept.covers(self.host.limits):
                 kept = None
-        return self._settled(graph, device, kept, appeared)
+            elif len(device.report) >= self._too_many:
+                pushes.edit(device, *self.host.limits, kept.size)
+                kept = None
+                self._edited += 1
+                if self._edited == EDITED_MAX:
+                    self._too_many = math.inf
+        return self._settled(graph, device, kept, appeared, begins)
 
     def _settled(
-        self, graph: Graph, device: DeviceSide, kept: _Kept | None, appeared: Vertices, passes: int = 0
+        self,
+        graph: Graph,
+        device: DeviceSide,
+        kept: _Kept | None,
+        appeared: Vertices,
+        begins: int,
+        passes: int = 0,
     ) -> Refresh:
         """Solve both systems, and again until the certificate holds.
 
         ``kept``: what held before the batch that the device applied last, which is to be pushed; None: passes
-        begin. Later on limits may have been tightened, or passes have left the rest to pushes. ``passes``: how
-        many there were already.
+        begin, with ``begins``. Later on limits may have been tightened. ``passes``: how many there were already.
         """
         host = self.host
         runs, pushes = self._there(graph, device)
@@ -186,40 +208,46 @@ class DevicePageRank(DeviceWalk):
             limits = host.limits
             of_all = looks or kept is None
             if kept is None:
-                solved = runs.solve(device, *limits, due_max)
-                kept, changed = _Kept.of(solved, runs.units, limits), None
-                rounds, edges = rounds + solved.passes, edges + solved.passes * graph.n_arcs
-                is_solved = solved.over == 0
+                run = pushes.solve(device, *limits, due_max, begins)
+                changed, begins = None, EXACT if run.rounds == 0 else KEPT
             else:
                 run = pushes.push(device, *limits, kept.size, looks=looks)
-                rounds, edges, active = rounds + run.rounds, edges + run.edges, active + run.moved
-                if not run.is_solved:
-                    kept = None
-                    if looks:  # what passes left was too much
-                        due_max = 0
-                    continue
-                kept, is_solved = kept.pushed(run, limits, looked=looks), True
+                begins = SOLVED if begins == SOLVED and kept.allows(run, host.damping) else KEPT
+            rounds, edges = rounds + run.passes + run.rounds, edges + run.passes * graph.n_arcs + run.edges
+            active += run.moved
+            if not run.is_solved:
+                if looks or (run.passes and run.rounds):  # what passes left was too much
+                    due_max = 0
+                elif run.rounds == 1:
+                    self._too_many, self._edited = len(device.report), 0
+                kept = None
+                continue
+            if run.passes:
+                kept = _Kept.of(run, runs.units, limits)
+            else:
+                assert kept is not None
+                kept = kept.pushed(run, limits, looked=looks)
                 changed = _united(changed, pushes.changes(run))
             looks = True
-            if is_solved and self._is_certified(kept, of_all=of_all):
+            bound = self._certified(kept, of_all=of_all)
+            if bound is not None:
                 self._kept, self._is_ahead = kept, True
                 return Refresh(
                     {"estimate": changed} if changed is None or changed.size else {},
                     iterations=rounds,
                     edges_read=edges,
                     active=active,
-                    error_bound=host.error_bound,
+                    error_bound=bound,
                 )
         raise Unfit(f"the numbers of the device do not reach a tolerance of {host.tolerance:g}")
 
-    def _is_certified(self, kept: _Kept, *, of_all: bool) -> bool:
-        """Whether everything holds that the error bound rests on; else limits were tightened, if they can be."""
+    def _certified(self, kept: _Kept, *, of_all: bool) -> float | None:
+        """The error bound, where all holds that it rests on; None: limits were tightened, if they can be."""
         host = self.host
-        return (
-            host.certify(self._n, kept.solved, of_all=of_all)
-            and host.error_bound <= host.tolerance
-            and kept.majorant_rounded <= SLACK_DRIFT
-        )
+        if not host.certify(self._n, kept.solved, of_all=of_all) or kept.majorant_rounded > SLACK_DRIFT:
+            return None
+        bound = host.error_bound
+        return bound if bound <= host.tolerance else None
 
     def _take_over(self, graph: Graph, device: DeviceSide) -> None:
         self._kept = None

@@ -1,122 +1,106 @@
-// Dense passes of both of PageRank's systems over all in-edges. One cooperative kernel goes on until residuals are within
-// their limits, or so few are not that pushing them costs less.
+// Dense passes of both of PageRank's systems over all in-edges, but for the end of the last one (settle.cu). One cooperative
+// kernel goes on until so few residuals will be over their limits after one pass more that pushing these costs less than
+// passes: so few are now over SHRINKS times their limits.
 //
 // A pass is a Jacobi step: values become the sums of the pass before, times a factor; shares are made of them; and every
 // vertex adds up what it receives. The factor is the one for which residuals add up to zero: it takes away the slow mode
-// of the iteration (compute/walks/passes.py says why). It multiplies the vertices whose sum is not their right-hand side:
-// the others receive nothing, and are right as they are. It is applied before shares are made, so that every pass leaves
-// exact sums. Weights follow the estimates in every pass, before residuals are held against them, and the majorant's sums
-// follow the weights.
+// of the iteration (compute/walks/passes.py says why). It multiplies the vertices with in-edges: the others receive nothing,
+// and are right as they are. It is applied before shares are made, so that every pass leaves exact sums. Weights follow the
+// values, and the majorant's right-hand sides the weights, before anything is added to these.
 //
-// Both systems share a pass: what it costs is the random access for each edge, and their shares lie side by side.
+// Vertices are gone through once a pass: while their values are made, residuals of the pass before are held against their
+// limits, and what the factor of the next pass takes is added up. All that vertices receive together is known as soon as
+// their shares are; how much of it those without out-edges receive is added up as they do, from scratch. That costs a sixth
+// of a pass. After batches it is taken to grow as all of it does, which is off by less in every pass. However far it is, a
+// factor leaves values that add up to no more than they may (walk_runs.py), and sums that are exact.
 //
-// With rows on the host a pass costs what crosses the bus, keys of 8 bytes in leaves that are not full. So the first one
-// writes back what it read, *packed*, the bus being idle in that direction, and those after it read that: 4 bytes an edge,
-// without gaps. Of the leaves that a warp adds up in one go, a range, they are words one behind the other, with the
-// neighbour in the low bits, and in the others how far its row lies behind that of the word before; where these do not
-// suffice all are set, and the next word says it. Where all that has no room in a range its leaves are read again.
-//
-// It outlives the run. Sums are integers, so that it does not matter in which order rows are added up, nor where: edges
-// that batches insert and delete are listed beside (amend.cu), and every pass adds and subtracts them. What leaves become
-// meanwhile is of no interest. So are the lengths of rows kept, of which each run would else read all. When rows change
-// sides, when the list has no room, or where a range was not packed, everything is packed anew.
-#include "rows.cuh"
-#include "walks.cuh"
+// That a pass is the last is known while its shares are added up, and its values are final but for what pushes will change:
+// so these go to the host meanwhile.
+#include "passes.cuh"
 
-// Leaves that a warp adds up in one go.
-constexpr u32 RANGE = PASS_LEAVES;
-static_assert(RANGE <= 32 && RANGE % LEAVES_TOGETHER == 0, "their counts are in one warp");
-// Blocks on a multiprocessor, which bounds the registers of a thread.
-constexpr u32 PASS_BLOCKS = 2;
+// A pass makes that much less of residuals, on graphs that mix: on RMAT and from the second pass on, the rows of those over
+// this many times their limits came to what the rows of those over them did after the next pass, within a third.
+constexpr double SHRINKS = 5.0;
 
-// A rounded share is off by at most 1 + 2^-24 of itself; the last digits are for what counting that rounds.
-constexpr double SHARE_ROUNDED = 5.9604644775390625e-8 * (1 + 1e-3), UNIT_ROUNDED = 1 + 1e-3;
-
-// By system.
-constexpr u32 RANKS = 0, MAJORANT = 1, SYSTEMS = 2;
-
-// What is known of a packed range, a word of 64 bits: how many edges, or NOT_PACKED, and above that the row of the first.
-constexpr u32 NOT_PACKED = ~0u;
-// Of a packed word, so many bits are used.
-#ifndef PACKED_BITS
-#define PACKED_BITS 32
-#endif
-// Words of a range, two to each of 64 bits, and those that the lanes of a warp take at once.
-constexpr u32 RANGE_WORDS = RANGE << REMOTE_SHIFT, STEP_WORDS = 2 * 32, RANGE_STEPS = RANGE_WORDS / STEP_WORDS;
-static_assert(RANGE_WORDS % STEP_WORDS == 0 && RANGE_STEPS % 2 == 0, "steps are taken two at a time");
-
-struct Passes : Run<WalkJob> {
-    using Run::Run;
+struct Making : Passes {
+    using Passes::Passes;
 
     struct Vertex {
         i64 sum[SYSTEMS], value[SYSTEMS];
         u32 degree;
         float weight;
+        bool receives;
     };
 
-    __device__ __forceinline__ double unit(u32 system) const { return system ? job.majorant_unit : job.unit; }
-
-    __device__ __forceinline__ Vertex load_sums(u32 v) const
+    // Before rows are known to be those that sums are of.
+    __device__ __forceinline__ Vertex load_first(u32 v) const
     {
         return {{load_cached(job.ranks.sums + v), load_cached(job.majorant.sums + v)}, {0, 0}, out_degree(v),
-            job.weights[v]};
+            job.weights[v], in_degree(v) != 0};
     }
 
-    __device__ __forceinline__ Vertex load_all(u32 v, u32 degree) const
+    __device__ __forceinline__ Vertex load_again(u32 v) const
     {
-        return {{load_cached(job.ranks.sums + v), load_cached(job.majorant.sums + v)},
-            {job.ranks.values[v], job.majorant.values[v]}, degree, job.weights[v]};
+        Vertex vertex = {{load_cached(job.ranks.sums + v), load_cached(job.majorant.sums + v)},
+            {job.ranks.values[v], job.majorant.values[v]}, out_degree(v), job.weights[v], false};
+        vertex.receives = vertex.sum[RANKS] != right_hand_side(RANKS, vertex.weight);
+        return vertex;
     }
 
-    // Once ``begin`` has been there.
-    __device__ __forceinline__ u32 out_degree(u32 v) const
-    {
-        return REMOTE && job.degrees ? load_cached(job.degrees + v) : load_row(out, v).degree;
-    }
-
-    __device__ __forceinline__ u32 in_degree(u32 v) const
-    {
-        return REMOTE && job.degrees ? load_cached(job.in_degrees + v) : load_row(in, v).degree;
-    }
-
-    // Exact in the majorant, too: a weight is 0, or at least 1 and a float32, and there are 23 bits behind the point.
-    __device__ __forceinline__ i64 right_hand_side(u32 system, float weight) const
-    {
-        return i64((system ? double(weight) : double(weight > 0.0f)) * unit(system));
-    }
+    __device__ __forceinline__ PassSums* counted(u32 passes) const { return job.counters->passes + passes % 3; }
 
     __device__ __forceinline__ void run()
     {
-        begin();
-        barrier();
+        if (job.begins != SOLVED || load_cached(&job.counters->exceeds) || (REMOTE && job.degrees && !job.is_kept)) {
+            begin();
+            barrier();
+        }
+        counts_dangling = job.begins == ANEW;
         u32 passes = 0;
-        u64 due = 0;
-        do {
-            const PassSums* const before = job.counters->passes + (passes & 1);
-            passes++;
-            PassSums* const after = job.counters->passes + (passes & 1);
-            if (place.thread == 0) *after = PassSums();
-            advance(factor(before->balance[RANKS], job.damping), factor(before->balance[MAJORANT], job.damping));
+        u64 due;
+        for (;;) {
+            const PassSums &last = *counted(passes), &before = *counted(passes + 2);
+            const double by[SYSTEMS] = {factor(last, before, RANKS), factor(last, before, MAJORANT)};
+            PassSums* const now = counted(++passes);
+            const bool is_first = passes == 1 && job.begins != EXACT;
+            if (is_first) make<true>(by, now);
+            else make<false>(by, now);
             barrier();
-            pull(passes == 1 && !job.is_kept);
+            due = is_first ? ~0ull : max(load_cached(&now->over_edges), load_cached(&now->over));
+            if (due <= job.due_max || passes >= job.passes_max) break;
+            if (place.thread == 0) *counted(passes + 1) = PassSums();
+            pull(passes);
+            if (counts_dangling) {
+                add_by_block(dangling, now->dangling);
+                dangling[RANKS] = dangling[MAJORANT] = 0;
+            }
             barrier();
-            look(after);
-            barrier();
-            due = max(load_cached(&after->over_edges), load_cached(&after->over));
-        } while (due > job.due_max && passes < job.passes_max);
-        account();
-        barrier();
-        if (place.thread) return;
-        WalkCounters* const counters = job.counters;
-        const PassSums& last = counters->passes[passes & 1];
-        const WalkTotals& totals = counters->totals;
-        const u64 said[WALK_SAID] = {passes, load_cached(&last.over), load_cached(&last.over_edges),
-            load_cached(&totals.norm), load_cached(&totals.size), load_cached(&totals.total),
-            load_cached(&totals.rounded), load_cached(&totals.majorant_rounded), load_cached(&totals.ratio)};
-        counters->passes[0] = counters->passes[1] = PassSums();
-        counters->totals = WalkTotals();
-        __threadfence_system();
-        for (u32 k = 0; k < WALK_SAID; k++) tell(job, k, said[k]);
+        }
+        if (place.thread == 0) job.counters->n_passes = passes;
+        if (!job.made) return;
+        for_vertices<i64>(place, job.n_vertices, [&](u32 v) { return load_cached(job.ranks.values + v); },
+            [&](u32 v, i64 value) { job.made[v] = double(value) / job.unit; });
+    }
+
+    // For which residuals add up to zero, given what was counted for the last sums and for those before; 1 where nothing was.
+    __device__ __forceinline__ double factor(const PassSums& last, const PassSums& before, u32 system) const
+    {
+        const auto counted = [&](const u64 (&of)[SYSTEMS]) { return double(load_cached(of + system)); };
+        const double all = counted(last.restarts) + counted(last.received);
+        const double all_before = counted(before.restarts) + counted(before.received);
+        double dangling = counted(last.dangling);
+        if (!counts_dangling && all_before > 0.0) dangling *= all / all_before;
+        const double lost = (1.0 - job.damping) * all + job.damping * dangling;
+        const double given = counted(last.restarts) + job.damping * counted(last.fixed);
+        return lost > 0.0 ? given / lost : 1.0;
+    }
+
+    // A vertex in what the factor takes, but for what it receives itself; it has handed on so much.
+    __device__ __forceinline__ void count(u64* sums, u32 system, const Vertex& vertex, i64 restart, u64 handed_on) const
+    {
+        sums[system] += handed_on;
+        sums[SYSTEMS + system] += vertex.receives ? u64(restart) : 0;
+        sums[3 * SYSTEMS + system] += vertex.degree && !vertex.receives ? u64(restart) : 0;
     }
 
     __device__ __forceinline__ void begin()
@@ -133,7 +117,7 @@ struct Passes : Run<WalkJob> {
                 store_cached(job.degrees + v, load_row(out, v).degree);
                 store_cached(job.in_degrees + v, load_row(in, v).degree);
             }
-            return load_sums(v);
+            return load_first(v);
         };
         for_vertices<Vertex>(place, job.n_vertices, load, [&](u32 v, const Vertex& vertex) {
             float weight = vertex.weight;
@@ -143,333 +127,54 @@ struct Passes : Run<WalkJob> {
                 const i64 restart = right_hand_side(system, weight);
                 i64 sum = max(vertex.sum[system], i64(0));  // pushes that were given up may leave others
                 // What it is does not count, but in proportion to others: the factor sees to the rest.
-                if (job.begins == ANEW) sum = in_degree(v) ? 2 * restart : restart;
+                if (job.begins == ANEW) sum = vertex.receives ? 2 * restart : restart;
                 if (sum != vertex.sum[system]) (system ? job.majorant : job.ranks).sums[v] = sum;
-                count(sums + BALANCE_SUMS * system, sum, restart, vertex.degree);
+                count(sums, system, vertex, restart, vertex.receives ? u64(sum - restart) : 0);
+                sums[2 * SYSTEMS + system] += vertex.receives && !vertex.degree ? u64(sum) : 0;
             }
         });
-        add_by_block(sums, &job.counters->passes[0].balance[0].mass);
+        add_by_block(sums, counted(0)->received);
     }
 
-    __device__ __forceinline__ void advance(double factor, double majorant_factor)
+    template <bool IS_FIRST> __device__ __forceinline__ void make(const double (&by)[SYSTEMS], PassSums* to)
     {
-        for_vertices<Vertex>(place, job.n_vertices, [&](u32 v) { return load_sums(v); }, [&](u32 v, const Vertex& vertex) {
-            float shares[SYSTEMS];
+        u64 sums[PASS_SUMS] = {};
+        const double times = job.due_max ? SHRINKS : 1.0, per_unit = 1.0 / job.unit;  // exact
+        const auto load = [&](u32 v) { return IS_FIRST ? load_first(v) : load_again(v); };
+        for_vertices<Vertex, 1>(place, job.n_vertices, load, [&](u32 v, const Vertex& vertex) {
+            if (!IS_FIRST
+                && !(is_within(job, vertex.sum[RANKS] - vertex.value[RANKS], vertex.weight, times)
+                    && is_within_slack(job, vertex.sum[MAJORANT] - vertex.value[MAJORANT], vertex.weight, times))) {
+                sums[4 * SYSTEMS]++;
+                sums[4 * SYSTEMS + 1] += vertex.degree;
+            }
+            const float before = vertex.weight;
+            float weight = before, shares[SYSTEMS];
+            const double each = vertex.degree ? exact::divide(job.damping, double(vertex.degree)) : 0.0;
 #pragma unroll
             for (u32 system = 0; system < SYSTEMS; system++) {
                 const System& own = system ? job.majorant : job.ranks;
-                const i64 restart = right_hand_side(system, vertex.weight), sum = vertex.sum[system];
-                const double by = system ? majorant_factor : factor;
-                const i64 value = sum == restart ? restart : nearest(double(sum) * by);
+                const i64 restart = right_hand_side(system, weight);
+                i64 sum = max(vertex.sum[system], i64(0));  // only pushes that were given up leave others
+                if (system == MAJORANT) sum += restart - right_hand_side(MAJORANT, before);
+                const i64 value = vertex.receives ? nearest(double(sum) * by[system]) : restart;
                 own.values[v] = value;
                 own.sums[v] = restart;
-                shares[system] = share_of(value, vertex.degree, job.damping);
+                shares[system] = share_of(value, each);
+                count(sums, system, vertex, restart, u64(integer(shares[system])) * vertex.degree);
+                const i64 dangles = counts_dangling ? restart : sum;  // and what is yet to be received, or was before
+                sums[2 * SYSTEMS + system] += vertex.receives && !vertex.degree ? u64(dangles) : 0;
+                if (system == RANKS && weight > 0.0f) weight = followed(job, weight, double(value) * per_unit);
             }
+            if (weight != before) job.weights[v] = weight;
             reinterpret_cast<float2*>(job.ranks.shares)[v] = make_float2(shares[RANKS], shares[MAJORANT]);
         });
-    }
-
-    __device__ __forceinline__ void pull(bool packs)
-    {
-        SidesRead read;
-        if (!REMOTE || !job.packed) {
-            for_leaves<RANGE>(in, place, [&](u32 begin, u32 end) { pull_leaves<false>(begin, end, 0, read); });
-        } else {
-            const u32 n_own = (in.n_leaves + RANGE - 1) / RANGE;
-            for_ranges(place, n_own + job.n_packed, [&](u32 range) {
-                if (range < n_own) return pull_leaves<false>(range * RANGE, min((range + 1) * RANGE, in.n_leaves), 0, read);
-                pull_remote(range - n_own, packs, read);
-            });
-            if (job.is_kept) pull_edits(read);
-        }
-        read.tell(in);
-    }
-
-    // A range of remote leaves, in which ever form there is.
-    __device__ __forceinline__ void pull_remote(u32 range, bool packs, SidesRead& read)
-    {
-        const u64 known = packs ? 0 : load_cached(job.packed_ranges + range);
-        if (!packs && u32(known) != NOT_PACKED) return pull_packed(range, u32(known), u32(known >> 32), read);
-        const u32 begin = in.n_leaves + range * RANGE, end = min(begin + RANGE, all_leaves(in));
-        if (packs) pull_leaves<true>(begin, end, range, read);
-        else pull_leaves<false>(begin, end, range, read);
-    }
-
-    // What has become of remote in-rows since they were packed.
-    __device__ __forceinline__ void pull_edits(SidesRead& read)
-    {
-        for (u32 deleted = 0; deleted < 2; deleted++) {
-            const u32 n = load_cached(job.counters->edits + deleted);
-            const u64* const edits = job.edits + (deleted ? job.edits_room - n : 0);
-            for (u32 k = place.thread; k < n; k += place.n_threads) {
-                const u64 edge = load_once(edits + k);
-                const float2 shares = load_cached(reinterpret_cast<const float2*>(job.ranks.shares) + source(edge));
-                const i64 own = integer(shares.x), other = integer(shares.y);
-                add(job.ranks.sums + destination(edge), deleted ? -own : own);
-                add(job.majorant.sums + destination(edge), deleted ? -other : other);
-                // What was packed and they make up for are together the edges that there are.
-                read.add(in, in.n_leaves, deleted ? ~0u : 1u, place.lane == 0 ? 32 * 8 / LINE_BYTES : 0);
-            }
-        }
-    }
-
-    // As scan_leaves of rows.cuh, for two sums at a time. PACK: and keep them packed, as this range.
-    template <bool PACK> __device__ __forceinline__ void pull_leaves(u32 begin, u32 end, u32 range, SidesRead& read)
-    {
-        Packing packing(*this);
-        const u32 counts = begin + place.lane < end ? load_constant(count_of(in, begin + place.lane)) : 0;
-        if (counts) read.add(in, begin + place.lane, counts, LINES_OF_LEAF);
-        Received received(job);
-        for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
-            SlotPair pairs[LEAVES_TOGETHER];
-            Shares shares[LEAVES_TOGETHER];
-#pragma unroll
-            for (u32 i = 0; i < LEAVES_TOGETHER; i++)
-                pairs[i] = load_pair(in, leaf + i, __shfl_sync(ALL_LANES, counts, (leaf + i - begin) & 31));
-#pragma unroll
-            for (u32 i = 0; i < LEAVES_TOGETHER; i++) shares[i] = received.load(pairs[i]);
-            for (u32 i = 0; i < LEAVES_TOGETHER && leaf + i < end; i++) {
-                if (PACK) packing.add(pairs[i], __shfl_sync(ALL_LANES, counts, leaf + i - begin));
-                received.take(pairs[i], shares[i]);
-            }
-        }
-        if (PACK) packing.end(range);
-        received.end();
-    }
-
-    // By system, of the two slots of a lane.
-    struct Shares {
-        i64 of[SYSTEMS][2];
-    };
-
-    // What rows receive, added up by a warp that goes through their slots in order.
-    struct Received {
-        const WalkJob& job;
-        Carry<i64> carry[SYSTEMS] = {{NO_LEAF, 0}, {NO_LEAF, 0}};
-
-        __device__ __forceinline__ explicit Received(const WalkJob& job) : job(job) {}
-
-        __device__ __forceinline__ Shares load(const SlotPair& pair) const
-        {
-            const float2* const shares = reinterpret_cast<const float2*>(job.ranks.shares);
-            Shares found;
-#pragma unroll
-            for (u32 j = 0; j < 2; j++) {
-                const u64 key = pair.keys[j];
-                const bool is_edge = destination(key) != NO_LEAF;  // as it is of EMPTY_KEY
-                const float2 both = is_edge ? shares[destination(key)] : make_float2(0.0f, 0.0f);
-                found.of[RANKS][j] = integer(both.x);
-                found.of[MAJORANT][j] = integer(both.y);
-            }
-            return found;
-        }
-
-        __device__ __forceinline__ void take(const SlotPair& pair, const Shares& shares)
-        {
-#pragma unroll
-            for (u32 system = 0; system < SYSTEMS; system++)
-                sum_leaf(pair, shares.of[system], carry[system], [&](u32 row, i64 sum) { emit(system, row, sum); });
-        }
-
-        __device__ __forceinline__ void end() const
-        {
-            if (lane_number() || carry[RANKS].row == NO_LEAF) return;
-#pragma unroll
-            for (u32 system = 0; system < SYSTEMS; system++) emit(system, carry[system].row, carry[system].sum);
-        }
-
-    private:
-        __device__ __forceinline__ void emit(u32 system, u32 row, i64 sum) const
-        {
-            add((system ? job.majorant : job.ranks).sums + row, sum);
-        }
-    };
-
-    // What a packed word says of a row that is so far behind that the next word says how far. In that, these bits are not set.
-    __device__ static __forceinline__ u32 far_row(u32 bits)
-    {
-        return PACKED_BITS > bits ? u32((u64(1) << (PACKED_BITS - bits)) - 1) : 0;
-    }
-
-    // A range on its way into packed form, by a warp.
-    struct Packing {
-        const Passes& passes;
-        u32 bits, row = 0, n = 0;  // of a vertex; of the last word so far; words
-        bool fits = true;
-
-        __device__ __forceinline__ explicit Packing(const Passes& passes) : passes(passes), bits(passes.job.packed_bits) {}
-
-        // The words of each warp of the block.
-        __device__ static __forceinline__ u32* words()
-        {
-            __shared__ u64 staged[BLOCK_THREADS / 32][RANGE_WORDS / 2];
-            return reinterpret_cast<u32*>(staged[threadIdx.x / 32]);
-        }
-
-        // The next leaf, with ``count`` live slots.
-        __device__ __forceinline__ void add(const SlotPair& pair, u32 count)
-        {
-            if (!count) return;
-            const u32 lane = lane_number(), most = far_row(bits);
-            u32 rows[2];
-            for (u32 j = 0; j < 2; j++) rows[j] = pair.keys[j] == EMPTY_KEY ? NO_LEAF : source(pair.keys[j]);
-            if (n == 0) first = row = __shfl_sync(ALL_LANES, rows[0], 0);
-            u32 before = __shfl_up_sync(ALL_LANES, rows[1], 1);
-            if (lane == 0) before = row;
-            const u32 behind[2] = {rows[0] - before, rows[1] - rows[0]};
-            bool is_far[2];
-            for (u32 j = 0; j < 2; j++) is_far[j] = rows[j] != NO_LEAF && behind[j] >= most;
-            const Votes far = vote(is_far[0], is_far[1]);
-            fits = fits && bits < PACKED_BITS && n + count + far.count() <= RANGE_WORDS;
-            const u32 at = n + 2 * lane + __popc(far.lanes[0] & lanes_before()) + __popc(far.lanes[1] & lanes_before());
-            for (u32 j = 0; j < 2 && fits && rows[j] != NO_LEAF; j++) {
-                u32* const to = words() + at + j + (j && is_far[0]);
-                to[0] = (is_far[j] ? most : behind[j]) << bits | destination(pair.keys[j]);
-                if (is_far[j]) to[1] = behind[j];
-            }
-            row = __shfl_sync(ALL_LANES, rows[(count - 1) & 1], (count - 1) / 2);
-            n += count + far.count();
-        }
-
-        __device__ __forceinline__ void end(u32 range)
-        {
-            const WalkJob& job = passes.job;
-            const bool all_fit = fits;
-            __syncwarp();
-            u64* const to = job.packed + u64(range) * (RANGE_WORDS / 2);
-            const u64* const from = reinterpret_cast<const u64*>(words());
-            for (u32 k = lane_number(); all_fit && 2 * k < n; k += 32) store_cached(to + k, from[k]);
-            if (lane_number() == 0) {
-                store_cached(job.packed_ranges + range, u64(first) << 32 | (all_fit ? n : NOT_PACKED));
-                if (!all_fit) atomicAdd(&job.counters->unpacked, 1u);
-            }
-            __syncwarp();
-        }
-
-    private:
-        u32 first = 0;
-    };
-
-    // The same of ``n`` edges that were packed, the first of which is of this row.
-    __device__ __forceinline__ void pull_packed(u32 range, u32 n, u32 row, SidesRead& read)
-    {
-        const u64* const packed = job.packed + u64(range) * (RANGE_WORDS / 2);
-        const u32 bits = job.packed_bits, mask = ~0u >> (32 - bits);
-        u32 n_edges = 0;  // of this lane: words that say how far a row is are none
-        u64 words[RANGE_STEPS + 1];
-#pragma unroll
-        for (u32 k = 0; k < RANGE_STEPS; k++)
-            words[k] = k * STEP_WORDS + 2 * place.lane < n ? load_cached(packed + k * 32 + place.lane) : 0;
-        words[RANGE_STEPS] = 0;
-        bool was_far = false;  // the word before those of the warp
-        Received received(job);
-#pragma unroll
-        for (u32 k = 0; k < RANGE_STEPS; k += 2) {
-            if (k * STEP_WORDS >= n) break;
-            SlotPair pairs[2];
-            Shares shares[2];
-#pragma unroll
-            for (u32 i = 0; i < 2; i++) {
-                pairs[i] = unpacked(
-                    words[k + i], u32(words[k + i + 1]), n, (k + i) * STEP_WORDS + 2 * place.lane, bits, mask, row, was_far);
-                for (u32 j = 0; j < 2; j++) n_edges += destination(pairs[i].keys[j]) != NO_LEAF;
-                shares[i] = received.load(pairs[i]);
-            }
-#pragma unroll
-            for (u32 i = 0; i < 2; i++) received.take(pairs[i], shares[i]);
-        }
-        read.add(in, in.n_leaves, n_edges, place.lane == 0 ? (4 * n + LINE_BYTES - 1) / LINE_BYTES : 0);
-        received.end();
-    }
-
-    // The keys of two words, the first of which is word ``at`` of ``n``; with NO_LEAF for a neighbour where a word is
-    // no edge. ``beyond``: the word behind those of the warp, to its first lane. ``row``: of the word before those of
-    // the warp, and then of the last of these; ``was_far`` likewise: whether the one behind it says how far its row is.
-    __device__ __forceinline__ SlotPair unpacked(
-        u64 word, u32 beyond, u32 n, u32 at, u32 bits, u32 mask, u32& row, bool& was_far) const
-    {
-        const u32 halves[2] = {u32(word), u32(word >> 32)}, most = far_row(bits);
-        bool is_far[2];
-        for (u32 j = 0; j < 2; j++) is_far[j] = at + j < n && halves[j] >> bits == most;
-        const u32 far = __ballot_sync(ALL_LANES, is_far[1]);
-        // Whether the word before says that this one is no edge.
-        const bool is_taken[2] = {place.lane ? bool(far >> (place.lane - 1) & 1) : was_far, is_far[0]};
-        was_far = far >> 31;
-        u32 next = __shfl_down_sync(ALL_LANES, halves[0], 1);
-        const u32 behind_all = __shfl_sync(ALL_LANES, beyond, 0);
-        if (place.lane == 31) next = behind_all;
-        u32 behind[2];
-        for (u32 j = 0; j < 2; j++) {
-            const u32 told = is_far[j] ? (j ? next : halves[1]) : halves[j] >> bits;
-            behind[j] = at + j < n && !is_taken[j] ? told : 0;
-        }
-        u32 sum = behind[0] + behind[1];
-        for (u32 offset = 1; offset < 32; offset <<= 1) {
-            const u32 other = __shfl_up_sync(ALL_LANES, sum, offset);
-            if (place.lane >= offset) sum += other;
-        }
-        const u32 own = row + sum;
-        row = __shfl_sync(ALL_LANES, own, 31);
-        const u32 neighbour[2] = {is_taken[0] ? NO_LEAF : halves[0] & mask, is_taken[1] ? NO_LEAF : halves[1] & mask};
-        return {{at < n ? u64(own - behind[1]) << 32 | neighbour[0] : EMPTY_KEY,
-                    at + 1 < n ? u64(own) << 32 | neighbour[1] : EMPTY_KEY},
-            {1.0f, 1.0f}};
-    }
-
-    __device__ __forceinline__ void look(PassSums* to)
-    {
-        u64 sums[PASS_SUMS] = {};
-        for_vertices<Vertex>(place, job.n_vertices, [&](u32 v) { return load_all(v, out_degree(v)); }, [&](u32 v, const Vertex& vertex) {
-            float weight = vertex.weight;
-            i64 majorant_sum = vertex.sum[MAJORANT];
-            if (weight > 0.0f) weight = followed(job, weight, double(vertex.value[RANKS]) / job.unit);
-            const i64 restart = right_hand_side(MAJORANT, weight);
-            if (weight != vertex.weight) {
-                job.weights[v] = weight;
-                majorant_sum += restart - right_hand_side(MAJORANT, vertex.weight);
-                job.majorant.sums[v] = majorant_sum;
-            }
-            count(sums, vertex.sum[RANKS], right_hand_side(RANKS, weight), vertex.degree);
-            count(sums + BALANCE_SUMS, majorant_sum, restart, vertex.degree);
-            if (is_within(job, vertex.sum[RANKS] - vertex.value[RANKS], weight)
-                && is_within_slack(job, majorant_sum - vertex.value[MAJORANT], weight))
-                return;
-            sums[2 * BALANCE_SUMS]++;
-            sums[2 * BALANCE_SUMS + 1] += vertex.degree;
-        });
-        add_by_block(sums, &to->balance[0].mass);
-    }
-
-    // What the certificate needs of values and residuals, and the estimates for the host.
-    __device__ __forceinline__ void account()
-    {
-        u64 sums[3] = {};
-        double rounded[SYSTEMS] = {0.0, 0.0}, ratio = 0.0;
-        for_vertices<Vertex>(place, job.n_vertices, [&](u32 v) { return load_all(v, in_degree(v)); }, [&](u32 v, const Vertex& vertex) {
-            const i64 residual = vertex.sum[RANKS] - vertex.value[RANKS];
-            sums[0] += u64(vertex.value[RANKS]);
-            sums[1] += u64(residual < 0 ? -residual : residual);
-            sums[2] += u64(residual);
-            const double estimate = double(vertex.value[RANKS]) / job.unit;
-            job.estimates[v] = estimate;
-            if (vertex.weight == 0.0f) return;
-#pragma unroll
-            for (u32 system = 0; system < SYSTEMS; system++) {
-                const double off = UNIT_ROUNDED * vertex.degree + SHARE_ROUNDED * double(vertex.sum[system]);
-                rounded[system] = max(rounded[system], off / (double(vertex.weight) * unit(system)));
-            }
-            ratio = max(ratio, double(vertex.value[MAJORANT]) / job.majorant_unit / estimate);
-        });
-        WalkTotals* const totals = &job.counters->totals;
-        add_by_block(sums, &totals->norm);
-        max_by_warp(rounded[RANKS], &totals->rounded);
-        max_by_warp(rounded[MAJORANT], &totals->majorant_rounded);
-        max_by_warp(ratio, &totals->ratio);
+        add_by_block(sums, to->received);
     }
 };
 
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS, PASS_BLOCKS) void passes(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ WalkJob job)
 {
-    Passes(out, in, job, place_in_grid()).run();
+    Making(out, in, job, place_in_grid()).run();
 }

@@ -1,7 +1,8 @@
-"""Pushes of PageRank on the device after few updates: the lists that ``pushes.cu`` works in, and its runs.
+"""Pushes of PageRank on the device: the lists that ``pushes.cuh`` works in, and runs of them, after few updates or
+after passes.
 
-A run is one cooperative kernel for both systems, waited for once. It goes on from numbers that are exact (see
-``walks.cuh``), and allocates nothing, unless there are more vertices or long rows than ever before.
+After few updates a run is one cooperative kernel for both systems, waited for once. It goes on from numbers that
+are exact (see ``walks.cuh``), and allocates nothing, unless there are more vertices or long rows than ever before.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import struct
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..walks.passes import Limits
-from .kernels import Kernels, Source, whole_words
-from .walk_runs import SAID, Call, WalkRuns
+from .kernels import Kernels, Source
+from .walk_runs import ANEW, KEPT, Call, WalkRun, WalkRuns
 
 _LISTS = ("candidates", "others", "stamps", "moved", "moved_stamps", "differences")
 
@@ -28,7 +30,7 @@ PUSH_JOB: Final = np.dtype(
         *((name, np.uint64) for name in ("degree_changes", "short_rows", "long_rows", "counters", "changes")),
         *((name, np.uint64) for name in ("keys", "outcomes", "edges_first", "edges_max")),
         *((name, np.float64) for name in ("size",)),
-        *((name, np.uint32) for name in ("room", "changes_room", "n_updates", "stamp", "looks", "unused")),
+        *((name, np.uint32) for name in ("room", "changes_room", "n_updates", "stamp", "looks", "edits_alone")),
     ]
 )
 """struct PushJob of ``pushes.cu``."""
@@ -60,33 +62,11 @@ CHANGES_SHARE, CHANGES_LEAST = 16, 4096
 # edge that was pushed through a list cost as much as seven in a pass.
 FIRST_SHARE, FIRST_LEAST = 0.1, 4096
 MOST_SHARE, MOST_LEAST = 0.4, 16384
+# When passes leave so many times as much to push as was to be expected, or less, it is pushed.
+LEFT_FACTOR = 2
 STAMP_MAX = 1 << 31
 """From here on stamps begin anew. No run has as many rounds as are left then."""
 
-
-class PushRun(NamedTuple):
-    """What a run told: the words of ``pushes.cu``, in that order.
-
-    ``is_solved``: 0 when it was given up; sums are no longer exact then. ``moved``: whose estimates changed. By
-    how much these grew, in units of the ranks: ``norm``, the sum of all values, ``size`` that of the sizes of
-    residuals, ``total`` that of residuals. ``degree``: the largest in-degree by weight of those that got in-edges
-    or another weight; ``ratio``: the largest majorant / estimate of those where either changed, or of
-    all, if all were looked at.
-    """
-
-    is_solved: int
-    rounds: int
-    edges: int
-    moved: int
-    norm: int
-    size: int
-    total: int
-    degree: float
-    ratio: float
-
-
-assert len(PushRun._fields) == SAID
-_WORDS = struct.Struct("=7q2d")
 
 # The part of a job that differs from run to run; ``push`` packs it in this order.
 _CALL = struct.Struct("=4Qd6I")
@@ -186,7 +166,7 @@ class PushRuns:
         short_rows = allocate(queue_room * _ENTRY_BYTES, np.uint8)
         return _ByVertex(room, queue_room, ranks, majorant, zeros(room, np.int32), short_rows, changes)
 
-    def push(self, device: DeviceSide, limits: Limits, slack: Limits, size: int, *, looks: bool) -> PushRun:
+    def push(self, device: DeviceSide, limits: Limits, slack: Limits, size: int, *, looks: bool) -> WalkRun:
         """Push until both systems keep to their limits.
 
         Either whoever is over them (``looks``), or take the batch that ``device`` applied last, and then whom that
@@ -196,6 +176,54 @@ class PushRuns:
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it; the numbers are void.
         """
+        self._prepare(device, 0 if looks else device.report.n, size, looks=looks)
+        return self._ended(self._walks.run(self._kernel, device, Call(limits, slack), self._parameters))
+
+    def solve(
+        self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int = KEPT
+    ) -> WalkRun:
+        """Passes until about so many edges are due, or fewer, and pushes until both systems keep to their limits:
+        from what there is, which need not be of this graph. ``begins``: not ANEW, see ``walks.cuh``. All
+        estimates may have changed.
+
+        Raises:
+            As ``WalkRuns.solve``; the numbers are void.
+        """
+        self._prepare(device, 0, 0, looks=True)
+        call = Call(limits, slack, due_max, LEFT_FACTOR * due_max, begins)
+        return self._ended(self._walks.solve(device, call, self._parameters, hands_over=True))
+
+    def start(
+        self, device: DeviceSide, exists: npt.NDArray[np.bool_], limits: Limits, slack: Limits, due_max: int
+    ) -> WalkRun:
+        """The passes of ``solve`` alone, from nothing; estimates do not go to the host.
+
+        Raises:
+            As ``solve``.
+        """
+        self._walks.forget(exists)
+        self._prepare(device, 0, 0, looks=True)
+        call = Call(limits, slack, due_max, 0, ANEW)
+        return self._ended(self._walks.solve(device, call, self._parameters, hands_over=False))
+
+    def edit(self, device: DeviceSide, limits: Limits, slack: Limits, size: int) -> None:
+        """Take the batch that ``device`` applied last, as ``push``, but push nothing: ``solve`` is to follow,
+        which then begins with better values. Waits for nothing.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it; the numbers are void.
+        """
+        self._prepare(device, device.report.n, size, looks=False, edits_alone=True)
+        self._walks.launch(self._kernel, device, Call(limits, slack), self._parameters)
+        self._stamp += 2
+
+    def _ended(self, run: WalkRun) -> WalkRun:
+        self._stamp += run.rounds + 2
+        return run
+
+    def _prepare(
+        self, device: DeviceSide, n_updates: int, size: int, *, looks: bool, edits_alone: bool = False
+    ) -> None:
         by_vertex = self._by_vertex
         assert by_vertex is not None
         if self._stamp >= STAMP_MAX:
@@ -204,9 +232,9 @@ class PushRuns:
                     lists.stamps.fill(0)
                     lists.moved_stamps.fill(0)
             self._stamp = 1
-        report, arcs = device.report, device.n_arcs
+        arcs = device.n_arcs
         edges_max = max(MOST_LEAST, int(MOST_SHARE * arcs))
-        keys, _, outcomes = report.addresses
+        keys, _, outcomes = device.report.addresses if n_updates else (0, 0, 0)
         _CALL.pack_into(
             self._call_bytes,
             _CALL_BEGINS,
@@ -217,17 +245,13 @@ class PushRuns:
             size,
             by_vertex.queue_room,
             by_vertex.changes.size,
-            0 if looks else report.n,
+            n_updates,
             self._stamp,
             looks,
-            0,
+            edits_alone,
         )
-        said = self._walks.run(self._kernel, device, Call(limits, slack), self._parameters)
-        run = PushRun(*whole_words(said, _WORDS))
-        self._stamp += run.rounds + 2
-        return run
 
-    def changes(self, run: PushRun) -> Vertices | None:
+    def changes(self, run: WalkRun) -> Vertices | None:
         """The vertices whose estimates a run changed, each once; None: there are too many for the list."""
         assert self._by_vertex is not None
         listed = self._by_vertex.changes

@@ -6,196 +6,43 @@
 //    Lofgren, Goel, "Approximate Personalized PageRank on Dynamic Graphs", KDD 2016): O(1), and nothing for the edges that
 //    it kept. Where much of its row changed, that would be far off; there the value stays, and the row trades its share
 //    for another one.
-// 3. push, in rounds, first the ranks: whoever is over its limits takes its sum for its value, and its out-neighbours
-//    receive what its share changed by. Its weight follows, of which the majorant hears. Then the majorant likewise.
+// 3. push, in rounds: pushes.cuh.
+//
+// Where passes are to follow, that is all but the pushes: they begin with values that are nearer to the new ones.
 //
 // The run is given up, and passes make everything anew, when pushing has cost too much, a queue runs over, or residuals
-// add up to what might overflow: with sizes of at most (1 - damping) * 2^60 together, values and sums stay below 2^62.
-#include "walks.cuh"
+// add up to what might overflow: see ``fits``.
+#include "pushes.cuh"
 
-// Of one system; nothing that is worth it takes so many.
-constexpr u32 PUSH_ROUNDS = 1000;
-
-// Lists of a system, by vertex.
-struct Lists {
-    u32* candidates[2];  // who may be over its limits, each once; by turns
-    u32* stamps;         // the last round for which a vertex was listed
-    u32* moved;          // whose values changed, each once
-    u32* moved_stamps;   // the last run in which they did
-    i64* differences;    // what a share that is to be handed on changed by
-};
-
-// Zero between runs.
-struct __align__(16) PushCounters {
-    Counts rows[2];        // to push along; by turns
-    u32 candidates[2][2];  // by system, by turns
-    u32 moved[2];          // by system
-    u64 norm, size, total; // by how much they changed, of the ranks; as in WalkTotals
-    u64 degree, ratio;     // doubles: the largest in-degree by weight where edges came; the largest majorant / estimate
-                           // where either moved, or of all, if all were looked at
-};
-
-// Beside a WalkJob.
-struct PushJob {
-    Lists ranks;
-    Lists majorant;
-    int* degree_changes;  // [vertices] zero between runs
-    Entry* short_rows;    // [room]
-    Entry* long_rows;     // room for every long row
-    PushCounters* counters;
-    u32* changes;         // [changes_room] in the host's pinned memory: whose estimates changed
-    const u64* keys;      // the batch, and what became of its updates
-    const u8* outcomes;
-    u64 edges_first, edges_max;  // given up when so many edges are due at first, or so many were pushed along
-    double size;          // of residuals before, in units
-    u32 room;
-    u32 changes_room;
-    u32 n_updates;
-    u32 stamp;            // no vertex has this one or a higher one
-    u32 looks;            // whether any vertex may be over its limits, or only those that updates touch
-    u32 unused;
-};
-static_assert(__is_trivially_copyable(PushJob), "the host passes its bytes");
-
-// Words of the status; the host has them as a tuple, PushRun.
-constexpr u32 PUSH_SAID = 9;
-static_assert(PUSH_SAID == WALK_SAID, "the host waits for as many words of either");
-
-struct Pushes : Run<WalkJob> {
-    const PushJob& push;
-    // What all threads agree about.
-    u64 edges = 0;
-    u32 rounds = 0, turn = 0;
-    // Of this thread: see PushCounters.
-    u64 sums[3] = {};
-    double degree = 0.0;
-
-    __device__ __forceinline__ Pushes(
-        const State& out, const State& in, const WalkJob& job, const PushJob& push, const Place& place)
-        : Run(out, in, job, place), push(push)
-    {
-    }
-
-    template <bool IS_MAJORANT> __device__ __forceinline__ const System& system() const
-    {
-        return IS_MAJORANT ? job.majorant : job.ranks;
-    }
-
-    template <bool IS_MAJORANT> __device__ __forceinline__ const Lists& lists() const
-    {
-        return IS_MAJORANT ? push.majorant : push.ranks;
-    }
-
-    template <bool IS_MAJORANT> __device__ __forceinline__ u32* n_candidates(u32 round) const
-    {
-        return &push.counters->candidates[IS_MAJORANT][round & 1];
-    }
-
-    __device__ __forceinline__ Frontier rows() const
-    {
-        return {push.short_rows, push.long_rows, push.counters->rows + (turn & 1), push.room};
-    }
-
-    // Whether the sum of sizes leaves room for whatever values pushing may lead to.
-    __device__ __forceinline__ bool fits() const
-    {
-        const double changed = double(i64(load_cached(&push.counters->size)));
-        return push.size + changed <= (1.0 - job.damping) * double(1ull << 60);
-    }
+struct Editing : Pushes {
+    using Pushes::Pushes;
 
     __device__ __forceinline__ void run()
     {
-        if (push.looks) look();
-        edit();
-        barrier();
-        follow_degrees();
-        barrier();
-        const Counts traded = load_counts(rows().counts);
-        if (!is_empty(traded) && n_short(traded) <= push.room) trade(traded);
-        edges += traded.edges;
-        turn++;
+        if (push.looks) {
+            look();
+        } else {
+            edit();
+            barrier();
+            follow_degrees();
+        }
         add_sums();
         barrier();
-        finish(n_short(traded) <= push.room && fits() && solve<false>() && solve<true>());
-    }
-
-    __device__ __forceinline__ void add_sums()
-    {
-        add_by_block(sums, &push.counters->norm);
-        sums[0] = sums[1] = sums[2] = 0;
-    }
-
-    // -- lists -----------------------------------------------------------------------------------------------------
-
-    // Lists them as candidates of this round, unless they are already. Nobody is a candidate of two rounds at a time, so
-    // that a stamp tells them apart.
-    template <bool IS_MAJORANT> __device__ __forceinline__ void propose(
-        u32 round, bool first, bool second, const u32 (&vertex)[2]) const
-    {
-        const Lists& own = lists<IS_MAJORANT>();
-        list_once(own.candidates[round & 1], n_candidates<IS_MAJORANT>(round), own.stamps, push.stamp + round, first,
-            second, vertex);
-    }
-
-    template <bool IS_MAJORANT> __device__ __forceinline__ void log_moved(
-        bool first, bool second, const u32 (&vertex)[2]) const
-    {
-        const Lists& own = lists<IS_MAJORANT>();
-        list_once(own.moved, push.counters->moved + IS_MAJORANT, own.moved_stamps, push.stamp, first, second, vertex);
-    }
-
-    // -- residuals -------------------------------------------------------------------------------------------------
-
-    // Adds to a sum; whether that brings its residual over a limit within which it was. The ranks count.
-    template <bool IS_MAJORANT> __device__ __forceinline__ bool receive(u32 v, i64 amount)
-    {
-        const System& own = system<IS_MAJORANT>();
-        const i64 before = i64(atomicAdd(reinterpret_cast<u64*>(own.sums + v), u64(amount)));
-        const i64 value = load_cached(own.values + v), old = before - value, now = old + amount;
-        if (!IS_MAJORANT) {
-            sums[1] += u64(size_of(now) - size_of(old));
-            sums[2] += u64(amount);
+        const Counts traded = load_counts(rows().counts);
+        bool fits_all = n_short(traded) <= push.room;
+        if (!is_empty(traded)) {
+            if (fits_all) trade(traded);
+            edges += traded.edges;
+            add_sums();
+            barrier();
         }
-        const double unit = IS_MAJORANT ? job.majorant_unit : job.unit;
-        const double least = IS_MAJORANT ? min(job.majorant_below, job.majorant_above) : min(job.below, job.above);
-        if (double(size_of(now)) <= least * unit) return false;
-        const float weight = load_cached(job.weights + v);
-        return is_over<IS_MAJORANT>(now, weight) && !is_over<IS_MAJORANT>(old, weight);
-    }
-
-    template <bool IS_MAJORANT> __device__ __forceinline__ bool is_over(i64 residual, float weight) const
-    {
-        return IS_MAJORANT ? !is_within_slack(job, residual, weight) : !is_within(job, residual, weight);
-    }
-
-    // Sets a value; what that does to its residual is counted.
-    template <bool IS_MAJORANT> __device__ __forceinline__ void set_value(u32 v, i64 value)
-    {
-        const System& own = system<IS_MAJORANT>();
-        const i64 before = load_cached(own.values + v);
-        store_cached(own.values + v, value);
-        if (IS_MAJORANT) return;
-        const i64 sum = load_cached(own.sums + v);
-        sums[0] += u64(value - before);
-        sums[1] += u64(size_of(sum - value) - size_of(sum - before));
-        sums[2] += u64(before - value);
-    }
-
-    // Lets a weight follow its value; whether it changed, of which the majorant has then been told.
-    __device__ __forceinline__ bool reweigh(u32 v, i64 value)
-    {
-        const float before = load_cached(job.weights + v), now = followed(job, before, double(value) / job.unit);
-        if (now == before) return false;
-        store_cached(job.weights + v, now);
-        add(job.majorant.sums + v, i64((double(now) - double(before)) * job.majorant_unit));
-        count_degree(v, now);
-        return true;
-    }
-
-    // Where in-degrees grow or weights shrink, shares may be rounded to more of a weight.
-    __device__ __forceinline__ void count_degree(u32 v, float weight)
-    {
-        if (weight > 0.0f) degree = max(degree, double(load_row(in, v).degree) / double(weight));
+        turn++;  // even then: others may not have looked at these counts yet
+        const bool is_small = fits(push.size + double(i64(load_cached(&push.counters->size))));
+        if (!push.edits_alone) return finish(fits_all && is_small && solve());
+        barrier();  // all have read the counters
+        if (place.thread) return;
+        clear(push.counters);
+        job.counters->exceeds = !is_small;
     }
 
     __device__ __forceinline__ void look()
@@ -280,17 +127,6 @@ struct Pushes : Run<WalkJob> {
         });
     }
 
-    // The share that belongs to the value; whether it changed, by what is to be handed on.
-    template <bool IS_MAJORANT> __device__ __forceinline__ bool renew_share(u32 v, u32 degree)
-    {
-        const System& own = system<IS_MAJORANT>();
-        const float before = load_cached(share(own, v));
-        const float now = share_of(load_cached(own.values + v), degree, job.damping);
-        store_cached(share(own, v), now);
-        store_cached(lists<IS_MAJORANT>().differences + v, integer(now) - integer(before));
-        return now != before;
-    }
-
     // The value that the share belongs to.
     template <bool IS_MAJORANT> __device__ __forceinline__ void follow_share(u32 v, u32 degree)
     {
@@ -319,120 +155,38 @@ struct Pushes : Run<WalkJob> {
         });
     }
 
-    // -- 3. push ---------------------------------------------------------------------------------------------------
-
-    // Rounds until nobody is over its limits; false: given up.
-    template <bool IS_MAJORANT> __device__ __forceinline__ bool solve()
-    {
-        for (u32 round = 0;; round++) {
-            const u32 n = load_cached(n_candidates<IS_MAJORANT>(round));
-            if (!n) return true;
-            take<IS_MAJORANT>(round, n);
-            barrier();
-            const Counts counts = load_counts(rows().counts);
-            edges += counts.edges;
-            rounds++;
-            if (n_short(counts) > push.room || round >= PUSH_ROUNDS) return false;
-            if (edges > (rounds == 1 ? push.edges_first : push.edges_max)) return false;
-            if (place.thread == 0) {
-                clear_counts(push.counters->rows + ((turn + 1) & 1));
-                *n_candidates<IS_MAJORANT>(round) = 0;
-            }
-            if (!is_empty(counts)) hand_on<IS_MAJORANT>(round, counts);
-            turn++;
-            barrier();
-        }
-    }
-
-    // Who is over its limits takes its sum for its value.
-    template <bool IS_MAJORANT> __device__ __forceinline__ void take(u32 round, u32 n)
-    {
-        const System& own = system<IS_MAJORANT>();
-        const u32* const candidates = lists<IS_MAJORANT>().candidates[round & 1];
-        for (u64 first = place.warp * 64; first < n; first += 2 * u64(place.n_threads)) {
-            bool is_taken[2], is_queued[2] = {false, false}, is_reweighed[2] = {false, false};
-            u32 vertex[2] = {0, 0};
-            Row row[2] = {{0, 0}, {0, 0}};
-            for (u32 j = 0; j < 2; j++) {
-                const u64 i = first + 32 * j + place.lane;
-                is_taken[j] = i < n;
-                if (!is_taken[j]) continue;
-                const u32 v = vertex[j] = load_cached(candidates + i);
-                const i64 sum = load_cached(own.sums + v);
-                is_taken[j] = is_over<IS_MAJORANT>(sum - load_cached(own.values + v), load_cached(job.weights + v));
-                if (!is_taken[j]) continue;
-                set_value<IS_MAJORANT>(v, sum);
-                if (!IS_MAJORANT) is_reweighed[j] = reweigh(v, sum);
-                row[j] = load_row(out, v);
-                is_queued[j] = row[j].degree && renew_share<IS_MAJORANT>(v, row[j].degree);
-            }
-            __syncwarp();
-            log_moved<IS_MAJORANT>(is_taken[0], is_taken[1], vertex);
-            if (__any_sync(ALL_LANES, is_queued[0] || is_queued[1])) put<false>(out, rows(), is_queued, vertex, row);
-            if (!IS_MAJORANT) propose<true>(0, is_reweighed[0], is_reweighed[1], vertex);
-        }
-    }
-
-    template <bool IS_MAJORANT> __device__ __forceinline__ void hand_on(u32 round, const Counts& counts)
-    {
-        const i64* const differences = lists<IS_MAJORANT>().differences;
-        const auto load = [&](u32 v) { return load_cached(differences + v); };
-        walk_rows(out, rows(), counts, place, load, [&](i64 by, u32, const Edges& row, bool) {
-            bool crosses[2];
-            for (u32 j = 0; j < 2; j++) crosses[j] = row.live[j] && receive<IS_MAJORANT>(row.head[j], by);
-            __syncwarp();
-            propose<IS_MAJORANT>(round + 1, crosses[0], crosses[1], row.head);
-            return false;
-        });
-    }
-
     // -- the end ---------------------------------------------------------------------------------------------------
-
-    __device__ __forceinline__ double ratio_of(u32 v) const
-    {
-        const double estimate = double(load_cached(job.ranks.values + v)) / job.unit;
-        const double majorant = double(load_cached(job.majorant.values + v)) / job.majorant_unit;
-        return estimate > 0.0 ? majorant / estimate : exact::double_of(0x7ff0000000000000ull);
-    }
 
     __device__ __forceinline__ void finish(bool is_solved)
     {
         barrier();  // all have read the counters
         PushCounters* const counters = push.counters;
-        add_sums();
-        max_by_warp(degree, &counters->degree);
+        add_up();
         const u32 n_moved = load_cached(&counters->moved[0]);
-        double ratio = 0.0;
         for (u32 k = place.thread; k < n_moved; k += place.n_threads) {
             const u32 v = load_cached(push.ranks.moved + k);
             job.estimates[v] = double(load_cached(job.ranks.values + v)) / job.unit;
             if (k < push.changes_room) push.changes[k] = v;
-            ratio = max(ratio, ratio_of(v));
         }
-        const u32 n_others = load_cached(&counters->moved[1]);
-        for (u32 k = place.thread; k < n_others; k += place.n_threads)
-            ratio = max(ratio, ratio_of(load_cached(push.majorant.moved + k)));
-        if (push.looks)
+        if (push.looks) {
+            double ratio = 0.0;
             for (u32 v = place.thread; v < job.n_vertices; v += place.n_threads)
                 if (load_cached(job.weights + v) > 0.0f) ratio = max(ratio, ratio_of(v));
-        max_by_warp(ratio, &counters->ratio);
+            max_by_warp(ratio, &counters->ratio);
+        }
         barrier();
         if (place.thread) return;
-        const u64 said[PUSH_SAID] = {is_solved, rounds, edges, n_moved, load_cached(&counters->norm),
-            load_cached(&counters->size), load_cached(&counters->total), load_cached(&counters->degree),
+        const u64 said[WALK_SAID] = {is_solved, 0, rounds, edges, n_moved, load_cached(&counters->norm),
+            load_cached(&counters->size), load_cached(&counters->total), 0, 0, load_cached(&counters->degree),
             load_cached(&counters->ratio)};
-        for (u32 k = 0; k < 2; k++) {
-            clear_counts(counters->rows + k);
-            counters->moved[k] = counters->candidates[k][0] = counters->candidates[k][1] = 0;
-        }
-        counters->norm = counters->size = counters->total = counters->degree = counters->ratio = 0;
+        clear(counters);
         __threadfence_system();
-        for (u32 k = 0; k < PUSH_SAID; k++) tell(job, k, said[k]);
+        for (u32 k = 0; k < WALK_SAID; k++) tell(job, k, said[k]);
     }
 };
 
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void pushes(const __grid_constant__ State out,
     const __grid_constant__ State in, const __grid_constant__ WalkJob job, const __grid_constant__ PushJob push)
 {
-    Pushes(out, in, job, push, place_in_grid()).run();
+    Editing(out, in, job, push, place_in_grid()).run();
 }

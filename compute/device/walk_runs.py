@@ -1,11 +1,13 @@
 """Runs of PageRank's two systems on the device: their numbers in fixed point, and the kernels of ``passes.cu``.
 
-A run is one cooperative kernel, waited for once. It allocates nothing, unless there are more vertices than ever
-before, or more rows on the host.
+A run is a few cooperative kernels one behind the other, waited for once. It allocates nothing, unless there are
+more vertices than ever before, or more rows on the host. Estimates go to the host while the last pass adds up and
+pushes follow: what these change goes there after them.
 
 **The point.** The exact solution of the ranks adds up to at most C = 1 / (1 - damping) a vertex, and so does what
-a pass makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of
-all values, and what is given. Weights are at most 1 + WEIGHT_HYSTERESIS / HUB of an estimate, so that the majorant
+a pass makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of all
+values, and what is given. (A pass without a factor, of what was solved before, damps that and adds what is given,
+which comes to no more.) Weights are at most 1 + WEIGHT_HYSTERESIS / HUB of an estimate, so that the majorant
 adds up to at most C * (1 + C / 3) a vertex. Bits behind the point are as many as leave all values of a system, for
 as many vertices as there is room for, below 2^60 together: no sum of int64 overflows, whatever it is of.
 """
@@ -20,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.device.module import import_cupy
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, pinned_by_itself, zeros
 from ...gpma.edges import Vertices
 from ...gpma.layout import LEAF_SHIFT
@@ -36,14 +39,14 @@ WALK_JOB: Final = np.dtype(
     [
         ("ranks", np.uint64, 3),
         ("majorant", np.uint64, 3),
-        *((name, np.uint64) for name in ("weights", "counters", "status", "estimates", "arrivals")),
+        *((name, np.uint64) for name in ("weights", "counters", "status", "estimates", "made", "arrivals")),
         *((name, np.uint64) for name in ("degrees", "in_degrees", "packed", "packed_ranges", "edits")),
         *((name, np.uint64) for name in ("keys", "outcomes")),
         *((name, np.uint32) for name in ("n_packed", "packed_bits", "edits_room", "n_updates")),
         *((name, np.uint32) for name in ("moved", "unused")),
         *((name, np.float64) for name in ("damping", "unit", "majorant_unit", "hub", "hysteresis")),
         *((name, np.float64) for name in ("below", "above", "majorant_below", "majorant_above")),
-        ("due_max", np.uint64),
+        *((name, np.uint64) for name in ("due_max", "push_max")),
         *((name, np.uint32) for name in ("passes_max", "begins", "shift", "majorant_shift")),
         *((name, np.uint32) for name in ("n_arrivals", "n_vertices", "sequence", "is_kept")),
     ]
@@ -52,10 +55,12 @@ WALK_JOB: Final = np.dtype(
 
 WALK_COUNTERS: Final = np.dtype(
     [
-        ("passes", np.uint64, 20),
-        ("totals", np.uint64, 6),
-        *((name, np.uint32) for name in ("barrier", "unpacked")),
+        ("passes", np.uint64, 30),
+        ("totals", np.uint64, 8),
+        ("edges", np.uint64),
+        *((name, np.uint32) for name in ("n_passes", "rounds", "is_solved", "barrier", "unpacked")),
         ("edits", np.uint32, 2),
+        ("exceeds", np.uint32),
     ]
 )
 """struct WalkCounters of ``walks.cuh``."""
@@ -67,8 +72,11 @@ _UNPACKED: Final = WALK_COUNTERS.fields["unpacked"][1]
 _RANGE = 8
 _RANGE_WORDS = _RANGE << LEAF_SHIFT
 
+_LEAVES: Final = (f"-DPASS_LEAVES={_RANGE}",)
 SOURCES: Final = {
-    "passes": Source("passes.cu", macros=(f"-DPASS_LEAVES={_RANGE}",), blocks=2),
+    "passes": Source("passes.cu", macros=_LEAVES, blocks=2),
+    "settle": Source("settle.cu", macros=_LEAVES, blocks=2),
+    "hand_over": Source("hand_over.cu"),
     "arrive": Source("arrive.cu"),
     "amend": Source("amend.cu"),
 }
@@ -79,7 +87,7 @@ def walk_kernels() -> Kernels:
 
 
 # With what a run begins; see enum Begin. By what is amended; see enum Moved.
-_KEPT, _ANEW = 0, 1
+KEPT, ANEW, SOLVED, EXACT = range(4)
 _BATCH, _CAME, _LEFT = range(3)
 # All values of a system add up to less than this power of two. Some of it is left to what residuals within the
 # largest tolerance may add, and to rounding: a unit a vertex, and the last bit of a factor.
@@ -97,47 +105,60 @@ _BITS_SHRUNK, _PASSES_LEAST = 40, 50
 
 
 class WalkRun(NamedTuple):
-    """What passes told: the words of ``walks.cuh``, in that order, each of them 64 bits.
+    """What a run told, of pushes or of passes that pushes may have ended: the words of ``walks.cuh``, in that
+    order, each of them 64 bits.
 
-    ``over``: vertices that were left over their limits, and ``over_edges`` their out-edges. In units of the ranks:
-    ``norm``, the sum of all values; ``size`` that of the sizes of residuals; ``total`` that of residuals. Doubles:
-    ``rounded`` and ``majorant_rounded``, by how much rounded shares may have put a residual off at most, in
-    multiples of its weight; ``ratio``, the largest majorant / estimate.
+    ``is_solved``: 0 when residuals are left over their limits; if pushes were given up, sums are no longer exact.
+    ``moved``: the vertices whose estimates pushes changed. In units of the ranks: ``norm``, the sum of all values;
+    ``size`` that of the sizes of residuals; ``total`` that of residuals; of a run without passes, by how much
+    these grew. Doubles, the first two of passes alone: ``rounded`` and ``majorant_rounded``, by how much rounded
+    shares may have put a residual off at most, in multiples of its weight; ``degree``, the largest in-degree by
+    weight of those that pushes brought in-edges or another weight; ``ratio``, the largest majorant / estimate of
+    all, before pushes or after; or, if there were no passes and not all were looked at, of those where either
+    changed.
     """
 
+    is_solved: int
     passes: int
-    over: int
-    over_edges: int
+    rounds: int
+    edges: int
+    moved: int
     norm: int
     size: int
     total: int
     rounded: float
     majorant_rounded: float
+    degree: float
     ratio: float
 
 
-# By how much a rounded share may be off: of itself, and beyond that in units; see ``passes.cu``.
+# By how much a rounded share may be off: of itself, and beyond that in units; see ``settle.cu``.
 SHARE_ROUNDED, UNIT_ROUNDED = 2.0**-24 * (1 + 1e-3), 1 + 1e-3
 
 SAID = len(WalkRun._fields)
 """Words that any kernel on both systems tells."""
-_WORDS = struct.Struct("=6q3d")
+_WORDS = struct.Struct("=8q4d")
 
 # The part of a job that differs from run to run; ``WalkRuns.run`` packs it in this order.
-_CALL = struct.Struct("=4dQ8I")
+_CALL = struct.Struct("=4d2Q8I")
 assert WALK_JOB.fields is not None
 _CALL_BEGINS = WALK_JOB.fields["below"][1]
 assert _CALL_BEGINS + _CALL.size == WALK_JOB.itemsize
 
 
 class Call(NamedTuple):
-    """To which limits a kernel solves the ranks and the majorant; of passes, also when they end, with what they
-    begin, and whether what was kept of rows on the host is what these are."""
+    """To which limits kernels solve the ranks and the majorant.
+
+    Of passes, also ``due_max``: they end when no more edges are likely to be due after one more (0: when none is
+    before it); ``push_max``: with so many after that, or fewer, pushes follow; and with what they begin.
+    ``is_kept``: whether what was kept of rows on the host is what these are.
+    """
 
     limits: Limits
     slack: Limits
     due_max: int = 0
-    begins: int = _KEPT
+    push_max: int = 0
+    begins: int = KEPT
     is_kept: bool = False
 
 
@@ -153,16 +174,18 @@ class _Columns(NamedTuple):
     """``room`` entries each; ``bits``: behind the points of the ranks and of the majorant.
 
     ``shares``: those of both systems, in turns. ``degrees``: of out-rows and of in-rows, uint32, where rows may
-    be on the host.
+    be on the host. ``made``: float64, estimates on their way to the host.
     """
 
     room: int
     bits: tuple[int, int]
+    units: tuple[float, float]
     ranks: _System
     majorant: _System
     shares: DeviceArray
     weights: DeviceArray
     degrees: tuple[DeviceArray | None, DeviceArray | None]
+    made: DeviceArray
     estimates: F64
 
 
@@ -222,6 +245,9 @@ class WalkRuns:
         self._stream: Any = device.stream
         self._calls = Calls(WALK_JOB, 2 * SAID, self._stream)
         self._kernels = walk_kernels()
+        cuda = import_cupy().cuda
+        self._copies = cuda.Stream(non_blocking=True)
+        self._made, self._copied = (cuda.Event(disable_timing=True) for _ in range(2))
         with self._stream:
             self._counters = zeros(WALK_COUNTERS.itemsize, np.uint8)
         self._reads_remote = device.reads_remote
@@ -248,8 +274,7 @@ class WalkRuns:
     @property
     def units(self) -> tuple[float, float]:
         """What 1 is in the numbers of the ranks, and of the majorant."""
-        ranks, majorant = self._there.bits
-        return 2.0**ranks, 2.0**majorant
+        return self._there.units
 
     @property
     def room(self) -> int:
@@ -287,7 +312,9 @@ class WalkRuns:
             )
             # Of vertices that are still to come 0, where what is kept of rows on the host goes on.
             out, in_ = (zeros(room, np.uint32) if self._reads_remote else None for _ in range(2))
-            made = _Columns(room, bits, ranks, majorant, shares, zeros(room, np.float32), (out, in_), estimates)
+            weights, sent = zeros(room, np.float32), allocate(room, np.float64)
+            units = 2.0 ** bits[0], 2.0 ** bits[1]
+            made = _Columns(room, bits, units, ranks, majorant, shares, weights, (out, in_), sent, estimates)
             if before is not None:
                 made.weights[: before.room] = before.weights
                 shares[: 2 * before.room] = before.shares
@@ -312,17 +339,10 @@ class WalkRuns:
 
     # -- runs -------------------------------------------------------------------------------------------------
 
-    def start(
-        self, device: DeviceSide, exists: npt.NDArray[np.bool_], limits: Limits, slack: Limits, due_max: int
-    ) -> WalkRun:
-        """As ``solve``, from nothing.
-
-        Raises:
-            As ``solve``; what there was is void.
-        """
+    def forget(self, exists: npt.NDArray[np.bool_]) -> None:
+        """Have the next run begin ANEW, with the vertices that exist."""
         self._shifts = (0, 0)
         self.estimates.view(np.uint8)[: exists.size] = exists
-        return self._passes(device, limits, slack, due_max, _ANEW)
 
     def arrive(self, device: DeviceSide, appeared: Vertices, gone: Vertices) -> None:
         """Let vertices appear, without edges, and go. Waits for nothing.
@@ -344,32 +364,37 @@ class WalkRuns:
         self._shifts = (0, 0)
         self._calls.launch(self._kernels["arrive"], device)
 
-    def solve(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int) -> WalkRun:
-        """Passes until the ranks and the majorant keep to these limits, or until the vertices that do not have so
-        many out-edges together, or fewer: from what there is, which need not be of this graph.
-
-        Raises:
-            Unfit: they get no closer in the numbers of the device.
-            MemoryError, RuntimeError: the device, as CuPy says it.
-        """
-        return self._passes(device, limits, slack, due_max, _KEPT)
-
     def run(
         self, kernel: Kernel, device: DeviceSide, call: Call, parameters: RowParameters | None = None
-    ) -> list[int]:
-        """Launch a kernel on these systems, and wait for its words, in halves. ``parameters``: where it takes
-        more than they have.
+    ) -> WalkRun:
+        """Launch a kernel on these systems, and wait for its words. ``parameters``: where it takes more than they
+        have.
 
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
-        limits, slack, due_max, begins, is_kept = call
+        self._prepare(device, call)
+        self._calls.call(kernel, device, parameters)
+        return WalkRun(*whole_words(self._calls.wait(), _WORDS))
+
+    def launch(self, kernel: Kernel, device: DeviceSide, call: Call, parameters: RowParameters) -> None:
+        """``run`` of a kernel that says nothing; waits for nothing.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        self._prepare(device, call)
+        self._calls.launch(kernel, device, parameters)
+
+    def _prepare(self, device: DeviceSide, call: Call) -> None:
+        limits, slack, due_max, push_max, begins, is_kept = call
         _CALL.pack_into(
             self._calls.packed,
             _CALL_BEGINS,
             *limits,
             *slack,
             due_max,
+            push_max,
             self._passes_max,
             begins,
             0,
@@ -379,21 +404,40 @@ class WalkRuns:
             self._calls.next_number(),
             is_kept,
         )
-        self._calls.call(kernel, device, parameters)
-        return self._calls.wait()
 
-    def _passes(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int) -> WalkRun:
+    def solve(self, device: DeviceSide, call: Call, parameters: RowParameters, *, hands_over: bool) -> WalkRun:
+        """Passes, and pushes, until the ranks and the majorant keep to their limits, or too much is left for
+        pushes: from what there is, which need not be of this graph. ``parameters``: of the pushes.
+        ``hands_over``: estimates go to the host.
+
+        Raises:
+            Unfit: they get no closer in the numbers of the device.
+            MemoryError, RuntimeError: the device, as CuPy says it.
+        """
         self._make_room_for_remote(device)
         packed, version = self._packed, device.version
         is_kept = packed is not None and packed.is_of == version
         if packed is not None:
             packed.is_of = None  # if this fails
-        said = self.run(self._kernels["passes"], device, Call(limits, slack, due_max, begins, is_kept))
-        run = WalkRun(*whole_words(said, _WORDS))
+        calls, kernels, stream = self._calls, self._kernels, self._stream
+        calls.job["made"] = address(self._there.made) if hands_over else 0
+        self._prepare(device, call._replace(is_kept=is_kept))
+        calls.launch(kernels["passes"], device)
+        if hands_over:
+            self._made.record(stream)
+        calls.launch(kernels["settle"], device, parameters)
+        if hands_over:
+            n, copies = device.n_vertices, self._copies
+            copies.wait_event(self._made)
+            self._there.made[:n].get(stream=copies, out=self.estimates[:n], blocking=False)
+            self._copied.record(copies)
+            stream.wait_event(self._copied)
+        calls.call(kernels["hand_over"], device, parameters)
+        run = WalkRun(*whole_words(calls.wait(), _WORDS))
         if packed is not None:
             packed.brought.clear()
             packed.is_of = version if is_kept or self._all_packed() else None
-        if run.passes == self._passes_max and max(run.over, run.over_edges) > due_max:
+        if run.passes == self._passes_max and not run.is_solved:
             raise Unfit("its residuals get no smaller in the numbers of the device")
         return run
 

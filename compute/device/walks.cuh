@@ -21,27 +21,35 @@ struct System {
 
 __device__ __forceinline__ float* share(const System& system, u32 v) { return system.shares + 2 * u64(v); }
 
+// What a pass adds up, by system, for the factor of the one after it. Of the vertices with in-edges: what they receive,
+// and their right-hand sides; the sums of those without out-edges. Of the others with out-edges: their right-hand sides.
 struct PassSums {
-    Balance balance[2];    // of the ranks, of the majorant
-    u64 over, over_edges;  // vertices over their limits in either, and their out-edges
+    u64 received[2], restarts[2], dangling[2], fixed[2];
+    u64 over, over_edges;  // vertices that were far over their limits in either system before it, and their out-edges
 };
 constexpr u32 PASS_SUMS = sizeof(PassSums) / 8;
 
-// What a run leaves, over all vertices. Of the ranks: values, the sizes of residuals, and residuals. Doubles: the largest
-// rounding by weight, of the ranks and of the majorant, and the largest majorant / estimate.
+// What passes leave, over all vertices. Of the ranks: values, the sizes of residuals, and residuals. Vertices that are over
+// their limits in either system, and their out-edges. Doubles: the largest rounding by weight, of the ranks and of the
+// majorant, and the largest majorant / estimate.
 struct WalkTotals {
     u64 norm, size, total;
+    u64 over, over_edges;
     u64 rounded, majorant_rounded, ratio;
 };
-constexpr u32 WALK_TOTALS = sizeof(WalkTotals) / 8;
 
 // Zero between runs, as far as nothing else is said.
 struct WalkCounters {
-    PassSums passes[2];  // in turns
+    PassSums passes[3];  // in turns
     WalkTotals totals;
+    u64 edges;     // of pushes
+    u32 n_passes;  // of this run so far; no need to be zero, nor have these:
+    u32 rounds;
+    u32 is_solved;
     u32 barrier;   // of the grid; never reset
     u32 unpacked;  // ranges that could not be packed, since they were packed last
     u32 edits[2];  // since then: edges that were inserted, and deleted
+    u32 exceeds;   // residuals add up to more than pushes may begin with
 };
 
 // What kernels work in, and one run; passed to kernels by value.
@@ -52,6 +60,7 @@ struct WalkJob {
     WalkCounters* counters;
     u64* status;         // in the host's pinned memory, each with the sequence in its upper half
     double* estimates;   // [vertices] likewise: values of the ranks as the host has them
+    double* made;        // [vertices] on the device: the same after passes, before pushes; null: not wanted
     const u64* arrivals; // [n_arrivals] likewise: vertices, 1 << 32 set in those that appear, not in those that go
     // What is kept of rows on the host (passes.cu), each null where nothing is.
     u32* degrees;        // [vertices] of the out-rows
@@ -72,7 +81,8 @@ struct WalkJob {
     double hub, hysteresis;      // of weights, as the host follows them
     double below, above;         // the ranks' residuals are to be from -below * weight to above * weight
     double majorant_below, majorant_above;  // and the majorant's
-    u64 due_max;                 // passes end when those over that have so many out-edges, or fewer
+    u64 due_max;                 // a pass is the last when those far over that before it have so many out-edges, or fewer
+    u64 push_max;                // and pushes follow when those over that after it have so many, or fewer
     u32 passes_max;
     u32 begins;  // with what, see enum Begin
     u32 shift, majorant_shift;  // by how many bits numbers are to be moved to a new point
@@ -83,38 +93,40 @@ struct WalkJob {
 };
 static_assert(__is_trivially_copyable(WalkJob), "the host passes its bytes");
 
-// KEPT: with the sums as they are, which need not be those of the graph. ANEW: with nothing; a byte for each vertex says
-// whether it exists, from ``estimates`` on.
-enum Begin : u32 { KEPT, ANEW };
+// KEPT: with the sums as they are, which need not be those of the graph. SOLVED: likewise, and their mass is about right.
+// EXACT: with values and sums, which are those of the graph. ANEW: with nothing; a byte for each vertex says whether it exists,
+// from ``estimates`` on.
+enum Begin : u32 { KEPT, ANEW, SOLVED, EXACT };
 
 // What there is to amend by.
 enum Moved : u32 { BATCH, CAME, LEFT };
 
-// What passes say; the host has it as a tuple, WalkRun.
-constexpr u32 WALK_SAID = 3 + WALK_TOTALS;
+// What a run says; the host has it as a tuple, WalkRun.
+constexpr u32 WALK_SAID = 12;
 
-__device__ __forceinline__ float share_of(i64 value, u32 degree, double damping)
+// What an out-neighbour receives of a value, ``each`` being damping / degree, or 0 where there is none.
+__device__ __forceinline__ float share_of(i64 value, double each)
 {
-    if (degree == 0) return 0.0f;
-    const double share = exact::divide(exact::multiply(double(value), damping), double(degree));
-    return exact::narrow(exact::floor_of(exact::add(share, 0.5)));
+    return exact::narrow(exact::floor_of(exact::add(exact::multiply(double(value), each), 0.5)));
 }
 
-__device__ __forceinline__ bool is_within(const WalkJob& job, i64 residual, float weight)
+// Whether a residual is within so many times its limits.
+__device__ __forceinline__ bool is_within(const WalkJob& job, i64 residual, float weight, double times = 1.0)
 {
-    const double scale = double(weight) * job.unit, r = double(residual);
+    const double scale = times * double(weight) * job.unit, r = double(residual);
     return r <= job.above * scale && r >= -job.below * scale;
 }
 
-__device__ __forceinline__ bool is_within_slack(const WalkJob& job, i64 residual, float weight)
+__device__ __forceinline__ bool is_within_slack(const WalkJob& job, i64 residual, float weight, double times = 1.0)
 {
-    const double scale = double(weight) * job.majorant_unit, r = double(residual);
+    const double scale = times * double(weight) * job.majorant_unit, r = double(residual);
     return r <= job.majorant_above * scale && r >= -job.majorant_below * scale;
 }
 
 // The weight that goes with an estimate, or the one of before where that is near enough.
 __device__ __forceinline__ float followed(const WalkJob& job, float weight, double estimate)
 {
+    if (weight == 1.0f && estimate <= job.hub) return weight;  // that of most
     const double target = max(1.0, estimate / job.hub), now = weight;
     return now > job.hysteresis * target || target > job.hysteresis * now ? exact::narrow(target) : weight;
 }

@@ -13,7 +13,7 @@ In a directed graph (u, v) and (v, u) are two supports of one link: it is cut wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from ...gpma.edges import NO_VERTEX, Keys, Vertices, distinct, pack
 from ...gpma.rows import RowView
 from ...gpma.team import Crew
+from ...gpma.written import Written
 from ...partition.graph import Graph, GraphChange
 from ..hopeless import Hopeless
 from ..pieces import pieces_of
@@ -45,6 +46,7 @@ from .cut import Pieces, Search
 from .external_order import SortedVertices
 from .forest import Changes, Forest
 from .members import list_free, name_all, relink
+from .refresh import HELD, Held, list_changed, take_in
 from .span import new_reach, span
 from .taken import Told, add_own, depths, differing, take, take_all
 
@@ -56,6 +58,9 @@ _WORK_FLOOR = 1 << 14
 _SORTED_MAX = 4096
 # Passes over all vertices, in search of one large tree's label, that take as long as sorting all vertices.
 _PASSES_PER_SORT = 8
+
+# Work space for what is not safe of so many updates is kept.
+_ROOM = 2048
 
 _LEVELS = "the parent's level is not below its own: parents may lead to no root"
 _SLICE_RULES = (
@@ -103,6 +108,11 @@ class Components(Program):
         self._forest = Forest._make([*empty, np.empty(0, np.int64), np.zeros(2, np.int64)])
         self._changes = Changes._make([*empty, np.zeros(2, np.int64), 0])
         self._search = Search._make([np.empty(0, np.uint64), *empty[:4], np.zeros(4, np.int64)])
+        self._cursor = np.zeros(1, np.int64)
+        self._room = _new_room(_ROOM)
+        # All that as kernels take it, and the threads with which it is written there; None: it is to be written.
+        self._held = Written(HELD)
+        self._crew: Crew | None = None
 
     # -- runs -------------------------------------------------------------------------------------------
 
@@ -122,38 +132,48 @@ class Components(Program):
         return Refresh(everything, iterations=1, edges_read=edges, active=n)
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
-        before, self._n = self._n, graph.n_vertices
-        self._n_dead = self._n - graph.n_alive
-        self._grow(self._n)
-        self._sorted.renamed(change.revived_vertices)
-        self._new_run(change.arcs.deleted.keys.size)
-        if self._n > before:
-            kernels.add_vertices(self._forest, self._changes, before, self._n)
-        forest, inserted, deleted = self._forest, change.arcs.inserted.keys, change.arcs.deleted.keys
-        joining, links = np.empty(inserted.size, np.uint64), np.empty(deleted.size, np.uint64)
-        pieces = pieces_of(max(inserted.size, deleted.size))
-        n_joining, n_links = kernels.classify(
-            forest.handle, forest.parent, inserted, deleted, joining, links, pieces, graph.crew
-        )
-        joining, links = joining[:n_joining], links[:n_links]
-        if self._n == before and not n_joining and not n_links:
-            return Refresh({})
-        counts = self._search.counts
-        counts[:] = 0
-        if self._hopeless.is_one(n_joining + n_links):
-            return self._start_over(graph, 0)
+        before, n = self._n, graph.n_vertices
+        self._n, self._n_dead = n, n - graph.n_alive
+        self._grow(n)
+        if change.revived_vertices.size:
+            self._sorted.renamed(change.revived_vertices)
+        inserted, _, _, _, deleted = change.report.edges()
+        n_updates = inserted.size + deleted.size
+        room = self._room if n_updates <= _ROOM else _new_room(n_updates)
+        self._new_run(deleted.size)
+        if self._crew is not graph.crew:
+            self._hold(graph.crew)
         read = graph.n_arcs if self._start_edges is None else self._start_edges
-        work_max = max(_WORK_FLOOR, (read + self._n) // _WORK_SHARE)
-        steps = self._join(joining, work_max) if n_joining else 0
-        if steps > work_max or (n_links and not self._settle(graph, links, work_max - steps)):
+        work_max = max(_WORK_FLOOR, (read + n) // _WORK_SHARE)
+        n_joining, n_links, n_candidates, steps, n_cuts = take_in(
+            self._held.words,
+            *graph.row_words(),
+            graph.directed,
+            self._run,
+            before,
+            n,
+            inserted,
+            deleted,
+            *room,
+            pieces_of(max(inserted.size, deleted.size)),
+            self._hopeless.from_size,
+            work_max,
+        )
+        if n_joining + n_links == 0 and n == before:
+            return Refresh({})
+        if n_joining + n_links >= self._hopeless.from_size and self._hopeless.is_one(n_joining + n_links):
+            return self._start_over(graph, 0)
+        is_done = steps <= work_max
+        if is_done and n_candidates:
+            self._name(self._search.members[:n_candidates])
+        if is_done and n_cuts:
+            is_done = self._settle(graph, room, n_cuts, work_max - steps)
+        if not is_done:
             self._hopeless.gave_up(n_joining + n_links)
             return self._start_over(graph, steps)
-        return Refresh(
-            self._changed(before),
-            iterations=bool(n_joining) + bool(n_links),
-            edges_read=int(counts[cutting.N_EDGES]),
-            active=steps + int(counts[cutting.N_STEPS]),
-        )
+        edges, more_steps, *_ = self._search.counts.tolist()
+        iterations = bool(n_joining) + bool(n_links)
+        return Refresh(self._changed(before), iterations, edges, steps + more_steps)
 
     def _start_over(self, graph: Graph, steps: int) -> Refresh:
         """Start, after so many steps of joining and what ``settle`` has counted."""
@@ -162,25 +182,12 @@ class Components(Program):
         active = fresh.active + steps + int(counts[cutting.N_STEPS])
         return Refresh(fresh.changed, iterations=1, edges_read=edges, active=active, started_over=True)
 
-    def _join(self, joining: Keys, steps_max: int) -> int:
-        """The steps that it took; more than ``steps_max``: the state is good for nothing but a fresh start."""
-        candidates = np.empty(2 * joining.size, np.uint32)
-        _, n_candidates, steps = kernels.join(self._forest, self._changes, joining, candidates, steps_max)
-        if steps <= steps_max:
-            self._name(candidates[:n_candidates])
-        return int(steps)
-
-    def _settle(self, graph: Graph, links: Keys, work_max: int) -> bool:
+    def _settle(self, graph: Graph, room: _Room, n_cuts: int, work_max: int) -> bool:
+        """Cut these links, the first in the room, and find what replaces them; False: it would be too much."""
         forest, search, run = self._forest, self._search, self._run
         out, in_, both = _rows(graph)
-        children, above = np.empty(links.size, np.int64), np.empty(links.size, np.int64)
-        n_cuts = cutting.list_links(forest, search, links, children, above, run)
-        children, above, left = children[:n_cuts], above[:n_cuts], np.empty(n_cuts, np.uint8)
-        n_cuts = cutting.hang_elsewhere(
-            forest, search, children, above, left, out, in_, both, np.zeros(1, np.int64), graph.crew
-        )
-        children, above = children[:n_cuts], above[:n_cuts]
-        unseen = np.flatnonzero(left[:n_cuts] == cutting.UNSEEN)
+        children, above = room.children[:n_cuts], room.above[:n_cuts]
+        unseen = np.flatnonzero(room.left[:n_cuts] == cutting.UNSEEN)
         if graph.directed and unseen.size:
             there = self._has_link(graph, children[unseen], above[unseen])
             cut = np.delete(np.arange(n_cuts), unseen[there])  # the others have a second support
@@ -190,8 +197,9 @@ class Components(Program):
         n_cuts = children.size
         order = forest.level[children].argsort()[::-1]
         pieces = Pieces(*(np.empty(2 * n_cuts, np.int64) for _ in Pieces._fields))
+        changes = self._changes._replace(run=run)
         settled: bool = cutting.settle(
-            forest, self._changes, search, pieces, children[order], above[order], out, in_, both, run, work_max
+            forest, changes, search, pieces, children[order], above[order], out, in_, both, run, work_max
         )
         self._run += n_cuts + 1
         if settled:
@@ -208,20 +216,14 @@ class Components(Program):
 
     def _changed(self, before: int) -> dict[str, Vertices | None]:
         """What differs from before the run, and everything that is new."""
-        forest, changes = self._forest, self._changes
-        n_vertices, n_handles = changes.counts.tolist()
-        changed: dict[str, Vertices | None] = {}
-        if n_vertices or self._n > before:
-            vertices = changes.vertices[:n_vertices]
-            moved = (forest.handle[vertices] != changes.old_handle[:n_vertices]) & (vertices < before)
-            changed["handle"] = np.concatenate([vertices[moved], np.arange(before, self._n, dtype=np.uint32)])
-        if n_handles:
-            handles = changes.handles[:n_handles]
-            fresh = handles >= before
-            other = forest.representative[handles] != changes.old_representative[:n_handles]
-            resized = forest.size[handles] != changes.old_size[:n_handles]
-            changed["representative"], changed["size"] = handles[other | fresh], handles[resized | fresh]
-        return {name: indices for name, indices in changed.items() if indices is None or indices.size}
+        search = self._search
+        found = list_changed(self._held.words, before, self._n)
+        lists = search.queue_next, search.members, search.rest
+        names = "handle", "representative", "size"
+        return {name: list[:n].copy() for name, list, n in zip(names, lists, found, strict=True) if n}
+
+    def require_publishable(self, changed: Mapping[str, Vertices | None], n: int) -> None:
+        """Its columns, and what is said to have changed, are its kernels' own."""
 
     # -- what was computed elsewhere --------------------------------------------------------------------
 
@@ -260,11 +262,14 @@ class Components(Program):
         self._place = grown(self._place, self._n)
         self._sorted.renamed(change.revived_vertices)
         self._new_run(0)
-        forest, n = self._forest, told.vertices.size
+        if self._crew is not graph.crew:
+            self._hold(graph.crew)
+        forest, changes, n = self._forest, self._changes._replace(run=self._run), told.vertices.size
+        changes.counts[:] = 0
         if self._n > before:
-            add_own(forest, self._changes, self._place, before, self._n)
+            add_own(forest, changes, self._place, before, self._n)
         candidates, orphans = np.empty(3 * n, np.uint32), np.empty((n, 2), np.uint32)
-        n_candidates, n_orphans = take(forest, self._changes, self._place, before, told, candidates, orphans)
+        n_candidates, n_orphans = take(forest, changes, self._place, before, told, candidates, orphans)
         self._name(candidates[:n_candidates])
         for h, leaver in orphans[:n_orphans].tolist():
             self._name_orphan(h, int(forest.representative[h]), leaver)
@@ -275,7 +280,9 @@ class Components(Program):
     def _name(self, candidates: Vertices) -> None:
         """Name the representatives of the candidates' trees; each tree's true one is among them."""
         if candidates.size:
-            kernels.name_representatives(self._forest, self._order.sort_by_external(candidates))
+            forest = self._forest
+            ordered = self._order.sort_by_external(candidates)
+            kernels.name_representatives(forest.handle, forest.representative, ordered)
 
     def _name_all(self, graph: Graph) -> None:
         """Name every tree's representative, as after a fresh start."""
@@ -478,6 +485,7 @@ class Components(Program):
     def _grow(self, n: int) -> None:
         if n <= self._forest.parent.size:
             return
+        self._crew = None
         parent = grown(self._forest.parent, n)
         n = parent.size
         # What free handles hold, and stamps that no run bears.
@@ -498,8 +506,32 @@ class Components(Program):
                 stamp[:] = 0
             self._search.mark[:] = 0
             self._run = 1
-        self._changes = self._changes._replace(run=self._run)
-        self._changes.counts[:] = 0
+
+    def _hold(self, crew: Crew) -> None:
+        """Write down what is held for kernels, which go on with these threads."""
+        self._held.write(self._record(crew))
+        self._crew = crew
+
+    def _record(self, crew: Crew) -> Held:
+        return Held(self._forest, self._changes, self._search, self._cursor, crew)
+
+
+class _Room(NamedTuple):
+    """Work space of ``take_in`` for so many updates."""
+
+    found: Keys
+    children: kernels.Ints
+    above: kernels.Ints
+    left: npt.NDArray[np.uint8]
+
+
+def _new_room(n_updates: int) -> _Room:
+    return _Room(
+        np.empty(n_updates, np.uint64),
+        np.empty(n_updates, np.int64),
+        np.empty(n_updates, np.int64),
+        np.empty(n_updates, np.uint8),
+    )
 
 
 def _rows(graph: Graph) -> tuple[RowView, RowView, bool]:

@@ -27,6 +27,7 @@ from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted, uncounted_
 from ...gpma.rows import runs, runs_on
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
+from ...gpma.written import record_type
 from .forest import N_FREE, Ints, lower_above, note_handle, rename, reroot, take_handle
 
 _ONE = np.uint64(1)
@@ -62,6 +63,10 @@ class Search(NamedTuple):
     rest: Vertices
     members: Vertices
     counts: Ints
+
+
+_column = nb.uint32[::1]
+SEARCH = record_type(Search, nb.uint64[::1], _column, _column, _column, _column, nb.int64[::1])
 
 
 class Pieces(NamedTuple):

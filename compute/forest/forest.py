@@ -28,6 +28,7 @@ from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted, uncounted_
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
+from ...gpma.written import record_type
 from ..pieces import PIECE
 
 Ints = npt.NDArray[np.int64]
@@ -80,6 +81,10 @@ class Changes(NamedTuple):
     counts: Ints
     run: int
 
+
+_column, _numbers = nb.uint32[::1], nb.int64[::1]
+FOREST = record_type(Forest, *[_column] * 7, _numbers, _numbers)
+CHANGES = record_type(Changes, *[_column] * 7, _numbers, nb.int64)
 
 # They allocate nothing, and so count no references: those would be atomic writes wherever a field is taken.
 _jit: Any = uncounted
@@ -285,14 +290,14 @@ def join(forest, changes, inserted, candidates, steps_max):  # type: ignore[no-u
 
 
 @_jit
-def name_representatives(forest, ordered):  # type: ignore[no-untyped-def]
+def name_representatives(handle, representative, ordered):  # type: ignore[no-untyped-def]
     """``ordered`` ascends by external id: the first vertex of each handle in it represents that handle."""
     for i in range(ordered.size):
-        forest.representative[forest.handle[ordered[i]]] = NO_VERTEX
+        representative[handle[ordered[i]]] = NO_VERTEX
     for i in range(ordered.size):
-        h = forest.handle[ordered[i]]
-        if forest.representative[h] == NO_VERTEX:
-            forest.representative[h] = ordered[i]
+        h = handle[ordered[i]]
+        if representative[h] == NO_VERTEX:
+            representative[h] = ordered[i]
 
 
 # -- telling apart, restoring, reading --------------------------------------------------------------------

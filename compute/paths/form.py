@@ -15,6 +15,7 @@ from ..program import ProgramError
 from . import audit as path_audit
 from . import loss as path_loss
 from . import mend as path_kernels
+from . import refresh as path_refresh
 from . import search as path_search
 from . import wide as path_wide
 from .templates import Kernel, digest, inlined, specialise, step
@@ -141,10 +142,10 @@ def _returned(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Kernels(NamedTuple):
-    """The compiled steps of one program; ``search`` only without weights, ``spread`` only with them."""
+    """The compiled steps of one program; ``search`` only without weights, ``spread`` only with them, after which
+    ``changed`` says what is other than before."""
 
-    classify: Kernel
-    mend: Kernel
+    refresh: Kernel
     changed: Kernel
     search: Kernel | None
     spread: Kernel | None
@@ -180,8 +181,7 @@ def kernels_of(form: Form) -> Kernels:
     for helper in _HELPERS:
         names[helper.__name__] = inlined(helper, names)
     return Kernels(
-        _classify_kernel(names),
-        _mend_kernel(names, path_kernels.push_by_value if form.weighted else path_kernels.push_by_level),
+        _refresh_kernel(names, path_kernels.push_by_value if form.weighted else path_kernels.push_by_level),
         specialise(path_kernels.changed, names),
         None if form.weighted else _search_kernel(names),
         _spread_kernel(names) if form.weighted else None,
@@ -189,11 +189,20 @@ def kernels_of(form: Form) -> Kernels:
     )
 
 
+def _refresh_kernel(names: Mapping[str, Any], push: Callable[..., Any]) -> Kernel:
+    own = {
+        "classify": _classify_kernel(names),
+        "mend": _mend_kernel(names, push),
+        "changed": step(path_kernels.changed, names),
+    }
+    return specialise(path_refresh.refresh, {**names, **own})
+
+
 def _classify_kernel(names: Mapping[str, Any]) -> Kernel:
     own = {**names, "places": inlined(path_kernels.first_places, names)}
     for name, made_of in (("in_range", path_kernels.classify_range), ("in_pieces", path_kernels.classify_pieces)):
         own[name] = step(made_of, own)
-    return specialise(path_kernels.classify, own)
+    return step(path_kernels.classify, own)
 
 
 def _mend_kernel(names: Mapping[str, Any], push: Callable[..., Any]) -> Kernel:
@@ -202,7 +211,7 @@ def _mend_kernel(names: Mapping[str, Any], push: Callable[..., Any]) -> Kernel:
         "relax": step(path_kernels.relax, names),
         "push": step(push, {**names, "push_wide": _wide_kernel(names)}),
     }
-    return specialise(path_kernels.mend, {**names, **own})
+    return step(path_kernels.mend, {**names, **own})
 
 
 def _wide_kernel(names: Mapping[str, Any]) -> Kernel:

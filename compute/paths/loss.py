@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numba as nb
 import numpy as np
 import numpy.typing as npt
 
@@ -35,6 +36,7 @@ from ...gpma.intrinsics import prefetch
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
+from ...gpma.written import record_type
 from .mend import AHEAD, LOST, PARENT, PIECE_MAX, PIECES, SHARED_MIN, UNREACHED
 from .templates import template
 
@@ -108,6 +110,19 @@ class Loss(NamedTuple):
     lists: npt.NDArray[np.int64]
     own: npt.NDArray[np.uint64]
     counters: npt.NDArray[np.int64]
+
+
+LOSS = record_type(
+    Loss,
+    nb.uint32[::1],
+    nb.uint32[::1],
+    nb.uint64[::1],
+    nb.int64[:, ::1],
+    nb.uint64[:, ::1],
+    nb.int64[:, ::1],
+    nb.uint64[:, :, ::1],
+    nb.int64[::1],
+)
 
 
 def new_loss(n: int, threads: int) -> Loss:

@@ -24,6 +24,7 @@ from ...gpma.intrinsics import prefetch, prefetch_to_read
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
+from ...gpma.written import record_type
 from ..pieces import PIECE
 from .templates import template
 
@@ -74,6 +75,9 @@ class Log(NamedTuple):
     vertices: Vertices
     old: Keys
     counted: npt.NDArray[np.int64]
+
+
+LOG = record_type(Log, nb.uint8[::1], nb.uint32[::1], nb.uint64[::1], nb.int64[::1])
 
 
 def new_log() -> Log:
@@ -591,8 +595,6 @@ def mend(  # type: ignore[no-untyped-def]
 
     -1 lost: it would read more than ``edges_max`` edges. What is left over stands in ``entries`` (uint64[>= n +
     sources + improving]), for ``spread``.
-
-    Its arguments come one by one: a record that is made for each call would cost the smallest a tenth.
     """
     begin_run(log)
     n_lost = np.int64(0)

@@ -23,9 +23,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices, distinct
+from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices, Weights, distinct
+from ...gpma.team import Crew
+from ...gpma.written import Written
 from ...partition.graph import Graph, GraphChange
 from ..hopeless import Hopeless
 from ..moved import former
@@ -49,11 +50,13 @@ from . import loss as path_loss
 from . import search as path_search
 from .form import Form, Functors, check, kernels_of, source_value
 from .mend import PARENT, UNREACHED, new_log
+from .refresh import HELD, NOBODY_ASKS, Held
 from .templates import digest
 
 _PACKAGE = __name__.partition(".")[0]
 
-_NONE, _NO_EDGES, _NO_WEIGHTS = np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.float32)
+_NONE, _NO_KEYS, _NO_WEIGHTS = np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.float32)
+_NO_EDGES = _NO_KEYS, _NO_WEIGHTS, _NO_KEYS, _NO_WEIGHTS, _NO_KEYS
 
 # Settling is given up, in favour of a fresh start, when it has read this share of all arcs, with weights and
 # without (and this floor). A refresh that goes on costs as much as a fresh start at shares of 0.6 (SSSP), 0.9
@@ -63,6 +66,8 @@ _SETTLE_FLOOR = 4096
 # Where so many were given up in a row, changes about as large start over at once, from so many losses on.
 _HOPELESS_TRIES = 3
 _HOPELESS_FLOOR = 1024
+# Work space for what is not safe of so many updates is kept.
+_FOUND = 2048
 # A push of so many vertices at a time is large: it goes in steps, on several threads.
 _LARGE = 8192
 
@@ -111,7 +116,7 @@ class PathProgram(Program):
         self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | LOW  # without a parent
         self._large = _LARGE
         self._hopeless = Hopeless(_HOPELESS_TRIES, _HOPELESS_FLOOR)
-        self._bound = np.empty(0, np.uint32)
+        self._bound, self._last_bound = np.empty(0, np.uint32), 0
         self._source_moved = False
         # A source may be without its word until the next run.
         self._source_waits = True
@@ -124,12 +129,17 @@ class PathProgram(Program):
         self._queue = np.empty(0, np.uint32)
         self._role = np.zeros(0, np.uint8)
         self._log = new_log()
+        self._found = np.empty(_FOUND, np.uint64)
+        self._found_weights = np.empty(_FOUND if self.needs_weights else 0, np.float32)
+        # All that as kernels take it, and the threads with which it is written there; None: it is to be written.
+        self._held = Written(HELD)
+        self._crew: Crew | None = None
 
     def bind(self, sources: Vertices) -> None:
         known = distinct(sources[sources != NO_VERTEX]).astype(np.uint32)
         # A source that is one no longer would keep its word.
         self._source_moved |= not np.isin(self._bound, known).all()
-        self._bound = known
+        self._bound, self._last_bound = known, int(known.max(initial=0))
         self._source_waits = True
 
     def warm_up(self, graph: Graph) -> None:
@@ -163,104 +173,93 @@ class PathProgram(Program):
             )
             self.note_all_words(graph)
             return Refresh({"word": None}, iterations=levels, edges_read=edges, active=reached)
-        _, edges, rounds = self._mend(graph, sources, _NO_EDGES, _NO_EDGES, _NO_WEIGHTS)
+        _, _, edges, rounds, written, _ = self._mend(graph, sources, _NO_EDGES)
         self.note_all_words(graph)
-        return Refresh({"word": None}, iterations=rounds, edges_read=edges, active=int(self._log.counted[0]))
+        return Refresh({"word": None}, iterations=rounds, edges_read=edges, active=written)
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
-        if self.must_start(change):
+        if self._source_moved or (change.deleted_vertices.size and self._source_died(change)):
             return self._start_over(graph, 0)
         before = self._n
-        if graph.n_vertices > before or graph.crew.threads > self._loss_threads:
+        if graph.n_vertices != before or graph.crew is not self._crew:
             self._add_vertices(graph)
-        sources = self.sources_to_reach(graph, change)
-        lost, improving, weights = self._classify(graph, change)
-        if not (lost.size or improving.size or sources.size):
-            return Refresh({"word": np.arange(before, self._n, dtype=np.uint32)} if self._n > before else {})
-        if self._hopeless.is_one(lost.size):
-            return self._start_over(graph, 0)
-        n_lost, edges, rounds = self._mend(graph, sources, lost, improving, weights)
-        if n_lost < 0:
-            self._hopeless.gave_up(lost.size)
-            return self._start_over(graph, edges)
-        if lost.size:
+        is_new = change.n_vertices_before <= self._last_bound < change.n_vertices
+        waits = self._source_waits or is_new or change.revived_vertices.size
+        sources = self.sources_to_reach(graph, change) if waits else _NONE
+        n_taking, n_lost, edges, rounds, written, listed = self._mend(
+            graph, sources, change.report.edges(), before
+        )
+        if n_taking:
+            if n_taking >= self._hopeless.from_size and self._hopeless.is_one(n_taking):
+                return self._start_over(graph, 0)
+            if n_lost < 0:
+                self._hopeless.gave_up(n_taking)
+                return self._start_over(graph, edges)
             self._hopeless.went_on()
-        written = int(self._log.counted[0])
-        self.note_words(self._log.vertices[:written], self._log.old[:written])
-        changed = self._changed(before)
-        return Refresh(
-            {"word": changed} if changed.size else {},
-            iterations=rounds,
-            edges_read=edges,
-            active=written,
-        )
-
-    def _classify(self, graph: Graph, change: GraphChange) -> tuple[Keys, Keys, npt.NDArray[np.float32]]:
-        """What is not safe: entries that lost their support; edges that improve their heads, and their weights."""
-        arcs = change.arcs
-        inserted, overwritten, deleted = arcs.inserted, arcs.overwritten, arcs.deleted.keys
-        n_overwritten = overwritten.keys.size if self.needs_weights else 0
-        lost = np.empty(deleted.size + n_overwritten, np.uint64)
-        improving = np.empty(inserted.keys.size + n_overwritten, np.uint64)
-        weights = np.empty(improving.size if self.needs_weights else 0, np.float32)
-        n_lost, n_improving = self._kernels.classify(
-            self._word,
-            deleted,
-            overwritten.keys,
-            _weights(overwritten.weights),
-            inserted.keys,
-            _weights(inserted.weights),
-            lost,
-            improving,
-            weights,
-            pieces_of(max(inserted.keys.size, n_overwritten, deleted.size)),
-            graph.crew,
-        )
-        return lost[:n_lost], improving[:n_improving], weights
+        if written:
+            self.note_words(self._log.vertices[:written], self._log.old[:written])
+        changed = {"word": self._loss.adopted[:listed].copy()} if listed else {}
+        return Refresh(changed, rounds, edges, written)
 
     def _mend(
-        self, graph: Graph, sources: Vertices, lost: Keys, improving: Keys, weights: npt.NDArray[np.float32]
-    ) -> tuple[int, int, int]:
-        """All that follows from sources that may be new and updates that are not safe: (lost, edges read, rounds).
+        self,
+        graph: Graph,
+        sources: Vertices,
+        edges: tuple[Keys, Weights, Keys, Weights, Keys],
+        before: int = NOBODY_ASKS,
+    ) -> tuple[int, int, int, int, int, int]:
+        """All that follows from sources that may be new and from updates (``Report.edges``): (those that took
+        support, vertices lost, edges read, rounds, words written, vertices listed, in ``_loss.adopted``, since
+        ``before``).
 
-        -1 lost: starting over is cheaper.
+        -1 lost: starting over is cheaper. So it is where as many took support as is hopeless.
         """
+        n_inserted, n_overwritten, n_deleted = edges[0].size, edges[2].size, edges[4].size
+        # All of these might improve something, or take support.
+        n_found = n_inserted + 2 * n_overwritten + n_deleted
+        found, found_weights = self._found, self._found_weights
+        if n_found > found.size:
+            found = np.empty(n_found, np.uint64)
+            found_weights = np.empty(n_inserted + n_overwritten if self.needs_weights else 0, np.float32)
         # An epoch may improve one vertex many times: there can be more entries than vertices.
-        self._entries = grown(self._entries, self._n + sources.size + improving.size)
-        crew = graph.crew
-        n_lost, left, edges, rounds = self._kernels.mend(
-            self._word,
-            self._log,
-            self._role,
+        room = self._n + sources.size + n_inserted + n_overwritten
+        if room > self._entries.size or self._crew is not graph.crew:
+            self._entries = grown(self._entries, room)
+            self._hold(graph.crew)
+        out, in_ = graph.row_words()
+        n_taking, n_lost, left, n_edges, rounds, written, listed = self._kernels.refresh(
+            self._held.words,
+            out,
+            in_,
             sources,
             self._source_word,
-            lost,
-            improving,
-            weights,
-            graph.out_rows(),
-            graph.in_rows(),
-            self._loss,
-            self._entries,
-            self._queue,
+            *edges,
+            found,
+            found_weights,
+            pieces_of(max(n_inserted, n_overwritten, n_deleted)),
+            before,
+            self._n,
+            self._hopeless.from_size,
             self._large,
             max(_SETTLE_FLOOR, int(SETTLE_SHARE[self.needs_weights] * graph.n_arcs)),
-            crew,
         )
         if left and self._kernels.spread is not None:
-            piles = path_search.new_piles(self._n, crew.threads)
+            piles = path_search.new_piles(self._n, graph.crew.threads)
             read, _pushed, rounds = self._kernels.spread(
-                self._word, self._log, self._role, self._entries[:left], graph.out_rows(), piles, crew
+                self._word, self._log, self._role, self._entries[:left], graph.out_rows(), piles, graph.crew
             )
-            edges += read
-        return n_lost, edges, rounds
+            n_edges += read
+            written = int(self._log.counted[0])
+            if before != NOBODY_ASKS:
+                listed = self._list_changed(before)
+        return n_taking, n_lost, n_edges, rounds, written, listed
 
-    def _changed(self, before: int) -> Vertices:
-        """The vertices whose word differs from before the run, the new ones (from ``before`` on) included."""
-        n_new = self._n - before
-        changed = np.empty(self._log.counted[0] + n_new, np.uint32)
-        n_changed = self._kernels.changed(self._word, self._log, before, changed)
-        changed[n_changed : n_changed + n_new] = np.arange(before, self._n, dtype=np.uint32)
-        return changed[: n_changed + n_new]
+    def _list_changed(self, before: int) -> int:
+        """List the vertices whose word differs from before the run, the new ones included."""
+        listed = int(self._kernels.changed(self._word, self._log, before, self._loss.adopted))
+        end = listed + self._n - before
+        self._loss.adopted[listed:end] = np.arange(before, self._n, dtype=np.uint32)
+        return end
 
     def _start_over(self, graph: Graph, edges_read: int) -> Refresh:
         fresh = self.start(graph)
@@ -303,9 +302,13 @@ class PathProgram(Program):
 
     def sources_to_reach(self, graph: Graph, change: GraphChange) -> Vertices:
         """The sources that may be without their word, which are then thought to get it."""
-        born = change.n_vertices > change.n_vertices_before or change.revived_vertices.size > 0
+        is_new = change.n_vertices_before <= self._last_bound < change.n_vertices
+        born = is_new or change.revived_vertices.size > 0
         waits, self._source_waits = self._source_waits or born, False
         return self._living_sources(graph) if waits else _NONE
+
+    def require_publishable(self, changed: Mapping[str, Vertices | None], n: int) -> None:
+        """Its columns, and what is said to have changed, are its kernels' own."""
 
     # -- what follows from the words ----------------------------------------------------------------------
 
@@ -336,6 +339,7 @@ class PathProgram(Program):
         self._role[parents[parents != NO_VERTEX]] = PARENT
         # What the words start from. Where ``bind`` then leaves one of these out, they are void.
         self._bound = np.flatnonzero(word == self._source_word).astype(np.uint32)
+        self._last_bound = int(self._bound.max(initial=0))
         self._source_waits = True
         self.note_all_words(graph)
 
@@ -410,19 +414,21 @@ class PathProgram(Program):
 
     def _add_vertices(self, graph: Graph) -> None:
         """Make room for the graph's vertices; those that are new are unreached."""
-        n_vertices, threads = graph.n_vertices, graph.crew.threads
-        if threads > self._loss_threads:
-            self._loss = path_loss.new_loss(self._loss_room, threads)
-            self._loss_threads = threads
+        n_vertices, crew = graph.n_vertices, graph.crew
+        if crew.threads > self._loss_threads:
+            self._loss = path_loss.new_loss(self._loss_room, crew.threads)
+            self._loss_threads = crew.threads
+            self._crew = None
         if n_vertices > self._word.size:
             # The words last: they tell how large all columns are, also after a call that ran out of memory.
             word = grown(self._word, n_vertices)
+            self._crew = None
             self._entries = grown(self._entries, word.size + word.size // 4)
             if not self.needs_weights:
                 self._queue = grown(self._queue, word.size)
             if word.size > self._loss_room:
                 # Work space, of which what is never written costs nothing: seldom made anew.
-                self._loss = path_loss.new_loss(2 * word.size, threads)
+                self._loss = path_loss.new_loss(2 * word.size, self._loss_threads)
                 self._loss_room = 2 * word.size
             self._role = grown(self._role, word.size, 0)
             log = self._log
@@ -432,8 +438,17 @@ class PathProgram(Program):
                 old=grown(log.old, word.size + 1),
             )
             self._word = word
-        self._word[self._n : n_vertices] = UNREACHED
-        self._n = n_vertices
+        if n_vertices != self._n:
+            self._word[self._n : n_vertices] = UNREACHED
+            self._n = n_vertices
+
+    def _hold(self, crew: Crew) -> None:
+        """Write down what is held for kernels, which go on with these threads."""
+        self._held.write(self._record(crew))
+        self._crew = crew
+
+    def _record(self, crew: Crew) -> Held:
+        return Held(self._word, self._role, self._log, self._loss, self._entries, self._queue, crew)
 
 
 def _maker(
@@ -450,8 +465,3 @@ def _any_of_ours(module: str) -> str:
     (Checkpoints up to format 3 have the whole name, which is of before some moved.)
     """
     return _PACKAGE if module.partition(".")[0] == _PACKAGE else module
-
-
-def _weights(weights: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32]:
-    """The weights as kernels take them: none at all where the graph keeps none."""
-    return _NO_WEIGHTS if weights is None else weights

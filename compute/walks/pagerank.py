@@ -342,18 +342,19 @@ class PageRank(RandomWalk):
     @property
     def _sum_error(self) -> float:
         """The certified relative error of the sum of the estimates."""
-        norm, size, _, _, total = map(float, self._ranks.sums)
-        size = max(0.0, size) * (1 + SUM_ROUNDED * ROUNDOFF) + self._sums_rounded
+        norm, size, _, _, total = self._ranks.sums.tolist()
+        rounded = self._sums_rounded
+        size = max(0.0, size) * (1 + SUM_ROUNDED * ROUNDOFF) + rounded
         largest = 1 / (1 - self.damping)
-        off = (largest + 1) / 2 * min(abs(total) + self._sums_rounded, size) + (largest - 1) / 2 * size
-        return off / ((1 - NORM_DRIFT) * norm) if norm > 0 else 0.0
+        off = (largest + 1) / 2 * min(abs(total) + rounded, size) + (largest - 1) / 2 * size
+        return float(off / ((1 - NORM_DRIFT) * norm)) if norm > 0 else 0.0
 
     @property
     def _sums_rounded(self) -> float:
         """What the sums of residuals and of their sizes may be off by from those of true residuals."""
-        norm, _, rounded, slipped, _ = map(float, self._ranks.sums)
+        norm, _, rounded, slipped, _ = self._ranks.sums.tolist()
         weights_max = WEIGHT_HYSTERESIS * (self._n + norm / HUB)
-        return ROUNDOFF * (rounded + slipped + self._passed * weights_max)
+        return float(ROUNDOFF * (rounded + slipped + self._passed * weights_max))
 
     @property
     def _rounding(self) -> float:
@@ -502,10 +503,10 @@ class PageRank(RandomWalk):
         """
         ranks, certificate = self._ranks, self._certificate
         self._n = n
-        ranks.sums[[NORM, SIZE, TOTAL]] = solved.norm, solved.size, solved.total
-        ranks.sums[ROUNDED] = 0
         # The sums are exact; adding columns up, as the audit does, is not.
-        ranks.sums[SLIPPED] = SUM_ROUNDED * (solved.norm + 2 * solved.size)
+        sums = {NORM: solved.norm, SIZE: solved.size, TOTAL: solved.total, ROUNDED: 0.0}
+        sums[SLIPPED] = SUM_ROUNDED * (solved.norm + 2 * solved.size)
+        ranks.sums[:] = [sums[place] for place in range(SUMS)]
         self._passed = solved.rounded / ROUNDOFF
         self._majorant.sums[ROUNDED] = solved.majorant_rounded / ROUNDOFF
         self._unseen = n + 1

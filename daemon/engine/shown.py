@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.host.array import PackedMemoryArray
-from ...gpma.intrinsics import address_of, array_at
-from ...gpma.rows import RowView
+from ...gpma.rows import RowView, rows_in
+from ...gpma.written import Words, write
 from ..records.lane import STAMP_BYTES_MAX
 
 log = logging.getLogger(__name__)
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 # the size of the stamp and where it is, the generation of the vertex index, and out-rows and in-rows.
 LOCK, IS_SHOWN, N_VERTICES, ALIVE, STAMP_SIZE, STAMP, GENERATION = 0, 16, 17, 18, 19, 20, 21
 OUT_ROWS, IN_ROWS = 24, 40
-# Of rows: whether there are any, address and size of each array, and the three numbers of a ``RowView``.
-_HAS, _KEYS, _WEIGHTS, _COUNTS, _ROW_LEAF, _DEGREES, _NUMBERS = 0, 1, 3, 5, 7, 9, 11
+# Of rows: whether there are any, and behind that the rows, as they are written down.
+_HAS, _ROWS = 0, 1
 _N_WORDS = 56
 _LINE_BYTES = 64
 # Of pthread.h: the kind of lock at which readers wait behind whoever waits to write.
@@ -109,17 +109,9 @@ class Shown:
         words[IS_SHOWN] = 1
 
 
-@nb.njit(cache=True, error_model="numpy")
-def _place_rows(words, at, rows):  # type: ignore[no-untyped-def]
+def _place_rows(words: Words, at: int, rows: RowView) -> None:
     """Write down where rows lie. To ask ten arrays for their addresses in Python takes as long as many a batch."""
-    words[at + _KEYS], words[at + _KEYS + 1] = np.int64(address_of(rows.keys)), rows.keys.size
-    words[at + _WEIGHTS], words[at + _WEIGHTS + 1] = np.int64(address_of(rows.weights)), rows.weights.size
-    words[at + _COUNTS], words[at + _COUNTS + 1] = np.int64(address_of(rows.counts)), rows.counts.size
-    words[at + _ROW_LEAF], words[at + _ROW_LEAF + 1] = np.int64(address_of(rows.row_leaf)), rows.row_leaf.size
-    words[at + _DEGREES], words[at + _DEGREES + 1] = np.int64(address_of(rows.degrees)), rows.degrees.size
-    words[at + _NUMBERS] = rows.leaf_shift
-    words[at + _NUMBERS + 1] = rows.stretch_begin
-    words[at + _NUMBERS + 2] = rows.stretch_end
+    write(words[at + _ROWS :], rows)
     words[at + _HAS] = 1
 
 
@@ -142,13 +134,4 @@ def has_rows(words, at):  # type: ignore[no-untyped-def]
 @_jit
 def rows_at(words, at):  # type: ignore[no-untyped-def]
     """The rows there; only while they are locked, and as long."""
-    return RowView(
-        array_at(np.uint64(words[at + _KEYS]), words[at + _KEYS + 1], np.uint64),
-        array_at(np.uint64(words[at + _WEIGHTS]), words[at + _WEIGHTS + 1], np.float32),
-        array_at(np.uint64(words[at + _COUNTS]), words[at + _COUNTS + 1], np.int32),
-        array_at(np.uint64(words[at + _ROW_LEAF]), words[at + _ROW_LEAF + 1], np.uint32),
-        array_at(np.uint64(words[at + _DEGREES]), words[at + _DEGREES + 1], np.uint32),
-        words[at + _NUMBERS],
-        words[at + _NUMBERS + 1],
-        words[at + _NUMBERS + 2],
-    )
+    return rows_in(words[at + _ROWS :])

@@ -31,20 +31,20 @@ from ..edges import (
     Weights,
 )
 from ..layout import LEAF_SHIFT, Layout
-from ..rows import RowView
+from ..rows import RowView, words_of
 from ..team import ALONE, Crew
 from ..vertex_columns import grown
+from ..written import Words, new_words, write
 from . import committing, hot_spot, load_export, merge, preparing, search
 from .arrays import RowIndex, Slots
 from .committing import Task, Written
 from .contents import Contents
-from .crowds import Signs
 from .gather import PIECE_EDGES, gather
 from .invariants import wrong_keys, wrong_leaves, wrong_rows, wrong_sizes, wrong_stretch, wrong_windows
 from .migration import Migration
 from .preparing import Found, Parts, Question
 from .slot_memory import SlotMemory
-from .small import Orientation, Outcome
+from .small import ORIENTATION, Orientation, Outcome
 from .work import Plan, Work, arrivals_of, column, new_work, report, report_columns
 
 # Work arrays grow by this factor, so that a larger batch costs constant time.
@@ -288,43 +288,58 @@ class PackedMemoryArray:
             self._n_windows = 0
         return report(columns, slots_moved, weighted=self.weighted)
 
-    def for_small(self, n_updates: int) -> Orientation | None:
-        """What ``small.apply_small`` needs; None where so many updates may bring another layout: then they go
-        by ``prepare`` and ``commit``."""
-        now, migration, seen = self._contents, self._migration, self._looked_at()
-        layout, n_edges, hot = now.layout, now.n_edges, migration.hot_spot.there
-        # With twice as many it would not grow, either.
-        within = seen.least <= n_edges - n_updates and n_edges + 2 * n_updates <= seen.most
-        if within and not hot and seen.layout is layout:
+    def for_small(self, n_updates: int) -> Words | None:
+        """An ``Orientation`` in words, for ``small.apply_small``; None where so many updates may bring another
+        layout: then they go by ``prepare`` and ``commit``. Good until the next change."""
+        now, seen = self._contents, self._seen
+        layout, n_edges = now.layout, now.n_edges
+        if (
+            seen is not None
+            and seen.layout is layout
+            # With twice as many it would not grow, either.
+            and seen.least <= n_edges - n_updates
+            and n_edges + 2 * n_updates <= seen.most
+            and seen.slots is now.slots
+            and seen.rows is now.rows
+        ):
             return seen.small
+        migration = self._migration
         if (
             not layout.edges_min <= n_edges - n_updates
             or not n_edges + n_updates <= layout.edges_max
             or migration.should_grow(n_edges + n_updates)
         ):
             return None
-        crowding = migration.hot_spot.lasts, hot_spot.CROWDED_LEAVES
-        small = Orientation(*now.slots, *now.rows, layout.lower, layout.upper, *crowding)
-        if not (hot or now.migrating):
-            seen.layout, seen.small = layout, small
+        seen, orientation = self._looked_at(), self._orientation()
+        write(seen.small, orientation)
+        seen.layout = None
+        if orientation.hot_for < 0 and not now.migrating:
+            seen.layout = layout
             seen.least, seen.most = layout.edges_min, min(layout.edges_max, layout.edges_many)
-        return small
+        return seen.small
 
-    def after_small(self, did: Outcome) -> int:
-        """Go on from what ``small.apply_small`` wrote, as ``commit`` does; returns the slots moved."""
+    def _orientation(self) -> Orientation:
+        now = self._contents
+        layout, crowding = now.layout, (self._migration.hot_spot.lasts, hot_spot.CROWDED_LEAVES)
+        return Orientation(*now.slots, *now.rows, layout.lower, layout.upper, *crowding)
+
+    def after_small(self, n_updates: int, n_more: int, did: Outcome | None) -> int:
+        """Go on from what ``small.apply_small`` wrote, as ``commit`` does: of so many updates, which brought so
+        many more edges; returns how many slots more have moved. ``did``: None: nothing follows from it."""
         now, migration = self._contents, self._migration
-        n_updates, n_more, n_more_left, moved, stretch_begin, stretch_end, is_quiet, *shown = did
         self._n_windows = 0
-        migration.counted(n_updates, n_more_left)
-        in_use = False if is_quiet else migration.watch(Signs(*shown), n_updates)
-        migrating = now.migrating
-        if moved and migrating:
-            now.view_leaves(now.layout.n_leaves, stretch_begin, stretch_end)
+        in_use = False
+        if did is not None:
+            if self._seen is not None:
+                self._seen.layout = None  # a spot may be hot now
+            migration.counted(n_updates, did.n_more_left)
+            in_use = migration.watch(did.signs, n_updates)
+            if did.moved and now.migrating:
+                now.view_leaves(now.layout.n_leaves, did.stretch_begin, did.stretch_end)
         now.n_edges += n_more
-        moved = int(moved)
-        if n_more >= 0 and not migrating:
-            return moved
-        return moved + migration.go_on(n_updates, fewer=n_more < 0, in_use=in_use)
+        if n_more >= 0 and (did is None or not now.migrating):
+            return 0
+        return migration.go_on(n_updates, fewer=n_more < 0, in_use=in_use)
 
     def close(self) -> None:
         """End what goes on in the background."""
@@ -333,6 +348,13 @@ class PackedMemoryArray:
     def view(self) -> RowView:
         """The arrays themselves, for kernels that walk rows in place; valid until the next change."""
         return self._looked_at().view
+
+    def row_words(self) -> Words:
+        """The same, in words (``rows.rows_in``)."""
+        seen = self._looked_at()
+        if seen.row_words is None:
+            seen.row_words = words_of(seen.view)
+        return seen.row_words
 
     def _looked_at(self) -> _Seen:
         """What follows from the columns as they are, which most small batches leave where they lie."""
@@ -413,7 +435,23 @@ class PackedMemoryArray:
             + wrong_windows(now, spans)
             + wrong_stretch(now, self._migration.edges_left)
             + wrong_rows(now, keys)
+            + self._wrong_words()
         )
+
+    def _wrong_words(self) -> list[str]:
+        """Whether kernels would take from words what is there no more."""
+        now, seen = self._contents, self._seen
+        if seen is None or seen.slots is not now.slots or seen.rows is not now.rows:
+            return []  # nobody would take it
+        problems = []
+        if seen.row_words is not None and not np.array_equal(seen.row_words, words_of(self.view())):
+            problems.append("the rows are others than those that are written down")
+        if seen.layout is now.layout:
+            words = new_words(ORIENTATION)
+            write(words, self._orientation())
+            if not np.array_equal(seen.small, words):
+                problems.append("the columns are others than those that are written down")
+        return problems
 
     def _find(self, keys: Keys) -> npt.NDArray[np.int64]:
         found = np.empty(keys.size, np.int64)
@@ -465,16 +503,17 @@ class PackedMemoryArray:
 class _Seen:
     """These columns as kernels take them: to walk rows, and for a small batch while the layout is the same."""
 
-    __slots__ = ("layout", "least", "most", "rows", "slots", "small", "view")
+    __slots__ = ("layout", "least", "most", "row_words", "rows", "slots", "small", "view")
 
     def __init__(self, slots: Slots, rows: RowIndex) -> None:
         self.slots, self.rows = slots, rows
         stretch = slots.stretch_begin, slots.stretch_end
         columns = slots.keys, slots.weights, slots.counts, rows.leaf, rows.degrees
         self.view = RowView(*columns, LEAF_SHIFT, *stretch)
-        # What ``for_small`` says with this layout while there are so many edges, where nothing migrates.
+        self.row_words: Words | None = None
+        # What ``for_small`` gives; good with this layout while there are so many edges, where nothing migrates.
+        self.small = new_words(ORIENTATION)
         self.layout: Layout | None = None
-        self.small: Orientation | None = None
         self.least = self.most = 0
 
 

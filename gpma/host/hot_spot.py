@@ -87,6 +87,8 @@ class HotSpot:
 
     def count(self, n_updates: int) -> None:
         """So many updates went by."""
+        if self._keys is None:
+            return
         self._updates -= n_updates
         if self._updates < 0:
             self._keys = self._crowd = None

@@ -16,18 +16,21 @@ import numpy as np
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Keys, Weights
 from ..intrinsics import inner
 from ..team import Crew
-from .arrays import ReportColumns, RowIndex, Slots
+from ..written import Words
+from .arrays import ReportColumns, RowIndex
 from .committing import Task, Written, commit_either, commit_one, lists_of
 from .preparing import END, PART_FIELDS, Parts, Question, look_up_either, look_up_one
 from .small import (
+    MOVED,
+    Did,
     Orientation,
-    Outcome,
     columns_in,
     is_good,
     loops_in,
     mirrored_of,
-    nothing_done,
-    outcome_of,
+    note,
+    orientation_in,
+    slots_of,
     transposed_of,
 )
 from .sorting import Arrivals
@@ -35,23 +38,10 @@ from .work import Work
 
 
 @inner
-def _slots(side: Orientation) -> Slots:
-    return Slots(
-        side.keys,
-        side.weights,
-        side.counts,
-        side.heads,
-        side.tops,
-        side.stretch_begin,
-        side.stretch_end,
-    )
-
-
-@inner
 def _task(side: Orientation, work: Work, parts: Parts, columns: ReportColumns, told: bool, n_updates: Int) -> Task:
     all_wait: Any = np.bool_(False)
     return Task(
-        _slots(side),
+        slots_of(side),
         RowIndex(side.row_leaf, side.degrees),
         work.updates,
         parts,
@@ -68,16 +58,16 @@ def _task(side: Orientation, work: Work, parts: Parts, columns: ReportColumns, t
 
 
 @inner
-def _outcome(written: Written, n_updates: Int, n_more: Int) -> Outcome:
+def _noted(did: Did, k: Int, side: Orientation, written: Written, n_updates: Int) -> bool:
     moved, begin, end = written.moved, written.stretch_begin, written.stretch_end
-    return outcome_of(n_updates, n_more, written.net_left, moved, begin, end, written.signs)
+    return note(did, k, side, n_updates, written.net_left, moved, begin, end, written.signs)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def apply_shared(
-    out: Orientation,
+    out_words: Words,
     out_work: Work,
-    in_: Orientation,
+    in_words: Words,
     in_work: Work,
     both: bool,
     mirrored: bool,
@@ -87,24 +77,25 @@ def apply_shared(
     arrived: Arrivals,
     changed: Keys,
     changed_weights: Weights,
+    did: Did,
     crew: Crew,
     each: Crew,
-) -> tuple[bool, tuple[Int, ...], Outcome, Outcome]:
+) -> tuple[bool, bool, Int, Int, Int, Int, Int, Int, Int, Int, Int]:
     """``small.apply_small``, in so many pieces of each orientation (a power of two), with work arrays that have
     room for all updates of rows. ``crew`` shares the orientations, if there are both, and ``each`` what is to be
     done for either."""
+    out, in_ = orientation_in(out_words), orientation_in(in_words)
     none: Int = np.int64(0)
-    nothing = nothing_done()
     if not is_good(arrived, n_vertices, negative):
-        return False, (none, none, none, none, none, none, none, none), nothing, nothing
+        return False, False, none, none, none, none, none, none, none, none, none
     if mirrored:
         arrived = mirrored_of(arrived)
     turned = arrived
     if both:
         turned = transposed_of(arrived)
     parts, in_parts = np.zeros((n_pieces, PART_FIELDS), np.int64), np.zeros((n_pieces, PART_FIELDS), np.int64)
-    one = Question(_slots(out), arrived, n_vertices, n_pieces, out_work.sort, out_work.updates)
-    other = Question(_slots(in_), turned, n_vertices, n_pieces, in_work.sort, in_work.updates)
+    one = Question(slots_of(out), arrived, n_vertices, n_pieces, out_work.sort, out_work.updates)
+    other = Question(slots_of(in_), turned, n_vertices, n_pieces, in_work.sort, in_work.updates)
     if both:
         found, _ = look_up_either(one, other, parts, in_parts, crew, each)
     else:
@@ -112,16 +103,17 @@ def apply_shared(
     inserted, overwritten = found[1 + INSERTED], found[1 + OVERWRITTEN]
     deleted, absent = found[1 + DELETED], found[1 + ABSENT]
     columns = columns_in(changed, changed_weights, inserted, overwritten, deleted, absent)
-    end, n_more = parts[n_pieces - 1, END], inserted - deleted
+    end = parts[n_pieces - 1, END]
     yes: Any = np.bool_(True)
     no: Any = np.bool_(False)
     task = _task(out, out_work, parts, columns, yes, end)
-    in_did = nothing
     if both:
         in_task = _task(in_, in_work, in_parts, columns, no, end)
         written, in_written = commit_either(task, in_task, crew, each)
-        in_did = _outcome(in_written, end, n_more)
+        is_calm = _noted(did, np.int64(1), in_, in_written, end)
     else:
         written = commit_one(task, lists_of(task), each)
-    counts = inserted, overwritten, deleted, absent, *loops_in(columns, mirrored)
-    return True, counts, _outcome(written, end, n_more), in_did
+        is_calm = True
+    is_calm &= _noted(did, np.int64(0), out, written, end)
+    loops = loops_in(columns, mirrored)
+    return True, is_calm, did.counts[0, MOVED], inserted, overwritten, deleted, absent, *loops

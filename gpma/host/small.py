@@ -7,7 +7,7 @@ read: row index and leaves of all updates at once, and the windows that must be 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ..edges import HALF, LOW, ChangeReport, EdgeList, Int, Keys, Ops, Vertices, Weights
 from ..intrinsics import inner, prefetch
 from ..layout import LEAF_SHIFT, LEAF_SLOTS
+from ..written import Words, record_type, taking
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .crowds import Signs, no_signs, plan
 from .merge import advance_rows, merge_leaves, note_rows, redistribute, split_report
@@ -40,13 +41,12 @@ _FIRST = np.int64(0)
 _INFINITY_BITS = np.uint32(0x7F80_0000)
 _MINUS_ZERO_BITS = np.uint32(0x8000_0000)
 _MAGNITUDE_BITS = np.uint32(0x7FFF_FFFF)
+_WORD = 2**64 - 1
 
 
 class Orientation(NamedTuple):
     """The columns of one packed array: those of ``Slots``, of ``RowIndex``, and the density bounds of its windows
-    by height; ``hot_for`` and ``crowded_leaves``: see ``crowds.plan``.
-
-    They are handed over one by one: to take an array out of a record costs a call three times as much.
+    by height; ``hot_for`` and ``crowded_leaves``: see ``crowds.plan``. Kernels take it from words: ``written.py``.
     """
 
     keys: Keys
@@ -64,11 +64,62 @@ class Orientation(NamedTuple):
     crowded_leaves: int
 
 
-# What a batch did to one array: how many distinct updates there were; the edges that came less those that went,
-# and the same left of the stretch; the slots moved by redistribution, and from where to where the stretch is then;
-# whether its windows showed nothing, and what they showed (``Signs``, its fields one by one: a record costs a call
-# from Python another one).
-Outcome = tuple[Int, Int, Int, Int, Int, Int, bool, bool, Int, Int, bool, Int, Int, float, Int]
+_keys, _vertices, _bounds = nb.uint64[::1], nb.uint32[::1], nb.float64[::1]
+ORIENTATION = record_type(
+    Orientation,
+    _keys,
+    nb.float32[::1],
+    nb.int32[::1],
+    _keys,
+    _keys,
+    nb.int64,
+    nb.int64,
+    _vertices,
+    _vertices,
+    _bounds,
+    _bounds,
+    nb.int64,
+    nb.int64,
+)
+orientation_in: Any = taking(ORIENTATION)
+
+
+MOVED = 2
+"""Where ``Did`` has the slots moved."""
+
+
+class Did(NamedTuple):
+    """What a batch did to either array. ``counts`` int64[2, 12]: how many distinct updates there were; the edges
+    that came less those that went left of the stretch; the slots moved by redistribution, and from where to where
+    the stretch is then; and what its windows showed (``Signs``), but for ``densities`` float64[2]."""
+
+    counts: npt.NDArray[np.int64]
+    densities: npt.NDArray[np.float64]
+
+    @classmethod
+    def empty(cls) -> Did:
+        """To be filled by the next batch."""
+        return cls(np.zeros((2, 12), np.int64), np.zeros(2, np.float64))
+
+    def outcome(self, k: int) -> Outcome:
+        """What it did to out-rows (0) or in-rows (1)."""
+        counts = self.counts[k].tolist()
+        hot, hot_low, hot_high, crowded, crowd_low, crowd_high, beside = counts[5:]
+        hot_keys, crowd = (hot_low & _WORD, hot_high & _WORD), (crowd_low & _WORD, crowd_high & _WORD)
+        signs = Signs(hot, *hot_keys, crowded, *crowd, float(self.densities[k]), beside)
+        n_updates, n_more_left, moved, stretch_begin, stretch_end = counts[:5]
+        return Outcome(n_updates, n_more_left, moved, stretch_begin, stretch_end, signs)
+
+
+class Outcome(NamedTuple):
+    """See ``Did``."""
+
+    n_updates: int
+    n_more_left: int
+    moved: int
+    stretch_begin: int
+    stretch_end: int
+    signs: Signs
 
 
 class Totals(NamedTuple):
@@ -83,11 +134,9 @@ class Totals(NamedTuple):
     deleted_loops: Int
     absent_loops: Int
 
-    def edges(self, directed: bool) -> tuple[int, int, int, int]:
-        """How many edges were inserted, overwritten, deleted, absent: of a mirrored batch, both directions of an
+    def edges(self) -> tuple[int, int, int, int]:
+        """How many edges were inserted, overwritten, deleted, absent, of a mirrored batch: both directions of an
         edge are one, and so is a loop."""
-        if directed:
-            return self[:4]
         inserted, overwritten, deleted, absent = (
             (arcs + loops) // 2 for arcs, loops in zip(self[:4], self[4:], strict=True)
         )
@@ -213,17 +262,9 @@ def _ask_for_windows(slots: Slots, windows: Windows, n: Int) -> None:
 
 
 @inner
-def _write(
-    slots: Slots,
-    rows: RowIndex,
-    lower: Bounds,
-    upper: Bounds,
-    hot_for: Int,
-    crowded_leaves: Int,
-    task: _Task,
-    n_more: Int,
-) -> Outcome:
-    """Write looked-up updates, and redistribute what must be."""
+def _write(array: Orientation, task: _Task, did: Did, k: Int) -> bool:
+    """Write looked-up updates, and redistribute what must be; whether there is no more to it (``note``)."""
+    slots, rows = slots_of(array), RowIndex(array.row_leaf, array.degrees)
     end, updates, pending, found = task.end, task.updates, task.pending, task.windows
     n_more_left = net_change(updates, _FIRST, end, slots.stretch_begin)
     listed = note_rows(updates, _FIRST, end, rows, pending.rows)
@@ -231,29 +272,52 @@ def _write(
     moved, stretch_begin, stretch_end = np.int64(0), np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
     signs = no_signs()
     if n_pending > 0:
-        n, signs = plan(slots, lower, upper, pending, n_pending, found, end, hot_for, crowded_leaves)
+        n, signs = plan(
+            slots, array.lower, array.upper, pending, n_pending, found, end, array.hot_for, array.crowded_leaves
+        )
         _ask_for_windows(slots, found, n)
         moved, stretch_begin, stretch_end = outcome(slots, found, n)
         redistribute(slots, rows.leaf, pending, found, _FIRST, n)
     advance_rows(slots, rows, pending.rows, _FIRST, listed)
-    return outcome_of(end, n_more, n_more_left, moved, stretch_begin, stretch_end, signs)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def outcome_of(
-    end: Int, n_more: Int, n_more_left: Int, moved: Int, stretch_begin: Int, stretch_end: Int, signs: Signs
-) -> Outcome:
-    is_quiet = not (signs.hot or signs.crowded or signs.beside > 0)
-    places = end, n_more, n_more_left, moved, stretch_begin, stretch_end
-    hot = signs.hot, signs.hot_low, signs.hot_high
-    crowded = signs.crowded, signs.crowd_low, signs.crowd_high, signs.density, signs.beside
-    return (*places, is_quiet, *hot, *crowded)
+    return note(did, k, array, end, n_more_left, moved, stretch_begin, stretch_end, signs)
 
 
 @inner
-def nothing_done() -> Outcome:
-    none: Int = np.int64(0)
-    return outcome_of(none, none, none, none, none, none, no_signs())
+def slots_of(array: Orientation) -> Slots:
+    return Slots(
+        array.keys,
+        array.weights,
+        array.counts,
+        array.heads,
+        array.tops,
+        array.stretch_begin,
+        array.stretch_end,
+    )
+
+
+@inner
+def note(
+    did: Did,
+    k: Int,
+    array: Orientation,
+    n_updates: Int,
+    n_more_left: Int,
+    moved: Int,
+    stretch_begin: Int,
+    stretch_end: Int,
+    signs: Signs,
+) -> bool:
+    """Write down what a batch did to an array, number ``k``. True: nothing follows from it, since nothing migrated
+    there, no spot was hot and its windows showed none."""
+    counts = did.counts[k]
+    counts[0], counts[1], counts[2] = n_updates, n_more_left, moved
+    counts[3], counts[4] = stretch_begin, stretch_end
+    counts[5], counts[6], counts[7] = signs.hot, signs.hot_low, signs.hot_high
+    counts[8], counts[9], counts[10] = signs.crowded, signs.crowd_low, signs.crowd_high
+    counts[11] = signs.beside
+    did.densities[k] = signs.density
+    shows = signs.hot or signs.crowded or signs.beside > 0
+    return not (shows or array.hot_for >= 0 or array.stretch_begin < array.stretch_end)
 
 
 @inner
@@ -301,32 +365,8 @@ def loops_in(columns: ReportColumns, mirrored: bool) -> tuple[Int, Int, Int, Int
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def apply_small(
-    out_keys: Keys,
-    out_weights: Weights,
-    out_counts: npt.NDArray[np.int32],
-    out_heads: Keys,
-    out_tops: Keys,
-    out_stretch_begin: Int,
-    out_stretch_end: Int,
-    out_row_leaf: Vertices,
-    out_degrees: Vertices,
-    out_lower: Bounds,
-    out_upper: Bounds,
-    out_hot_for: Int,
-    out_crowded_leaves: Int,
-    in_keys: Keys,
-    in_weights: Weights,
-    in_counts: npt.NDArray[np.int32],
-    in_heads: Keys,
-    in_tops: Keys,
-    in_stretch_begin: Int,
-    in_stretch_end: Int,
-    in_row_leaf: Vertices,
-    in_degrees: Vertices,
-    in_lower: Bounds,
-    in_upper: Bounds,
-    in_hot_for: Int,
-    in_crowded_leaves: Int,
+    out_words: Words,
+    in_words: Words,
     both: bool,
     mirrored: bool,
     negative: bool,
@@ -336,7 +376,9 @@ def apply_small(
     weights: Weights,
     changed: Keys,
     changed_weights: Weights,
-) -> tuple[bool, tuple[Int, ...], Outcome, Outcome]:
+    did_counts: npt.NDArray[np.int64],
+    densities: npt.NDArray[np.float64],
+) -> tuple[bool, bool, Int, Int, Int, Int, Int, Int, Int, Int, Int]:
     """Apply updates as they came (``keys``, ``ops``, ``weights`` as in ``Arrivals``; each for both directions of
     an edge if ``mirrored``) to one ``Orientation`` and, transposed, to another if ``both``.
 
@@ -345,36 +387,31 @@ def apply_small(
 
     ``changed`` gets the inserted, overwritten, deleted and absent keys, and ``changed_weights`` (none when
     unweighted) those of the inserted, the new and the old ones of the overwritten, and those of the deleted edges;
-    there is room for all updates, and for twice as many weights.
+    there is room for all updates, and for twice as many weights. ``did_counts``, ``densities``: see ``Did``.
 
-    Returns (done, ``Totals``, what it did to either array). Raises MemoryError where there is not enough; nothing
-    was written then.
+    Returns (done, whether nothing follows from ``Did``, the slots of the first array that moved, ``Totals``).
+    Raises MemoryError where there is not enough; nothing was written then.
     """
-    out = Slots(out_keys, out_weights, out_counts, out_heads, out_tops, out_stretch_begin, out_stretch_end)
-    in_ = Slots(in_keys, in_weights, in_counts, in_heads, in_tops, in_stretch_begin, in_stretch_end)
-    out_rows, in_rows = RowIndex(out_row_leaf, out_degrees), RowIndex(in_row_leaf, in_degrees)
+    out, in_, did = orientation_in(out_words), orientation_in(in_words), Did(did_counts, densities)
     arrived = Arrivals(keys, ops, weights)
     none: Int = np.int64(0)
-    nothing = nothing_done()
     if not is_good(arrived, n_vertices, negative):
-        return False, (none, none, none, none, none, none, none, none), nothing, nothing
+        return False, False, none, none, none, none, none, none, none, none, none
     if mirrored:
         arrived = mirrored_of(arrived)
-    there = _ordered(out, out_rows, arrived)
+    there = _ordered(slots_of(out), RowIndex(out.row_leaf, out.degrees), arrived)
     here = there
     if both:
-        here = _ordered(in_, in_rows, transposed_of(arrived))
+        here = _ordered(slots_of(in_), RowIndex(in_.row_leaf, in_.degrees), transposed_of(arrived))
     updates, end = there.updates, there.end
-    inserted, overwritten, deleted, absent = probe(out, updates, _FIRST, end)
+    inserted, overwritten, deleted, absent = probe(slots_of(out), updates, _FIRST, end)
     if both:
-        probe(in_, here.updates, _FIRST, end)
+        probe(slots_of(in_), here.updates, _FIRST, end)
     starts = np.zeros(4, np.int64)
-    out_did = _write(
-        out, out_rows, out_lower, out_upper, out_hot_for, out_crowded_leaves, there, inserted - deleted
-    )
-    in_did = nothing
+    is_calm = _write(out, there, did, np.int64(0))
     if both:
-        in_did = _write(in_, in_rows, in_lower, in_upper, in_hot_for, in_crowded_leaves, here, inserted - deleted)
+        is_calm &= _write(in_, here, did, np.int64(1))
     columns = columns_in(changed, changed_weights, inserted, overwritten, deleted, absent)
     split_report(updates, _FIRST, end, columns, starts)
-    return True, (inserted, overwritten, deleted, absent, *loops_in(columns, mirrored)), out_did, in_did
+    loops = loops_in(columns, mirrored)
+    return True, is_calm, did.counts[0, MOVED], inserted, overwritten, deleted, absent, *loops

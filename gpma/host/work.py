@@ -100,8 +100,11 @@ def column(array: npt.NDArray[Any], dtype: type[np.generic]) -> npt.NDArray[Any]
 
 def arrivals_of(batch: EdgeBatch, *, weighted: bool) -> Arrivals:
     """The columns of a batch as kernels take them; without weights where none are kept."""
+    keys, ops = batch.keys, batch.ops
     weights = _NO_WEIGHTS if batch.weights is None or not weighted else column(batch.weights, np.float32)
-    return Arrivals(column(batch.keys, np.uint64), column(batch.ops, np.uint8), weights)
+    if keys.flags.carray and ops.flags.carray:
+        return Arrivals(keys, ops, weights)
+    return Arrivals(column(keys, np.uint64), column(ops, np.uint8), weights)
 
 
 def report_columns(totals: Sequence[int], *, weighted: bool) -> ReportColumns:

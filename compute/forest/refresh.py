@@ -1,0 +1,155 @@
+"""Of a change to the components what needs no external ids, in one compiled call, and what changed in another.
+
+For a small change the ways between Python and compiled code would cost more than what is done there. What the
+program holds is taken from where it is written down (``gpma/written.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba as nb
+import numpy as np
+
+from ...gpma.intrinsics import uncounted
+from ...gpma.rows import rows_in
+from ...gpma.team import CREW, Crew
+from ...gpma.written import record_type, taking
+from .cut import SEARCH, Search, hang_elsewhere, list_links
+from .forest import CHANGES, FOREST, N_HANDLES, N_VERTICES, Changes, Forest, Ints, add_vertices, classify, join
+
+# They allocate nothing, and so count no references: as in ``forest.py``.
+_jit: Any = uncounted
+_inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+
+
+class Held(NamedTuple):
+    """What the program holds. ``cursor`` int64[1]: for ``hang_elsewhere``."""
+
+    forest: Forest
+    changes: Changes
+    search: Search
+    cursor: Ints
+    crew: Crew
+
+
+HELD = record_type(Held, FOREST, CHANGES, SEARCH, nb.int64[::1], CREW)
+held_in: Any = taking(HELD)
+
+
+@_inline
+def _of_run(changes, run):  # type: ignore[no-untyped-def]
+    return Changes(
+        changes.vertex_stamp,
+        changes.vertices,
+        changes.old_handle,
+        changes.handle_stamp,
+        changes.handles,
+        changes.old_size,
+        changes.old_representative,
+        changes.counts,
+        run,
+    )
+
+
+@_jit
+def take_in(  # type: ignore[no-untyped-def]
+    held_words,
+    out_words,
+    in_words,
+    both,
+    run,
+    before,
+    n,
+    inserted,
+    deleted,
+    found,
+    children,
+    above,
+    left,
+    pieces,
+    size_max,
+    steps_max,
+):
+    """Add vertices ``before`` to ``n``, join trees by inserted edges, and find what is cut by deleted ones:
+    (edges that join, links, candidates for names, steps, cuts).
+
+    ``found`` (uint64) and ``children``, ``above`` (int64), ``left`` (uint8) have room for all updates, and for all
+    that are deleted. The candidates (see ``join``) are the first of ``search.members``. The ends of those cut
+    links that are left (see ``hang_elsewhere``) are the first of ``children`` and ``above``.
+
+    Where as many as ``size_max`` edges join or are links, nothing follows of them; and where joining takes more
+    than ``steps_max``, no cuts are looked for.
+    """
+    held = held_in(held_words)
+    forest, search, changes = held.forest, held.search, _of_run(held.changes, run)
+    none = np.int64(0)
+    changes.counts[:] = 0
+    search.counts[:] = 0
+    add_vertices(forest, changes, before, n)
+    n_joining, n_links = classify(
+        forest.handle,
+        forest.parent,
+        inserted,
+        deleted,
+        found[: inserted.size],
+        found[inserted.size :],
+        pieces,
+        held.crew,
+    )
+    if n_joining + n_links >= size_max:
+        return n_joining, n_links, none, none, none
+    n_candidates = none
+    steps = none
+    if n_joining > 0:
+        _, n_candidates, steps = join(forest, changes, found[:n_joining], search.members, steps_max)
+    if n_links == 0 or steps > steps_max:
+        return n_joining, n_links, n_candidates, steps, none
+    links = found[inserted.size : inserted.size + n_links]
+    n_cuts = list_links(forest, search, links, children, above, run)
+    held.cursor[0] = 0
+    n_cuts = hang_elsewhere(
+        forest,
+        search,
+        children[:n_cuts],
+        above[:n_cuts],
+        left,
+        rows_in(out_words),
+        rows_in(in_words),
+        both,
+        held.cursor,
+        held.crew,
+    )
+    return n_joining, n_links, n_candidates, steps, n_cuts
+
+
+@_jit
+def list_changed(held_words, before, n):  # type: ignore[no-untyped-def]
+    """What differs from before the run, and all that is new from ``before`` to ``n``: how many vertices have
+    another handle, how many handles another representative, and another size.
+
+    They are listed in ``queue_next``, ``members`` and ``rest`` of the search, which has ended.
+    """
+    held = held_in(held_words)
+    forest, changes = held.forest, held.changes
+    moved, renamed, resized = held.search.queue_next, held.search.members, held.search.rest
+    n_moved = np.int64(0)
+    for k in range(changes.counts[N_VERTICES]):
+        v = changes.vertices[k]
+        if v < before and forest.handle[v] != changes.old_handle[k]:
+            moved[n_moved] = v
+            n_moved += 1
+    for v in range(before, n):
+        moved[n_moved] = v
+        n_moved += 1
+    n_renamed = np.int64(0)
+    n_resized = np.int64(0)
+    for k in range(changes.counts[N_HANDLES]):
+        h = changes.handles[k]
+        if h >= before or forest.representative[h] != changes.old_representative[k]:
+            renamed[n_renamed] = h
+            n_renamed += 1
+        if h >= before or forest.size[h] != changes.old_size[k]:
+            resized[n_resized] = h
+            n_resized += 1
+    return n_moved, n_renamed, n_resized

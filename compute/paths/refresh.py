@@ -1,0 +1,133 @@
+"""A refresh in one compiled call: what the updates of a change are, all that follows from them, and what changed.
+
+For a small change the ways between Python and compiled code would cost more than what is done there. So there is
+one, and what a program holds from one run to the next is not handed over each time, but taken from where it is
+written down (``gpma/written.py``). A template for ``templates.specialise``, with the conventions of ``mend.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import Keys, Vertices
+from ...gpma.rows import rows_in
+from ...gpma.team import CREW, Crew
+from ...gpma.written import record_type, taking
+from .loss import LOSS, Loss
+from .mend import LOG, Log
+from .templates import template
+
+WEIGHTED = False
+# What ``specialise`` puts in place.
+classify: Any = None
+mend: Any = None
+changed: Any = None
+
+NOBODY_ASKS = -1
+"""In the place of the vertices of before: what changed is not to be listed."""
+
+
+class Held(NamedTuple):
+    """What a program holds: words and roles by vertex, the log, and work space as in ``mend.mend``."""
+
+    word: Keys
+    role: npt.NDArray[np.uint8]
+    log: Log
+    loss: Loss
+    entries: Keys
+    queue: Vertices
+    crew: Crew
+
+
+HELD = record_type(Held, nb.uint64[::1], nb.uint8[::1], LOG, LOSS, nb.uint64[::1], nb.uint32[::1], CREW)
+held_in: Any = taking(HELD)
+
+
+@template
+def refresh(  # type: ignore[no-untyped-def]
+    held_words,
+    out_words,
+    in_words,
+    sources,
+    source_word,
+    inserted,
+    weights,
+    overwritten,
+    new_weights,
+    deleted,
+    found,
+    found_weights,
+    pieces,
+    n_before,
+    n,
+    lost_max,
+    large,
+    edges_max,
+):
+    """Bring the words up to date: (updates that took support, vertices lost, entries left over, edges read,
+    rounds, words written, vertices listed).
+
+    ``held_words``: a ``Held``; ``out_words``, ``in_words``: rows; ``sources`` may be without their word. The
+    updates: see ``classify``, for which ``found`` uint64 and ``found_weights`` float32 have room. What differs
+    from before and is below ``n_before``, and the vertices from there to ``n``, are listed in
+    ``loss.adopted``, unless something is left over: see ``mend``.
+
+    Nothing was done where as many as ``lost_max`` took support. -1 lost: see ``mend``.
+    """
+    held, out, in_ = held_in(held_words), rows_in(out_words), rows_in(in_words)
+    word, log = held.word, held.log
+    none = np.int64(0)
+    lost_room = deleted.size + (overwritten.size if WEIGHTED else none)
+    n_taking, n_improving = classify(
+        word,
+        deleted,
+        overwritten,
+        new_weights,
+        inserted,
+        weights,
+        found[:lost_room],
+        found[lost_room:],
+        found_weights,
+        pieces,
+        held.crew,
+    )
+    if n_taking >= lost_max:
+        return n_taking, none, none, none, none, none, none
+    n_lost = none
+    left = none
+    edges = none
+    rounds = none
+    if n_taking + n_improving + sources.size > 0:
+        n_lost, left, edges, rounds = mend(
+            word,
+            log,
+            held.role,
+            sources,
+            source_word,
+            found[:n_taking],
+            found[lost_room : lost_room + n_improving],
+            found_weights,
+            out,
+            in_,
+            held.loss,
+            held.entries,
+            held.queue,
+            large,
+            edges_max,
+            held.crew,
+        )
+        if n_lost < 0 or left > 0 or n_before == NOBODY_ASKS:
+            return n_taking, n_lost, left, edges, rounds, log.counted[0], none
+        listed = changed(word, log, n_before, held.loss.adopted)
+        written = log.counted[0]
+    else:
+        listed = none
+        written = none
+    for v in range(n_before, n):
+        held.loss.adopted[listed] = v
+        listed += 1
+    return n_taking, n_lost, left, edges, rounds, written, listed
