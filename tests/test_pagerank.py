@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import networkx as nx
 import numpy as np
@@ -71,17 +73,33 @@ def residual(program: PageRank, graph: Graph) -> np.ndarray:
     return np.asarray(1 - estimate + program.damping * (matrix(graph) @ estimate))
 
 
+@contextmanager
+def pushing(way: str) -> Iterator[None]:
+    """Have large sweeps, which all are then, go this way, and edits go with them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pagerank, "WAVES_THREADS", 1 if way == "waves" else 1 << 40)
+        if way != "one thread":
+            for name in ("PUSH_ALONE", "WAVES_MIN", "EDIT_ALONE"):
+                patch.setattr(pagerank, name, 0)
+        if way == "waves":
+            patch.setattr(pagerank, "WAVE", 64)
+        yield
+
+
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("divided", [False, True])
+@pytest.mark.parametrize("way", ["one thread", "two parts", "waves"])
 @settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(history=walk_histories())
-def test_every_epoch_of_any_history_is_within_its_bound(divided: bool, history: WalkHistory) -> None:
+def test_every_epoch_of_any_history_is_within_its_bound(way: str, history: WalkHistory) -> None:
     """Edges, and vertices that are deleted and come back."""
+    with pushing(way):
+        check_history(history)
+
+
+def check_history(history: WalkHistory) -> None:
     graph = new_graph(directed=history.directed)
     damping, tolerance = history.damping, history.tolerance
     program = PageRank("p", damping=damping, tolerance=tolerance)
-    if divided:
-        program._push_alone = 0
     check(program, graph, program.start(graph))
     for updates, n in history.steps:
         before = program.columns()["estimate"][: graph.n_vertices].copy()
@@ -118,7 +136,7 @@ def test_residuals_stay_those_of_the_graph_over_thousands_of_batches(graphs: lis
 
 
 @pytest.mark.sample(1, of="tolerance,directed")
-@pytest.mark.parametrize("way", ["pushes", "divided pushes", "passes"])
+@pytest.mark.parametrize("way", ["pushes", "divided pushes", "waves", "passes"])
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-5])
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
@@ -132,11 +150,19 @@ def test_awkward_shapes_come_and_go(
 ) -> None:
     """Built at once, then half by half, then collapsed: the amplification moves as far as it can.
 
-    By pushes alone after the start, on one thread or two, and by dense passes wherever there is anything to solve.
+    By pushes alone after the start, on one thread, two or all, and by dense passes wherever there is work.
     """
     dense = way == "passes"
-    if way == "divided pushes":
+    if way in ("divided pushes", "waves"):
         monkeypatch.setattr(pagerank, "PUSH_ALONE", 0)
+    if way == "waves":
+        for module, name, value in (
+            (pagerank, "WAVES_THREADS", 1),
+            (pagerank, "WAVES_PUSH_COST", 1 << 40),
+            (pagerank, "EDIT_ALONE", 0),
+            (pagerank, "WAVE", 64),
+        ):
+            monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(pagerank, "PUSH_MIN", 0 if dense else 1 << 40)
     monkeypatch.setattr(pagerank, "PUSH_COST", 1 << 40)
     monkeypatch.setattr(pagerank, "SLOW", np.inf if dense else pagerank.SLOW)
@@ -195,17 +221,21 @@ def test_large_batches_on_a_larger_graph(
     assert wholes > 0
 
 
-@pytest.mark.parametrize("pushing", [True, False])
+@pytest.mark.parametrize("way", ["two parts", "waves", "passes"])
 def test_the_number_of_threads_changes_no_bit(
-    pushing: bool, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
+    way: str, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And certified: by sweeps in parts that push to each other all the time, and by passes.
+    """And certified: by sweeps in parts that push to each other all the time, or in waves, and by passes.
 
-    What a pass costs on so many threads decides when one is made: that is fixed here.
+    What a pass costs on so many threads decides when one is made, and how they push: that is fixed here.
     """
+    pushing = way != "passes"
+    monkeypatch.setattr(pagerank, "WAVES_THREADS", 1 if way == "waves" else 1 << 40)
+    monkeypatch.setattr(pagerank, "WAVE", 1 << 12)
     monkeypatch.setattr(pagerank, "PUSH_MIN", 1 << 40 if pushing else 0)
-    for module, name in ((pagerank, "EDIT_ALONE"), (pagerank, "SHARED_VERTICES_MIN"), (passes, "_ALONE")):
-        monkeypatch.setattr(module, name, 0)
+    for name in ("EDIT_ALONE", "SHARED_VERTICES_MIN", "SHARED_MOVES_MIN"):
+        monkeypatch.setattr(pagerank, name, 0)
+    monkeypatch.setattr(passes, "_ALONE", 0)
     monkeypatch.setattr(pagerank, "PASS_SPEED", 0)
     n = 4 * STRETCH
     edges = random_edges(np.random.default_rng(11), n, 10 * n)
@@ -234,14 +264,15 @@ def test_the_number_of_threads_changes_no_bit(
                 assert np.array_equal(column, program.state()[name]), name
             assert not program._outbox.sent.any()
             assert not program._outbox.marks.any()
-        if pushing:
+        if way == "two parts":
             assert reports[0].active != undivided.active, "nothing was divided"
 
 
 def test_more_threads_pass_earlier() -> None:
-    """Passes are faster by them, and pushes are not."""
-    costs = [pagerank._Budget(10_000_000, 1_000_000, threads).cost_max for threads in (1, 2, 4, 16)]
-    assert costs[0] == costs[1] > costs[2] > costs[3] > pagerank.PUSH_MIN
+    """Passes are faster by them, and pushes of two parts are not; those of all threads are."""
+    costs = [pagerank._Budget(10_000_000, 1_000_000, threads).cost_max for threads in (1, 2, 3, 4, 16)]
+    assert costs[0] == costs[1] > costs[2] > pagerank.PUSH_MIN
+    assert costs[3] == costs[4] > costs[2]
 
 
 @pytest.mark.sample(1)

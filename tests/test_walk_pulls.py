@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from contextlib import closing
 
 import numba as nb
 import numpy as np
@@ -94,6 +95,29 @@ def test_a_pass_is_a_step_of_the_power_method_and_leaves_exact_residuals(graph: 
     assert pulls.over == (over.sum(), degrees[over[:N]].sum())
     blocks = -(-N // BLOCK)
     assert np.array_equal(solved.flags[:blocks] != 0, over.reshape(-1, BLOCK).any(axis=1)[:blocks])
+
+
+def test_no_chunk_has_most_of_the_vertices() -> None:
+    """Most of them have few in-edges, or none: of a chunk of so many edges one thread would take long."""
+    rng = np.random.default_rng(7)
+    n = 200_000
+    heads = np.minimum(rng.integers(0, n, 100_000), rng.integers(0, 5000, 100_000))
+    edges = list(zip(rng.integers(0, n, 100_000).tolist(), heads.tolist(), strict=True))
+    with closing(new_graph(edges=edges, n=n)) as skewed:
+        capacity = -(-n // 128) * 128
+        ones = np.ones(capacity, np.float32)
+        flags = np.zeros(capacity // BLOCK, np.uint8)
+        each = Estimate(np.ones(capacity), np.zeros(capacity), ones, ones, flags)
+        pulls = Pulls(0.85)
+        degrees = skewed.out_rows().degrees
+        pulls.run(skewed.crew, skewed.in_rows(), degrees, n, each, Goal(Limits(1.0, 1.0)))
+        in_degrees = skewed.in_rows().degrees[:n]
+    parts = walk_pulls.CHUNKS // 2
+    vertices = np.diff(pulls._cuts)
+    assert vertices.sum() == n
+    assert vertices.max() <= n / parts + 2 * 128
+    of_chunks = [in_degrees[begin:end].sum() for begin, end in itertools.pairwise(pulls._cuts)]
+    assert max(of_chunks) <= 2 * 100_000 / parts + 2 * 128 * in_degrees.max()
 
 
 def test_passes_at_once_are_those_one_by_one(graph: Graph) -> None:

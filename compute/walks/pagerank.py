@@ -54,17 +54,21 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Vertices
+from ...gpma.edges import Keys, Vertices
 from ...gpma.team import Crew
 from ...gpma.vertex_columns import new_column
 from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh, Violation, size_violations
 from ..saved_scalars import SCALARS, packed, unpacked
 from . import edits as walk_kernels
+from . import shared_edits, shared_sweeps
 from . import sweeps as kernels
 from .certificate import SLACK, SLACK_DRIFT, SLACK_TIGHT, SURPLUS, Certificate
 from .edits import ROUNDOFF, Editing
 from .passes import BLOCK, SHARE_ROUNDED, Estimate, Goal, Limits
+from .ranges import Mail, Ranges
+from .shared_edits import ENTRY_BYTES, Edited, Told
+from .shared_sweeps import WAVE
 from .sweeps import (
     DIVIDE,
     EDGES,
@@ -116,8 +120,13 @@ LEVEL = 8.0
 # about as much as one of a pass, but pushes are to be pushed on. A vertex costs a pass as much as so many edges.
 # (Both are measured by ``benchmarks/walks.py``.)
 PUSH_COST = 3
-# That is so on two threads. Passes are that much faster on twice as many, as a power of two; pushes are not.
+# That is so on two threads, between which large sweeps are divided. Passes are that much faster on twice as many,
+# as a power of two; such pushes are not.
 PASS_SPEED = 0.85
+# From so many threads on, all of them share edits, and large sweeps in waves: there, passes take over where
+# pushing what is due costs more than this part of a pass.
+WAVES_THREADS = 4
+WAVES_PUSH_COST = 3
 PASS_VERTEX = 2
 # Pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
 PUSH_MIN = 2048
@@ -132,6 +141,8 @@ ROUGH_SHARE = 1 / 4
 # would gain little by it, and take the second core from others: a daemon at 10,000 updates a second used a fifth
 # more of them.
 PUSH_ALONE = 1 << 20
+# Those in waves begin at fewer.
+WAVES_MIN = 1 << 15
 # With more changes than this share of the edges, all is solved from scratch instead of being edited. Where editing
 # took so many times what a start from scratch took, as it may where a graph does not mix, with more than this part
 # of what was edited, too.
@@ -148,6 +159,8 @@ FORGET = 0.95
 EDIT_ALONE = 1 << 14
 # From so many vertices that all moved, looking at them is shared among threads.
 SHARED_VERTICES_MIN = 1 << 16
+# And from so many pushes on, at vertices that moved.
+SHARED_MOVES_MIN = 1 << 13
 # Passes of a start that lead to estimates good enough to tell hubs from others.
 START_PASSES = 3
 # Changes at more than this share of the vertices are reported as a change of the whole column.
@@ -170,8 +183,8 @@ class _Budget:
     """
 
     def __init__(self, arcs: int, n: int, threads: int) -> None:
-        faster = max(1.0, threads / 2) ** PASS_SPEED
-        self.cost_max = PUSH_MIN + int((arcs + PASS_VERTEX * n) / (PUSH_COST * faster))
+        times = WAVES_PUSH_COST if threads >= WAVES_THREADS else PUSH_COST * max(1.0, threads / 2) ** PASS_SPEED
+        self.cost_max = PUSH_MIN + int((arcs + PASS_VERTEX * n) / times)
         # |r| after the last of the passes that follow each other.
         self._size = math.inf
 
@@ -236,6 +249,9 @@ class PageRank(RandomWalk):
     def __init__(self, id: str, damping: float = 0.85, tolerance: float = 1e-3) -> None:
         super().__init__(id, damping, tolerance)
         self._push_alone = PUSH_ALONE
+        # Whether all threads share edits and sweeps, to compile both; None: from ``WAVES_THREADS`` on.
+        self._in_waves: bool | None = None
+        self._ranges: Ranges | None = None
         # What it cost last to solve everything (0: unknown): from no estimates, and from those before a change.
         self._cost = self._cost_kept = 0.0
         # More changes than this share of the edges are not worth editing, as was seen.
@@ -245,17 +261,22 @@ class PageRank(RandomWalk):
     def warm_up(self, graph: Graph) -> None:
         super().warm_up(graph)
         self._push_alone = 0
-        self.start(graph)
+        for self._in_waves in (True, False):
+            self.start(graph)
+        self._in_waves = None
         self._push_alone = PUSH_ALONE
+        none = np.empty(0, np.uint64)
+        self._edit_shared(graph, none, none, np.zeros(WORK_SLOTS, np.int64))
 
     def start(self, graph: Graph) -> Refresh:
         self._reset(graph.n_vertices)
         work = self._solved(graph, np.ones(self._n))
         self._cost = self._cost_of(graph, work)
-        return self._report(work, whole=True)
+        return self._report(graph, work, whole=True)
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         work = np.zeros(WORK_SLOTS, np.int64)
+        self._ranges = None
         arcs = change.arcs
         changes = len(arcs.inserted) + len(arcs.deleted)
         appeared = born(graph, change, self._n)
@@ -272,7 +293,7 @@ class PageRank(RandomWalk):
         if 0 < DEAR * self._cost < self._cost_of(graph, work):
             dear = max(0, changes - PUSH_MIN) / max(1, graph.n_arcs)
             self._edit_share = min(self._edit_share, DEAR_PART * dear)
-        return self._report(work, whole=False)
+        return self._report(graph, work, whole=False)
 
     def _start_over(self, graph: Graph) -> Refresh:
         """Solve both systems from scratch: from the estimates as they were, or from none, if that last cost less.
@@ -289,7 +310,7 @@ class PageRank(RandomWalk):
         else:
             self._cost = self._cost_of(graph, work)
             self._cost_kept *= FORGET
-        return self._report(work, whole=True, started_over=True)
+        return self._report(graph, work, whole=True, started_over=True)
 
     def _cost_of(self, graph: Graph, work: Work) -> float:
         """What was read, in passes over a graph of this size."""
@@ -447,7 +468,8 @@ class PageRank(RandomWalk):
     def memory_bytes(self) -> int:
         shared = self._ranks.weight.nbytes + self._majorant.rhs.nbytes
         held = sum(array.nbytes for array in (*self._ranks, *self._majorant)) - shared
-        return held + self._pulls.memory_bytes + sum(array.nbytes for array in self._outbox)
+        sent = sum(array.nbytes for array in (*self._outbox, *self._mail, self._queue))
+        return held + self._pulls.memory_bytes + sent + self._told_bytes
 
     @staticmethod
     def read(published: Published, vertices: Vertices) -> Answer:
@@ -505,6 +527,12 @@ class PageRank(RandomWalk):
         # What a pass has rounded, in multiples of the weights and of ``ROUNDOFF``, where that tells more.
         self._passed = 0.0
         self._outbox = Outbox(np.empty(0), np.empty(0, np.uint8))
+        # For sweeps in waves: vertices to push, what these send, and the ranges of the graph as it is.
+        self._queue = np.empty(0, np.uint32)
+        self._mail = Mail.with_room(0)
+        self._told = Told.with_room(0)
+        self._told_bytes = 0
+        self._ranges = None
         # Pushes since the last look at the ratio of every vertex.
         self._unseen = 0
         # Small changes since the last large one.
@@ -531,6 +559,9 @@ class PageRank(RandomWalk):
         """Make both residuals those of the changed graph."""
         inserted, deleted = change.arcs.inserted.keys, change.arcs.deleted.keys
         changes = inserted.size + deleted.size
+        if changes >= EDIT_ALONE and self._shares_all(graph):
+            self._edit_shared(graph, inserted, deleted, work)
+            return
         first, second = (
             Editing.of(system.value, system.residual, changes) for system in (self._ranks, self._majorant)
         )
@@ -540,12 +571,55 @@ class PageRank(RandomWalk):
         for system, edit in zip((self._ranks, self._majorant), edits, strict=True):
             kernels.flag(edit.touched, edit.touched.size, system.flags)
             kernels.mark_moved(edit.rescaled, edit.rescaled.size, system.moved)
-            system.sums[NORM] += edit.norm_by
-            system.sums[SIZE] += edit.size_by
-            system.sums[TOTAL] += edit.total_by
-            system.sums[ROUNDED] += edit.rounded
-            system.sums[SLIPPED] += edit.slipped + system.sums[NORM] + 2 * system.sums[SIZE]
+            self._take_edit(system, edit.norm_by, edit.size_by, edit.total_by, edit.rounded, edit.slipped)
             work[EDGES] += edit.edges_read
+
+    def _edit_shared(self, graph: Graph, inserted: Keys, deleted: Keys, work: Work) -> None:
+        """``_edit_both`` on all threads."""
+        first, second = (
+            Edited(system.value, system.residual, system.flags, system.moved, np.zeros(5))
+            for system in (self._ranks, self._majorant)
+        )
+        self._ranges = ranges = self._ranges_of(graph)
+        changes = inserted.size + deleted.size
+        if not self._told.has_room(changes):
+            self._told = Told.with_room(changes)
+        edges, entries = shared_edits.edit_both(
+            graph.crew,
+            graph.out_rows(),
+            inserted,
+            deleted,
+            self.damping,
+            self._n,
+            ranges,
+            self._told,
+            first,
+            second,
+        )
+        work[EDGES] += 2 * edges
+        self._told_bytes = max(self._told_bytes, ENTRY_BYTES * entries)
+        for system, edited in ((self._ranks, first), (self._majorant, second)):
+            norm_by, size_by, total_by, rounded, slipped = map(float, edited.sums)
+            self._take_edit(system, norm_by, size_by, total_by, rounded, slipped)
+
+    @staticmethod
+    def _take_edit(
+        system: System, norm_by: float, size_by: float, total_by: float, rounded: float, slipped: float
+    ) -> None:
+        """Add what an edit did to the sums."""
+        system.sums[NORM] += norm_by
+        system.sums[SIZE] += size_by
+        system.sums[TOTAL] += total_by
+        system.sums[ROUNDED] += rounded
+        system.sums[SLIPPED] += slipped + system.sums[NORM] + 2 * system.sums[SIZE]
+
+    def _shares_all(self, graph: Graph) -> bool:
+        """Whether edits and large sweeps are shared by all threads, and not divided between two."""
+        return graph.crew.threads >= WAVES_THREADS if self._in_waves is None else self._in_waves
+
+    def _ranges_of(self, graph: Graph) -> Ranges:
+        """The ranges of the vertices of this graph."""
+        return Ranges.by_in_edges(graph.in_rows(), graph.n_vertices)
 
     def _remove_vertices(self, gone: Vertices) -> None:
         """They have no edges any more."""
@@ -588,7 +662,7 @@ class PageRank(RandomWalk):
         while True:
             self._solve(graph, self._ranks, self._limits, LEVEL, work)
             bound = self._certificate.bound
-            crew = _crew(graph, whole=work[PASSES] > 0)
+            crew = _movers(graph, work)
             self._passed *= kernels.reweigh(crew, self._ranks, self._majorant, bound, HUB, WEIGHT_HYSTERESIS)
             self._solve(graph, self._majorant, self._slack_limits, 1.0, work)
             if self._certify(graph, work):
@@ -647,7 +721,7 @@ class PageRank(RandomWalk):
                 ranks.moved[:] = 0
                 majorant.moved[:] = 0
         else:
-            ratio = max(certificate.ratio, kernels.moved_ratio_max(ranks, majorant))
+            ratio = max(certificate.ratio, kernels.moved_ratio_max(_movers(graph, work), ranks, majorant))
         if certificate.take_ratio(ratio, of_all=whole):
             return True
         # Look at all next time, since they will have got better.
@@ -709,6 +783,8 @@ class PageRank(RandomWalk):
         kernels.look_all(lookers, rows, limits, system, costs)
         if 2 * costs.sum() <= cost_max:
             level = 1.0
+        in_waves = self._shares_all(graph)
+        alone = min(self._push_alone, WAVES_MIN) if in_waves else self._push_alone
         while True:
             outcome, level, cut = kernels.solve(
                 lookers,
@@ -717,7 +793,7 @@ class PageRank(RandomWalk):
                 level,
                 self.damping,
                 cost_max,
-                self._push_alone,
+                alone,
                 costs,
                 system,
                 self._outbox,
@@ -725,10 +801,41 @@ class PageRank(RandomWalk):
             )
             if outcome != DIVIDE:
                 return bool(outcome == SOLVED)
-            kernels.sweep_divided(
-                crew, rows, limits, level, self.damping, cut, costs, system, self._room_between(capacity), work
-            )
+            if in_waves:
+                self._sweep_in_waves(graph, system, limits, level, work)
+                kernels.look_all(lookers, rows, limits, system, costs)
+            else:
+                kernels.sweep_divided(
+                    crew, rows, limits, level, self.damping, cut, costs, system, self._room_between(capacity), work
+                )
             level = max(1.0, 0.5 * level)
+
+    def _sweep_in_waves(self, graph: Graph, system: System, limits: Limits, level: float, work: Work) -> None:
+        """One sweep that all threads share."""
+        rows, capacity = graph.out_rows(), system.value.size
+        if self._queue.size != capacity:
+            self._queue = np.empty(capacity, np.uint32)
+        found = np.zeros((-(-capacity // STRETCH), 2), np.int64)
+        count, edges = shared_sweeps.choose(graph.crew, rows, limits, level, system, self._queue, found)
+        room = max(1, min(edges, WAVE))
+        if self._mail.heads.size < room:
+            self._mail = Mail.with_room(room)
+        if self._ranges is None:
+            self._ranges = self._ranges_of(graph)
+        shared_sweeps.push_in_waves(
+            graph.crew,
+            rows,
+            limits,
+            self.damping,
+            system,
+            self._ranges,
+            self._queue,
+            count,
+            edges,
+            room,
+            self._mail,
+            work,
+        )
 
     def _room_between(self, capacity: int) -> Outbox:
         """What two parts of so many vertices send each other, and nothing yet."""
@@ -741,7 +848,7 @@ class PageRank(RandomWalk):
         pulls, n = self._pulls, self._n
         estimate, degrees = _estimate(system), graph.out_rows().degrees
         passes = pulls.run(graph.crew, graph.in_rows(), degrees, n, estimate, goal)
-        norm = float(system.value[:n].sum())
+        norm = kernels.total(_crew(graph, whole=True), system.value[:n])
         slipped = pulls.rounded + SUM_ROUNDED * norm + n * pulls.size
         system.sums[:] = norm, pulls.size, pulls.rounded_max, slipped, pulls.total
         if system is self._ranks:
@@ -776,16 +883,16 @@ class PageRank(RandomWalk):
                 return False
             size = self._pulls.size
 
-    def _report(self, work: Work, *, whole: bool, started_over: bool = False) -> Refresh:
+    def _report(self, graph: Graph, work: Work, *, whole: bool, started_over: bool = False) -> Refresh:
         self._unseen += int(work[PUSHES])
         whole = whole or work[PASSES] > 0
         out = np.empty(0 if whole else int(self._n * CHANGED_SHARE) + 1, np.uint32)
-        changed = 0 if whole else kernels.take_moved(self._ranks, out)
+        changed = 0 if whole else kernels.take_moved(_movers(graph, work), self._ranks, out)
         self._majorant.moved[:] = 0
         whole = whole or changed > out.size
         if whole:
             self._ranks.moved[:] = 0
-            self._ranks.sums[NORM] = self._ranks.value[: self._n].sum()
+            self._ranks.sums[NORM] = kernels.total(_crew(graph, whole=True), self._ranks.value[: self._n])
             self._ranks.sums[SLIPPED] += SUM_ROUNDED * self._ranks.sums[NORM]
         return Refresh(
             {"estimate": None if whole else out[:changed]} if whole or changed else {},
@@ -800,6 +907,11 @@ class PageRank(RandomWalk):
 def _crew(graph: Graph, *, whole: bool) -> Crew:
     """Who looks at the vertices: all threads where all of them moved, else the caller's alone."""
     return graph.crew if whole and graph.n_vertices >= SHARED_VERTICES_MIN else graph.team.crew(1)
+
+
+def _movers(graph: Graph, work: Work) -> Crew:
+    """Who looks at the vertices that moved."""
+    return _crew(graph, whole=bool(work[PASSES] or work[PUSHES] > SHARED_MOVES_MIN))
 
 
 def _system(capacity: int, rhs: Column, weight: Column) -> System:

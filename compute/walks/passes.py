@@ -30,7 +30,7 @@ with y takes a few. Shares that are rounded to float32, of which twice as many f
 ``SHARE_ROUNDED`` to the factor in front; a vertex without in-edges is exact. ``Pulls`` gives the largest of these
 over all vertices, as they are and in multiples of the weights, and bounds of their sum.
 
-Threads take chunks of about equal edges from a counter, so that a thread without a core of its own takes few.
+Threads take chunks of about equal work from a counter, so that a thread without a core of its own takes few.
 Sums are added up by chunk: results do not depend on the threads.
 """
 
@@ -44,11 +44,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
-from ...gpma.edges import HALF, LOW
+from ...gpma.edges import LOW
 from ...gpma.intrinsics import inner
-from ...gpma.rows import RowView, live_runs, runs_in_order
+from ...gpma.rows import RowView, runs_in_order
 from ...gpma.splice import spliced
 from ...gpma.team import Crew, share
+from .ranges import GRAIN, cut
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
@@ -59,9 +60,9 @@ BLOCK = 1 << BLOCK_SHIFT
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 _inner: Any = inner
 
-CHUNKS = 256
-# Chunks begin at multiples of this: threads then share no word of flags and no cache line.
-_GRAIN = 128
+# Chunks have no more slots of in-edges than one part in ``CHUNKS`` / 2, nor more vertices: those with the highest
+# numbers have next to no edges, and still cost something.
+CHUNKS = 512
 # Fewer slots of in-edges than this are left to one thread.
 _ALONE = 1 << 16
 
@@ -86,7 +87,7 @@ _COLUMNS = 15
 
 
 class Estimate(NamedTuple):
-    """A system M value = rhs - residual: columns of one capacity, a multiple of ``_GRAIN``.
+    """A system M value = rhs - residual: columns of one capacity, a multiple of ``GRAIN``.
 
     ``value``, ``residual``: float64. ``rhs``: float32, not negative. ``weight``: float32, what residuals are
     measured by. ``flags``: uint8, one for each ``BLOCK`` vertices.
@@ -117,23 +118,6 @@ class Goal(NamedTuple):
     size_max: float = math.inf
     passes_min: int = 1
     roughly: bool = False
-
-
-@_jit
-@spliced
-def _cut(rows, n, cuts):  # type: ignore[no-untyped-def]
-    """Cut vertices 0 .. n - 1 into ``cuts.size - 1`` stretches of about as many slots of in-edges each."""
-    leaves = rows.counts.size
-    chunks = cuts.size - 1
-    cuts[0] = 0
-    cuts[chunks] = n
-    for k in range(1, chunks):
-        cut = n
-        for slot, stop in live_runs(rows, leaves * k // chunks):
-            if slot < stop:
-                cut = np.int64(rows.keys[slot] >> HALF)
-                break
-        cuts[k] = max(cuts[k - 1], min(n, cut // _GRAIN * _GRAIN))
 
 
 @_inner
@@ -384,7 +368,7 @@ class Pulls:
 
     def warm_up(self, crew: Crew, rows: RowView, out_degrees: npt.NDArray[np.uint32], n: int) -> None:
         """Compile what passes need."""
-        capacity = -(-n // _GRAIN) * _GRAIN
+        capacity = -(-n // GRAIN) * GRAIN
         ones = np.ones(capacity, np.float32)
         estimate = Estimate(
             np.ones(capacity), np.zeros(capacity), ones, ones, np.zeros(capacity // BLOCK, np.uint8)
@@ -439,7 +423,7 @@ class Pulls:
         if self._shares.size < capacity or self._shares.dtype != kind:
             self._shares, self._next = np.empty(capacity, kind), np.empty(capacity, kind)
         self._share_rounded = SHARE_ROUNDED if roughly else 0.0
-        _cut(rows, n, self._cuts)
+        self._cut(rows, n)
         self._sums[:] = 0
         self._counter[0] = 0
         _share_out_together(
@@ -454,6 +438,13 @@ class Pulls:
             self._fixed,
             self._sums,
         )
+
+    def _cut(self, rows: RowView, n: int) -> None:
+        parts = CHUNKS // 2
+        by_edges = np.empty(parts + 1, np.int64)
+        cut(rows, n, by_edges)
+        by_vertices = np.arange(parts) * n // parts // GRAIN * GRAIN
+        self._cuts[:] = np.sort(np.concatenate([by_edges, by_vertices]))
 
     def _pass(
         self,

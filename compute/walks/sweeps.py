@@ -84,6 +84,9 @@ _PIECE_WORDS = 256
 _LOOK_PIECE = 16 * STRETCH
 _LOOK_ALONE = 1 << 10
 
+# Values are added up by blocks of so many, and these by pieces of as many blocks.
+_SUM_BLOCK = 128
+
 # A sweep looks this many pushes ahead for vertices, and fetches the rows of so many of them.
 _AHEAD = 16
 _ROWS_AHEAD = 4
@@ -555,19 +558,37 @@ def reweigh(crew, ranks, majorant, bound, hub, hysteresis):  # type: ignore[no-u
     return shrunk
 
 
+@_inner
+def _moved_ratio_pieces(thread, ranks, majorant, cursor, found):  # type: ignore[no-untyped-def]
+    """A thread's part of ``moved_ratio_max``; ``found``: float64[pieces]."""
+    value = ranks.value
+    above = majorant.value
+    weight = ranks.weight
+    moved = ranks.moved
+    moved_above = majorant.moved
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= found.size:
+            return
+        largest = 0.0
+        for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
+            bits = moved[word] | moved_above[word]
+            v = word << 6
+            while bits != np.uint64(0):
+                if bits & _ONE and weight[v] > 0.0:
+                    largest = max(largest, above[v] / value[v] if value[v] > 0.0 else np.inf)
+                bits >>= _ONE
+                v += 1
+        found[piece] = largest
+
+
 @_jit
-def moved_ratio_max(ranks, majorant):  # type: ignore[no-untyped-def]
+def moved_ratio_max(crew, ranks, majorant):  # type: ignore[no-untyped-def]
     """The largest majorant / estimate among the vertices of which either moved; infinity as ``ratio_max``."""
-    largest = 0.0
-    for word in range(ranks.moved.size):
-        bits = ranks.moved[word] | majorant.moved[word]
-        v = word << 6
-        while bits != np.uint64(0):
-            if bits & _ONE and ranks.weight[v] > 0.0:
-                largest = max(largest, majorant.value[v] / ranks.value[v] if ranks.value[v] > 0.0 else np.inf)
-            bits >>= _ONE
-            v += 1
-    return largest
+    found = np.zeros(-(-ranks.moved.size // _PIECE_WORDS))
+    cursor = np.zeros(1, np.int64)
+    share(crew, _moved_ratio_pieces, (ranks, majorant, cursor, found))
+    return found.max()
 
 
 @_inner
@@ -599,27 +620,96 @@ def ratio_max(crew, n, ranks, majorant):  # type: ignore[no-untyped-def]
     return largest if largest > 0.0 else 1.0
 
 
+@_inner
+def _add_up_pieces(thread, values, cursor, found):  # type: ignore[no-untyped-def]
+    """A thread's part of ``total``; ``found``: float64[pieces]."""
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= found.size:
+            return
+        begin = piece * _SUM_BLOCK * _SUM_BLOCK
+        end = min(begin + _SUM_BLOCK * _SUM_BLOCK, np.int64(values.size))
+        sums = np.zeros(8)
+        for block in range(begin, end, _SUM_BLOCK):
+            a = b = c = d = 0.0
+            stop = min(block + _SUM_BLOCK, end)
+            whole = block + (stop - block) // 4 * 4
+            for k in range(block, whole, 4):
+                a += values[k]
+                b += values[k + 1]
+                c += values[k + 2]
+                d += values[k + 3]
+            for k in range(whole, stop):
+                a += values[k]
+            sums[(block // _SUM_BLOCK) & 7] += (a + b) + (c + d)
+        found[piece] = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]))
+
+
 @_jit
-def take_moved(system, out):  # type: ignore[no-untyped-def]
+def total(crew, values):  # type: ignore[no-untyped-def]
+    """The sum of values, off by less than 64 times itself in units of ``ROUNDOFF``, if none is negative."""
+    found = np.zeros(-(-values.size // (_SUM_BLOCK * _SUM_BLOCK)))
+    share(at_most(crew, np.int64(found.size)), _add_up_pieces, (values, np.zeros(1, np.int64), found))
+    return found.sum()
+
+
+@_inner
+def _count_moved_pieces(thread, moved, cursor, counts):  # type: ignore[no-untyped-def]
+    """A thread's part of counting the bits of each piece."""
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= counts.size:
+            return
+        count = np.int64(0)
+        for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
+            bits = moved[word]
+            while bits != np.uint64(0):
+                bits &= bits - _ONE
+                count += 1
+        counts[piece] = count
+
+
+@_inner
+def _take_moved_pieces(thread, moved, cursor, begins, out):  # type: ignore[no-untyped-def]
+    """A thread's part of ``take_moved``; ``begins``: where each piece is to write."""
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= begins.size:
+            return
+        at = begins[piece]
+        for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
+            bits = moved[word]
+            if bits == np.uint64(0):
+                continue
+            moved[word] = np.uint64(0)
+            v = word << 6
+            while bits != np.uint64(0):
+                if bits & _ONE:
+                    if at < out.size:
+                        out[at] = np.uint32(v)
+                    at += 1
+                bits >>= _ONE
+                v += 1
+
+
+@_jit
+def take_moved(crew, system, out):  # type: ignore[no-untyped-def]
     """Write the moved vertices, ascending, to ``out`` (uint32[>= their number]) and forget them; their number.
 
     A vertex over the length of ``out`` is counted and not written.
     """
-    count = 0
-    for word in range(system.moved.size):
-        bits = system.moved[word]
-        if bits == np.uint64(0):
-            continue
-        system.moved[word] = np.uint64(0)
-        v = word << 6
-        while bits != np.uint64(0):
-            if bits & _ONE:
-                if count < out.size:
-                    out[count] = np.uint32(v)
-                count += 1
-            bits >>= _ONE
-            v += 1
-    return count
+    moved = system.moved
+    counts = np.zeros(-(-moved.size // _PIECE_WORDS), np.int64)
+    cursor = np.zeros(1, np.int64)
+    share(crew, _count_moved_pieces, (moved, cursor, counts))
+    total = np.int64(0)
+    for piece in range(counts.size):
+        count = counts[piece]
+        counts[piece] = total
+        total += count
+    cursor[0] = 0
+    share(crew, _take_moved_pieces, (moved, cursor, counts, out))
+    return total
 
 
 @_jit
