@@ -36,10 +36,8 @@ _ROWS_AHEAD = 4
 _LONG = 64
 _LEAVES_AHEAD = 3
 _LEAF_EDGES = 16
-# So many receivers ahead, residuals are asked for. What was sent lies in caches of other cores, in parts of some
-# lines: of the next part so many are asked for before it is read.
+# So many receivers ahead, residuals are asked for.
 _RECEIVERS_AHEAD = 24
-_SENT_LINES = 4
 
 # Vertices of a word of flags.
 _WORD_SHIFT = BLOCK_SHIFT + 3
@@ -232,12 +230,6 @@ def _receive_ranges(thread, limits, pieces, wide, system, mail, sums, cursor):  
         rounded = 0.0
         for piece in range(pieces):
             end = begins[piece * PARTS + of_range + 1]
-            if piece + 1 < pieces:
-                ahead = begins[(piece + 1) * PARTS + of_range]
-                for line in range(_SENT_LINES):
-                    prefetch_to_read(heads, ahead + 16 * line)
-                    prefetch_to_read(sent, ahead + 8 * line)
-                    prefetch_to_read(sent, ahead + 8 * (line + _SENT_LINES))
             for k in range(begins[piece * PARTS + of_range], end):
                 if k + _RECEIVERS_AHEAD < end:
                     prefetch(residual, np.int64(heads[k + _RECEIVERS_AHEAD]))
