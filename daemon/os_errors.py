@@ -16,7 +16,7 @@ def why(error: OSError) -> str:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         if limit != resource.RLIM_INFINITY:
             return f"{said}: this process may write {limit} bytes to one (ulimit -f)"
-    if isinstance(error, FileExistsError) and error.filename:
+    if isinstance(error, FileExistsError) and error.filename and not os.path.isdir(error.filename):
         if os.path.islink(error.filename) and not os.path.exists(error.filename):
             return f"it is a link to {os.readlink(error.filename)!r}, which is not there"
         return f"{said}, and is not a folder"

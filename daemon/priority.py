@@ -23,6 +23,7 @@ SLICE_NS = 100_000
 """So long does a thread that answers run before others have their turn; usual slices are milliseconds."""
 _SET_ATTRIBUTES = {"x86_64": 314, "aarch64": 274}  # sched_setattr, which C libraries before glibc 2.41 do not have
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
+_KEEP_POLICY = 0x08
 
 
 def give_way(nice: int, threads: Iterable[threading.Thread] | None = None) -> None:
@@ -47,11 +48,12 @@ def in_short_slices() -> None:
 
     Linux lets whoever runs go on for the shortest slice of all that want the core. Those are milliseconds, for
     which a thread that answers in a tenth of one would wait behind one that computes, however nice that is, unless
-    its own are shorter. Its share of the processor is the same. Nothing happens where there are no such slices.
+    its own are shorter. Its share of the processor is the same, and so is its policy, which an operator may have
+    chosen. Nothing happens where there are no such slices, as under those for real time.
     """
     number = _SET_ATTRIBUTES.get(platform.machine())
     if sys.platform != "linux" or number is None:
         return
     nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, SLICE_NS, 0, 0)
+    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, _KEEP_POLICY, nice, 0, SLICE_NS, 0, 0)
     ctypes.CDLL(None).syscall(ctypes.c_long(number), 0, ctypes.c_char_p(attributes), 0)

@@ -641,7 +641,7 @@ class Service:
 
     def _make_results(self, storage: Storage) -> Writer | None:
         def hold() -> AbstractContextManager[None]:
-            return storage.gate.read(settled=True, timeout_s=HOLD_SECONDS)
+            return storage.gate.read(settled=True, timeout_s=HOLD_SECONDS, about_rows=False)
 
         return make_writer(self.config, self.link, self.index, hold, self._resume)
 

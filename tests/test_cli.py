@@ -262,6 +262,9 @@ def test_a_link_to_nowhere_is_not_called_a_file(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError) as file:
         (tmp_path / "file").mkdir(exist_ok=True)
     assert why(file.value) == "File exists, and is not a folder"
+    with pytest.raises(FileExistsError) as folder:
+        tmp_path.mkdir()
+    assert why(folder.value) == "File exists"
     with pytest.raises(CheckpointError, match=r"checkpoint\.path = .*link' cannot be used: it is a link to"):
         CheckpointStore(tmp_path / "link")
 

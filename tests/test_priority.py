@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from running import Daemon
@@ -81,6 +82,32 @@ def test_short_slices_are_the_caller_s_thread_s_own() -> None:
     if mine is None:
         pytest.skip("the system does not say how long its slices are")
     assert seen == [(SLICE_NS, 3)] and slice_of(os.getpid(), threading.get_native_id()) == mine != SLICE_NS
+
+
+@pytest.mark.parametrize(
+    ("policy", "priority", "has_slices"),
+    [("SCHED_BATCH", 0, True), ("SCHED_IDLE", 0, False), ("SCHED_FIFO", 1, False)],
+)
+def test_short_slices_leave_the_policy_that_was_chosen(policy: str, priority: int, has_slices: bool) -> None:
+    chosen, seen = getattr(os, policy), list[Any]()
+
+    def work() -> None:
+        try:
+            os.sched_setscheduler(0, chosen, os.sched_param(priority))
+        except OSError as error:  # not everybody may, and not every C library can
+            seen.append(error)
+            return
+        in_short_slices()
+        seen.append((os.sched_getscheduler(0), slice_of(os.getpid(), threading.get_native_id())))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if isinstance(seen[0], OSError):
+        pytest.skip(str(seen[0]))
+    kept, slice_ns = seen[0]
+    assert kept == chosen
+    assert slice_ns is None or (slice_ns == SLICE_NS) == has_slices
 
 
 @pytest.mark.parametrize("nice", [5, 0])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from graphtide.daemon import service
 from graphtide.daemon.engine.shown import IS_SHOWN
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import Unavailable
@@ -57,3 +61,15 @@ def test_where_nothing_was_changed_everybody_reads_on(began: bool) -> None:
     with pytest.raises(type(error)):
         gate.fails(error, writes=began)
     assert gate.is_shown and gate.reads()
+
+
+def test_who_writes_results_asks_nothing_about_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps the next epoch away where these are too fast for it, which is no reason for the host to take
+    batches beside a device at once."""
+    monkeypatch.setattr(service, "make_writer", lambda config, link, index, hold, resume: hold)
+    gate, itself = StorageGate(), SimpleNamespace(config=None, link=None, index=None, _resume=None)
+    hold: Any = service.Service._make_results(cast(Any, itself), cast(Any, SimpleNamespace(gate=gate)))
+    with hold():
+        assert gate.questions == 0
+    with gate.read(settled=True, timeout_s=5):
+        assert gate.questions == 1

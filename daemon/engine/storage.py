@@ -44,7 +44,7 @@ class StorageGate:
 
     @property
     def questions(self) -> int:
-        """How many came so far, of Python's threads and of others."""
+        """How many about rows came so far, of Python's threads and of others."""
         return self._questions + int(self.shown.words[QUESTIONS])
 
     @contextmanager
@@ -138,15 +138,16 @@ class StorageGate:
             self._held_until = time.monotonic() + seconds
 
     @contextmanager
-    def read(self, *, settled: bool, timeout_s: float) -> Iterator[None]:
-        """Read the storage; ``settled``: only while published results belong to it.
+    def read(self, *, settled: bool, timeout_s: float, about_rows: bool = True) -> Iterator[None]:
+        """Read the storage; ``settled``: only while published results belong to it. ``about_rows``: a question
+        about them, and not who merely keeps the next change away.
 
         Raises:
             TimeoutError: the engine did not let go in time.
             Unavailable: nobody knows when it will.
         """
         with self._changed:
-            self._questions += 1
+            self._questions += about_rows
             if settled:
                 self._waiting_for_settled += 1
                 self._held_until = 0.0
