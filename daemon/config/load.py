@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from ...gpma.index.ids import MAX_STRING_ID_BYTES
 from ..errors import ConfigError
+from ..os_errors import why
 from .settings import Config, ProgramConfig, Section, is_secret
 
 ENV_PREFIX = "GRAPHTIDE_"
@@ -165,7 +166,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
         content = file.read_bytes().removeprefix(codecs.BOM_UTF8)  # which some editors write
         return tomllib.loads(content.decode())
     except OSError as error:
-        raise ConfigError(f"the configuration file {file} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"the configuration file {file} cannot be read: {why(error)}") from error
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"the configuration file {file} is not UTF-8 (at line {line})") from error

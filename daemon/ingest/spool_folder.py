@@ -83,7 +83,7 @@ class Folder:
                 except OSError as error:  # a link that leads nowhere, say
                     unreadable.add(name)
                     if name not in self._unreadable:
-                        log.warning("%s in the spool cannot be read and is left out: %s", name, error.strerror)
+                        log.warning("%s in the spool cannot be read and is left out: %s", name, why(error))
         self.names, self._unreadable = names, unreadable
         self._listed_at = time.monotonic()
         took = time.thread_time() - began

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...gpma import shipped
 from ..errors import GraphtideError, NotWritten
+from ..os_errors import why
 
 _INSTRUCTIONS = (
     "64bit cmov crc32 cx16 cx8 fxsr mmx popcnt sahf sse sse2 sse3 sse4.1 sse4.2 ssse3 "  # x86-64-v2
@@ -51,4 +52,4 @@ def compile_portable() -> tuple[int, Path]:
         try:
             return shipped.write(Path(folder), shipped.FILE), shipped.FILE
         except OSError as error:
-            raise NotWritten(f"{error.filename}: {error.strerror}") from error
+            raise NotWritten(f"{error.filename}: {why(error)}") from error
