@@ -10,7 +10,8 @@ otherwise.
 Any move is a *trial*: after a few epochs that were not better it is taken back, and sooner where it has clearly
 lost. Divisions that differ by one program are tried, and all programs on one side. A trial costs what its epochs
 and moves took beyond what they would have taken at home. After it nothing is tried for many times as long, and the
-same for longer still: twice as long with each time that it lost, and four times where it has lost clearly.
+same for longer still: twice as long with each time that it lost, and four times where it has lost clearly. Where
+epochs take a fraction of what they did then, as after a graph was cleared, it is that fraction of all these times.
 """
 
 from __future__ import annotations
@@ -68,11 +69,13 @@ class _Mean:
 
 @dataclass(slots=True)
 class _Tried:
-    """Programs that were moved together for a trial, with batches of a size: not before ``due_s`` again,
-    ``wait_s`` after it ended."""
+    """Programs that were moved together for a trial, with batches of a size, when epochs took ``epoch_s`` at home:
+    not again before ``rest_s`` have passed since it ended. ``wait_s``: how long that was to be at first."""
 
-    due_s: float = 0.0
+    ended_s: float = 0.0
+    rest_s: float = 0.0
     wait_s: float = 0.0
+    epoch_s: float = 0.0
     lost_clearly: bool = False
 
 
@@ -103,7 +106,9 @@ class Homes:
         self._is_cold = False
         self._epochs = 0
         self._passed_s = 0.0  # of these
-        self._rested_since_s = self._last_cost_s = 0.0
+        # Of the last trial: when it ended, what it cost, and what epochs of its size took at home.
+        self._rested_since_s = self._last_cost_s = self._last_epoch_s = 0.0
+        self._last_size = 0
 
     def leaving(self, updates: int, seconds: float, on_device: Mapping[str, bool]) -> Division:
         """The programs that are to move to the other processor now, after an epoch of so many updates, which took
@@ -166,17 +171,27 @@ class Homes:
             return frozenset()
         size = Counter(self._recent).most_common(1)[0][0]
         rested_s = self._passed_s - self._rested_since_s
+        cost_s = self._last_cost_s * self._fraction(here, self._last_size, self._last_epoch_s)
         for there in self._others(here, size):
             tried, ratio = self._tried.get((there ^ here, size)), self._ratio(there, here)
-            is_due = rested_s >= _REST * self._last_cost_s and (tried is None or self._passed_s >= tried.due_s)
+            is_due = rested_s >= _REST * cost_s and (tried is None or self._is_due(tried, here, size))
             is_better = ratio is not None and ratio < _GAIN
-            if is_due or (is_better and rested_s * (1 - ratio) >= _REGRET * self._last_cost_s):  # type: ignore[operator]
+            if is_due or (is_better and rested_s * (1 - ratio) >= _REGRET * cost_s):  # type: ignore[operator]
                 for (division, _), mean in self._times.items():
                     if division == there:
                         mean.n = 0
                 self._trial = _Trial(here, there, size)
                 return there ^ here
         return frozenset()
+
+    def _is_due(self, tried: _Tried, here: Division, size: int) -> bool:
+        return self._passed_s - tried.ended_s >= tried.rest_s * self._fraction(here, size, tried.epoch_s)
+
+    def _fraction(self, here: Division, size: int, then_s: float) -> float:
+        """What epochs of a size take now of what they took when there was a trial; 1 where that is more, or unknown:
+        so much of what the trial cost another one would."""
+        now_s = self._mean_at(here, size)
+        return 1.0 if now_s is None or now_s >= then_s else now_s / then_s
 
     def _others(self, here: Division, size: int) -> list[Division]:
         """Divisions that may be tried, in order: what is known to take least; single programs before all. All are
@@ -216,7 +231,7 @@ class Homes:
             return trial.there ^ trial.home
         self._trial = None
         for tried in self._tried.values():  # was held against another home
-            tried.due_s = tried.due_s if tried.lost_clearly else 0.0
+            tried.rest_s = tried.rest_s if tried.lost_clearly else 0.0
         self._put_off(trial)
         return frozenset()
 
@@ -233,8 +248,11 @@ class Homes:
         longer = (_LONGER_CLEARLY if trial.lost_clearly else _LONGER) if trial.is_over else 0.0
         tried.wait_s = min(max(_WAIT * trial.cost_s, longer * tried.wait_s), _WAIT_MAX_S)
         tried.lost_clearly = trial.lost_clearly
-        tried.due_s = self._passed_s + tried.wait_s
+        tried.ended_s, tried.rest_s = self._passed_s, tried.wait_s
         self._rested_since_s, self._last_cost_s = self._passed_s, max(0.0, trial.cost_s)
+        at_home = self._mean_at(trial.home if trial.is_over else trial.there, trial.size)
+        tried.epoch_s = self._last_epoch_s = at_home or 0.0
+        self._last_size = trial.size
 
     def _ratio(self, one: Division, other: Division) -> float | None:
         """How many times as long as in ``other`` the recent epochs take in ``one``; None: those that take half of

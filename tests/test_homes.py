@@ -201,6 +201,25 @@ def test_mixed_batches_are_weighed_together() -> None:
     assert machine.moves < 40
 
 
+@pytest.mark.parametrize("is_on_host", [False, True])
+def test_what_a_trial_cost_on_a_large_graph_counts_little_on_a_small_one(is_on_host: bool) -> None:
+    """After it was cleared, say: else the worse processor would be kept for half a million epochs."""
+
+    def costs(home: float, away: float) -> dict[str, Costs]:
+        return {"ranks": fixed(home, away) if is_on_host else fixed(away, home)}
+
+    machine = Machine(costs(0.1, 20.0), on_host={"ranks"} if is_on_host else set())
+    machine.epochs(2_000)
+    assert bool(machine.on_host) == is_on_host and machine.moves == 2
+    machine.programs = costs(0.002, 0.0005)
+    machine.epochs(30_000)
+    assert bool(machine.on_host) != is_on_host
+    # And where it is as large again, it is found out as soon.
+    machine.programs = costs(0.1, 20.0)
+    machine.epochs(200)
+    assert bool(machine.on_host) == is_on_host
+
+
 def test_who_may_not_move_stays() -> None:
     machine = Machine(
         {"bfs": fixed(1e-4, 1e-3), "ranks": fixed(1e-4, 1e-3)}, homes=Homes(lambda id: id != "ranks")
