@@ -24,13 +24,16 @@ from dataclasses import dataclass
 Division = frozenset[str]
 """The programs that are on the host."""
 
-# Epochs that are compared, those of a trial that count, and after how many it is asked anew what to try.
+# Epochs that are compared, those of a trial that count, and after how many it is asked anew what to try; where one
+# takes so many seconds, after fewer.
 _RECENT = 64
 _TRIAL = 8
 _ASKED_EVERY = 32
+_SLOW_S, _ASKED_EVERY_SLOW = 0.1, 4
 # A new time counts for so much of the mean at least, and as so many times the mean at most: one epoch in fifty
-# takes ten times as long, for reasons that lie with neither processor.
-_SHARE, _MOST = 1 / 16, 2.0
+# takes ten times as long, for reasons that lie with neither processor. Where so many in a row do, the graph has
+# become another one, and the mean begins anew.
+_SHARE, _MOST, _ANEW = 1 / 16, 2.0, 4
 # What is tried since it was better when it was seen last must have been so much better; what stays after a trial,
 # so much.
 _GAIN, _TRIAL_GAIN = 0.8, 0.9
@@ -54,12 +57,16 @@ _WAIT_MAX_S = 600.0
 
 @dataclass(slots=True)
 class _Mean:
-    """Of seconds; ``n``: how many, as far as they count."""
+    """Of seconds; ``n``: how many, as far as they count; ``n_high``: the last ones, which were too high."""
 
     seconds: float = 0.0
     n: int = 0
+    n_high: int = 0
 
     def add(self, seconds: float) -> None:
+        self.n_high = self.n_high + 1 if self.n and seconds > _MOST * self.seconds else 0
+        if self.n_high == _ANEW:
+            self.n = self.n_high = 0
         self.n += 1
         if self.n == 1:
             self.seconds = seconds
@@ -136,7 +143,8 @@ class Homes:
         if is_cold:
             return frozenset()
         self._note(here, size, seconds)
-        return self._try(here)
+        asked_every = _ASKED_EVERY if seconds < _SLOW_S else _ASKED_EVERY_SLOW
+        return frozenset() if self._epochs % asked_every else self._try(here)
 
     def moved(self, id: str, seconds: float) -> None:
         """The program has moved, which took so long."""
@@ -167,8 +175,6 @@ class Homes:
 
     def _try(self, here: Division) -> Division:
         """What is to move for a trial now."""
-        if self._epochs % _ASKED_EVERY:
-            return frozenset()
         size = Counter(self._recent).most_common(1)[0][0]
         rested_s = self._passed_s - self._rested_since_s
         cost_s = self._last_cost_s * self._fraction(here, self._last_size, self._last_epoch_s)
@@ -188,8 +194,8 @@ class Homes:
         return self._passed_s - tried.ended_s >= tried.rest_s * self._fraction(here, size, tried.epoch_s)
 
     def _fraction(self, here: Division, size: int, then_s: float) -> float:
-        """What epochs of a size take now of what they took when there was a trial; 1 where that is more, or unknown:
-        so much of what the trial cost another one would."""
+        """What epochs of a size take now of what they took when there was a trial; 1 at most, and where it is not
+        known. So much of what that cost another one would."""
         now_s = self._mean_at(here, size)
         return 1.0 if now_s is None or now_s >= then_s else now_s / then_s
 
