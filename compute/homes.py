@@ -10,7 +10,8 @@ otherwise.
 Any move is a *trial*: after a few epochs that were not better it is taken back, and sooner where it has clearly
 lost. Divisions that differ by one program are tried, and all programs on one side. A trial costs what its epochs
 and moves took beyond what they would have taken at home. After it nothing is tried for many times as long, and the
-same for longer still: twice as long with each time that it lost, and four times where it has lost clearly.
+same for longer still: twice as long with each time that it lost, and four times where it has lost clearly. Where
+epochs take a fraction of what they did then, as after a graph was cleared, it is that fraction of all these times.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from dataclasses import dataclass
 Division = frozenset[str]
 """The programs that are on the host."""
 
-# Epochs that are compared, those of a trial that count, and after how many it is asked anew what to try.
+# Epochs that are compared, those of a trial that count, and after how many it is asked anew what to try; where one
+# takes so many seconds, after fewer.
 _RECENT = 64
 _TRIAL = 8
 _ASKED_EVERY = 32
+_SLOW_S, _ASKED_EVERY_SLOW = 0.1, 4
 # A new time counts for so much of the mean at least, and as so many times the mean at most: one epoch in fifty
-# takes ten times as long, for reasons that lie with neither processor.
-_SHARE, _MOST = 1 / 16, 2.0
+# takes ten times as long, for reasons that lie with neither processor. Where so many in a row do, the graph has
+# become another one, and the mean begins anew.
+_SHARE, _MOST, _ANEW = 1 / 16, 2.0, 4
 # What is tried since it was better when it was seen last must have been so much better; what stays after a trial,
 # so much.
 _GAIN, _TRIAL_GAIN = 0.8, 0.9
@@ -53,12 +57,16 @@ _WAIT_MAX_S = 600.0
 
 @dataclass(slots=True)
 class _Mean:
-    """Of seconds; ``n``: how many, as far as they count."""
+    """Of seconds; ``n``: how many, as far as they count; ``n_high``: the last ones, which were too high."""
 
     seconds: float = 0.0
     n: int = 0
+    n_high: int = 0
 
     def add(self, seconds: float) -> None:
+        self.n_high = self.n_high + 1 if self.n and seconds > _MOST * self.seconds else 0
+        if self.n_high == _ANEW:
+            self.n = self.n_high = 0
         self.n += 1
         if self.n == 1:
             self.seconds = seconds
@@ -68,11 +76,13 @@ class _Mean:
 
 @dataclass(slots=True)
 class _Tried:
-    """Programs that were moved together for a trial, with batches of a size: not before ``due_s`` again,
-    ``wait_s`` after it ended."""
+    """Programs that were moved together for a trial, with batches of a size, when epochs took ``epoch_s`` at home:
+    not again before ``rest_s`` have passed since it ended. ``wait_s``: how long that was to be at first."""
 
-    due_s: float = 0.0
+    ended_s: float = 0.0
+    rest_s: float = 0.0
     wait_s: float = 0.0
+    epoch_s: float = 0.0
     lost_clearly: bool = False
 
 
@@ -103,7 +113,9 @@ class Homes:
         self._is_cold = False
         self._epochs = 0
         self._passed_s = 0.0  # of these
-        self._rested_since_s = self._last_cost_s = 0.0
+        # Of the last trial: when it ended, what it cost, and what epochs of its size took at home.
+        self._rested_since_s = self._last_cost_s = self._last_epoch_s = 0.0
+        self._last_size = 0
 
     def leaving(self, updates: int, seconds: float, on_device: Mapping[str, bool]) -> Division:
         """The programs that are to move to the other processor now, after an epoch of so many updates, which took
@@ -131,7 +143,8 @@ class Homes:
         if is_cold:
             return frozenset()
         self._note(here, size, seconds)
-        return self._try(here)
+        asked_every = _ASKED_EVERY if seconds < _SLOW_S else _ASKED_EVERY_SLOW
+        return frozenset() if self._epochs % asked_every else self._try(here)
 
     def moved(self, id: str, seconds: float) -> None:
         """The program has moved, which took so long."""
@@ -162,21 +175,29 @@ class Homes:
 
     def _try(self, here: Division) -> Division:
         """What is to move for a trial now."""
-        if self._epochs % _ASKED_EVERY:
-            return frozenset()
         size = Counter(self._recent).most_common(1)[0][0]
         rested_s = self._passed_s - self._rested_since_s
+        cost_s = self._last_cost_s * self._fraction(here, self._last_size, self._last_epoch_s)
         for there in self._others(here, size):
             tried, ratio = self._tried.get((there ^ here, size)), self._ratio(there, here)
-            is_due = rested_s >= _REST * self._last_cost_s and (tried is None or self._passed_s >= tried.due_s)
+            is_due = rested_s >= _REST * cost_s and (tried is None or self._is_due(tried, here, size))
             is_better = ratio is not None and ratio < _GAIN
-            if is_due or (is_better and rested_s * (1 - ratio) >= _REGRET * self._last_cost_s):  # type: ignore[operator]
+            if is_due or (is_better and rested_s * (1 - ratio) >= _REGRET * cost_s):  # type: ignore[operator]
                 for (division, _), mean in self._times.items():
                     if division == there:
                         mean.n = 0
                 self._trial = _Trial(here, there, size)
                 return there ^ here
         return frozenset()
+
+    def _is_due(self, tried: _Tried, here: Division, size: int) -> bool:
+        return self._passed_s - tried.ended_s >= tried.rest_s * self._fraction(here, size, tried.epoch_s)
+
+    def _fraction(self, here: Division, size: int, then_s: float) -> float:
+        """What epochs of a size take now of what they took when there was a trial; 1 at most, and where it is not
+        known. So much of what that cost another one would."""
+        now_s = self._mean_at(here, size)
+        return 1.0 if now_s is None or now_s >= then_s else now_s / then_s
 
     def _others(self, here: Division, size: int) -> list[Division]:
         """Divisions that may be tried, in order: what is known to take least; single programs before all. All are
@@ -216,7 +237,7 @@ class Homes:
             return trial.there ^ trial.home
         self._trial = None
         for tried in self._tried.values():  # was held against another home
-            tried.due_s = tried.due_s if tried.lost_clearly else 0.0
+            tried.rest_s = tried.rest_s if tried.lost_clearly else 0.0
         self._put_off(trial)
         return frozenset()
 
@@ -233,8 +254,11 @@ class Homes:
         longer = (_LONGER_CLEARLY if trial.lost_clearly else _LONGER) if trial.is_over else 0.0
         tried.wait_s = min(max(_WAIT * trial.cost_s, longer * tried.wait_s), _WAIT_MAX_S)
         tried.lost_clearly = trial.lost_clearly
-        tried.due_s = self._passed_s + tried.wait_s
+        tried.ended_s, tried.rest_s = self._passed_s, tried.wait_s
         self._rested_since_s, self._last_cost_s = self._passed_s, max(0.0, trial.cost_s)
+        at_home = self._mean_at(trial.home if trial.is_over else trial.there, trial.size)
+        tried.epoch_s = self._last_epoch_s = at_home or 0.0
+        self._last_size = trial.size
 
     def _ratio(self, one: Division, other: Division) -> float | None:
         """How many times as long as in ``other`` the recent epochs take in ``one``; None: those that take half of

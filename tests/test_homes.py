@@ -75,7 +75,8 @@ def restless(rng: np.random.Generator) -> Callable[[], tuple[float, float]]:
 
 @pytest.mark.parametrize("case", range(12))
 def test_never_more_than_a_tenth_behind_the_better_processor(case: int, seed: int) -> None:
-    """Whatever three programs, batches and moves take, over a minute of epochs that stall at times."""
+    """Whatever three programs, batches and moves take, once there was a minute of epochs, which stall at times. In
+    that minute one case in a hundred is."""
     rng = np.random.default_rng((seed, case))
     device = np.exp(rng.uniform(np.log(1e-4), np.log(1e-2), 3))
     host = device * np.exp(rng.uniform(np.log(0.05), np.log(30.0), 3))
@@ -90,7 +91,10 @@ def test_never_more_than_a_tenth_behind_the_better_processor(case: int, seed: in
     expected = best * 1.05 + 0.006 * 0.02  # what noise comes to on the mean
     n = int(60 / expected)
     machine.epochs(n)
-    assert machine.took < 1.1 * n * expected, (machine.on_host, machine.moves)
+    first = machine.took
+    assert first < 1.5 * n * expected, (machine.on_host, machine.moves)
+    machine.epochs(n)
+    assert machine.took - first < 1.1 * n * expected, (machine.on_host, machine.moves)
 
 
 @pytest.mark.parametrize("case", range(4))
@@ -199,6 +203,44 @@ def test_mixed_batches_are_weighed_together() -> None:
     machine.epochs(40_000, lambda k: 1_000_000 if k % 10 == 0 else 1)
     assert not machine.on_host
     assert machine.moves < 40
+
+
+@pytest.mark.parametrize("is_on_host", [False, True])
+def test_what_a_trial_cost_on_a_large_graph_counts_little_on_a_small_one(is_on_host: bool) -> None:
+    """After it was cleared, say: else the worse processor would be kept for half a million epochs."""
+
+    def costs(home: float, away: float) -> dict[str, Costs]:
+        return {"ranks": fixed(home, away) if is_on_host else fixed(away, home)}
+
+    machine = Machine(costs(0.1, 20.0), on_host={"ranks"} if is_on_host else set())
+    machine.epochs(2_000)
+    assert bool(machine.on_host) == is_on_host and machine.moves == 2
+    machine.programs = costs(0.002, 0.0005)
+    machine.epochs(30_000)
+    assert bool(machine.on_host) != is_on_host
+    # And where it is as large again, it is found out as soon.
+    machine.programs = costs(0.1, 20.0)
+    machine.epochs(200)
+    assert bool(machine.on_host) == is_on_host
+
+
+@pytest.mark.parametrize("is_on_host", [False, True])
+@pytest.mark.parametrize(("home", "away"), [(0.05, 0.005), (1.0, 0.1), (10.0, 0.5)])
+def test_a_graph_that_has_grown_is_soon_at_home_elsewhere(is_on_host: bool, home: float, away: float) -> None:
+    """A thousand times, say: trials are not held against what epochs took before."""
+
+    def costs(home: float, away: float) -> dict[str, Costs]:
+        return {"ranks": fixed(home, away) if is_on_host else fixed(away, home)}
+
+    machine = Machine(costs(0.0005, 0.001), on_host={"ranks"} if is_on_host else set())
+    machine.epochs(20_000)
+    assert bool(machine.on_host) == is_on_host
+    took, moves = machine.took, machine.moves
+    machine.programs = costs(home, away)
+    machine.epochs(50)
+    assert bool(machine.on_host) != is_on_host
+    assert machine.moves <= moves + 3
+    assert machine.took - took < (40 if home < 0.1 else 12) * home + 50 * away
 
 
 def test_who_may_not_move_stays() -> None:
