@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import struct
 import time
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -436,7 +437,12 @@ class WalkRuns:
             self._there.made[:n].get(stream=copies, out=self.estimates[:n], blocking=False)
             self._copied.record(copies)
             stream.wait_event(self._copied)
-        calls.call(kernels["hand_over"], device, parameters)
+        try:
+            calls.call(kernels["hand_over"], device, parameters)
+        except Exception:  # whoever catches it may let go of the memory that is being copied to
+            with suppress(Exception):
+                self._copies.synchronize()
+            raise
         run = WalkRun(*whole_words(calls.wait(), _WORDS))
         if packed is not None:
             packed.brought.clear()
