@@ -53,8 +53,13 @@ _uncounted: Any = uncounted_inner
 @_uncounted
 def _choose_stretches(thread, rows, limits, level, system, queue, found, cursor):  # type: ignore[no-untyped-def]
     """A thread's part of choosing: the vertices of a stretch over ``level`` times their limits, ascending, to
-    ``queue`` from where the stretch begins; ``found``: int64[stretches, 2], how many those are and their edges."""
+    ``queue`` from where the stretch begins; ``found``: int64[stretches, 2], how many those are and their edges.
+
+    All of them will be pushed, and so have moved. That is marked here, where threads share no word of bits:
+    pieces of a wave may begin in the midst of one.
+    """
     residual = system.residual
+    moved = system.moved
     weight = system.weight
     flags = system.flags
     degrees = rows.degrees
@@ -83,6 +88,7 @@ def _choose_stretches(thread, rows, limits, level, system, queue, found, cursor)
                             x /= level
                             if x > above * weight[v] or x < below * weight[v]:
                                 queue[begin + count] = v
+                                moved[v >> 6] |= _ONE << np.uint64(v & 63)
                                 count += 1
                                 edges += np.int64(degrees[v])
                             else:
@@ -93,12 +99,11 @@ def _choose_stretches(thread, rows, limits, level, system, queue, found, cursor)
 
 
 @_uncounted
-def _taken(v, value, residual, moved):  # type: ignore[no-untyped-def]
+def _taken(v, value, residual):  # type: ignore[no-untyped-def]
     """Add the residual of a vertex to its value: the residual that there was, and what rounding may have done."""
     x = residual[v]
     residual[v] = 0.0
     value[v] += x
-    moved[v >> 6] |= _ONE << np.uint64(v & 63)
     return x, 2.0 * (abs(value[v]) + abs(x))
 
 
@@ -119,7 +124,6 @@ def _send_pieces(  # type: ignore[no-untyped-def]
     leaf_shift = rows.leaf_shift
     value = system.value
     residual = system.residual
-    moved = system.moved
     heads = mail.heads
     sorted_heads = mail.sorted_heads
     sent = mail.by
@@ -160,7 +164,7 @@ def _send_pieces(  # type: ignore[no-untyped-def]
             v = np.int64(queue[k])
             remaining = np.int64(degrees[v])
             if not is_cut:
-                x, off = _taken(v, value, residual, moved)
+                x, off = _taken(v, value, residual)
                 norm_by += x
                 size_by -= abs(x)
                 total_by -= x
@@ -260,7 +264,7 @@ def choose(crew, rows, limits, level, system, queue, found):  # type: ignore[no-
     """Choose what a sweep pushes: every vertex over ``level`` times its limits.
 
     ``queue``: uint32[capacity], room; ``found``: int64[stretches, 2], room. What is chosen is at the begin of
-    ``queue`` then, ascending; returns (vertices, their edges).
+    ``queue`` then, ascending, and marked as moved; returns (vertices, their edges).
     """
     cursor = np.zeros(1, np.int64)
     share(crew, _choose_stretches, (rows, limits, level, system, queue, found, cursor))
@@ -290,7 +294,6 @@ def _cut_pieces(  # type: ignore[no-untyped-def]
     degrees = rows.degrees
     value = system.value
     residual = system.residual
-    moved = system.moved
     pieces = np.int64(0)
     used = np.int64(0)
     begun = np.int64(0)
@@ -303,7 +306,7 @@ def _cut_pieces(  # type: ignore[no-untyped-def]
         if degree > piece_max:
             v = np.int64(queue[at])
             if row_done == 0:
-                x, off = _taken(v, value, residual, moved)
+                x, off = _taken(v, value, residual)
                 sums[NORM] += x
                 sums[SIZE] -= abs(x)
                 sums[TOTAL] += damping * x - x
