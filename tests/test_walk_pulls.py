@@ -14,9 +14,10 @@ from walks import matrix, new_graph, random_edges
 from graphtide.compute.walks import passes as walk_pulls
 from graphtide.compute.walks import shared_sweeps, sweeps
 from graphtide.compute.walks.edits import ROUNDOFF
+from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.passes import BLOCK, Estimate, Goal, Limits, Pulls
 from graphtide.compute.walks.ranges import Mail, Ranges
-from graphtide.compute.walks.sweeps import STRETCH, SUMS, WORK_SLOTS, System
+from graphtide.compute.walks.sweeps import NORM, SIZE, SLIPPED, STRETCH, SUMS, WORK_SLOTS, System
 from graphtide.gpma.atomics import fetch_add
 from graphtide.gpma.edges import EdgeBatch, destinations, sources
 from graphtide.gpma.team import Crew, Team
@@ -251,3 +252,18 @@ def test_whatever_a_wave_pushes_is_known_to_have_moved() -> None:
                 graph.crew, rows, limits, 0.85, system, ranges, queue, count, edges, edges, mail, work
             )
             assert (system.moved == np.uint64(2**64 - 1)).all()
+
+
+def test_vertices_without_out_edges_are_pushed_many_at_a_time() -> None:
+    """Each wave adds to what sums may be off by: there is next to none."""
+    n = 16 * STRETCH
+    with closing(Graph(weighted=False, threads=4)) as graph:
+        graph.apply(EdgeBatch.of(np.zeros(1, np.uint32), np.ones(1, np.uint32)), n)
+        program = PageRank("p")
+        program.start(graph)
+        system = program._ranks
+        system.residual[:n], system.flags[:] = 1, 1
+        system.sums[[NORM, SIZE, SLIPPED]] = n, n, 0
+        program._sweep_in_waves(graph, system, Limits(1e-9, 1e-9), 1.0, np.zeros(WORK_SLOTS, np.int64))
+        assert (system.residual[2:n] == 0).all()
+        assert system.sums[SLIPPED] < 8 * n * n

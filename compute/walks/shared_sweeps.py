@@ -27,7 +27,7 @@ from .sweeps import EDGES, NORM, PUSHES, ROUNDED, SIZE, SLIPPED, STRETCH, SUMS, 
 # pieces have no fewer than that, a vertex counting as much as some edges.
 WAVE = 1 << 20
 _PIECE_MIN = 1 << 11
-_VERTEX = 32
+VERTEX = 32
 # Stretches that a thread looks at, at once.
 _STRETCHES = 4
 # So many pushes ahead, vertices are asked for, and the rows of so many.
@@ -328,7 +328,7 @@ def _cut_pieces(  # type: ignore[no-untyped-def]
                 if degree > piece_max or used + degree > room:
                     break
                 used += degree
-                in_piece += degree + _VERTEX
+                in_piece += degree + VERTEX
                 at += 1
             if at == first:
                 break
@@ -355,7 +355,7 @@ def push_in_waves(  # type: ignore[no-untyped-def]
     cuts = np.zeros((PIECES, 5), np.int64)
     cursor = np.zeros(1, np.int64)
     shares = np.empty(count)
-    piece_max = max(min((edges + _VERTEX * count) // PIECES, room // PIECES), np.int64(_PIECE_MIN))
+    piece_max = max(min((edges + VERTEX * count) // PIECES, room // PIECES), np.int64(_PIECE_MIN))
     piece_max = min(piece_max, room)
     wide = edges > system.value.size
     moved_by = 0.0
