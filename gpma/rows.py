@@ -26,7 +26,7 @@ from numba.extending import overload
 from .edges import HALF, LOW, Int, Keys, Offsets, Vertices, Weights
 from .intrinsics import prefetch_to_read, uncounted
 from .splice import spliced
-from .written import Words, new_words, record_type, taking, write
+from .written import Words, keeping, new_words, record_type, taking, write
 
 # Keys of one cache line, and how many lines of a leaf are asked for: most rows end there.
 _LINE = 8
@@ -69,10 +69,10 @@ rows_in: Any = taking(ROW_VIEW)
 
 
 def words_of(rows: RowView) -> Words:
-    """The rows as kernels take them from words, while somebody keeps them."""
+    """The rows as kernels take them from words, which keep them."""
     words = new_words(ROW_VIEW)
     write(words, rows)
-    return words
+    return keeping(words, rows)
 
 
 # -- the rows of single vertices ----------------------------------------------------------------------------------

@@ -134,6 +134,25 @@ def write(words: Words, record: Any) -> None:
     _write_down(words, record)
 
 
+class _Kept:
+    """What lies under an array of words, and lasts as long: the words themselves, and their record."""
+
+    __slots__ = ("record", "words")
+
+    def __init__(self, words: Words, record: Any) -> None:
+        self.words, self.record = words, record
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self.words.__array_interface__
+
+
+def keeping(words: Words, record: Any) -> Words:
+    """The same words, which keep the arrays of the record that stands there: for those who take other words at any
+    time, while kernels still read these."""
+    return np.asarray(_Kept(words, record))
+
+
 class Written:
     """``words`` in which a record of this type stands, and the record, so that its arrays last as long."""
 

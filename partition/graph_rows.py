@@ -92,7 +92,6 @@ class GraphRows(ABC):
         """Why ``device`` is no more: the first reason."""
         self.sides: tuple[Side[Any], ...] = self.hosts if device is None else (*self.hosts, device)
         self.crew = crew
-        self._viewed: tuple[RowView, RowView] | None = None
 
     def in_arcs(self, out: EdgeList) -> EdgeList:
         """These out-arcs as the in-rows have them."""
@@ -213,14 +212,12 @@ class GraphRows(ABC):
 
     def row_words(self) -> tuple[Words, Words]:
         """Out-rows, and in-rows or in an undirected graph the same, as kernels take them (``rows.rows_in``); valid
-        as ``view`` is.
+        as ``view`` is, and kept by the words, as others may have other views made meanwhile.
 
         Raises:
             LookupError: no in-rows are kept.
         """
-        self._viewed = self.view("out"), self.view(self.shape.kept("in"))
-        out, in_ = self._viewed
-        return words_of(out), words_of(in_)
+        return words_of(self.view("out")), words_of(self.view(self.shape.kept("in")))
 
     @abstractmethod
     def view_of(self, direction: Direction, vertices: Vertices) -> RowView:

@@ -348,6 +348,24 @@ def test_short_refreshes_stay_on_the_thread_of_the_longest(graph: Graph) -> None
     engine.close()
 
 
+def test_what_a_path_program_publishes_besides_is_looked_at(graph: Graph) -> None:
+    """What its kernels keep needs no look; a column that a subclass adds does."""
+
+    class Odd(BFS):
+        def columns(self) -> Any:
+            return {**super().columns(), "extra": np.zeros(1)}
+
+    add(graph, (0, 2))
+    for program, words in (
+        (BFS("even", (0,)), ""),
+        (Odd("odd", (0,)), "column odd/extra: 1 entries for 3 vertices"),
+    ):
+        engine = engine_on(graph, program)
+        (run,) = engine.start()
+        engine.close()
+        assert words in (run.error or "") and (run.error is None) == (not words)
+
+
 def test_a_failure_is_quarantined_and_harms_nobody(graph: Graph) -> None:
     sick, well = Probe("sick"), Probe("well")
     engine = engine_on(graph, sick, well)

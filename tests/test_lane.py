@@ -28,6 +28,7 @@ from graphtide.daemon.client.wire import encode_stamp
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.engine.lane import LONG_ROW, Lane, warm_up
 from graphtide.daemon.engine.pipeline import UNASKED_EPOCHS, Pipeline
+from graphtide.daemon.engine.shown import IN_ROWS, OUT_ROWS, Shown
 from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.engine.topology import EngineTopology
 from graphtide.daemon.records import lane as layout
@@ -39,6 +40,8 @@ from graphtide.daemon.serve.engine_calls import EngineCalls
 from graphtide.daemon.state.requested import RequestedCheckpoints
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, EdgeList, Op, pack
 from graphtide.gpma.gate import IS_SHUT
+from graphtide.gpma.host.array import PackedMemoryArray
+from graphtide.gpma.rows import words_of
 from graphtide.partition import host_side
 from graphtide.partition.behind import Behind
 from graphtide.partition.existence import VertexOps
@@ -284,6 +287,22 @@ def numbered(stamp: bytes) -> int:
 
 
 # -- what is asked otherwise --------------------------------------------------------------------------------
+
+
+def test_rows_of_either_direction_are_shown_anew_by_themselves() -> None:
+    """In-rows may grow where out-rows need not, and the other way round."""
+    arrays = [PackedMemoryArray(weighted=False) for _ in range(4)]
+    for array in arrays:
+        array.ensure_vertices(3)
+    one, other, third, fourth = (array.view() for array in arrays)
+    shown = Shown()
+    for out, in_ in ((one, other), (one, third), (fourth, third), (fourth, None)):
+        shown.show((out, in_), np.ones(3, bool), b"", 0)
+        for at, rows in ((OUT_ROWS, out), (IN_ROWS, in_)):
+            assert bool(shown.words[at]) == (rows is not None)
+            if rows is not None:
+                wanted = words_of(rows)
+                np.testing.assert_array_equal(shown.words[at + 1 : at + 1 + wanted.size], wanted)
 
 
 def test_what_the_lane_does_not_answer() -> None:

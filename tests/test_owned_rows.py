@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -385,6 +387,31 @@ def test_rows_move_only_where_each_is_on_one_side() -> None:
             graph.migrate(np.arange(5, dtype=np.uint32), 2)
         with pytest.raises(ValueError, match="vertex 500 of 500"):
             graph.migrate(np.array([500], np.uint32), 1)
+
+
+def test_copied_rows_last_as_long_as_the_words_in_which_they_are_written() -> None:
+    """Two programs that run side by side may each have them copied; neither must lose its own."""
+    with opened(host_rows="owned", host_sides=2) as graph:
+        graph.apply(*of_rmat(graph, 0, 300))
+        graph.migrate(np.arange(0, 300, 2, dtype=np.uint32), 1)
+        copies = []
+        real = graph._rows.view
+
+        def view(direction: Any) -> Any:
+            graph._rows._split._views.clear()  # as if another had not yet seen what one has copied
+            copied = real(direction)
+            copies.append(weakref.ref(copied.keys))
+            return copied
+
+        with mock.patch.object(graph._rows, "view", view):
+            one, other = graph.row_words(), graph.row_words()
+        graph._rows._split._views.clear()
+        gc.collect()
+        assert [copy() is not None for copy in copies] == [True] * 4
+        del one
+        assert [copy() is not None for copy in copies] == [False, False, True, True]
+        del other
+        assert all(copy() is None for copy in copies), "nobody needs them any more"
 
 
 @pytest.mark.parametrize("shape", SHAPES)

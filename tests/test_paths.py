@@ -785,3 +785,24 @@ def test_what_is_written_down_holds_whatever_happens_in_between(name: str) -> No
             run.program.bind(np.zeros(1, np.uint32))
         assert_written_records_hold(run.program)
     run.check()
+
+
+@every_case
+def test_more_updates_than_entries_and_other_threads_are_written_down(name: str) -> None:
+    run = Run(name, True, (0,))
+    run.step(epoch_of([(Op.INSERT, 0, 1, 1.0)], 60))
+    every = [(Op.INSERT, u, v, 1.0) for u in range(60) for v in range(60)]
+    run.step(epoch_of(every, 60))
+    assert_written_records_hold(run.program, run.graph)
+    run.check()
+    for threads in (1, 3):
+        graph = Graph(threads=threads)
+        try:
+            graph.apply(epoch_of(every, 60).batch(weighted=True), 60)
+            run.program.start(graph)
+            change = graph.apply(epoch_of([(Op.DELETE, 0, 1, 1.0)], 60).batch(weighted=True), 60)
+            run.program.refresh(graph, change)
+            assert_written_records_hold(run.program, graph)
+            assert run.program.audit(graph) == []
+        finally:
+            graph.close()

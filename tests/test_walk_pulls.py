@@ -12,8 +12,12 @@ import pytest
 from walks import matrix, new_graph, random_edges
 
 from graphtide.compute.walks import passes as walk_pulls
+from graphtide.compute.walks import shared_sweeps, sweeps
 from graphtide.compute.walks.edits import ROUNDOFF
+from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.passes import BLOCK, Estimate, Goal, Limits, Pulls
+from graphtide.compute.walks.ranges import Mail, Ranges
+from graphtide.compute.walks.sweeps import NORM, SIZE, SLIPPED, STRETCH, SUMS, WORK_SLOTS, System
 from graphtide.gpma.atomics import fetch_add
 from graphtide.gpma.edges import EdgeBatch, destinations, sources
 from graphtide.gpma.team import Crew, Team
@@ -213,3 +217,53 @@ def test_no_two_takers_get_the_same_number() -> None:
         thread.join()
     assert (taken == 1).all()
     assert sum(counts) == taken.size
+
+
+def test_sums_of_values_keep_to_their_bound_however_many_pieces_there_are() -> None:
+    """Each piece but the first is half of what an addition to the first would round off."""
+    piece, pieces = 1 << 14, 200
+    values = np.zeros(pieces * piece)
+    values[0], values[piece::piece] = 1.0, ROUNDOFF
+    with closing(Team(2)) as team:
+        off = (1.0 - sweeps.total(team.crew(), values)) + (pieces - 1) * ROUNDOFF
+        assert abs(off) < 64 * ROUNDOFF
+        assert sweeps.total(team.crew(), np.array([np.inf, 1.0])) == np.inf
+
+
+def test_whatever_a_wave_pushes_is_known_to_have_moved() -> None:
+    """Its pieces begin in the midst of words of bits, which two threads may write at once."""
+    n = 64 * STRETCH
+    rng = np.random.default_rng(8)
+    tails = np.repeat(np.arange(n, dtype=np.uint32), 2)
+    heads = rng.integers(0, n, tails.size).astype(np.uint32)
+    limits = Limits(1e-9, 1e-9)
+    with closing(Graph(weighted=False, threads=4)) as graph:
+        graph.apply(EdgeBatch.of(tails, heads), n)
+        rows, ranges = graph.out_rows(), Ranges.by_in_edges(graph.in_rows(), n)
+        ones, mail, queue = np.ones(n, np.float32), Mail.with_room(tails.size), np.empty(n, np.uint32)
+        flags, moved = np.ones(n // BLOCK, np.uint8), np.zeros(n // 64, np.uint64)
+        system = System(np.ones(n), np.ones(n), ones, ones, flags, moved, np.zeros(SUMS))
+        for _ in range(200):
+            system.residual[:], system.flags[:], system.moved[:] = 1, 1, 0
+            found, work = np.zeros((n // STRETCH, 2), np.int64), np.zeros(WORK_SLOTS, np.int64)
+            count, edges = shared_sweeps.choose(graph.crew, rows, limits, 1.0, system, queue, found)
+            assert count == n
+            shared_sweeps.push_in_waves(
+                graph.crew, rows, limits, 0.85, system, ranges, queue, count, edges, edges, mail, work
+            )
+            assert (system.moved == np.uint64(2**64 - 1)).all()
+
+
+def test_vertices_without_out_edges_are_pushed_many_at_a_time() -> None:
+    """Each wave adds to what sums may be off by: there is next to none."""
+    n = 16 * STRETCH
+    with closing(Graph(weighted=False, threads=4)) as graph:
+        graph.apply(EdgeBatch.of(np.zeros(1, np.uint32), np.ones(1, np.uint32)), n)
+        program = PageRank("p")
+        program.start(graph)
+        system = program._ranks
+        system.residual[:n], system.flags[:] = 1, 1
+        system.sums[[NORM, SIZE, SLIPPED]] = n, n, 0
+        program._sweep_in_waves(graph, system, Limits(1e-9, 1e-9), 1.0, np.zeros(WORK_SLOTS, np.int64))
+        assert (system.residual[2:n] == 0).all()
+        assert system.sums[SLIPPED] < 8 * n * n

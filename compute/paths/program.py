@@ -113,6 +113,8 @@ class PathProgram(Program):
         self._made_by, self._made_by_before = (
             _maker(functions, self.value, at_source, place) for place in (_any_of_ours, former)
         )
+        publishing = (getattr(type(self), name) for name in ("columns", "scalars", "start", "refresh"))
+        self._is_published_here = all(_any_of_ours(method.__module__) == _PACKAGE for method in publishing)
         self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | LOW  # without a parent
         self._large = _LARGE
         self._hopeless = Hopeless(_HOPELESS_TRIES, _HOPELESS_FLOOR)
@@ -308,7 +310,9 @@ class PathProgram(Program):
         return self._living_sources(graph) if waits else _NONE
 
     def require_publishable(self, changed: Mapping[str, Vertices | None], n: int) -> None:
-        """Its columns, and what is said to have changed, are its kernels' own."""
+        """Columns, and what is said to have changed, are kernels' own, unless a subclass publishes otherwise."""
+        if not self._is_published_here:
+            super().require_publishable(changed, n)
 
     # -- what follows from the words ----------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ from .edits import ROUNDOFF, Editing
 from .passes import BLOCK, SHARE_ROUNDED, Estimate, Goal, Limits
 from .ranges import Mail, Ranges
 from .shared_edits import ENTRY_BYTES, Edited, Told
-from .shared_sweeps import WAVE
+from .shared_sweeps import VERTEX, WAVE
 from .sweeps import (
     DIVIDE,
     EDGES,
@@ -817,7 +817,8 @@ class PageRank(RandomWalk):
             self._queue = np.empty(capacity, np.uint32)
         found = np.zeros((-(-capacity // STRETCH), 2), np.int64)
         count, edges = shared_sweeps.choose(graph.crew, rows, limits, level, system, self._queue, found)
-        room = max(1, min(edges, WAVE))
+        # Vertices that send little, or nothing, are not to go by few at a time.
+        room = max(1, min(edges + VERTEX * count, WAVE))
         if self._mail.heads.size < room:
             self._mail = Mail.with_room(room)
         if self._ranges is None:

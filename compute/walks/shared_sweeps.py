@@ -27,7 +27,7 @@ from .sweeps import EDGES, NORM, PUSHES, ROUNDED, SIZE, SLIPPED, STRETCH, SUMS, 
 # pieces have no fewer than that, a vertex counting as much as some edges.
 WAVE = 1 << 20
 _PIECE_MIN = 1 << 11
-_VERTEX = 32
+VERTEX = 32
 # Stretches that a thread looks at, at once.
 _STRETCHES = 4
 # So many pushes ahead, vertices are asked for, and the rows of so many.
@@ -51,8 +51,13 @@ _uncounted: Any = uncounted_inner
 @_uncounted
 def _choose_stretches(thread, rows, limits, level, system, queue, found, cursor):  # type: ignore[no-untyped-def]
     """A thread's part of choosing: the vertices of a stretch over ``level`` times their limits, ascending, to
-    ``queue`` from where the stretch begins; ``found``: int64[stretches, 2], how many those are and their edges."""
+    ``queue`` from where the stretch begins; ``found``: int64[stretches, 2], how many those are and their edges.
+
+    All of them will be pushed, and so have moved. That is marked here, where threads share no word of bits:
+    pieces of a wave may begin in the midst of one.
+    """
     residual = system.residual
+    moved = system.moved
     weight = system.weight
     flags = system.flags
     degrees = rows.degrees
@@ -81,6 +86,7 @@ def _choose_stretches(thread, rows, limits, level, system, queue, found, cursor)
                             x /= level
                             if x > above * weight[v] or x < below * weight[v]:
                                 queue[begin + count] = v
+                                moved[v >> 6] |= _ONE << np.uint64(v & 63)
                                 count += 1
                                 edges += np.int64(degrees[v])
                             else:
@@ -91,12 +97,11 @@ def _choose_stretches(thread, rows, limits, level, system, queue, found, cursor)
 
 
 @_uncounted
-def _taken(v, value, residual, moved):  # type: ignore[no-untyped-def]
+def _taken(v, value, residual):  # type: ignore[no-untyped-def]
     """Add the residual of a vertex to its value: the residual that there was, and what rounding may have done."""
     x = residual[v]
     residual[v] = 0.0
     value[v] += x
-    moved[v >> 6] |= _ONE << np.uint64(v & 63)
     return x, 2.0 * (abs(value[v]) + abs(x))
 
 
@@ -117,7 +122,6 @@ def _send_pieces(  # type: ignore[no-untyped-def]
     leaf_shift = rows.leaf_shift
     value = system.value
     residual = system.residual
-    moved = system.moved
     heads = mail.heads
     sorted_heads = mail.sorted_heads
     sent = mail.by
@@ -158,7 +162,7 @@ def _send_pieces(  # type: ignore[no-untyped-def]
             v = np.int64(queue[k])
             remaining = np.int64(degrees[v])
             if not is_cut:
-                x, off = _taken(v, value, residual, moved)
+                x, off = _taken(v, value, residual)
                 norm_by += x
                 size_by -= abs(x)
                 total_by -= x
@@ -252,7 +256,7 @@ def choose(crew, rows, limits, level, system, queue, found):  # type: ignore[no-
     """Choose what a sweep pushes: every vertex over ``level`` times its limits.
 
     ``queue``: uint32[capacity], room; ``found``: int64[stretches, 2], room. What is chosen is at the begin of
-    ``queue`` then, ascending; returns (vertices, their edges).
+    ``queue`` then, ascending, and marked as moved; returns (vertices, their edges).
     """
     cursor = np.zeros(1, np.int64)
     share(crew, _choose_stretches, (rows, limits, level, system, queue, found, cursor))
@@ -282,7 +286,6 @@ def _cut_pieces(  # type: ignore[no-untyped-def]
     degrees = rows.degrees
     value = system.value
     residual = system.residual
-    moved = system.moved
     pieces = np.int64(0)
     used = np.int64(0)
     begun = np.int64(0)
@@ -295,7 +298,7 @@ def _cut_pieces(  # type: ignore[no-untyped-def]
         if degree > piece_max:
             v = np.int64(queue[at])
             if row_done == 0:
-                x, off = _taken(v, value, residual, moved)
+                x, off = _taken(v, value, residual)
                 sums[NORM] += x
                 sums[SIZE] -= abs(x)
                 sums[TOTAL] += damping * x - x
@@ -317,7 +320,7 @@ def _cut_pieces(  # type: ignore[no-untyped-def]
                 if degree > piece_max or used + degree > room:
                     break
                 used += degree
-                in_piece += degree + _VERTEX
+                in_piece += degree + VERTEX
                 at += 1
             if at == first:
                 break
@@ -344,7 +347,7 @@ def push_in_waves(  # type: ignore[no-untyped-def]
     cuts = np.zeros((PIECES, 5), np.int64)
     cursor = np.zeros(1, np.int64)
     shares = np.empty(count)
-    piece_max = max(min((edges + _VERTEX * count) // PIECES, room // PIECES), np.int64(_PIECE_MIN))
+    piece_max = max(min((edges + VERTEX * count) // PIECES, room // PIECES), np.int64(_PIECE_MIN))
     piece_max = min(piece_max, room)
     wide = edges > system.value.size
     moved_by = 0.0

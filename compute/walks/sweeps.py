@@ -650,7 +650,16 @@ def total(crew, values):  # type: ignore[no-untyped-def]
     """The sum of values, off by less than 64 times itself in units of ``ROUNDOFF``, if none is negative."""
     found = np.zeros(-(-values.size // (_SUM_BLOCK * _SUM_BLOCK)))
     share(at_most(crew, np.int64(found.size)), _add_up_pieces, (values, np.zeros(1, np.int64), found))
-    return found.sum()
+    # Pieces alone take most of the 64, and there may be many: what each addition rounds off is kept (Higham, 4.3).
+    added = 0.0
+    lost = 0.0
+    for piece in range(found.size):
+        more = found[piece]
+        larger = added + more
+        back = larger - added
+        lost += (added - (larger - back)) + (more - back)
+        added = larger
+    return added + lost if lost == lost else added  # of what is infinite, nothing was kept
 
 
 @_inner

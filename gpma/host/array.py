@@ -440,11 +440,10 @@ class PackedMemoryArray:
 
     def _wrong_words(self) -> list[str]:
         """Whether kernels would take from words what is there no more."""
-        now, seen = self._contents, self._seen
-        if seen is None or seen.slots is not now.slots or seen.rows is not now.rows:
-            return []  # nobody would take it
-        problems = []
-        if seen.row_words is not None and not np.array_equal(seen.row_words, words_of(self.view())):
+        if self._seen is None:
+            return []  # all will be written anew
+        now, seen, problems = self._contents, self._looked_at(), []
+        if not np.array_equal(self.row_words(), words_of(_Seen(now.slots, now.rows).view)):
             problems.append("the rows are others than those that are written down")
         if seen.layout is now.layout:
             words = new_words(ORIENTATION)
