@@ -297,7 +297,7 @@ def epoch(bench: Bench, batches: list[int], repeats: int, budget: Budget) -> lis
             batch.weights[:] = cupy.asnumpy(mixed.weights)
             limits = bench.limits(runs, weighted=False)
             cupy.cuda.Device().synchronize()
-            begin = time.perf_counter()
+            called = time.perf_counter()
             plan = device.prepare(batch)
             device.launch(plan)
             begun = time.perf_counter()
@@ -311,7 +311,7 @@ def epoch(bench: Bench, batches: list[int], repeats: int, budget: Budget) -> lis
                 alone(runs.start(device, bench.source))
             if step >= WARM_UP:
                 for part, end in ends.items():
-                    parts[part].append((end - begin) * 1e6)
+                    parts[part].append((end - called) * 1e6)
             undone = bench.undoing()
             for each in (tell_all, lambda bench: mend_all(bench, {})):
                 each(bench)

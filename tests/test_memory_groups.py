@@ -18,7 +18,7 @@ from running import Daemon
 from waiting import PATIENCE_S, until
 
 from graphtide.daemon.cli import NO_ROOM
-from graphtide.daemon.errors import GraphtideError
+from graphtide.daemon.errors import GraphtideError, TimedOut
 from graphtide.daemon.memory import GROWTH
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
@@ -63,6 +63,11 @@ class Limited:
             found: str | None = client.stats()["memory"]["waits_for"]
         return found
 
+    def keep_pace(self) -> None:
+        """Wait until all that was written is there, or for a second, if it waits for memory."""
+        with self.daemon.client() as client, contextlib.suppress(TimedOut):
+            client.wait({"a.msgpack": self.writer.offset}, timeout_ms=1000)
+
     def require_recovered(self) -> None:
         """With memory at hand, all that was sent is there."""
         self.group.limit(AMPLE)
@@ -103,6 +108,7 @@ def test_a_graph_that_grows_waits_and_is_not_killed(limited: Limited) -> None:
             n += 20_000
         limited.writer.flush()
         assert n < 4_000_000
+        limited.keep_pace()
         return limited.waits_for() == GROWTH
 
     until(is_full)
