@@ -10,13 +10,14 @@ into a cache of its own.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import HALF, Vertices
+from ...gpma.intrinsics import uncounted_inner
 from ...gpma.rows import RowView, live_runs
 from ...gpma.splice import spliced
 
@@ -30,6 +31,7 @@ RANGES = 64
 PARTS = RANGES + 8
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+_uncounted: Any = uncounted_inner
 
 
 @_jit
@@ -53,6 +55,18 @@ def cut(rows, n, cuts):  # type: ignore[no-untyped-def]
 def _number(cuts, of):  # type: ignore[no-untyped-def]
     for k in range(cuts.size - 1):
         of[cuts[k] >> GRAIN_SHIFT : (cuts[k + 1] + GRAIN - 1) >> GRAIN_SHIFT] = np.uint8(k)
+
+
+@_uncounted
+def begin_parts(begin, parts, begins, places):  # type: ignore[no-untyped-def]
+    """Where the part of each range begins, of a piece that begins at ``begin``: to ``begins`` from ``parts`` on,
+    and to ``places``, which held how much each range gets."""
+    place = begin
+    for r in range(RANGES):
+        begins[parts + r] = place
+        place += places[parts + r]
+        places[parts + r] = begins[parts + r]
+    begins[parts + RANGES] = place
 
 
 class Ranges(NamedTuple):

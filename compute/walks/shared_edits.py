@@ -18,9 +18,10 @@ from ...gpma.intrinsics import inner, prefetch, prefetch_to_read, uncounted_inne
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
+from ..links import first_at
 from .edits import GROWN, ROUNDED, ROW_EDIT_FACTOR, SIZE, SLIPPED, TOTAL, TOUCHED_PER_EDGE
 from .passes import BLOCK_SHIFT
-from .ranges import GRAIN_SHIFT, PARTS, PIECES, RANGES
+from .ranges import GRAIN_SHIFT, PARTS, PIECES, RANGES, begin_parts
 
 F64 = npt.NDArray[np.float64]
 
@@ -81,16 +82,7 @@ class Told(NamedTuple):
 @_uncounted
 def _first(keys, row):  # type: ignore[no-untyped-def]
     """How many keys are of rows before this one."""
-    key = np.uint64(row) << HALF
-    low = np.int64(0)
-    high = np.int64(keys.size)
-    while low < high:
-        middle = (low + high) >> 1
-        if keys[middle] < key:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return first_at(keys, np.int64(0), np.int64(keys.size), np.uint64(row) << HALF)
 
 
 @_uncounted
@@ -247,12 +239,7 @@ def _edit_pieces(  # type: ignore[no-untyped-def]
                     places[parts + np.int64(of[v >> np.uint32(GRAIN_SHIFT)])] += 1
             i = i_end
             j = j_end
-        place = start
-        for r in range(RANGES):
-            begins[parts + r] = place
-            place += places[parts + r]
-            places[parts + r] = begins[parts + r]
-        begins[parts + RANGES] = place
+        begin_parts(start, parts, begins, places)
         for k in range(start, at):
             v = heads[k]
             to = parts + np.int64(of[v >> np.uint32(GRAIN_SHIFT)])

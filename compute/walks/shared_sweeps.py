@@ -20,7 +20,7 @@ from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
 from .passes import BLOCK, BLOCK_SHIFT
-from .ranges import GRAIN_SHIFT, PARTS, PIECES, RANGES
+from .ranges import GRAIN_SHIFT, PARTS, PIECES, RANGES, begin_parts
 from .sweeps import EDGES, NORM, PUSHES, ROUNDED, SIZE, SLIPPED, STRETCH, SUMS, SWEEPS, TOTAL
 
 # A wave sends about so many edges: they fit into the caches of some cores, and take far longer than to meet. Its
@@ -188,12 +188,7 @@ def _send_pieces(  # type: ignore[no-untyped-def]
                     at += 1
                     places[parts + np.int64(of[u >> np.uint32(GRAIN_SHIFT)])] += 1
                     i += 1
-        place = begin
-        for r in range(RANGES):
-            begins[parts + r] = place
-            place += places[parts + r]
-            places[parts + r] = begins[parts + r]
-        begins[parts + RANGES] = place
+        begin_parts(begin, parts, begins, places)
         at = begin
         for k in range(first, last):
             share_of_edges = shares[k]
