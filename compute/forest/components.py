@@ -59,8 +59,8 @@ _SORTED_MAX = 4096
 # Passes over all vertices, in search of one large tree's label, that take as long as sorting all vertices.
 _PASSES_PER_SORT = 8
 
-# Work space for what is not safe of so many updates is kept.
-_ROOM = 2048
+# Work space for what is not safe of so many updates is kept; pages of it that are never written take no memory.
+_ROOM = 1 << 16
 
 _LEVELS = "the parent's level is not below its own: parents may lead to no root"
 _SLICE_RULES = (

@@ -67,8 +67,8 @@ _SETTLE_FLOOR = 4096
 # Where so many were given up in a row, changes about as large start over at once, from so many losses on.
 _HOPELESS_TRIES = 3
 _HOPELESS_FLOOR = 1024
-# Work space for what is not safe of so many updates is kept.
-_FOUND = 2048
+# Work space for what is not safe of so many updates is kept; pages of it that are never written take no memory.
+_FOUND = 1 << 16
 # A push of so many vertices at a time is large: it goes in steps, on several threads.
 _LARGE = 8192
 
