@@ -62,6 +62,9 @@ class HostSide(Side[PackedMemoryArray]):
         self.in_ = PackedMemoryArray(weighted=weighted and in_weights, crew=crew) if in_edges else None
         self.memory = Memory()
         self._turnstile = Turnstile()
+        self.unfinished = False
+        """Whether a change began to write and has not ended. Between two changes: one failed there, which is a
+        mistake, and nobody knows what the rows hold."""
         self._change = no_change(weighted)
         self._did = Did.empty()
 
@@ -93,6 +96,12 @@ class HostSide(Side[PackedMemoryArray]):
 
     def commit(self, plan: HostPlan) -> ChangeReport:
         """Write what ``prepare`` planned; cannot fail. Returns the report of the out-rows."""
+        self.unfinished = True
+        report = self._commit(plan)
+        self.unfinished = False
+        return report
+
+    def _commit(self, plan: HostPlan) -> ChangeReport:
         in_rows, in_plan = self.in_, plan.in_
         if in_rows is None or in_plan is None:
             return self._commit_out(plan.out)
@@ -146,8 +155,14 @@ class HostSide(Side[PackedMemoryArray]):
         how = in_ is not None, mirrored, negative, n_vertices
         if not is_shared:
             with self._turnstile.entrance, self._turnstile.inside:  # as ``writing``, without a call
-                told = apply_small(out_rows, in_rows, *how, *arrived, keys, weights, *did)
+                self.unfinished = True
+                try:
+                    told = apply_small(out_rows, in_rows, *how, *arrived, keys, weights, *did)
+                except MemoryError:
+                    self.unfinished = False  # nothing was written
+                    raise
                 if not told[0]:
+                    self.unfinished = False
                     return None
                 totals, moved = told[3:], told[2]
                 inserted, overwritten, deleted, absent = totals[:4]
@@ -164,6 +179,7 @@ class HostSide(Side[PackedMemoryArray]):
             if shared is None:
                 return None
             totals, moved = shared
+        self.unfinished = False
         return Report.of_small(totals, keys, weights if out.weighted else None, moved), totals
 
     def _apply_shared(
@@ -188,8 +204,14 @@ class HostSide(Side[PackedMemoryArray]):
         rows = out_rows, out_work, in_rows, in_work
         with self._turnstile.writing():
             how_each = self._did, self._crew, each, gate
-            told = apply_shared(*rows, *how, n_pieces, arrived, keys, weights, *how_each)
+            self.unfinished = True
+            try:
+                told = apply_shared(*rows, *how, n_pieces, arrived, keys, weights, *how_each)
+            except MemoryError:
+                self.unfinished = False
+                raise
             if not told[0]:
+                self.unfinished = False
                 return None
             totals = told[3:]
             # What migrates waits for memory, with many threads as with one.
@@ -215,10 +237,12 @@ class HostSide(Side[PackedMemoryArray]):
     def commit_load(self, out: LoadPlan, in_: LoadPlan | None) -> None:
         """Write what the arrays' ``prepare_load`` planned; cannot fail."""
         out_rows, in_rows = self.out, self.in_
+        self.unfinished = True
         if in_rows is None or in_ is None:
             out_rows.commit_load(out)
         else:
             self._pair.run(lambda: out_rows.commit_load(out), lambda: in_rows.commit_load(in_))
+        self.unfinished = False
 
     def load(self, out: EdgeList, in_: EdgeList | None) -> None:
         """``load_rows``, both orientations prepared before either is written."""
