@@ -39,8 +39,8 @@ HOUR_MS = 600_000
 class Counting(Chain):
     """Counts the vertices that it is asked about.
 
-    Where it is ``paced``, it goes on with what is about many only while a question about two vertices waits for its
-    answer (``waits_for``), and a little behind that.
+    Where it is ``paced``, it goes on with what is about many only while a question about two vertices waits for
+    its answer (``waits_for``), and a little behind that.
     """
 
     def __init__(self, *, paced: bool = False) -> None:
