@@ -126,7 +126,9 @@ class Engine:
         self._place = place
         self._judge = Homes() if judge is None else judge
         self._programs: dict[str, Program] = {}
-        self._states: dict[str, ProgramState] = {}
+        # Why programs are quarantined, by id; and the seconds of the last run of any that ran.
+        self._quarantined: dict[str, str] = {}
+        self._seconds: dict[str, float] = {}
         self._unresolved: set[str] = set()
         self._starved: set[str] = set()
         self.make_room: Callable[[int], bool] | None = None
@@ -162,7 +164,6 @@ class Engine:
         """
         self.require(program)
         placed = self._programs[program.id] = self._placed(program)
-        self._states[program.id] = ProgramState("fresh")
         if program.sources:
             self._unresolved.add(program.id)
         return placed
@@ -226,13 +227,18 @@ class Engine:
     def remove(self, id: str) -> None:
         """Keep a program up to date no more; harmless where there is none."""
         self._programs.pop(id, None)
-        self._states.pop(id, None)
+        self._quarantined.pop(id, None)
+        self._seconds.pop(id, None)
         self._judge.forget(id)
         self._unresolved.discard(id)
 
     def states(self) -> dict[str, ProgramState]:
         """The state of every program."""
-        return dict(self._states)
+        reasons = {id: self._quarantined.get(id) for id in self._programs}
+        return {
+            id: ProgramState("fresh" if reason is None else "quarantined", reason, self._seconds.get(id, 0.0))
+            for id, reason in reasons.items()
+        }
 
     def start(self, ids: Iterable[str] | None = None) -> list[ProgramRun]:
         """Compute these programs (None: all) from scratch on the graph as it is.
@@ -245,7 +251,7 @@ class Engine:
         chosen = list(self._programs) if ids is None else list(ids)
         programs = [self._programs[id] for id in chosen]
         for id in chosen:
-            self._states[id] = ProgramState("fresh", seconds=self._states[id].seconds)
+            self._quarantined.pop(id, None)
         done = self._run_all([(program,) for program in programs], self._start, (), self._threads)
         return [done[id] for id in chosen]
 
@@ -259,20 +265,21 @@ class Engine:
             RowsLost: the graph is of no use any more.
             RuntimeError: a process that was forked cannot run programs.
         """
-        begun = self._clock()
         if change.deleted_vertices.size:  # a source may be among them, and may come back
             self._unresolved.update(id for id, program in self._programs.items() if program.sources)
-        programs, seconds = [], []
-        for id, state in self._states.items():
-            if state.state == "fresh":
-                programs.append(self._programs[id])
-                seconds.append(state.seconds)
+        programs = self._fresh()
+        has_device = self._graph.device is not None
+        if len(programs) == 1 and not has_device and self.make_room is None:
+            # Of a small refresh, what it takes to arrange for several would be a fourth.
+            self._graph.require_own_process()
+            run = self._run(programs[0], programs[0].refresh, change)
+            self._note(run)
+            return [run]
+        begun = self._clock()
+        seconds = [self._seconds.get(program.id, 0.0) for program in programs]
         beside = sum(seconds) - max(seconds, default=0.0)
         threads = self._threads if beside >= HANDED_OVER_S_MIN else 1
-        has_device = self._graph.device is not None
-        groups = (
-            self._joined(programs) if has_device else [(program,) for program in programs]
-        )  # none is by itself
+        groups = self._joined(programs) if has_device else [(program,) for program in programs]
         done = self._run_all(groups, self._refresh, (change,), threads)
         runs = [done[program.id] for program in programs]
         if not has_device or self._graph.owned:  # the home is where the rows are
@@ -284,9 +291,8 @@ class Engine:
     def audit(self) -> dict[str, list[Violation]]:
         """Check every program that is not quarantined, and the storage, against the graph."""
         found = {STORAGE: [Violation(STORAGE, problem) for problem in self._graph.check()]}
-        for id, state in self._states.items():
-            if state.state == "fresh":
-                found[id] = self._audited(self._programs[id])
+        for program in self._fresh():
+            found[program.id] = self._audited(program)
         return found
 
     def close(self) -> None:
@@ -294,6 +300,18 @@ class Engine:
         self._pool.shutdown()
 
     # -- inside -----------------------------------------------------------------------------------------
+
+    def _fresh(self) -> list[Program]:
+        """Those that are not quarantined."""
+        if not self._quarantined:
+            return list(self._programs.values())
+        return [program for id, program in self._programs.items() if id not in self._quarantined]
+
+    def _note(self, run: ProgramRun) -> None:
+        """Keep how a run ended, and what it took."""
+        self._seconds[run.id] = run.seconds
+        if run.error is not None:
+            self._quarantined[run.id] = run.error
 
     def _run_all(
         self, groups: Sequence[_Group], work: _Work, given: tuple[Any, ...], threads: int
@@ -313,8 +331,7 @@ class Engine:
         if waits:  # nobody makes room for what they do between their runs
             _wait_for_room(groups, False)
         for run in done.values():
-            state = "fresh" if run.error is None else "quarantined"
-            self._states[run.id] = ProgramState(state, run.error, run.seconds)
+            self._note(run)
         return done
 
     def _once_there_is_room(self, program: Program) -> ProgramRun:
@@ -337,7 +354,7 @@ class Engine:
     ) -> dict[str, ProgramRun]:
         """Run, longest first by the last measure."""
         has_device = self._graph.device is not None
-        waiting = deque(sorted(groups, key=lambda group: -sum(self._states[each.id].seconds for each in group)))
+        waiting = deque(sorted(groups, key=lambda group: -sum(self._seconds.get(each.id, 0.0) for each in group)))
         on_device = [group for group in waiting if has_device and group[0].on_device]
         for group in on_device[1:]:  # these follow the first of them
             waiting.remove(group)
@@ -390,36 +407,37 @@ class Engine:
     def _run(self, program: Program, work: Callable[..., Refresh], *given: Any) -> ProgramRun:
         """A run of ``work(graph, *given)``."""
         begun = self._clock()
-        outcome: Refresh | Exception
         try:
             if program.id in self._unresolved:
                 self._bind(program)
-            outcome = work(self._graph, *given)
-            program.require_publishable(outcome.changed, self._graph.n_vertices)
+            refresh = work(self._graph, *given)
+            program.require_publishable(refresh.changed, self._graph.n_vertices)
         except Exception as error:
-            outcome = error
-        return self._ran(program, outcome, self._clock() - begun)
+            return self._failed(program, error, self._clock() - begun)
+        return self._done(program, refresh, self._clock() - begun)
 
     def _ran(self, program: Program, outcome: Refresh | Exception, seconds: float) -> ProgramRun:
         """What a run came to that took so long."""
         if isinstance(outcome, Exception):
-            if isinstance(outcome, RowsLost):  # no fault of the program's
-                raise outcome
-            if isinstance(outcome, NoRoom):
-                self._starved.add(program.id)
-                return ProgramRun(program.id, None, seconds, str(outcome))
-            log.error("program %s failed", program.id, exc_info=outcome)
-            return ProgramRun(program.id, None, seconds, f"{type(outcome).__name__}: {outcome}")
+            return self._failed(program, outcome, seconds)
+        return self._done(program, outcome, seconds)
+
+    def _done(self, program: Program, refresh: Refresh, seconds: float) -> ProgramRun:
         on_device = self._graph.device is not None and program.on_device
-        return ProgramRun(program.id, outcome, seconds, None, on_device)
+        return ProgramRun(program.id, refresh, seconds, None, on_device)
+
+    def _failed(self, program: Program, error: Exception, seconds: float) -> ProgramRun:
+        if isinstance(error, RowsLost):  # no fault of the program's
+            raise error
+        if isinstance(error, NoRoom):
+            self._starved.add(program.id)
+            return ProgramRun(program.id, None, seconds, str(error))
+        log.error("program %s failed", program.id, exc_info=error)
+        return ProgramRun(program.id, None, seconds, f"{type(error).__name__}: {error}")
 
     def _host_readers(self) -> list[Program]:
         """Those that are kept up to date and read the host's rows."""
-        return [
-            program
-            for id, program in self._programs.items()
-            if program.reads_host and self._states[id].state == "fresh"
-        ]
+        return [program for program in self._fresh() if program.reads_host]
 
     def _rehoused(self, run: ProgramRun) -> ProgramRun:
         """The run, after which its program moved to the other processor."""
@@ -432,7 +450,7 @@ class Engine:
         except Exception as error:
             log.exception("program %s failed to move", run.id)
             reason = f"{type(error).__name__}: {error}"
-            self._states[run.id] = ProgramState("quarantined", reason, run.seconds)
+            self._quarantined[run.id] = reason
             return ProgramRun(run.id, None, run.seconds, reason)
         seconds = self._clock() - begun
         self._judge.moved(run.id, seconds)

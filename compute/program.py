@@ -96,7 +96,7 @@ def parse_sources(value: Any) -> tuple[ExternalId, ...]:
     return tuple(dict.fromkeys(items))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would cost a small refresh a microsecond
 class Refresh:
     """What one run of a program did.
 

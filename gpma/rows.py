@@ -38,7 +38,7 @@ _LEAVES_AHEAD = 8
 _ROWS_AHEAD = 12
 
 # To go past so many rows, or full leaves, costs what it costs to find a row.
-_NEAR = 8
+NEAR = 8
 
 
 class RowView(NamedTuple):
@@ -340,22 +340,23 @@ def runs_of(rows: RowView, vertices: Vertices, begin: Int, end: Int) -> Iterator
 def open_rows(rows: RowView, vertices: Vertices, begin: Int, end: Int, opens: Offsets) -> None:
     """Find the rows of vertices[begin:end], which ascend, and have their first edges fetched from memory.
 
-    ``opens`` (int64[>= end - begin]) gets the slots in which these rows begin: for ``runs_on``.
+    ``opens`` (int64[>= NEAR * (end - begin)]) gets the slots in which these rows begin: for ``runs_on``.
     """
     first, last = np.int64(vertices[begin]), np.int64(vertices[end - 1])
     passed = last - first
-    if passed < _NEAR * (end - begin):
+    if passed < NEAR * (end - begin):
         edges = np.int64(0)  # of the rows on the way, among which may be hubs
         for v in range(first, last):
             edges += np.int64(rows.degrees[v])
         passed += edges >> rows.leaf_shift
-    if passed < _NEAR * (end - begin):
-        at = np.int64(0)
+    if passed < NEAR * (end - begin):
+        # Of all rows on the way: to look at each step whether it is wanted takes longer than the step.
         for v, opening in openings(rows, first, last + 1):
-            if v == np.int64(vertices[begin + at]):
-                opens[at] = opening
-                _ask_for(rows.keys, opening)
-                at += 1
+            opens[v - first] = opening
+        for k in range(begin, end):
+            opening = opens[np.int64(vertices[k]) - first]
+            opens[k - begin] = opening
+            _ask_for(rows.keys, opening)
         return
     for k in range(begin, end):
         leaf = np.int64(rows.row_leaf[vertices[k]])

@@ -64,6 +64,7 @@ def _numbers(context: Any, builder: Any, record: Any, value: Any) -> list[Any]:
     for k, field in enumerate(record.types):
         part = builder.extract_value(value, k)
         if isinstance(field, types.Array):
+            assert field.layout == "C"
             array = context.make_array(field)(context, builder, part)
             sizes = [builder.extract_value(array.shape, axis) for axis in range(field.ndim)]
             found += [builder.ptrtoint(array.data, _INT64), *sizes]

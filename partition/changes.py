@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..gpma.changed import CHANGED, CHANGED_WORDS, ChangedEdges
 from ..gpma.edges import ChangeReport, EdgeList, Keys, Vertices, Weights
 from ..gpma.host.small import Totals
 from ..gpma.team import Crew
+from ..gpma.written import Words, keeping, new_words, write
 from .scanning import count_loops
 
 Counts = tuple[int, int, int, int]
@@ -28,7 +30,17 @@ class Report:
     Where all programs read what a device itself reports, nobody does.
     """
 
-    __slots__ = ("__weakref__", "_columns", "_count_loops", "_lock", "_made", "_make", "_slots_moved", "_totals")
+    __slots__ = (
+        "__weakref__",
+        "_changed",
+        "_count_loops",
+        "_lock",
+        "_made",
+        "_make",
+        "_slots_moved",
+        "_small",
+        "_totals",
+    )
 
     def __init__(
         self,
@@ -43,25 +55,27 @@ class Report:
         self._make: Callable[[], ChangeReport] | None = make
         self._count_loops: Callable[[Crew], Counts] | None = count_loops
         self._made: ChangeReport | None = None
-        self._columns: tuple[tuple[int, ...], Keys, Weights | None] | None = None
+        self._small: tuple[tuple[int, ...], bool] | None = None
+        self._changed: Words | None = None
         self._lock = Lock()
 
     @classmethod
     def of(cls, change: ChangeReport) -> Report:
         """One that is there already."""
         report = cls.__new__(cls)
-        report._totals = report._make = report._count_loops = report._columns = None
+        report._totals = report._make = report._count_loops = report._small = report._changed = None
         report._slots_moved = change.slots_moved
         report._made = change
         return report
 
     @classmethod
-    def of_small(cls, totals: tuple[int, ...], keys: Keys, weights: Weights | None, slots_moved: int) -> Report:
+    def of_small(cls, totals: tuple[int, ...], changed: Words, weighted: bool, slots_moved: int) -> Report:
         """Of a batch that went by one call, as ``small.apply_small`` writes it; ``totals`` are its ``Totals``."""
         report = cls.__new__(cls)  # every microsecond counts
         report._made = report._make = report._count_loops = report._totals = None
         report._slots_moved = slots_moved
-        report._columns = totals, keys, weights
+        report._small = totals, weighted
+        report._changed = changed
         return report
 
     @property
@@ -69,7 +83,7 @@ class Report:
         """How many arcs are inserted, overwritten, deleted, absent."""
         if self._totals is None:
             inserted, overwritten, deleted, absent, *_ = (
-                self.read().totals if self._columns is None else self._columns[0]
+                self.read().totals if self._small is None else self._small[0]
             )
             self._totals = inserted, overwritten, deleted, absent
         return self._totals
@@ -98,24 +112,40 @@ class Report:
     def edges(self) -> tuple[Keys, Weights, Keys, Weights, Keys]:
         """As ``read``: inserted and overwritten edges, both with new weights (none when unweighted), and deleted
         ones."""
-        if self._columns is None:
+        if self._small is None:
             change = self.read()
             came, new, gone = change.inserted, change.overwritten, change.deleted.keys
             return came.keys, weights_or_none(came.weights), new.keys, weights_or_none(new.weights), gone
-        (inserted, overwritten, deleted, *_), keys, weights = self._columns
+        inserted, overwritten, deleted, _ = self.totals
+        keys, weights = self._columns(self._small[1])
         over = inserted + overwritten
         came_weights = new_weights = _NO_WEIGHTS
         if weights is not None:
             came_weights, new_weights = weights[:inserted], weights[inserted:over]
         return keys[:inserted], came_weights, keys[inserted:over], new_weights, keys[over : over + deleted]
 
+    def changed(self) -> Words:
+        """``edges`` as kernels take them, from words which keep them (``gpma/changed.py``)."""
+        if self._changed is None:
+            words, edges = new_words(CHANGED), ChangedEdges(*self.edges())
+            write(words, edges)
+            self._changed = keeping(words, edges)
+        return self._changed
+
+    def _columns(self, weighted: bool) -> tuple[Keys, Weights | None]:
+        """All keys and weights of a small batch, side by side."""
+        assert self._changed is not None
+        columns = self._changed[CHANGED_WORDS:]
+        n = columns.size >> weighted
+        return columns[:n].view(np.uint64), columns[n:].view(np.float32) if weighted else None
+
     def read(self) -> ChangeReport:
         """Good for ever: what sides keep until their next change is copied at the first call, of any thread."""
         if self._made is None:
-            columns = self._columns
-            if columns is not None:  # two threads may both do so: it is made of views
-                totals, keys, weights = columns
-                self._made = Totals._make(totals).report(keys, weights, self._slots_moved)
+            small = self._small
+            if small is not None:  # two threads may both do so: it is made of views
+                totals, weighted = small
+                self._made = Totals._make(totals).report(*self._columns(weighted), self._slots_moved)
                 return self._made
             with self._lock:
                 if self._made is None:

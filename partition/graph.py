@@ -6,7 +6,6 @@ graph stores both directions of an edge in one array, so that its out-rows are i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,6 +41,7 @@ from .changes import GraphChange as GraphChange
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .graph_rows import GraphRows, Shape, SideApply, require_heads
 from .host_side import ONE_CALL_UPDATES_MAX, SMALL_UPDATES_MAX, HostSide
+from .own_process import OwnProcess
 from .owned import Divide, OwnedRows
 from .owned import RowsLost as RowsLost
 from .placement import Placement
@@ -120,7 +120,7 @@ class Graph:
         self._owned = OwnedRows(shape, hosts, on_device, crew) if host_rows == "owned" else None
         self._rows: GraphRows = self._owned or WholeRows(shape, hosts, on_device, crew)
         self._copies: list[EdgeCopy] = []
-        self._process = os.getpid()
+        self._process = OwnProcess.id
 
     # -- sides --------------------------------------------------------------------------------------------------
 
@@ -414,13 +414,12 @@ class Graph:
         if n_updates > MAX_UPDATES:
             raise ValueError(f"a batch comes to at most {MAX_UPDATES} updates of rows, not {n_updates}")
         before = self.n_vertices
-        # A device works while the host writes, if there is so much that it pays.
-        has_device = self._rows.device is not None
-        at_most = SMALL_UPDATES_MAX if has_device else ONE_CALL_UPDATES_MAX
-        is_small = vertex_ops is None and 0 < n_updates <= at_most and n_vertices >= before
-        if not self._rows.keeps_up:  # then it may have to catch up first
-            before_writing()
-        if is_small:
+        at_most = ONE_CALL_UPDATES_MAX
+        if self._rows.device is not None:
+            at_most = SMALL_UPDATES_MAX  # it works while the host writes, if there is so much that it pays
+            if not self._rows.keeps_up:  # then the host may have to catch up first
+                before_writing()
+        if vertex_ops is None and 0 < n_updates <= at_most and n_vertices >= before:
             change = self._apply_small(batch, n_updates, n_vertices, before_writing)
             if change is not None:
                 return change
@@ -609,7 +608,7 @@ class Graph:
         Raises:
             RuntimeError: it is not. There, what waits for this graph's threads may wait for ever.
         """
-        if os.getpid() != self._process:
+        if OwnProcess.id != self._process:
             raise RuntimeError(
                 f"this graph belongs to process {self._process}; a process forked from it has none of its "
                 "threads, and must make a graph of its own"
@@ -620,7 +619,7 @@ class Graph:
 
         In a process that was forked there are none.
         """
-        if os.getpid() != self._process:
+        if OwnProcess.id != self._process:
             return
         self._rows.close()
         self.team.close()

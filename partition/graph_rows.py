@@ -85,6 +85,8 @@ class GraphRows(ABC):
     def __init__(self, shape: Shape, hosts: Sequence[HostSide], device: DeviceSide | None, crew: Crew) -> None:
         """``crew``: who shares what no side does by itself."""
         self.shape = shape
+        self.mirrored, self.negative = int(not shape.directed), int(shape.weight_domain == "any")
+        """What a batch by one compiled call is told of all."""
         self.hosts = tuple(hosts)
         self.host = self.hosts[HOST]
         self.device = device

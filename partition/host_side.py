@@ -7,21 +7,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..gpma.changed import CHANGED_WORDS
 from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
-from ..gpma.gate import NO_GATE, BeforeWriting, Gate
+from ..gpma.gate import BeforeWriting, Gate
 from ..gpma.host import PackedMemoryArray
 from ..gpma.host.array import LoadPlan
 from ..gpma.host.committing import commit_both
 from ..gpma.host.preparing import look_up_both, pieces_of
 from ..gpma.host.shared import apply_shared
-from ..gpma.host.small import Did, apply_small
+from ..gpma.host.small import DID, Did, apply_small
 from ..gpma.host.snapshot import Turnstile, export_from
-from ..gpma.host.sorting import Arrivals
 from ..gpma.host.work import Plan, arrivals_of
 from ..gpma.memory import Memory
 from ..gpma.team import ALONE, Crew
 from ..gpma.threads import Pair, in_turn
-from ..gpma.written import Words
+from ..gpma.written import Words, Written
 from .changes import Report, no_change, no_edges
 from .side import Direction, Side
 
@@ -64,6 +64,9 @@ class HostSide(Side[PackedMemoryArray]):
         self._turnstile = Turnstile()
         self._change = no_change(weighted)
         self._did = Did.empty()
+        self._did_written = Written(DID)
+        self._did_written.write(self._did)
+        self._both = int(in_edges)
 
     def prepare(self, out: EdgeBatch, in_: EdgeBatch | None) -> HostPlan:
         """Everything of a batch that can fail; the rows are only read. ``in_``: None where no in-rows are kept.
@@ -118,66 +121,65 @@ class HostSide(Side[PackedMemoryArray]):
         batch: EdgeBatch,
         n_updates: int,
         n_vertices: int,
-        mirrored: bool,
-        negative: bool,
+        mirrored: int,
+        negative: int,
         before_writing: BeforeWriting,
     ) -> tuple[Report, tuple[int, ...]] | None:
         """A few updates by one compiled call; None: nothing was written, and they go by ``prepare``.
 
-        ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be;
+        ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be (both 1 or 0);
         ``before_writing``: called once it is known that no array needs another layout. Where they are many, those
         who read through its gate may do so until they are looked up. Returns the report of the out-rows, and
         ``Totals``.
         """
-        out, in_, did = self.out, self.in_, self._did
+        out, in_ = self.out, self.in_
         out_rows = out.for_small(n_updates)
         in_rows = out_rows if in_ is None else in_.for_small(n_updates)
         if out_rows is None or in_rows is None:
             return None
-        is_shared, gate = n_updates > SMALL_UPDATES_MAX, NO_GATE
-        if is_shared:
+        if n_updates > SMALL_UPDATES_MAX:
             gate = before_writing.but_for_gate()
-        else:
-            before_writing()
+            how = self._both, mirrored, negative, n_vertices
+            return self._apply_shared(out_rows, in_rows, how, n_updates, batch, gate)
+        before_writing()
         arrived = arrivals_of(batch, weighted=out.weighted)
-        keys = np.empty(n_updates, np.uint64)
-        totals: tuple[int, ...]
-        weights = np.empty(2 * n_updates, np.float32) if out.weighted else arrived.weights
-        how = in_ is not None, mirrored, negative, n_vertices
-        if not is_shared:
-            with self._turnstile.entrance, self._turnstile.inside:  # as ``writing``, without a call
-                told = apply_small(out_rows, in_rows, *how, *arrived, keys, weights, *did)
-                if not told[0]:
-                    return None
-                totals, moved = told[3:], told[2]
-                inserted, overwritten, deleted, absent = totals[:4]
-                n_more = inserted - deleted
-                if told[1]:
-                    distinct = inserted + overwritten + deleted + absent
-                    moved += out.after_small(distinct, n_more, None)
-                    if in_ is not None:
-                        in_.after_small(distinct, n_more, None)
-                else:
-                    moved += self._gone_on(n_more, in_turn)
-        else:
-            shared = self._apply_shared(out_rows, in_rows, how, n_updates, arrived, keys, weights, gate)
-            if shared is None:
+        changed = np.empty(CHANGED_WORDS + (n_updates << out.weighted), np.int64)
+        with self._turnstile.entrance, self._turnstile.inside:  # as ``writing``, without a call
+            told = apply_small(
+                out_rows,
+                in_rows,
+                self._did_written.words,
+                self._both,
+                mirrored,
+                negative,
+                n_vertices,
+                *arrived,
+                changed,
+            )
+            is_done, is_calm, moved, inserted, overwritten, deleted, absent, *_ = told
+            if not is_done:
                 return None
-            totals, moved = shared
-        return Report.of_small(totals, keys, weights if out.weighted else None, moved), totals
+            n_more = inserted - deleted
+            if is_calm:
+                distinct = inserted + overwritten + deleted + absent
+                moved += out.after_small(distinct, n_more, None)
+                if in_ is not None:
+                    in_.after_small(distinct, n_more, None)
+            else:
+                moved += self._gone_on(n_more, in_turn)
+        totals = told[3:]
+        return Report.of_small(totals, changed, out.weighted, moved), totals
 
     def _apply_shared(
         self,
         out_rows: Words,
         in_rows: Words,
-        how: tuple[bool, bool, bool, int],
+        how: tuple[int, int, int, int],
         n_updates: int,
-        arrived: Arrivals,
-        keys: Keys,
-        weights: Weights,
+        batch: EdgeBatch,
         gate: Gate,
-    ) -> tuple[tuple[int, ...], int] | None:
-        """What ``apply_small`` writes, with the help of other threads: the counts, and the slots that moved."""
+    ) -> tuple[Report, tuple[int, ...]] | None:
+        """``apply_small`` with the help of other threads."""
         out, in_, each = self.out, self.in_, self._crew_each
         out_work = out.reserve(n_updates)
         in_work = out_work if in_ is None else in_.reserve(n_updates)
@@ -186,16 +188,19 @@ class HostSide(Side[PackedMemoryArray]):
             share = n_updates // min(2 * each.threads, PIECES_MAX)
             n_pieces = pieces_of(n_updates, max(PIECE_UPDATES_MIN, share))
         rows = out_rows, out_work, in_rows, in_work
+        arrived = arrivals_of(batch, weighted=out.weighted)
+        changed = np.empty(CHANGED_WORDS + (n_updates << out.weighted), np.int64)
         with self._turnstile.writing():
             how_each = self._did, self._crew, each, gate
-            told = apply_shared(*rows, *how, n_pieces, arrived, keys, weights, *how_each)
+            told = apply_shared(*rows, *how, n_pieces, arrived, changed, *how_each)
             if not told[0]:
                 return None
             totals = told[3:]
             # What migrates waits for memory, with many threads as with one.
             migrating = out.migrating or (in_ is not None and in_.migrating)
             run = self._pair.run if migrating else in_turn
-            return totals, told[2] + self._gone_on(totals[0] - totals[2], run)
+            moved = told[2] + self._gone_on(totals[0] - totals[2], run)
+        return Report.of_small(totals, changed, out.weighted, moved), totals
 
     def _gone_on(self, n_more: int, run: Any) -> int:
         """Have the arrays go on from what was written, which brought so many more edges; how many slots more

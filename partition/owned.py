@@ -117,8 +117,7 @@ class OwnedRows(GraphRows):
         if self.placement.sole != HOST:
             return None
         before_writing()  # copies, which wait for the turnstile, are not to wait for readers, too
-        kept = not self.shape.directed, self.shape.weight_domain == "any"
-        how = batch, n_updates, n_vertices, *kept, NOBODY_READS
+        how = batch, n_updates, n_vertices, self.mirrored, self.negative, NOBODY_READS
         small = self._asked(lambda split: split.apply_small(n_updates, lambda: self.host.apply_small(*how)))
         if small is not None:
             self.applied = self._split.applied

@@ -107,21 +107,19 @@ class WholeRows(GraphRows):
     ) -> tuple[Report, tuple[int, ...]] | None:
         if self._behind.waiting or (self.may_follow and self.device is not None):
             return None
-        host, domain = self.host, self.shape.weight_domain
+        host = self.host
         if host.out.n_vertices < self._n_vertices:
             host.ensure_vertices(self._n_vertices)
-        how = batch, n_updates, n_vertices, not self.shape.directed, domain == "any", before_writing
-        small = host.apply_small(*how)
-        if small is None or self.device is None:
-            return small
-
-        def cleaned() -> EdgeBatch:  # on the host nothing may fail any more
-            if batch.weights is None or not self.shape.weighted:
-                return replace(batch, weights=None)
-            return replace(batch, weights=in_domain(batch.weights, domain, self.crew))
-
-        self._finish_on_device(self._begin_on_device(cleaned))
+        small = host.apply_small(batch, n_updates, n_vertices, self.mirrored, self.negative, before_writing)
+        if small is not None and self.device is not None:
+            self._finish_on_device(self._begin_on_device(lambda: self._cleaned(batch)))
         return small
+
+    def _cleaned(self, batch: EdgeBatch) -> EdgeBatch:
+        """A batch whose weights the host has found good, as a device takes it: nothing of it may fail any more."""
+        if batch.weights is None or not self.shape.weighted:
+            return replace(batch, weights=None)
+        return replace(batch, weights=in_domain(batch.weights, self.shape.weight_domain, self.crew))
 
     def load(self, edges: EdgeList, n_vertices: int) -> None:
         host = self._ready()

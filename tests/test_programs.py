@@ -582,14 +582,14 @@ sys.path.insert(0, {folder!r})
 import my_programs, numpy as np
 from graphtide.compute.registry import make_program
 from graphtide.compute.paths.refresh import HELD
+from graphtide.gpma.changed import CHANGED
 from graphtide.gpma.written import new_words
 from graphtide.gpma.rows import ROW_VIEW
-vertices, keys, weights = np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.float32)
-held, rows, at_once = new_words(HELD), new_words(ROW_VIEW), np.zeros(1, np.int64)
+vertices, at_once = np.empty(0, np.uint32), np.zeros(1, np.int64)
+held, rows, changed = new_words(HELD), new_words(ROW_VIEW), new_words(CHANGED)
 for name, given in (("within", {{"source": 0, "hops": {hops}}}), ("sssp", {{"source": 0}})):
     kernel = make_program(name, None, given)._kernels.refresh
-    updates = keys, weights, keys, weights, keys
-    kernel(held, rows, rows, vertices, np.uint64(0), *updates, keys, weights, at_once, 0, 0, 1, 0, 0)
+    kernel(held, rows, rows, vertices, changed, at_once, 0, 0, 1, 0, 0)
     print(name, sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
 """
 

@@ -21,6 +21,7 @@ from waiting import PATIENCE_S, until
 
 from graphtide import Client
 from graphtide.daemon.errors import GraphtideError
+from graphtide.daemon.outgoing.spool import files
 from graphtide.daemon.records.stream import offsets_to_wire
 
 SETTINGS: dict[str, Any] = {
@@ -194,6 +195,31 @@ def test_a_kept_program_is_written_from_the_epoch_at_which_it_joins(tmp_path: Pa
             asked.drop("kept")
             read_up_to(reader, asked.programs().epoch)
             assert not any(program == "kept" for program, _ in reader.known)
+        assert daemon.stop() == 0
+
+
+def test_files_go_on_where_somebody_took_the_newest_away(tmp_path: Path, seed: int) -> None:
+    folder = tmp_path / "results"
+    settings = {**SETTINGS, "results": {"kind": "spool", "path": folder, "file_bytes": 1 << 16}}
+    with Daemon(tmp_path, settings) as daemon:
+        history = SpoolHistory(daemon.spool, np.random.default_rng(seed))
+        daemon.start()
+        with daemon.client() as asked:
+
+            def written() -> FilesReader:
+                history.produce(5)
+                asked.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
+                reader = read_up_to(FilesReader(folder), asked.programs().epoch)
+                require_answers(asked, reader.known, history.vertices)
+                return reader
+
+            series = written().ends[-1].series
+            while len(files(folder)) < 2:
+                written()
+            files(folder)[-1].unlink()
+            reader = written()
+            assert any(end.snapshot and end.series != series for end in reader.ends)
+            until(lambda: asked.stats()["results"]["trouble"] is None)
         assert daemon.stop() == 0
 
 

@@ -29,7 +29,7 @@ from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.gpma.index.vertex_index import VertexIndex
 
 PROGRAMS = ("even", "odd")
-EVENTS = ("updates", "epoch", "write", "checkpoint", "fail", "crash", "programs")
+EVENTS = ("updates", "epoch", "write", "checkpoint", "fail", "lose", "crash", "programs")
 Programs = Mapping[str, int]
 """Of each program that is published, which of those that were made under its id (0, 1, ...)."""
 ALL: Programs = dict.fromkeys(PROGRAMS, 0)
@@ -90,9 +90,16 @@ class Memory:
         self.fails: list[str] = []
         self.forgotten = 0
         self.opened = 0
+        self.was_cut = False
+
+    def lose(self, transactions: int) -> None:
+        """Somebody takes the newest away."""
+        del self.transactions[len(self.transactions) - transactions :]
+        self.was_cut = True
 
     def open(self, accepts: Accepts) -> End | None:
         self.opened += 1
+        self.was_cut = False
         last = self.transactions[-1][1] if self.transactions else None
         if not accepts(last):
             raise Fenced("somebody else")
@@ -104,13 +111,13 @@ class Memory:
 
     def ids_since(self, place: Place | None) -> dict[str, IdColumn]:
         start = 0 if place is None else int(place["at"])
-        if place is not None and start < self.forgotten:
+        if place is not None and not self.forgotten <= start <= len(self.transactions):
             raise PlaceLost
         return ids_by_program(key for records, _ in self.transactions[start:] for key, _ in records)
 
     def write(self, chunks: Iterable[Chunk], end: End) -> None:
         fault = self.fails.pop(0) if self.fails else ""
-        if fault == "before":
+        if fault == "before" or self.was_cut:
             raise OSError("away")
         self.transactions.append(([record for chunk in chunks for record in chunk.records()], end))
         if fault == "after":
@@ -310,7 +317,7 @@ def run(seed: int, ring_bytes: int, kind: Kind) -> None:
     published = daemon.published
     checked = 0
     for _ in range(60):
-        match rng.choice(EVENTS, p=[0.2, 0.25, 0.2, 0.1, 0.05, 0.1, 0.1]):
+        match rng.choice(EVENTS, p=[0.2, 0.25, 0.2, 0.1, 0.05, 0.05, 0.1, 0.05]):
             case "updates":
                 updates += draw(rng, int(rng.integers(1, 6)))
             case "epoch":
@@ -323,6 +330,9 @@ def run(seed: int, ring_bytes: int, kind: Kind) -> None:
                 kept = [*kept[-1:], daemon.checkpoint()]
             case "fail":
                 sink.fails = rng.choice(["before", "after", ""], 3).tolist()
+            case "lose":
+                sink.lose(int(rng.integers(len(sink.transactions) + 1)))
+                checked = min(checked, len(sink.transactions))
             case "crash":
                 incarnation += 1
                 chosen = kept[int(rng.integers(len(kept)))] if kept and rng.random() < 0.8 else None
@@ -336,10 +346,12 @@ def run(seed: int, ring_bytes: int, kind: Kind) -> None:
                 daemon.have(programs)
         checked = check(sink, updates, checked, kind, published)
     sink.fails = []
+    updates += [(8, 1)]  # what was taken away is missed with the next epoch
     while daemon.recovering:
         daemon.go_on(3)
     daemon.go_on(len(updates))
-    daemon.write()
+    for _ in range(2):  # the first may fail
+        daemon.write()
     assert sink.known() == truth(updates, kind, programs)
     assert sink.transactions[-1][1].epoch == daemon.epoch
 
@@ -465,6 +477,58 @@ def test_a_sink_that_was_emptied_is_not_taken_for_the_one_that_a_checkpoint_mean
     daemon.go_on(1)
     daemon.write()
     assert len(sink.transactions) == kept.fact["sequence"]  # type: ignore[index]  # the same number and place
+    updates += [(1, 1)]
+    daemon = Daemon(sink, updates, 3, kept, 1 << 16)
+    daemon.go_on(2)  # in which nothing changed, as it seems
+    daemon.write()
+    assert sink.known() == truth(updates)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_what_is_written_goes_on_where_somebody_took_the_newest_away(lost: int) -> None:
+    sink, updates = Memory(), [(1, 1), (2, 2)]
+    kept = started(sink, updates).checkpoint()
+    daemon = Daemon(sink, updates, 2, kept, 1 << 16)
+    for vertex in (3, 4):  # the first transaction is of the process before
+        updates += [(vertex, 1)]
+        daemon.go_on(1)
+        daemon.write()
+    kept, series = daemon.checkpoint(), sink.transactions[-1][1].series
+    assert len(sink.transactions) == 3
+    sink.lose(lost)
+    updates += [(1, 9)]
+    daemon.go_on(1)
+    daemon.write()  # which fails
+    assert daemon.writer.trouble is not None
+    daemon.write()
+    end = sink.transactions[-1][1]
+    assert sink.known() == truth(updates) and end.snapshot and daemon.writer.trouble is None
+    assert (end.sequence, end.series == series) == (4 - lost, False)
+    while len(sink.transactions) < 3:  # up to the number and place that the checkpoint tells
+        updates += [(5, len(sink.transactions))]
+        daemon.go_on(1)
+        daemon.write()
+    updates += [(1, 1)]
+    daemon = Daemon(sink, updates, 3, kept, 1 << 16)
+    daemon.go_on(len(updates))
+    daemon.write()
+    assert sink.known() == truth(updates)
+
+
+def test_what_was_taken_away_before_a_start_is_not_taken_for_what_is_written_then() -> None:
+    sink, updates = Memory(), [(1, 1)]
+    daemon = started(sink, updates)
+    for vertex in (2, 3):
+        updates += [(vertex, 1)]
+        daemon.go_on(1)
+        daemon.write()
+    kept = daemon.checkpoint()
+    sink.lose(1)
+    updates += [(1, 9)]
+    daemon = Daemon(sink, updates, 2, kept, 1 << 16)
+    daemon.go_on(1)
+    daemon.write()
+    assert len(sink.transactions) == 3 and sink.known() == truth(updates)
     updates += [(1, 1)]
     daemon = Daemon(sink, updates, 3, kept, 1 << 16)
     daemon.go_on(2)  # in which nothing changed, as it seems

@@ -119,7 +119,7 @@ def test_rows_that_lie_near_and_far_are_opened(grow: bool, monkeypatch: pytest.M
         chosen = np.sort(rng.permutation(VERTICES)[: rng.integers(1, VERTICES)]).astype(np.uint32)
         begin = int(rng.integers(0, chosen.size))
         for near in (0, 100, 1 << 20):  # a search for each, some of either, one walk
-            monkeypatch.setitem(open_rows.py_func.__globals__, "_NEAR", near)
+            monkeypatch.setitem(open_rows.py_func.__globals__, "NEAR", near)
             open_rows.py_func(rows, chosen, begin, chosen.size, slots)
             for k, v in enumerate(chosen[begin:].tolist()):
                 keys = keys_of(rows, runs_on(rows, slots[k], int(rows.degrees[v])))

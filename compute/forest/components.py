@@ -13,12 +13,12 @@ In a directed graph (u, v) and (v, u) are two supports of one link: it is cut wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import NO_VERTEX, Keys, Vertices, distinct, pack
+from ...gpma.edges import NO_VERTEX, Vertices, distinct, pack
 from ...gpma.rows import RowView
 from ...gpma.team import Crew
 from ...gpma.written import Written
@@ -46,7 +46,7 @@ from .cut import Pieces, Search
 from .external_order import SortedVertices
 from .forest import Changes, Forest
 from .members import list_free, name_all, relink
-from .refresh import HELD, Held, list_changed, take_in
+from .refresh import HELD, Held, Room, list_changed, take_in
 from .span import new_reach, span
 from .taken import Told, add_own, depths, differing, take, take_all
 
@@ -59,8 +59,8 @@ _SORTED_MAX = 4096
 # Passes over all vertices, in search of one large tree's label, that take as long as sorting all vertices.
 _PASSES_PER_SORT = 8
 
-# Work space for what is not safe of so many updates is kept.
-_ROOM = 2048
+# Work space for what is not safe of so many updates is kept; pages of it that are never written take no memory.
+_ROOM = 1 << 16
 
 _LEVELS = "the parent's level is not below its own: parents may lead to no root"
 _SLICE_RULES = (
@@ -137,10 +137,13 @@ class Components(Program):
         self._grow(n)
         if change.revived_vertices.size:
             self._sorted.renamed(change.revived_vertices)
-        inserted, _, _, _, deleted = change.report.edges()
-        n_updates = inserted.size + deleted.size
-        room = self._room if n_updates <= _ROOM else _new_room(n_updates)
-        self._new_run(deleted.size)
+        n_inserted, _, n_deleted, _ = change.report.totals
+        n_updates = n_inserted + n_deleted
+        room = self._room
+        if n_updates > _ROOM:
+            room = self._room = _new_room(n_updates)
+            self._crew = None
+        self._new_run(n_deleted)
         if self._crew is not graph.crew:
             self._hold(graph.crew)
         read = graph.n_arcs if self._start_edges is None else self._start_edges
@@ -148,17 +151,18 @@ class Components(Program):
         n_joining, n_links, n_candidates, steps, n_cuts = take_in(
             self._held.words,
             *graph.row_words(),
-            graph.directed,
+            int(graph.directed),
             self._run,
             before,
             n,
-            inserted,
-            deleted,
-            *room,
-            pieces_of(max(inserted.size, deleted.size)),
+            change.report.changed(),
+            pieces_of(max(n_inserted, n_deleted)),
             self._hopeless.from_size,
             work_max,
         )
+        if n_updates > _ROOM:
+            self._room = _new_room(_ROOM)
+            self._crew = None
         if n_joining + n_links == 0 and n == before:
             return Refresh({})
         if n_joining + n_links >= self._hopeless.from_size and self._hopeless.is_one(n_joining + n_links):
@@ -182,7 +186,7 @@ class Components(Program):
         active = fresh.active + steps + int(counts[cutting.N_STEPS])
         return Refresh(fresh.changed, iterations=1, edges_read=edges, active=active, started_over=True)
 
-    def _settle(self, graph: Graph, room: _Room, n_cuts: int, work_max: int) -> bool:
+    def _settle(self, graph: Graph, room: Room, n_cuts: int, work_max: int) -> bool:
         """Cut these links, the first in the room, and find what replaces them; False: it would be too much."""
         forest, search, run = self._forest, self._search, self._run
         out, in_, both = _rows(graph)
@@ -513,20 +517,11 @@ class Components(Program):
         self._crew = crew
 
     def _record(self, crew: Crew) -> Held:
-        return Held(self._forest, self._changes, self._search, self._cursor, crew)
+        return Held(self._forest, self._changes, self._search, self._cursor, self._room, crew)
 
 
-class _Room(NamedTuple):
-    """Work space of ``take_in`` for so many updates."""
-
-    found: Keys
-    children: kernels.Ints
-    above: kernels.Ints
-    left: npt.NDArray[np.uint8]
-
-
-def _new_room(n_updates: int) -> _Room:
-    return _Room(
+def _new_room(n_updates: int) -> Room:
+    return Room(
         np.empty(n_updates, np.uint64),
         np.empty(n_updates, np.int64),
         np.empty(n_updates, np.int64),

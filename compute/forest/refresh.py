@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
+import numpy.typing as npt
 
+from ...gpma.changed import changed_in
+from ...gpma.edges import Keys
 from ...gpma.intrinsics import uncounted
 from ...gpma.rows import rows_in
 from ...gpma.team import CREW, Crew
@@ -23,6 +26,15 @@ _jit: Any = uncounted
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 
+class Room(NamedTuple):
+    """Work space of ``take_in``, for so many updates."""
+
+    found: Keys
+    children: Ints
+    above: Ints
+    left: npt.NDArray[np.uint8]
+
+
 class Held(NamedTuple):
     """What the program holds. ``cursor`` int64[1]: for ``hang_elsewhere``."""
 
@@ -30,10 +42,13 @@ class Held(NamedTuple):
     changes: Changes
     search: Search
     cursor: Ints
+    room: Room
     crew: Crew
 
 
-HELD = record_type(Held, FOREST, CHANGES, SEARCH, nb.int64[::1], CREW)
+_ints = nb.int64[::1]
+ROOM = record_type(Room, nb.uint64[::1], _ints, _ints, nb.uint8[::1])
+HELD = record_type(Held, FOREST, CHANGES, SEARCH, _ints, ROOM, CREW)
 held_in: Any = taking(HELD)
 
 
@@ -61,12 +76,7 @@ def take_in(  # type: ignore[no-untyped-def]
     run,
     before,
     n,
-    inserted,
-    deleted,
-    found,
-    children,
-    above,
-    left,
+    changed_words,
     pieces,
     size_max,
     steps_max,
@@ -74,15 +84,17 @@ def take_in(  # type: ignore[no-untyped-def]
     """Add vertices ``before`` to ``n``, join trees by inserted edges, and find what is cut by deleted ones:
     (edges that join, links, candidates for names, steps, cuts).
 
-    ``found`` (uint64) and ``children``, ``above`` (int64), ``left`` (uint8) have room for all updates, and for all
-    that are deleted. The candidates (see ``join``) are the first of ``search.members``. The ends of those cut
-    links that are left (see ``hang_elsewhere``) are the first of ``children`` and ``above``.
+    ``changed_words``: the ``ChangedEdges``, for all of which there is ``room``. The candidates (see ``join``) are
+    the first of ``search.members``. The ends of those cut links that are left (see ``hang_elsewhere``) are the
+    first of ``room.children`` and ``room.above``.
 
     Where as many as ``size_max`` edges join or are links, nothing follows of them; and where joining takes more
     than ``steps_max``, no cuts are looked for.
     """
     held = held_in(held_words)
     forest, search, changes = held.forest, held.search, _of_run(held.changes, run)
+    inserted, _, _, _, deleted = changed_in(changed_words)
+    found, children, above, left = held.room
     none = np.int64(0)
     changes.counts[:] = 0
     search.counts[:] = 0
@@ -116,7 +128,7 @@ def take_in(  # type: ignore[no-untyped-def]
         left,
         rows_in(out_words),
         rows_in(in_words),
-        both,
+        both != 0,
         held.cursor,
         held.crew,
     )

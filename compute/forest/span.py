@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW, NO_VERTEX, Keys, Vertices
 from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted, uncounted_inner
-from ...gpma.rows import first_held, open_rows, runs, runs_on
+from ...gpma.rows import NEAR, first_held, open_rows, runs, runs_on
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
 from .forest import LEVEL_STEP, N_FREE, N_USED
@@ -54,9 +54,9 @@ class Reach(NamedTuple):
     ``edges`` int64 by piece of a sweep: vertices found, and the edges that they have; ``left`` likewise: those
     that still look for a tree, and some that one holds by now, -1 before they are listed; ``slots`` likewise,
     where each piece of a long row begins; ``cursor`` int64[32]: the next piece, the edges read. Of each thread,
-    for vertices that are looked at together: ``opens`` int64[threads, _TOGETHER], where their rows begin, and
-    ``looking`` uint32[threads, _TOGETHER]. (The lists of those that look take the room of the forest's free
-    handles, of which there are none in the end.)
+    for vertices that are looked at together: ``opens`` int64[threads, NEAR * _TOGETHER], where their rows
+    begin, and ``looking`` uint32[threads, _TOGETHER]. (The lists of those that look take the room of the
+    forest's free handles, of which there are none in the end.)
     """
 
     queue: Vertices
@@ -78,7 +78,7 @@ def new_reach(n: int, threads: int, queue: Vertices, found: Vertices) -> Reach:
     """For so many vertices, in columns that have room for them."""
     counts, edges, left, slots = np.full((4, -(-n // _SWEEP_PIECE)), -1, np.int64)
     held, cursor = np.empty((n + 63) // 64, np.uint64), np.zeros(32, np.int64)
-    opens, looking = np.empty((threads, _TOGETHER), np.int64), np.empty((threads, _TOGETHER), np.uint32)
+    opens, looking = np.empty((threads, NEAR * _TOGETHER), np.int64), np.empty((threads, _TOGETHER), np.uint32)
     return Reach(queue, found, held, counts, edges, left, slots, cursor, opens, looking)
 
 

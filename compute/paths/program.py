@@ -24,9 +24,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices, Weights, distinct
+from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices, distinct
 from ...gpma.team import Crew
 from ...gpma.written import Written
+from ...partition.changes import Report, no_change
 from ...partition.graph import Graph, GraphChange
 from ..hopeless import Hopeless
 from ..moved import former
@@ -55,8 +56,8 @@ from .templates import digest
 
 _PACKAGE = __name__.partition(".")[0]
 
-_NONE, _NO_KEYS, _NO_WEIGHTS = np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.float32)
-_NO_EDGES = _NO_KEYS, _NO_WEIGHTS, _NO_KEYS, _NO_WEIGHTS, _NO_KEYS
+_NONE = np.empty(0, np.uint32)
+_NO_EDGES = Report.of(no_change(weighted=False))
 
 # Settling is given up, in favour of a fresh start, when it has read this share of all arcs, with weights and
 # without (and this floor). A refresh that goes on costs as much as a fresh start at shares of 0.6 (SSSP), 0.9
@@ -66,8 +67,8 @@ _SETTLE_FLOOR = 4096
 # Where so many were given up in a row, changes about as large start over at once, from so many losses on.
 _HOPELESS_TRIES = 3
 _HOPELESS_FLOOR = 1024
-# Work space for what is not safe of so many updates is kept.
-_FOUND = 2048
+# Work space for what is not safe of so many updates is kept; pages of it that are never written take no memory.
+_FOUND = 1 << 16
 # A push of so many vertices at a time is large: it goes in steps, on several threads.
 _LARGE = 8192
 
@@ -131,8 +132,7 @@ class PathProgram(Program):
         self._queue = np.empty(0, np.uint32)
         self._role = np.zeros(0, np.uint8)
         self._log = new_log()
-        self._found = np.empty(_FOUND, np.uint64)
-        self._found_weights = np.empty(_FOUND if self.needs_weights else 0, np.float32)
+        self._take_room(_FOUND)
         # All that as kernels take it, and the threads with which it is written there; None: it is to be written.
         self._held = Written(HELD)
         self._crew: Crew | None = None
@@ -188,9 +188,7 @@ class PathProgram(Program):
         is_new = change.n_vertices_before <= self._last_bound < change.n_vertices
         waits = self._source_waits or is_new or change.revived_vertices.size
         sources = self.sources_to_reach(graph, change) if waits else _NONE
-        n_taking, n_lost, edges, rounds, written, listed = self._mend(
-            graph, sources, change.report.edges(), before
-        )
+        n_taking, n_lost, edges, rounds, written, listed = self._mend(graph, sources, change.report, before)
         if n_taking:
             if n_taking >= self._hopeless.from_size and self._hopeless.is_one(n_taking):
                 return self._start_over(graph, 0)
@@ -207,22 +205,20 @@ class PathProgram(Program):
         self,
         graph: Graph,
         sources: Vertices,
-        edges: tuple[Keys, Weights, Keys, Weights, Keys],
+        report: Report,
         before: int = NOBODY_ASKS,
     ) -> tuple[int, int, int, int, int, int]:
-        """All that follows from sources that may be new and from updates (``Report.edges``): (those that took
+        """All that follows from sources that may be new and from updates: (those that took
         support, vertices lost, edges read, rounds, words written, vertices listed, in ``_loss.adopted``, since
         ``before``).
 
         -1 lost: starting over is cheaper. So it is where as many took support as is hopeless.
         """
-        n_inserted, n_overwritten, n_deleted = edges[0].size, edges[2].size, edges[4].size
+        n_inserted, n_overwritten, n_deleted, _ = report.totals
         # All of these might improve something, or take support.
         n_found = n_inserted + 2 * n_overwritten + n_deleted
-        found, found_weights = self._found, self._found_weights
-        if n_found > found.size:
-            found = np.empty(n_found, np.uint64)
-            found_weights = np.empty(n_inserted + n_overwritten if self.needs_weights else 0, np.float32)
+        if n_found > _FOUND:
+            self._take_room(n_found)
         # An epoch may improve one vertex many times: there can be more entries than vertices.
         room = self._n + sources.size + n_inserted + n_overwritten
         if room > self._entries.size or self._crew is not graph.crew:
@@ -234,10 +230,7 @@ class PathProgram(Program):
             out,
             in_,
             sources,
-            self._source_word,
-            *edges,
-            found,
-            found_weights,
+            report.changed(),
             pieces_of(max(n_inserted, n_overwritten, n_deleted)),
             before,
             self._n,
@@ -245,6 +238,8 @@ class PathProgram(Program):
             self._large,
             max(_SETTLE_FLOOR, int(SETTLE_SHARE[self.needs_weights] * graph.n_arcs)),
         )
+        if n_found > _FOUND:
+            self._take_room(_FOUND)
         if left and self._kernels.spread is not None:
             piles = path_search.new_piles(self._n, graph.crew.threads)
             read, _pushed, rounds = self._kernels.spread(
@@ -255,6 +250,12 @@ class PathProgram(Program):
             if before != NOBODY_ASKS:
                 listed = self._list_changed(before)
         return n_taking, n_lost, n_edges, rounds, written, listed
+
+    def _take_room(self, n_found: int) -> None:
+        """Have room for so many updates that are not safe."""
+        self._found = np.empty(n_found, np.uint64)
+        self._found_weights = np.empty(n_found if self.needs_weights else 0, np.float32)
+        self._crew = None
 
     def _list_changed(self, before: int) -> int:
         """List the vertices whose word differs from before the run, the new ones included."""
@@ -452,7 +453,10 @@ class PathProgram(Program):
         self._crew = crew
 
     def _record(self, crew: Crew) -> Held:
-        return Held(self._word, self._role, self._log, self._loss, self._entries, self._queue, crew)
+        work = self._loss, self._entries, self._queue
+        return Held(
+            self._word, self._role, self._log, *work, self._source_word, self._found, self._found_weights, crew
+        )
 
 
 def _maker(

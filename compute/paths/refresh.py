@@ -13,7 +13,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Keys, Vertices
+from ...gpma.changed import changed_in
+from ...gpma.edges import Keys, Vertices, Weights
 from ...gpma.rows import rows_in
 from ...gpma.team import CREW, Crew
 from ...gpma.written import record_type, taking
@@ -32,7 +33,8 @@ NOBODY_ASKS = -1
 
 
 class Held(NamedTuple):
-    """What a program holds: words and roles by vertex, the log, and work space as in ``mend.mend``."""
+    """What a program holds: words and roles by vertex, the log, work space as in ``mend.mend``, the word of a
+    source, and room for those updates that take support or may improve something (``classify``)."""
 
     word: Keys
     role: npt.NDArray[np.uint8]
@@ -40,10 +42,16 @@ class Held(NamedTuple):
     loss: Loss
     entries: Keys
     queue: Vertices
+    source_word: np.uint64
+    found: Keys
+    found_weights: Weights
     crew: Crew
 
 
-HELD = record_type(Held, nb.uint64[::1], nb.uint8[::1], LOG, LOSS, nb.uint64[::1], nb.uint32[::1], CREW)
+_keys = nb.uint64[::1]
+HELD = record_type(
+    Held, _keys, nb.uint8[::1], LOG, LOSS, _keys, nb.uint32[::1], nb.uint64, _keys, nb.float32[::1], CREW
+)
 held_in: Any = taking(HELD)
 
 
@@ -53,14 +61,7 @@ def refresh(  # type: ignore[no-untyped-def]
     out_words,
     in_words,
     sources,
-    source_word,
-    inserted,
-    weights,
-    overwritten,
-    new_weights,
-    deleted,
-    found,
-    found_weights,
+    changed_words,
     pieces,
     n_before,
     n,
@@ -71,15 +72,16 @@ def refresh(  # type: ignore[no-untyped-def]
     """Bring the words up to date: (updates that took support, vertices lost, entries left over, edges read,
     rounds, words written, vertices listed).
 
-    ``held_words``: a ``Held``; ``out_words``, ``in_words``: rows; ``sources`` may be without their word. The
-    updates: see ``classify``, for which ``found`` uint64 and ``found_weights`` float32 have room. What differs
-    from before and is below ``n_before``, and the vertices from there to ``n``, are listed in
-    ``loss.adopted``, unless something is left over: see ``mend``.
+    ``held_words``: a ``Held``; ``out_words``, ``in_words``: rows; ``sources`` may be without their word.
+    ``changed_words``: the ``ChangedEdges``, see ``classify``. What differs from before and is below ``n_before``,
+    and the vertices from there to ``n``, are listed in ``loss.adopted``, unless something is left over: see
+    ``mend``.
 
     Nothing was done where as many as ``lost_max`` took support. -1 lost: see ``mend``.
     """
     held, out, in_ = held_in(held_words), rows_in(out_words), rows_in(in_words)
-    word, log = held.word, held.log
+    inserted, weights, overwritten, new_weights, deleted = changed_in(changed_words)
+    word, log, found, found_weights = held.word, held.log, held.found, held.found_weights
     none = np.int64(0)
     lost_room = deleted.size + (overwritten.size if WEIGHTED else none)
     n_taking, n_improving = classify(
@@ -107,7 +109,7 @@ def refresh(  # type: ignore[no-untyped-def]
             log,
             held.role,
             sources,
-            source_word,
+            held.source_word,
             found[:n_taking],
             found[lost_room : lost_room + n_improving],
             found_weights,

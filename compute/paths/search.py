@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ...gpma.atomics import compare_swap, exchange, fetch_add, load, ordered_swap
 from ...gpma.edges import HALF, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch_to_read, uncounted_inner
-from ...gpma.rows import first_held, open_rows, runs, runs_on
+from ...gpma.rows import NEAR, first_held, open_rows, runs, runs_on
 from ...gpma.splice import spliced
 from ...gpma.team import Crew, at_most, share
 from .mend import AHEAD, NOTHING, PARENT, UNREACHED
@@ -128,7 +128,7 @@ def new_sweep(n: int, threads: int) -> Sweep:
         np.empty((n + 63) // 64, np.uint64),
         np.empty((n + 63) // 64, np.uint64),
         np.empty(n // _SWEEP_PIECE + 1, np.int64),
-        np.empty((threads, _TOGETHER), np.int64),
+        np.empty((threads, NEAR * _TOGETHER), np.int64),
         np.empty((threads, _GATHERED), np.uint32),
         np.zeros(80, np.int64),
     )
@@ -195,7 +195,7 @@ def level_pull(t, word, role, in_, n, bits, front, next_front, waiting, left, op
     A piece is a multiple of 64 vertices, so that no two threads write one word of a bitmap. Of each piece those
     that still look stand in ``waiting`` (uint32[n]) from where it begins; ``left`` (int64[pieces]) are their
     numbers, -1 before the first pull. Listing them takes no branch, and whether a vertex looks is a toss-up.
-    ``opens``: int64[threads, _TOGETHER].
+    ``opens``: int64[threads, NEAR * _TOGETHER].
     """
     keys, degrees = in_.keys, in_.degrees
     slots = opens[t]

@@ -24,7 +24,17 @@ import numpy as np
 
 from ...gpma.atomics import exchange, fetch_add, load
 from ...gpma.edges import HALF
-from ...gpma.intrinsics import address_of, array_at, copy_bytes, lock_to_read, poll, read_file, unlock, write_file
+from ...gpma.intrinsics import (
+    address_of,
+    array_at,
+    copy_bytes,
+    load_acquire,
+    lock_to_read,
+    poll,
+    read_file,
+    unlock,
+    write_file,
+)
 from ...gpma.rows import copy_row, find_on
 from ..priority import in_short_slices
 from ..records import lane as layout
@@ -262,7 +272,9 @@ def answer_questions(shown, own, words, questions, answers):  # type: ignore[no-
             return
         answered = np.int64(0)
         for place in range(PLACES):
-            if load(words, place) == ASKED:
+            # Its eventfd may not have been written yet, which would order it: without an acquire a processor that
+            # reorders loads could read here what was asked in this place before.
+            if np.int64(load_acquire(words, place)) == ASKED:
                 at = PLACES + place * PLACE_WORDS
                 if load(shown, IS_SHOWN) == 0:  # nobody need wait to hear that
                     words[at + DONE] = HIDDEN

@@ -37,10 +37,10 @@ Epoch = tuple[int, int]
 class End:
     """What ends a transaction: readers know all results of ``epoch``, which belong to ``offsets``, from here on.
 
-    ``sequence`` counts transactions; ``run`` names the daemon's process that wrote it, ``series`` that which wrote
-    number 1: another one, and the sink was emptied, or is another. ``since``: the epoch of the
-    one before (None: there was none); ``epochs``: of how many epochs these are the changes together (None: not
-    known, after a restart). ``snapshot``: every vertex is in it; ``last_snapshot``: the newest transaction that
+    ``sequence`` counts transactions; ``run`` names the daemon's process that wrote it. ``series`` is another one
+    where the sink was emptied, is another, or lost its newest transactions. ``since``: the epoch of the one before
+    (None: there was none); ``epochs``: of how many epochs these are the changes together (None: not known, after a
+    restart). ``snapshot``: every vertex is in it; ``last_snapshot``: the newest transaction that
     this is true of. ``records``: how many, in this partition. ``partitions``: of the topic (0: files). ``stale``:
     by program, since which epoch it stands still.
     """

@@ -15,7 +15,9 @@ A transaction carries its own progress (``records.End``). What a start goes on f
 - For that, whatever changed between that transaction and the checkpoint must have been written behind it. So it
   is where the newest end is not of an earlier epoch than the checkpoint; unless small changes were left out, or
   every vertex was written at once: one that came before the checkpoint and went after it is in no record then.
-- Where that is not to be had, every vertex is written, and a tombstone for every other that the sink has.
+- Where that is not to be had, every vertex is written, and a tombstone for every other that the sink has. So it is
+  where somebody took away the newest of what was written, before a start or at any time. What is written then is
+  of another series: numbers and places come again, and checkpoints from before do not mean these.
 
 Programs come and go, with ``keep`` and ``drop`` and with the configuration. Of one that was not in the
 transaction before, every vertex is written, as of one whose state does not come from the checkpoint. Of one that
@@ -130,6 +132,8 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="results", daemon=True)
         self._opened = self._adopted = False
         self._last: End | None = None
+        self._found: End | None = None  # the newest end when we began
+        self._series = self._run
         self._try: _Try | None = None
         self._place: int | None = None
         self._extra: Mapping[str, IdColumn] = {}
@@ -318,7 +322,7 @@ class Writer:
                 if snapshot.programs[id].state.get("state", "fresh") != "fresh"
             },
             time_ms=time.time_ns() // 10**6,
-            series=self._run if last is None else last.series,
+            series=self._series,
         )
         self._try = _Try(found, end, records)
         self._sink.write(self._chunks(changed, snapshot.epoch), end)
@@ -361,30 +365,45 @@ class Writer:
         tried = self._try
 
         def accepts(last: End | None) -> bool:
-            ours = (self._last, None if tried is None else tried.end)
-            return not self._adopted or last is None or any(last.is_same(end) for end in ours)
+            return not self._adopted or last is None or self._is_ours(last)
 
         last = self._sink.open(accepts)
         self._opened = True
         if not self._adopted:
-            self._last = last
+            self._last = self._found = last
             self._adopt(last)
             self._adopted = True
         elif tried is not None and tried.end.is_same(last):
             self._done(tried)
-        elif last is None:
-            self._last, self._place, self._knows_extra = None, None, False  # it was emptied
+        elif last is None or not last.is_same(self._last):  # it was emptied, or its end was taken away
+            log.warning("what was written last is not in %s any more: every vertex is written anew", self.name)
+            self._last, self._place, self._knows_extra = last, None, False
+            self._place_of_last = None
+            self._series = uuid.uuid4().hex
         self._try = None
+
+    def _is_ours(self, last: End) -> bool:
+        """Nobody has taken over since: this process wrote it, or it is no newer than what was there before that,
+        which is what is left where somebody took away what came after it."""
+        found = self._found
+        if last.run == self._run:
+            return True
+        return found is not None and last.sequence <= found.sequence and last.time_ms <= found.time_ms
 
     def _adopt(self, last: End | None) -> None:
         """What readers may know otherwise than it is."""
         resume = self._resume
         self._place, self._knows_extra = None, False
+        if last is not None:
+            self._series = last.series
         if last is None or resume is None or resume.sink != self.name:
             return
-        if last.epoch < resume.epoch:
-            return
         if last.series != resume.series:  # places and numbers are of what is not there any more
+            return
+        if last.sequence < resume.sequence:  # nor will they be when as many are written again
+            self._series = self._run
+            return
+        if last.epoch < resume.epoch:
             return
         if last.last_snapshot > resume.sequence:
             return

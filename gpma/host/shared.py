@@ -13,7 +13,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Keys, Weights
+from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int
 from ..gate import Gate, shut_gate
 from ..intrinsics import inner
 from ..team import Crew
@@ -70,14 +70,13 @@ def apply_shared(
     out_work: Work,
     in_words: Words,
     in_work: Work,
-    both: bool,
-    mirrored: bool,
-    negative: bool,
+    both: Int,
+    mirrored: Int,
+    negative: Int,
     n_vertices: Int,
     n_pieces: Int,
     arrived: Arrivals,
-    changed: Keys,
-    changed_weights: Weights,
+    changed: Words,
     did: Did,
     crew: Crew,
     each: Crew,
@@ -104,7 +103,7 @@ def apply_shared(
         found = look_up_one(one, parts, each)
     inserted, overwritten = found[1 + INSERTED], found[1 + OVERWRITTEN]
     deleted, absent = found[1 + DELETED], found[1 + ABSENT]
-    columns = columns_in(changed, changed_weights, inserted, overwritten, deleted, absent)
+    columns = columns_in(changed, arrived.keys.size, inserted, overwritten, deleted, absent)
     end = parts[n_pieces - 1, END]
     yes: Any = np.bool_(True)
     no: Any = np.bool_(False)

@@ -13,10 +13,11 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ..changed import CHANGED_WORDS, ChangedEdges
 from ..edges import HALF, LOW, ChangeReport, EdgeList, Int, Keys, Ops, Vertices, Weights
 from ..intrinsics import inner, prefetch
 from ..layout import LEAF_SHIFT, LEAF_SLOTS
-from ..written import Words, record_type, taking
+from ..written import Words, record_type, taking, write
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .crowds import Signs, no_signs, plan
 from .merge import advance_rows, merge_leaves, note_rows, redistribute, split_report
@@ -111,6 +112,10 @@ class Did(NamedTuple):
         return Outcome(n_updates, n_more_left, moved, stretch_begin, stretch_end, signs)
 
 
+DID = record_type(Did, nb.int64[:, ::1], nb.float64[::1])
+did_in: Any = taking(DID)
+
+
 class Outcome(NamedTuple):
     """See ``Did``."""
 
@@ -175,7 +180,7 @@ class _Task(NamedTuple):
 
 
 @inner
-def is_good(batch: Arrivals, n_vertices: Int, negative: bool) -> bool:
+def is_good(batch: Arrivals, n_vertices: Int, negative: Int) -> bool:
     """Whether all vertices are there and all weights are as an array keeps them."""
     n = np.uint64(n_vertices)
     good = True
@@ -330,10 +335,30 @@ def count_loops(keys: Keys) -> Int:
 
 @inner
 def columns_in(
+    changed: Words, n_updates: Int, inserted: Int, overwritten: Int, deleted: Int, absent: Int
+) -> ReportColumns:
+    """The columns of a report in ``changed`` (see ``apply_small``), with the words by which programs find them."""
+    begin, end = CHANGED_WORDS, CHANGED_WORDS + n_updates
+    columns = _columns_in(
+        changed[begin:end].view(np.uint64), changed[end:].view(np.float32), inserted, overwritten, deleted, absent
+    )
+    write(
+        changed,
+        ChangedEdges(
+            columns.inserted,
+            columns.inserted_weights,
+            columns.overwritten,
+            columns.overwriting_weights,
+            columns.deleted,
+        ),
+    )
+    return columns
+
+
+@inner
+def _columns_in(
     changed: Keys, changed_weights: Weights, inserted: Int, overwritten: Int, deleted: Int, absent: Int
 ) -> ReportColumns:
-    """The columns of a report of so many updates, one after the other in ``changed`` and ``changed_weights`` (as
-    ``apply_small`` gives them)."""
     over, old = inserted + overwritten, inserted + 2 * overwritten
     gone = over + deleted
     return ReportColumns(
@@ -349,7 +374,7 @@ def columns_in(
 
 
 @inner
-def loops_in(columns: ReportColumns, mirrored: bool) -> tuple[Int, Int, Int, Int]:
+def loops_in(columns: ReportColumns, mirrored: Int) -> tuple[Int, Int, Int, Int]:
     """How many self-loops were inserted, overwritten, deleted and absent, where each edge came for both
     directions; else 0."""
     none: Int = np.int64(0)
@@ -367,17 +392,15 @@ def loops_in(columns: ReportColumns, mirrored: bool) -> tuple[Int, Int, Int, Int
 def apply_small(
     out_words: Words,
     in_words: Words,
-    both: bool,
-    mirrored: bool,
-    negative: bool,
+    did_words: Words,
+    both: Int,
+    mirrored: Int,
+    negative: Int,
     n_vertices: Int,
     keys: Keys,
     ops: Ops,
     weights: Weights,
-    changed: Keys,
-    changed_weights: Weights,
-    did_counts: npt.NDArray[np.int64],
-    densities: npt.NDArray[np.float64],
+    changed: Words,
 ) -> tuple[bool, bool, Int, Int, Int, Int, Int, Int, Int, Int, Int]:
     """Apply updates as they came (``keys``, ``ops``, ``weights`` as in ``Arrivals``; each for both directions of
     an edge if ``mirrored``) to one ``Orientation`` and, transposed, to another if ``both``.
@@ -385,14 +408,15 @@ def apply_small(
     Not done: a vertex is not below ``n_vertices``, or a weight is not as it is kept (``negative`` ones may be);
     nothing was written. Otherwise the caller has seen to it that no array needs another layout.
 
-    ``changed`` gets the inserted, overwritten, deleted and absent keys, and ``changed_weights`` (none when
-    unweighted) those of the inserted, the new and the old ones of the overwritten, and those of the deleted edges;
-    there is room for all updates, and for twice as many weights. ``did_counts``, ``densities``: see ``Did``.
+    ``changed``, int64[CHANGED_WORDS + updates of rows, twice as many of these with weights]: gets the words of
+    the ``ChangedEdges``; then come the inserted, overwritten, deleted and absent keys, and then, as float32, the
+    weights of the inserted, the new and the old ones of the overwritten, and those of the deleted edges.
+    ``did_words``: a ``Did``. Flags are 1 or 0: of a ``bool`` the type would be looked up each time.
 
     Returns (done, whether nothing follows from ``Did``, the slots of the first array that moved, ``Totals``).
     Raises MemoryError where there is not enough; nothing was written then.
     """
-    out, in_, did = orientation_in(out_words), orientation_in(in_words), Did(did_counts, densities)
+    out, in_, did = orientation_in(out_words), orientation_in(in_words), did_in(did_words)
     arrived = Arrivals(keys, ops, weights)
     none: Int = np.int64(0)
     if not is_good(arrived, n_vertices, negative):
@@ -411,7 +435,7 @@ def apply_small(
     is_calm = _write(out, there, did, np.int64(0))
     if both:
         is_calm &= _write(in_, here, did, np.int64(1))
-    columns = columns_in(changed, changed_weights, inserted, overwritten, deleted, absent)
+    columns = columns_in(changed, arrived.keys.size, inserted, overwritten, deleted, absent)
     split_report(updates, _FIRST, end, columns, starts)
     loops = loops_in(columns, mirrored)
     return True, is_calm, did.counts[0, MOVED], inserted, overwritten, deleted, absent, *loops
