@@ -217,9 +217,6 @@ class HostSide(Side[PackedMemoryArray]):
             if not told[0]:
                 self.unfinished = False
                 return None
-            if not told[0]:
-                self.unfinished = False
-                return None
             totals = told[3:]
             # What migrates waits for memory, with many threads as with one.
             migrating = out.migrating or (in_ is not None and in_.migrating)
