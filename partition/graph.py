@@ -40,7 +40,7 @@ from .changes import Counts, Report, none
 from .changes import GraphChange as GraphChange
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .graph_rows import GraphRows, Shape, SideApply, require_heads
-from .host_side import ONE_CALL_UPDATES_MAX, SMALL_UPDATES_MAX, HostSide
+from .host_side import ONE_CALL_UPDATES_MAX, SMALL_UPDATES_MAX, UNFINISHED, HostSide
 from .own_process import OwnProcess
 from .owned import Divide, OwnedRows
 from .owned import RowsLost as RowsLost
@@ -57,9 +57,6 @@ T = TypeVar("T")
 
 # Edges that are copied at a time for a walk along rows that are not all the host's.
 _AHEAD_EDGES = 1 << 14
-
-
-UNFINISHED = "a change failed in its middle, and nobody knows what this graph holds"
 
 
 class NoMemory(MemoryError):
@@ -673,8 +670,11 @@ class Graph:
 
         Raises:
             NoMemory: that was why.
+            RuntimeError: that was why, and it was in the middle.
         """
         if self._is_unfinished():  # what was written may name them: see ``_require_whole``
+            if isinstance(error, MemoryError):  # which all take for a change that was not begun
+                raise RuntimeError(UNFINISHED) from error
             return
         self._rows.withdraw_vertices(self.n_vertices)
         if isinstance(error, MemoryError):

@@ -38,6 +38,9 @@ PIECE_UPDATES_MIN, PIECES_MAX = 256, 16
 Shorter ones cost more than they share; of more, threads wait for each other more often."""
 
 
+UNFINISHED = "a change failed in its middle, and nobody knows what this graph holds"
+
+
 class HostPlan(NamedTuple):
     """What ``HostSide.prepare`` planned for its arrays, of so many updates each at most."""
 
@@ -63,8 +66,8 @@ class HostSide(Side[PackedMemoryArray]):
         self.memory = Memory()
         self._turnstile = Turnstile()
         self.unfinished = False
-        """Whether a change began to write and has not ended. Between two changes: one failed there, which is a
-        mistake, and nobody knows what the rows hold."""
+        """Whether a change began to write and has not ended, as who passes the turnstile sees it. Between two
+        changes: one failed there, which is a mistake, and nobody knows what the rows hold."""
         self._change = no_change(weighted)
         self._did = Did.empty()
         self._did_written = Written(DID)
@@ -98,32 +101,41 @@ class HostSide(Side[PackedMemoryArray]):
         return HostPlan(out_plan, in_plan, n_updates)
 
     def commit(self, plan: HostPlan) -> ChangeReport:
-        """Write what ``prepare`` planned; cannot fail. Returns the report of the out-rows."""
-        self.unfinished = True
-        report = self._commit(plan)
-        self.unfinished = False
+        """Write what ``prepare`` planned; cannot fail. Returns the report of the out-rows.
+
+        Raises:
+            RuntimeError: a change before failed in its middle; nothing was written.
+        """
+        with self._turnstile.writing():
+            self._require_whole()
+            self.unfinished = True
+            report = self._commit(plan)
+            self.unfinished = False
         return report
+
+    def _require_whole(self) -> None:
+        if self.unfinished:
+            raise RuntimeError(UNFINISHED)
 
     def _commit(self, plan: HostPlan) -> ChangeReport:
         in_rows, in_plan = self.in_, plan.in_
         if in_rows is None or in_plan is None:
-            return self._commit_out(plan.out)
-        with self._turnstile.writing():
-            if plan.n_updates <= SMALL_UPDATES_MAX or plan.out.parts is None or in_plan.parts is None:
-                in_rows.commit(in_plan)
-                return self.out.commit(plan.out)
-            if plan.out.at_once or in_plan.at_once:  # all edges move: one thread's work for each array
-                return self._pair.run(lambda: self.out.commit(plan.out), lambda: in_rows.commit(in_plan))[0]
-            out_task, in_task = self.out.task(plan.out), in_rows.task(in_plan)
-            assert out_task is not None and in_task is not None
-            out_written, in_written = commit_both(out_task, in_task, self._crew, self._crew_each)
-            # What migrates waits for memory, with many threads as with one: side by side that is waited for once.
-            # What grows may move all of its edges at once: one after the other, as each takes room meanwhile.
-            run = self._pair.run if self.out.migrating or in_rows.migrating else in_turn
-            report, _ = run(
-                lambda: self.out.committed(plan.out, out_written), lambda: in_rows.committed(in_plan, in_written)
-            )
-            return report
+            return self.out.commit(plan.out)
+        if plan.n_updates <= SMALL_UPDATES_MAX or plan.out.parts is None or in_plan.parts is None:
+            in_rows.commit(in_plan)
+            return self.out.commit(plan.out)
+        if plan.out.at_once or in_plan.at_once:  # all edges move: one thread's work for each array
+            return self._pair.run(lambda: self.out.commit(plan.out), lambda: in_rows.commit(in_plan))[0]
+        out_task, in_task = self.out.task(plan.out), in_rows.task(in_plan)
+        assert out_task is not None and in_task is not None
+        out_written, in_written = commit_both(out_task, in_task, self._crew, self._crew_each)
+        # What migrates waits for memory, with many threads as with one: side by side that is waited for once.
+        # What grows may move all of its edges at once: one after the other, as each takes room meanwhile.
+        run = self._pair.run if self.out.migrating or in_rows.migrating else in_turn
+        report, _ = run(
+            lambda: self.out.committed(plan.out, out_written), lambda: in_rows.committed(in_plan, in_written)
+        )
+        return report
 
     def apply_small(
         self,
@@ -182,7 +194,7 @@ class HostSide(Side[PackedMemoryArray]):
                     in_.after_small(distinct, n_more, None)
             else:
                 moved += self._gone_on(n_more, in_turn)
-        self.unfinished = False
+            self.unfinished = False
         totals = told[3:]
         return Report.of_small(totals, changed, out.weighted, moved), totals
 
@@ -222,7 +234,7 @@ class HostSide(Side[PackedMemoryArray]):
             migrating = out.migrating or (in_ is not None and in_.migrating)
             run = self._pair.run if migrating else in_turn
             moved = told[2] + self._gone_on(totals[0] - totals[2], run)
-        self.unfinished = False
+            self.unfinished = False
         return Report.of_small(totals, changed, out.weighted, moved), totals
 
     def _gone_on(self, n_more: int, run: Any) -> int:
@@ -298,8 +310,13 @@ class HostSide(Side[PackedMemoryArray]):
         return self.array(direction).export()
 
     def export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
-        """Copy out-arcs from this key on into the columns, between two commits; returns how many."""
+        """Copy out-arcs from this key on into the columns, between two commits; returns how many.
+
+        Raises:
+            RuntimeError: one of them failed in its middle.
+        """
         with self._turnstile.reading():
+            self._require_whole()
             copied: int = export_from(self.out.view(), np.uint64(first_key), keys, weights)
         return copied
 
@@ -312,10 +329,6 @@ class HostSide(Side[PackedMemoryArray]):
         self._pair.close()
         for array in self.arrays:
             array.close()
-
-    def _commit_out(self, plan: Plan) -> ChangeReport:
-        with self._turnstile.writing():
-            return self.out.commit(plan)
 
 
 def warm_up() -> None:

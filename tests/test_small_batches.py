@@ -21,6 +21,7 @@ from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, pack, source
 from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.host.shared import apply_shared
 from graphtide.gpma.host.small import apply_small
+from graphtide.gpma.team import ALONE
 from graphtide.partition import graph as graph_module
 from graphtide.partition import host_side
 from graphtide.partition.existence import VertexOps
@@ -399,29 +400,64 @@ def test_without_memory_it_is_as_before() -> None:
         assert_same_change(small.apply(batch, VERTICES + 5), ordinary.apply(batch, VERTICES + 5))
 
 
+@pytest.mark.parametrize("error", [IndexError("a mistake"), MemoryError("too late")], ids=["mistake", "memory"])
 @pytest.mark.parametrize("n_updates", [3, host_side.SMALL_UPDATES_MAX + 1, host_side.ONE_CALL_UPDATES_MAX + 1])
-def test_an_error_behind_what_was_written_is_never_taken_for_nothing(n_updates: int) -> None:
-    """By whichever way a batch goes: rows are not hidden, nobody goes on from them, and a load puts it right."""
+def test_an_error_behind_what_was_written_is_never_taken_for_nothing(n_updates: int, error: Exception) -> None:
+    """By whichever way a batch goes: rows are not hidden, nobody goes on from them, and a load puts it right. Nor
+    is it said that memory was lacking, after which all would go on."""
     with contextlib.closing(Graph()) as graph:
         graph.apply(EdgeBatch.of([0], [1]), 2)
         before = graph.export()
         heads = np.arange(n_updates, dtype=np.uint32)
-        after = "after_small" if n_updates <= host_side.ONE_CALL_UPDATES_MAX else "commit"
+        begun = graph.begin_copy()
         with (
-            mock.patch.object(PackedMemoryArray, after, side_effect=IndexError("a mistake")),
-            mock.patch.object(PackedMemoryArray, "committed", side_effect=IndexError("a mistake")),
-            pytest.raises(IndexError),
+            failing_behind_what_was_written(n_updates, error),
+            pytest.raises((IndexError, RuntimeError)),
         ):
             graph.apply(EdgeBatch.of(np.full(n_updates, 5), heads), n_updates + 6)
         refused = pytest.raises(RuntimeError, match="failed in its middle")
-        for use in (graph.export, graph.begin_copy, lambda: graph.apply(EdgeBatch.of([0], [1]), n_updates + 6)):
+        for use in (
+            graph.export,
+            graph.begin_copy,
+            begun.copy_piece,
+            lambda: graph.apply(EdgeBatch.of([0], [1]), n_updates + 6),
+        ):
             with refused:
                 use()
-        assert graph.check() == [graph_module.UNFINISHED]
+        graph.end_copy(begun)
+        assert graph.check() == [host_side.UNFINISHED]
         graph.load(before, n_updates + 6)
         assert graph.check() == [] and np.array_equal(graph.export().keys, before.keys)
         graph.apply(EdgeBatch.of([5], [0]), n_updates + 6)
         assert graph.n_arcs == 2 and graph.check() == []
+
+
+@contextmanager
+def failing_behind_what_was_written(n_updates: int, error: Exception) -> Iterator[None]:
+    after = "after_small" if n_updates <= host_side.ONE_CALL_UPDATES_MAX else "commit"
+    with (
+        mock.patch.object(PackedMemoryArray, after, side_effect=error),
+        mock.patch.object(PackedMemoryArray, "committed", side_effect=error),
+    ):
+        yield
+
+
+def test_who_tries_again_what_failed_in_its_middle_does_not_make_it_whole() -> None:
+    """As the host does that follows a device, whose memory was lacking; or rows that move."""
+    host = host_side.HostSide(weighted=False, in_edges=True, in_weights=False, crew=ALONE)
+    with contextlib.closing(host):
+        host.ensure_vertices(4)
+        batch = EdgeBatch.of([0, 1], [2, 3])
+        plan = host.prepare(batch, EdgeBatch.of([2, 3], [0, 1]))
+        with (
+            mock.patch.object(host.out, "commit", side_effect=MemoryError),
+            pytest.raises(MemoryError),
+        ):
+            host.commit(plan)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="failed in its middle"):
+                host.commit(plan)
+        assert host.unfinished
 
 
 def test_vertices_that_are_deleted_or_revived_go_the_ordinary_way() -> None:
