@@ -249,9 +249,7 @@ def test_nothing_is_written_to_a_file_that_is_taken_away_as_it_is_opened(
     assert sink.open(lambda last: last is None) is None
 
 
-def test_a_file_that_took_the_place_of_ours_is_not_cut(
-    open_files: Callable[..., SpoolSink], folder: Path
-) -> None:
+def test_a_file_that_took_the_place_of_ours_is_not_cut(open_files: Callable[..., SpoolSink], folder: Path) -> None:
     sink = open_files()
     sink.write(hops(1, [1]), end(1))
     (file,) = files(folder)
@@ -298,6 +296,32 @@ def test_what_cannot_be_cut_off_at_once_is_cut_off_later(
     found = sink.open(lambda last: True)
     assert found is not None and found.is_same(end(1))
     sink.write(hops(2, [2]), end(2))
+    assert known_hops(FilesReader(folder)) == {1: 1, 2: 2}
+
+
+def test_a_disk_that_fails_is_let_go(
+    open_files: Callable[..., SpoolSink], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError(errno.EIO, "away")
+
+    sink = open_files()
+    sink.write(hops(1, [1]), end(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refused)
+        with pytest.raises(OSError, match="away"):
+            sink.write(hops(2, [2]), end(2))
+        sink.close()
+        assert sink.open(lambda last: True) is not None
+        with pytest.raises(OSError, match="away"):
+            sink.write(hops(2, [2]), end(2))
+        sink.close()
+    found = sink.open(lambda last: True)
+    assert found is not None and found.is_same(end(1))
+    sink.write(hops(2, [2]), end(2))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refused)
+        sink.close()
     assert known_hops(FilesReader(folder)) == {1: 1, 2: 2}
 
 

@@ -178,10 +178,8 @@ class SpoolSink:
     def close(self) -> None:
         """See ``Sink``. What belongs to no whole transaction is cut off."""
         writer, self._writer = self._writer, None
-        if writer is not None and not (writer.name == self._place[0] and writer.offset == self._place[1]):
+        if writer is not None:
             writer.give_up(self._place[1] if writer.name == self._place[0] else 0)
-        elif writer is not None:
-            writer.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
