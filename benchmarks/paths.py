@@ -28,6 +28,7 @@ from report import machine, save, show
 from graphtide.compute import registry
 from graphtide.compute.paths import program as path_program
 from graphtide.compute.paths.bfs import BFS
+from graphtide.compute.paths.loss import LINE, READ
 from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.paths.sswp import SSWP
@@ -124,12 +125,12 @@ def crossover(bench: Bench, churn: Churn) -> list[dict[str, Any]]:
     for what, updates in changes_to_settle(churn):
         change = bench.apply(updates)
         for program in bench.programs:
-            tally = program._loss.tally
-            tally[:] = 0
+            read_by_thread = program._loss.counters[READ::LINE]
+            read_by_thread[:] = 0
             started = time.perf_counter()
             refresh = program.refresh(bench.graph, change)
             ms = (time.perf_counter() - started) * 1e3
-            read = int(tally[:, 1].sum())
+            read = int(read_by_thread.sum())
             fresh_ms = 1e9
             for _ in range(3):
                 started = time.perf_counter()

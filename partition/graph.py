@@ -59,6 +59,9 @@ T = TypeVar("T")
 _AHEAD_EDGES = 1 << 14
 
 
+UNFINISHED = "a change failed in its middle, and nobody knows what this graph holds"
+
+
 class NoMemory(MemoryError):
     """A change found no memory, and the graph is as before: it may be tried again."""
 
@@ -407,9 +410,10 @@ class Graph:
                 outside ``weight_domain``, or there are more than ``MAX_UPDATES`` updates, those of an undirected
                 graph counted twice; the graph is as before.
             RowsLost: a device failed that alone has rows.
-            RuntimeError: ``require_own_process``.
+            RuntimeError: ``require_own_process``; or a change failed in its middle, this one or one before.
         """
         self.require_own_process()
+        self._require_whole()
         n_updates = batch.keys.size if self.directed else 2 * batch.keys.size
         if n_updates > MAX_UPDATES:
             raise ValueError(f"a batch comes to at most {MAX_UPDATES} updates of rows, not {n_updates}")
@@ -550,7 +554,12 @@ class Graph:
         return transposed(arcs, weighted=arcs.weights is not None, crew=self._rows.crew)
 
     def export(self) -> EdgeList:
-        """All out-arcs in ascending order, copied: what ``load`` takes."""
+        """All out-arcs in ascending order, copied: what ``load`` takes.
+
+        Raises:
+            RuntimeError: a change failed in its middle.
+        """
+        self._require_whole()
         return self._rows.export("out")
 
     def begin_copy(self) -> EdgeCopy:
@@ -558,7 +567,9 @@ class Graph:
 
         Raises:
             NoMemory: as ``catch_up``.
+            RuntimeError: a change failed in its middle.
         """
+        self._require_whole()
         self.catch_up()
         copy = EdgeCopy(self._rows.export_from, weighted=self.weighted, n_edges=self.n_arcs, memory=self.memory)
         self._copies.append(copy)
@@ -580,6 +591,8 @@ class Graph:
     def check(self) -> list[str]:
         """Violated storage invariants, in words: each array's own, the agreement of out- and in-rows, and that of
         the sides."""
+        if self._is_unfinished():
+            return [UNFINISHED]
         self.catch_up()
         problems = [problem for side in self.hosts for problem in side.check()]
         out = self.export()
@@ -613,6 +626,14 @@ class Graph:
                 f"this graph belongs to process {self._process}; a process forked from it has none of its "
                 "threads, and must make a graph of its own"
             )
+
+    def _is_unfinished(self) -> bool:
+        return any(host.unfinished for host in self.hosts)
+
+    def _require_whole(self) -> None:
+        """Check that no change failed in its middle; only ``load`` makes a graph whole again."""
+        if self._is_unfinished():
+            raise RuntimeError(UNFINISHED)
 
     def close(self) -> None:
         """End the threads of the graph and its arrays; what comes later is done by the caller's.
@@ -653,6 +674,8 @@ class Graph:
         Raises:
             NoMemory: that was why.
         """
+        if self._is_unfinished():  # what was written may name them: see ``_require_whole``
+            return
         self._rows.withdraw_vertices(self.n_vertices)
         if isinstance(error, MemoryError):
             raise NoMemory.of(error) from error

@@ -62,6 +62,9 @@ class HostSide(Side[PackedMemoryArray]):
         self.in_ = PackedMemoryArray(weighted=weighted and in_weights, crew=crew) if in_edges else None
         self.memory = Memory()
         self._turnstile = Turnstile()
+        self.unfinished = False
+        """Whether a change began to write and has not ended. Between two changes: one failed there, which is a
+        mistake, and nobody knows what the rows hold."""
         self._change = no_change(weighted)
         self._did = Did.empty()
         self._did_written = Written(DID)
@@ -96,6 +99,12 @@ class HostSide(Side[PackedMemoryArray]):
 
     def commit(self, plan: HostPlan) -> ChangeReport:
         """Write what ``prepare`` planned; cannot fail. Returns the report of the out-rows."""
+        self.unfinished = True
+        report = self._commit(plan)
+        self.unfinished = False
+        return report
+
+    def _commit(self, plan: HostPlan) -> ChangeReport:
         in_rows, in_plan = self.in_, plan.in_
         if in_rows is None or in_plan is None:
             return self._commit_out(plan.out)
@@ -145,19 +154,25 @@ class HostSide(Side[PackedMemoryArray]):
         arrived = arrivals_of(batch, weighted=out.weighted)
         changed = np.empty(CHANGED_WORDS + (n_updates << out.weighted), np.int64)
         with self._turnstile.entrance, self._turnstile.inside:  # as ``writing``, without a call
-            told = apply_small(
-                out_rows,
-                in_rows,
-                self._did_written.words,
-                self._both,
-                mirrored,
-                negative,
-                n_vertices,
-                *arrived,
-                changed,
-            )
+            self.unfinished = True
+            try:
+                told = apply_small(
+                    out_rows,
+                    in_rows,
+                    self._did_written.words,
+                    self._both,
+                    mirrored,
+                    negative,
+                    n_vertices,
+                    *arrived,
+                    changed,
+                )
+            except MemoryError:
+                self.unfinished = False  # nothing was written
+                raise
             is_done, is_calm, moved, inserted, overwritten, deleted, absent, *_ = told
             if not is_done:
+                self.unfinished = False
                 return None
             n_more = inserted - deleted
             if is_calm:
@@ -167,6 +182,7 @@ class HostSide(Side[PackedMemoryArray]):
                     in_.after_small(distinct, n_more, None)
             else:
                 moved += self._gone_on(n_more, in_turn)
+        self.unfinished = False
         totals = told[3:]
         return Report.of_small(totals, changed, out.weighted, moved), totals
 
@@ -192,14 +208,21 @@ class HostSide(Side[PackedMemoryArray]):
         changed = np.empty(CHANGED_WORDS + (n_updates << out.weighted), np.int64)
         with self._turnstile.writing():
             how_each = self._did, self._crew, each, gate
-            told = apply_shared(*rows, *how, n_pieces, arrived, changed, *how_each)
+            self.unfinished = True
+            try:
+                told = apply_shared(*rows, *how, n_pieces, arrived, changed, *how_each)
+            except MemoryError:
+                self.unfinished = False
+                raise
             if not told[0]:
+                self.unfinished = False
                 return None
             totals = told[3:]
             # What migrates waits for memory, with many threads as with one.
             migrating = out.migrating or (in_ is not None and in_.migrating)
             run = self._pair.run if migrating else in_turn
             moved = told[2] + self._gone_on(totals[0] - totals[2], run)
+        self.unfinished = False
         return Report.of_small(totals, changed, out.weighted, moved), totals
 
     def _gone_on(self, n_more: int, run: Any) -> int:
@@ -220,10 +243,12 @@ class HostSide(Side[PackedMemoryArray]):
     def commit_load(self, out: LoadPlan, in_: LoadPlan | None) -> None:
         """Write what the arrays' ``prepare_load`` planned; cannot fail."""
         out_rows, in_rows = self.out, self.in_
+        self.unfinished = True
         if in_rows is None or in_ is None:
             out_rows.commit_load(out)
         else:
             self._pair.run(lambda: out_rows.commit_load(out), lambda: in_rows.commit_load(in_))
+        self.unfinished = False
 
     def load(self, out: EdgeList, in_: EdgeList | None) -> None:
         """``load_rows``, both orientations prepared before either is written."""

@@ -12,6 +12,8 @@ import cuda_emulator
 import numpy as np
 import pytest
 import sampling
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from leaks import nothing_is_left_behind as nothing_is_left_behind  # for every test
 from path_runs import PathRun
 from sampling import pytest_collection_modifyitems as pytest_collection_modifyitems
@@ -22,6 +24,10 @@ from graphtide.daemon.config import settings
 from graphtide.ops.kafka import DevKafka, KafkaUnavailable, missing_tools
 from graphtide.partition import graph as partition_graph
 from graphtide.partition.graph import Graph
+
+# How long an example takes says how busy the machine is, and nothing of the example.
+hypothesis_settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-GRACE_S = 10.0
+GRACE_S = 60.0
 """How long what is about to end may take."""
 
 

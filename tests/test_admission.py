@@ -53,10 +53,10 @@ def test_silent_strangers_keep_nobody_out_who_has_a_token(chain, tmp_path):
         for _ in range(50):
             stack.enter_context(raw(address))
         for _ in range(FEW.connections_max):
-            client = stack.enter_context(Client(address, token=TOKEN, timeout=20))
+            client = stack.enter_context(Client(address, token=TOKEN, timeout=60))
             assert client.get("rank", [100]).values.tolist() == [1]
         with pytest.raises(errors.LimitExceeded, match="more than 4 connections"):
-            stack.enter_context(Client(address, token=TOKEN, timeout=20)).stats()
+            stack.enter_context(Client(address, token=TOKEN, timeout=60)).stats()
         for _ in range(50):
             stack.enter_context(raw(address))
         assert client.get("rank", [100]).values.tolist() == [1]
@@ -68,7 +68,7 @@ def test_silent_clients_keep_nobody_out_where_no_token_is_asked_for_either(chain
     with serving(chain, tmp_path, FEW) as link, contextlib.ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(raw(link.addresses[0]))
-        with Client(link.addresses[0], timeout=20) as client:
+        with Client(link.addresses[0], timeout=60) as client:
             assert client.get("rank", [100]).values.tolist() == [1]
 
 
@@ -83,7 +83,7 @@ def test_handshakes_that_never_end_keep_nobody_out(chain, tmp_path):
         port = int(link.addresses[0].rpartition(":")[2])
         for _ in range(50):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        with Client(link.addresses[0], token=TOKEN, ssl_context=trust, timeout=20) as client:
+        with Client(link.addresses[0], token=TOKEN, ssl_context=trust, timeout=60) as client:
             assert client.get("rank", [100]).values.tolist() == [1]
 
 
@@ -197,7 +197,7 @@ def test_two_tokens_are_right_while_clients_change_over(chain, tmp_path):
             assert old.error() == "unauthorized"
             new.send(request(2, "stats"))
             assert new.answer()[:3] == [1, 2, None]
-        with pytest.raises(errors.Unauthorized), Client(address, token="old-token", timeout=20) as client:
+        with pytest.raises(errors.Unauthorized), Client(address, token="old-token", timeout=60) as client:
             client.stats()
         os.kill(link.pid, signal.SIGKILL)  # the next server knows them, too
         with Client(address, token="new-token", timeout=60) as client:
@@ -220,12 +220,12 @@ def test_clients_must_show_a_certificate_where_an_authority_is_named(chain, tmp_
         known, unknown, without = trusting(), trusting(), trusting()
         known.load_cert_chain(*theirs)
         unknown.load_cert_chain(*strange)
-        with Client(link.addresses[0], ssl_context=known, timeout=20) as client:
+        with Client(link.addresses[0], ssl_context=known, timeout=60) as client:
             assert client.get("rank", [100]).values.tolist() == [1]
         for context in (unknown, without):
             with (
                 pytest.raises(errors.Unavailable),
-                Client(link.addresses[0], ssl_context=context, timeout=20) as client,
+                Client(link.addresses[0], ssl_context=context, timeout=60) as client,
             ):
                 client.stats()
         until(lambda: link.refused()["tls"] == 2)
@@ -255,7 +255,7 @@ def test_sighup_reads_tokens_and_certificates_again(tmp_path):
         def answers(token: str, trusted: str) -> bool:
             context = ssl.create_default_context(cafile=trusted)
             try:
-                with Client(tcp, token=token, ssl_context=context, timeout=20) as client:
+                with Client(tcp, token=token, ssl_context=context, timeout=60) as client:
                     return client.stats()["vertices"] == 0
             except (errors.Unavailable, errors.Unauthorized):
                 return False

@@ -29,7 +29,8 @@ class Epochs(Serving):
     async def publish(self) -> None:
         self.number += 1
         self._compute_ahead()
-        await asyncio.sleep(0.001)
+        while self._computing:
+            await asyncio.sleep(0)
 
     def work(self, key: Any) -> Callable[[], Coroutine[Any, Any, Reply]]:
         async def compute() -> Reply:

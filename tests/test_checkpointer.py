@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from graphtide.compute import registry
 from graphtide.compute.engine import Engine
@@ -153,7 +153,7 @@ def test_checkpoints_made_among_epochs_are_those_epochs(stream: Stream, monkeypa
     def by_and_by(self: EdgeCopy) -> bool:
         """A few pieces an epoch, so that a copy takes about six."""
         if threading.current_thread() is not engine:
-            pieces.acquire(timeout=30)
+            pieces.acquire(timeout=PATIENCE_S)
         overlapped.add(stream.position.number)
         return copy_piece(self)
 
@@ -227,7 +227,7 @@ def test_changes_after_its_epoch_are_not_in_a_checkpoint(stream: Stream, monkeyp
     edges, merge = EdgeCopy.edges, threading.Event()
 
     def later(self: EdgeCopy) -> list[EdgeList]:
-        merge.wait(30)
+        merge.wait(PATIENCE_S)
         return edges(self)
 
     monkeypatch.setattr(EdgeCopy, "edges", later)
@@ -250,7 +250,7 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     def waiting(self: EdgeCopy) -> bool:
         if threading.current_thread() is not engine:
-            go.wait(30)
+            go.wait(PATIENCE_S)
         return copy_piece(self)
 
     monkeypatch.setattr(EdgeCopy, "copy_piece", waiting)
@@ -606,7 +606,7 @@ def test_the_stream_waits_for_one_checkpoint_of_an_epoch_at_a_time(
     may_write, write = threading.Event(), stream.store.write
 
     def held(*given: Any) -> int:
-        may_write.wait(60)
+        may_write.wait(PATIENCE_S)
         return write(*given)
 
     monkeypatch.setattr(stream.store, "write", held)

@@ -68,6 +68,7 @@ class Reader(threading.Thread):
         self.daemon_process, self.kind, self.upto = daemon, kind, upto
         self.done = threading.Event()
         self.known = self.unknown = 0
+        self.looks = 0
         self.wrong: list[Any] = []
 
     def run(self) -> None:
@@ -79,6 +80,7 @@ class Reader(threading.Thread):
                     newest = self.upto[0]
                     numbers = rng.integers(max(newest - 8, 0) * PER_RECORD, (newest + 2) * PER_RECORD, 300)
                     self.look(client, np.unique(numbers))
+                    self.looks += 1
         except Exception as error:
             self.wrong.append(error)
 
@@ -116,7 +118,7 @@ class Reader(threading.Thread):
 
 def settle(client: Client, offsets: dict[str, int], alive: Sequence[int], kind: str) -> int:
     """All vertices and no others, every value right; how many dense ids there are."""
-    client.wait(offsets, timeout_ms=60_000)
+    client.wait(offsets)
     stats = client.stats()
     assert stats["vertices"] == stats["edges"] == len(alive) * PER_RECORD
     for number in alive:
@@ -159,9 +161,11 @@ def test_a_daemon_whose_vertices_come_and_go(kind: str, tmp_path: Path, run_long
             upto[0] = number
             if number % 2:  # so that there are epochs, and not one of everything
                 with daemon.client() as client:
-                    client.wait({"a.msgpack": writer.offset}, timeout_ms=60_000)
+                    client.wait({"a.msgpack": writer.offset})
                     stats = client.stats()
                     most = max(most, stats["vertices"] + stats["dead_vertices"])
+                    looks = reader.looks
+                    until(lambda reader=reader, looks=looks: reader.looks > looks or reader.wrong)
                     if number % 10 == 9:  # no id goes to another while a checkpoint is written, however long
                         until(lambda epoch=stats.epoch: checkpointed(tmp_path / "checkpoints") >= epoch)
             if number == records // 2:
@@ -172,7 +176,7 @@ def test_a_daemon_whose_vertices_come_and_go(kind: str, tmp_path: Path, run_long
                 daemon.start()
                 # All records since the last checkpoint may come in one epoch, in which none has died yet.
                 with daemon.client() as client:
-                    client.wait({"a.msgpack": writer.offset}, timeout_ms=60_000)
+                    client.wait({"a.msgpack": writer.offset})
                     stats = client.stats()
                 grown.append(most)
                 most = begun = stats["vertices"] + stats["dead_vertices"]
@@ -288,7 +292,7 @@ def test_a_program_that_failed_holds_no_ids_and_says_nothing_of_others_vertices(
             for number in range(30):
                 writer.append(record("int", number))
                 writer.flush()
-                client.wait({"a.msgpack": writer.offset}, timeout_ms=60_000)
+                client.wait({"a.msgpack": writer.offset})
                 stats = client.stats()
                 most = max(most, stats["vertices"] + stats["dead_vertices"])
                 of_old = client.get("frail", lasting)

@@ -194,7 +194,7 @@ def test_a_connection_that_breaks_under_a_request_is_an_error_and_the_next_call_
 
 
 def test_calls_of_several_threads_follow_each_other():
-    with Scripted(ok) as server, Client(server.address, timeout=10) as client:
+    with Scripted(ok) as server, Client(server.address, timeout=60) as client:
         wrong = []
 
         def ask(n: int) -> None:
@@ -215,7 +215,7 @@ FORKS = """
 import os, sys
 from graphtide import Client
 
-client = Client(sys.argv[1], timeout=10)
+client = Client(sys.argv[1], timeout=60)
 client.get("p", [1])
 child = os.fork()
 n = 3 if child else 5
@@ -233,7 +233,7 @@ def test_a_forked_process_takes_no_answers_from_its_parent():
 
 
 def test_a_copy_of_a_client_has_a_connection_of_its_own():
-    with Scripted(ok) as server, Client(server.address, timeout=10) as client:
+    with Scripted(ok) as server, Client(server.address, timeout=60) as client:
         client.get("p", [1])
         with pickle.loads(pickle.dumps(client)) as copy:
             assert copy.get("p", [1, 2]).values.tolist() == [2]
@@ -241,7 +241,7 @@ def test_a_copy_of_a_client_has_a_connection_of_its_own():
 
 
 def test_what_cannot_be_asked_costs_no_connection():
-    with Scripted(ok) as server, Client(server.address, timeout=10) as client:
+    with Scripted(ok) as server, Client(server.address, timeout=60) as client:
         client.get("p", [1])
         with pytest.raises(errors.RequestError):
             client.call("get", {"program": "p", "vertices": [1 << 70]})

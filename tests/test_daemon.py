@@ -102,7 +102,7 @@ def test_a_stream_with_deletions_is_answered_right_and_survives_restarts(daemon:
         daemon.start()
         offsets = write(daemon, f"part-{start}", *records)
         with daemon.client() as client:
-            client.wait(offsets, timeout_ms=60_000)
+            client.wait(offsets)
             check(client, replayed(seen, directed=directed), root, directed=directed)
             assert client.stats().epoch[0] == start + 1, "each start has an incarnation of its own"
         assert daemon.stop() == 0, daemon.log_tail()
@@ -127,7 +127,7 @@ def test_string_ids(daemon: Daemon) -> None:
     daemon.start()
     size = (daemon.spool / "a.json").stat().st_size
     with daemon.client() as client:
-        client.wait({"a.json": size}, timeout_ms=60_000)
+        client.wait({"a.json": size})
         answer = client.get("hops", ["ä", "b", "c", "zz"])
         assert answer.values.tolist() == [0, 1, 2, None]
         assert answer.unknown == ["zz"]
@@ -175,7 +175,7 @@ def test_triangles_clustering_cores_and_communities_of_strings(daemon: Daemon) -
         (daemon.spool / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
         daemon.start()
         with daemon.client() as client:
-            client.wait({name: (daemon.spool / name).stat().st_size}, timeout_ms=60_000)
+            client.wait({name: (daemon.spool / name).stat().st_size})
             assert client.get("triangles", ids).values.tolist() == triangles
             assert client.get("lcc", ids).values.tolist() == clustering
             assert client.get("cdlp", ids).values.tolist() == communities
@@ -252,7 +252,7 @@ def test_vertices_come_and_go_and_survive_restarts(daemon: Daemon) -> None:
             if last:
                 expect(client, **last)
             for number, (record, last) in enumerate(steps[first : first + 2], first):
-                client.wait(write(daemon, f"r{number}", record), timeout_ms=60_000)
+                client.wait(write(daemon, f"r{number}", record))
                 expect(client, **last)
         assert daemon.stop() == 0, daemon.log_tail()
 
@@ -271,7 +271,7 @@ def newest_manifest(daemon: Daemon) -> Iterator[dict[str, Any]]:
 def test_a_program_whose_saved_state_is_of_no_use_starts_over(daemon: Daemon) -> None:
     daemon.start()
     with daemon.client() as client:
-        client.wait(write(daemon, "a", encode_msgpack([1, 2], [2, 3])), timeout_ms=60_000)
+        client.wait(write(daemon, "a", encode_msgpack([1, 2], [2, 3])))
     assert daemon.stop() == 0
     with newest_manifest(daemon) as manifest:
         states = [name for name in manifest["files"] if name.startswith("program/hops/")]
@@ -288,7 +288,7 @@ def test_a_program_whose_saved_state_is_of_no_use_starts_over(daemon: Daemon) ->
 def test_a_checkpoint_of_before_vertices_could_be_deleted_is_read(daemon: Daemon) -> None:
     daemon.start()
     with daemon.client() as client:
-        client.wait(write(daemon, "a", encode_msgpack([1, 2], [2, 3])), timeout_ms=60_000)
+        client.wait(write(daemon, "a", encode_msgpack([1, 2], [2, 3])))
     assert daemon.stop() == 0
     with newest_manifest(daemon) as manifest:
         assert manifest["format"] == 5
@@ -297,7 +297,7 @@ def test_a_checkpoint_of_before_vertices_could_be_deleted_is_read(daemon: Daemon
     daemon.start()
     with daemon.client() as client:
         assert client.get("hops", [1, 2, 3]).values.tolist() == [0, 1, 2]
-        client.wait(write(daemon, "b", encode_msgpack([2], ops=3)), timeout_ms=60_000)
+        client.wait(write(daemon, "b", encode_msgpack([2], ops=3)))
         assert client.get("hops", [1, 2, 3]).values.tolist() == [0, None, None]
         assert client.stats()["vertices"] == 2
 
@@ -337,13 +337,15 @@ def test_a_stream_of_edges_and_vertices_is_answered_right(daemon: Daemon, tmp_pa
             produced = produce([updates.take(piece)], spool, undirected=not directed, edges_per_record=70)
             # Piece after piece, so that there are epochs enough to die in; the rest waits for the next start.
             with contextlib.suppress(Unavailable), daemon.client() as client:
-                client.wait(offsets_to_wire(produced.offsets), timeout_ms=60_000)
+                epoch = client.wait(offsets_to_wire(produced.offsets)).epoch
+                if epoch[1] < 10:  # and one of them is in a checkpoint, however fast they follow
+                    client.checkpoint()
     assert daemon.process is not None
     assert daemon.process.wait(60) == -signal.SIGKILL
     daemon.start()
     assert "restored epoch" in daemon.log.read_text()
     with daemon.client() as client:
-        client.wait(offsets_to_wire(produced.offsets), timeout_ms=60_000)
+        client.wait(offsets_to_wire(produced.offsets))
         stats = client.stats()
         assert (stats["vertices"], stats["edges"]) == (len(model.alive), len(model.edges()))
         degree = client.degree(np.arange(200))
@@ -376,7 +378,7 @@ def test_bad_records_cost_nothing_but_a_clear_message(daemon: Daemon) -> None:
     (daemon.spool / "lines.csv").write_text("src,dst,weight\n4,5,1\nx,5,1\n5,6,inf\n6,7,2\n")
     daemon.start()
     with daemon.client() as client:
-        client.wait(offsets | {"lines.csv": (daemon.spool / "lines.csv").stat().st_size}, timeout_ms=60_000)
+        client.wait(offsets | {"lines.csv": (daemon.spool / "lines.csv").stat().st_size})
         stats = client.stats()
         assert stats["edges"] == 6, "the rows beside a bad one count"
         assert stats["dead_letters"] == {"malformed": 1, "bad-weight": 3, "bad-id": 1, "bad-vertex-op": 1}
@@ -394,7 +396,7 @@ def test_a_checkpoint_of_another_graph_is_refused_by_name(daemon: Daemon) -> Non
     write(daemon, "a", encode_msgpack(np.array([1]), np.array([2])))
     daemon.start()
     with daemon.client() as client:
-        client.wait({"a.msgpack": 1}, timeout_ms=60_000)
+        client.wait({"a.msgpack": 1})
     assert daemon.stop() == 0
     daemon.config.write_text("[graph]\ndirected = false\n" + daemon.config.read_text())
     daemon.start(ready_s=None)
@@ -408,7 +410,7 @@ def test_new_programs_start_from_scratch_beside_restored_ones(daemon: Daemon) ->
     offsets = write(daemon, "a", encode_msgpack(np.array([1, 2, 9]), np.array([2, 3, 1])))
     daemon.start()
     with daemon.client() as client:
-        client.wait(offsets, timeout_ms=60_000)
+        client.wait(offsets)
     assert daemon.stop() == 0
     daemon.config.write_text(
         daemon.config.read_text() + '[[program]]\nname = "bfs"\nid = "from-nine"\nsource = 9\n'
@@ -425,7 +427,7 @@ def test_damaged_newest_checkpoint_falls_back_and_replays(daemon: Daemon) -> Non
         offsets = write(daemon, f"r{round_}", encode_msgpack(np.array([round_]), np.array([round_ + 1])))
         daemon.start()
         with daemon.client() as client:
-            client.wait(offsets, timeout_ms=60_000)
+            client.wait(offsets)
         assert daemon.stop() == 0
     newest = max((daemon.folder / "checkpoints").glob("checkpoint-*"))
     victim = next(newest.glob("*.npy"))
@@ -433,7 +435,7 @@ def test_damaged_newest_checkpoint_falls_back_and_replays(daemon: Daemon) -> Non
     victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     daemon.start()
     with daemon.client() as client:
-        client.wait(offsets, timeout_ms=60_000)
+        client.wait(offsets)
         assert client.stats()["edges"] == 2
     assert "is damaged" in daemon.log.read_text()
 
@@ -442,7 +444,7 @@ def test_a_truncated_spool_is_an_error_and_not_silence(daemon: Daemon) -> None:
     offsets = write(daemon, "a", encode_msgpack(np.array([1]), np.array([2])))
     daemon.start()
     with daemon.client() as client:
-        client.wait(offsets, timeout_ms=60_000)
+        client.wait(offsets)
     (daemon.spool / "a.msgpack").write_bytes(b"")
     assert daemon.process is not None
     assert daemon.process.wait(60) == cli.SOURCE
@@ -473,7 +475,7 @@ def test_the_server_process_comes_back_when_it_is_killed(daemon: Daemon) -> None
     offsets = write(daemon, "a", encode_msgpack(np.array([1, 2]), np.array([2, 3])))
     daemon.start()
     with daemon.client() as client:
-        client.wait(offsets, timeout_ms=60_000)
+        client.wait(offsets)
         before = client.get("hops", [3]).epoch
     killed = daemon.query_server()
     killed.kill()
@@ -496,7 +498,7 @@ def test_interrupts_in_the_middle_of_a_stream_lose_nothing(daemon: Daemon) -> No
         assert daemon.process.wait(60) == 0, daemon.log_tail()
     daemon.start()
     with daemon.client() as client:
-        client.wait(offsets, timeout_ms=60_000)
+        client.wait(offsets)
         final = replayed(parts)
         assert client.stats()["edges"] == final.src.size
         np.testing.assert_array_equal(client.get("components", final.ids).values, final.component_labels())

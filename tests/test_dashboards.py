@@ -132,7 +132,7 @@ def live(daemon: Daemon, stop: threading.Event) -> None:
             writer.append(b"\xc1 no record")
             writer.flush()
             with daemon.client() as client:
-                client.wait({"live.msgpack": writer.offset}, timeout_ms=60_000)
+                client.wait({"live.msgpack": writer.offset})
                 client.get("components", part.src)
                 client.top("pagerank", k=3)
                 client.stats()

@@ -70,7 +70,7 @@ def test_records_are_read_as_their_headers_say(kafka: DevKafka, tmp_path: Path) 
             headers = [] if kind is None else [("content-type", kind.encode())]
             end = producer.send("encodings", value, headers=headers).get(timeout=60).offset + 1
         with daemon.client() as client:
-            found = client.get("sssp", range(1, 8), min_offsets={"encodings": {0: end}}, timeout_ms=60_000)
+            found = client.get("sssp", range(1, 8), min_offsets={"encodings": {0: end}})
             assert found.values.tolist() == [0.0, 1.0, 2.0, 2.5, 2.75, 2.875, 10.875]
             stats = client.stats()
             assert stats["edges"] == 6

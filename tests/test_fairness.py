@@ -37,16 +37,46 @@ HOUR_MS = 600_000
 
 
 class Counting(Chain):
-    """Counts the vertices that it is asked about."""
+    """Counts the vertices that it is asked about.
 
-    def __init__(self) -> None:
+    Where it is ``paced``, it goes on with what is about many only while a question about two vertices waits for
+    its answer (``waits_for``), and a little behind that.
+    """
+
+    def __init__(self, *, paced: bool = False) -> None:
         super().__init__()
-        self.asked_vertices = 0
+        self.asked_vertices = self.asked_before = 0
         self.moves = 0
+        self.paced = paced
+        self.holds, self.goes_on = threading.Event(), threading.Semaphore(0)
         self.grow(1000)
 
+    def count(self, n: int) -> None:
+        if n == 2:
+            self.asked_before = self.asked_vertices
+        elif self.paced and self.asked_vertices > N and not self.goes_on.acquire(blocking=False):
+            self.holds.set()
+            assert self.goes_on.acquire(timeout=PATIENCE_S)
+            self.holds.clear()
+        self.asked_vertices += n
+
+    def waits_for(self, asker: Raw) -> int:
+        """About how many vertices of others it answers between this one's question and the answer."""
+        until(self.holds.is_set)
+        before = self.asked_vertices
+        asker.send(request(1, "degree", {"vertices": [100, 101]}) + request(2, "stats"))
+        assert asker.answer()[1] == 2, "the question has come"
+        self.goes_on.release(9)  # so many slices; an answer may go together with the next ones
+        assert asker.answer()[:3] == [1, 1, None]
+        return self.asked_before - before
+
+    def release(self) -> None:
+        """Go on as fast as may be from now on."""
+        self.paced = False
+        self.goes_on.release()
+
     def degree(self, vertices: Any, timeout_s: float) -> Any:
-        self.asked_vertices += vertices.size
+        self.count(vertices.size)
         time.sleep(vertices.size * 1e-7)  # as an engine that has other things to do
         if self.moves:
             self.moves -= 1
@@ -55,8 +85,8 @@ class Counting(Chain):
 
 
 @contextlib.contextmanager
-def counting(folder: Path, **limits: Any) -> Iterator[tuple[Counting, ServerLink, Client]]:
-    chain = Counting()
+def counting(folder: Path, *, paced: bool = False, **limits: Any) -> Iterator[tuple[Counting, ServerLink, Client]]:
+    chain = Counting(paced=paced)
     with serving(chain, folder, LimitsConfig(**limits)) as link, Client(link.addresses[0], timeout=120) as client:
         client.stats()
         yield chain, link, client
@@ -101,16 +131,13 @@ def test_the_engine_works_on_little_for_clients_that_have_hung_up(tmp_path: Path
 
 
 def test_a_question_about_two_vertices_waits_for_few_slices_of_others(tmp_path: Path) -> None:
-    with counting(tmp_path) as (chain, link, client), contextlib.ExitStack() as stack:
+    with counting(tmp_path, paced=True) as (chain, link, _), contextlib.ExitStack() as stack:
+        asker = stack.enter_context(raw(link.addresses[0]))
         hogs = [stack.enter_context(raw(link.addresses[0])) for _ in range(4)]
         senders = [flood(hog, "degree", N, 6) for hog in hogs]
-        until(lambda: chain.asked_vertices > N)
-        waited = []
-        for _ in range(5):
-            before = chain.asked_vertices
-            client.degree([100, 101])
-            waited.append(chain.asked_vertices - before)
-        assert max(waited) <= (SLICES_OPEN + len(hogs) + 1) * SLICE_VERTICES
+        waited = [chain.waits_for(asker) for _ in range(3)]
+        assert 0 < max(waited) <= (SLICES_OPEN + len(hogs) + 1) * SLICE_VERTICES
+        chain.release()
         for hog in hogs:
             hog.socket.shutdown(2)
         for sender in senders:
@@ -167,7 +194,7 @@ class Large(Counting):
             self.moves -= 1
             self.storage_ahead += 1
         here = min(self.n_large - first, limit)
-        self.asked_vertices += here
+        self.count(here)
         time.sleep(here * 1e-8)
         degrees, counts = np.unique(self.degree_of(np.arange(first, first + here)), return_counts=True)
         return DegreeCounts(self.current_epoch(), self.n_large, degrees, counts)
@@ -192,16 +219,14 @@ def test_degrees_of_a_graph_of_any_size_are_counted_in_slices_of_one_epoch(tmp_p
 
 
 def test_others_ask_while_degrees_are_counted_which_ends_with_its_client(tmp_path: Path) -> None:
-    chain = Large()
+    chain = Large(paced=True)
     chain.n_large = 1 << 31
     chain.degree_of = lambda vertices: vertices[:1] % 3  # type: ignore[method-assign]
     with serving(chain, tmp_path, LimitsConfig()) as link, Client(link.addresses[0], timeout=120) as client:
-        with raw(link.addresses[0]) as hog:
+        with raw(link.addresses[0]) as hog, raw(link.addresses[0]) as asker:
             hog.send(request(0, "degree_distribution", {}))
-            until(lambda: chain.asked_vertices > DEGREES_AT_ONCE)
-            before = chain.asked_vertices
-            client.degree([100, 101])
-            assert chain.asked_vertices - before <= 4 * DEGREES_AT_ONCE
+            assert 0 < chain.waits_for(asker) <= 4 * DEGREES_AT_ONCE
+            chain.release()
         until(lambda: client.stats()["server"]["connections"] == 1)
         client.degree([100, 101])  # what the engine was given before is answered before
         ended = chain.asked_vertices

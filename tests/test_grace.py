@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from test_server import Chain, raw, request, serving
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from graphtide.daemon.client import Client
 from graphtide.daemon.serve.supervisor import ServerLink
@@ -29,7 +29,7 @@ class SlowChain(Chain):
 
     def neighbors(self, *arguments: Any) -> Any:
         self.asked_about.set()
-        assert self.may_answer.wait(20)
+        assert self.may_answer.wait(PATIENCE_S)
         return super().neighbors(*arguments)
 
 
@@ -63,8 +63,8 @@ def ask(link: ServerLink, method: str, **params: Any) -> threading.Thread:
     """A request on a connection of its own."""
 
     def run() -> None:
-        with Client(link.addresses[0], timeout=30) as client:
-            client.call(method, params, timeout_ms=20_000)
+        with Client(link.addresses[0], timeout=PATIENCE_S) as client:
+            client.call(method, params, timeout_ms=200_000)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -97,8 +97,8 @@ def test_it_does_not_wait_for_those_that_wait_for_an_epoch(chain: SlowChain, lin
     with Client(link.addresses[0]) as client:
         offsets = {"t": {0: 1000}}
         threads = [
-            ask(link, "wait", min_offsets=offsets, timeout_ms=20_000),
-            ask(link, "get", program="rank", vertices=[100], min_offsets=offsets, timeout_ms=20_000),
+            ask(link, "wait", min_offsets=offsets, timeout_ms=200_000),
+            ask(link, "get", program="rank", vertices=[100], min_offsets=offsets, timeout_ms=200_000),
         ]
         until(lambda: client.stats()["server"]["connections"] == 3)
     assert becomes(link.begin_grace())
@@ -117,7 +117,7 @@ def test_a_client_that_goes_away_keeps_nothing(chain: SlowChain, link: ServerLin
 
 
 def test_the_requests_of_a_dead_server_have_ended(chain: SlowChain, link: ServerLink) -> None:
-    with Client(link.addresses[0], timeout=30):
+    with Client(link.addresses[0], timeout=PATIENCE_S):
         assert link.pid is not None
         os.kill(link.pid, signal.SIGSTOP)
         is_over = link.begin_grace()

@@ -181,7 +181,7 @@ def write(daemon: Daemon, name: str, src: list[int], dst: list[int]) -> None:
         writer.append(encode_msgpack(src, dst))
         offsets = {writer.path.name: writer.offset}
     with daemon.client() as client:
-        client.wait(offsets, timeout_ms=60_000)
+        client.wait(offsets)
 
 
 @pytest.mark.timeout(600)  # where no kernels are cached, the first start compiles them

@@ -367,7 +367,7 @@ def test_half_sent_requests_keep_nobody_out(tmp_path: Path) -> None:
 
 
 def test_who_says_nothing_in_time_is_told_so(tmp_path: Path) -> None:
-    limits = LIMITS.model_copy(update={"hello_seconds_max": 0.2})
+    limits = LIMITS.model_copy(update={"hello_seconds_max": 1.0})
     with serving(engine("int"), tmp_path, limits, http=[HTTP]) as link:
         ((status, answer),) = answers(talk(link, b"GET /v1/stats HTTP/1.1\r\nHost: local"))
         assert (status, answer["code"]) == (408, "timeout")

@@ -92,7 +92,7 @@ def use(daemon: Daemon, program: str) -> None:
             columns = {name: np.array(ids, "<i8").tobytes() for name, ids in ends.items()}
             writer.append(msgpack.packb({"v": 1, "op": op, **columns}))
     with daemon.client() as client:
-        client.wait({writer.name: writer.offset}, timeout_ms=60_000)
+        client.wait({writer.name: writer.offset})
         client.get(program, [1, 2, 9])
         if program != "components":  # vertices have no order
             for chosen in (None, [1, 2]):

@@ -210,7 +210,7 @@ def test_a_daemon_goes_on_at_the_offsets_of_a_real_broker(kafka: DevKafka, tmp_p
 
         def ask(min_offsets: dict[str, dict[int, int]]) -> list[Any]:
             with daemon.client() as client:
-                found = client.get("sssp", range(1, 11), min_offsets=min_offsets, timeout_ms=60_000)
+                found = client.get("sssp", range(1, 11), min_offsets=min_offsets)
                 gone = client.get("sssp", [90, 91, 92, 93])
                 assert list(gone.unknown) == [90, 91, 92, 93], "they are before the offsets"
                 assert client.stats()["edges"] == 9

@@ -64,7 +64,7 @@ def test_nothing_is_lost_or_doubled_with_rows_that_are_lost(
             while not replaced(daemon, number):
                 history.produce(10)  # an epoch more: in the end there are so many that the loss comes
                 with suppress(GraphtideError), daemon.client() as asking:
-                    asking.wait(min_offsets=offsets_to_wire(history.next_offsets), timeout_ms=60_000)
+                    asking.wait(min_offsets=offsets_to_wire(history.next_offsets))
                 until(lambda number=number: replaced(daemon, number) or daemon.answers())
                 assert daemon.process.poll() is None, daemon.log_tail()
             daemon.wait_ready(PATIENCE_S)

@@ -64,9 +64,14 @@ class Limited:
         return found
 
     def keep_pace(self) -> None:
-        """Wait until all that was written is there, or for a second, if it waits for memory."""
+        """Wait until all that was written is there, or it waits for memory."""
+        until(lambda: self._is_there() or self.waits_for())
+
+    def _is_there(self) -> bool:
         with self.daemon.client() as client, contextlib.suppress(TimedOut):
             client.wait({"a.msgpack": self.writer.offset}, timeout_ms=1000)
+            return True
+        return False
 
     def require_recovered(self) -> None:
         """With memory at hand, all that was sent is there."""

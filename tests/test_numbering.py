@@ -211,7 +211,7 @@ def test_a_daemon_numbers_a_scattered_graph_anew_when_it_restarts(tmp_path: Path
             with SpoolWriter(daemon.spool, name="b") as writer:
                 writer.append(encode_msgpack(*more))
                 offsets = {"b.msgpack": writer.offset}
-            client.wait(offsets, timeout_ms=60_000)
+            client.wait(offsets)
             check(client, *(np.append(ends[kept], new) for ends, new in zip((src, dst), more, strict=True)))
         assert daemon.stop() == 0
         daemon.start()

@@ -74,7 +74,7 @@ def unknown(daemon: Daemon, ids: Sequence[int]) -> list[int]:
 
 def wait(daemon: Daemon, writer: Writer) -> None:
     with daemon.client() as asking:
-        asking.wait(min_offsets=writer.offsets, timeout_ms=60_000)
+        asking.wait(min_offsets=writer.offsets)
 
 
 def order(daemon: Daemon) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def test_files_of_a_spool_that_grow_side_by_side_keep_their_order(tmp_path: Path
             with open(daemon.spool / name, "a") as file:
                 ends[name] += file.write(text)
             with daemon.client() as asking:
-                asking.wait(min_offsets=ends, timeout_ms=60_000)
+                asking.wait(min_offsets=ends)
 
         daemon.start()
         append("b.json", '{"src": 1, "dst": 2}\n')
@@ -209,4 +209,4 @@ def test_files_of_a_spool_that_grow_side_by_side_keep_their_order(tmp_path: Path
             kill(daemon)
             daemon.start()
             with daemon.client() as asking:
-                asking.wait(min_offsets=ends, timeout_ms=60_000)
+                asking.wait(min_offsets=ends)

@@ -192,7 +192,7 @@ def test_what_one_file_inserts_and_deletes_is_gone(
     with Daemon(tmp_path / "daemon", {"source": source}) as daemon:
         daemon.start()
         with daemon.client() as asking:
-            asking.wait(offsets_to_wire(offsets), timeout_ms=60_000)
+            asking.wait(offsets_to_wire(offsets))
             stats = asking.stats()
         assert (stats["vertices"], stats["edges"], stats["dead_letters"]) == (0, 0, {})
         assert daemon.stop() == 0, daemon.log_tail()

@@ -82,7 +82,7 @@ def test_all_that_a_spool_can_be_poisoned_with_at_once(tmp_path: Path) -> None:
             numbers = itertools.count(10)
 
             def only_the_last_is_left() -> bool:
-                client.wait(write(daemon, "z", good(9, next(numbers))), timeout_ms=60_000)
+                client.wait(write(daemon, "z", good(9, next(numbers))))
                 return list(client.stats().offsets) == ["z.msgpack"]
 
             until(only_the_last_is_left)
@@ -91,7 +91,7 @@ def test_all_that_a_spool_can_be_poisoned_with_at_once(tmp_path: Path) -> None:
         daemon.start()
         with daemon.client() as client:
             assert client.wait({"a.msgpack": 1, "g-large.msgpack": 1}, timeout_ms=0)
-            client.wait(write(daemon, "zz", good(1, 1000)), timeout_ms=60_000)
+            client.wait(write(daemon, "zz", good(1, 1000)))
             assert client.get("hops", [9, 1000]).values.tolist() == [8, 1]
         assert daemon.stop() == 0, daemon.log_tail()
         assert list(read_dead_letters(tmp_path / "dead-letters")) == before
@@ -126,7 +126,7 @@ def test_a_full_disk_for_dead_letters_is_waited_for(tmp_path: Path, small_disk: 
 
         daemon.start()
         with daemon.client() as client:
-            client.wait(first, timeout_ms=60_000)
+            client.wait(first)
             last = write(daemon, "b", *[b"\xc1" * 4096 for _ in range(40)], good(2, 3))
             until(waits)
             until(lambda: client.stats()["lag"]["amount"]["b.msgpack"] == last["b.msgpack"])
@@ -139,7 +139,7 @@ def test_a_full_disk_for_dead_letters_is_waited_for(tmp_path: Path, small_disk: 
         until(waits)
         (small_disk / "junk").unlink()
         with daemon.client() as client:
-            client.wait(last | more, timeout_ms=60_000)
+            client.wait(last | more)
             assert client.get("hops", [2, 3, 4]).values.tolist() == [1, 2, 3]
             assert client.stats()["waiting"] is None
         assert daemon.stop() == 0, daemon.log_tail()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -22,8 +23,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads have a 
 def niceness(pid: int) -> dict[int, int]:
     """Of each thread of a process, above that of this one."""
     base = os.getpriority(os.PRIO_PROCESS, os.getpid())
-    tasks = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
-    return {task: os.getpriority(os.PRIO_PROCESS, task) - base for task in tasks}
+    found = {}
+    for task in [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]:
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            found[task] = os.getpriority(os.PRIO_PROCESS, task) - base
+    return found
 
 
 def test_a_thread_gives_way_and_so_do_those_that_it_begins() -> None:

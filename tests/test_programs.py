@@ -115,7 +115,7 @@ def test_the_daemon_keeps_and_serves_them(own_module: Path) -> None:
             writer.append(encode_msgpack([1], [5], [1], [1.0]))
             offsets = {"a.msgpack": writer.offset}
         with daemon.client() as client:
-            client.wait(offsets, timeout_ms=60_000)
+            client.wait(offsets)
             assert client.get("within", [1, 2, 3, 4]).values.tolist() == [0, 1, 2, 1]
             assert client.get("fading", [1, 2, 3, 4]).values.tolist() == [np.inf, 1.0, 0.5, 10.0]
             assert client.get("sssp", [1, 2, 3, 4, 5]).values.tolist() == [0, 2, 6, 14, 1]
@@ -130,7 +130,7 @@ def test_the_daemon_keeps_and_serves_them(own_module: Path) -> None:
             writer.append(encode_msgpack([2], [3], [0], [1.0]))
             offsets |= {"b.msgpack": writer.offset}
         with daemon.client() as client:
-            client.wait(offsets, timeout_ms=60_000)
+            client.wait(offsets)
             assert client.get("sssp", [1, 2, 3, 4, 5]).values.tolist() == [0, 2, None, 20, 1]
         assert daemon.stop() == 0
         # Words that another function made are not taken over: an edited program starts from scratch.
@@ -138,7 +138,7 @@ def test_the_daemon_keeps_and_serves_them(own_module: Path) -> None:
         written.write_text(written.read_text().replace("* share", "* share * share"))
         daemon.start()
         with daemon.client() as client:
-            client.wait(offsets, timeout_ms=60_000)
+            client.wait(offsets)
             assert client.get("fading", [1, 2, 4]).values.tolist() == [np.inf, 0.5, 5.0]
             assert client.get("sssp", [1, 2, 3, 4, 5]).values.tolist() == [0, 2, None, 20, 1]
         assert daemon.stop() == 0

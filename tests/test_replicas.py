@@ -146,7 +146,7 @@ def test_others_who_wait_for_one_that_says_nothing_ask_the_next() -> None:
 def test_one_that_answers_others_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
         with nobody() as none, Replica(7) as first:
-            client = AsyncClient([first.address, none], timeout=20)
+            client = AsyncClient([first.address, none], timeout=60)
             try:
                 await client.stats()
                 link = client._link
@@ -233,7 +233,7 @@ def test_an_address_must_be_given(kind: Any) -> None:
 
 def test_a_subscription_that_moves_begins_anew_and_not_with_another_servers_epoch() -> None:
     with Replica(7) as first, Replica(9) as second:
-        client = Client([first.address, second.address], timeout=20)
+        client = Client([first.address, second.address], timeout=60)
         with client.subscribe("p", reconnect=True) as changes:
             assert next(changes).ids.tolist() == [7]
             first.hangs_up = True
@@ -246,7 +246,7 @@ def test_a_subscription_that_moves_begins_anew_and_not_with_another_servers_epoc
 
 
 def test_a_subscription_that_stays_goes_on_from_its_epoch() -> None:
-    with Replica(7) as only, Client(only.address, timeout=20) as client:
+    with Replica(7) as only, Client(only.address, timeout=60) as client:
         with client.subscribe("p", reconnect=True) as changes:
             next(changes)
             only.hang_up()
@@ -257,7 +257,7 @@ def test_a_subscription_that_stays_goes_on_from_its_epoch() -> None:
 def test_an_asynchronous_subscription_moves_too() -> None:
     async def follow(addresses: Sequence[str], first: Replica) -> list[int]:
         async with contextlib.aclosing(
-            AsyncClient(addresses, timeout=20).subscribe("p", reconnect=True)
+            AsyncClient(addresses, timeout=60).subscribe("p", reconnect=True)
         ) as changes:
             seen = [(await anext(changes)).ids.tolist()[0]]
             first.hangs_up = True

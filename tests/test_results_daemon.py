@@ -61,7 +61,7 @@ def kill_and_go_on(daemon: Daemon, history: History, reader: Reader, rng: np.ran
     with daemon.client() as asked:
         asked.keep("bfs", {"source": SOURCE}, id="last")
         until(lambda: all(shown["state"] == "fresh" for shown in asked.programs()["programs"].values()))
-        asked.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
+        asked.wait(offsets_to_wire(history.next_offsets))
         read_up_to(reader, asked.programs().epoch)
         require_answers(asked, reader.known, history.vertices)
 
@@ -131,7 +131,7 @@ def test_a_topic_is_whole_and_right_whenever_the_daemon_dies_or_the_broker_is_aw
 
             def publish(records: int) -> tuple[int, int]:
                 history.produce(records)
-                asked.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
+                asked.wait(offsets_to_wire(history.next_offsets))
                 epoch: tuple[int, int] = asked.stats().epoch
                 return epoch
 
@@ -175,7 +175,7 @@ def test_a_kept_program_is_written_from_the_epoch_at_which_it_joins(tmp_path: Pa
         history.produce(10)
         daemon.start()
         with daemon.client() as asked:
-            asked.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
+            asked.wait(offsets_to_wire(history.next_offsets))
             asked.keep("bfs", {"source": SOURCE}, id="kept")
             until(lambda: asked.programs()["programs"]["kept"]["state"] == "fresh")
             joined = asked.programs()["programs"]["kept"]["joined"]
@@ -187,7 +187,7 @@ def test_a_kept_program_is_written_from_the_epoch_at_which_it_joins(tmp_path: Pa
         daemon.start()
         history.produce(3)
         with daemon.client() as asked:
-            asked.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
+            asked.wait(offsets_to_wire(history.next_offsets))
             read_up_to(reader, asked.programs().epoch)
             require_answers(asked, reader.known, history.vertices)
             # It was in the checkpoint: what is written behind that is what changed.

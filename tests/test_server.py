@@ -288,7 +288,7 @@ def shared(tmp_path_factory):
 
 @pytest.fixture
 def client(shared):
-    with Client(shared[1].addresses[0], timeout=20) as client:
+    with Client(shared[1].addresses[0], timeout=60) as client:
         yield client
 
 
@@ -402,7 +402,7 @@ def test_the_placement_of_vertices_is_asked_for_a_few_at_a_time(tmp_path):
     chain = Chain()
     chain.grow(20)
     limits = LimitsConfig(ad_hoc_vertices_max=10)
-    with serving(chain, tmp_path, limits) as link, Client(link.addresses[0], timeout=20) as client:
+    with serving(chain, tmp_path, limits) as link, Client(link.addresses[0], timeout=60) as client:
         assert client.placement(list(range(100, 110)))["owner"] == ["host"] * 10
         with pytest.raises(errors.LimitExceeded, match="the engine answers for 10 at most"):
             client.placement(list(range(100, 111)))
@@ -504,7 +504,7 @@ def test_bad_requests_are_told_why_and_change_nothing(client, method, params, er
 def test_a_deleted_vertex_is_unknown_until_it_is_back(tmp_path):
     chain = Chain()
     chain.grow(10)
-    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=60) as client:
         assert client.top("rank", 1).ids.tolist() == [109]
         chain.dead = [0, 9]
         link.publish(chain.publication())
@@ -533,7 +533,7 @@ def test_a_deleted_vertex_is_unknown_until_it_is_back(tmp_path):
 def test_a_producer_reads_its_own_writes(tmp_path):
     chain = Chain()
     chain.grow(10)
-    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=60) as client:
         with pytest.raises(errors.TimedOut, match="no epoch covered"):
             client.wait({"t": {0: 11}}, timeout_ms=30)
         with pytest.raises(errors.TimedOut):
@@ -549,7 +549,7 @@ def test_waiting_ends_at_once_for_what_is_done_with_or_never_was(tmp_path):
     chain = Chain()
     chain.grow(10)
     chain.files = {"old.msgpack": "covered", "typo.msgpack": "unknown"}
-    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=60) as client:
         assert client.wait({"old.msgpack": 7, "t": {0: 10}}, timeout_ms=0).epoch == (1, 1)
         assert client.get("rank", [1], min_offsets={"old.msgpack": 7}, timeout_ms=0).epoch == (1, 1)
         with pytest.raises(errors.RequestError, match=r"names what is not read: typo\.msgpack") as unknown:
@@ -563,7 +563,7 @@ def test_a_wait_that_runs_out_says_what_is_behind(tmp_path):
     chain = Chain()
     chain.grow(10)
     chain.files = {"old.msgpack": "covered"}
-    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=60) as client:
         wanted = {"t": {0: 10, 1: 5}, "old.msgpack": 1, "new.csv": 8}
         with pytest.raises(errors.TimedOut, match=r"in time: t/1 is at 0 of 5, new\.csv is at 0 of 8$") as late:
             client.wait(wanted, timeout_ms=20)
@@ -576,7 +576,7 @@ def test_a_wait_that_runs_out_says_what_is_behind(tmp_path):
 def test_growth_of_memory_and_index_is_followed_at_once(tmp_path):
     chain = Chain()
     chain.grow(10)
-    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=60) as client:
         for n in (700, 3000, 50_000, 120_000):
             chain.grow(n)
             link.publish(chain.publication())
@@ -592,7 +592,7 @@ def test_growth_of_memory_and_index_is_followed_at_once(tmp_path):
 def test_an_indexed_vertex_of_the_next_epoch_is_still_unknown(tmp_path):
     chain = Chain()
     chain.grow(10)
-    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=60) as client:
         chain.index.insert(np.array([5555]))
         assert client.get("rank", [5555]).unknown.tolist() == [5555]
         assert client.degree([5555]).unknown.tolist() == [5555]
@@ -603,7 +603,7 @@ def test_an_indexed_vertex_of_the_next_epoch_is_still_unknown(tmp_path):
 def test_a_path_waits_until_storage_and_results_agree(tmp_path):
     chain = Chain()
     chain.grow(10)
-    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=60) as client:
         chain.storage_ahead = 1
         assert client.path("hops", 102).weights.tolist() == [0, 0.5]
         assert chain.asked == 4
@@ -615,7 +615,7 @@ def test_a_path_waits_until_storage_and_results_agree(tmp_path):
 def test_results_of_a_quarantined_program_say_that_they_are_stale(tmp_path):
     chain = Chain()
     chain.grow(10)
-    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=60) as client:
         chain.state = "quarantined"
         chain.grow(12)
         link.publish(chain.publication())
@@ -629,7 +629,7 @@ def test_results_of_a_quarantined_program_are_only_of_the_vertices_of_that_time(
     """100 and 105 were deleted since, and other vertices have their dense ids."""
     chain = Chain()
     chain.grow(200)
-    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=60) as client:
         gone = np.array([0, 5], np.uint32)
         chain.index.remove(gone)
         chain.index.free(gone)
@@ -655,7 +655,7 @@ def test_results_of_a_quarantined_program_are_only_of_the_vertices_of_that_time(
 def test_strings_are_ids_too(tmp_path):
     chain = Chain("string")
     chain.grow(2000)
-    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=60) as client:
         result = client.get("hops", ["v0", "v7", "no", "v1999", "ü"], parents=True)
         assert result.values.tolist() == [0, 7, None, None, None] and result.unknown == ["no", "ü"]
         assert result.parents.tolist() == [None, "v6", None, None, None]
@@ -675,7 +675,7 @@ def test_answers_are_of_one_epoch_while_epochs_race(tmp_path):
     chain = Chain()
     chain.grow(500)
     stop = threading.Event()
-    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=60) as client:
 
         def publish():
             while not stop.wait(0.002):
@@ -685,7 +685,9 @@ def test_answers_are_of_one_epoch_while_epochs_race(tmp_path):
         thread.start()
         try:
             epochs = set()
-            for _ in range(300):
+            asked = 0
+            while asked < 300 or len(epochs) < 30:  # however fast either is
+                asked += 1
                 result = client.get("rank", [100, 599])
                 number = result.epoch[1]
                 assert result.values.tolist() == [1 / number, 500 / number]
@@ -696,7 +698,6 @@ def test_answers_are_of_one_epoch_while_epochs_race(tmp_path):
         finally:
             stop.set()
             thread.join()
-    assert len(epochs) > 5
 
 
 # -- the process --------------------------------------------------------------------------------------------
@@ -769,7 +770,7 @@ def test_addresses(tmp_path):
     with serving(chain, tmp_path, listen=listen) as link:
         assert link.addresses[0] == listen[0] and link.addresses[1] != listen[1]
         for address in link.addresses:
-            with Client(address, timeout=20) as client:
+            with Client(address, timeout=60) as client:
                 assert client.get("rank", [100]).values.tolist() == [1]
         for taken in link.addresses[:2]:
             with (
@@ -777,7 +778,7 @@ def test_addresses(tmp_path):
                 serving(chain, tmp_path, listen=[taken]),
             ):
                 pass
-        with Client(link.addresses[0], timeout=20) as client:  # the probe of a live socket harmed nothing
+        with Client(link.addresses[0], timeout=60) as client:  # the probe of a live socket harmed nothing
             client.stats()
     (tmp_path / "file").write_text("precious")
     for wrong, message in (
@@ -795,10 +796,10 @@ def test_a_token_is_asked_for_before_anything_else(tmp_path):
     chain.grow(10)
     with serving(chain, tmp_path, tokens=["sesame-open"]) as link:
         address = link.addresses[0]
-        with Client(address, token="sesame-open", timeout=20) as client:
+        with Client(address, token="sesame-open", timeout=60) as client:
             assert client.get("rank", [100]).values.tolist() == [1]
         for wrong in (None, "sesame-opem", ""):
-            with pytest.raises(errors.Unauthorized), Client(address, token=wrong, timeout=20) as client:
+            with pytest.raises(errors.Unauthorized), Client(address, token=wrong, timeout=60) as client:
                 client.stats()
         for method in ("get", "stats", "nonsense"):
             with raw(address) as connection:
@@ -850,7 +851,7 @@ def test_tls(tmp_path):
     tls = TlsFiles(f"{tmp_path}/cert", f"{tmp_path}/key")
     with serving(chain, tmp_path, listen=["tcp://127.0.0.1:0"], tls=tls) as link:
         context = ssl.create_default_context(cafile=f"{tmp_path}/cert")
-        with Client(link.addresses[0], ssl_context=context, timeout=20) as client:
+        with Client(link.addresses[0], ssl_context=context, timeout=60) as client:
             assert client.get("rank", [100]).values.tolist() == [1]
         with pytest.raises(errors.GraphtideError), Client(link.addresses[0], timeout=5) as client:
             client.stats()
@@ -868,7 +869,7 @@ class Raw:
 
     def __init__(self, address: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(20)
+        self.socket.settimeout(60)
         self.socket.connect(address.removeprefix("unix:"))
         self.unpacker = msgpack.Unpacker(strict_map_key=False)
 
@@ -986,6 +987,8 @@ def test_one_that_never_reads_is_disconnected(shared, client):
 
 def test_more_connections_than_allowed_are_refused_and_room_comes_back(shared):
     _, link = shared
+    with Client(link.addresses[0], timeout=60) as client:  # those of other tests have gone
+        until(lambda: client.stats()["server"]["connections"] == 1)
     with contextlib.ExitStack() as stack:
         connections = [stack.enter_context(raw(link.addresses[0])) for _ in range(LIMITS.connections_max)]
         for connection in connections:
@@ -994,7 +997,7 @@ def test_more_connections_than_allowed_are_refused_and_room_comes_back(shared):
         refused = [answer for connection in connections if (answer := connection.answer())[0] == 2]
         last = stack.enter_context(raw(link.addresses[0]))
         assert last.error() == "limit-exceeded"
-        assert len(refused) <= 1  # a connection of another test may still be closing
+        assert len(refused) <= 1  # that before may still be closing
 
     def is_answered() -> bool:
         with contextlib.suppress(errors.LimitExceeded), Client(link.addresses[0], timeout=60) as client:
@@ -1008,9 +1011,9 @@ def test_the_idle_and_the_half_open_are_disconnected(tmp_path):
     chain = Chain()
     chain.grow(10)
     with (
-        serving(chain, tmp_path, LimitsConfig(idle_seconds_max=0.1)) as link,
-        raw(link.addresses[0]) as idle,
+        serving(chain, tmp_path, LimitsConfig(idle_seconds_max=1.0)) as link,
         raw(link.addresses[0]) as half,
+        raw(link.addresses[0]) as idle,
     ):
         half.send(request(1, "stats")[:5])
         assert idle.answer() is None and half.answer() is None

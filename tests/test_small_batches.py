@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -396,6 +397,31 @@ def test_without_memory_it_is_as_before() -> None:
             small.apply(batch, VERTICES + 5)
         assert_same_graphs(small, ordinary)
         assert_same_change(small.apply(batch, VERTICES + 5), ordinary.apply(batch, VERTICES + 5))
+
+
+@pytest.mark.parametrize("n_updates", [3, host_side.SMALL_UPDATES_MAX + 1, host_side.ONE_CALL_UPDATES_MAX + 1])
+def test_an_error_behind_what_was_written_is_never_taken_for_nothing(n_updates: int) -> None:
+    """By whichever way a batch goes: rows are not hidden, nobody goes on from them, and a load puts it right."""
+    with contextlib.closing(Graph()) as graph:
+        graph.apply(EdgeBatch.of([0], [1]), 2)
+        before = graph.export()
+        heads = np.arange(n_updates, dtype=np.uint32)
+        after = "after_small" if n_updates <= host_side.ONE_CALL_UPDATES_MAX else "commit"
+        with (
+            mock.patch.object(PackedMemoryArray, after, side_effect=IndexError("a mistake")),
+            mock.patch.object(PackedMemoryArray, "committed", side_effect=IndexError("a mistake")),
+            pytest.raises(IndexError),
+        ):
+            graph.apply(EdgeBatch.of(np.full(n_updates, 5), heads), n_updates + 6)
+        refused = pytest.raises(RuntimeError, match="failed in its middle")
+        for use in (graph.export, graph.begin_copy, lambda: graph.apply(EdgeBatch.of([0], [1]), n_updates + 6)):
+            with refused:
+                use()
+        assert graph.check() == [graph_module.UNFINISHED]
+        graph.load(before, n_updates + 6)
+        assert graph.check() == [] and np.array_equal(graph.export().keys, before.keys)
+        graph.apply(EdgeBatch.of([5], [0]), n_updates + 6)
+        assert graph.n_arcs == 2 and graph.check() == []
 
 
 def test_vertices_that_are_deleted_or_revived_go_the_ordinary_way() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import contextmanager
 from unittest import mock
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from naive import NaiveGraph
 from numba.core.dispatcher import Dispatcher
 from sampling import examples
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, sources
 from graphtide.gpma.host import array as pma
@@ -156,9 +155,10 @@ def test_the_graph_may_grow_and_shrink_many_times_while_it_is_copied() -> None:
 def test_threads_copy_and_write_at_once() -> None:
     """A real thread copies piece after piece while batches are applied, over and over."""
 
-    def copy_slowly(copy: EdgeCopy) -> None:
+    def copy_slowly(copy: EdgeCopy, begun: threading.Semaphore) -> None:
+        """A few pieces for each batch that is begun meanwhile."""
         while copy.copy_piece():
-            time.sleep(0.0001)
+            begun.acquire(timeout=PATIENCE_S)
 
     rng = np.random.default_rng(2)
     with opened() as graph, mock.patch.object(snapshot, "PIECE_EDGES", 4):
@@ -167,9 +167,11 @@ def test_threads_copy_and_write_at_once() -> None:
         for _ in range(10):
             mirrored.apply(1000, 0.7)
             copy = graph.begin_copy()
-            copier = threading.Thread(target=copy_slowly, args=(copy,))
+            begun = threading.Semaphore(0)
+            copier = threading.Thread(target=copy_slowly, args=(copy, begun))
             copier.start()
             while not copy.through:
+                begun.release(10)
                 mirrored.apply(30, 0.5)
                 n_batches_between += 1
             copier.join()

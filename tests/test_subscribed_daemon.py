@@ -57,7 +57,7 @@ def test_subscribers_know_what_get_answers_whoever_is_killed(tmp_path: Path) -> 
                         daemon.kill()
                         daemon.start()
                 until(daemon.answers)
-                client.wait(offsets, timeout_ms=60_000)
+                client.wait(offsets)
                 until(lambda: client.stats()["stage"] == "running")
                 for watcher in watchers:
                     watcher.check(client, ids)
@@ -94,7 +94,7 @@ def test_of_a_topic_no_epoch_is_missed_or_told_twice_whoever_is_killed(
         history.produce_source()
         daemon.start()
         with daemon.client() as client:
-            client.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
+            client.wait(offsets_to_wire(history.next_offsets))
             with watching(client, np.arange(0, VERTICES, 3).tolist()) as watchers:
                 _kill_while_they_are_told(daemon, client, history, watchers, rng, 15 if run_long else 2)
         assert daemon.stop() == 0
@@ -121,7 +121,7 @@ def _kill_while_they_are_told(
                     daemon.kill()
                     daemon.start(ready_s=None)
             until(daemon.answers)
-            client.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
+            client.wait(offsets_to_wire(history.next_offsets))
             until(lambda: client.stats()["stage"] == "running")
             ids = history.vertices.tolist()
             for watcher, changes in zip(watchers, before, strict=True):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from test_server import Chain
 from test_subscribe import Line, Told
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from graphtide.compute.program import Published
 from graphtide.daemon import errors
@@ -670,7 +670,7 @@ def test_news_of_epochs_come_also_where_each_look_finds_another_one(
             making=Turns(1),
         )
         task = asyncio.create_task(Quiet(cast(Serving, serving)).run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while len(heard) < 3:
                 subscriptions.published()
                 await asyncio.sleep(0)

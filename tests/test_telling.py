@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from waiting import PATIENCE_S
 
 from graphtide.compute.registry import program_class
 from graphtide.daemon.client.wire import (
@@ -172,7 +173,7 @@ class Served:
 
         async def run() -> None:
             task = asyncio.create_task(self.telling.run())
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while not all(client.epochs[-1:] == [self.number] for client in clients):
                     assert not task.done(), task.exception()
                     await asyncio.sleep(0)
@@ -337,7 +338,7 @@ def test_whoever_waits_for_the_look_of_one_who_goes_is_told_all_the_same(serve: 
     def slowly(subscription: Subscription, size: int) -> Any:
         looks.append(subscription)
         began.set()
-        assert go_on.wait(20)
+        assert go_on.wait(PATIENCE_S)
         return aside(subscription, size)
 
     served.telling._look_aside = slowly  # type: ignore[method-assign]
@@ -353,7 +354,7 @@ def test_whoever_waits_for_the_look_of_one_who_goes_is_told_all_the_same(serve: 
         assert served.subscriptions.end(gone.connection, gone.number)
         go_on.set()
         left = [client for client in clients if client is not cast(Any, gone.connection)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not all(client.epochs == [1] for client in left):
                 await asyncio.sleep(0)
         task.cancel()
@@ -374,7 +375,7 @@ def test_whoever_comes_later_is_not_sent_an_epoch_before_the_one_of_its_answer(
     def slowly(subscription: Subscription, size: int) -> Any:
         found = aside(subscription, size)
         looked.set()
-        assert go_on.wait(20)
+        assert go_on.wait(PATIENCE_S)
         return found
 
     async def reads(patience_s: float) -> bool:
@@ -399,12 +400,12 @@ def test_whoever_comes_later_is_not_sent_an_epoch_before_the_one_of_its_answer(
         late = served.subscribe([Everyone(0.0)])[0]
         await asyncio.sleep(0.05)
         go_on.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not late.epochs:
                 await asyncio.sleep(0)
         assert late.epochs[0] == 2 and late.known == served.values(late.known)
         read.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not all(client.epochs == [1, 2] for client in slow):
                 served.subscriptions.published()
                 await asyncio.sleep(0)
@@ -450,7 +451,7 @@ def test_whoever_comes_in_the_moment_in_which_a_look_ends_looks_by_itself(
         else:
             go_on.set_result(None)
         second = found(late)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await second).snapshot.sequence == 2
             assert (await first).snapshot.sequence == (2 if goes else 1)
         assert not served.telling._looking

@@ -387,7 +387,7 @@ def test_a_hub_that_is_deleted_costs_what_its_neighbors_have(
 @both_ways
 def test_threads_change_nothing(directed: bool) -> None:
     """Neither the counts nor what is said to have changed, from scratch and link by link."""
-    history = rmat_history(6, directed=directed, scale=14, degree=8, updates=[2_000, 2_000], epochs=2)
+    history = rmat_history(6, directed=directed, scale=14, degree=8, updates=[500, 500], epochs=2)
     seen = []
     for threads in (1, 2, 5):
         run = Run(directed, threads=threads)
@@ -543,7 +543,8 @@ def test_a_pass_of_the_audit_reads_what_a_few_starts_read(directed: bool) -> Non
             for begin in range(0, load.n_vertices, 1_000)
         ]
         assert [found for found, _ in slices] == [[]] * len(slices)
-        assert 0 < sum(edges for _, edges in slices) <= 4 * fresh.edges_read
+        # A start looks up pairs of links that lead forward, of which there are fewer than what it leads on to.
+        assert 0 < sum(edges for _, edges in slices) <= 8 * fresh.edges_read
         for vertex in (int(degrees.argmax()), int(np.flatnonzero(degrees == 2)[0])):
             column = next(iter(program.columns().values()))
             column[vertex] += np.uint64(1)

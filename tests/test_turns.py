@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from waiting import PATIENCE_S
 
 from graphtide.daemon.serve.turns import Shares, Turns
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await test()
 
     asyncio.run(bounded())

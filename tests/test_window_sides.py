@@ -146,7 +146,7 @@ def test_a_process_that_lost_rows_goes_on_with_what_expires(
                 out.writelines(f"{at},{at + 1},{1_700_000_000_000 + at}\n" for at in range(n, n + 30))
             n += 30
             with suppress(GraphtideError), daemon.client() as ask:
-                ask.wait(min_offsets={"edges.csv": file.stat().st_size}, timeout_ms=60_000)
+                ask.wait(min_offsets={"edges.csv": file.stat().st_size})
         daemon.wait_ready(PATIENCE_S)
         with daemon.client() as ask:
             ask.wait(min_offsets={"edges.csv": file.stat().st_size}, timeout_ms=300_000)

@@ -1,9 +1,12 @@
 """Counting triangles from scratch, and for the audit.
 
-From scratch each vertex keeps those of its links that lead *forward*, to a vertex of larger (degree, id), of which
-it has at most the square root of twice the edges. A triangle is found once, at the smallest of its three vertices
-(Schank, Wagner, "Finding, counting and listing all triangles in large graphs", 2005; Latapy, "Main-memory triangle
-computations for very large (sparse (power-law)) graphs", 2008).
+From scratch vertices are called by *rank*: those with more entries first, and of as many the smaller id. Each
+keeps those of its links that lead *forward*, to smaller ranks, of which it has at most the square root of twice
+the edges. A triangle is found once, at the largest of its three ranks, as two forward links whose ends are linked
+(Schank, Wagner, "Finding, counting and listing all triangles in large graphs", 2005; Latapy, "Main-memory
+triangle computations for very large (sparse (power-law)) graphs", 2008). Whether these are is a bit where the
+larger of both ends is a *hub*, which most are. Where it is not, its forward links are gone through, with the
+others' marked.
 """
 
 from __future__ import annotations
@@ -15,17 +18,27 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
-from ...gpma.edges import HALF, LOW, Int, Keys, Offsets, Vertices
+from ...gpma.edges import HALF, LOW, NO_VERTEX, Int, Keys, Offsets, Vertices
 from ...gpma.intrinsics import uncounted
-from ...gpma.rows import RowView, find_on, runs
+from ...gpma.rows import RowView, find_on, runs, runs_in_order
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
-from ..links import NOW_SHIFT, Arcs, list_links
-from .common import SEARCH_STEPS, Room, degree, new_room
+from ..links import Arcs, list_links
+from .common import SEARCH_STEPS, degree, new_room
 
-# How many vertices a thread takes at a time, to list their rows, and to count their triangles.
+# How many vertices a thread takes at a time: to list their rows, to count their triangles, and to add up.
 _ROWS = 256
 _CORNERS = 64
+_SUMS = 1 << 14
+
+# Ranks below this are hubs; where links are few, those below so many times the root of their number, so that the
+# bits take no more memory than the links.
+_HUBS_MAX = 8192
+_HUBS_BY_ROOT = 8.0
+
+# Indices are unsigned: Numba looks whether others are negative, in the innermost loops.
+_0, _1, _2 = np.uint64(0), np.uint64(1), np.uint64(2)
+_WORD_SHIFT, _WORD_MASK = np.uint64(6), np.uint64(63)
 
 NEXT, STEPS = 0, 16
 """What is where in a cursor (int64, a cache line apart): the next piece, and the entries read."""
@@ -39,171 +52,297 @@ WRONG_TALLY, WRONG_NEIGHBORS = 1, 2
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
 
+class Forward(NamedTuple):
+    """The links that lead forward, by ranks.
+
+    Those of rank r are ``heads[begins[r] : begins[r] + sizes[r]]``, ascending, with their ``arcs`` beside them
+    where these differ, else of size 0. ``begins`` int64[n + 1], ``sizes`` uint32[n], ``heads`` uint32, ``arcs``
+    uint8. Of the first ``n_hubs`` ranks bit w of the words (uint64) from ``_word_of(r)`` on says that r leads to
+    w: in ``linked``, and in ``paired`` that it does so by two arcs, where they differ.
+    """
+
+    begins: Offsets
+    sizes: Vertices
+    heads: Vertices
+    arcs: Arcs
+    n_hubs: Int
+    linked: Keys
+    paired: Keys
+
+
+class Corner(NamedTuple):
+    """What a thread counts with.
+
+    ``own`` uint64, by rank: what it has counted. ``marks`` uint8, by rank: of those that a vertex leads to their
+    arcs, zeros between vertices. ``hits`` uint32: the places of forward links that close a triangle.
+    """
+
+    own: Keys
+    marks: Arcs
+    hits: Vertices
+
+
+def bytes_to_count(n: int, n_entries: int, weigh: bool, threads: int) -> int:
+    """What ``count_all`` needs for n vertices whose rows have so many entries."""
+    columns = 20 * n + (5 if weigh else 4) * (n_entries + n)
+    bits = min(_HUBS_MAX**2 // 16, 2 * n_entries) * (2 if weigh else 1)
+    # Of each thread what it counts, the marks, and how many links lead to each vertex.
+    by_thread = (13 if weigh else 9) * n
+    return columns + bits + min(threads * by_thread, 13 * n_entries + by_thread)
+
+
 @_jit
 def count_all(out, in_, both, weigh, n, tally, neighbors, crew):  # type: ignore[no-untyped-def]
-    """Count the triangles of n vertices into ``tally`` (uint64), whose entries are all 0: the entries read and
-    merged.
+    """Count the triangles of n vertices into ``tally`` (uint64): the entries read and looked up.
 
     ``weigh``: as in ``change.py``. ``neighbors`` (uint32) gets how many links each vertex has; it may be of size
     0.
     """
+    arcs_differ = weigh and both
     most = np.int64(0)
     for v in range(n):
         most = max(most, degree(out, in_, both, v))
-    offsets = np.zeros(n + 1, np.int64)
+    rank, vertex, begins = np.empty(n, np.uint32), np.empty(n, np.uint32), np.zeros(n + 1, np.int64)
+    _rank(out, in_, both, np.zeros(most + 1, np.int64), rank, vertex, begins)
+    n_entries = begins[n] - n
+    n_hubs = np.int64(min(n, _HUBS_MAX, _HUBS_BY_ROOT * np.sqrt(n_entries / 2)))
+    n_words = np.int64(_word_of(np.uint64(n_hubs)))
+    forward = Forward(
+        begins,
+        np.zeros(n, np.uint32),
+        np.empty(begins[n], np.uint32),
+        np.empty(begins[n] if arcs_differ else 0, np.uint8),
+        n_hubs,
+        np.zeros(n_words, np.uint64),
+        np.zeros(n_words if arcs_differ else 0, np.uint64),
+    )
     cursor = np.zeros(32, np.int64)
-    heads, arcs = np.empty(0, np.uint32), np.empty(0, np.uint8)
-    listing = at_most(crew, n // _ROWS + 1)
-    share(listing, _list_pieces, (out, in_, both, n, most, neighbors, offsets, heads, arcs, cursor))
+    share(at_most(crew, n // _ROWS + 1), _list_pieces, (out, in_, both, n, most, rank, forward, cursor))
     widest = np.int64(0)
-    for v in range(n):
-        widest = max(widest, offsets[v + 1])
-        offsets[v + 1] += offsets[v]
-    heads = np.empty(offsets[n], np.uint32)
-    arcs = np.empty(offsets[n] if weigh else 0, np.uint8)
+    for r in range(n):
+        widest = max(widest, np.int64(forward.sizes[r]))
     cursor[NEXT] = 0
-    share(listing, _list_pieces, (out, in_, both, n, most, neighbors, offsets, heads, arcs, cursor))
+    # Each thread has a number for every vertex: all together have not many more than the entries.
+    counting = at_most(crew, min(n // _CORNERS, n_entries // max(n, 1)) + 1)
+    own = np.zeros((counting.threads, n), np.uint64)
+    links = np.zeros((counting.threads, n if neighbors.size else 0), np.uint32)
+    share(counting, _count_pieces, (n, widest, arcs_differ, forward, own, links, cursor))
     cursor[NEXT] = 0
-    # Each thread has an entry for every vertex: all together have not many more than the links.
-    counting = at_most(crew, min(n // _CORNERS, 2 * (offsets[n] // max(n, 1))) + 1)
-    share(counting, _count_pieces, (n, widest, weigh, offsets, heads, arcs, tally, cursor))
+    weight = np.uint64(2 if weigh and not both else 1)
+    adding = at_most(crew, n // _SUMS + 1)
+    share(adding, _add_pieces, (n, weight, vertex, forward.sizes, own, links, tally, neighbors, cursor))
     return cursor[STEPS]
 
 
+@uncounted
+def _rank(
+    out: RowView, in_: RowView, both: bool, places: Offsets, rank: Vertices, vertex: Vertices, begins: Offsets
+) -> None:
+    """Find the rank of each vertex, the vertex of each rank, and where its forward links begin.
+
+    ``places``: zeros, one for each number of entries that a vertex has. ``begins``: zeros.
+    """
+    n, most = rank.size, places.size - 1
+    for v in range(n):
+        places[most - degree(out, in_, both, v)] += 1
+    before = np.int64(0)
+    for k in range(places.size):
+        size = places[k]
+        places[k] = before
+        before += size
+    for v in range(n):
+        entries = degree(out, in_, both, v)
+        r = places[most - entries]
+        places[most - entries] += 1
+        rank[v] = r
+        vertex[r] = v
+        # One more, for an entry that does not lead forward, while it stands where the next one will.
+        begins[r + 1] = entries + 1
+    for r in range(n):
+        begins[r + 1] += begins[r]
+
+
 @_jit
-def _list_pieces(t, out, in_, both, n, most, neighbors, offsets, heads, arcs, cursor):  # type: ignore[no-untyped-def]
-    room = new_room(most, np.int64(0))
+def _list_pieces(t, out, in_, both, n, most, rank, forward, cursor):  # type: ignore[no-untyped-def]
+    row = np.empty(most, np.uint32)
     read = np.int64(0)
     while True:
         begin = fetch_add(cursor, NEXT, np.int64(_ROWS))
         if begin >= n:
             break
         end = min(begin + _ROWS, n)
-        read += _list_forward(begin, end, out, in_, both, room, neighbors, offsets, heads, arcs)
+        read += _list_forward(begin, end, out, rank, forward)
+        if both:
+            read += _list_forward(begin, end, in_, rank, forward)
+        for v in range(begin, end):
+            _put_in_order(np.int64(rank[v]), both, row, forward)
     fetch_add(cursor, STEPS, read)
 
 
 @uncounted
-def _list_forward(
-    begin: Int,
-    end: Int,
-    out: RowView,
-    in_: RowView,
-    both: bool,
-    room: Room,
-    neighbors: Vertices,
-    offsets: Offsets,
-    heads: Vertices,
-    arcs: Arcs,
-) -> Int:
-    """Of each vertex the links that lead forward: to ``heads`` and ``arcs``; while those are empty, their number
-    to ``offsets``, behind the vertex. Returns the entries read."""
+@spliced
+def _list_forward(begin: Int, end: Int, rows: RowView, rank: Vertices, forward: Forward) -> Int:
+    """Append those entries of each vertex that lead forward to its links. Returns the entries read."""
+    begins, sizes, heads = forward.begins, forward.sizes, forward.heads
     read = np.int64(0)
-    for u in range(begin, end):
-        mine = degree(out, in_, both, u)
-        n = list_links(out, in_, both, u, room.tails, room.row, room.arcs)
-        read += mine
-        if neighbors.size:
-            neighbors[u] = n
-        forward, to = np.int64(0), offsets[u]
-        for k in range(n):
-            v = np.int64(room.row[k])
-            its = degree(out, in_, both, v)
-            if its > mine or (its == mine and v > u):
-                if heads.size:
-                    heads[to + forward] = v
-                if arcs.size:
-                    arcs[to + forward] = room.arcs[k] >> NOW_SHIFT
-                forward += 1
-        if heads.size == 0:
-            offsets[u + 1] = forward
+    for v, slot, stop, _ in runs_in_order(rows, begin, end):
+        mine = rank[v]
+        first = np.uint64(begins[mine]) + np.uint64(sizes[mine])
+        to = first
+        # Without branches, since half of them would be wrong.
+        for i in range(slot, stop):
+            its = rank[rows.keys[i] & LOW]
+            heads[to] = its
+            to += np.uint64(its < mine)
+        sizes[mine] += np.uint32(to - first)
+        read += stop - slot
     return read
 
 
-class Corner(NamedTuple):
-    """What a thread needs to count the triangles of a vertex u that lead forward.
+@uncounted
+def _put_in_order(r: Int, both: bool, row: Vertices, forward: Forward) -> None:
+    """Put the forward links of a rank in order, each once, and set its bits.
 
-    ``place`` uint32[vertices]: of those that u leads to the place among them, counted from 1; zeros between
-    vertices. ``own`` uint64: by place, what they get; zeros likewise. ``hits`` uint32 and ``hit_arcs`` uint8:
-    places that one of them leads to, and the arcs on the way.
+    Each goes behind as many as are smaller. They are counted by comparing all with all, which a processor does
+    with many at a time: it takes less than to look up all pairs of them, as they will be.
     """
+    begins, sizes, heads, arcs = forward.begins, forward.sizes, forward.heads, forward.arcs
+    first, size = np.uint64(begins[r]), np.uint64(sizes[r])
+    for k in range(size):
+        row[k] = heads[first + k]
+        heads[first + k] = NO_VERTEX
+    for k in range(size):
+        its, smaller = row[k], np.uint32(0)
+        for other in range(size):
+            smaller = np.uint32(smaller + np.uint32(row[other] < its))
+        heads[first + np.uint64(smaller)] = its
+    n = _0
+    # Of two arcs the second has left a gap behind the first.
+    for k in range(size):
+        head = heads[first + k]
+        heads[first + n] = head
+        if arcs.size:
+            arcs[first + n] = 2 if k + _1 < size and heads[first + k + _1] == NO_VERTEX else 1
+        n += np.uint64(head != NO_VERTEX)
+    sizes[r] = n
+    if r < forward.n_hubs:
+        linked, paired = forward.linked, forward.paired
+        word = _word_of(np.uint64(r))
+        for k in range(n):
+            w = np.uint64(heads[first + k])
+            bit = _1 << (w & _WORD_MASK)
+            linked[word + (w >> _WORD_SHIFT)] |= bit
+            if arcs.size and arcs[first + k] == 2:
+                paired[word + (w >> _WORD_SHIFT)] |= bit
 
-    place: Vertices
-    own: npt.NDArray[np.uint64]
-    hits: Vertices
-    hit_arcs: Arcs
+
+@uncounted
+def _word_of(r: Int) -> Int:
+    """Where the words of a rank begin, each of which has bits for all smaller ones, and its own."""
+    whole = r >> _WORD_SHIFT
+    return r + (whole * whole - whole) // _2 * np.uint64(64) + whole * (r & _WORD_MASK)
 
 
 @_jit
-def _count_pieces(t, n, widest, weigh, offsets, heads, arcs, tally, cursor):  # type: ignore[no-untyped-def]
-    corner = Corner(
-        np.zeros(n, np.uint32),
-        np.zeros(widest + 1, np.uint64),
-        np.empty(widest + 1, np.uint32),
-        np.empty(widest + 1, np.uint8),
-    )
-    steps = np.int64(0)
+def _count_pieces(t, n, widest, weigh, forward, own, links, cursor):  # type: ignore[no-untyped-def]
+    corner = Corner(own[t], np.zeros(n, np.uint8), np.empty(widest + 1, np.uint32))
+    linked = links[t]
+    steps = np.uint64(0)
     while True:
         begin = fetch_add(cursor, NEXT, np.int64(_CORNERS))
         if begin >= n:
             break
-        for u in range(begin, min(begin + _CORNERS, n)):
-            if offsets[u + 1] - offsets[u] > 1:
-                steps += _count_corner(u, weigh, offsets, heads, arcs, tally, corner)
-    fetch_add(cursor, STEPS, steps)
+        for r in range(begin, min(begin + _CORNERS, n)):
+            if forward.sizes[r] > 1:
+                steps += _count_corner(r, weigh, forward, corner)
+            if linked.size:
+                _count_links(r, forward, linked)
+    fetch_add(cursor, STEPS, np.int64(steps))
 
 
 @uncounted
-def _count_corner(
-    u: Int,
-    weigh: bool,
-    offsets: Offsets,
-    heads: Vertices,
-    arcs: Arcs,
-    tally: npt.NDArray[np.uint64],
-    corner: Corner,
-) -> Int:
-    """Count the triangles of which u is the smallest vertex: the entries looked at."""
-    place, own, hits, hit_arcs = corner.place, corner.own, corner.hits, corner.hit_arcs
-    first, end = offsets[u], offsets[u + 1]
-    total, steps = np.uint64(0), np.int64(0)
-    for p in range(first, end):
-        place[heads[p]] = p - first + 1
-    for p in range(first, end):
-        begin, stop = offsets[heads[p]], offsets[heads[p] + 1]
-        steps += stop - begin
-        # Without branches, since a third of them would be wrong.
-        found = np.int64(0)
-        if weigh:
-            for j in range(begin, stop):
-                at = place[heads[j]]
-                hits[found] = at
-                hit_arcs[found] = arcs[j]
-                found += at != 0
-            mine = np.uint64(0)
+def _count_links(r: Int, forward: Forward, linked: Vertices) -> None:
+    first = np.uint64(forward.begins[r])
+    for p in range(first, first + np.uint64(forward.sizes[r])):
+        linked[forward.heads[p]] += np.uint32(1)
+
+
+@uncounted
+def _count_corner(r: Int, weigh: bool, forward: Forward, corner: Corner) -> Int:
+    """Count the triangles of which r is the largest rank: the entries looked at."""
+    begins, sizes, heads, arcs = forward.begins, forward.sizes, forward.heads, forward.arcs
+    linked, paired, n_hubs = forward.linked, forward.paired, np.uint64(forward.n_hubs)
+    own, marks, hits = corner.own, corner.marks, corner.hits
+    first, end = np.uint64(begins[r]), np.uint64(begins[r]) + np.uint64(sizes[r])
+    marked = False
+    total, steps = _0, _0
+    q: Int
+    k: Int
+    for p in range(first + _1, end):
+        v = np.uint64(heads[p])
+        # What v leads to, among what r does; without branches, since many of them would be wrong.
+        found, mine = _0, _0
+        if v < n_hubs:
+            steps += p - first
+            word = _word_of(v)
+            for q in range(first, p):
+                w = np.uint64(heads[q])
+                hits[found] = np.uint32(q - first)
+                found += linked[word + (w >> _WORD_SHIFT)] >> (w & _WORD_MASK) & _1
             for h in range(found):
-                own[hits[h]] += np.uint64(arcs[p])
-                mine += np.uint64(arcs[first + np.int64(hits[h]) - 1])
-                total += np.uint64(hit_arcs[h])
-            own[p - first + 1] += mine
+                q = first + np.uint64(hits[h])
+                w = np.uint64(heads[q])
+                if weigh:
+                    own[w] += np.uint64(arcs[p])
+                    mine += np.uint64(arcs[q])
+                    total += _1 + (paired[word + (w >> _WORD_SHIFT)] >> (w & _WORD_MASK) & _1)
+                else:
+                    own[w] += _1
         else:
-            for j in range(begin, stop):
-                at = place[heads[j]]
-                hits[found] = at
-                found += at != 0
+            if not marked:
+                marked = True
+                for q in range(first, end):
+                    marks[heads[q]] = arcs[q] if weigh else 1
+            begin, size = np.uint64(begins[v]), np.uint64(sizes[v])
+            steps += size
+            for k in range(size):
+                hits[found] = np.uint32(k)
+                found += np.uint64(marks[heads[begin + k]] != 0)
             for h in range(found):
-                own[hits[h]] += np.uint64(1)
-            own[p - first + 1] += np.uint64(found)
-            total += np.uint64(found)
-    if total:
-        fetch_add(tally, u, total)
-    for p in range(first, end):
-        place[heads[p]] = 0
-        k = p - first + 1
-        if own[k]:
-            fetch_add(tally, np.int64(heads[p]), own[k])
-            own[k] = 0
+                k = np.uint64(hits[h])
+                w = np.uint64(heads[begin + k])
+                if weigh:
+                    own[w] += np.uint64(arcs[p])
+                    mine += np.uint64(marks[w])
+                    total += np.uint64(arcs[begin + k])
+                else:
+                    own[w] += _1
+        if not weigh:
+            mine = found
+            total += found
+        own[v] += mine
+    own[r] += total
+    if marked:
+        for q in range(first, end):
+            marks[heads[q]] = 0
     return steps
+
+
+@_jit
+def _add_pieces(t, n, weight, vertex, sizes, own, links, tally, neighbors, cursor):  # type: ignore[no-untyped-def]
+    while True:
+        begin = fetch_add(cursor, NEXT, np.int64(_SUMS))
+        if begin >= n:
+            break
+        for r in range(begin, min(begin + _SUMS, n)):
+            total, size = np.uint64(0), sizes[r]
+            for k in range(own.shape[0]):
+                total += own[k, r]
+            tally[vertex[r]] = weight * total
+            if neighbors.size:
+                for k in range(links.shape[0]):
+                    size += links[k, r]
+                neighbors[vertex[r]] = size
 
 
 # -- the audit ----------------------------------------------------------------------------------------------------

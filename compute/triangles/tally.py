@@ -183,10 +183,9 @@ class Tally(Program):
         return self._start_steps * math.pow(min(graph.n_arcs / self._start_arcs, _GROWTH_MAX), _GROWTH)
 
     def _bytes_to_start(self, graph: Graph) -> int:
-        """What a start needs beside what is kept: all links, each once, and of each thread a word by vertex."""
-        n, links = graph.n_vertices, graph.n_arcs // (1 if graph.directed else 2)
-        by_threads = min(graph.crew.threads * 4 * n, 8 * links + 4 * n)
-        return (5 if self.weighs else 4) * links + 8 * n + by_threads
+        """What a start needs beside what is kept."""
+        entries = graph.n_arcs * (2 if graph.directed else 1)
+        return counting.bytes_to_count(graph.n_vertices, entries, self.weighs, graph.crew.threads)
 
     def _collect(self, touched: int) -> tuple[Vertices, npt.NDArray[np.int64]]:
         """Empty the differences: the vertices that have one, ascending, and how large it is."""
