@@ -109,25 +109,14 @@ class Report:
             count_loops(change.absent, crew),
         )
 
-    def edges(self) -> tuple[Keys, Weights, Keys, Weights, Keys]:
-        """As ``read``: inserted and overwritten edges, both with new weights (none when unweighted), and deleted
-        ones."""
-        if self._small is None:
-            change = self.read()
-            came, new, gone = change.inserted, change.overwritten, change.deleted.keys
-            return came.keys, weights_or_none(came.weights), new.keys, weights_or_none(new.weights), gone
-        inserted, overwritten, deleted, _ = self.totals
-        keys, weights = self._columns(self._small[1])
-        over = inserted + overwritten
-        came_weights = new_weights = _NO_WEIGHTS
-        if weights is not None:
-            came_weights, new_weights = weights[:inserted], weights[inserted:over]
-        return keys[:inserted], came_weights, keys[inserted:over], new_weights, keys[over : over + deleted]
-
     def changed(self) -> Words:
-        """``edges`` as kernels take them, from words which keep them (``gpma/changed.py``)."""
+        """``ChangedEdges``, as ``read``, in the words from which kernels take them, and which keep them."""
         if self._changed is None:
-            words, edges = new_words(CHANGED), ChangedEdges(*self.edges())
+            change = self.read()
+            came, new = change.inserted, change.overwritten
+            weights, new_weights = _weights_or_none(came.weights), _weights_or_none(new.weights)
+            edges = ChangedEdges(came.keys, weights, new.keys, new_weights, change.deleted.keys)
+            words = new_words(CHANGED)
             write(words, edges)
             self._changed = keeping(words, edges)
         return self._changed
@@ -158,7 +147,7 @@ class Report:
 _NO_VERTICES, _NO_WEIGHTS = none(), np.empty(0, np.float32)
 
 
-def weights_or_none(weights: Weights | None) -> Weights:
+def _weights_or_none(weights: Weights | None) -> Weights:
     """The weights as kernels take them: none at all where the graph keeps none."""
     return _NO_WEIGHTS if weights is None else weights
 

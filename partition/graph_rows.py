@@ -168,8 +168,8 @@ class GraphRows(ABC):
         self, batch: EdgeBatch, n_updates: int, n_vertices: int, before_writing: BeforeWriting
     ) -> tuple[Report, tuple[int, ...]] | None:
         """The same for a few updates of rows, by one compiled call, weights as they came: the report, and
-        ``small.Totals``. None: nothing was
-        written, and they go the ordinary way, which also finds out what is wrong with them."""
+        ``small.Totals``. None: nothing was written, and they go the ordinary way, which also finds out what is
+        wrong with them."""
 
     @abstractmethod
     def load(self, edges: EdgeList, n_vertices: int) -> None:

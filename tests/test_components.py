@@ -154,6 +154,18 @@ def test_long_histories(seed: int, directed: bool) -> None:
 
 
 @pytest.mark.parametrize("directed", [True, False])
+def test_work_space_for_a_large_change_is_given_back(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what is written down for kernels keeps none of it until there is another change."""
+    monkeypatch.setattr(module, "_ROOM", 8)
+    run = Run(directed)
+    for epoch in random_history(1, directed=directed, vertices=30).epochs:
+        run.step(epoch)
+        run.check()
+        record = run.program._held.record
+        assert record.room.found.size == run.program._room.found.size == 8
+
+
+@pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("degree", [1, 4])
 def test_rmat_histories(degree: int, directed: bool) -> None:
     run = Run(directed)

@@ -323,6 +323,16 @@ def test_equals_far_along_a_plateau_are_given_up() -> None:
     assert run.values() == before
 
 
+@pytest.mark.parametrize("name", ["bfs", "sssp"])
+def test_work_space_for_a_large_change_is_given_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what is written down for kernels keeps none of it until there is another change."""
+    monkeypatch.setattr(module, "_FOUND", 8)
+    run = Run(name, directed=True)
+    for _ in epochs_of(random_history(1, directed=True, vertices=30), run):
+        record = run.program._held.record
+        assert record.found.size == run.program._found.size == 8
+
+
 def test_more_threads_take_no_more_memory_for_each_vertex() -> None:
     def bytes_of(n: int, threads: int) -> int:
         return sum(array.nbytes for array in path_loss.new_loss(n, threads))

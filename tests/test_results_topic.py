@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import uuid
@@ -23,6 +24,7 @@ from typer.testing import CliRunner
 from graphtide.daemon import cli
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.outgoing import spool
 from graphtide.daemon.outgoing.batches import BATCH_BYTES, batches
 from graphtide.daemon.outgoing.kafka import KafkaSink
 from graphtide.daemon.outgoing.records import (
@@ -209,6 +211,131 @@ def test_nothing_is_written_to_a_file_that_was_taken_away(
     assert known_hops(FilesReader(folder)) == {1: 1, 2: 1}
 
 
+@pytest.mark.parametrize("left", [0, 10])
+@pytest.mark.parametrize("file_bytes", [1, 1 << 30])
+def test_nothing_is_written_to_a_file_that_was_cut(
+    open_files: Callable[..., SpoolSink], folder: Path, left: int, file_bytes: int
+) -> None:
+    sink = open_files(file_bytes)
+    sink.write(hops(1, [1]), end(1))
+    (file,) = files(folder)
+    os.truncate(file, left)
+    with pytest.raises(FileNotFoundError, match="taken away"):
+        sink.write(hops(2, [2]), end(2))
+    sink.close()
+    assert sink.open(lambda last: last is None) is None
+    sink.write(hops(1, [1, 2]), end(1))
+    assert known_hops(FilesReader(folder)) == {1: 1, 2: 1}
+
+
+def test_nothing_is_written_to_a_file_that_is_taken_away_as_it_is_opened(
+    open_files: Callable[..., SpoolSink], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(spool.SpoolWriter):
+        def __init__(self, folder: Path, *, name: str) -> None:
+            for file in files(folder):
+                file.unlink()
+            super().__init__(folder, name=name)
+
+    sink = open_files()
+    sink.write(hops(1, [1]), end(1))
+    sink.close()
+    assert sink.open(lambda last: True) is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(spool, "SpoolWriter", Late)
+        with pytest.raises(FileNotFoundError, match="taken away"):
+            sink.write(hops(2, [2]), end(2))
+    sink.close()
+    assert sink.open(lambda last: last is None) is None
+
+
+def test_a_file_that_took_the_place_of_ours_is_not_cut(open_files: Callable[..., SpoolSink], folder: Path) -> None:
+    sink = open_files()
+    sink.write(hops(1, [1]), end(1))
+    (file,) = files(folder)
+    kept = file.read_bytes()
+    sink.write(hops(2, [2]), end(2))
+    whole = file.read_bytes()
+    os.truncate(file, len(kept))
+    sink.close()
+    assert sink.open(lambda last: True) is not None
+
+    def failing() -> Iterator[Chunk]:
+        yield from hops(2, [1, 2])
+        file.unlink()
+        file.write_bytes(whole)
+        raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        sink.write(failing(), end(2))
+    sink.close()
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("file_bytes", [1, 1 << 30])
+def test_what_cannot_be_cut_off_at_once_is_cut_off_later(
+    open_files: Callable[..., SpoolSink], folder: Path, monkeypatch: pytest.MonkeyPatch, file_bytes: int
+) -> None:
+    """As where the file system became one that can only be read."""
+
+    def refused(*_: Any) -> None:
+        raise OSError(errno.EROFS, "read-only")
+
+    def failing() -> Iterator[Chunk]:
+        yield from hops(2, range(5000))
+        raise OSError("no space")
+
+    sink = open_files(file_bytes)
+    sink.write(hops(1, [1]), end(1))
+    with pytest.raises(OSError, match="no space"):
+        sink.write(failing(), end(2))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "truncate", refused)
+        patched.setattr(Path, "unlink", refused)
+        sink.close()
+    found = sink.open(lambda last: True)
+    assert found is not None and found.is_same(end(1))
+    sink.write(hops(2, [2]), end(2))
+    assert known_hops(FilesReader(folder)) == {1: 1, 2: 2}
+
+
+def test_a_disk_that_fails_is_let_go(
+    open_files: Callable[..., SpoolSink], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError(errno.EIO, "away")
+
+    sink = open_files()
+    sink.write(hops(1, [1]), end(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refused)
+        with pytest.raises(OSError, match="away"):
+            sink.write(hops(2, [2]), end(2))
+        sink.close()
+        assert sink.open(lambda last: True) is not None
+        with pytest.raises(OSError, match="away"):
+            sink.write(hops(2, [2]), end(2))
+        sink.close()
+    found = sink.open(lambda last: True)
+    assert found is not None and found.is_same(end(1))
+    sink.write(hops(2, [2]), end(2))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refused)
+        sink.close()
+    assert known_hops(FilesReader(folder)) == {1: 1, 2: 2}
+
+
+def test_files_of_other_names_are_left_alone(open_files: Callable[..., SpoolSink], folder: Path) -> None:
+    sink = open_files()
+    sink.write(hops(1, [1]), end(1))
+    sink.close()
+    (file,) = files(folder)
+    file.rename(folder / "results-old.msgpack")
+    assert sink.open(lambda last: last is None) is None
+    sink.write(hops(1, [2]), end(1))
+    assert known_hops(FilesReader(folder)) == {2: 1}
+
+
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_lines_of_json_tell_an_infinite_value_from_none(
     folder: Path, encoding: OutgoingEncoding, capsysbinary: pytest.CaptureFixture[bytes]
@@ -300,7 +427,13 @@ def test_files_tell_who_was_written_since_a_place(open_files: Callable[..., Spoo
         sink.write(hops(sequence, [sequence], [10 + sequence]), end(sequence))
         places.append(sink.place)
     check_ids_since(sink, places[1:])
-    files(folder)[0].unlink()
+    first, second, *_ = files(folder)
+    assert places[1]["file"] == first.name
+    first.rename(folder / "away")
+    with pytest.raises(PlaceLost):
+        sink.ids_since(places[1])
+    (folder / "away").rename(first)
+    second.unlink()
     with pytest.raises(PlaceLost):
         sink.ids_since(places[1])
 

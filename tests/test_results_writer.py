@@ -515,6 +515,48 @@ def test_what_is_written_goes_on_where_somebody_took_the_newest_away(lost: int) 
     assert sink.known() == truth(updates)
 
 
+def test_another_series_that_was_put_back_is_not_taken_for_what_was_written() -> None:
+    sink, updates = Memory(), [(1, 1)]
+    daemon = started(sink, updates)
+
+    def write(value: int) -> None:
+        updates.append((1, value))
+        daemon.go_on(1)
+        daemon.write()
+
+    write(2)
+    kept = list(sink.transactions)
+    sink.lose(2)
+    updates += [(2, 2)]
+    daemon.go_on(1)
+    daemon.write()  # which fails
+    daemon.write()
+    write(4)
+    assert len(sink.transactions) == len(kept) == 2
+    sink.transactions, sink.was_cut = kept, True  # both have the same number now
+    write(5)
+    daemon.write()
+    assert sink.known() == truth(updates)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_what_was_taken_away_is_told_once(lost: int, caplog: pytest.LogCaptureFixture) -> None:
+    sink, updates = Memory(), [(1, 1)]
+    daemon = Daemon(sink, updates, 1, None, 1 << 16)
+    daemon.go_on(1)
+    if lost:
+        daemon.write()
+        sink.lose(lost)
+        updates += [(2, 2)]
+        daemon.go_on(1)
+        daemon.write()
+    sink.fails = ["before"] * 3
+    for _ in range(4):
+        daemon.write()
+    assert sink.known() == truth(updates)
+    assert sum("is not in" in record.message for record in caplog.records) == lost
+
+
 def test_what_was_taken_away_before_a_start_is_not_taken_for_what_is_written_then() -> None:
     sink, updates = Memory(), [(1, 1)]
     daemon = started(sink, updates)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import numba as nb
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from naive import NaiveGraph
 from packed_array_machine import as_dict
 from sampling import examples
 
+from graphtide.gpma.changed import changed_in
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, pack, sources
 from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.host.shared import apply_shared
@@ -67,7 +69,25 @@ def assert_same_columns(one: Any, other: Any) -> None:
         assert one.tobytes() == other.tobytes()
 
 
+@nb.njit
+def edges_in(words: Any) -> Any:
+    """The columns of ``ChangedEdges``, as a kernel finds them."""
+    came, weights, new, new_weights, gone = changed_in(words)
+    return came.copy(), weights.copy(), new.copy(), new_weights.copy(), gone.copy()
+
+
+def assert_words_tell(change: GraphChange) -> None:
+    """What kernels are told of a change is what its report says."""
+    came, new, gone = change.arcs.inserted, change.arcs.overwritten, change.arcs.deleted
+    no_weights = np.empty(0, np.float32)
+    columns = came.keys, came.weights, new.keys, new.weights, gone.keys
+    for told, column in zip(edges_in(change.report.changed()), columns, strict=True):
+        assert_same_columns(told, no_weights if column is None else column)
+
+
 def assert_same_change(one: GraphChange, other: GraphChange) -> None:
+    assert_words_tell(one)
+    assert_words_tell(other)
     for name in ("inserted", "overwritten", "deleted"):
         here, there = getattr(one.arcs, name), getattr(other.arcs, name)
         assert_same_columns(here.keys, there.keys)

@@ -160,9 +160,9 @@ class Components(Program):
             self._hopeless.from_size,
             work_max,
         )
-        if n_updates > _ROOM:
+        if n_updates > _ROOM:  # the large one is given back at once, and not at the next run
             self._room = _new_room(_ROOM)
-            self._crew = None
+            self._hold(graph.crew)
         if n_joining + n_links == 0 and n == before:
             return Refresh({})
         if n_joining + n_links >= self._hopeless.from_size and self._hopeless.is_one(n_joining + n_links):

@@ -208,9 +208,8 @@ class PathProgram(Program):
         report: Report,
         before: int = NOBODY_ASKS,
     ) -> tuple[int, int, int, int, int, int]:
-        """All that follows from sources that may be new and from updates: (those that took
-        support, vertices lost, edges read, rounds, words written, vertices listed, in ``_loss.adopted``, since
-        ``before``).
+        """All that follows from sources that may be new and from updates: (those that took support, vertices
+        lost, edges read, rounds, words written, vertices listed, in ``_loss.adopted``, since ``before``).
 
         -1 lost: starting over is cheaper. So it is where as many took support as is hopeless.
         """
@@ -238,8 +237,9 @@ class PathProgram(Program):
             self._large,
             max(_SETTLE_FLOOR, int(SETTLE_SHARE[self.needs_weights] * graph.n_arcs)),
         )
-        if n_found > _FOUND:
+        if n_found > _FOUND:  # the large one is given back at once, and not at the next run
             self._take_room(_FOUND)
+            self._hold(graph.crew)
         if left and self._kernels.spread is not None:
             piles = path_search.new_piles(self._n, graph.crew.threads)
             read, _pushed, rounds = self._kernels.spread(

@@ -62,7 +62,11 @@ class End:
 
     def is_same(self, other: End | None) -> bool:
         """Both end the same transaction, in whatever partition."""
-        return other is not None and (self.sequence, self.run) == (other.sequence, other.run)
+        return other is not None and self._key == other._key
+
+    @property
+    def _key(self) -> tuple[str, int, str]:
+        return self.series, self.sequence, self.run
 
     def pack(self, encoding: OutgoingEncoding) -> bytes:
         """The record's value."""

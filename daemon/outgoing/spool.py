@@ -27,6 +27,7 @@ from .sink import Accepts, Fenced, Place, PlaceLost
 log = logging.getLogger(__name__)
 
 PREFIX = "results-"
+_DIGITS = 12
 _LOCK = ".lock"
 
 Record = tuple[bytes, bytes | None]
@@ -34,7 +35,7 @@ Record = tuple[bytes, bytes | None]
 
 def files(folder: Path) -> list[Path]:
     """The files of results in a folder, the oldest first."""
-    return sorted(folder.glob(f"{PREFIX}*.msgpack"))
+    return sorted(folder.glob(f"{PREFIX}{_DIGITS * '[0-9]'}.msgpack"))
 
 
 def transactions(file: Path, offset: int = 0) -> Iterator[tuple[int, list[Record], End]]:
@@ -92,7 +93,7 @@ class SpoolSink:
         for file in reversed(found):
             behind, last = _last_end(file)
             if file == found[-1]:
-                self._number = int(file.stem.removeprefix(PREFIX))
+                self._number = _number(file)
                 if behind < file.stat().st_size:
                     os.truncate(file, behind)  # a transaction that was never whole
             if last is not None:
@@ -100,8 +101,7 @@ class SpoolSink:
                 break
         if not accepts(last):
             raise Fenced(
-                f"{str(self._folder)!r} does not end with the results that this daemon wrote last: files were "
-                "taken away, or somebody else has written"
+                f"{str(self._folder)!r} does not end with results of this daemon: somebody else has written"
             )
         return last
 
@@ -121,6 +121,9 @@ class SpoolSink:
             start = self._folder / first
             if not start.exists() or start.stat().st_size < offset:
                 raise PlaceLost(f"{first} is not there any more, or not as long as it was")
+            numbers = [_number(file) for file in found if file.name >= first]
+            if len(numbers) <= numbers[-1] - numbers[0]:
+                raise PlaceLost(f"some file between {first} and {found[-1].name} is not there any more")
         for file in found:
             if file.name >= first:
                 for _, records, _ in transactions(file, offset if file.name == first else 0):
@@ -133,11 +136,9 @@ class SpoolSink:
             OSError: there is no room, say, or the newest file was taken away. Nothing of it is left once ``open``
                 was called.
         """
-        if not self._is_in_place():
-            raise FileNotFoundError(
-                errno.ENOENT, "the newest file of results was taken away", str(self._folder / self._place[0])
-            )
+        self._require(self._is_in_place())
         writer = self._next_writer()
+        self._require(writer.name != self._place[0] or writer.offset == self._place[1])  # else it was made anew
         number = 0
         for chunk in chunks:
             for record in chunk.records():
@@ -152,11 +153,16 @@ class SpoolSink:
 
     def _is_in_place(self) -> bool:
         """Whether the newest file is still there, and as long as it was left."""
-        if self._writer is not None:
-            return self._writer.is_in_place
+        if self._writer is not None and not self._writer.is_in_place:
+            return False
         name, offset = self._place
         newest = self._folder / name
         return not name or (newest.exists() and newest.stat().st_size >= offset)
+
+    def _require(self, is_in_place: bool) -> None:
+        if not is_in_place:
+            newest = str(self._folder / self._place[0])
+            raise FileNotFoundError(errno.ENOENT, "the newest file of results was taken away or cut", newest)
 
     def _next_writer(self) -> SpoolWriter:
         if self._writer is not None and self._writer.offset >= self._file_bytes:
@@ -164,7 +170,7 @@ class SpoolSink:
             self._writer = None
             self._number += 1
         if self._writer is None:
-            self._writer = SpoolWriter(self._folder, name=f"{PREFIX}{self._number:012}")
+            self._writer = SpoolWriter(self._folder, name=f"{PREFIX}{self._number:0{_DIGITS}}")
             if self._writer.offset >= self._file_bytes:
                 return self._next_writer()
         return self._writer
@@ -172,16 +178,18 @@ class SpoolSink:
     def close(self) -> None:
         """See ``Sink``. What belongs to no whole transaction is cut off."""
         writer, self._writer = self._writer, None
-        if writer is not None and not (writer.name == self._place[0] and writer.offset == self._place[1]):
+        if writer is not None:
             writer.give_up(self._place[1] if writer.name == self._place[0] else 0)
-        elif writer is not None:
-            writer.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def break_off(self) -> None:
         """A file is never waited for."""
+
+
+def _number(file: Path) -> int:
+    return int(file.stem.removeprefix(PREFIX))
 
 
 def _last_end(file: Path) -> tuple[int, End | None]:

@@ -375,6 +375,8 @@ class Writer:
             self._adopted = True
         elif tried is not None and tried.end.is_same(last):
             self._done(tried)
+        elif (last or self._last) is None:
+            pass  # nothing was ever written
         elif last is None or not last.is_same(self._last):  # it was emptied, or its end was taken away
             log.warning("what was written last is not in %s any more: every vertex is written anew", self.name)
             self._last, self._place, self._knows_extra = last, None, False

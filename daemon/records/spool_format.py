@@ -203,12 +203,20 @@ class SpoolWriter:
             self._file.close()
 
     def give_up(self, offset: int) -> None:
-        """Close, and cut off what was appended behind ``offset``, of which some may not have been written."""
+        """Close, and cut off what was appended behind ``offset``, of which some may not have been written.
+
+        What cannot be cut off now stays, and a file that has taken the place of this one is left alone.
+        """
+        is_ours = False
+        with contextlib.suppress(OSError):
+            is_ours = self.is_in_place
         with contextlib.suppress(OSError):  # what cannot be written is not wanted any more
             self._file.close()
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
+            if not is_ours:
+                return
             if offset:
-                os.truncate(self.path, offset)
+                os.truncate(self.path, min(offset, self.path.stat().st_size))
             else:
                 self.path.unlink()
 
