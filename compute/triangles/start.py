@@ -88,7 +88,7 @@ def bytes_to_count(n: int, n_entries: int, weigh: bool, threads: int) -> int:
     bits = min(_HUBS_MAX**2 // 16, 2 * n_entries) * (2 if weigh else 1)
     # Of each thread what it counts, the marks, and how many links lead to each vertex.
     by_thread = (13 if weigh else 9) * n
-    return columns + bits + min(threads * by_thread, 13 * n_entries + by_thread)
+    return columns + bits + min(threads * by_thread, 13 * n_entries // 2 + by_thread)
 
 
 @_jit
@@ -122,8 +122,8 @@ def count_all(out, in_, both, weigh, n, tally, neighbors, crew):  # type: ignore
     for r in range(n):
         widest = max(widest, np.int64(forward.sizes[r]))
     cursor[NEXT] = 0
-    # Each thread has a number for every vertex: all together have not many more than the entries.
-    counting = at_most(crew, min(n // _CORNERS, n_entries // max(n, 1)) + 1)
+    # Each thread has a number for every vertex: all together take not much more memory than the entries.
+    counting = at_most(crew, min(n // _CORNERS, n_entries // max(2 * n, 1)) + 1)
     own = np.zeros((counting.threads, n), np.uint64)
     links = np.zeros((counting.threads, n if neighbors.size else 0), np.uint32)
     share(counting, _count_pieces, (n, widest, arcs_differ, forward, own, links, cursor))
