@@ -36,7 +36,7 @@ from ..gpma.team import Crew, Team
 from ..gpma.written import Words
 from . import routing, scanning, turning
 from .behind import Lag as Lag
-from .changes import Counts, Report, none
+from .changes import Counts, Report, no_change, none
 from .changes import GraphChange as GraphChange
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .graph_rows import GraphRows, Shape, SideApply, require_heads
@@ -702,6 +702,7 @@ def warm_up() -> None:
         )
         graph.load(EdgeList(np.empty(0, np.uint64)), heads.size)
         graph.apply(EdgeBatch.of([0], [1]), heads.size)
+        Report.of(no_change(False)).changed()  # as programs ask after a batch that is not small
         ops = VertexOps(np.ones(1, np.uint32), np.full(1, Op.DELETE_VERTEX, np.uint8), np.zeros(1, np.int64))
         graph.apply(EdgeBatch.of([], []), heads.size, ops)
         graph.apply(EdgeBatch.of([0], [1]), heads.size)

@@ -32,6 +32,10 @@ class TallyRun(MirroredRun):
 
     def __init__(self, kind: str = "lcc", *, directed: bool = True, owned: bool = False) -> None:
         super().__init__(lambda: MEMBERS[kind]("tally"), directed=directed, owned=owned)
+        from graphtide.compute.device import tally as device_tally
+
+        steps_max, share = self.host.steps_max, device_tally._START_SHARE
+        self.host.steps_max = lambda graph, _: steps_max(graph, share)  # it starts over where the device does
 
     def columns(self) -> dict[str, np.ndarray]:
         return {name: column[: self.graph.n_vertices].copy() for name, column in self.program.columns().items()}

@@ -21,6 +21,9 @@ from ..triangles.tally import Tally
 from .program import DeviceProgram
 from .tally_runs import TallyRun, TallyRuns, tally_kernels
 
+# A change starts over when it has more than this share of a start's steps.
+_START_SHARE = 0.2
+
 
 class DeviceTally(DeviceProgram):
     """A tally that the device counts; made from the host's."""
@@ -57,7 +60,7 @@ class DeviceTally(DeviceProgram):
         run = TallyRun(0, 0, 0, 0)
         if links.keys.size:
             runs = self._runs_on(graph, device)
-            run = runs.change(device, links, int(self.host.steps_max(graph)))
+            run = runs.change(device, links, int(self.host.steps_max(graph, _START_SHARE)))
             if run.gave_up:
                 return replace(self._start(graph, device), started_over=True)
             vertices, delta = runs.changes(run)

@@ -1,6 +1,6 @@
 """Counting triangles from scratch, and for the audit.
 
-From scratch vertices are called by *rank*: those with more entries first, and of as many the smaller id. Each
+From scratch vertices are called by *rank*: those with more entries first, and of as many the larger id. Each
 keeps those of its links that lead *forward*, to smaller ranks, of which it has at most the square root of twice
 the edges. A triangle is found once, at the largest of its three ranks, as two forward links whose ends are linked
 (Schank, Wagner, "Finding, counting and listing all triangles in large graphs", 2005; Latapy, "Main-memory
@@ -93,7 +93,10 @@ def bytes_to_count(n: int, n_entries: int, weigh: bool, threads: int) -> int:
 
 @_jit
 def count_all(out, in_, both, weigh, n, tally, neighbors, crew):  # type: ignore[no-untyped-def]
-    """Count the triangles of n vertices into ``tally`` (uint64): the entries read and looked up.
+    """Count the triangles of n vertices into ``tally`` (uint64): what it costs, in steps.
+
+    These are what a device reads: the entries of all rows, twice, and the forward links at the ends of each
+    vertex's forward links. Less is read here, but a state says the same wherever it comes from.
 
     ``weigh``: as in ``change.py``. ``neighbors`` (uint32) gets how many links each vertex has; it may be of size
     0.
@@ -150,7 +153,7 @@ def _rank(
         size = places[k]
         places[k] = before
         before += size
-    for v in range(n):
+    for v in range(n - 1, -1, -1):
         entries = degree(out, in_, both, v)
         r = places[most - entries]
         places[most - entries] += 1
@@ -176,7 +179,7 @@ def _list_pieces(t, out, in_, both, n, most, rank, forward, cursor):  # type: ig
             read += _list_forward(begin, end, in_, rank, forward)
         for v in range(begin, end):
             _put_in_order(np.int64(rank[v]), both, row, forward)
-    fetch_add(cursor, STEPS, read)
+    fetch_add(cursor, STEPS, 2 * read)
 
 
 @uncounted
@@ -254,7 +257,8 @@ def _count_pieces(t, n, widest, weigh, forward, own, links, cursor):  # type: ig
             break
         for r in range(begin, min(begin + _CORNERS, n)):
             if forward.sizes[r] > 1:
-                steps += _count_corner(r, weigh, forward, corner)
+                steps += _led_on(r, forward)
+                _count_corner(r, weigh, forward, corner)
             if linked.size:
                 _count_links(r, forward, linked)
     fetch_add(cursor, STEPS, np.int64(steps))
@@ -268,14 +272,24 @@ def _count_links(r: Int, forward: Forward, linked: Vertices) -> None:
 
 
 @uncounted
-def _count_corner(r: Int, weigh: bool, forward: Forward, corner: Corner) -> Int:
-    """Count the triangles of which r is the largest rank: the entries looked at."""
+def _led_on(r: Int, forward: Forward) -> Int:
+    """How many forward links there are at the ends of a rank's forward links."""
+    steps = _0
+    first = np.uint64(forward.begins[r])
+    for p in range(first, first + np.uint64(forward.sizes[r])):
+        steps += np.uint64(forward.sizes[forward.heads[p]])
+    return steps
+
+
+@uncounted
+def _count_corner(r: Int, weigh: bool, forward: Forward, corner: Corner) -> None:
+    """Count the triangles of which r is the largest rank."""
     begins, sizes, heads, arcs = forward.begins, forward.sizes, forward.heads, forward.arcs
     linked, paired, n_hubs = forward.linked, forward.paired, np.uint64(forward.n_hubs)
     own, marks, hits = corner.own, corner.marks, corner.hits
     first, end = np.uint64(begins[r]), np.uint64(begins[r]) + np.uint64(sizes[r])
     marked = False
-    total, steps = _0, _0
+    total = _0
     q: Int
     k: Int
     for p in range(first + _1, end):
@@ -283,7 +297,6 @@ def _count_corner(r: Int, weigh: bool, forward: Forward, corner: Corner) -> Int:
         # What v leads to, among what r does; without branches, since many of them would be wrong.
         found, mine = _0, _0
         if v < n_hubs:
-            steps += p - first
             word = _word_of(v)
             for q in range(first, p):
                 w = np.uint64(heads[q])
@@ -304,7 +317,6 @@ def _count_corner(r: Int, weigh: bool, forward: Forward, corner: Corner) -> Int:
                 for q in range(first, end):
                     marks[heads[q]] = arcs[q] if weigh else 1
             begin, size = np.uint64(begins[v]), np.uint64(sizes[v])
-            steps += size
             for k in range(size):
                 hits[found] = np.uint32(k)
                 found += np.uint64(marks[heads[begin + k]] != 0)
@@ -325,7 +337,6 @@ def _count_corner(r: Int, weigh: bool, forward: Forward, corner: Corner) -> Int:
     if marked:
         for q in range(first, end):
             marks[heads[q]] = 0
-    return steps
 
 
 @_jit

@@ -35,9 +35,9 @@ from . import change as changing
 from . import start as counting
 from .change import Differences
 
-# A change starts over when it has more than this share of a start's steps, each of which takes a fifth as long
-# (RMAT scale 16, one thread); and none that has less than so many steps.
-_START_SHARE = 0.2
+# A change starts over when it has more than this share of a start's steps, each of which takes a twelfth as long
+# (RMAT scales 16 and 18); and none that has less than so many steps.
+_START_SHARE = 0.085
 _STEPS_FLOOR = 1 << 14
 # How the work of a start grows with the links, while a graph keeps its shape; and up to how many times as many
 # that is believed. Past that a start seems cheaper than it may be, and the one that comes of it puts that right.
@@ -116,7 +116,7 @@ class Tally(Program):
         if links.keys.size:
             rows = graph.out_rows(), graph.in_rows(), graph.directed
             steps, most = changing.survey(links, *rows)
-            if steps > self.steps_max(graph) and Memory().allows(self._bytes_to_start(graph)):
+            if steps > self.steps_max(graph, _START_SHARE) and Memory().allows(self._bytes_to_start(graph)):
                 return replace(self.start(graph), started_over=True)
             touched, read = changing.tally(links, *rows, self.weighs, self._differences, steps, most, graph.crew)
             vertices, delta = self._collect(int(touched))
@@ -145,9 +145,10 @@ class Tally(Program):
         links = changed_links(graph, change)
         return links if self.weighs else links.made_or_ended()
 
-    def steps_max(self, graph: Graph) -> float:
-        """A change that costs more steps than this starts over."""
-        return max(_STEPS_FLOOR, _START_SHARE * self._steps_of_start(graph))
+    def steps_max(self, graph: Graph, share: float) -> float:
+        """A change that costs more steps than this starts over, where a start takes as long as this share of its
+        steps would in a change."""
+        return max(_STEPS_FLOOR, share * self._steps_of_start(graph))
 
     # -- what was counted elsewhere -----------------------------------------------------------------------
 
