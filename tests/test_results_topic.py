@@ -188,6 +188,16 @@ def test_files_begin_anew_at_their_size_and_a_restart_goes_on(
     assert known_hops(reader) == {6: 6, 7: 7, 100: 7}
 
 
+def refuses_and_begins_anew(sink: SpoolSink, folder: Path) -> None:
+    """What it wrote is not there any more: it says so, and once it was opened again it begins with nothing."""
+    with pytest.raises(FileNotFoundError, match="taken away"):
+        sink.write(hops(2, [2]), end(2))
+    sink.close()
+    assert sink.open(lambda last: last is None) is None
+    sink.write(hops(1, [1, 2]), end(1))
+    assert known_hops(FilesReader(folder)) == {1: 1, 2: 1}
+
+
 @pytest.mark.parametrize("file_bytes", [1, 1 << 30])
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("reopened", [False, True])
@@ -203,12 +213,7 @@ def test_nothing_is_written_to_a_file_that_was_taken_away(
     file.unlink()
     if replaced:
         file.touch()
-    with pytest.raises(FileNotFoundError, match="taken away"):
-        sink.write(hops(2, [2]), end(2))
-    sink.close()
-    assert sink.open(lambda last: last is None) is None
-    sink.write(hops(1, [1, 2]), end(1))
-    assert known_hops(FilesReader(folder)) == {1: 1, 2: 1}
+    refuses_and_begins_anew(sink, folder)
 
 
 @pytest.mark.parametrize("left", [0, 10])
@@ -220,12 +225,7 @@ def test_nothing_is_written_to_a_file_that_was_cut(
     sink.write(hops(1, [1]), end(1))
     (file,) = files(folder)
     os.truncate(file, left)
-    with pytest.raises(FileNotFoundError, match="taken away"):
-        sink.write(hops(2, [2]), end(2))
-    sink.close()
-    assert sink.open(lambda last: last is None) is None
-    sink.write(hops(1, [1, 2]), end(1))
-    assert known_hops(FilesReader(folder)) == {1: 1, 2: 1}
+    refuses_and_begins_anew(sink, folder)
 
 
 def test_nothing_is_written_to_a_file_that_is_taken_away_as_it_is_opened(
