@@ -522,6 +522,7 @@ def test_whatever_is_imported_first_kernels_share_their_cache(module: str) -> No
     assert done.stdout == "SharedCache graphtide.gpma.lazy_linking\n", done.stderr
 
 
+@pytest.mark.timeout(1800)  # hundreds of interpreters, where all run
 def test_any_module_can_be_the_first_that_is_imported(seed: int, run_long: bool) -> None:
     """A sample, each in an interpreter of its own."""
     names = modules()
