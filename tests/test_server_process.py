@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -262,12 +263,13 @@ def test_a_server_that_stands_still_does_not_outlive_its_daemon() -> None:
         server.close()
 
 
-def test_a_template_whose_daemon_ends_before_it_has_forked_says_nothing() -> None:
+def test_a_template_whose_daemon_ends_before_it_has_forked_says_nothing(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
+    loading, aloud = tmp_path / "loading", tmp_path / "aloud"
+    with theirs, loading.open("w+b") as first, aloud.open("wb") as then:
         process = subprocess.Popen(
-            template.template_command(theirs.fileno(), "int", []),
-            pass_fds=[theirs.fileno()], env=template._environment(), stderr=subprocess.PIPE,
+            template.template_command(theirs.fileno(), then.fileno(), "int", []),
+            pass_fds=[theirs.fileno(), then.fileno()], env=template._environment(), stderr=first,
         )  # fmt: skip
     control, calls = socket.socketpair(), socket.socketpair()
     with process, ours, control[0], control[1], calls[0], calls[1]:
@@ -275,8 +277,8 @@ def test_a_template_whose_daemon_ends_before_it_has_forked_says_nothing() -> Non
         ours.close()
         for given in (*control, *calls):
             given.close()
-        _, said = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, said) == (0, b"")
+        assert process.wait(PATIENCE_S) == 0
+    assert (loading.read_bytes(), aloud.read_bytes()) == (b"", b"")
 
 
 def test_a_server_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> None:
@@ -292,6 +294,58 @@ def test_a_server_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> None
     finally:
         daemon.close()
     assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_template_that_cannot_load_says_why_in_the_daemons_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A program's module is changed while the daemon runs, say; once it can be loaded, so can the server."""
+    module = tmp_path / "changed_meanwhile.py"
+    module.write_text("raise ValueError('not so')")
+    chain = Chain()
+    chain.grow(10)
+    monkeypatch.syspath_prepend(tmp_path)
+    with contextlib.ExitStack() as stack:
+
+        def mend() -> None:
+            until(lambda: "cannot be started" in caplog.text)
+            module.write_text("import sys; sys.stderr.write('loaded\\n')")
+
+        mending = threading.Thread(target=mend)
+        mending.start()
+        stack.callback(mending.join)
+        stack.enter_context(serving(chain, tmp_path, python_modules=["changed_meanwhile"]))
+    said = next(one.getMessage() for one in caplog.records if "cannot be started" in one.getMessage())
+    assert "its template ended with status 1: Traceback" not in said  # its last lines alone
+    assert "its template ended with status 1: " in said and "ValueError: not so); the next try" in said
+
+
+@pytest.mark.parametrize("daemon", ["forks", "starts"])
+def test_a_template_that_is_killed_is_told_of_by_its_signal(daemon: str) -> None:
+    script = (
+        "import os, sys, time; from graphtide.daemon.serve import template\n"
+        "template.template_command = lambda *_: [sys.executable, '-c', 'import time; time.sleep(3600)']\n"
+        "serve_door = (lambda door: time.sleep(3600)) if sys.argv[1] == 'forks' else None\n"
+        "made = template.Template('int', [], serve_door)\n"
+        "os.kill(made.pid, 9); print(made.end())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, daemon], capture_output=True, text=True, timeout=PATIENCE_S,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("its template was ended by signal 9 (Killed)\n", "")
+
+
+def test_what_a_template_says_while_it_loads_and_is_no_last_word_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "that_speaks.py").write_text("import sys; sys.stderr.write('loaded\\n')")
+    monkeypatch.syspath_prepend(tmp_path)
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path, python_modules=["that_speaks"]):
+        pass
+    assert capfd.readouterr().err.splitlines().count("loaded") == 1
 
 
 def test_a_lost_template_costs_a_start_and_nothing_else(link: ServerLink) -> None:

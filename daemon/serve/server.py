@@ -1,11 +1,11 @@
 """The query server: a process of its own, so that neither ingest nor queries make the other wait.
 
 ``serve_door`` is the ``template``, in a fork of the daemon or, as ``python -m graphtide.daemon.serve.server --door
-FD --ids KIND``, in an interpreter of its own: it loads everything, kernels, too, and forks a server whenever the
-daemon asks for one, with two sockets. Over ``control`` (sequenced packets) come the settings, the listening
-sockets, the shared memory of results and vertex index, and a notice of published epochs; statistics go back once a
-second, and word of the end of requests that the engine waits for (``Serving.begin_grace``). Over ``calls`` (a
-stream of MessagePack-RPC) the server asks the engine about edges.
+FD --stderr FD --ids KIND``, in an interpreter of its own: it loads everything, kernels, too, and forks a server
+whenever the daemon asks for one, with two sockets. Over ``control`` (sequenced packets) come the settings, the
+listening sockets, the shared memory of results and vertex index, and a notice of published epochs; statistics go
+back once a second, and word of the end of requests that the engine waits for (``Serving.begin_grace``). Over
+``calls`` (a stream of MessagePack-RPC) the server asks the engine about edges.
 When ``control`` ends the engine is gone, and so is this process. It never compiles while it serves.
 """
 
@@ -46,7 +46,7 @@ from .http.connection import HttpConnection
 from .serving import Serving
 from .shared_memory import CONTROL_BYTES_MAX
 from .telling import Telling
-from .template import NAME, ignore_signals, serve_forks
+from .template import NAME, ignore_signals, serve_forks, speak_aloud
 
 log = logging.getLogger(__name__)
 
@@ -184,8 +184,9 @@ def _load_kernels(id_kind: Literal["int", "string"]) -> None:
     reader.external(np.zeros(0, np.uint32))
 
 
-def _load_all(id_kind: Literal["int", "string"]) -> None:
+def _load_all(id_kind: Literal["int", "string"], loaded: Callable[[], None]) -> None:
     _load_kernels(id_kind)
+    loaded()
     gc.freeze()  # what all servers share is not touched
 
 
@@ -206,27 +207,36 @@ def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[P
         runner.run(serve(control, calls, settings, doors, kinds))
 
 
-def serve_door(door: socket.socket, id_kind: Literal["int", "string"], python_modules: Sequence[str]) -> None:
-    """Be the template: load everything, and fork a server whenever that is asked for through the door."""
+def serve_door(
+    door: socket.socket,
+    id_kind: Literal["int", "string"],
+    python_modules: Sequence[str],
+    loaded: Callable[[], None] = lambda: None,
+) -> None:
+    """Be the template: load everything, and fork a server whenever that is asked for through the door.
+
+    ``loaded`` is called once before the first.
+    """
     ignore_signals()
     with suppress(OSError):
         Path("/proc/self/comm").write_text(NAME)
     load_modules(python_modules)
     with suppress(Missing), only_from_cache():  # what is missing is being compiled by the daemon
         _load_kernels(id_kind)
-    serve_forks(door, partial(_load_all, id_kind), lambda control, calls: run(control, calls, KINDS))
+    serve_forks(door, partial(_load_all, id_kind, loaded), lambda control, calls: run(control, calls, KINDS))
 
 
 def main() -> None:
     """The command line that ``template`` uses."""
     parser = argparse.ArgumentParser(description="graphtide's query server; started by the daemon.")
     parser.add_argument("--door", type=int, required=True, help="socket over which servers are asked for")
+    parser.add_argument("--stderr", type=int, required=True, help="where errors go once everything is loaded")
     parser.add_argument("--ids", choices=["int", "string"], required=True, help="of which kind vertex ids are")
     parser.add_argument("--module", action="append", default=[], help="to be imported, for programs in it")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     with socket.socket(fileno=options.door) as door:
-        serve_door(door, options.ids, options.module)
+        serve_door(door, options.ids, options.module, partial(speak_aloud, options.stderr))
 
 
 if __name__ == "__main__":

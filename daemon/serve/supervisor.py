@@ -582,10 +582,10 @@ class ServerLink:
                 template = self._template = Template(self._settings["graph"]["vertex_ids"], self._python_modules)
         try:
             process = _Process(template)
-        except ConnectionError:
-            template.close()
+        except ConnectionError as error:
+            how = template.end()
             self._template = None
-            raise
+            raise ConnectionError(how) from error
         process.lane = self._lane_of_its_own()
         with self._lock:
             self._process = process

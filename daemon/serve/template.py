@@ -38,6 +38,8 @@ MESSAGE_BYTES_MAX = 256
 NAME = "graphtide-query"
 """What ``ps`` and ``top`` call the template and its servers."""
 STOP_SECONDS_MAX = 5.0
+LAST_LINES, LAST_BYTES_MAX = 5, 2000
+"""What is told of what a template wrote before it ended."""
 ORPHAN_SECONDS_MAX = 2.0
 """How long a server whose daemon is gone may take to end: the next daemon wants its addresses."""
 
@@ -98,6 +100,9 @@ class Template:
         template is a new interpreter that loads everything.
         """
         self._was_asked = False
+        self._said = -1
+        """The file that a new interpreter writes its standard error to, until it has loaded."""
+        self._taking = threading.Lock()
         self._process: subprocess.Popen[bytes] | _Fork
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -105,13 +110,17 @@ class Template:
                 if serve_door is not None and _is_alone():
                     self._process = _Fork(partial(_become_template, self._socket, theirs, serve_door))
                     return
-                self._process = subprocess.Popen(
-                    template_command(theirs.fileno(), id_kind, python_modules),
-                    pass_fds=[theirs.fileno()],
-                    env=_environment(),
-                )
+                self._said = os.memfd_create("graphtide:stderr", os.MFD_CLOEXEC)
+                with open(os.dup(2), "wb", buffering=0) as aloud:
+                    self._process = subprocess.Popen(
+                        template_command(theirs.fileno(), aloud.fileno(), id_kind, python_modules),
+                        pass_fds=[theirs.fileno(), aloud.fileno()],
+                        stderr=self._said,
+                        env=_environment(),
+                    )
         except BaseException:
             self._socket.close()
+            self._take_said()
             raise
 
     @property
@@ -142,11 +151,37 @@ class Template:
         except OSError:
             return None
 
+    def end(self) -> str:
+        """As ``close``, of one that is gone: how it ended, in words, and what it wrote last while it loaded."""
+        self._end()
+        status = self._process.returncode
+        assert status is not None
+        ended = f"ended with status {status}"
+        if status < 0:
+            ended = f"was ended by signal {-status} ({signal.strsignal(-status)})"
+        said = self._take_said()
+        lines = said[-LAST_BYTES_MAX:].decode(errors="replace").splitlines()
+        last = " | ".join([line.strip() for line in lines if line.strip()][-LAST_LINES:])
+        return f"its template {ended}{': ' if last else ''}{last}"
+
     def close(self) -> None:
         """End it, once its servers have ended; harmless to repeat. Whoever waits for a fork is told.
 
         One that was asked for no server may be loading still, and would not see for long that it is to end.
         """
+        self._end()
+        self._take_said()
+
+    def _take_said(self) -> bytes:
+        with self._taking:
+            if self._said < 0:
+                return b""
+            said = os.pread(self._said, os.fstat(self._said).st_size, 0)
+            os.close(self._said)
+            self._said = -1
+            return said
+
+    def _end(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -177,6 +212,7 @@ class _Fork:
         assert self._process.pid is not None
         self._fd = os.pidfd_open(self._process.pid)
         self._waiting = threading.Lock()
+        self.returncode: int | None = None
 
     @property
     def pid(self) -> int:
@@ -199,6 +235,7 @@ class _Fork:
             if not poll.poll(None if timeout_s is None else timeout_s * 1000):
                 raise subprocess.TimeoutExpired(NAME, timeout_s or 0.0)
             self._process.join()
+            self.returncode = self._process.exitcode
             os.close(self._fd)
             self._fd = -1
 
@@ -216,11 +253,12 @@ def _become_template(
     serve_door(door)
 
 
-def template_command(door: int, id_kind: str, python_modules: Sequence[str]) -> list[str]:
-    """How the process is started."""
+def template_command(door: int, stderr: int, id_kind: str, python_modules: Sequence[str]) -> list[str]:
+    """How the process is started. ``stderr``: where it is to write once it has loaded (``speak_aloud``)."""
     modules = [argument for module in python_modules for argument in ("--module", module)]
     module = "graphtide.daemon.serve.server"
-    return [sys.executable, "-P", "-m", module, "--door", str(door), "--ids", id_kind, *modules]
+    descriptors = ["--door", str(door), "--stderr", str(stderr)]
+    return [sys.executable, "-P", "-m", module, *descriptors, "--ids", id_kind, *modules]
 
 
 def _environment() -> dict[str, str]:
@@ -239,6 +277,20 @@ def ignore_signals() -> None:
     """The engine decides when to end, by closing the sockets; signals to the group are its affair."""
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, signal.SIG_IGN)
+
+
+def speak_aloud(stderr: int) -> None:
+    """Write errors there from now on; takes over the descriptor.
+
+    Until then the standard error is a file that the daemon reads when this process ends: what keeps it from
+    loading, whoever says so, stands in the daemon's log. What was written there and was not the last word is
+    passed on.
+    """
+    said = os.pread(2, os.fstat(2).st_size, 0)
+    os.dup2(stderr, 2)
+    os.close(stderr)
+    with contextlib.suppress(OSError), open(2, "wb", closefd=False) as aloud:
+        aloud.write(said)
 
 
 def serve_forks(
