@@ -294,6 +294,26 @@ def test_a_server_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> None
     assert "Traceback" in capfd.readouterr().err
 
 
+def test_a_server_is_started_again_where_threads_were_short(
+    link: ServerLink, chain: Chain, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin, failures = threading.Thread.start, []
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "topology" and len(failures) < 2:
+            failures.append(thread)
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    killed = kill(link)
+    until(lambda: link.is_ready and link.pid != killed)
+    assert len(failures) == 2
+    assert caplog.text.count("cannot be started (can't start new thread)") == 2
+    with Client(link.addresses[0], timeout=60) as client:
+        assert client.get("rank", [103]).epoch == (1, chain.number)
+
+
 def test_a_lost_template_costs_a_start_and_nothing_else(link: ServerLink) -> None:
     template = link.template_pid
     assert template is not None
