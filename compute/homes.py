@@ -9,8 +9,8 @@ otherwise.
 
 Any move is a *trial*: after a few epochs that were not better it is taken back, and sooner where it has clearly
 lost. Divisions that differ by one program are tried, and all programs on one side. A trial costs what its epochs
-and moves took beyond what they would have taken at home; a single epoch that is far off may be a machine that stood
-still, and counts for nothing. After it nothing is tried for many times as long, and the
+and moves took beyond what they would have taken at home; a single epoch that is far off may be a machine that
+stood still, and counts for nothing. After it nothing is tried for many times as long, and the
 same for longer still: twice as long with each time that it lost, and four times where it has lost clearly. Where
 epochs take a fraction of what they did then, as after a graph was cleared, it is that fraction of all these times.
 """

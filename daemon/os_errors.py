@@ -6,7 +6,6 @@ import errno
 import os
 import resource
 
-
 ADDRESS_SPACE_MIN = 1 << 30
 """With less a daemon does not come up: libraries that get none fail in many ways, or wait for it for ever."""
 

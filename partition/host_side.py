@@ -228,8 +228,8 @@ class HostSide(Side[PackedMemoryArray]):
         return Report.of_small(totals, changed, out.weighted, moved), totals
 
     def _tried(self, apply: Callable[..., tuple[Any, ...]], *given: Any) -> tuple[Any, ...] | None:
-        """What a compiled call tells that writes all or nothing; None: nothing. Where it wrote, the caller goes on,
-        and ends the change."""
+        """What a compiled call tells that writes all or nothing; None: nothing. Where it wrote, the caller goes
+        on, and ends the change."""
         self.unfinished = True
         try:
             told = apply(*given)

@@ -905,7 +905,7 @@ def request(msgid, method, params=None) -> bytes:
 
 
 def test_who_hangs_up_with_the_request_leaves_no_warning(tmp_path, capfd):
-    """The request and the end of the connection are read together: what would answer is cancelled before it begins."""
+    """Request and end of connection are read together: what would answer is cancelled before it begins."""
     chain = Chain()
     chain.grow(10)
     with serving(chain, tmp_path) as link:
