@@ -42,7 +42,7 @@ from .flags import (
     token_of,
     trust_of,
 )
-from .os_errors import why
+from .os_errors import no_thread, require_address_space, why
 from .state_commands import EXPORT_EPILOG, checkpoint_app, export
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ EXIT_CODES = (
     "interrupted."
 )
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 _CODES: dict[type[GraphtideError], int] = {
     ConfigError: MISUSED,
@@ -90,6 +90,10 @@ class _Commands(TyperGroup):
                 return super().invoke(ctx)
         except (GraphtideError, OSError, MemoryError, KeyboardInterrupt) as error:
             if ctx.params.get("debug"):
+                raise
+            raise typer.Exit(_explain(error)) from None
+        except RuntimeError as error:
+            if ctx.params.get("debug") or no_thread(error) is None:
                 raise
             raise typer.Exit(_explain(error)) from None
 
@@ -134,12 +138,14 @@ def _explain(error: BaseException) -> int:
         message = f"out of memory{f': {error}' if str(error) else ''}"
     elif isinstance(error, OSError):
         message = f"{error.filename}: {why(error)}" if error.filename and error.strerror else why(error)
+    elif isinstance(error, RuntimeError):
+        message = no_thread(error) or str(error)
     else:
         message = str(error)
     print(f"graphtide: {message}", file=sys.stderr)
     if isinstance(error, GraphtideError):
         return exit_code(error)
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in DISK_FULL):
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in OUT_OF_ROOM):
         return NO_ROOM
     return TRY_AGAIN if isinstance(error, (ConnectionError, TimeoutError)) else FAILED
 
@@ -266,6 +272,7 @@ def run(
     )
     # One thread for linear algebra, which is never done here: what has other threads could not be forked below.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    require_address_space()
     with _loading():
         loaded = _load(config, flags)
     # The graph is nobody else's: whatever the daemon makes, files and folders, is its user's alone.

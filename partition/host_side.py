@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -166,26 +167,21 @@ class HostSide(Side[PackedMemoryArray]):
         arrived = arrivals_of(batch, weighted=out.weighted)
         changed = np.empty(CHANGED_WORDS + (n_updates << out.weighted), np.int64)
         with self._turnstile.entrance, self._turnstile.inside:  # as ``writing``, without a call
-            self.unfinished = True
-            try:
-                told = apply_small(
-                    out_rows,
-                    in_rows,
-                    self._did_written.words,
-                    self._both,
-                    mirrored,
-                    negative,
-                    n_vertices,
-                    *arrived,
-                    changed,
-                )
-            except MemoryError:
-                self.unfinished = False  # nothing was written
-                raise
-            is_done, is_calm, moved, inserted, overwritten, deleted, absent, *_ = told
-            if not is_done:
-                self.unfinished = False
+            told = self._tried(
+                apply_small,
+                out_rows,
+                in_rows,
+                self._did_written.words,
+                self._both,
+                mirrored,
+                negative,
+                n_vertices,
+                *arrived,
+                changed,
+            )
+            if told is None:
                 return None
+            _, is_calm, moved, inserted, overwritten, deleted, absent, *_ = told
             n_more = inserted - deleted
             if is_calm:
                 distinct = inserted + overwritten + deleted + absent
@@ -220,14 +216,8 @@ class HostSide(Side[PackedMemoryArray]):
         changed = np.empty(CHANGED_WORDS + (n_updates << out.weighted), np.int64)
         with self._turnstile.writing():
             how_each = self._did, self._crew, each, gate
-            self.unfinished = True
-            try:
-                told = apply_shared(*rows, *how, n_pieces, arrived, changed, *how_each)
-            except MemoryError:
-                self.unfinished = False
-                raise
-            if not told[0]:
-                self.unfinished = False
+            told = self._tried(apply_shared, *rows, *how, n_pieces, arrived, changed, *how_each)
+            if told is None:
                 return None
             totals = told[3:]
             # What migrates waits for memory, with many threads as with one.
@@ -236,6 +226,20 @@ class HostSide(Side[PackedMemoryArray]):
             moved = told[2] + self._gone_on(totals[0] - totals[2], run)
             self.unfinished = False
         return Report.of_small(totals, changed, out.weighted, moved), totals
+
+    def _tried(self, apply: Callable[..., tuple[Any, ...]], *given: Any) -> tuple[Any, ...] | None:
+        """What a compiled call tells that writes all or nothing; None: nothing. Where it wrote, the caller goes
+        on, and ends the change."""
+        self.unfinished = True
+        try:
+            told = apply(*given)
+        except MemoryError:  # before it wrote
+            self.unfinished = False
+            raise
+        if told[0]:
+            return told
+        self.unfinished = False
+        return None
 
     def _gone_on(self, n_more: int, run: Any) -> int:
         """Have the arrays go on from what was written, which brought so many more edges; how many slots more

@@ -223,6 +223,12 @@ def test_after_what_a_restart_does_not_help_the_unit_does_not_restart() -> None:
         (MemoryError("Unable to allocate 3 GiB"), "graphtide: out of memory: Unable to allocate 3 GiB\n", 6),
         (MemoryError(), "graphtide: out of memory\n", 6),
         (OSError(28, "No space left on device", "/x/y"), "graphtide: /x/y: No space left on device\n", 6),
+        (OSError(12, "Cannot allocate memory"), "graphtide: Cannot allocate memory\n", 6),
+        (
+            RuntimeError("can't start new thread"),
+            "graphtide: can't start new thread: look at ulimit -u, ulimit -v, and pids.max of the control group\n",
+            1,
+        ),
         (OSError("told without a number"), "graphtide: told without a number\n", 1),
         (NotWritten("the last checkpoint is missing"), "graphtide: the last checkpoint is missing\n", 6),
     ],
@@ -239,6 +245,7 @@ def test_no_room_is_one_sentence_and_a_code_of_its_own(
     [
         ("ulimit -n 16", r"^graphtide: .*Too many open files: this process may have 16 .ulimit -n.$"),
         ("ulimit -f 1", r"^graphtide: .*File too large: this process may write 1024 bytes to one .ulimit -f.$"),
+        ("ulimit -v 400000", r"^graphtide: out of memory: this process may have 409600000 bytes of address space"),
     ],
 )
 def test_a_limit_of_the_process_is_said(limit: str, message: str, tmp_path: Path) -> None:

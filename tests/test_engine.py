@@ -348,17 +348,24 @@ def test_short_refreshes_stay_on_the_thread_of_the_longest(graph: Graph) -> None
     engine.close()
 
 
-def test_what_a_path_program_publishes_besides_is_looked_at(graph: Graph) -> None:
-    """What its kernels keep needs no look; a column that a subclass adds does."""
+def test_what_a_subclass_publishes_besides_is_looked_at(graph: Graph) -> None:
+    """What the kernels of a program keep needs no look; a column that a subclass adds does."""
 
-    class Odd(BFS):
+    class Extra(Program):
         def columns(self) -> Any:
-            return {**super().columns(), "extra": np.zeros(1)}
+            return {**super().columns(), "extra": np.zeros(1)}  # type: ignore[safe-super]
+
+    class OddPaths(Extra, BFS): ...
+
+    class OddComponents(Extra, Components): ...
 
     add(graph, (0, 2))
+    told = "column odd/extra: 1 entries for 3 vertices"
     for program, words in (
         (BFS("even", (0,)), ""),
-        (Odd("odd", (0,)), "column odd/extra: 1 entries for 3 vertices"),
+        (OddPaths("odd", (0,)), told),
+        (Components("even", DenseIds()), ""),
+        (OddComponents("odd", DenseIds()), told),
     ):
         engine = engine_on(graph, program)
         (run,) = engine.start()

@@ -228,15 +228,35 @@ def test_nothing_is_written_to_a_file_that_was_cut(
     refuses_and_begins_anew(sink, folder)
 
 
+class Late(spool.SpoolWriter):
+    """Opens a file just when somebody has taken the newest one away."""
+
+    def __init__(self, folder: Path, *, name: str) -> None:
+        files(folder)[-1].unlink()
+        super().__init__(folder, name=name)
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+def test_no_file_follows_one_that_is_taken_away_as_it_is_begun(
+    open_files: Callable[..., SpoolSink], folder: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    sink = open_files(1)  # each has one transaction
+    for sequence in range(1, before + 1):
+        sink.write(hops(sequence, [sequence]), end(sequence))
+    with monkeypatch.context() as patched:
+        patched.setattr(spool, "SpoolWriter", Late)
+        with pytest.raises(FileNotFoundError, match="taken away"):
+            sink.write(hops(before + 1, [before + 1]), end(before + 1))
+    sink.close()
+    last = sink.open(lambda last: True)
+    assert (0 if last is None else last.sequence) == before - 1
+    sink.write(hops(before, [before]), end(before))
+    assert known_hops(FilesReader(folder)) == {number: number for number in range(1, before + 1)}
+
+
 def test_nothing_is_written_to_a_file_that_is_taken_away_as_it_is_opened(
     open_files: Callable[..., SpoolSink], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Late(spool.SpoolWriter):
-        def __init__(self, folder: Path, *, name: str) -> None:
-            for file in files(folder):
-                file.unlink()
-            super().__init__(folder, name=name)
-
     sink = open_files()
     sink.write(hops(1, [1]), end(1))
     sink.close()

@@ -904,6 +904,22 @@ def request(msgid, method, params=None) -> bytes:
     return msgpack.packb([0, msgid, method, [params or {}]])
 
 
+def test_who_hangs_up_with_the_request_leaves_no_warning(tmp_path, capfd):
+    """Request and end of connection are read together: what would answer is cancelled before it begins."""
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path) as link:
+        for number in range(100):
+            with raw(link.addresses[0]) as connection:
+                connection.send(request(number, "hello"))
+                connection.answer()
+                connection.send(4 * request(number, "egonet", {"vertex": 101}))
+                connection.socket.shutdown(socket.SHUT_WR)
+        with Client(link.addresses[0]) as client:
+            client.stats()
+    assert "never awaited" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("data", "code"),
     [

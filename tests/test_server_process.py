@@ -320,6 +320,21 @@ def test_a_template_that_cannot_load_says_why_in_the_daemons_log(
     assert "its template ended with status 1: " in said and "ValueError: not so); the next try" in said
 
 
+def test_a_daemon_without_a_standard_error_can_start_a_template_anew() -> None:
+    script = (
+        "import os, sys; from graphtide.daemon.serve import template\n"
+        "os.close(2)\n"
+        "template.template_command = lambda door, stderr, *_: "
+        "[sys.executable, '-c', f'import os; assert os.write({stderr}, b\"nobody hears\") == 12']\n"
+        "print(template.Template('int', []).end())"
+    )
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S, env=environment
+    )
+    assert done.stdout in ("its template ended with status 0\n", "its template was ended by signal 9 (Killed)\n")
+
+
 @pytest.mark.parametrize("daemon", ["forks", "starts"])
 def test_a_template_that_is_killed_is_told_of_by_its_signal(daemon: str) -> None:
     script = (
@@ -346,6 +361,26 @@ def test_what_a_template_says_while_it_loads_and_is_no_last_word_is_passed_on(
     with serving(chain, tmp_path, python_modules=["that_speaks"]):
         pass
     assert capfd.readouterr().err.splitlines().count("loaded") == 1
+
+
+def test_a_server_is_started_again_where_threads_were_short(
+    link: ServerLink, chain: Chain, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin, failures = threading.Thread.start, []
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "topology" and len(failures) < 2:
+            failures.append(thread)
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    killed = kill(link)
+    until(lambda: link.is_ready and link.pid != killed)
+    assert len(failures) == 2
+    assert caplog.text.count("cannot be started (can't start new thread)") == 2
+    with Client(link.addresses[0], timeout=60) as client:
+        assert client.get("rank", [103]).epoch == (1, chain.number)
 
 
 def test_a_lost_template_costs_a_start_and_nothing_else(link: ServerLink) -> None:

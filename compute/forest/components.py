@@ -227,7 +227,9 @@ class Components(Program):
         return {name: list[:n].copy() for name, list, n in zip(names, lists, found, strict=True) if n}
 
     def require_publishable(self, changed: Mapping[str, Vertices | None], n: int) -> None:
-        """Its columns, and what is said to have changed, are its kernels' own."""
+        """Its columns, and what is said to have changed, are its kernels' own; of a subclass nobody knows."""
+        if type(self) is not Components:
+            super().require_publishable(changed, n)
 
     # -- what was computed elsewhere --------------------------------------------------------------------
 

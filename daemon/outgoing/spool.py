@@ -138,7 +138,9 @@ class SpoolSink:
         """
         self._require(self._is_in_place())
         writer = self._next_writer()
-        self._require(writer.name != self._place[0] or writer.offset == self._place[1])  # else it was made anew
+        # Where it was taken away meanwhile it is another one now, or there is a newer one that does not follow it.
+        self._require(self._is_in_place())
+        self._require(writer.name != self._place[0] or writer.offset == self._place[1])
         number = 0
         for chunk in chunks:
             for record in chunk.records():

@@ -253,7 +253,9 @@ class Channel(asyncio.Protocol, ABC):
         if isinstance(outcome, Reply):
             self._reply(request, outcome, started)
         elif outcome is not None:
-            self._start(self._finish(request, outcome, asker, started))
+            task = self._start(self._finish(request, outcome, asker, started))
+            # It may be cancelled before it begins: then nobody else ends what the handler gave back.
+            task.add_done_callback(lambda _: outcome.close())
 
     def _begin(self, request: Request, asker: Asker, started: float) -> Outcome | None:
         """Call the handler; None when it refused, and the client was told."""

@@ -572,7 +572,7 @@ class ServerLink:
         """Start a process and tell it everything; None when the link is being stopped.
 
         Raises:
-            OSError: it cannot be started.
+            OSError, RuntimeError: it cannot be started.
         """
         with self._lock:
             if self._stopping.is_set():
@@ -586,7 +586,19 @@ class ServerLink:
             how = template.end()
             self._template = None
             raise ConnectionError(how) from error
-        process.lane = self._lane_of_its_own()
+        try:
+            process.lane = self._lane_of_its_own()
+            self._introduce(process)
+        except BaseException:
+            self._end(process)
+            process.calls.close()  # which who answers would have done
+            raise
+        if self._stopping.is_set():
+            process.close()
+        return process
+
+    def _introduce(self, process: _Process) -> None:
+        """Tell a process everything, and let it ask."""
         with self._lock:
             self._process = process
             settings = {**self._settings, "restarts": self.restarts}
@@ -594,11 +606,9 @@ class ServerLink:
             process.generations["access"] = self._access_generation
             self._send_owed()
         answering = threading.Thread(target=self._answer, args=(process,), name="topology", daemon=True)
-        self._answering = [thread for thread in self._answering if thread.is_alive()] + [answering]
+        self._answering = [thread for thread in self._answering if thread.is_alive()]
         answering.start()
-        if self._stopping.is_set():
-            process.close()
-        return process
+        self._answering.append(answering)
 
     def _lane_of_its_own(self) -> Lane | None:
         """For a process that begins; None: it asks over its socket alone."""
@@ -616,7 +626,7 @@ class ServerLink:
         while not self._stopping.wait(pause):
             try:
                 process = self._begin()
-            except (OSError, ValueError) as error:  # ValueError: descriptors are short
+            except (OSError, ValueError, RuntimeError) as error:  # descriptors or threads are short
                 if self._stopping.is_set():
                     return
                 log.error("the query server cannot be started (%s); the next try is in %.1f s", error, delay)

@@ -14,6 +14,7 @@ with a descriptor of the process, and word of its end.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import multiprocessing
 import os
@@ -111,7 +112,7 @@ class Template:
                     self._process = _Fork(partial(_become_template, self._socket, theirs, serve_door))
                     return
                 self._said = os.memfd_create("graphtide:stderr", os.MFD_CLOEXEC)
-                with open(os.dup(2), "wb", buffering=0) as aloud:
+                with open(_standard_error(), "wb", buffering=0) as aloud:
                     self._process = subprocess.Popen(
                         template_command(theirs.fileno(), aloud.fileno(), id_kind, python_modules),
                         pass_fds=[theirs.fileno(), aloud.fileno()],
@@ -259,6 +260,16 @@ def template_command(door: int, stderr: int, id_kind: str, python_modules: Seque
     module = "graphtide.daemon.serve.server"
     descriptors = ["--door", str(door), "--stderr", str(stderr)]
     return [sys.executable, "-P", "-m", module, *descriptors, "--ids", id_kind, *modules]
+
+
+def _standard_error() -> int:
+    """A descriptor of it, or of nowhere: a daemon may be started without one."""
+    try:
+        return os.dup(2)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def _environment() -> dict[str, str]:
