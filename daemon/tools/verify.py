@@ -68,8 +68,8 @@ class FinalGraph:
         """Power iteration until no entry changes by more than ``change_max`` relatively; sums to 1.
 
         After k steps changes add up to at most 2 damping^k, and no entry is below (1 - damping) / n. So it ends by
-        the step at which no entry could still change by so much: what is left then is rounding, which at a vertex of
-        many in-edges may stay above ``change_max`` for ever.
+        the step at which no entry could still change by so much. What is left then is rounding, which at a vertex
+        of many in-edges may stay above ``change_max`` for ever.
         """
         links = self.matrix()
         if not directed:
