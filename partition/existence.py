@@ -35,7 +35,7 @@ from ..gpma.rows import RowView, live_runs
 from ..gpma.splice import spliced
 from ..gpma.team import ALONE, Crew, at_most, share
 from ..gpma.vertex_columns import grown
-from .scanning import chunks_of
+from .scanning import chunks_of, largest_word
 
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -118,14 +118,17 @@ class Existence:
         self.n_dead = dead.size
 
     def plan(
-        self, batch: EdgeBatch, ops: VertexOps | None, n_before: int, crew: Crew = ALONE
+        self, batch: EdgeBatch, ops: VertexOps | None, n_before: int, n_vertices: int, crew: Crew = ALONE
     ) -> VertexChange | None:
         """What a batch does to vertices, of which ``n_before`` were known; None: nothing. Changes nothing.
 
-        ``crew``: who looks at a large one.
+        ``n_vertices``: how many there are after it. ``crew``: who looks at a large one.
 
         Without operations on vertices it costs a constant where no vertex is dead, and one look at the batch where
         none of those is named.
+
+        Raises:
+            ValueError: it does something, and names a vertex that is not there.
         """
         if ops is None:
             if self.n_dead == 0:
@@ -134,6 +137,9 @@ class Existence:
             if not _names_dead(keys, frozen(batch.ops), self._alive, n_chunks, crew):
                 return None
             ops = _NO_OPS
+        for named in (batch.keys, ops.vertices):
+            if named.size and largest_word(named, crew) >= n_vertices:
+                raise ValueError(f"an update names vertex {largest_word(named, crew)} of {n_vertices}")
         deletions = Deletions.of(ops)
         named, overridden = self._named(batch, deletions)
         inserting = np.flatnonzero(ops.ops == Op.INSERT_VERTEX)

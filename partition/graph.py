@@ -428,7 +428,7 @@ class Graph:
             batch = replace(batch, weights=self._kept_weights(batch.weights))
             if not self._keeps_mirror:
                 require_heads(batch.keys, n_vertices, self._rows.crew)
-            lives = self.existence.plan(batch, vertex_ops, before, self._rows.crew)
+            lives = self.existence.plan(batch, vertex_ops, before, n_vertices, self._rows.crew)
             if lives is not None:
                 batch = self._without(lives, batch)
             report = self._rows.apply(batch, before, before_writing, told=bool(self._copies))
@@ -474,7 +474,8 @@ class Graph:
         try:
             if n_vertices > before:
                 self._make_room_for(n_vertices)
-            if self.existence.n_dead and self.existence.plan(batch, None, before, self._rows.crew) is not None:
+            lives = self.existence
+            if lives.n_dead and lives.plan(batch, None, before, n_vertices, self._rows.crew) is not None:
                 return None
             small = self._rows.apply_small(batch, n_updates, n_vertices, before_writing)
         except BaseException as error:

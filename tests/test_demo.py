@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from graphtide.daemon.tools import demo, verify
@@ -42,6 +43,18 @@ def test_one_wrong_answer_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify.FinalGraph, "replay", without_one_edge)
     with pytest.raises(DemoFailed, match="edges: 1 of 1 differ"):
         run_demo(data=None, updates=20_000, window=None, keep=None)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("leaves", [499, 4999])
+def test_the_power_iteration_ends_where_rounding_would_go_on(leaves: int) -> None:
+    """At the middle of a star the sum of all leaves' ranks never comes to rest."""
+    n, middle = leaves + 1, leaves
+    star = verify.FinalGraph(np.arange(n), np.arange(leaves), np.full(leaves, middle))
+    of_leaf = 1 / (n + 0.85 * leaves)
+    expected = np.full(n, of_leaf)
+    expected[middle] += 0.85 * leaves * of_leaf
+    np.testing.assert_allclose(star.pagerank(), expected, rtol=1e-10)
 
 
 def test_a_windowed_file(tmp_path: Path) -> None:

@@ -274,6 +274,33 @@ def test_isolated_vertices_cost_a_batch_nothing() -> None:
     assert spent[0] == spent[1]
 
 
+@pytest.mark.parametrize("in_edges", [True, False], ids=["with in-rows", "without"])
+@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+def test_who_revives_a_vertex_and_names_one_that_is_not_there_is_refused(directed: bool, in_edges: bool) -> None:
+    """As without dead vertices: nothing was applied, and the graph goes on."""
+    n, unknown = 40_000, 1 << 20
+    graph = Graph(directed=directed, in_edges=in_edges, weighted=False)
+    delete = VertexOps(np.array([7], np.uint32), np.array([Op.DELETE_VERTEX], np.uint8), np.zeros(1, np.int64))
+    try:
+        graph.apply(EdgeBatch.of([7, 1], [1, 2]), n, delete)
+        graph.apply(EdgeBatch.of([], []), n, delete)
+        assert not graph.alive[7]
+        for size in (1, 1_100, 33_000):
+            for end in range(2):
+                ends = np.full((2, size + 1), 3)
+                ends[0, 0] = 7
+                ends[end, size] = unknown
+                with pytest.raises(ValueError, match=f"vertex {unknown} of {n}"):
+                    graph.apply(EdgeBatch.of(*ends), n)
+        strange = VertexOps(np.array([unknown], np.uint32), delete.ops, delete.positions)
+        with pytest.raises(ValueError, match=f"vertex {unknown} of {n}"):
+            graph.apply(EdgeBatch.of([1], [2]), n, strange)
+        assert not graph.alive[7] and graph.n_vertices == n and graph.check() == []
+        assert graph.apply(EdgeBatch.of([7], [1]), n).revived_vertices.tolist() == [7]
+    finally:
+        graph.close()
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_dead_vertex_is_found_wherever_a_large_batch_names_it(threads: int) -> None:
     n = 3 * scanning.CHUNK_MIN + 7
@@ -289,9 +316,9 @@ def test_a_dead_vertex_is_found_wherever_a_large_batch_names_it(threads: int) ->
                 for op, revived in ((Op.INSERT, [13]), (Op.DELETE, None)):
                     ops = np.full(n, Op.INSERT, np.uint8)
                     ops[at] = op
-                    plan = existing.plan(EdgeBatch.of(src, dst, ops), None, 100, team.crew())
+                    plan = existing.plan(EdgeBatch.of(src, dst, ops), None, 100, 100, team.crew())
                     assert (None if plan is None else plan.revived.tolist()) == revived
             src[at], dst[at] = 5, 99
-        assert existing.plan(EdgeBatch.of(src, dst), None, 100, team.crew()) is None
+        assert existing.plan(EdgeBatch.of(src, dst), None, 100, 100, team.crew()) is None
     finally:
         team.close()

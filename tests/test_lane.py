@@ -15,10 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import msgpack
 import numpy as np
 import pytest
+from histories import EdgeSet, mixed_sizes, rmat_history
 from test_server import Chain, serving
 from test_server_process import kill
 from waiting import PATIENCE_S, until
@@ -46,7 +48,7 @@ from graphtide.gpma.rows import words_of
 from graphtide.partition import host_side
 from graphtide.partition.behind import Behind
 from graphtide.partition.existence import VertexOps
-from graphtide.partition.graph import Graph
+from graphtide.partition.graph import Graph, NoMemory
 
 SECONDS = 60.0
 
@@ -240,6 +242,78 @@ def test_each_answer_is_of_the_epoch_that_it_names() -> None:
                 assert (out, in_) == (number, number)
 
         engine.ask(go)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("directed", [True, False])
+def test_answers_of_many_sizes_of_batches_are_those_of_a_model_at_their_epochs(
+    directed: bool, weighted: bool, seed: int
+) -> None:
+    """Vertices go and come back, arrays grow, and some batches find no memory at first; asked meanwhile."""
+    rng = np.random.default_rng(seed)
+    sizes = mixed_sizes(seed, 60, 4_000)
+    epochs = rmat_history(seed, directed=directed, degree=1, updates=sizes, vertex_share=4e-3).epochs
+    model, n, threads = EdgeSet(directed=directed), epochs[-1].n_vertices, int(rng.integers(1, 6))
+    at_epoch: dict[int, tuple[np.ndarray, np.ndarray, set[int]]] = {}
+
+    with (
+        engine_of(directed=directed, weighted=weighted, threads=threads) as engine,
+        ThreadPoolExecutor(1) as pool,
+    ):
+
+        def change(k: int) -> None:
+            model.apply(epochs[k])
+            arcs = {(u, v): weight for u, v, weight in model.arcs()}
+            links = np.array(sorted(arcs), np.uint32).reshape(-1, 2)
+            weights = np.array([arcs[u, v] for u, v in links.tolist()], np.float32)
+            at_epoch[k + 1] = links, weights, set(model.dead)
+            batch, ops = epochs[k].batch(weighted=weighted), epochs[k].vertex_ops()
+            if k % 4 == 3:
+                with (
+                    mock.patch.object(engine.graph.memory, "require", side_effect=MemoryError),
+                    contextlib.suppress(NoMemory),
+                ):
+                    engine.apply(batch, n, ops)
+                    return
+            engine.apply(batch, n, ops)
+
+        async def go(lane: server_lane.Lane) -> None:
+            asking = np.random.default_rng(seed + 1)
+            change(0)
+            async for turn in beside(pool, change, range(1, len(epochs))):
+                vertex, first = asking.integers(0, n, 2).tolist()
+                direction: Any = ("out", "in")[turn % 2]
+                vertices, src, dst = asking.integers(0, n, (3, 50)).astype(np.uint32)
+                page, degrees, exists = await asyncio.gather(
+                    of(lane.neighbors(1, vertex, direction, 40, first)),
+                    of(lane.by_columns(2, "degree", [vertices])),
+                    of(lane.by_columns(3, "has_edge", [src, dst])),
+                )
+                (out, in_), weights, dead = ends_of(at_epoch[numbered(page["stamp"])])
+                assert page["known"] == (vertex not in dead)
+                near, there = (out, in_) if direction == "out" else (in_, out)
+                row = np.flatnonzero((near == vertex) & (there >= first))
+                row = row[np.argsort(there[row])][:40]
+                if page["known"]:
+                    assert page["neighbors"] == there[row].tobytes()
+                    assert page["weights"] == (weights[row].tobytes() if weighted else None)
+                (out, in_), _, dead = ends_of(at_epoch[numbered(degrees["stamp"])])
+                living = ~np.isin(vertices, list(dead))
+                assert degrees["known"] == living.tobytes()
+                for name, ends in (("out", out), ("in", in_)):
+                    counted = np.bincount(ends, minlength=n)[vertices]
+                    assert np.array_equal(np.frombuffer(degrees[name], np.int64)[living], counted[living])
+                (out, in_), _, _ = ends_of(at_epoch[numbered(exists["stamp"])])
+                assert exists["exists"] == np.isin(pack(src, dst), pack(out, in_)).tobytes()
+
+        engine.ask(go)
+        assert engine.graph.check() == []
+
+
+def ends_of(state: tuple[np.ndarray, np.ndarray, set[int]]) -> tuple[Any, np.ndarray, set[int]]:
+    """The columns of tails and heads, weights, and the dead."""
+    links, weights, dead = state
+    return np.ascontiguousarray(links.T), weights, dead
 
 
 @pytest.mark.parametrize("n_updates", [200, 5000, 40_000])

@@ -34,6 +34,7 @@ SHAPES = ((8, 3), (40, 24), (40, 6), (150, 120))
 """Vertices, and the most updates of an epoch, of the small graphs in turn."""
 VERTEX_SHARES = (0.0, 0.08, 0.3)
 """How many of their moves delete or insert vertices, in turn."""
+RESTART_EVERY, THREADS_MAX = 50, 5
 
 
 def external(vertices: np.ndarray) -> IntColumn:
@@ -52,11 +53,11 @@ def made(kind: str, index: VertexIndex) -> Program:
 
 
 class Keeper:
-    """A graph with every program kept."""
+    """A graph with every program kept, by so many threads (None: as many as there are cores)."""
 
-    def __init__(self, *, directed: bool) -> None:
+    def __init__(self, *, directed: bool, threads: int | None = None) -> None:
         self.index = VertexIndex.create("int")
-        self.graph = Graph(directed=directed)
+        self.graph = Graph(directed=directed, threads=threads)
         self.engine = Engine(self.graph, [made(kind, self.index) for kind in KINDS], self.resolve)
         self.auditor = Auditor(self.graph, self.engine)
         self.epochs = self.reused = 0
@@ -65,6 +66,19 @@ class Keeper:
     def close(self) -> None:
         self.engine.close()
         self.graph.close()
+
+    def restarted(self, threads: int) -> Keeper:
+        """One that goes on, on so many threads, from what a checkpoint would hold of this one, which is closed."""
+        other = Keeper(directed=self.graph.directed, threads=threads)
+        n, dead = self.graph.n_vertices, np.flatnonzero(~self.graph.alive).astype(np.uint32)
+        other.index.restore({name: column.copy() for name, column in self.index.state(n).items()}, dead)
+        other.graph.load(self.graph.export(), n, dead)
+        for program, saved in zip(other.engine.programs, self.engine.programs, strict=True):
+            program.restore({name: column.copy() for name, column in saved.state().items()}, other.graph)
+        other.epochs, other.reused = self.epochs, self.reused
+        self.close()
+        assert not any(other.engine.audit().values()), other.engine.audit()
+        return other
 
     def resolve(self, ids: Sequence[ExternalId]) -> Vertices:
         return self.index.lookup(np.array(ids, np.int64))
@@ -130,12 +144,15 @@ class Keeper:
                 assert_right(program.kind, kept, oracle, state, TOLERANCE)
 
 
-def play(directed: bool, epochs: Iterable[Epoch], compare_every: int) -> int:
-    """How many ids went to other vertices."""
+def play(directed: bool, epochs: Iterable[Epoch], compare_every: int, seed: int) -> int:
+    """How many ids went to other vertices. There are restarts, each with another number of threads."""
+    rng = np.random.default_rng(seed)
     keeper = Keeper(directed=directed)
     try:
         for number, epoch in enumerate(epochs, 1):
             keeper.step(epoch)
+            if rng.random() < 1 / RESTART_EVERY:
+                keeper = keeper.restarted(int(rng.integers(1, THREADS_MAX + 1)))
             if number % compare_every == 0 and keeper.graph.n_alive:
                 keeper.compare()
         while not keeper.auditor.passes:  # where it is slow, the epochs did not suffice
@@ -163,7 +180,7 @@ def test_small_graphs_for_a_long_time(directed: bool, seed: int, run_long: bool)
             updates_max=updates_max,
             vertex_share=VERTEX_SHARES[k % len(VERTEX_SHARES)],
         )
-        reused += play(directed, history.epochs, compare_every=20)
+        reused += play(directed, history.epochs, 20, seed + k)
     assert reused > histories
 
 
@@ -175,4 +192,4 @@ def test_a_skewed_graph_for_a_long_time(directed: bool, seed: int, run_long: boo
     history = rmat_history(
         seed, directed=directed, scale=scale, degree=8, updates=sizes, vertex_share=3e-3, source=SOURCE
     )
-    assert play(directed, history.epochs, compare_every=max(epochs // 10, 1)) > 2
+    assert play(directed, history.epochs, max(epochs // 10, 1), seed) > 2
