@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Hundreds of daemons are started: where no bytecode is kept, each of them would compile all modules anew, twice.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help wheel client-wheel demo test test-long test-gpu daemon-gpu sanitize-gpu image-test kill-test attack check bench bench-gpu kafka dashboards page debian warm clean clean-cache
+.PHONY: help wheel client-wheel demo test test-cases test-long test-gpu daemon-gpu sanitize-gpu image-test kill-test attack check bench bench-gpu kafka dashboards page debian warm clean clean-cache
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -49,6 +49,9 @@ debian:  ## install the Debian packages that the tests need (as root), or name t
 
 test: $(BIN)/.test debian  ## lint, types, unit, property, broker, kill and monitoring tests
 	$(BIN)/pytest $(SIDE_BY_SIDE)
+
+test-cases: $(BIN)/.test debian  ## every case of the tests of which `make test` draws some, each as short as there
+	$(BIN)/pytest $(SIDE_BY_SIDE) --all-cases -m sample
 
 test-long: $(BIN)/.test debian  ## the same, with every sampled test run whole
 	$(BIN)/pytest $(SIDE_BY_SIDE) --run-long --kills 500 --attacks 100

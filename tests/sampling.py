@@ -3,6 +3,7 @@
 ``@pytest.mark.sample(n)`` keeps n of the cases of a test that is parametrised, and ``sample(n, of="a,b")`` n of
 the values of these parameters for each combination of the others. Whoever asks for a case by its name gets it, and
 cases that need a device are never left out. The seed is shown at the head of a run; ``--sample-seed`` gives it.
+``--all-cases`` leaves none out, and each is as short as in a sample: what another run may draw.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """What repeats this run's sample."""
-    return None if config.getoption("--run-long") else f"sampled tests: --sample-seed {config.option.sample_seed}"
+    return None if _all_cases(config) else f"sampled tests: --sample-seed {config.option.sample_seed}"
 
 
 @pytest.hookimpl(trylast=True)  # of what ``-k`` and ``-m`` have left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the cases that are not drawn."""
-    if config.getoption("--run-long"):
+    if _all_cases(config):
         return
     cases: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
     kept_of: dict[tuple[object, ...], int] = {}
@@ -70,6 +71,10 @@ def drawn(cases: Sequence[pytest.Item], n: int, seed: int) -> list[pytest.Item]:
     """n of the cases of a test; for other tests and other seeds others."""
     rng = np.random.default_rng([seed, zlib.crc32(cases[0].nodeid.encode())])
     return [cases[i] for i in rng.choice(len(cases), n, replace=False)]
+
+
+def _all_cases(config: pytest.Config) -> bool:
+    return bool(config.getoption("--run-long") or config.getoption("--all-cases"))
 
 
 def _group(item: pytest.Item, of: str) -> tuple[object, ...]:

@@ -272,8 +272,8 @@ KINDS_CHOSEN = 5
 
 @pytest.fixture(scope="module")
 def chosen_kinds(request: pytest.FixtureRequest) -> set[str]:
-    """Some of all kinds, drawn; all of them with ``--run-long``. Most of the time is their kernels'."""
-    if request.config.getoption("--run-long"):
+    """Some of all kinds, drawn, unless all cases are asked for: most of the time is their kernels'."""
+    if request.config.getoption("--run-long") or request.config.getoption("--all-cases"):
         return set(ORACLES)
     given = request.config.getoption("--seed")
     drawn = int(np.random.SeedSequence().generate_state(1)[0]) if given is None else given
@@ -288,7 +288,7 @@ def test_a_run_is_right_for_exactly_the_updates_before_its_offsets(
     life: Life, client: Client, kind: str, chosen_kinds: set[str]
 ) -> None:
     if kind not in chosen_kinds:
-        pytest.skip("not among the kinds that were drawn; --run-long takes all")
+        pytest.skip("not among the kinds that were drawn; --all-cases takes all")
     given = {"source": SOURCE} if kind in ("bfs", "sssp", "sswp", "sspaths") else {}
     given |= {"sources": SOURCE} if kind == "ppr" else {}
     for _ in range(2):

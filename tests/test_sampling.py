@@ -28,6 +28,10 @@ def test_device(a): ...
 
 @pytest.mark.parametrize("a", range(3))
 def test_whole(a): ...
+
+def test_examples():
+    import sampling
+    print("examples:", sampling.examples(100))
 """
 
 
@@ -38,6 +42,7 @@ def folder(tmp_path: Path) -> Path:
         "from sampling import pytest_collection_modifyitems, pytest_configure_node, pytest_report_header\n"
         "def pytest_addoption(parser):\n"
         "    parser.addoption('--run-long', action='store_true')\n"
+        "    parser.addoption('--all-cases', action='store_true')\n"
         "    parser.addoption('--sample-seed', type=int)\n"
         "def pytest_configure(config):\n"
         "    sampling.settle(config)\n"
@@ -79,5 +84,8 @@ def test_processes_side_by_side_draw_the_same(folder: Path) -> None:
 
 
 def test_all_cases_run_when_they_are_asked_for(folder: Path) -> None:
-    assert len(run(folder, "--run-long")[0]) == 6 + 10 + 3 + 3
+    whole, said = run(folder, "--run-long", "-s")
+    assert len(whole) == 6 + 10 + 3 + 3 + 1 and "examples: 100" in said
+    short, said = run(folder, "--all-cases", "-s")
+    assert short == whole and "examples: 20" in said
     assert run(folder, "-k", "test_some and 3")[0] == {"test_some[3]"}
