@@ -26,7 +26,7 @@ _INT64 = ir.IntType(64)
 
 def record_type(kind: type, *fields: Any) -> Any:
     """The compiler's type of a record (a NamedTuple): by fields ``nb.uint64[::1]`` and the like for arrays,
-    ``nb.int64`` for numbers, and again such types for records."""
+    ``nb.int64`` for numbers, ``nb.none`` for what is not there, and again such types for records."""
     return types.NamedTuple(fields, kind)
 
 
@@ -36,7 +36,7 @@ def n_words(record: Any) -> int:
     for field in record.types:
         if isinstance(field, types.Array):
             total += 1 + field.ndim
-        else:
+        elif field is not types.none:
             total += n_words(field) if isinstance(field, types.BaseTuple) else 1
     return total
 
@@ -70,7 +70,7 @@ def _numbers(context: Any, builder: Any, record: Any, value: Any) -> list[Any]:
             found += [builder.ptrtoint(array.data, _INT64), *sizes]
         elif isinstance(field, types.BaseTuple):
             found += _numbers(context, builder, field, part)
-        else:
+        elif field is not types.none:
             found.append(context.cast(builder, part, field, types.int64))
     return found
 
@@ -114,6 +114,8 @@ def _taken(context: Any, builder: Any, record: Any, place: Any, at: int) -> tupl
         elif isinstance(field, types.BaseTuple):
             part, at = _taken(context, builder, field, place, at)
             parts.append(part)
+        elif field is types.none:
+            parts.append(context.get_dummy_value())
         else:
             parts.append(context.cast(builder, word(at), types.int64, field))
             at += 1

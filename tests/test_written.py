@@ -62,6 +62,30 @@ def test_kernels_take_what_was_written_and_write_into_it() -> None:
     assert outer.keys.tolist() == [2**64 - 2, 2**63 + 5, 0] and outer.flags.tolist() == [7, 7, 7]
 
 
+class Perhaps(NamedTuple):
+    before: int
+    absent: None
+    behind: npt.NDArray[np.int64]
+
+
+PERHAPS = record_type(Perhaps, nb.int64, nb.none, nb.int64[::1])
+perhaps_in: Any = taking(PERHAPS)
+
+
+@nb.njit
+def around(words):  # type: ignore[no-untyped-def]
+    """What stands before and behind a field that is not there, and whether that is None."""
+    taken = perhaps_in(words)
+    return taken.before, taken.absent is None, taken.behind.size, taken.behind[1]
+
+
+def test_what_is_not_there_takes_no_word() -> None:
+    perhaps, words = Perhaps(5, None, np.array([7, 8, 9])), new_words(PERHAPS)
+    assert words.size == n_words(PERHAPS) == 1 + 2
+    write(words, perhaps)
+    assert around(words) == (5, True, 3, 8)
+
+
 def test_another_record_takes_the_place_of_the_first_and_empty_arrays_are_none() -> None:
     words = new_words(OUTER)
     write(words, outer_of())

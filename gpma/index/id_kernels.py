@@ -12,7 +12,7 @@ compares the id itself, which is then either, and right for either.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
@@ -30,6 +30,8 @@ from ..intrinsics import (
     store_release,
 )
 from ..team import Crew, at_most, share
+from ..written import Words as Written
+from ..written import record_type, taking
 from .hash_table import (
     COVERED,
     DENSE,
@@ -50,6 +52,7 @@ from .kinds import (
     LENGTH_BITS,
     address,
     ask_for,
+    by_kind,
     bytes_of,
     hash_kept,
     hash_of,
@@ -82,8 +85,8 @@ def _element(visit: int, half: int) -> int:
 
 
 class TableArrays(NamedTuple):
-    """A table as kernels take it: header, cells, and those of the ``old`` one that is being moved (or none); the
-    ``limit`` of cells that may be filled; and the ids by dense vertex (``kinds.py``)."""
+    """A table: header, cells, and those of the ``old`` one that is being moved (or none); the ``limit`` of cells
+    that may be filled; and the ids by dense vertex (``kinds.py``). Kernels take it from words: ``written.py``."""
 
     header: Words
     cells: Words
@@ -91,6 +94,26 @@ class TableArrays(NamedTuple):
     limit: int
     words: IntColumn | Words
     arena: Bytes | None
+
+
+_words = nb.uint64[::1]
+INT_ARRAYS = record_type(TableArrays, _words, _words, _words, nb.int64, nb.int64[::1], nb.none)
+STRING_ARRAYS = record_type(TableArrays, _words, _words, _words, nb.int64, _words, nb.uint8[::1])
+_int_arrays_in: Any = taking(INT_ARRAYS)
+_string_arrays_in: Any = taking(STRING_ARRAYS)
+
+
+def _arrays_of_ints(written: Written, none: None) -> TableArrays:
+    arrays: TableArrays = _int_arrays_in(written)
+    return arrays
+
+
+def _arrays_of_strings(written: Written, more: Bytes) -> TableArrays:
+    arrays: TableArrays = _string_arrays_in(written)
+    return arrays
+
+
+_arrays_in = by_kind(_arrays_of_ints, _arrays_of_strings)
 
 
 @inner
@@ -124,10 +147,10 @@ def _find(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def lookup(table: TableArrays, n: int, column: IntColumn, more: Bytes | None, out: Vertices) -> None:
+def lookup(table: Written, n: int, column: IntColumn, more: Bytes | None, out: Vertices) -> None:
     """out[i] = the vertex of each id, ``NO_VERTEX`` where it is unknown or not below n."""
-    header, cells, old, words = table.header, table.cells, table.old, table.words
-    arena, data = address(words, table.arena), address(column, more)
+    header, cells, old, _, words, kept = _arrays_in(table, more)
+    arena, data = address(words, kept), address(column, more)
     bound = min(np.int64(n), np.int64(words.size))
     shift, old_shift = shift_of(cells), shift_of(old)
     start, moved = np.uint64(header[START]), moved_of(header, old)
@@ -165,7 +188,7 @@ def lookup(table: TableArrays, n: int, column: IntColumn, more: Bytes | None, ou
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def lookup_shared(
-    table: TableArrays, n: int, column: IntColumn, more: Bytes | None, piece: int, out: Vertices, crew: Crew
+    table: Written, n: int, column: IntColumn, more: Bytes | None, piece: int, out: Vertices, crew: Crew
 ) -> None:
     """``lookup``, so many ids at a time, by the threads of the crew."""
     n_pieces: Int = (out.size + np.int64(piece) - 1) // np.int64(piece)
@@ -179,7 +202,7 @@ def lookup_shared(
 @inner
 def _look_up_pieces(
     thread: Int,
-    table: TableArrays,
+    table: Written,
     n: Int,
     column: IntColumn,
     more: Bytes | None,
@@ -199,7 +222,7 @@ def _look_up_pieces(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def look_up_edges(
-    table: TableArrays,
+    table: Written,
     n: int,
     src: IntColumn,
     src_more: Bytes | None,
@@ -224,7 +247,7 @@ def look_up_edges(
 @inner
 def _edges_of_pieces(
     thread: Int,
-    table: TableArrays,
+    table: Written,
     n: Int,
     ends: tuple[IntColumn, Bytes | None, IntColumn, Bytes | None],
     piece: Int,
@@ -262,7 +285,7 @@ def _next_vertex(free: Vertices, n_free: Int, n_vertices: Int) -> tuple[Int, Int
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def insert(
-    table: TableArrays,
+    table: Written,
     free: Vertices,
     counts: Counts,
     column: IntColumn,
@@ -272,9 +295,9 @@ def insert(
     out: Vertices,
 ) -> np.int64:
     """Insert from visit ``begin`` on until all are in or no room is left; the next visit. ``more``: the data."""
-    header, cells, old, words = table.header, table.cells, table.old, table.words
-    arena, data = address(words, table.arena), address(column, more)
-    limit, arena_bytes = table.limit, np.int64(size_of(words, table.arena))
+    header, cells, old, limit, words, kept = _arrays_in(table, more)
+    arena, data = address(words, kept), address(column, more)
+    arena_bytes = np.int64(size_of(words, kept))
     shift, old_shift = shift_of(cells), shift_of(old)
     start = header[START]
     n_vertices, n_free, filled = counts[VERTICES], counts[FREE], counts[FILLED]
@@ -347,13 +370,13 @@ def insert(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def remove(table: TableArrays, counts: Counts, dense: Vertices) -> None:
-    """Take the ids of these vertices out of the table; of those that have one there."""
-    header, cells, old, words = table.header, table.cells, table.old, table.words
+def remove(table: Written, counts: Counts, dense: Vertices, more: Bytes | None) -> None:
+    """Take the ids of these vertices out of the table; of those that have one. ``more``: of strings, any bytes."""
+    header, cells, old, _, words, kept = _arrays_in(table, more)
     shift, old_shift = shift_of(cells), shift_of(old)
     start, moved = header[START], moved_of(header, old)
     moving = moved < np.uint64(old.size)
-    arena = address(words, table.arena)
+    arena = address(words, kept)
     for i in range(dense.size):
         hashed = hash_kept(words, arena, dense[i], header)
         if moving and is_in_old(hashed, old, old_shift, start, moved):

@@ -26,6 +26,8 @@ import numpy.typing as npt
 from ..address_space import LARGE_PAGE, POPULATE_WRITE, advise
 from ..edges import Keys, Vertices, frozen
 from ..team import ALONE, Crew
+from ..written import Words as Written
+from ..written import keeping, new_words, write
 from .hash_table import (
     COVERED,
     EVERYTHING,
@@ -48,6 +50,8 @@ from .id_kernels import (
     FILLED,
     FREE,
     IDS,
+    INT_ARRAYS,
+    STRING_ARRAYS,
     VERTICES,
     Counts,
     TableArrays,
@@ -130,30 +134,23 @@ class _Table:
     """What the tables of both kinds have in common: ``header`` uint64[HEADER_WORDS], ``table`` uint64[cells], and
     ``old``, the table that is being moved, or ``NO_CELLS``.
 
-    What kernels take is put together once: to be read (which arrays of another process may be, too), and to be
-    written.
+    Where they are is written down once, for kernels.
     """
 
     header: Words
     table: Words
     old: Words
-    _read: TableArrays = field(init=False, repr=False, compare=False)
-    _written: TableArrays = field(init=False, repr=False, compare=False)
+    _arrays: Written = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         limit, (words, arena) = capacity(self.table.size), self.kept()
-        # Inserting is compiled for one form of an old table.
-        old = _NO_CELLS_WRITABLE if self.old is NO_CELLS else self.old
-        written = TableArrays(self.header, self.table, old, limit, words, arena)
-        read = written._replace(
-            header=frozen(self.header),
-            cells=frozen(self.table),
-            old=frozen(self.old),
-            words=frozen(words),
-            arena=None if arena is None else frozen(arena),
-        )
-        object.__setattr__(self, "_read", read)
-        object.__setattr__(self, "_written", written)
+        written = new_words(INT_ARRAYS if arena is None else STRING_ARRAYS)
+        # Those of another process may be there to be read only, and ``write`` is compiled for one form.
+        header, cells, old, words = map(frozen, (self.header, self.table, self.old, words))
+        arena = None if arena is None else frozen(arena)
+        arrays = TableArrays(header, cells, old, limit, words, arena)
+        write(written, arrays)
+        object.__setattr__(self, "_arrays", keeping(written, arrays))
 
     def kept(self) -> tuple[IntColumn | Words, Bytes | None]:
         """The ids by dense vertex, as kernels take them (``kinds.py``)."""
@@ -175,9 +172,9 @@ class _Table:
         column, data = self.column(ids)
         out = np.empty(len(ids), np.uint32)
         if out.size > PIECE_IDS:
-            lookup_shared(self._read, n_vertices, column, data, PIECE_IDS, out, crew)
+            lookup_shared(self._arrays, n_vertices, column, data, PIECE_IDS, out, crew)
         else:
-            lookup(self._read, n_vertices, column, data, out)
+            lookup(self._arrays, n_vertices, column, data, out)
         return out
 
     def look_up_edges(
@@ -187,17 +184,17 @@ class _Table:
         known (bool[n]), and how many are not."""
         keys, known = np.empty(len(src), np.uint64), np.empty(len(src), np.bool_)
         columns = *self.column(src), *self.column(dst)
-        unknown = look_up_edges(self._read, n_vertices, *columns, PIECE_IDS // 2, keys, known, crew)
+        unknown = look_up_edges(self._arrays, n_vertices, *columns, PIECE_IDS // 2, keys, known, crew)
         return keys, known, int(unknown)
 
     def insert(self, ids: IdColumn, half: int, begin: int, free: Vertices, counts: Counts, out: Vertices) -> int:
         """The visit at which room ran out; ``out.size`` when all are in."""
         column, data = self.column(ids)
-        return int(insert(self._written, free, counts, column, data, half, begin, out))
+        return int(insert(self._arrays, free, counts, column, data, half, begin, out))
 
     def remove(self, dense: Vertices, counts: Counts) -> None:
         """Take the ids of these vertices out of the table."""
-        remove(self._written, counts, frozen(dense))
+        remove(self._arrays, counts, frozen(dense), self.kept()[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -690,7 +687,3 @@ def _room_beyond(items: int) -> int:
 
 def _is_filling(used: int, size: int) -> bool:
     return used * _COPY_DENOMINATOR >= size * _COPY_NUMERATOR
-
-
-_NO_CELLS_WRITABLE = np.zeros(2, np.uint64)
-"""Never written: where nothing is moved, every id is in the table."""

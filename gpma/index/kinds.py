@@ -29,7 +29,7 @@ LENGTH = np.uint64(0x1FF)
 its length in bytes."""
 
 
-def _by_kind(of_ints: Any, of_strings: Any) -> Any:
+def by_kind(of_ints: Any, of_strings: Any) -> Any:
     """One name for two functions of the same parameters, for kernels only."""
 
     def either(*arguments: Any) -> Any:
@@ -129,29 +129,29 @@ def _keep_string(words: Words, arena: Int, vertex: Int, used: Int, column: IntCo
     store_release(words, vertex, (np.uint64(used) << LENGTH_BITS) | np.uint64(length))
 
 
-address = _by_kind(_no_address, _address)
+address = by_kind(_no_address, _address)
 """``address(words or column, arena or data)``: where the arena, or the data, begins; None where there is none."""
 
-size_of = _by_kind(_no_bytes, _bytes)
+size_of = by_kind(_no_bytes, _bytes)
 """``size_of(words, arena)``: how many bytes the arena has."""
 
-hash_of = _by_kind(_hash_int_of, _hash_string_of)
+hash_of = by_kind(_hash_int_of, _hash_string_of)
 """``hash_of(column, data, i, header)``: the hash of id i."""
 
-hash_kept = _by_kind(_hash_kept_int, _hash_kept_string)
+hash_kept = by_kind(_hash_kept_int, _hash_kept_string)
 """``hash_kept(words, arena, vertex, header)``: the hash of a vertex's id."""
 
-is_id = _by_kind(_is_int, _is_string)
+is_id = by_kind(_is_int, _is_string)
 """``is_id(words, arena, vertex, column, data, i)``: whether the vertex has id i."""
 
-bytes_of = _by_kind(_int_bytes, _string_bytes)
+bytes_of = by_kind(_int_bytes, _string_bytes)
 """``bytes_of(column, data, i)``: how many bytes of the arena id i takes."""
 
-strides_to = _by_kind(_strides_to_int, _strides_to_string)
+strides_to = by_kind(_strides_to_int, _strides_to_string)
 """``strides_to(words, arena)``: in how many strides ``ask_for`` reaches an id."""
 
-ask_for = _by_kind(_ask_for_int, _ask_for_string)
+ask_for = by_kind(_ask_for_int, _ask_for_string)
 """``ask_for(words, arena, vertex, stride)``: fetch its id; each stride reads what the one before asked for."""
 
-keep = _by_kind(_keep_int, _keep_string)
+keep = by_kind(_keep_int, _keep_string)
 """``keep(words, arena, vertex, used, column, data, i)``: give it id i, behind the bytes that are used."""
