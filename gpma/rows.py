@@ -326,8 +326,8 @@ def open_rows(rows: RowView, vertices: Vertices, begin: Int, end: Int, opens: Of
     low = np.int64(rows.row_leaf[first])
     high = max(low, np.int64(rows.row_leaf[last]))
     if n_rows + high - low < NEAR * (end - begin):
-        # How many edges the rows on the way have, and how many the leaves, tells where each row begins in its leaf:
-        # two sums, where a walk from leaf to leaf would ask at each row whether it ends there, a toss-up.
+        # How many edges the rows on the way have, and how many the leaves, tells where each row begins in its
+        # leaf: two sums, where a walk from leaf to leaf would ask at each row whether it ends there, a toss-up.
         place = low << rows.leaf_shift
         for slot, _ in runs(rows, first):
             place = slot
@@ -335,17 +335,18 @@ def open_rows(rows: RowView, vertices: Vertices, begin: Int, end: Int, opens: Of
         low = place >> rows.leaf_shift
         high = max(low, high)
         held = np.int64(0)
-        for leaf in range(low, high + 1):
-            opens[n_rows + leaf - low] = held
-            held += np.int64(rows.counts[leaf])
+        for passed in range(low, high + 1):
+            opens[n_rows + passed - low] = held
+            held += np.int64(rows.counts[passed])
         rank = place - (low << rows.leaf_shift)
-        for v in range(first, last + 1):
-            opens[v - base] = rank
-            rank += np.int64(rows.degrees[v])
+        for row in range(first, last + 1):
+            opens[row - base] = rank
+            rank += np.int64(rows.degrees[row])
         for k in range(start, stop + 1):
             v = np.int64(vertices[k])
             at = min(max(np.int64(rows.row_leaf[v]), low), high)
-            behind = opens[v - base] - opens[n_rows + at - low]
+            # Where a row has no edges the index says nothing, and it is not looked for.
+            behind = opens[v - base] - opens[n_rows + at - low] if rows.degrees[v] > 0 else np.int64(-1)
             while behind >= np.int64(rows.counts[at]):  # the index may point at a leaf before it
                 behind -= np.int64(rows.counts[at])
                 at += np.int64(1)

@@ -49,6 +49,9 @@ class BFS(PathProgram):
     def note_all_words(self, graph: Graph) -> None:
         self._levels.count(self._word, self._n, graph.crew)
 
+    def note_search(self, graph: Graph, found: Vertices) -> None:
+        self._levels.take(found, self._n)
+
     def note_words(self, vertices: Vertices, old: Keys) -> None:
         self._levels.move(self._word, self._n, vertices, old)
 
