@@ -46,6 +46,10 @@ class BFS(PathProgram):
     def memory_bytes(self) -> int:
         return super().memory_bytes() + self._levels.memory_bytes()
 
+    def warm_up(self, graph: Graph) -> None:
+        super().warm_up(graph)
+        self.note_all_words(graph)  # which a start does without
+
     def note_all_words(self, graph: Graph) -> None:
         self._levels.count(self._word, self._n, graph.crew)
 
