@@ -225,35 +225,6 @@ def find_on(rows: RowView, leaf: Int, key: Int) -> tuple[Int, Int]:
 # -- many rows ----------------------------------------------------------------------------------------------------
 
 
-def openings(rows: RowView, begin: Int, end: Int) -> Iterator[tuple[Int, Int]]:
-    """Where rows begin .. end - 1 begin, without a look at what they hold: (vertex, slot).
-
-    Of a row without edges it is any slot.
-    """
-    first = begin
-    while first < end and rows.degrees[first] == 0:
-        first += 1
-    place = np.int64(0)
-    if first < end:
-        for slot, _ in runs(rows, first):
-            place = slot
-            break
-    leaf = place >> rows.leaf_shift
-    leaf_end = (leaf << rows.leaf_shift) + np.int64(rows.counts[leaf])
-    for v in range(begin, end):
-        opening = place
-        place += np.int64(rows.degrees[v])
-        while place >= leaf_end:
-            leaf += np.int64(1)
-            leaf = np.int64(rows.stretch_end) if leaf == rows.stretch_begin else leaf
-            if leaf >= rows.counts.size:
-                break
-            leaf_begin = leaf << rows.leaf_shift
-            place += leaf_begin - leaf_end
-            leaf_end = leaf_begin + np.int64(rows.counts[leaf])
-        yield v, opening
-
-
 def runs_in_order(rows: RowView, begin: Int, end: Int) -> Iterator[tuple[Int, Int, Int, bool]]:
     """The runs of rows begin .. end - 1: (vertex, first slot, slot behind the last, whether the row ends here).
 
@@ -340,21 +311,47 @@ def runs_of(rows: RowView, vertices: Vertices, begin: Int, end: Int) -> Iterator
 def open_rows(rows: RowView, vertices: Vertices, begin: Int, end: Int, opens: Offsets) -> None:
     """Find the rows of vertices[begin:end], which ascend, and have their first edges fetched from memory.
 
-    ``opens`` (int64[>= NEAR * (end - begin)]) gets the slots in which these rows begin: for ``runs_on``.
+    ``opens`` (int64[>= NEAR * (end - begin)]) gets the slots in which these rows begin: for ``runs_on``. Of rows
+    without edges that is anything.
     """
-    first, last = np.int64(vertices[begin]), np.int64(vertices[end - 1])
-    passed = last - first
-    if passed < NEAR * (end - begin):
-        edges = np.int64(0)  # of the rows on the way, among which may be hubs
-        for v in range(first, last):
-            edges += np.int64(rows.degrees[v])
-        passed += edges >> rows.leaf_shift
-    if passed < NEAR * (end - begin):
-        # Of all rows on the way: to look at each step whether it is wanted takes longer than the step.
-        for v, opening in openings(rows, first, last + 1):
-            opens[v - first] = opening
-        for k in range(begin, end):
-            opening = opens[np.int64(vertices[k]) - first]
+    start, stop = np.int64(begin), np.int64(end) - 1  # the outermost rows that have edges
+    while start < stop and rows.degrees[vertices[start]] == 0:
+        start += 1
+    while start < stop and rows.degrees[vertices[stop]] == 0:
+        stop -= 1
+    first, last, base = np.int64(vertices[start]), np.int64(vertices[stop]), np.int64(vertices[begin])
+    if rows.degrees[first] == 0:
+        return
+    n_rows = last - base + 1
+    low = np.int64(rows.row_leaf[first])
+    high = max(low, np.int64(rows.row_leaf[last]))
+    if n_rows + high - low < NEAR * (end - begin):
+        # How many edges the rows on the way have, and how many the leaves, tells where each row begins in its
+        # leaf: two sums, where a walk from leaf to leaf would ask at each row whether it ends there, a toss-up.
+        place = low << rows.leaf_shift
+        for slot, _ in runs(rows, first):
+            place = slot
+            break
+        low = place >> rows.leaf_shift
+        high = max(low, high)
+        held = np.int64(0)
+        for passed in range(low, high + 1):
+            opens[n_rows + passed - low] = held
+            held += np.int64(rows.counts[passed])
+        rank = place - (low << rows.leaf_shift)
+        for row in range(first, last + 1):
+            opens[row - base] = rank
+            rank += np.int64(rows.degrees[row])
+        for k in range(start, stop + 1):
+            v = np.int64(vertices[k])
+            at = min(max(np.int64(rows.row_leaf[v]), low), high)
+            # Where a row has no edges the index says nothing, and it is not looked for.
+            behind = opens[v - base] - opens[n_rows + at - low] if rows.degrees[v] > 0 else np.int64(-1)
+            while behind >= np.int64(rows.counts[at]):  # the index may point at a leaf before it
+                behind -= np.int64(rows.counts[at])
+                at += np.int64(1)
+                at = np.int64(rows.stretch_end) if at == rows.stretch_begin else at
+            opening = (at << rows.leaf_shift) + behind
             opens[k - begin] = opening
             _ask_for(rows.keys, opening)
         return

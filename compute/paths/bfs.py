@@ -46,8 +46,15 @@ class BFS(PathProgram):
     def memory_bytes(self) -> int:
         return super().memory_bytes() + self._levels.memory_bytes()
 
+    def warm_up(self, graph: Graph) -> None:
+        super().warm_up(graph)
+        self.note_all_words(graph)  # which a start does without
+
     def note_all_words(self, graph: Graph) -> None:
         self._levels.count(self._word, self._n, graph.crew)
+
+    def note_search(self, graph: Graph, found: Vertices) -> None:
+        self._levels.take(found, self._n)
 
     def note_words(self, vertices: Vertices, old: Keys) -> None:
         self._levels.move(self._word, self._n, vertices, old)

@@ -46,6 +46,16 @@ class Levels:
         self._counts = grown(self._counts, n, 0)
         _count_all(word, np.int64(n), self._counts, self._totals, crew)
 
+    def take(self, found: Vertices, n: int) -> None:
+        """Of n vertices so many are on each level; behind the last level zeros may follow."""
+        self._counts[: self._totals[_LAST] + 1] = 0
+        self._counts = grown(self._counts, n, 0)
+        found = found[: np.count_nonzero(found)]
+        self._counts[: found.size] = found
+        self._totals[_REACHED] = found.sum(dtype=np.int64)
+        self._totals[_HOPS] = found @ np.arange(found.size)
+        self._totals[_LAST] = max(found.size - 1, 0)
+
     def move(self, word: Keys, n: int, vertices: Vertices, old: Keys) -> None:
         """Take these vertices of n, each named once, from where their ``old`` words had them to where they are."""
         self._counts = grown(self._counts, n, 0)

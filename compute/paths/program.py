@@ -160,6 +160,7 @@ class PathProgram(Program):
         path_search.clear(self._word, self._role, self._log.listed, self._word.size, crew)
         self._log.counted[0] = 0
         if self._kernels.search is not None:
+            sweep = path_search.new_sweep(n, crew.threads)
             levels, edges, reached = self._kernels.search(
                 self._word,
                 self._role,
@@ -170,10 +171,10 @@ class PathProgram(Program):
                 n,
                 graph.n_arcs,
                 self._queue,
-                path_search.new_sweep(n, crew.threads),
+                sweep,
                 crew,
             )
-            self.note_all_words(graph)
+            self.note_search(graph, sweep.found[: levels + 1])
             return Refresh({"word": None}, iterations=levels, edges_read=edges, active=reached)
         _, _, edges, rounds, written, _ = self._mend(graph, sources, _NO_EDGES)
         self.note_all_words(graph)
@@ -319,6 +320,10 @@ class PathProgram(Program):
 
     def note_all_words(self, graph: Graph) -> None:
         """Any word may be another: set anew what the program keeps besides."""
+
+    def note_search(self, graph: Graph, found: Vertices) -> None:
+        """The same, after a search by levels that found so many vertices (uint32) on each; on the last maybe 0."""
+        self.note_all_words(graph)
 
     def note_words(self, vertices: Vertices, old: Keys) -> None:
         """Bring up to date what the program keeps besides: these vertices, each once, had ``old`` words before."""

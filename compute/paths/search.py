@@ -111,7 +111,8 @@ class Sweep(NamedTuple):
 
     ``front`` and ``next_front``: bitmaps, uint64[(n + 63) // 64]; ``left``: int64 by piece of a sweep,
     and ``opens``, as ``level_pull`` has them; ``gathered``: uint32[threads, _GATHERED]; ``cursor``: int64[80],
-    zeros.
+    zeros; ``found``: uint32[n + 1], how many vertices each level has, from the sources on to the last that was
+    looked for.
     """
 
     front: Keys
@@ -120,6 +121,7 @@ class Sweep(NamedTuple):
     opens: npt.NDArray[np.int64]
     gathered: npt.NDArray[np.uint32]
     cursor: npt.NDArray[np.int64]
+    found: Vertices
 
 
 def new_sweep(n: int, threads: int) -> Sweep:
@@ -131,6 +133,7 @@ def new_sweep(n: int, threads: int) -> Sweep:
         np.empty((threads, NEAR * _TOGETHER), np.int64),
         np.empty((threads, _GATHERED), np.uint32),
         np.zeros(80, np.int64),
+        np.empty(n + 1, np.uint32),
     )
 
 
@@ -263,7 +266,7 @@ def frontier(t, front, n, queue, gathered, cursor):  # type: ignore[no-untyped-d
 def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue, sweep, crew):  # type: ignore[no-untyped-def]
     """The whole search; (levels, edges read, vertices reached). ``word`` starts unreached."""
     front, next_front, left, opens = sweep.front, sweep.next_front, sweep.left, sweep.opens
-    cursor, gathered = sweep.cursor, sweep.gathered
+    cursor, gathered, found = sweep.cursor, sweep.gathered, sweep.found
     tail = np.int64(0)
     ahead = np.int64(0)
     for k in range(sources.size):
@@ -277,6 +280,7 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
     value = source_word >> HALF
     unexplored = n_arcs
     reached = tail
+    found[0] = tail
     while head < tail:
         bits = offer(value, _UNIT)
         if bits == NOTHING:
@@ -301,6 +305,7 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
             reached += tail - head
             value = bits
             levels += 1
+            found[levels] = tail - head
             continue
         front[:] = np.uint64(0)
         for k in range(head, tail):
@@ -324,6 +329,7 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
             awake = cursor[FOUND]
             reached += awake
             levels += 1
+            found[levels] = awake
             value = bits
             front, next_front = next_front, front
         head = np.int64(0)
