@@ -452,6 +452,15 @@ def storage_rules(graph: Graph, leaves: int = 3) -> set[str]:
     return {violation.rule for violation in found}
 
 
+def test_a_graph_without_in_rows_is_audited() -> None:
+    graph = Graph(in_edges=False)
+    src, dst = rmat_edges(5, 9, 6_000)
+    graph.apply(EdgeBatch.of(src, dst, None, np.ones(src.size, np.float32)), 512)
+    assert audit_totals(graph) == ([], 0)
+    graph.host.out.view().counts[0] += 1
+    assert {violation.rule for violation in audit_totals(graph)[0]} == {"totals"}
+
+
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("leaves", [1, 3, 100_000])

@@ -33,7 +33,7 @@ from graphtide.daemon.tools import destinations
 from graphtide.daemon.tools import files as module
 from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed, SpoolDestination
 from graphtide.daemon.tools.files import Accepts, BadInput, LeftOut, read_columns, read_updates
-from graphtide.daemon.tools.produce import REFUSED, Produced, produce, produce_files, read_files
+from graphtide.daemon.tools.produce import REFUSED, Produced, produce, produce_files, read_files, report_left_out
 from graphtide.daemon.tools.windows import window_events
 from graphtide.gpma.edges import Op
 from graphtide.gpma.index.ids import IdColumn, StringColumn
@@ -439,6 +439,21 @@ def test_a_spool_gets_everything_in_order(tmp_path: Path) -> None:
     assert produced.updates == 1000 and list(produced.offsets) == [Partition("edges.msgpack")]
     (found,) = sent(SpoolSource(tmp_path), produced).values()
     assert found == [row[:3] for row in rows(columns)]
+
+
+def test_each_place_of_what_is_refused_stands_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("src,dst\n1,2,3\nx,2\n1\n1,2\n")
+    left_out = LeftOut()
+    list(read_columns(file, Accepts(), left_out))
+    report_left_out(left_out)
+    shown = capsys.readouterr().out.replace(f"{tmp_path}/", "")
+    assert "\\n" not in shown
+    assert [
+        sum(f"a.csv:{line}: " in text for line in (2, 3, 4)) for text in shown.splitlines() if "a.csv" in text
+    ] == [1, 1, 1]
 
 
 def test_the_command_prints_what_a_wait_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import itertools
 import lzma
@@ -688,6 +689,18 @@ def test_a_record_waits_for_a_small_share_of_the_time_between_records(
 
 def test_a_spool_that_is_no_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "file" / "spool"):
+    for path in (tmp_path / "file", tmp_path / "file" / "spool", tmp_path / ("x" * 300), Path("/proc/spool")):
         with pytest.raises(SourceError, match=f"source.path = {str(path)!r} cannot be used: "):
             SpoolSource(path).open(None, b"")
+
+
+@pytest.mark.parametrize(("number", "is_named"), [(errno.EROFS, True), (errno.ENOSPC, False)])
+def test_a_spool_that_cannot_be_made_is_named_unless_it_may_be_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_named: bool
+) -> None:
+    def mkdir(path: Path, *_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with pytest.raises(SourceError if is_named else OSError, match=os.strerror(number)):
+        SpoolSource(tmp_path / "spool").open(None, b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -16,6 +17,17 @@ LIST_AGAIN_S = 0.5
 """A directory is listed so often at least: not every file system tells each change by the directory's time."""
 _CLOCK_STEP_NS = 50_000_000  # two changes so close together may leave the same time behind
 _LONG_S, _SHARE = 0.001, 0.1  # a listing that takes long may take this share of the time, again and again
+_NO_FOLDER = {
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOENT,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+}
+"""Why there can be no folder of that name until a person does something; others may pass by themselves."""
 
 
 class Folder:
@@ -34,7 +46,9 @@ class Folder:
         """Take the directory, and make it when missing; from here on no other may stand in its place."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        except OSError as error:
+            if error.errno not in _NO_FOLDER:
+                raise
             raise SourceError(f"source.path = {str(self.path)!r} cannot be used: {why(error)}") from error
         status = os.stat(self.path)
         self._inode = (status.st_dev, status.st_ino)

@@ -190,7 +190,8 @@ def report_left_out(left_out: LeftOut) -> None:
         from ..terminal import output, table
 
         print(f"{left_out.refused.total()} updates refused, which the daemon could not apply:")
-        rows = [
-            (reason, left_out.refused[reason], "\n".join(left_out.places[reason])) for reason in left_out.refused
-        ]
+        rows: list[tuple[str, int | None, str]] = []
+        for reason, number in left_out.refused.items():
+            first, *others = left_out.places[reason]
+            rows += [(reason, number, first), *(("", None, place) for place in others)]
         output().print(table(("reason", "updates", "first"), rows))
