@@ -9,8 +9,7 @@ otherwise.
 
 Any move is a *trial*: after a few epochs that were not better it is taken back, and sooner where it has clearly
 lost. Divisions that differ by one program are tried, and all programs on one side. A trial costs what its epochs
-and moves took beyond what they would have taken at home; a single epoch that is far off may be a machine that
-stood still, and counts for nothing. After it nothing is tried for many times as long, and the
+and moves took beyond what they would have taken at home. After it nothing is tried for many times as long, and the
 same for longer still: twice as long with each time that it lost, and four times where it has lost clearly. Where
 epochs take a fraction of what they did then, as after a graph was cleared, it is that fraction of all these times.
 """
@@ -38,8 +37,7 @@ _SHARE, _MOST, _ANEW = 1 / 16, 2.0, 4
 # What is tried since it was better when it was seen last must have been so much better; what stays after a trial,
 # so much.
 _GAIN, _TRIAL_GAIN = 0.8, 0.9
-# A trial ends at once with the second epoch that takes so many times as long as at home, and so many seconds more.
-# The first may be a machine that stood still, which counts for nothing where no other follows.
+# A trial ends at once with an epoch that takes so many times as long as at home, and so many seconds more.
 _HOPELESS, _HURTS_S, _COLD_HURTS_S = 4.0, 0.02, 0.05
 # And with its third epoch, of which the first is cold, where they take so many times as long.
 _LOST, _SEEN = 1.5, 2
@@ -97,7 +95,6 @@ class _Trial:
     size: int
     cost_s: float = 0.0
     counted: int = 0
-    doubt_s: float | None = None  # what the first epoch that took far too long took more; None: none has
     is_over: bool = False  # and lost: the programs are on their way back
     lost_clearly: bool = False
 
@@ -223,11 +220,9 @@ class Homes:
         """What is to move after an epoch of a trial: nothing while it goes on, or where it has won."""
         at_home = self._mean_at(trial.home, size)
         expected = seconds if at_home is None else at_home
-        is_hopeless = seconds > _hopeless_s(expected, is_cold=is_cold)
-        if is_hopeless and trial.doubt_s is None:  # the machine may have stood still: another one tells
-            trial.doubt_s = seconds - expected
-            return frozenset()
-        trial.cost_s += seconds - expected + (trial.doubt_s or 0.0) * is_hopeless
+        trial.cost_s += seconds - expected
+        hurts_s = _COLD_HURTS_S if is_cold else _HURTS_S  # the host may have had to catch up
+        is_hopeless = seconds > max(_HOPELESS * expected, expected + hurts_s)
         if is_cold and not is_hopeless:
             return frozenset()
         self._note(trial.there, size, seconds)
@@ -249,8 +244,7 @@ class Homes:
     def _end(self, trial: _Trial, size: int, seconds: float) -> None:
         """After the first epoch at home again."""
         at_home = self._mean_at(trial.home, size)
-        if at_home is not None:  # what goes beyond belongs to no processor
-            trial.cost_s += min(seconds, _hopeless_s(at_home, is_cold=True)) - at_home
+        trial.cost_s += 0.0 if at_home is None else seconds - at_home
         self._trial = None
         self._put_off(trial)
 
@@ -284,8 +278,3 @@ class Homes:
             if (mean := self._times.get((division, near))) is not None:
                 return mean.seconds
         return None
-
-
-def _hopeless_s(expected: float, *, is_cold: bool) -> float:
-    """What takes longer is far from what was expected. The first epoch may have to catch up with rows."""
-    return max(_HOPELESS * expected, expected + (_COLD_HURTS_S if is_cold else _HURTS_S))

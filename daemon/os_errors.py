@@ -7,7 +7,7 @@ import os
 import resource
 
 ADDRESS_SPACE_MIN = 1 << 30
-"""With less a daemon does not come up: libraries that get none fail in many ways, or wait for it for ever."""
+"""With less a daemon may not come up: libraries that get none fail in many ways, or wait for it for ever."""
 
 
 def require_address_space() -> None:

@@ -115,6 +115,20 @@ def test_starting_over_when_settling_costs_too_much(directed: bool, monkeypatch:
     assert started_over > 5
 
 
+def test_a_subclass_that_counts_from_one_has_its_own_scalars() -> None:
+    class FromOne(BFS):
+        at_source = 1
+
+    run = PathRun(FromOne, True, (0,))
+    run.step(inserts(path(5), 7))  # values below that count
+    run.program.start(run.graph)
+    assert run.program.scalars() == {"reached": 5, "eccentricity": 5, "sum_of_hops": 15}
+    run.step(deletes([(3, 4)], 7))
+    assert run.program.scalars() == {"reached": 4, "eccentricity": 4, "sum_of_hops": 10}
+    assert run.program.audit(run.graph) == []
+    run.graph.close()
+
+
 # -- shapes that hurt ---------------------------------------------------------------------------------------
 
 

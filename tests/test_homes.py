@@ -124,31 +124,6 @@ def test_a_program_ends_where_epochs_take_less_time() -> None:
             assert machine.moves <= 1 + 2 * 4
 
 
-@pytest.mark.parametrize("after", range(1, 9))
-@pytest.mark.parametrize("seconds", [0.5, 3600.0])
-def test_a_machine_that_stands_still_in_a_trial_says_nothing_of_the_processor(after: int, seconds: float) -> None:
-    def noise() -> tuple[float, float]:
-        return 1.0, seconds if machine.on_host and machine.away == after - 1 else 0.0
-
-    machine = alone(0.001, 0.004, noise=noise)
-    machine.epochs(500)
-    assert machine.on_host
-
-
-@pytest.mark.parametrize("seconds", [0.5, 3600.0])
-def test_a_machine_that_stands_still_after_a_trial_does_not_put_the_next_one_off(seconds: float) -> None:
-    host = 0.002
-    machine = Machine({"ranks": Costs(lambda _: host, lambda _: 0.001)})
-    while machine.moves < 2:
-        machine.epochs(1)
-    machine.noise = lambda: (1.0, seconds)
-    machine.epochs(1)  # at home again
-    machine.noise = lambda: (1.0, 0.0)
-    host = 0.0001
-    machine.epochs(20_000)
-    assert machine.on_host
-
-
 def test_a_program_that_is_faster_alone_stays_where_the_whole_is_not() -> None:
     """A search takes the host half as long, but its rows must be kept up to date then, beside other programs."""
     machine = Machine({"bfs": fixed(5e-5, 1e-4), "ranks": fixed(4e-3, 5e-4)}, apply_s=2e-4, host_apply_s=2e-4)
@@ -190,13 +165,13 @@ def test_trials_that_fail_are_made_ever_later() -> None:
     assert moves[-1] - moves[-3] <= 2 < moves[-1] < 16
 
 
-def test_a_trial_that_hurts_ends_with_its_second_epoch() -> None:
-    """The first epoch after a move may be slow, as the host's rows may have to catch up, and any where the machine
-    stands still; two that are as slow as this say enough."""
+def test_a_trial_that_hurts_ends_at_once() -> None:
+    """The first epoch after a move may be slow, as the host's rows may have to catch up; one that is as slow as
+    this says enough."""
     machine = alone(0.1, 0.004)
     machine.epochs(400)
     assert not machine.on_host and machine.moves == 2
-    assert machine.took < 400 * 0.004 + 2 * 0.1 + 3 * machine.move_s
+    assert machine.took < 400 * 0.004 + 0.1 + 3 * machine.move_s
     # Also where it says nothing of batches of other sizes.
     machine = Machine({"ranks": Costs(lambda size: 1e-6 * size, lambda _: 0.004)})
     machine.epochs(90, lambda k: 1 if k % 8 else 1_000_000)

@@ -320,21 +320,6 @@ def test_a_template_that_cannot_load_says_why_in_the_daemons_log(
     assert "its template ended with status 1: " in said and "ValueError: not so); the next try" in said
 
 
-def test_a_daemon_without_a_standard_error_can_start_a_template_anew() -> None:
-    script = (
-        "import os, sys; from graphtide.daemon.serve import template\n"
-        "os.close(2)\n"
-        "template.template_command = lambda door, stderr, *_: "
-        "[sys.executable, '-c', f'import os; assert os.write({stderr}, b\"nobody hears\") == 12']\n"
-        "print(template.Template('int', []).end())"
-    )
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S, env=environment
-    )
-    assert done.stdout in ("its template ended with status 0\n", "its template was ended by signal 9 (Killed)\n")
-
-
 @pytest.mark.parametrize("daemon", ["forks", "starts"])
 def test_a_template_that_is_killed_is_told_of_by_its_signal(daemon: str) -> None:
     script = (
@@ -361,6 +346,24 @@ def test_what_a_template_says_while_it_loads_and_is_no_last_word_is_passed_on(
     with serving(chain, tmp_path, python_modules=["that_speaks"]):
         pass
     assert capfd.readouterr().err.splitlines().count("loaded") == 1
+
+
+def test_what_a_template_said_while_it_loaded_is_not_why_it_ended_later() -> None:
+    speaks = (
+        "import os, sys; from graphtide.daemon.serve.template import speak_aloud; "
+        "sys.stderr.write('loaded'); sys.stderr.flush(); speak_aloud(int(sys.argv[1])); os.kill(os.getpid(), 9)"
+    )
+    script = (
+        "import sys; from graphtide.daemon.serve import template\n"
+        "template.template_command = lambda door, stderr, *_: [sys.executable, '-c', sys.argv[1], str(stderr)]\n"
+        "made = template.Template('int', [])\n"
+        "made._was_asked = True\n"  # so that it is not killed before it has spoken
+        "print(made.end())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, speaks], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert (done.stdout, done.stderr) == ("its template was ended by signal 9 (Killed)\n", "loaded")
 
 
 def test_a_server_is_started_again_where_threads_were_short(

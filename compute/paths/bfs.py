@@ -54,7 +54,10 @@ class BFS(PathProgram):
         self._levels.count(self._word, self._n, graph.crew)
 
     def note_search(self, graph: Graph, found: Vertices) -> None:
-        self._levels.take(found, self._n)
+        if type(self) is BFS:
+            self._levels.take(found, self._n)
+        else:  # a subclass may count otherwise than by levels
+            self.note_all_words(graph)
 
     def note_words(self, vertices: Vertices, old: Keys) -> None:
         self._levels.move(self._word, self._n, vertices, old)

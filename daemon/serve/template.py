@@ -14,7 +14,6 @@ with a descriptor of the process, and word of its end.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import multiprocessing
 import os
@@ -112,7 +111,7 @@ class Template:
                     self._process = _Fork(partial(_become_template, self._socket, theirs, serve_door))
                     return
                 self._said = os.memfd_create("graphtide:stderr", os.MFD_CLOEXEC)
-                with open(_standard_error(), "wb", buffering=0) as aloud:
+                with open(os.dup(2), "wb", buffering=0) as aloud:
                     self._process = subprocess.Popen(
                         template_command(theirs.fileno(), aloud.fileno(), id_kind, python_modules),
                         pass_fds=[theirs.fileno(), aloud.fileno()],
@@ -174,13 +173,15 @@ class Template:
         self._take_said()
 
     def _take_said(self) -> bytes:
+        """What it wrote while it loaded, which is passed on, too."""
         with self._taking:
             if self._said < 0:
                 return b""
             said = os.pread(self._said, os.fstat(self._said).st_size, 0)
             os.close(self._said)
             self._said = -1
-            return said
+        _say(said)
+        return said
 
     def _end(self) -> None:
         with contextlib.suppress(OSError):
@@ -262,16 +263,6 @@ def template_command(door: int, stderr: int, id_kind: str, python_modules: Seque
     return [sys.executable, "-P", "-m", module, *descriptors, "--ids", id_kind, *modules]
 
 
-def _standard_error() -> int:
-    """A descriptor of it, or of nowhere: a daemon may be started without one."""
-    try:
-        return os.dup(2)
-    except OSError as error:
-        if error.errno != errno.EBADF:
-            raise
-        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-
-
 def _environment() -> dict[str, str]:
     """The child must find the very package that runs here, and nothing from the working directory.
 
@@ -298,10 +289,16 @@ def speak_aloud(stderr: int) -> None:
     passed on.
     """
     said = os.pread(2, os.fstat(2).st_size, 0)
+    os.ftruncate(2, 0)  # it is no last word
     os.dup2(stderr, 2)
     os.close(stderr)
+    _say(said)
+
+
+def _say(written: bytes) -> None:
+    """Write it to the standard error."""
     with contextlib.suppress(OSError), open(2, "wb", closefd=False) as aloud:
-        aloud.write(said)
+        aloud.write(written)
 
 
 def serve_forks(
