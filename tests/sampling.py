@@ -24,6 +24,11 @@ def examples(n: int) -> int:
     return n if _whole else max(n // 5, min(n, 8))
 
 
+def all_cases(config: pytest.Config) -> bool:
+    """Whether no case is left out: with ``--all-cases``, and with ``--run-long``."""
+    return bool(config.getoption("--run-long") or config.getoption("--all-cases"))
+
+
 def settle(config: pytest.Config) -> None:
     """Draw the seed, if none is given; one of several processes side by side gets that of the first."""
     global _whole
@@ -41,13 +46,13 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """What repeats this run's sample."""
-    return None if _all_cases(config) else f"sampled tests: --sample-seed {config.option.sample_seed}"
+    return None if all_cases(config) else f"sampled tests: --sample-seed {config.option.sample_seed}"
 
 
 @pytest.hookimpl(trylast=True)  # of what ``-k`` and ``-m`` have left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the cases that are not drawn."""
-    if _all_cases(config):
+    if all_cases(config):
         return
     cases: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
     kept_of: dict[tuple[object, ...], int] = {}
@@ -71,10 +76,6 @@ def drawn(cases: Sequence[pytest.Item], n: int, seed: int) -> list[pytest.Item]:
     """n of the cases of a test; for other tests and other seeds others."""
     rng = np.random.default_rng([seed, zlib.crc32(cases[0].nodeid.encode())])
     return [cases[i] for i in rng.choice(len(cases), n, replace=False)]
-
-
-def _all_cases(config: pytest.Config) -> bool:
-    return bool(config.getoption("--run-long") or config.getoption("--all-cases"))
 
 
 def _group(item: pytest.Item, of: str) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+import sampling
 from documented import Shell
 from histories import Epoch, epoch_of, random_history
 from naive import NaiveGraph
@@ -273,7 +274,7 @@ KINDS_CHOSEN = 5
 @pytest.fixture(scope="module")
 def chosen_kinds(request: pytest.FixtureRequest) -> set[str]:
     """Some of all kinds, drawn, unless all cases are asked for: most of the time is their kernels'."""
-    if request.config.getoption("--run-long") or request.config.getoption("--all-cases"):
+    if sampling.all_cases(request.config):
         return set(ORACLES)
     given = request.config.getoption("--seed")
     drawn = int(np.random.SeedSequence().generate_state(1)[0]) if given is None else given
