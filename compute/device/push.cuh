@@ -74,18 +74,20 @@ template <bool BOUNDED> struct Pushing {
         if (!__any_sync(ALL_LANES, offers[0].is_good || offers[1].is_good)) return;
         Row row[2] = {{0, 0}, {0, 0}};
         u64 found[2] = {0, 0};
+        u32 before[2] = {stamp, stamp};
         for (u32 j = 0; j < 2; j++) {
             if (!offers[j].is_good) continue;
             row[j] = load_row(out, offers[j].vertex);
             found[j] = atomicCAS(job.words + offers[j].vertex, offers[j].seen, word_of(offers[j].bits, offers[j].from));
+            // Where another offer was as good and came first, the vertex improved in this round all the same.
+            if (!BOUNDED) before[j] = atomicExch(job.stamps + offers[j].vertex, stamp);
         }
         // Both are under way before either is waited for.
         for (u32 j = 0; j < 2; j++) finish_offer(job, offers[j], found[j]);
-        u32 before[2] = {stamp, stamp};
         bool is_counted[2] = {false, false}, is_queued[2];
         for (u32 j = 0; j < 2; j++) {
-            if (!offers[j].is_good) continue;
-            if (BOUNDED && !is_within(offers[j].bits)) is_counted[j] = set_aside(offers[j].vertex);
+            if (!BOUNDED || !offers[j].is_good) continue;
+            if (!is_within(offers[j].bits)) is_counted[j] = set_aside(offers[j].vertex);
             else before[j] = atomicExch(job.stamps + offers[j].vertex, stamp);
         }
         for (u32 j = 0; j < 2; j++) {
