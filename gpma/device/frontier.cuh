@@ -327,7 +327,8 @@ struct RowCursor {
     {
         in_short = false;
         const u32 n_leaves = u32(counts.long_rows), share = (n_leaves + place.n_warps - 1) / place.n_warps;
-        at = u32(min(u64(place.warp) * share, u64(n_leaves)));
+        // From the other end: where there is little, who has a short row has no long one.
+        at = u32(min(u64(place.n_warps - 1 - place.warp) * share, u64(n_leaves)));
         end = u32(min(u64(at) + share, u64(n_leaves)));
         if (at < end) row = long_row_at(frontier, n_long(counts), at);
         return begin_long();
