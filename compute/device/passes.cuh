@@ -15,7 +15,7 @@
 // sides, when the list has no room, or where a range was not packed, everything is packed anew.
 #pragma once
 
-#include "rows.cuh"
+#include "row_sums.cuh"
 #include "walks.cuh"
 
 // Leaves that a warp adds up in one go.
@@ -26,6 +26,37 @@ constexpr u32 PASS_BLOCKS = 2;
 
 // By system.
 constexpr u32 RANKS = 0, MAJORANT = 1, SYSTEMS = 2;
+
+// Numbers of both systems that are added up together.
+struct Both {
+    i64 of[SYSTEMS];
+
+    __device__ __forceinline__ void operator+=(const Both& other)
+    {
+        for (u32 system = 0; system < SYSTEMS; system++) of[system] += other.of[system];
+    }
+};
+
+__device__ __forceinline__ Both operator+(Both one, const Both& other)
+{
+    one += other;
+    return one;
+}
+
+__device__ __forceinline__ Both of_lane(const Both& both, u32 lane)
+{
+    return {{of_lane(both.of[RANKS], lane), of_lane(both.of[MAJORANT], lane)}};
+}
+
+__device__ __forceinline__ Both of_lane_before(const Both& both, u32 offset)
+{
+    return {{of_lane_before(both.of[RANKS], offset), of_lane_before(both.of[MAJORANT], offset)}};
+}
+
+__device__ __forceinline__ Both of_lane_across(const Both& both, u32 mask)
+{
+    return {{of_lane_across(both.of[RANKS], mask), of_lane_across(both.of[MAJORANT], mask)}};
+}
 
 // What is known of a packed range, a word of 64 bits: how many edges, or NOT_PACKED, and above that the row of the first.
 constexpr u32 NOT_PACKED = ~0u;
@@ -133,15 +164,15 @@ struct Passes : Run<WalkJob> {
         received.end();
     }
 
-    // By system, of the two slots of a lane.
+    // Of the two slots of a lane, of both systems.
     struct Shares {
-        i64 of[SYSTEMS][2];
+        float2 of[2];
     };
 
     // What rows receive, added up by a warp that goes through their slots in order.
     struct Received {
         Passes& passes;
-        Carry<i64> carry[SYSTEMS] = {{NO_LEAF, 0}, {NO_LEAF, 0}};
+        RowSums<Both> rows;
 
         __device__ __forceinline__ explicit Received(Passes& passes) : passes(passes) {}
 
@@ -153,31 +184,32 @@ struct Passes : Run<WalkJob> {
             for (u32 j = 0; j < 2; j++) {
                 const u64 key = pair.keys[j];
                 const bool is_edge = destination(key) != NO_LEAF;  // as it is of EMPTY_KEY
-                const float2 both = is_edge ? shares[destination(key)] : make_float2(0.0f, 0.0f);
-                found.of[RANKS][j] = integer(both.x);
-                found.of[MAJORANT][j] = integer(both.y);
+                found.of[j] = is_edge ? shares[destination(key)] : make_float2(0.0f, 0.0f);
             }
             return found;
         }
 
         __device__ __forceinline__ void take(const SlotPair& pair, const Shares& shares)
         {
-#pragma unroll
-            for (u32 system = 0; system < SYSTEMS; system++)
-                sum_leaf(pair, shares.of[system], carry[system], [&](u32 row, i64 sum) { emit(system, row, sum); });
+            const Both received[2] = {integers(shares.of[0]), integers(shares.of[1])};
+            rows.add(pair, received, [&](u32 row, const Both& sum) { emit(row, sum); });
         }
 
-        __device__ __forceinline__ void end() const
+        __device__ __forceinline__ void end()
         {
-            if (lane_number() || carry[RANKS].row == NO_LEAF) return;
-#pragma unroll
-            for (u32 system = 0; system < SYSTEMS; system++) emit(system, carry[system].row, carry[system].sum);
+            rows.end([&](u32 row, const Both& sum) { emit(row, sum); });
         }
 
     private:
-        __device__ __forceinline__ void emit(u32 system, u32 row, i64 sum) const
+        __device__ static __forceinline__ Both integers(const float2& shares)
         {
-            passes.hand_over(system, row, sum);
+            return {{integer(shares.x), integer(shares.y)}};
+        }
+
+        __device__ __forceinline__ void emit(u32 row, const Both& sum) const
+        {
+            passes.hand_over(RANKS, row, sum.of[RANKS]);
+            passes.hand_over(MAJORANT, row, sum.of[MAJORANT]);
         }
     };
 

@@ -1,7 +1,7 @@
 // Dense passes of personalised PageRank over all in-edges, as in passes.cu, until the sizes of residuals add up to so
 // small a part of all values as the host asks for.
 #include "ppr.cuh"
-#include "rows.cuh"
+#include "row_sums.cuh"
 
 // Leaves that a warp adds up in one go.
 constexpr u32 RANGE = 8;
@@ -109,7 +109,7 @@ struct PprPasses : Run<PprJob> {
         };
         const u32 counts = begin + place.lane < end ? load_constant(count_of(in, begin + place.lane)) : 0;
         if (counts) read.add(in, begin + place.lane, counts, LINES_OF_LEAF);
-        Carry<i64> carry = {NO_LEAF, 0};
+        RowSums<i64> sums;
         for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
             SlotPair pairs[LEAVES_TOGETHER];
             i64 values[LEAVES_TOGETHER][2];
@@ -121,9 +121,9 @@ struct PprPasses : Run<PprJob> {
 #pragma unroll
                 for (u32 j = 0; j < 2; j++)
                     values[i][j] = pairs[i].keys[j] == EMPTY_KEY ? 0 : shares[destination(pairs[i].keys[j])];
-            for (u32 i = 0; i < LEAVES_TOGETHER && leaf + i < end; i++) sum_leaf(pairs[i], values[i], carry, emit);
+            for (u32 i = 0; i < LEAVES_TOGETHER && leaf + i < end; i++) sums.add(pairs[i], values[i], emit);
         }
-        if (place.lane == 0 && carry.row != NO_LEAF) emit(carry.row, carry.sum);
+        sums.end(emit);
     }
 
     __device__ __forceinline__ void look(PprPass* to)
