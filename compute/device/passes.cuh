@@ -155,7 +155,9 @@ struct Passes : Run<WalkJob> {
                 pairs[i] = load_pair(in, leaf + i, __shfl_sync(ALL_LANES, counts, (leaf + i - begin) & 31));
 #pragma unroll
             for (u32 i = 0; i < LEAVES_TOGETHER; i++) shares[i] = received.load(pairs[i]);
-            for (u32 i = 0; i < LEAVES_TOGETHER && leaf + i < end; i++) {
+#pragma unroll
+            for (u32 i = 0; i < LEAVES_TOGETHER; i++) {
+                if (leaf + i >= end) break;
                 if (PACK) packing.add(pairs[i], __shfl_sync(ALL_LANES, counts, leaf + i - begin));
                 received.take(pairs[i], shares[i]);
             }

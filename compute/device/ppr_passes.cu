@@ -121,7 +121,9 @@ struct PprPasses : Run<PprJob> {
 #pragma unroll
                 for (u32 j = 0; j < 2; j++)
                     values[i][j] = pairs[i].keys[j] == EMPTY_KEY ? 0 : shares[destination(pairs[i].keys[j])];
-            for (u32 i = 0; i < LEAVES_TOGETHER && leaf + i < end; i++) sums.add(pairs[i], values[i], emit);
+#pragma unroll
+            for (u32 i = 0; i < LEAVES_TOGETHER; i++)
+                if (leaf + i < end) sums.add(pairs[i], values[i], emit);
         }
         sums.end(emit);
     }

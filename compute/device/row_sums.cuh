@@ -17,13 +17,11 @@ template <class Value> struct RowSums {
     {
         const u32 row = __shfl_sync(ALL_LANES, source(pair.keys[0]), 0);  // NO_LEAF: the leaf is empty
         const auto is_of_row = [&](u64 key) { return key == EMPTY_KEY || source(key) == row; };
-        if (!__all_sync(ALL_LANES, is_of_row(pair.keys[0]) && is_of_row(pair.keys[1]))) {
+        const bool is_one = __all_sync(ALL_LANES, is_of_row(pair.keys[0]) && is_of_row(pair.keys[1]));
+        if (!is_one || (row != carry.row && row != NO_LEAF)) {
             gather();
-            return sum_leaf(pair, values, carry, emit);
-        }
-        if (row == NO_LEAF) return;
-        if (row != carry.row) {
-            end(emit);
+            if (!is_one) return sum_leaf(pair, values, carry, emit);
+            if (lane_number() == 0 && carry.row != NO_LEAF) emit(carry.row, carry.sum);
             carry = {row, Value()};
         }
         own += values[0];
