@@ -73,7 +73,7 @@ class DevicePersonalisedPageRank(DeviceWalk):
 
     def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
         self._there(graph, device).clear()
-        self._kept, self._sources = Sums(0, 0, 0), _NONE
+        self._kept, self._sources, self._in_vain = Sums(0, 0, 0), _NONE, 0
         return alone(self._settled(graph, device, 0, self.host.existing_sources(graph), _NONE, whole=True))
 
     def _refreshing(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Steps[Refresh]:
