@@ -366,7 +366,7 @@ class _Passes(NamedTuple):
 
     @property
     def kind(self) -> Hashable:
-        return type(self)
+        return self.runs._kernels["passes"]
 
     def begin(self, others: Sequence[Self]) -> None:
         for call in (self, *others):
