@@ -166,7 +166,7 @@ def inserts(pairs: Sequence[tuple[int, int]], n_vertices: int) -> Epoch:
 
 
 def hubs(rng: np.random.Generator, n_vertices: int, n_hubs: int) -> Epoch:
-    """An epoch in which a few neighbouring vertices get in-edges from up to all vertices, and some others a few."""
+    """An epoch in which a few neighbouring vertices get in-edges from up to all vertices, and others a few."""
     pairs = {(int(u), int(v)) for u, v in rng.integers(0, n_vertices, (2 * n_vertices, 2))}
     first = int(rng.integers(0, n_vertices - n_hubs))
     for hub in range(first, first + n_hubs):

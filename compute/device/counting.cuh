@@ -184,7 +184,7 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ u32* queue() const { return job.queues[turn & 1]; }
 
-    __device__ __forceinline__ u32 n_queued() const { return load_for_block(job.counters->queued + turn % 3); }
+    __device__ __forceinline__ u32 n_queued() const { return load_cached(job.counters->queued + turn % 3); }
 
     // What the next turn counts begins at zero: it is the one before last that had these counters.
     __device__ __forceinline__ void clear_next()
@@ -289,7 +289,7 @@ struct Counting : Run<CountJob> {
             mark_time(LEFT);
         }
         if (phase <= ORDER) {
-            const u32 n = load_for_block(&job.counters->seeds);
+            const u32 n = load_cached(&job.counters->seeds);
             if (!n) return;
             if (n > ALONE_UPDATES) share(ORDER);
             put_in_order({job.seeds, n, nullptr, 0});
@@ -516,7 +516,7 @@ struct Counting : Run<CountJob> {
             rounds++;
             const Chosen here = {job.sorted + seen, n_seeds, queue(), n_here};
             // Who is to be added up is not known ahead where counts have stopped, or others do as they are told of more.
-            const bool is_known = !job.n_saturated && !load_for_block(&job.counters->late);
+            const bool is_known = !job.n_saturated && !load_cached(&job.counters->late);
             if (asked != level || !is_known) ask_rows(here, asked == level);
             count_level(here);
             seen = end;

@@ -46,7 +46,6 @@ template <u32 N> __device__ __forceinline__ void add_by_block(const u64 (&values
     if (threadIdx.x < N) sums[threadIdx.x] = 0;
     __syncthreads();
     u64 any = 0;
-#pragma unroll
     for (u32 i = 0; i < N; i++) any |= values[i];
     if (__any_sync(ALL_LANES, any != 0)) {
 #pragma unroll

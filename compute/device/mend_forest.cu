@@ -49,7 +49,7 @@ struct Mending : Foresting {
             classify();
             barrier();
         }
-        const u32 n_joins = u32(load_for_block(&job.counters->joins));
+        const u32 n_joins = u32(load_cached(&job.counters->joins));
         if (phase <= SETTLE && (n_joins > job.room || !settle())) return give_up();
         if (phase <= HANG && n_lost) {
             const PairCounts pulls = load_counts(&job.counters->pulling);
@@ -248,7 +248,7 @@ struct Mending : Foresting {
             }
             answer(asked(turn), counts);
             barrier();
-            if (load_for_block(&job.counters->asked[turn % 3].in.lost) == n) return true;
+            if (load_cached(&job.counters->asked[turn % 3].in.lost) == n) return true;
             lose(n, passing(turn));
             barrier();
             const PairCounts passed = load_counts(job.counters->passing + turn % 3);
@@ -503,10 +503,10 @@ struct Mending : Foresting {
     {
         if (phase < HANG_JOINED && !unite(n)) return;
         share(HANG_JOINED, n_moved);
-        hang_on_labels(u32(load_for_block(&job.counters->seeds)));
+        hang_on_labels(u32(load_cached(&job.counters->seeds)));
         barrier();
         hang_below();
-        for_each(u32(load_for_block(&job.counters->joined)), [&](u32 x, bool is_there) {
+        for_each(u32(load_cached(&job.counters->joined)), [&](u32 x, bool is_there) {
             if (!is_there) return;
             const u32 handle = load_cached(job.joined + x);
             store_cached(&job.trees[handle].boss, handle);
@@ -532,7 +532,7 @@ struct Mending : Foresting {
         barrier();
         for_each(n, [&](u32 x, bool is_there) { choose(classes, x, is_there); });
         barrier();
-        n_moved = load_for_block(&job.counters->moved);
+        n_moved = load_cached(&job.counters->moved);
         return is_worth_it();
     }
 
@@ -583,7 +583,7 @@ struct Mending : Foresting {
 
     __device__ __forceinline__ void finish()
     {
-        const u32 n = u32(load_for_block(&job.counters->logged));
+        const u32 n = u32(load_cached(&job.counters->logged));
         if (n && n <= job.changes_room) {
             for (u32 x = place.thread; x < n; x += place.n_threads) {
                 const u32 vertex = load_cached(job.log + x);

@@ -15,7 +15,7 @@
 // sides, when the list has no room, or where a range was not packed, everything is packed anew.
 #pragma once
 
-#include "row_sums.cuh"
+#include "rows.cuh"
 #include "walks.cuh"
 
 // Leaves that a warp adds up in one go.
@@ -57,6 +57,50 @@ __device__ __forceinline__ Both of_lane_across(const Both& both, u32 mask)
 {
     return {{of_lane_across(both.of[RANKS], mask), of_lane_across(both.of[MAJORANT], mask)}};
 }
+
+// Sums by row of a warp that goes through leaves in order. Numbers are integers: whatever the order in which they are added,
+// sums are the same. Where rows are very unequal, half of all leaves have edges of one row alone. Of these each lane keeps
+// what its own slots come to, and lanes are added up when the row ends: a sum along the lanes takes five steps of shuffles,
+// for which gathers of other leaves wait.
+struct RowSums {
+    Carry<Both> carry = {NO_LEAF, Both()};
+    Both own = Both();      // of this lane, and of the carried row
+    bool is_apart = false;  // all lanes agree: whether lanes may have something of their own
+
+    // As sum_leaf of rows.cuh.
+    template <class Emit>
+    __device__ __forceinline__ void add(const SlotPair& pair, const Both (&values)[2], Emit emit)
+    {
+        const u32 row = __shfl_sync(ALL_LANES, source(pair.keys[0]), 0);  // NO_LEAF: the leaf is empty
+        const auto is_of_row = [&](u64 key) { return key == EMPTY_KEY || source(key) == row; };
+        const bool is_one = __all_sync(ALL_LANES, is_of_row(pair.keys[0]) && is_of_row(pair.keys[1]));
+        if (!is_one || (row != carry.row && row != NO_LEAF)) {
+            gather();
+            if (!is_one) return sum_leaf(pair, values, carry, emit);
+            if (lane_number() == 0 && carry.row != NO_LEAF) emit(carry.row, carry.sum);
+            carry = {row, Both()};
+        }
+        own += values[0];
+        own += values[1];
+        is_apart = true;
+    }
+
+    // Emits the carried row.
+    template <class Emit> __device__ __forceinline__ void end(Emit emit)
+    {
+        gather();
+        if (lane_number() == 0 && carry.row != NO_LEAF) emit(carry.row, carry.sum);
+    }
+
+private:
+    __device__ __forceinline__ void gather()
+    {
+        if (!is_apart) return;
+        carry.sum += warp_sum(own);
+        own = Both();
+        is_apart = false;
+    }
+};
 
 // What is known of a packed range, a word of 64 bits: how many edges, or NOT_PACKED, and above that the row of the first.
 constexpr u32 NOT_PACKED = ~0u;
@@ -174,7 +218,7 @@ struct Passes : Run<WalkJob> {
     // What rows receive, added up by a warp that goes through their slots in order.
     struct Received {
         Passes& passes;
-        RowSums<Both> rows;
+        RowSums rows;
 
         __device__ __forceinline__ explicit Received(Passes& passes) : passes(passes) {}
 

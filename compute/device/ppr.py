@@ -34,8 +34,8 @@ TOLERANCE_MIN = 1e-6
 
 # Batches of more updates than this share of the arcs, and than so many, are not tried to be pushed.
 PUSH_SHARE, PUSH_LEAST = 1e-3, 1024
-# After so many batches in a row for which pushes were given up, those of as many updates and more are not tried, so
-# often, until another one is. (A single one may be the last of many small ones that came together.)
+# After so many batches in a row for which pushes were given up, those of as many updates and more are not
+# tried, so often, until another one is. (A single one may be the last of many small ones that came together.)
 IN_VAIN_MAX, UNTRIED_MAX = 2, 64
 # By how much a rounded share may be off, in units; and beyond that what double rounds, as a share of all values.
 _UNIT_ROUNDED, _ROUNDED = 1.0, 2.0**-50

@@ -2,7 +2,7 @@
 // small a part of all values as the host asks for. Estimates are left on the device, where the host has them copied from:
 // meanwhile the passes of another program go on.
 #include "ppr.cuh"
-#include "row_sums.cuh"
+#include "rows.cuh"
 
 // Leaves that a warp adds up in one go.
 constexpr u32 RANGE = 8;
@@ -110,7 +110,7 @@ struct PprPasses : Run<PprJob> {
         };
         const u32 counts = begin + place.lane < end ? load_constant(count_of(in, begin + place.lane)) : 0;
         if (counts) read.add(in, begin + place.lane, counts, LINES_OF_LEAF);
-        RowSums<i64> sums;
+        Carry<i64> carry = {NO_LEAF, 0};
         for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
             SlotPair pairs[LEAVES_TOGETHER];
             i64 values[LEAVES_TOGETHER][2];
@@ -122,11 +122,9 @@ struct PprPasses : Run<PprJob> {
 #pragma unroll
                 for (u32 j = 0; j < 2; j++)
                     values[i][j] = pairs[i].keys[j] == EMPTY_KEY ? 0 : shares[destination(pairs[i].keys[j])];
-#pragma unroll
-            for (u32 i = 0; i < LEAVES_TOGETHER; i++)
-                if (leaf + i < end) sums.add(pairs[i], values[i], emit);
+            for (u32 i = 0; i < LEAVES_TOGETHER && leaf + i < end; i++) sum_leaf(pairs[i], values[i], carry, emit);
         }
-        sums.end(emit);
+        if (place.lane == 0 && carry.row != NO_LEAF) emit(carry.row, carry.sum);
     }
 
     __device__ __forceinline__ void look(PprPass* to)

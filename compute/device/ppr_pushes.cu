@@ -35,12 +35,12 @@ struct PprPushes : Run<PprJob> {
 
     __device__ __forceinline__ double norm() const
     {
-        return double(job.before.norm + load_for_block(&job.counters->grown.norm));
+        return double(job.before.norm + load_cached(&job.counters->grown.norm));
     }
 
     __device__ __forceinline__ double size() const
     {
-        return double(job.before.size + load_for_block(&job.counters->grown.size));
+        return double(job.before.size + load_cached(&job.counters->grown.size));
     }
 
     __device__ __forceinline__ bool fits() const { return size() <= (1.0 - job.damping) * double(1ull << 60); }
@@ -207,7 +207,7 @@ struct PprPushes : Run<PprJob> {
             threshold = level * job.goal * (norm() + size()) / job.cells;
             look();
             barrier();
-            for (u32 n; (n = load_for_block(&job.counters->candidates[rounds & 1]));) {
+            for (u32 n; (n = load_cached(&job.counters->candidates[rounds & 1]));) {
                 if (!push(n)) return false;
                 if (is_within(job.goal)) return true;
             }

@@ -198,7 +198,7 @@ struct Pushes : Run<WalkJob> {
     template <bool IS_MAJORANT> __device__ __forceinline__ bool solve_one()
     {
         for (u32 round = 0;; round++) {
-            const u32 n = load_for_block(n_candidates<IS_MAJORANT>(round));
+            const u32 n = load_cached(n_candidates<IS_MAJORANT>(round));
             if (!n) return true;
             take<IS_MAJORANT>(round, n);
             barrier();
