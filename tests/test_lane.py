@@ -436,6 +436,7 @@ def test_leaves_that_are_being_written_are_not_read(monkeypatch: pytest.MonkeyPa
         assert rows is not None and rows[1] is not None
         (out, in_), shown = cast(Any, rows), engine.storage.gate.shown
         leaf = int(out.row_leaf[50])
+        out_keys, in_keys, other_keys = (edges([pair]).keys for pair in ((99, 61), (61, 99), (8, 99)))
 
         ends = np.array([50], np.uint32), np.array([7], np.uint32)
         questions: list[Callable[[server_lane.Lane], Awaitable[Any]]] = [
@@ -456,19 +457,19 @@ def test_leaves_that_are_being_written_are_not_read(monkeypatch: pytest.MonkeyPa
 
         with engine.storage.gate.apply():
             see(0, 0, 0, 0, 0, 0, 0, 0)
-            write_beside(shown.gate, 0, pack([99], [61]), out.row_leaf, 2, 0, 0)
+            write_beside(shown.gate, 0, out_keys, out.row_leaf, 2, 0, 0)
             see(1, 1, 1, 0, 1, 1, 0, 0)
-            write_beside(shown.gate, 1, pack([61], [99]), in_.row_leaf, 1, 0, 0)
+            write_beside(shown.gate, 1, in_keys, in_.row_leaf, 1, 0, 0)
             see(1, 1, 1, 0, 1, 1, 1, 1)
-            write_beside(shown.gate, 0, pack([99], [61]), out.row_leaf, 2, leaf, leaf + 1)
+            write_beside(shown.gate, 0, out_keys, out.row_leaf, 2, leaf, leaf + 1)
             see(1, 0, 1, 0, 0, 0, 1, 1)
-            write_beside(shown.gate, 0, pack([99], [61]), out.row_leaf, 2, leaf + 1, leaf + 2)
+            write_beside(shown.gate, 0, out_keys, out.row_leaf, 2, leaf + 1, leaf + 2)
             see(1, 0, 1, 0, 0, 0, 1, 1)
-            write_beside(shown.gate, 0, pack([99], [61]), out.row_leaf, 2, leaf + 4, leaf + 5)
+            write_beside(shown.gate, 0, out_keys, out.row_leaf, 2, leaf + 4, leaf + 5)
             see(1, 1, 1, 0, 1, 1, 1, 1)
-            write_beside(shown.gate, 1, pack([8], [99]), in_.row_leaf, 1, 0, 0)
+            write_beside(shown.gate, 1, other_keys, in_.row_leaf, 1, 0, 0)
             see(1, 1, 1, 0, 1, 1, 0, 1)
-            write_beside(shown.gate, 0, pack([99], [61]), in_.row_leaf, 2, 0, 0)
+            write_beside(shown.gate, 0, out_keys, in_.row_leaf, 2, 0, 0)
             see(0, 0, 0, 0, 0, 0, 0, 0)  # the index of rows is another one
             shown.end_beside()
             see(0, 0, 0, 0, 0, 0, 0, 0)
@@ -534,7 +535,7 @@ def test_whatever_a_batch_moves_answers_are_of_one_epoch(directed: bool, seed: i
                 few, src, dst = asking.integers(0, n, (3, 3)).astype(np.uint32)
                 pages = [
                     of(lane.neighbors(1, u, "out", 40, first))
-                    for u, first in zip(vertices, [*firsts, *[None] * 4])
+                    for u, first in zip(vertices, [*firsts, *[None] * 4], strict=True)
                 ]
                 pages += [of(lane.neighbors(2, u, "in", 40, None)) for u in vertices[:4]]
                 columns = [of(lane.by_columns(3, "degree", [few])), of(lane.by_columns(3, "has_edge", [src, dst]))]

@@ -206,10 +206,9 @@ def _is_in_row(rows, u, key):  # type: ignore[no-untyped-def]
     """Whether a key is in row u, by a walk along it."""
     for slot, stop in runs(rows, u):
         if stop > slot and rows.keys[stop - 1] >= key:
-            for i in range(slot, stop):
-                if rows.keys[i] == key:
-                    return True
-            return False
+            while rows.keys[slot] < key:
+                slot += 1
+            return rows.keys[slot] == key
     return False
 
 

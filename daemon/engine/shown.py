@@ -24,9 +24,9 @@ from ..records.lane import STAMP_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
-# Words: the gate, which begins with the lock, and in which is another for who reads beside a writer; whether there is anything to be seen, how many vertices, where it
-# says which of them are alive, the size of the stamp and where it is, the generation of the vertex index, and how
-# many questions came; and out-rows and in-rows.
+# Words: the gate, which begins with the lock, and in which is another for those who read beside a writer; whether
+# there is anything to be seen, how many vertices, where it says which of them are alive, the size of the stamp and
+# where it is, the generation of the vertex index, and how many questions came; and out-rows and in-rows.
 LOCK = 0
 IS_SHOWN, N_VERTICES, ALIVE, STAMP_SIZE, STAMP, GENERATION, QUESTIONS = range(GATE_WORDS, GATE_WORDS + 7)
 OUT_ROWS, IN_ROWS = GATE_WORDS + 8, GATE_WORDS + 24
@@ -86,8 +86,7 @@ class Shown:
         _at_once.pthread_rwlock_unlock(self._lock)
 
     def end_beside(self) -> None:
-        """Let nobody read beside a batch that is written, as rows and stamp are about to be shown anew; while it is
-        shut."""
+        """Let nobody read beside a batch: rows and stamp are about to be shown anew. While it is shut."""
         end_beside(self.gate)
 
     def hide(self) -> None:

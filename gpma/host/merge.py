@@ -158,8 +158,8 @@ def merge_leaves(
 ) -> tuple[Int, Int]:
     """Apply updates lo..hi to their leaves; what finds no room, or everything new if ``all_wait``, is put aside.
 
-    The pending leaves are listed from position ``n_pending`` on, and their new keys and weights from ``waiting`` on;
-    returns where both lists end. Updates up to ``end_of_all`` may be asked for.
+    The pending leaves are listed from position ``n_pending`` on, and their new keys and weights from ``waiting``
+    on; returns where both lists end. Leaves of updates up to ``end_of_all`` may be asked for.
     """
     keys, weights, counts = slots.keys, slots.weights, slots.counts
     new_keys, new_weights, old_weights = updates.keys, updates.weights, updates.old_weights
