@@ -762,6 +762,9 @@ def test_what_the_lane_leaves_is_asked_over_the_socket(monkeypatch: pytest.Monke
             nonlocal known
             known = 2
             assert await ask() == 0
+            assert calls.lane is not None and calls.lane._looking is not None
+            calls.lane._looking.cancel()  # it would look when those who asked before were out of patience
+            calls.lane._looking = None
             with engine.storage.gate.within(), impatient(monkeypatch):
                 assert await ask() == 3, "the storage is shut"
 

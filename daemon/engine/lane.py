@@ -387,7 +387,7 @@ def answer_questions(shown, own, words, questions, answers):  # type: ignore[no-
         if answered > 0:
             fetch_add(shown, QUESTIONS, answered)
             write_file(answers, here + 8 * _ONE, np.int64(8))
-        waits = left > 0  # for what the batch is about, once all others are answered
+        waits = bool(left > 0)  # for what the batch is about, once all others are answered
 
 
 _WORDS_TYPE = nb.types.Array(nb.types.int64, 1, "C")
