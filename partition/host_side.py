@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..gpma.changed import CHANGED_WORDS
 from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
-from ..gpma.gate import BeforeWriting, Gate
+from ..gpma.gate import BeforeWriting, Gate, end_beside
 from ..gpma.host import PackedMemoryArray
 from ..gpma.host.array import LoadPlan
 from ..gpma.host.committing import commit_both
@@ -241,10 +241,13 @@ class HostSide(Side[PackedMemoryArray]):
             if told is None:
                 return None
             totals = told[3:]
+            n_more = totals[0] - totals[2]
+            if gate.size and any(array.moves_after(n_more) for array in self.arrays):
+                end_beside(gate)
             # What migrates waits for memory, with many threads as with one.
             migrating = out.migrating or (in_ is not None and in_.migrating)
             run = self._pair.run if migrating else in_turn
-            moved = told[2] + self._gone_on(totals[0] - totals[2], run)
+            moved = told[2] + self._gone_on(n_more, run)
         return Report.of_small(totals, changed, out.weighted, moved), totals
 
     def _tried(self, apply: Callable[..., tuple[Any, ...]], *given: Any) -> tuple[Any, ...] | None:

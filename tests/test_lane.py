@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
 import msgpack
+import numba as nb
 import numpy as np
 import pytest
 from histories import EdgeSet, mixed_sizes, rmat_history
@@ -42,7 +44,7 @@ from graphtide.daemon.serve.asker import Asker
 from graphtide.daemon.serve.engine_calls import EngineCalls
 from graphtide.daemon.state.requested import RequestedCheckpoints
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, EdgeList, Op, pack
-from graphtide.gpma.gate import IS_SHUT
+from graphtide.gpma.gate import IS_SHUT, go_on_to, let_beside
 from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.rows import words_of
 from graphtide.partition import host_side
@@ -371,6 +373,201 @@ def test_questions_are_answered_while_a_batch_is_looked_up(monkeypatch: pytest.M
         assert page["known"] and page["neighbors"] == b""
 
 
+def test_rows_that_a_batch_leaves_as_they_are_are_read_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are those of the epoch before, which is named; others are asked for until the batch is done."""
+    called, n = host_side.apply_shared, 60_000
+    with engine_of(directed=True, weighted=True) as engine:
+        weights = np.arange(n - 1, dtype=np.float32)
+        engine.apply(replace(edges([(j // 100, j) for j in range(1, n)]), weights=weights), n)
+        stamp, gate, seen = engine.stamp(), engine.storage.gate.shown.gate, list[Any]()
+
+        some, ends = np.array([7, 400], np.uint32), (np.array([7, 7], np.uint32), np.array([701, 1], np.uint32))
+
+        async def ask_for_same(lane: server_lane.Lane) -> list[Any]:
+            return await asyncio.gather(
+                of(lane.neighbors(1, 7, "out", 10, None)),
+                of(lane.neighbors(1, 7, "out", 10, 750)),
+                of(lane.neighbors(1, 800, "in", 10, None)),
+                of(lane.by_columns(1, "degree", [some])),
+                of(lane.by_columns(1, "has_edge", ends)),
+                of(lane.neighbors(1, n, "out", 10, None)),
+            )
+
+        async def ask_for_others(lane: server_lane.Lane) -> list[Any]:
+            return await asyncio.gather(
+                of(lane.neighbors(1, 5, "out", 10, None)),
+                of(lane.neighbors(1, 30_001, "in", 10, None)),
+                of(lane.by_columns(1, "degree", [np.array([7, 5], np.uint32)])),
+                of(lane.by_columns(1, "has_edge", [ends[0][:1] - 2, ends[1][:1]])),
+            )
+
+        def shared(*arguments: Any) -> Any:
+            done = called(*arguments)
+            assert gate[IS_SHUT]
+            seen.append(engine.ask(ask_for_same))
+            with impatient(monkeypatch):
+                seen.append(engine.ask(ask_for_others))
+            return done
+
+        monkeypatch.setattr(host_side, "apply_shared", shared)
+        engine.apply(replace(edges([(5, j) for j in range(30_000, 32_000)]), weights=weights[:2000]), n + 5)
+        same, changed = seen
+        assert changed == [None] * 4
+        assert all(one["stamp"] == stamp for one in same)
+        assert np.frombuffer(same[0]["neighbors"], np.uint32).tolist() == [*range(700, 710)]
+        assert np.frombuffer(same[0]["weights"], np.float32).tolist() == [*range(699, 709)]
+        assert np.frombuffer(same[1]["neighbors"], np.uint32).tolist() == [*range(750, 760)]
+        assert np.frombuffer(same[2]["neighbors"], np.uint32).tolist() == [8]
+        assert np.frombuffer(same[3]["out"], np.int64).tolist() == [100, 100]
+        assert np.frombuffer(same[3]["in"], np.int64).tolist() == [1, 1]
+        assert same[4]["exists"] == b"\1\0" and not same[5]["known"]
+        page = engine.ask(lambda lane: of(lane.neighbors(1, 5, "out", 10, 30_000)))
+        assert page["stamp"] == engine.stamp() != stamp and len(page["neighbors"]) == 40
+        assert engine.ask(lambda lane: of(lane.neighbors(1, n, "out", 10, None)))["known"]
+        assert engine.graph.check() == []
+
+
+def test_leaves_that_are_being_written_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where leaves move; a row beside them is, and so is all that needs no leaf."""
+    with engine_of(directed=True, weighted=False) as engine:
+        engine.graph.load(EdgeList(pack(np.repeat(np.arange(100), 50), np.tile(np.r_[:50], 100))), 100)
+        engine.apply(edges([(99, 60)]), 100)
+        rows = engine.graph.rows_in_place()
+        assert rows is not None and rows[1] is not None
+        (out, in_), shown = cast(Any, rows), engine.storage.gate.shown
+        leaf = int(out.row_leaf[50])
+        out_keys, in_keys, other_keys = (edges([pair]).keys for pair in ((99, 61), (61, 99), (8, 99)))
+
+        ends = np.array([50], np.uint32), np.array([7], np.uint32)
+        questions: list[Callable[[server_lane.Lane], Awaitable[Any]]] = [
+            *(lambda lane, u=u: of(lane.neighbors(1, u, "out", 50, None)) for u in (20, 50, 80, 99)),
+            lambda lane: of(lane.neighbors(1, 50, "out", 5, 40)),
+            lambda lane: of(lane.by_columns(1, "has_edge", ends)),
+            lambda lane: of(lane.neighbors(1, 8, "in", 50, None)),
+            lambda lane: of(lane.by_columns(1, "degree", ends[:1])),
+        ]
+
+        def see(*expected: int) -> None:
+            for question, answered in zip(questions, expected, strict=True):
+                if answered:
+                    assert engine.ask(question) is not None
+                else:
+                    with impatient(monkeypatch):
+                        assert engine.ask(question) is None
+
+        with engine.storage.gate.apply():
+            see(0, 0, 0, 0, 0, 0, 0, 0)
+            write_beside(shown.gate, 0, out_keys, out.row_leaf, 2, 0, 0)
+            see(1, 1, 1, 0, 1, 1, 0, 0)
+            write_beside(shown.gate, 1, in_keys, in_.row_leaf, 1, 0, 0)
+            see(1, 1, 1, 0, 1, 1, 1, 1)
+            write_beside(shown.gate, 0, out_keys, out.row_leaf, 2, leaf, leaf + 1)
+            see(1, 0, 1, 0, 0, 0, 1, 1)
+            write_beside(shown.gate, 0, out_keys, out.row_leaf, 2, leaf + 1, leaf + 2)
+            see(1, 0, 1, 0, 0, 0, 1, 1)
+            write_beside(shown.gate, 0, out_keys, out.row_leaf, 2, leaf + 4, leaf + 5)
+            see(1, 1, 1, 0, 1, 1, 1, 1)
+            write_beside(shown.gate, 1, other_keys, in_.row_leaf, 1, 0, 0)
+            see(1, 1, 1, 0, 1, 1, 0, 1)
+            write_beside(shown.gate, 0, out_keys, in_.row_leaf, 2, 0, 0)
+            see(0, 0, 0, 0, 0, 0, 0, 0)  # the index of rows is another one
+            shown.end_beside()
+            see(0, 0, 0, 0, 0, 0, 0, 0)
+
+
+@nb.njit(cache=False)
+def write_beside(gate, side, keys, row_leaf, n_parts, begin, end):  # type: ignore[no-untyped-def]
+    """As a commit does that is at leaves ``begin`` to ``end`` in its last part."""
+    let_beside(gate, side, keys, keys.size, row_leaf, n_parts)
+    go_on_to(gate, side, n_parts - 1, begin, end)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_whatever_a_batch_moves_answers_are_of_one_epoch(directed: bool, seed: int) -> None:
+    """Batches that are written in pieces, of random updates, more and more edges, fewer and fewer, one row alone,
+    and deleted vertices that come back; asked meanwhile, answers are those of a model at their epochs."""
+    rng = np.random.default_rng(seed)
+    n, n_epochs, threads = 3000, 60, int(rng.integers(1, 6))
+    batches, states = [EdgeBatch(np.empty(0, np.uint64), np.empty(0, np.uint8))], [np.empty(0, np.uint64)]
+    gone: list[VertexOps | None] = [None]
+    dead: list[set[int]] = [set()]
+    for epoch in range(1, n_epochs):
+        size, kind = int(rng.integers(1100, 9000)), int(rng.integers(0, 5))
+        src, dst = rng.integers(0, n, (2, size)).astype(np.uint32)
+        if kind == 3:
+            src[:] = rng.integers(0, n)
+        if kind == 4 and states[-1].size:  # mostly edges that there are
+            chosen = rng.choice(states[-1], size)
+            src, dst = (
+                (chosen >> np.uint64(32)).astype(np.uint32),
+                (chosen & np.uint64(0xFFFFFFFF)).astype(np.uint32),
+            )
+        ops = (rng.random(size) >= (0.3, 0.0, 0.5, 0.1, 0.9)[kind]).astype(np.uint8)
+        batch = EdgeBatch(pack(src, dst), ops)
+        deleted = np.empty(0, np.uint32)
+        if epoch % 7 == 3:
+            deleted = rng.choice(n, 3, replace=False).astype(np.uint32)
+        batches.append(batch)
+        gone.append(
+            VertexOps(deleted, np.full(3, Op.DELETE_VERTEX, np.uint8), np.full(3, size, np.int64))
+            if deleted.size
+            else None
+        )
+        revived = {*src[ops == 1].tolist(), *dst[ops == 1].tolist()}
+        dead.append((dead[-1] - revived) | set(deleted.tolist()))
+        keys, kinds = batch.keys, ops
+        if not directed:
+            keys, kinds = np.stack([keys, pack(dst, src)]).T.ravel(), np.repeat(ops, 2)
+        last = keys.size - 1 - np.unique(keys[::-1], return_index=True)[1]
+        there = np.union1d(np.setdiff1d(states[-1], keys[last]), keys[last][kinds[last] == 1])
+        ends = there >> np.uint64(32), there & np.uint64(0xFFFFFFFF)
+        states.append(there[~(np.isin(ends[0], deleted) | np.isin(ends[1], deleted))])
+
+    with engine_of(directed=directed, weighted=False, threads=threads) as engine, ThreadPoolExecutor(1) as pool:
+
+        def change(epoch: int) -> None:
+            engine.apply(batches[epoch], n, gone[epoch])
+
+        async def go(lane: server_lane.Lane) -> None:
+            asking = np.random.default_rng(seed + 1)
+            async for _ in beside(pool, change, range(1, n_epochs)):
+                vertices, firsts = asking.integers(0, n, 8).tolist(), asking.integers(0, n, 4).tolist()
+                few, src, dst = asking.integers(0, n, (3, 3)).astype(np.uint32)
+                pages = [
+                    of(lane.neighbors(1, u, "out", 40, first))
+                    for u, first in zip(vertices, [*firsts, *[None] * 4], strict=True)
+                ]
+                pages += [of(lane.neighbors(2, u, "in", 40, None)) for u in vertices[:4]]
+                columns = [of(lane.by_columns(3, "degree", [few])), of(lane.by_columns(3, "has_edge", [src, dst]))]
+                *found, degrees, exists = await asyncio.gather(*pages, *columns)
+                for at, page in enumerate(found):
+                    epoch, u = numbered(page["stamp"]), vertices[at] if at < 8 else vertices[at - 8]
+                    first, now = firsts[at] if at < 4 else 0, states[epoch]
+                    if epoch == 0:
+                        continue
+                    assert page["known"] == (u not in dead[epoch])
+                    if at < 8:
+                        begin, end = np.searchsorted(now, [(u << 32) + first, (u + 1) << 32])
+                        row = (now[begin:end] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+                    else:
+                        row = (now[(now & np.uint64(0xFFFFFFFF)) == u] >> np.uint64(32)).astype(np.uint32)
+                    if page["known"]:
+                        assert page["neighbors"] == row[:40].tobytes()
+                        assert page["cursor"] == (int(row[40]) if row.size > 40 else None)
+                epoch = numbered(degrees["stamp"])
+                if epoch:
+                    now, known = states[epoch], ~np.isin(few, list(dead[epoch]))
+                    assert degrees["known"] == known.tobytes()
+                    for name, ends in (("out", now >> np.uint64(32)), ("in", now & np.uint64(0xFFFFFFFF))):
+                        wanted = [int(np.count_nonzero(ends == u)) for u in few[known]]
+                        assert np.frombuffer(degrees[name], np.int64)[known].tolist() == wanted
+                assert exists["exists"] == np.isin(pack(src, dst), states[numbered(exists["stamp"])]).tobytes()
+
+        engine.ask(go)
+        assert np.array_equal(engine.graph.export().keys, states[-1])
+        assert engine.graph.check() == []
+
+
 def numbered(stamp: bytes) -> int:
     """The number of the epoch in a stamp."""
     unpacker = msgpack.Unpacker()
@@ -565,6 +762,9 @@ def test_what_the_lane_leaves_is_asked_over_the_socket(monkeypatch: pytest.Monke
             nonlocal known
             known = 2
             assert await ask() == 0
+            assert calls.lane is not None and calls.lane._looking is not None
+            calls.lane._looking.cancel()  # it would look when those who asked before were out of patience
+            calls.lane._looking = None
             with engine.storage.gate.within(), impatient(monkeypatch):
                 assert await ask() == 3, "the storage is shut"
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from ...gpma.atomics import exchange, fetch_add, load
 from ...gpma.edges import HALF
+from ...gpma.gate import BESIDE_LOCK, is_beside, is_written, may_read_beside
 from ...gpma.intrinsics import (
     address_of,
     array_at,
@@ -32,10 +33,12 @@ from ...gpma.intrinsics import (
     lock_to_read,
     poll,
     read_file,
+    try_lock_to_read,
     unlock,
     write_file,
 )
-from ...gpma.rows import copy_row, find_on
+from ...gpma.rows import copy_row, find_on, runs
+from ...gpma.splice import spliced
 from ..priority import in_short_slices
 from ..records import lane as layout
 from ..records.lane import (
@@ -91,7 +94,11 @@ _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
 LONG_ROW = 1 << 16
 """A page further on in a row of more edges is looked for otherwise: here it would take a while to get there."""
+SHORT_ROW = 1 << 10
+"""Beside a batch that is written, whoever must go along a row to look for something does so in shorter ones."""
 _VERTICES = 1 << 32
+# What became of a question; it waits for a batch that is written.
+_NO, _YES, _WAITS = 0, 1, 2
 # Words of a lane's own: the order to stop, what ``poll`` waits for, and what is read from and written to an
 # eventfd.
 _STOP, _POLLED, _READ, _ONE, _OWN_WORDS = 0, 1, 2, 3, 4
@@ -163,26 +170,76 @@ class Lane:
 
 
 @_jit
-def _neighbors(shown, words, at):  # type: ignore[no-untyped-def]
-    """A page of neighbours; false: it must be asked for otherwise."""
+def _side_of(shown, of):  # type: ignore[no-untyped-def]
+    """The side of the gate for rows at ``OUT_ROWS`` or ``IN_ROWS``, which may be the same."""
+    return np.int64(of == IN_ROWS and shown[IN_ROWS + 1] != shown[OUT_ROWS + 1])
+
+
+@_jit
+def _is_same(shown, of, rows, u):  # type: ignore[no-untyped-def]
+    """Whether a row is the same before and after the batch that is being written, and known where it is."""
+    return may_read_beside(shown, _side_of(shown, of), np.int64(address_of(rows.row_leaf)), u)
+
+
+@_jit
+def _lies_still(shown, of, rows, u, wanted):  # type: ignore[no-untyped-def]
+    """Whether none of the leaves is being written in which the first ``wanted`` edges of such a row lie."""
+    side, first_key = _side_of(shown, of), np.uint64(u) << HALF
+    seen, leaf = np.int64(0), np.int64(rows.row_leaf[u])
+    while seen < wanted:
+        if leaf >= rows.counts.size or is_written(shown, side, leaf):
+            return False
+        slot = leaf << rows.leaf_shift
+        stop = slot + np.int64(rows.counts[leaf])
+        if seen == 0:
+            while slot < stop and rows.keys[slot] < first_key:
+                slot += 1
+        seen += stop - slot
+        leaf += 1
+        leaf = np.int64(rows.stretch_end) if leaf == rows.stretch_begin else leaf
+    return True
+
+
+@_jit
+@spliced
+def _is_in_row(rows, u, key):  # type: ignore[no-untyped-def]
+    """Whether a key is in row u, by a walk along it."""
+    for slot, stop in runs(rows, u):
+        if stop > slot and rows.keys[stop - 1] >= key:
+            while rows.keys[slot] < key:
+                slot += 1
+            return rows.keys[slot] == key
+    return False
+
+
+@_jit
+def _neighbors(shown, words, at, beside):  # type: ignore[no-untyped-def]
+    """A page of neighbours; ``_NO``: it must be asked for otherwise."""
     vertex, direction = load(words, at + NUMBERS), load(words, at + NUMBERS + 1)
     first, limit = load(words, at + NUMBERS + 2), load(words, at + NUMBERS + 3)
     if limit < 1 or limit > _VERTICES or first < 0 or first >= _VERTICES:
-        return False
+        return _NO
     of = IN_ROWS if direction == IN else OUT_ROWS
     if not has_rows(shown, of):
-        return False
+        return _NO
     rows = rows_at(shown, of)
     flags = np.int64(WEIGHTED) if rows.weights.size else np.int64(0)
     count, cursor = np.int64(0), np.int64(-1)
     alive = array_at(np.uint64(shown[ALIVE]), shown[N_VERTICES], np.uint8)
     if 0 <= vertex < alive.size and alive[vertex]:
         flags |= KNOWN
+        if beside and not _is_same(shown, of, rows, vertex):
+            return _WAITS
         degree = np.int64(rows.degrees[vertex])
         # One more than asked for tells whether there is a next page, and where it begins.
         wanted = min(limit + 1, degree)
         if wanted > NEIGHBORS_MAX or (first > 0 and degree > LONG_ROW):
-            return False
+            return _NO
+        if beside:
+            if first > 0 and degree > SHORT_ROW:
+                return _WAITS
+            if not _lies_still(shown, of, rows, vertex, degree if first > 0 else wanted):
+                return _WAITS
         base = np.int64(address_of(words))
         found = array_at(np.uint64(base + 8 * (at + FOUND)), wanted, np.uint32)
         n_weights = wanted if rows.weights.size else np.int64(0)
@@ -192,15 +249,15 @@ def _neighbors(shown, words, at):  # type: ignore[no-untyped-def]
             count = limit
             cursor = np.int64(found[limit])
     words[at + COUNT], words[at + CURSOR], words[at + FLAGS] = count, cursor, flags
-    return True
+    return _YES
 
 
 @_jit
-def _degrees(shown, words, at):  # type: ignore[no-untyped-def]
-    """Degrees of some vertices; false: they must be asked for otherwise."""
+def _degrees(shown, words, at, beside):  # type: ignore[no-untyped-def]
+    """Degrees of some vertices; ``_NO``: they must be asked for otherwise."""
     n = load(words, at + NUMBERS)
     if n < 0 or n > VERTICES_MAX:
-        return False
+        return _NO
     out = rows_at(shown, OUT_ROWS)
     has_in = has_rows(shown, IN_ROWS)
     in_ = rows_at(shown, IN_ROWS) if has_in else out
@@ -212,18 +269,23 @@ def _degrees(shown, words, at):  # type: ignore[no-untyped-def]
         vertex = np.int64(load(vertices, i))
         is_known = vertex < alive.size and alive[vertex] != 0
         known[i] = np.uint8(is_known)
+        if beside and is_known:
+            if not _is_same(shown, OUT_ROWS, out, vertex):
+                return _WAITS
+            if has_in and not _is_same(shown, IN_ROWS, in_, vertex):
+                return _WAITS
         words[at + FOUND_OUT + i] = np.int64(out.degrees[vertex]) if is_known else np.int64(0)
         words[at + FOUND_IN + i] = np.int64(in_.degrees[vertex]) if is_known else np.int64(0)
     words[at + FLAGS] = HAS_IN if has_in else 0
-    return True
+    return _YES
 
 
 @_jit
-def _exist(shown, words, at):  # type: ignore[no-untyped-def]
-    """Whether some edges exist; false: it must be asked otherwise."""
+def _exist(shown, words, at, beside):  # type: ignore[no-untyped-def]
+    """Whether some edges exist; ``_NO``: it must be asked otherwise."""
     n = load(words, at + NUMBERS)
     if n < 0 or n > VERTICES_MAX:
-        return False
+        return _NO
     rows = rows_at(shown, OUT_ROWS)
     base = np.int64(address_of(words))
     ends = array_at(np.uint64(base + 8 * (at + COLUMNS)), np.int64(2 * VERTICES_MAX), np.uint32)
@@ -231,46 +293,85 @@ def _exist(shown, words, at):  # type: ignore[no-untyped-def]
     for i in range(n):
         src, dst = np.int64(load(ends, i)), np.uint64(load(ends, VERTICES_MAX + i))
         exists[i] = 0
-        if src < shown[N_VERTICES] and rows.degrees[src] > 0:
+        if src >= shown[N_VERTICES]:
+            continue
+        if beside:
+            if not _is_same(shown, OUT_ROWS, rows, src):
+                return _WAITS
+            degree = np.int64(rows.degrees[src])
+            if degree > SHORT_ROW or not _lies_still(shown, OUT_ROWS, rows, src, degree):
+                return _WAITS
+            exists[i] = np.uint8(_is_in_row(rows, src, np.uint64(src) << HALF | dst))
+        elif rows.degrees[src] > 0:
             _, slot = find_on(rows, np.int64(rows.row_leaf[src]), np.uint64(src) << HALF | dst)
             exists[i] = np.uint8(slot >= 0)
+    return _YES
+
+
+@_jit
+def _answer_place(shown, words, at, beside):  # type: ignore[no-untyped-def]
+    """Answer what is asked at a place; only while the storage is locked, or (``beside``) the lock beside its
+    writer is held. False: it is about what is being written."""
+    if beside and not is_beside(shown):
+        return False
+    if shown[IS_SHOWN] == 0:
+        words[at + DONE] = HIDDEN
+        return True
+    method = load(words, at + METHOD)
+    done = np.int64(_NO)
+    if method == NEIGHBORS:
+        done = np.int64(_neighbors(shown, words, at, beside))
+    elif method == DEGREE:
+        done = np.int64(_degrees(shown, words, at, beside))
+    elif method == HAS_EDGE:
+        done = np.int64(_exist(shown, words, at, beside))
+    if done == _WAITS:
+        return False
+    if done == _YES:
+        to = np.uint64(np.int64(address_of(words)) + 8 * (at + layout.STAMP))
+        copy_bytes(to, np.uint64(shown[STAMP]), shown[STAMP_SIZE])
+        words[at + layout.STAMP_SIZE], words[at + layout.GENERATION] = shown[STAMP_SIZE], shown[GENERATION]
+    words[at + DONE] = ANSWER if done == _YES else OTHERWISE
     return True
 
 
 @_jit
-def _answer_place(shown, words, at):  # type: ignore[no-untyped-def]
-    """Answer what is asked at a place; only while the storage is locked."""
-    if shown[IS_SHOWN] == 0:
-        words[at + DONE] = HIDDEN
-        return
-    method = load(words, at + METHOD)
-    done = False
-    if method == NEIGHBORS:
-        done = _neighbors(shown, words, at)
-    elif method == DEGREE:
-        done = _degrees(shown, words, at)
-    elif method == HAS_EDGE:
-        done = _exist(shown, words, at)
-    if done:
-        to = np.uint64(np.int64(address_of(words)) + 8 * (at + layout.STAMP))
-        copy_bytes(to, np.uint64(shown[STAMP]), shown[STAMP_SIZE])
-        words[at + layout.STAMP_SIZE], words[at + layout.GENERATION] = shown[STAMP_SIZE], shown[GENERATION]
-    words[at + DONE] = ANSWER if done else OTHERWISE
+def _try_place(shown, words, at, waits):  # type: ignore[no-untyped-def]
+    """Answer what is asked at a place: where the storage is open, or beside its writer, else false, or once it is
+    open if that ``waits``."""
+    lock = np.int64(address_of(shown)) + 8 * LOCK
+    if try_lock_to_read(lock) != 0:
+        if not waits:
+            beside = np.int64(address_of(shown)) + 8 * BESIDE_LOCK
+            lock_to_read(beside)
+            is_answered = _answer_place(shown, words, at, True)
+            unlock(beside)
+            return is_answered
+        lock_to_read(lock)
+    _answer_place(shown, words, at, False)
+    unlock(lock)
+    return True
 
 
 @_jit
 def answer_questions(shown, own, words, questions, answers):  # type: ignore[no-untyped-def]
     """What the thread does until it is told to stop. ``questions``, ``answers``: eventfds.
 
-    The storage is locked for one question at a time, so that a batch waits for no more than one.
+    The storage is locked for one question at a time, so that a batch waits for no more than one. What can be
+    answered beside a batch that is written, is: its rows are the same before and after, and the answer names the
+    epoch before, which is shown until the next one is.
     """
-    here, lock = np.int64(address_of(own)), np.int64(address_of(shown)) + 8 * LOCK
+    here = np.int64(address_of(own))
+    waits = False
     while True:
-        poll(here + 8 * _POLLED, np.int64(1), np.int64(-1))  # which waits, whatever the server made of the eventfd
-        read_file(questions, here + 8 * _READ, np.int64(8))
+        if not waits:
+            poll(
+                here + 8 * _POLLED, np.int64(1), np.int64(-1)
+            )  # it waits, whatever the server made of the eventfd
+            read_file(questions, here + 8 * _READ, np.int64(8))
         if load(own, _STOP) != 0:
             return
-        answered = np.int64(0)
+        answered, left = np.int64(0), np.int64(0)
         for place in range(PLACES):
             # Its eventfd may not have been written yet, which would order it: without an acquire a processor that
             # reorders loads could read here what was asked in this place before.
@@ -278,15 +379,15 @@ def answer_questions(shown, own, words, questions, answers):  # type: ignore[no-
                 at = PLACES + place * PLACE_WORDS
                 if load(shown, IS_SHOWN) == 0:  # nobody need wait to hear that
                     words[at + DONE] = HIDDEN
-                else:
-                    lock_to_read(lock)
-                    _answer_place(shown, words, at)
-                    unlock(lock)
+                elif not _try_place(shown, words, at, waits):
+                    left += 1
+                    continue
                 exchange(words, place, np.int64(ANSWERED))
                 answered += 1
         if answered > 0:
             fetch_add(shown, QUESTIONS, answered)
             write_file(answers, here + 8 * _ONE, np.int64(8))
+        waits = bool(left > 0)  # for what the batch is about, once all others are answered
 
 
 _WORDS_TYPE = nb.types.Array(nb.types.int64, 1, "C")

@@ -16,7 +16,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.gate import GATE_WORDS, IS_SHUT, Gate
+from ...gpma.gate import BESIDE_LOCK, GATE_WORDS, IS_SHUT, Gate, end_beside
 from ...gpma.host.array import PackedMemoryArray
 from ...gpma.rows import RowView, rows_in
 from ...gpma.written import Words, write
@@ -24,15 +24,15 @@ from ..records.lane import STAMP_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
-# Words: the gate, which begins with the lock; whether there is anything to be seen, how many vertices, where it
-# says which of them are alive, the size of the stamp and where it is, the generation of the vertex index, and how
-# many questions came; and out-rows and in-rows.
+# Words: the gate, which begins with the lock, and in which is another for those who read beside a writer; whether
+# there is anything to be seen, how many vertices, where it says which of them are alive, the size of the stamp and
+# where it is, the generation of the vertex index, and how many questions came; and out-rows and in-rows.
 LOCK = 0
 IS_SHOWN, N_VERTICES, ALIVE, STAMP_SIZE, STAMP, GENERATION, QUESTIONS = range(GATE_WORDS, GATE_WORDS + 7)
-OUT_ROWS, IN_ROWS = 24, 40
+OUT_ROWS, IN_ROWS = GATE_WORDS + 8, GATE_WORDS + 24
 # Of rows: whether there are any, and behind that the rows, as they are written down.
 _HAS, _ROWS = 0, 1
-_N_WORDS = 56
+_N_WORDS = GATE_WORDS + 40
 _LINE_BYTES = 64
 # Of pthread.h: the kind of lock at which readers wait behind whoever waits to write.
 _WRITERS_FIRST = 2
@@ -67,6 +67,8 @@ class Shown:
         set_kind = getattr(_at_once, "pthread_rwlockattr_setkind_np", None)  # a library without it is fair enough
         failed = failed or (set_kind is not None and set_kind(kind, _WRITERS_FIRST))
         failed = failed or _at_once.pthread_rwlock_init(self._lock, kind)
+        beside = ctypes.c_void_p(self.words.ctypes.data + 8 * BESIDE_LOCK)
+        failed = failed or _at_once.pthread_rwlock_init(beside, kind)
         if failed:
             raise OSError(failed, "no lock for readers of the storage")
 
@@ -83,8 +85,12 @@ class Shown:
         self.gate[IS_SHUT] = 0
         _at_once.pthread_rwlock_unlock(self._lock)
 
+    def end_beside(self) -> None:
+        """Let nobody read beside a batch: rows and stamp are about to be shown anew. While it is shut."""
+        end_beside(self.gate)
+
     def hide(self) -> None:
-        """There is nothing to be seen; while it is shut. Arrays are let go."""
+        """There is nothing to be seen; while it is shut, also for who reads beside. Arrays are let go."""
         self.words[IS_SHOWN] = 0
         self._held = ()
 
@@ -96,7 +102,7 @@ class Shown:
         index_generation: int,
     ) -> None:
         """Out-rows and in-rows, which of the vertices are alive, of which epoch that is, and which generation of
-        the vertex index knows them; while it is shut. The arrays are held."""
+        the vertex index knows them; while it is shut, also for who reads beside. The arrays are held."""
         if len(stamp) > STAMP_BYTES_MAX:
             if not self._is_too_long:
                 log.info("offsets take %d bytes: questions about neighbours go the slower way", len(stamp))
@@ -132,6 +138,7 @@ def warm_up() -> None:
         _place_rows(np.zeros(_N_WORDS, np.int64), OUT_ROWS, array.view())
     finally:
         array.close()
+    end_beside(Shown().gate)
 
 
 @_jit

@@ -95,6 +95,7 @@ class StorageGate:
 
     def _open(self) -> None:
         self.shown.shut()  # unless a kernel has done so
+        self.shown.end_beside()
         try:
             if self._torn is None:
                 self.show()

@@ -30,6 +30,7 @@ from ..edges import (
     Vertices,
     Weights,
 )
+from ..gate import NO_GATE
 from ..layout import LEAF_SHIFT, Layout
 from ..rows import RowView, words_of
 from ..team import ALONE, Crew
@@ -251,6 +252,8 @@ class PackedMemoryArray:
             int(parts[-1, preparing.END]),
             self._migration.hot_spot.lasts,
             hot_spot.CROWDED_LEAVES,
+            NO_GATE,
+            0,
         )
 
     def committed(self, plan: Plan, written: Written | None) -> ChangeReport:
@@ -322,6 +325,11 @@ class PackedMemoryArray:
         now = self._contents
         layout, crowding = now.layout, (self._migration.hot_spot.lasts, hot_spot.CROWDED_LEAVES)
         return Orientation(*now.slots, *now.rows, layout.lower, layout.upper, *crowding)
+
+    def moves_after(self, n_more: int) -> bool:
+        """Whether ``after_small``, with so many more edges, may move any."""
+        now = self._contents
+        return now.migrating or (n_more < 0 and now.n_edges + n_more < now.layout.edges_few)
 
     def after_small(self, n_updates: int, n_more: int, did: Outcome | None) -> int:
         """Go on from what ``small.apply_small`` wrote, as ``commit`` does: of so many updates, which brought so

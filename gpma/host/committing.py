@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ..atomics import fetch_add
 from ..edges import LOW, Int, Keys, Offsets, Vertices
+from ..gate import Gate, go_on_to, hold_beside, let_beside, let_on
 from ..intrinsics import copy, inner, uncounted_inner
 from ..team import Crew, at_most, share
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
@@ -30,6 +31,8 @@ from .windows import Bounds, Windows, outcome
 
 # A batch in one part shares the redistribution of so many edges all the same.
 DIVIDED_MOVES_MIN = 100_000
+# Who reads beside a commit waits for leaves with so many updates at a time.
+BESIDE_UPDATES = 512
 # Windows are drawn in so many pieces, or in pieces of so many.
 _WINDOW_PIECES, _WINDOWS_MAX = 256, 64
 # Of a list of each part: where its pending leaves, its waiting edges and its shortened rows begin and end.
@@ -58,7 +61,8 @@ class Task(NamedTuple):
     """A batch that lies in ``updates`` in these parts, to be written.
 
     ``bounds``: the least and the greatest densities by height. ``columns`` are filled if ``told``.
-    ``n_updates``, ``hot_for``, ``crowded_leaves``: see ``crowds.plan``. If ``all_wait``, all new edges are put
+    ``n_updates``, ``hot_for``, ``crowded_leaves``: see ``crowds.plan``. ``gate``: of those who read beside it, as
+    ``side`` 0 or 1. If ``all_wait``, all new edges are put
     aside, no window is redistributed, and what follows is left to ``finish``.
     """
 
@@ -75,6 +79,8 @@ class Task(NamedTuple):
     n_updates: Int
     hot_for: Int
     crowded_leaves: Int
+    gate: Gate
+    side: Int
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -156,12 +162,14 @@ def commit_one(task: Task, lists: Offsets, crew: Crew) -> Written:
     pending, windows, bounds, columns = task.pending, task.windows, task.bounds, task.columns
     all_wait, n_updates = task.all_wait, task.n_updates
     hot_for, crowded_leaves = task.hot_for, task.crowded_leaves
+    gate, side = task.gate, np.int64(task.side)
     n_parts = np.int64(parts.shape[0])
+    let_beside(gate, side, updates.keys, parts[n_parts - 1, END], rows.leaf, n_parts)
     cursor = np.zeros(1, np.int64)
     share(
         at_most(crew, n_parts),
         _merge_parts,
-        (slots, rows, updates, parts, pending, all_wait, cursor, lists),
+        (slots, rows, updates, parts, pending, all_wait, cursor, lists, gate, side),
     )
     net_left = np.int64(0)
     for part in range(n_parts):
@@ -176,6 +184,7 @@ def commit_one(task: Task, lists: Offsets, crew: Crew) -> Written:
                 slots, bounds[0], bounds[1], pending, n_pending, windows, n_updates, hot_for, crowded_leaves
             )
             moved, stretch_begin, stretch_end = outcome(slots, windows, n_windows)
+            was_open = hold_beside(gate, side)
             if n_windows > 1 and (n_parts > 1 or moved >= DIVIDED_MOVES_MIN):
                 size = min(max(n_windows // _WINDOW_PIECES, np.int64(1)), np.int64(_WINDOWS_MAX))
                 cursor[0] = 0
@@ -186,6 +195,9 @@ def commit_one(task: Task, lists: Offsets, crew: Crew) -> Written:
                 )
             else:
                 redistribute(slots, rows.leaf, pending, windows, np.int64(0), n_windows)
+            # Windows may have moved the ends of a stretch, of which readers know what it was.
+            if was_open and slots.stretch_begin == slots.stretch_end:
+                let_on(gate, side)
         finish(slots, rows, updates, parts, lists, pending.rows, columns, task.told, crew)
     return Written(
         n_waiting,
@@ -254,6 +266,8 @@ def _merge_parts(
     all_wait: bool,
     cursor: Offsets,
     lists: Offsets,
+    gate: Gate,
+    side: Int,
 ) -> None:
     n_parts = np.int64(parts.shape[0])
     n = parts[n_parts - 1, END]
@@ -269,9 +283,20 @@ def _merge_parts(
             lists[part, _NET] = net_change(updates, begin, end, slots.stretch_begin)
         first, last = _other_leaf(updates.leaf, begin, n), _other_leaf(updates.leaf, end, n)
         lists[part, _LEAVES] = first
-        lists[part, _LEAVES_END], lists[part, _WAITING_END] = merge_leaves(
-            slots, updates, first, last, pending, all_wait
-        )
+        n_pending, waiting = first, first
+        while first < last:
+            # Some leaves at a time, so that others may read the rest.
+            some_end = last
+            if gate.size > 0:
+                some_end = min(_other_leaf(updates.leaf, min(first + BESIDE_UPDATES, last), n), last)
+                begin_leaf, end_leaf = np.int64(updates.leaf[first]), np.int64(updates.leaf[some_end - 1]) + 1
+                go_on_to(gate, side, part, begin_leaf, end_leaf)
+            n_pending, waiting = merge_leaves(
+                slots, updates, first, some_end, last, pending, n_pending, waiting, all_wait
+            )
+            first = some_end
+        go_on_to(gate, side, part, np.int64(0), np.int64(0))
+        lists[part, _LEAVES_END], lists[part, _WAITING_END] = n_pending, waiting
 
 
 @uncounted_inner

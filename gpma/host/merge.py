@@ -150,20 +150,23 @@ def merge_leaves(
     updates: Updates,
     lo: Int,
     hi: Int,
+    end_of_all: Int,
     pending: Pending,
+    n_pending: Int,
+    waiting: Int,
     all_wait: bool | np.bool_,
 ) -> tuple[Int, Int]:
     """Apply updates lo..hi to their leaves; what finds no room, or everything new if ``all_wait``, is put aside.
 
-    The pending leaves are listed from position lo on, and so are their new keys and weights; returns where
-    both lists end.
+    The pending leaves are listed from position ``n_pending`` on, and their new keys and weights from ``waiting``
+    on; returns where both lists end. Leaves of updates up to ``end_of_all`` may be asked for.
     """
     keys, weights, counts = slots.keys, slots.weights, slots.counts
     new_keys, new_weights, old_weights = updates.keys, updates.weights, updates.old_weights
     leaves, place, status = updates.leaf, updates.place, updates.status
     pending_leaf, pending_end = pending.leaf, pending.end
     waiting_keys, waiting_weights = pending.keys, pending.weights
-    n_pending, waiting = np.int64(lo), np.int64(lo)
+    n_pending, waiting = np.int64(n_pending), np.int64(waiting)
     i: Int = np.int64(lo)
     while i < hi:
         begin = i
@@ -173,7 +176,7 @@ def merge_leaves(
             state = status[np.uintp(i)]
             delta += np.int64(state == INSERTED) - np.int64(state == DELETED)
             i += 1
-        if i + AHEAD <= hi:
+        if i + AHEAD <= end_of_all:
             ahead = np.int64(leaves[np.uintp(i + AHEAD - 1)]) << LEAF_SHIFT
             for line in range(0, LEAF_SLOTS, LINE):
                 prefetch(keys, ahead + line)

@@ -39,22 +39,33 @@ from .work import Work
 
 
 @inner
-def _task(side: Orientation, work: Work, parts: Parts, columns: ReportColumns, told: bool, n_updates: Int) -> Task:
+def _task(
+    orientation: Orientation,
+    work: Work,
+    parts: Parts,
+    columns: ReportColumns,
+    told: bool,
+    n_updates: Int,
+    gate: Gate,
+    side: Int,
+) -> Task:
     all_wait: Any = np.bool_(False)
     return Task(
-        slots_of(side),
-        RowIndex(side.row_leaf, side.degrees),
+        slots_of(orientation),
+        RowIndex(orientation.row_leaf, orientation.degrees),
         work.updates,
         parts,
         work.pending,
         work.windows,
-        (side.lower, side.upper),
+        (orientation.lower, orientation.upper),
         columns,
         told,
         all_wait,
         n_updates,
-        side.hot_for,
-        side.crowded_leaves,
+        orientation.hot_for,
+        orientation.crowded_leaves,
+        gate,
+        side,
     )
 
 
@@ -84,7 +95,8 @@ def apply_shared(
 ) -> tuple[bool, bool, Int, Int, Int, Int, Int, Int, Int, Int, Int]:
     """``small.apply_small``, in so many pieces of each orientation (a power of two), with work arrays that have
     room for all updates of rows. ``crew`` shares the orientations, if there are both, and ``each`` what is to be
-    done for either. ``gate``: shut once all is looked up, where it is done."""
+    done for either. ``gate``: shut once all is looked up, where it is done; until
+    ``end_beside`` others read beside that."""
     out, in_ = orientation_in(out_words), orientation_in(in_words)
     none: Int = np.int64(0)
     if not is_good(arrived, n_vertices, negative):
@@ -107,10 +119,10 @@ def apply_shared(
     end = parts[n_pieces - 1, END]
     yes: Any = np.bool_(True)
     no: Any = np.bool_(False)
-    task = _task(out, out_work, parts, columns, yes, end)
+    task = _task(out, out_work, parts, columns, yes, end, gate, none)
     shut_gate(gate)
     if both:
-        in_task = _task(in_, in_work, in_parts, columns, no, end)
+        in_task = _task(in_, in_work, in_parts, columns, no, end, gate, np.int64(1))
         written, in_written = commit_either(task, in_task, crew, each)
         is_calm = _noted(did, np.int64(1), in_, in_written, end)
     else:

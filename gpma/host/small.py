@@ -273,7 +273,7 @@ def _write(array: Orientation, task: _Task, did: Did, k: Int) -> bool:
     end, updates, pending, found = task.end, task.updates, task.pending, task.windows
     n_more_left = net_change(updates, _FIRST, end, slots.stretch_begin)
     listed = note_rows(updates, _FIRST, end, rows, pending.rows)
-    n_pending, _ = merge_leaves(slots, updates, _FIRST, end, pending, np.bool_(False))
+    n_pending, _ = merge_leaves(slots, updates, _FIRST, end, end, pending, _FIRST, _FIRST, np.bool_(False))
     moved, stretch_begin, stretch_end = np.int64(0), np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
     signs = no_signs()
     if n_pending > 0:
