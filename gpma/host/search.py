@@ -9,7 +9,7 @@ import numpy as np
 
 from ..atomics import fetch_add
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Vertices
-from ..intrinsics import inner, prefetch, uncounted, uncounted_inner
+from ..intrinsics import choose, inner, prefetch, uncounted, uncounted_inner
 from ..layout import LEAF_SHIFT, TOP_LEAVES, TOP_SHIFT
 from ..team import Crew, at_most, share
 from .arrays import Slots, Updates
@@ -48,18 +48,9 @@ def _side_of(heads: Keys, stretch_begin: Int, stretch_end: Int, key: Int) -> tup
 
 
 @_inlined
-def if_below(key: Int, other: Int, n: Int) -> Int:
-    """n (int64) if a key (uint64) is below another, else 0: by the sign of what borrowing leaves (Warren, Hacker's
-    Delight, 2-12). Of a comparison the compiler makes a branch, which in a search is guessed wrong every other time.
-    """
-    borrowed = (~key & other) | ((~key | other) & (key - other))
-    return n & (np.int64(borrowed) >> 63)
-
-
-@_inlined
 def _halve(heads: Keys, leaf: Int, half: Int, key: Int) -> Int:
     """One step of a search: the leaf so many further on if its head is not above the key, else this one."""
-    return leaf + half - if_below(key, heads[np.uintp(leaf + half)], half)
+    return leaf + choose(heads[np.uintp(leaf + half)] <= key, half, np.int64(0))
 
 
 @_inlined
@@ -92,7 +83,7 @@ def find_place(keys: Keys, begin: Int, end: Int, key: Int) -> Int:
     span = np.int64(end) - place
     while span > 8:
         half = span >> 1
-        place += if_below(keys[np.uintp(place + half - 1)], key, half)
+        place += choose(keys[np.uintp(place + half - 1)] < key, half, np.int64(0))
         span -= half
     smaller = np.int64(0)
     for i in range(span):
