@@ -254,6 +254,21 @@ def _copy(typing_context: Any, target: Any, to: Any, source: Any, from_: Any, co
     return types.void(target, types.intp, source, types.intp, types.intp), generate
 
 
+def _choose(typing_context: Any, condition: Any, yes: Any, no: Any) -> Any:
+    """choose(condition, yes, no): one of two int64, without a branch.
+
+    For searches, where a processor would guess a branch wrong every other time: LLVM makes one of ``if else`` for
+    some processors, unless it is told that nobody can predict it.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        chosen = builder.select(*arguments)
+        chosen.set_metadata("unpredictable", builder.module.add_metadata([]))
+        return chosen
+
+    return types.int64(types.boolean, types.int64, types.int64), generate
+
+
 def _library(name: str, n: int) -> Any:
     """A function of the C library that takes n integers, or addresses, and gives back an int."""
 
@@ -313,6 +328,7 @@ fold: Any = intrinsic(_fold)
 copy_bytes: Any = intrinsic(_copy_bytes)
 ask_for_byte: Any = intrinsic(_ask_for_byte)
 copy: Any = intrinsic(_copy)
+choose: Any = intrinsic(_choose)
 lock_to_read: Any = _library("pthread_rwlock_rdlock", 1)
 try_lock_to_read: Any = _library("pthread_rwlock_tryrdlock", 1)
 lock_to_write: Any = _library("pthread_rwlock_wrlock", 1)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..atomics import fetch_add
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Vertices
-from ..intrinsics import inner, prefetch, uncounted, uncounted_inner
+from ..intrinsics import choose, inner, prefetch, uncounted, uncounted_inner
 from ..layout import LEAF_SHIFT, TOP_LEAVES, TOP_SHIFT
 from ..team import Crew, at_most, share
 from .arrays import Slots, Updates
@@ -50,7 +50,7 @@ def _side_of(heads: Keys, stretch_begin: Int, stretch_end: Int, key: Int) -> tup
 @_inlined
 def _halve(heads: Keys, leaf: Int, half: Int, key: Int) -> Int:
     """One step of a search: the leaf so many further on if its head is not above the key, else this one."""
-    return leaf + (half if heads[np.uintp(leaf + half)] <= key else 0)
+    return leaf + choose(heads[np.uintp(leaf + half)] <= key, half, np.int64(0))
 
 
 @_inlined
@@ -83,7 +83,7 @@ def find_place(keys: Keys, begin: Int, end: Int, key: Int) -> Int:
     span = np.int64(end) - place
     while span > 8:
         half = span >> 1
-        place += half if keys[np.uintp(place + half - 1)] < key else 0
+        place += choose(keys[np.uintp(place + half - 1)] < key, half, np.int64(0))
         span -= half
     smaller = np.int64(0)
     for i in range(span):
@@ -116,9 +116,7 @@ def _locate(heads: Keys, tops: Keys, first: Int, end: Int, keys: Keys, lo: Int, 
         while span > 1:
             half = span >> 1
             for lane in range(LANES):
-                at = lanes[lane]
-                hit = tops[np.uintp(at + half)] <= wanted[lane]
-                lanes[lane] = at + (half if hit else 0)
+                lanes[lane] = _halve(tops, lanes[lane], half, wanted[lane])
             span -= half
         for lane in range(LANES):
             prefetch(heads, lanes[lane] << TOP_SHIFT)
