@@ -146,8 +146,8 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
     """Push the frontier queue[.. end], in pieces drawn from the cursor. ``level``: its value is ``bits``, too.
 
     Of those on the frontier that lead to a vertex the smallest becomes its parent. Who reaches it first queues it.
-    Rows of more than ``longest`` edges are left out. ``row``: instead of the frontier this vertex, unless it is -1.
-    The slots at which the pieces of its row begin are then ``opens[.. end]``.
+    Rows of more than ``longest`` edges are left out. ``row``: unless -1, this vertex instead of the frontier;
+    pieces of its row begin at the slots ``opens[.. end]``.
     """
     keys, degrees = out.keys, out.degrees
     own = gathered[t]
