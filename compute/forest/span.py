@@ -378,10 +378,9 @@ def _clear_pieces(t, forest, n, out, reach):  # type: ignore[no-untyped-def]
         if begin >= n:
             break
         end = min(begin + _SWEEP_PIECE, n)
-        for v in range(begin, end):
-            forest.handle[v] = NO_VERTEX
-            forest.size[v] = 0
-            forest.representative[v] = NO_VERTEX
+        forest.handle[begin:end] = NO_VERTEX
+        forest.size[begin:end] = 0
+        forest.representative[begin:end] = NO_VERTEX
         most = np.uint32(0)
         for v in range(begin, end):
             most = max(most, out.degrees[v])

@@ -173,6 +173,7 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
                     break
             new = (bits << HALF) | u
             edges += left
+            leads = False
             for slot, stop in runs_on(out, opening, left):
                 for i in range(slot, stop):
                     v = np.int64(keys[i] & LOW)
@@ -182,7 +183,7 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
                             role[v] |= FRESH
                         head = ordered_swap(word, v, UNREACHED, new)
                         if head == UNREACHED:
-                            role[u] |= PARENT
+                            leads = True
                             ahead += np.int64(degrees[v])
                             own[size] = v
                             size += 1
@@ -196,10 +197,12 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
                         ordered_swap(word, v, head, head)  # what follows is read after it
                         if role[v] & FRESH == 0:
                             continue
-                    role[u] |= PARENT
+                    leads = True
                     while head > new:
                         seen = compare_swap(word, v, head, new)
                         head = new if seen == head else seen
+            if leads:  # not at every edge: other threads may push this row, too
+                role[u] |= PARENT
     publish(own, size, queue, cursor, TAIL)
     fetch_add(cursor, AHEAD_EDGES, ahead)
     fetch_add(cursor, EDGES, edges)
