@@ -390,7 +390,7 @@ def _clear_pieces(t, forest, n, out, reach):  # type: ignore[no-untyped-def]
 @_inner
 def _hub(n, out, counts):  # type: ignore[no-untyped-def]
     """The first vertex of those with the most out-edges, of which ``counts`` has the most of each piece."""
-    best = np.int64(0)
+    best: Any = np.int64(0)
     for piece in range(counts.size):
         best = piece if counts[piece] > counts[best] else best
     hub = best * _SWEEP_PIECE

@@ -345,9 +345,9 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
                 longest = np.int64(_LONG_ROW) if few else np.int64(n)
                 one: Any = np.int64(1)
                 for k in range(head, tail if few else head):
-                    u = np.int64(queue[k])
-                    if np.int64(out.degrees[u]) > longest:
-                        n_pieces = cut_row(out, u, left)
+                    long = np.int64(queue[k])
+                    if np.int64(out.degrees[long]) > longest:
+                        n_pieces = cut_row(out, long, left)
                         cursor[NEXT] = 0
                         work = (
                             word,
@@ -361,7 +361,7 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
                             one,
                             level,
                             longest,
-                            u,
+                            long,
                             left,
                         )
                         share(at_most(crew, n_pieces), push_level, work)
