@@ -23,8 +23,10 @@ from sampling import examples
 from graphtide.compute.paths import program as module
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.mend import UNREACHED
+from graphtide.compute.paths.search import _LONG_ROW
 from graphtide.compute.program import Published, parse_sources
-from graphtide.gpma.edges import NO_VERTEX
+from graphtide.gpma.edges import NO_VERTEX, EdgeBatch
+from graphtide.partition.graph import Graph
 
 SOURCE_WORD = np.uint64(NO_VERTEX)
 on_both_homes = pytest.mark.usefixtures("home")
@@ -408,3 +410,33 @@ def test_what_a_change_missed_is_found() -> None:
     run.step(inserts(path(10), 10))
     run.graph.apply(deletes([(4, 5)], 10).batch(), 10)
     assert {violation.rule for violation in run.program.audit(run.graph)} == {"parent-edge"}
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_rows_that_threads_push_in_pieces_leave_the_smallest_parents(directed: bool) -> None:
+    """Two sources lead to two hubs, the larger one first, whose long rows overlap; most is out of reach."""
+    length, n = _LONG_ROW + 1000, 40 * _LONG_ROW
+    sources, hubs = (0, 1), (9, 8)
+    rows = [np.arange(first, first + length, dtype=np.uint32) for first in (10, 10 + length // 2)]
+    tails = [np.full(length, hub, np.uint32) for hub in hubs]
+    src = np.concatenate([np.array(sources, np.uint32), *tails])
+    dst = np.concatenate([np.array(hubs, np.uint32), *rows])
+    expected = np.full(n, UNREACHED)
+    for value, parent, vertices in (
+        (2, 9, rows[0]),
+        (2, 8, rows[1]),
+        (1, 0, [9]),
+        (1, 1, [8]),
+        (0, int(NO_VERTEX), [0, 1]),
+    ):
+        expected[vertices] = value << 32 | parent
+    for threads in (1, 2, 5):
+        graph = Graph(directed=directed, weighted=False, threads=threads)
+        graph.apply(EdgeBatch.of(src, dst), n)
+        program = BFS("hops", sources)
+        program.bind(np.array(sources, np.uint32))
+        refresh = program.start(graph)
+        np.testing.assert_array_equal(program.state()["word"], expected)
+        assert refresh.edges_read == graph.n_arcs
+        assert program.audit(graph) == []
+        graph.close()

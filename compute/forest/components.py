@@ -122,10 +122,8 @@ class Components(Program):
         self._n, self._n_dead = n, n - graph.n_alive
         self._sorted = SortedVertices(self._order)  # a program that stood still has not heard who was renamed
         out, in_, both = _rows(graph)
-        # Where the edges are, the largest component most likely is.
-        hub = int(out.degrees[:n].argmax()) if n else 0
         reach = new_reach(n, graph.crew.threads, self._search.members, self._search.queue_next)
-        edges = span(self._forest, n, graph.n_arcs, hub, out, in_, both, reach, graph.crew)
+        edges = span(self._forest, n, graph.n_arcs, out, in_, both, reach, graph.crew)
         self._start_edges = int(edges)
         self._name_all(graph)
         everything = dict.fromkeys(("handle", "representative", "size"))

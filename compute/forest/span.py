@@ -371,15 +371,32 @@ def _span_tree(forest, n, unheld, root, h, out, in_, both, reach, begin, crew): 
 
 
 @_inner
-def _clear_pieces(t, forest, n, cursor):  # type: ignore[no-untyped-def]
+def _clear_pieces(t, forest, n, out, reach):  # type: ignore[no-untyped-def]
+    """No vertex is in a tree any more; ``counts`` of each piece gets the most out-edges that one of it has."""
     while True:
-        begin = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
+        begin = fetch_add(reach.cursor, NEXT, np.int64(_SWEEP_PIECE))
         if begin >= n:
             break
-        for v in range(begin, min(begin + _SWEEP_PIECE, n)):
-            forest.handle[v] = NO_VERTEX
-            forest.size[v] = 0
-            forest.representative[v] = NO_VERTEX
+        end = min(begin + _SWEEP_PIECE, n)
+        forest.handle[begin:end] = NO_VERTEX
+        forest.size[begin:end] = 0
+        forest.representative[begin:end] = NO_VERTEX
+        most = np.uint32(0)
+        for v in range(begin, end):
+            most = max(most, out.degrees[v])
+        reach.counts[begin // _SWEEP_PIECE] = most
+
+
+@_inner
+def _hub(n, out, counts):  # type: ignore[no-untyped-def]
+    """The first vertex of those with the most out-edges, of which ``counts`` has the most of each piece."""
+    best: Any = np.int64(0)
+    for piece in range(counts.size):
+        best = piece if counts[piece] > counts[best] else best
+    hub = best * _SWEEP_PIECE
+    while hub < n - 1 and np.int64(out.degrees[hub]) < counts[best]:
+        hub += 1
+    return hub
 
 
 @_inner
@@ -421,8 +438,8 @@ def _lone_pieces(t, forest, n, out, in_, both, reach):  # type: ignore[no-untype
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def span(forest, n, n_arcs, first_root, out, in_, both, reach, crew):  # type: ignore[no-untyped-def]
-    """Span the whole graph, the component of ``first_root`` first; the edges read.
+def span(forest, n, n_arcs, out, in_, both, reach, crew):  # type: ignore[no-untyped-def]
+    """Span the whole graph, first the component of the vertex with the most out-edges; the edges read.
 
     Representatives of trees of two and more are not set.
     """
@@ -430,7 +447,9 @@ def span(forest, n, n_arcs, first_root, out, in_, both, reach, crew):  # type: i
     shared = at_most(crew, np.int64(1) if n < _PARALLEL_MIN else crew.threads)
     cursor[NEXT] = 0
     cursor[READ] = 0
-    share(shared, _clear_pieces, (forest, n, cursor))
+    share(shared, _clear_pieces, (forest, n, out, reach))
+    # Where the edges are, the largest component most likely is.
+    first_root = _hub(n, out, reach.counts)
     h = np.int64(0)
     begin = np.int64(0)
     unheld = 2 * n_arcs if both else n_arcs

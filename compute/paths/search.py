@@ -40,6 +40,8 @@ _PARALLEL_EDGES = 1 << 14
 # So many vertices, too, whatever edges they have: those of the last frontiers are not counted.
 _PARALLEL_FRONTIER = 1 << 10
 _PARALLEL_SWEEP = 1 << 14
+# A row of more edges is worth pushing by all threads, where few are on the frontier.
+_LONG_ROW = 1 << 14
 _PIECE = 64
 _PIECES = 64
 _SWEEP_PIECE = 4096
@@ -63,6 +65,7 @@ heap_push: Any = None
 heap_sink: Any = None
 ask_for_rows: Any = None
 push_level: Any = None
+cut_row: Any = None
 pull_level: Any = None
 list_frontier: Any = None
 expand: Any = None
@@ -139,10 +142,12 @@ def new_sweep(n: int, threads: int) -> Sweep:
 
 @template
 @spliced
-def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, level):  # type: ignore[no-untyped-def]
+def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, level, longest, row, opens):  # type: ignore[no-untyped-def]
     """Push the frontier queue[.. end], in pieces drawn from the cursor. ``level``: its value is ``bits``, too.
 
     Of those on the frontier that lead to a vertex the smallest becomes its parent. Who reaches it first queues it.
+    Rows of more than ``longest`` edges are left out. ``row``: unless -1, this vertex instead of the frontier;
+    pieces of its row begin at the slots ``opens[.. end]``.
     """
     keys, degrees = out.keys, out.degrees
     own = gathered[t]
@@ -154,10 +159,22 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
         if begin >= end:
             break
         for k in range(begin, min(begin + piece, end)):
-            u = np.uint64(queue[k])
+            u = np.uint64(row) if row >= 0 else np.uint64(queue[k])
+            left = np.int64(degrees[u])
+            opening = np.int64(0)
+            if row >= 0:
+                opening = opens[k]
+                left = min(left - k * _SWEEP_PIECE, np.int64(_SWEEP_PIECE))
+            elif left > longest:
+                continue
+            else:
+                for slot, _ in runs(out, u):
+                    opening = slot
+                    break
             new = (bits << HALF) | u
-            edges += np.int64(degrees[u])
-            for slot, stop in runs(out, u):
+            edges += left
+            leads = False
+            for slot, stop in runs_on(out, opening, left):
                 for i in range(slot, stop):
                     v = np.int64(keys[i] & LOW)
                     head = load(word, v)
@@ -166,7 +183,7 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
                             role[v] |= FRESH
                         head = ordered_swap(word, v, UNREACHED, new)
                         if head == UNREACHED:
-                            role[u] |= PARENT
+                            leads = True
                             ahead += np.int64(degrees[v])
                             own[size] = v
                             size += 1
@@ -180,13 +197,28 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
                         ordered_swap(word, v, head, head)  # what follows is read after it
                         if role[v] & FRESH == 0:
                             continue
-                    role[u] |= PARENT
+                    leads = True
                     while head > new:
                         seen = compare_swap(word, v, head, new)
                         head = new if seen == head else seen
+            if leads:  # not at every edge: other threads may push this row, too
+                role[u] |= PARENT
     publish(own, size, queue, cursor, TAIL)
     fetch_add(cursor, AHEAD_EDGES, ahead)
     fetch_add(cursor, EDGES, edges)
+
+
+@template
+@spliced
+def row_pieces(out, u, opens):  # type: ignore[no-untyped-def]
+    """Note where each piece of the row of u begins: how many there are."""
+    n_pieces, before = np.int64(0), np.int64(0)
+    for slot, stop in runs(out, u):
+        while n_pieces * _SWEEP_PIECE < before + (stop - slot):
+            opens[n_pieces] = slot + n_pieces * _SWEEP_PIECE - before
+            n_pieces += 1
+        before += stop - slot
+    return n_pieces
 
 
 @template
@@ -291,12 +323,54 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
             cursor[TAIL] = tail
             cursor[AHEAD_EDGES] = 0
             level = bits == value
-            if ahead < _PARALLEL_EDGES and tail - head < _PARALLEL_FRONTIER:
-                push_level(np.int64(0), word, role, out, queue, gathered, cursor, tail, bits, tail - head, level)
+            few = tail - head < _PARALLEL_FRONTIER
+            if few and ahead < _PARALLEL_EDGES:
+                push_level(
+                    np.int64(0),
+                    word,
+                    role,
+                    out,
+                    queue,
+                    gathered,
+                    cursor,
+                    tail,
+                    bits,
+                    tail - head,
+                    level,
+                    n,
+                    -1,
+                    left,
+                )
             else:
+                longest = np.int64(_LONG_ROW) if few else np.int64(n)
+                one: Any = np.int64(1)
+                for k in range(head, tail if few else head):
+                    long = np.int64(queue[k])
+                    if np.int64(out.degrees[long]) > longest:
+                        n_pieces = cut_row(out, long, left)
+                        cursor[NEXT] = 0
+                        work = (
+                            word,
+                            role,
+                            out,
+                            queue,
+                            gathered,
+                            cursor,
+                            n_pieces,
+                            bits,
+                            one,
+                            level,
+                            longest,
+                            long,
+                            left,
+                        )
+                        share(at_most(crew, n_pieces), push_level, work)
+                cursor[NEXT] = head
                 piece: Any = max(min((tail - head) // _PIECES, _PIECE), 1)
                 helped = at_most(crew, (tail - head) // piece + 1)
-                share(helped, push_level, (word, role, out, queue, gathered, cursor, tail, bits, piece, level))
+                none: Any = np.int64(-1)
+                work = word, role, out, queue, gathered, cursor, tail, bits, piece, level, longest, none, left
+                share(helped, push_level, work)
             head = tail
             tail = cursor[TAIL]
             ahead = cursor[AHEAD_EDGES]
