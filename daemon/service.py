@@ -262,6 +262,7 @@ class Service:
         4. Start to read the source (an outage there delays only fresh data).
         """
         config = self.config
+        config.server.read_tokens(), config.server.read_admin_tokens()  # what cannot be used is said at once
         store = CheckpointStore(config.checkpoint.path, keep=config.checkpoint.keep)
         self._stack.callback(store.close)
         self.source = make_source(config)
@@ -600,6 +601,7 @@ class Service:
         self.ingest = Ingest(
             source=self.source,
             decoder=Decoder(
+                directed=self.config.graph.directed,
                 vertex_ids=config.graph.vertex_ids,
                 weights=config.graph.weights,
                 self_loops=config.graph.self_loops,

@@ -228,6 +228,16 @@ def test_tables_of_two_columns_are_edge_lists(tmp_path: Path) -> None:
         assert [row[:3] for row in file_rows(tmp_path / "a.tsv")] == [(1, 1, 2), (1, 2, 3)]
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("header", ["src\tdst\tweight\tts", "op\tsrc\tdst\tweight\tts"])
+def test_tables_whose_first_line_names_columns_are_csv(tmp_path: Path, mark: str, header: str) -> None:
+    op = "D\t" if header.startswith("op") else ""
+    (tmp_path / "a.tsv").write_text(f"{mark}{header}\n{op}1\t2\t0.5\t7\n{op}2\t3\t\t\n")
+    found = file_rows(tmp_path / "a.tsv")
+    assert [row[:3] for row in found] == [(not op, 1, 2), (not op, 2, 3)]
+    assert found[0][4] == 7, "in milliseconds, as of CSV"
+
+
 @pytest.mark.parametrize("block_bytes", [60, 1 << 20])
 def test_a_byte_order_mark_is_no_part_of_what_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
@@ -259,7 +269,11 @@ def test_a_few_updates_for_a_spool_need_no_compiler(tmp_path: Path) -> None:
 def test_a_failed_run_leaves_no_empty_spool_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         produce_files([tmp_path / "missing.csv"], spool=tmp_path / "spool")
-    assert not list((tmp_path / "spool").iterdir())
+    assert not (tmp_path / "spool").exists()
+    (tmp_path / "damaged.el.gz").write_bytes(gzip.compress(b"x y\n" * 99)[:-9])
+    with pytest.raises(BadInput, match="cannot be decompressed"):
+        produce_files([tmp_path / "damaged.el.gz"], spool=tmp_path / "spool")
+    assert not [*tmp_path.glob("spool/*")]
 
 
 @pytest.mark.parametrize(

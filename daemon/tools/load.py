@@ -109,7 +109,9 @@ def _built(
     with closing(graph):
         index = VertexIndex.create(config.graph.vertex_ids, allocate_within(memory), config.graph.vertices_max)
         index.crew = graph.crew
-        accepts = Accepts(config.graph.vertex_ids, config.graph.weights, config.graph.self_loops)
+        accepts = Accepts(
+            config.graph.vertex_ids, config.graph.weights, config.graph.self_loops, config.graph.directed
+        )
         blocks = _blocks(files, accepts, left_out, _latest_ms(config))
         times = LoadedTimes(config.window, memory, directed=config.graph.directed) if config.window.is_on else None
         updates, edges = _edges(blocks, index, graph, times, memory)
