@@ -42,6 +42,7 @@ import numpy as np
 from ...gpma.index.ids import IdColumn
 from ..backoff import Backoff
 from ..errors import GraphtideError, Unavailable
+from ..os_errors import why
 from ..serve.values import Values
 from .records import Changed, Chunk, End, Epoch, OutgoingEncoding
 from .sink import Fenced, Place, PlaceLost, Sink
@@ -422,8 +423,11 @@ class Writer:
         self._opened = False
         self._sink.close()
         self._written = replace(self._written, errors=self._written.errors + 1)
-        plain = isinstance(error, GraphtideError)  # whose messages say it all
-        trouble = str(error) if plain else f"{type(error).__name__}: {error}"
+        trouble = f"{type(error).__name__}: {error}"
+        if isinstance(error, GraphtideError):
+            trouble = error.message
+        elif isinstance(error, OSError) and error.strerror:
+            trouble = why(error)
         if self._trouble is None and not self._abandoned.is_set():
             log.error("results cannot be written to %s: %s", self.name, trouble)
         self._trouble = trouble

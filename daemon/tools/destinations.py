@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import ConfigError, GraphtideError
+from ..errors import ConfigError, GraphtideError, NotWritten
+from ..os_errors import why
 from ..records.barrier import HEADERS as BARRIER_HEADERS
 from ..records.barrier import barrier_value
 from ..records.encodings import CONTENT_TYPES, Encoding
-from ..records.spool_format import SpoolWriter
+from ..records.spool_format import SpoolWriter, whole_bytes
 from ..records.stream import Partition
 
 _CONNECT_TIMEOUT_MS = 10_000
@@ -54,16 +55,33 @@ class SpoolDestination:
         self._writer = SpoolWriter(directory, name=name, encoding=encoding)
 
     def send(self, partition: int, *payloads: bytes) -> None:
-        for payload in payloads:
-            self._writer.append(payload)
-        self._writer.flush()
+        """
+        Raises:
+            NotWritten: the file takes no more; the records that it has whole stay.
+        """
+        with self._told():
+            for payload in payloads:
+                self._writer.append(payload)
+            self._writer.flush()
 
     def barrier(self) -> None:
         """Nothing to do: one file is in order."""
 
     def finish(self) -> dict[Partition, int]:
-        self._writer.sync()
+        with self._told():
+            self._writer.sync()
         return {Partition(self._writer.name): self._writer.offset} if self._writer.offset else {}
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            path = self._writer.path
+            whole = whole_bytes(path)  # a daemon may have read so far
+            self._writer.give_up(whole)
+            rest = f"; it has records of {whole} bytes already, so send all of it again" if whole else ""
+            raise NotWritten(f"spool file {path}: {why(error)}{rest}", {"file": str(path)}) from error
 
     def close(self) -> None:
         self._writer.close()

@@ -182,7 +182,8 @@ def _report(produced: Produced, left_out: LeftOut, *, as_json: bool) -> None:
     if as_json:
         print(encoder.dumps({"updates": produced.updates, "offsets": offsets, **left_out.as_json()}))
         return
-    print(f"{produced.updates} updates written; to wait for them: --min_offsets '{encoder.dumps(offsets)}'")
+    how = f"; to wait for them: --min_offsets '{encoder.dumps(offsets)}'" if offsets else ""
+    print(f"{produced.updates} updates written{how}")
     report_left_out(left_out)
 
 
