@@ -95,6 +95,8 @@ log = logging.getLogger(__name__)
 LAG_INTERVAL_S = 1.0
 RETRY_S = 5.0
 """Until what could not be written is tried again, where nothing goes on without it."""
+TELL_EVERY_SECONDS = 60.0
+"""What goes on to be wrong is said again so often."""
 
 KEYED = "source.keyed"
 """The part of a checkpoint's identity that says that keys of records stand for its edges."""
@@ -352,11 +354,14 @@ class Service:
         Raises:
             _Stopped: we were stopped before.
         """
+        told, tell_again = "", 0.0
         while not self._stop.is_set():
             try:
                 return self.source.identity()
             except SourceUnavailable as error:
-                log.warning("%s; trying again", error)
+                if error.message != told or time.monotonic() >= tell_again:
+                    log.warning("%s; trying again", error)
+                    told, tell_again = error.message, time.monotonic() + TELL_EVERY_SECONDS
                 self._stop.wait(1.0)
         raise _Stopped
 

@@ -109,11 +109,11 @@ class KafkaDestination:
         from kafka import KafkaAdminClient, KafkaProducer
         from kafka.errors import KafkaConfigurationError, KafkaError
 
-        from ..ingest.kafka_client import REFUSALS, connect
+        from ..ingest.kafka_client import REFUSALS, connect, said
 
         servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
         self.topic = topic
-        self._error = KafkaError
+        self._error, self._said = KafkaError, said
         self._content_type = next(name for name, known in CONTENT_TYPES.items() if known == encoding).encode()
         self._in_flight: deque[tuple[Any, int]] = deque()  # with their bytes
         self._in_flight_bytes = 0
@@ -140,7 +140,7 @@ class KafkaDestination:
         except KafkaError as error:
             wrong = isinstance(error, (KafkaConfigurationError, *REFUSALS))
             kind = ConfigError if wrong else ProduceFailed
-            raise kind(f"Kafka at {','.join(servers)}: {type(error).__name__}: {error}") from error
+            raise kind(f"Kafka at {','.join(servers)}: {said(error)}") from error
 
     def send(self, partition: int, *payloads: bytes) -> None:
         """
@@ -177,7 +177,7 @@ class KafkaDestination:
         try:
             future = self._producer.send(self.topic, payload, key=key, partition=partition, headers=list(headers))
         except self._error as error:
-            raise ProduceFailed(f"topic {self.topic}: {type(error).__name__}: {error}") from error
+            raise ProduceFailed(f"topic {self.topic}: {self._said(error)}") from error
         self._in_flight.append((future, len(payload)))
         self._in_flight_bytes += len(payload)
         while len(self._in_flight) > _IN_FLIGHT_MAX or self._in_flight_bytes > _IN_FLIGHT_BYTES:
@@ -200,5 +200,5 @@ class KafkaDestination:
         try:
             sent = future.get(timeout=130)
         except self._error as error:
-            raise ProduceFailed(f"topic {self.topic}: {type(error).__name__}: {error}") from error
+            raise ProduceFailed(f"topic {self.topic}: {self._said(error)}") from error
         self._next[Partition(self.topic, sent.partition)] = sent.offset + 1
