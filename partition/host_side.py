@@ -50,6 +50,25 @@ class HostPlan(NamedTuple):
     n_updates: int
 
 
+class _NothingWritten(MemoryError):
+    """There was not enough, before the first write."""
+
+
+class _Middle:
+    """Where a change writes; it remembers whether one failed there. While one goes on nothing has failed: who
+    gives a device its batches looks meanwhile, and does not wait."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and kind is not _NothingWritten:
+            self.failed = True
+
+
 class HostSide(Side[PackedMemoryArray]):
     """Both orientations by threads side by side, and small batches by one compiled call."""
 
@@ -66,14 +85,18 @@ class HostSide(Side[PackedMemoryArray]):
         self.in_ = PackedMemoryArray(weighted=weighted and in_weights, crew=crew) if in_edges else None
         self.memory = Memory()
         self._turnstile = Turnstile()
-        self.unfinished = False
-        """Whether a change began to write and has not ended, as who passes the turnstile sees it. Between two
-        changes: one failed there, which is a mistake, and nobody knows what the rows hold."""
+        self._middle = _Middle()
         self._change = no_change(weighted)
         self._did = Did.empty()
         self._did_written = Written(DID)
         self._did_written.write(self._did)
         self._both = int(in_edges)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a change failed after it had begun to write, which is a mistake: nobody knows what the rows
+        hold. A load makes them whole again."""
+        return self._middle.failed
 
     def prepare(self, out: EdgeBatch, in_: EdgeBatch | None) -> HostPlan:
         """Everything of a batch that can fail; the rows are only read. ``in_``: None where no in-rows are kept.
@@ -109,10 +132,8 @@ class HostSide(Side[PackedMemoryArray]):
         """
         with self._turnstile.writing():
             self._require_whole()
-            self.unfinished = True
-            report = self._commit(plan)
-            self.unfinished = False
-        return report
+            with self._middle:
+                return self._commit(plan)
 
     def _require_whole(self) -> None:
         if self.unfinished:
@@ -166,7 +187,8 @@ class HostSide(Side[PackedMemoryArray]):
         before_writing()
         arrived = arrivals_of(batch, weighted=out.weighted)
         changed = np.empty(CHANGED_WORDS + (n_updates << out.weighted), np.int64)
-        with self._turnstile.entrance, self._turnstile.inside:  # as ``writing``, without a call
+        turnstile = self._turnstile
+        with turnstile.entrance, turnstile.inside, self._middle:  # as ``writing``, without a call
             told = self._tried(
                 apply_small,
                 out_rows,
@@ -190,7 +212,6 @@ class HostSide(Side[PackedMemoryArray]):
                     in_.after_small(distinct, n_more, None)
             else:
                 moved += self._gone_on(n_more, in_turn)
-            self.unfinished = False
         totals = told[3:]
         return Report.of_small(totals, changed, out.weighted, moved), totals
 
@@ -214,7 +235,7 @@ class HostSide(Side[PackedMemoryArray]):
         rows = out_rows, out_work, in_rows, in_work
         arrived = arrivals_of(batch, weighted=out.weighted)
         changed = np.empty(CHANGED_WORDS + (n_updates << out.weighted), np.int64)
-        with self._turnstile.writing():
+        with self._turnstile.writing(), self._middle:
             how_each = self._did, self._crew, each, gate
             told = self._tried(apply_shared, *rows, *how, n_pieces, arrived, changed, *how_each)
             if told is None:
@@ -224,22 +245,16 @@ class HostSide(Side[PackedMemoryArray]):
             migrating = out.migrating or (in_ is not None and in_.migrating)
             run = self._pair.run if migrating else in_turn
             moved = told[2] + self._gone_on(totals[0] - totals[2], run)
-            self.unfinished = False
         return Report.of_small(totals, changed, out.weighted, moved), totals
 
     def _tried(self, apply: Callable[..., tuple[Any, ...]], *given: Any) -> tuple[Any, ...] | None:
         """What a compiled call tells that writes all or nothing; None: nothing. Where it wrote, the caller goes
         on, and ends the change."""
-        self.unfinished = True
         try:
             told = apply(*given)
-        except MemoryError:  # before it wrote
-            self.unfinished = False
-            raise
-        if told[0]:
-            return told
-        self.unfinished = False
-        return None
+        except MemoryError as error:
+            raise _NothingWritten(*error.args) from error
+        return told if told[0] else None
 
     def _gone_on(self, n_more: int, run: Any) -> int:
         """Have the arrays go on from what was written, which brought so many more edges; how many slots more
@@ -259,12 +274,12 @@ class HostSide(Side[PackedMemoryArray]):
     def commit_load(self, out: LoadPlan, in_: LoadPlan | None) -> None:
         """Write what the arrays' ``prepare_load`` planned; cannot fail."""
         out_rows, in_rows = self.out, self.in_
-        self.unfinished = True
-        if in_rows is None or in_ is None:
-            out_rows.commit_load(out)
-        else:
-            self._pair.run(lambda: out_rows.commit_load(out), lambda: in_rows.commit_load(in_))
-        self.unfinished = False
+        with self._middle:
+            if in_rows is None or in_ is None:
+                out_rows.commit_load(out)
+            else:
+                self._pair.run(lambda: out_rows.commit_load(out), lambda: in_rows.commit_load(in_))
+        self._middle.failed = False
 
     def load(self, out: EdgeList, in_: EdgeList | None) -> None:
         """``load_rows``, both orientations prepared before either is written."""

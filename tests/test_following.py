@@ -19,11 +19,12 @@ from waiting import until
 from graphtide.compute.engine import Engine
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
-from graphtide.gpma.edges import EdgeBatch
+from graphtide.gpma.edges import ChangeReport, EdgeBatch
 from graphtide.gpma.gate import BeforeWriting
 from graphtide.partition import behind, whole
 from graphtide.partition.behind import Behind
 from graphtide.partition.graph import Graph, NoMemory
+from graphtide.partition.host_side import HostPlan
 
 # Those that read no rows of the host while they are on the device.
 FOLLOWED = {id: make for id, make in MAKERS.items() if id not in ("triangles", "lcc")}
@@ -475,6 +476,39 @@ def test_the_thread_takes_what_waits_as_one_batch_and_tries_again(
         until(lambda: graph.lag.updates == 0)
     assert sizes == [3000, 12000, 12000]
     assert caplog.text.count("for want of memory") == 1
+    assert_sides_agree(graph)
+
+
+@pytest.mark.parametrize("n_updates", [10, 3000])
+def test_the_device_takes_batches_while_the_host_writes_earlier_ones(
+    emulated_cupy: ModuleType, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch, n_updates: int
+) -> None:
+    monkeypatch.setattr(behind, "GATHER_S", 0.0)
+    monkeypatch.setattr(whole, "SECONDS_MAX", 3600.0)
+    graph, alone = following(graphs), Graph()
+    graphs.append(alone)
+    writes, held = threading.Event(), threading.Event()
+    commit = graph.host._commit
+
+    def slow(plan: HostPlan) -> ChangeReport:
+        writes.set()
+        held.wait()
+        return commit(plan)
+
+    with mock.patch.object(graph.host, "_commit", slow):
+        graph.apply(batch_of(0), 500)
+        assert writes.wait(60)
+        try:
+            for number in range(1, 4):
+                graph.apply(batch_of(number, n_updates), 500 + number)
+                assert not graph.host.unfinished
+            assert graph.lag.updates == 3000 + 3 * n_updates
+        finally:
+            held.set()
+        until(lambda: graph.lag.updates == 0)
+    for number in range(4):
+        alone.apply(batch_of(number, n_updates if number else 3000), 500 + number)
+    assert np.array_equal(graph.export().keys, alone.export().keys)
     assert_sides_agree(graph)
 
 
