@@ -165,6 +165,15 @@ def inserts(pairs: Sequence[tuple[int, int]], n_vertices: int) -> Epoch:
     return epoch_of([(Op.INSERT, u, v, 1.0) for u, v in pairs], n_vertices)
 
 
+def hubs(rng: np.random.Generator, n_vertices: int, n_hubs: int) -> Epoch:
+    """An epoch in which a few neighbouring vertices get in-edges from up to all vertices, and others a few."""
+    pairs = {(int(u), int(v)) for u, v in rng.integers(0, n_vertices, (2 * n_vertices, 2))}
+    first = int(rng.integers(0, n_vertices - n_hubs))
+    for hub in range(first, first + n_hubs):
+        pairs |= {(int(u), hub) for u in rng.permutation(n_vertices)[: rng.integers(0, n_vertices + 1)]}
+    return inserts(sorted(pairs), n_vertices)
+
+
 def deletes(pairs: Sequence[tuple[int, int]], n_vertices: int) -> Epoch:
     """An epoch that deletes these edges."""
     return epoch_of([(Op.DELETE, u, v, 1.0) for u, v in pairs], n_vertices)

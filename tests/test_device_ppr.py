@@ -11,7 +11,7 @@ from typing import Any
 import cuda_emulator
 import numpy as np
 import pytest
-from histories import deletes, epoch_of, inserts, random_history, rmat_history
+from histories import deletes, epoch_of, hubs, inserts, random_history, rmat_history
 from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
 from test_cuda_compiles import nvrtc as nvrtc
 from test_device_structures import differences, to_host
@@ -215,6 +215,43 @@ def test_pushes_that_are_given_up_end_in_passes(
     assert solving.pushed
     assert solving.given_up
     assert solving.passes >= solving.given_up
+
+
+def test_what_was_given_up_twice_is_not_pushed_again_at_once(
+    emulated_run_of: Callable[..., PprRun], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphtide.compute.device import ppr, ppr_runs
+
+    monkeypatch.setattr(ppr_runs, "MOST_LEAST", 0)
+    monkeypatch.setattr(ppr_runs, "MOST_SHARE", 0.0)
+    monkeypatch.setattr(ppr, "UNTRIED_MAX", 3)
+    rng = np.random.default_rng(seed)
+    run = emulated_run_of(tolerance=1e-6)
+    run.apply(hubs(rng, 400, 2))
+    run.begin()
+    solving = Solving(monkeypatch)
+    tried, solved = [], []
+    for _ in range(2 * ppr.IN_VAIN_MAX + ppr.UNTRIED_MAX):
+        given_up, passes = solving.given_up, solving.passes
+        # Shares of a source change, which is more than residuals may come to.
+        run.step(inserts([(0, int(v)) for v in rng.integers(0, 400, 20)], 400))
+        tried.append(solving.given_up - given_up)
+        solved.append(solving.passes - passes)
+    assert solved == [1] * len(solved)
+    assert tried == [1] * ppr.IN_VAIN_MAX + [0] * ppr.UNTRIED_MAX + [1] + [0] * (ppr.IN_VAIN_MAX - 1)
+
+
+def test_rows_of_many_leaves_are_added_up_beside_short_ones(run_of: Callable[..., PprRun], seed: int) -> None:
+    for own_seed in range(seed, seed + 3):
+        rng = np.random.default_rng(own_seed)
+        cuda_emulator.seed(own_seed)
+        run = run_of()
+        load = hubs(rng, 300, 4)
+        run.apply(load)
+        run.begin()
+        run.check()
+        each = int(rng.integers(2, 9))
+        run.step(deletes(list(zip(load.src[::each], load.dst[::each], strict=True)), 300))
 
 
 def test_work_stays_where_the_sources_reach(

@@ -121,9 +121,17 @@ __device__ __forceinline__ Pair pair_of(const ForestJob& job, u32 pair, PairCoun
         {job.short_rows + in * job.room, job.long_rows + in * job.long_room, &counts->in, job.room}};
 }
 
+// As of a frontier's: by all threads of a block.
 __device__ __forceinline__ PairCounts load_counts(const PairCounts* counts)
 {
-    return {load_counts(&counts->out), load_counts(&counts->in)};
+    static_assert(sizeof(PairCounts) == 64, "four accesses of 16 bytes");
+    __shared__ PairCounts found;
+    __syncthreads();  // all have what was asked for last
+    if (threadIdx.x < 4)
+        reinterpret_cast<ulonglong2*>(&found)[threadIdx.x]
+            = load_wide(reinterpret_cast<const ulonglong2*>(counts) + threadIdx.x);
+    __syncthreads();
+    return found;
 }
 
 __device__ __forceinline__ void clear_counts(PairCounts* counts)

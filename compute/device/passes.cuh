@@ -27,6 +27,81 @@ constexpr u32 PASS_BLOCKS = 2;
 // By system.
 constexpr u32 RANKS = 0, MAJORANT = 1, SYSTEMS = 2;
 
+// Numbers of both systems that are added up together.
+struct Both {
+    i64 of[SYSTEMS];
+
+    __device__ __forceinline__ void operator+=(const Both& other)
+    {
+        for (u32 system = 0; system < SYSTEMS; system++) of[system] += other.of[system];
+    }
+};
+
+__device__ __forceinline__ Both operator+(Both one, const Both& other)
+{
+    one += other;
+    return one;
+}
+
+__device__ __forceinline__ Both of_lane(const Both& both, u32 lane)
+{
+    return {{of_lane(both.of[RANKS], lane), of_lane(both.of[MAJORANT], lane)}};
+}
+
+__device__ __forceinline__ Both of_lane_before(const Both& both, u32 offset)
+{
+    return {{of_lane_before(both.of[RANKS], offset), of_lane_before(both.of[MAJORANT], offset)}};
+}
+
+__device__ __forceinline__ Both of_lane_across(const Both& both, u32 mask)
+{
+    return {{of_lane_across(both.of[RANKS], mask), of_lane_across(both.of[MAJORANT], mask)}};
+}
+
+// Sums by row of a warp that goes through leaves in order. Numbers are integers: whatever the order in which they are added,
+// sums are the same. Where rows are very unequal, half of all leaves have edges of one row alone. Of these each lane keeps
+// what its own slots come to, and lanes are added up when the row ends: a sum along the lanes takes five steps of shuffles,
+// for which gathers of other leaves wait.
+struct RowSums {
+    Carry<Both> carry = {NO_LEAF, Both()};
+    Both own = Both();      // of this lane, and of the carried row
+    bool is_apart = false;  // all lanes agree: whether lanes may have something of their own
+
+    // As sum_leaf of rows.cuh.
+    template <class Emit>
+    __device__ __forceinline__ void add(const SlotPair& pair, const Both (&values)[2], Emit emit)
+    {
+        const u32 row = __shfl_sync(ALL_LANES, source(pair.keys[0]), 0);  // NO_LEAF: the leaf is empty
+        const auto is_of_row = [&](u64 key) { return key == EMPTY_KEY || source(key) == row; };
+        const bool is_one = __all_sync(ALL_LANES, is_of_row(pair.keys[0]) && is_of_row(pair.keys[1]));
+        if (!is_one || (row != carry.row && row != NO_LEAF)) {
+            gather();
+            if (!is_one) return sum_leaf(pair, values, carry, emit);
+            if (lane_number() == 0 && carry.row != NO_LEAF) emit(carry.row, carry.sum);
+            carry = {row, Both()};
+        }
+        own += values[0];
+        own += values[1];
+        is_apart = true;
+    }
+
+    // Emits the carried row.
+    template <class Emit> __device__ __forceinline__ void end(Emit emit)
+    {
+        gather();
+        if (lane_number() == 0 && carry.row != NO_LEAF) emit(carry.row, carry.sum);
+    }
+
+private:
+    __device__ __forceinline__ void gather()
+    {
+        if (!is_apart) return;
+        carry.sum += warp_sum(own);
+        own = Both();
+        is_apart = false;
+    }
+};
+
 // What is known of a packed range, a word of 64 bits: how many edges, or NOT_PACKED, and above that the row of the first.
 constexpr u32 NOT_PACKED = ~0u;
 // Of a packed word, so many bits are used.
@@ -124,7 +199,9 @@ struct Passes : Run<WalkJob> {
                 pairs[i] = load_pair(in, leaf + i, __shfl_sync(ALL_LANES, counts, (leaf + i - begin) & 31));
 #pragma unroll
             for (u32 i = 0; i < LEAVES_TOGETHER; i++) shares[i] = received.load(pairs[i]);
-            for (u32 i = 0; i < LEAVES_TOGETHER && leaf + i < end; i++) {
+#pragma unroll
+            for (u32 i = 0; i < LEAVES_TOGETHER; i++) {
+                if (leaf + i >= end) break;
                 if (PACK) packing.add(pairs[i], __shfl_sync(ALL_LANES, counts, leaf + i - begin));
                 received.take(pairs[i], shares[i]);
             }
@@ -133,15 +210,15 @@ struct Passes : Run<WalkJob> {
         received.end();
     }
 
-    // By system, of the two slots of a lane.
+    // Of the two slots of a lane, of both systems.
     struct Shares {
-        i64 of[SYSTEMS][2];
+        float2 of[2];
     };
 
     // What rows receive, added up by a warp that goes through their slots in order.
     struct Received {
         Passes& passes;
-        Carry<i64> carry[SYSTEMS] = {{NO_LEAF, 0}, {NO_LEAF, 0}};
+        RowSums rows;
 
         __device__ __forceinline__ explicit Received(Passes& passes) : passes(passes) {}
 
@@ -153,31 +230,32 @@ struct Passes : Run<WalkJob> {
             for (u32 j = 0; j < 2; j++) {
                 const u64 key = pair.keys[j];
                 const bool is_edge = destination(key) != NO_LEAF;  // as it is of EMPTY_KEY
-                const float2 both = is_edge ? shares[destination(key)] : make_float2(0.0f, 0.0f);
-                found.of[RANKS][j] = integer(both.x);
-                found.of[MAJORANT][j] = integer(both.y);
+                found.of[j] = is_edge ? shares[destination(key)] : make_float2(0.0f, 0.0f);
             }
             return found;
         }
 
         __device__ __forceinline__ void take(const SlotPair& pair, const Shares& shares)
         {
-#pragma unroll
-            for (u32 system = 0; system < SYSTEMS; system++)
-                sum_leaf(pair, shares.of[system], carry[system], [&](u32 row, i64 sum) { emit(system, row, sum); });
+            const Both received[2] = {integers(shares.of[0]), integers(shares.of[1])};
+            rows.add(pair, received, [&](u32 row, const Both& sum) { emit(row, sum); });
         }
 
-        __device__ __forceinline__ void end() const
+        __device__ __forceinline__ void end()
         {
-            if (lane_number() || carry[RANKS].row == NO_LEAF) return;
-#pragma unroll
-            for (u32 system = 0; system < SYSTEMS; system++) emit(system, carry[system].row, carry[system].sum);
+            rows.end([&](u32 row, const Both& sum) { emit(row, sum); });
         }
 
     private:
-        __device__ __forceinline__ void emit(u32 system, u32 row, i64 sum) const
+        __device__ static __forceinline__ Both integers(const float2& shares)
         {
-            passes.hand_over(system, row, sum);
+            return {{integer(shares.x), integer(shares.y)}};
+        }
+
+        __device__ __forceinline__ void emit(u32 row, const Both& sum) const
+        {
+            passes.hand_over(RANKS, row, sum.of[RANKS]);
+            passes.hand_over(MAJORANT, row, sum.of[MAJORANT]);
         }
     };
 

@@ -46,7 +46,7 @@ struct PprJob {
     u32* stamps;       // [vertices] the last round for which a vertex was listed
     u32* moved;        // [vertices] whose values changed, each once
     u32* moved_stamps; // [vertices] the last run in which they did
-    i64* differences;  // [vertices] what a share that is to be handed on changed by
+    i64* differences;  // [vertices] what a share that is to be handed on changed by; after passes, doubles: estimates
     int* degree_changes;  // [vertices] zero between runs
     Entry* short_rows;    // [room]
     Entry* long_rows;     // room for every long row

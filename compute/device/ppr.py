@@ -34,6 +34,9 @@ TOLERANCE_MIN = 1e-6
 
 # Batches of more updates than this share of the arcs, and than so many, are not tried to be pushed.
 PUSH_SHARE, PUSH_LEAST = 1e-3, 1024
+# After so many batches in a row for which pushes were given up, those of as many updates and more are not
+# tried, so often, until another one is. (A single one may be the last of many small ones that came together.)
+IN_VAIN_MAX, UNTRIED_MAX = 2, 64
 # By how much a rounded share may be off, in units; and beyond that what double rounds, as a share of all values.
 _UNIT_ROUNDED, _ROUNDED = 1.0, 2.0**-50
 _NONE = np.empty(0, np.uint32)
@@ -59,6 +62,9 @@ class DevicePersonalisedPageRank(DeviceWalk):
         self._kept: Sums | None = None
         # Where they restart.
         self._sources = _NONE
+        # For how many batches in a row pushes were given up, of how many updates the last one was, and how many
+        # have not been tried since.
+        self._in_vain, self._too_many, self._untried = 0, 0, 0
 
     def compile(self, device: DeviceSide) -> None:
         ppr_kernels().compile(device)
@@ -67,7 +73,7 @@ class DevicePersonalisedPageRank(DeviceWalk):
 
     def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
         self._there(graph, device).clear()
-        self._kept, self._sources = Sums(0, 0, 0), _NONE
+        self._kept, self._sources, self._in_vain = Sums(0, 0, 0), _NONE, 0
         return alone(self._settled(graph, device, 0, self.host.existing_sources(graph), _NONE, whole=True))
 
     def _refreshing(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Steps[Refresh]:
@@ -100,10 +106,11 @@ class DevicePersonalisedPageRank(DeviceWalk):
             runs.enter(begins, ends, gone)
         rounds = edges = active = 0
         changed: Vertices | None = None
-        if kept is not None and n_updates <= max(PUSH_LEAST, PUSH_SHARE * graph.n_arcs):
+        if kept is not None and self._tries(n_updates, graph.n_arcs):
             run = yield from runs.push(device, kept, n_updates)
             rounds, edges, active = run.rounds, run.edges, run.moved
             kept, changed = (run.sums, runs.changes(run)) if run.is_solved else (None, None)
+            self._heed_pushes(n_updates, is_solved=kept is not None)
         else:
             kept = None
         if kept is None:
@@ -118,6 +125,21 @@ class DevicePersonalisedPageRank(DeviceWalk):
             active=active,
             error_bound=self._certified(graph, sources, kept),
         )
+
+    def _tries(self, n_updates: int, n_arcs: int) -> bool:
+        """Whether a batch of so many updates is tried to be pushed."""
+        if n_updates > max(PUSH_LEAST, PUSH_SHARE * n_arcs):
+            return False
+        if self._in_vain < IN_VAIN_MAX or n_updates < self._too_many:
+            return True
+        self._untried += 1
+        return self._untried > UNTRIED_MAX
+
+    def _heed_pushes(self, n_updates: int, *, is_solved: bool) -> None:
+        if is_solved:
+            self._in_vain = 0
+        elif n_updates:  # else it was restarts that changed
+            self._in_vain, self._too_many, self._untried = self._in_vain + 1, n_updates, 0
 
     def _certified(self, graph: Graph, sources: Vertices, kept: Sums) -> float:
         """Certify what the device has now; the error bound."""

@@ -1,5 +1,6 @@
 // Dense passes of personalised PageRank over all in-edges, as in passes.cu, until the sizes of residuals add up to so
-// small a part of all values as the host asks for.
+// small a part of all values as the host asks for. Estimates are left on the device, where the host has them copied from:
+// meanwhile the passes of another program go on.
 #include "ppr.cuh"
 #include "rows.cuh"
 
@@ -142,8 +143,9 @@ struct PprPasses : Run<PprJob> {
 
     __device__ __forceinline__ void account()
     {
-        for (u32 v = place.thread; v < job.n_vertices; v += place.n_threads)
-            job.estimates[v] = double(load_cached(job.values + v)) / job.unit;
+        double* const estimates = reinterpret_cast<double*>(job.differences);
+        for_vertices<i64>(place, job.n_vertices, [&](u32 v) { return load_cached(job.values + v); },
+            [&](u32 v, i64 value) { estimates[v] = double(value) / job.unit; });
     }
 };
 

@@ -1,7 +1,8 @@
 """Runs of personalised PageRank on the device: its numbers in fixed point, and the kernels on them.
 
 A run is one cooperative kernel, waited for once. It allocates nothing, unless there are more vertices or long rows
-than ever before.
+than ever before. Pushes write what they change into the host's estimates; what passes make, all of them, is copied
+there behind their kernel, while that of the next program runs.
 
 **The point.** The exact solution adds up to at most 1 / (1 - damping) for each source, and so does what a pass
 makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of all values,
@@ -12,13 +13,16 @@ int64 overflows, whatever it is of; how many vertices there are does not matter.
 from __future__ import annotations
 
 import struct
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ...gpma.device.constants import LONG_ROW
+from ...gpma.device.module import import_cupy
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
@@ -162,6 +166,9 @@ class PprRuns:
         self._stream: Any = device.stream
         self._calls = Calls(PPR_JOB, 2 * _SAID, self._stream)
         self._kernels = ppr_kernels()
+        cuda = import_cupy().cuda
+        self._copies = cuda.Stream(non_blocking=True)
+        self._made = cuda.Event(disable_timing=True)
         with self._stream:
             self._counters = zeros(PPR_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
@@ -266,7 +273,9 @@ class PprRuns:
                 self._there.stamps.fill(0)
                 self._there.moved_stamps.fill(0)
             self._stamp = 1
-        run = yield from self._run("pushes", device, before, n_updates)
+        self._prepare(device, before, n_updates)
+        yield KernelCall(self._calls, self._kernels["pushes"], device)
+        run = self._told()
         self._stamp += run.rounds + 2
         return run
 
@@ -277,7 +286,15 @@ class PprRuns:
             Unfit: they get no closer in the numbers of the device.
             MemoryError, RuntimeError: the device, as CuPy says it.
         """
-        run = yield from self._run("passes", device, Sums(0, 0, 0), 0)
+        self._prepare(device, Sums(0, 0, 0), 0)
+        try:
+            yield _Passes(self, device)
+            run = self._told()
+        except Exception:  # whoever catches it may let go of the memory that is being copied to
+            with suppress(Exception):
+                self._copies.synchronize()
+            raise
+        self._copies.synchronize()
         if not run.is_solved:
             raise Unfit("its residuals get no smaller in the numbers of the device")
         return run
@@ -287,7 +304,15 @@ class PprRuns:
         listed = self._there.changes
         return None if run.moved > listed.size else listed[: run.moved].copy()
 
-    def _run(self, name: str, device: DeviceSide, before: Sums, n_updates: int) -> Steps[PprRun]:
+    def _launch_passes(self, device: DeviceSide) -> None:
+        """Launch them, and behind them the copy of what they make; waits for nothing."""
+        self._calls.launch(self._kernels["passes"], device)
+        self._made.record(self._stream)
+        self._copies.wait_event(self._made)
+        there, n = self._there, device.n_vertices
+        there.differences[:n].view(np.float64).get(stream=self._copies, out=there.estimates[:n], blocking=False)
+
+    def _prepare(self, device: DeviceSide, before: Sums, n_updates: int) -> None:
         report, arcs = device.report, device.n_arcs
         _CALL.pack_into(
             self._calls.packed,
@@ -305,7 +330,8 @@ class PprRuns:
             self._calls.next_number(),
         )
         self._n_entries = 0
-        yield KernelCall(self._calls, self._kernels[name], device)
+
+    def _told(self) -> PprRun:
         return PprRun(*whole_words(self._calls.wait(), _WORDS))
 
     # -- columns ----------------------------------------------------------------------------------------------
@@ -330,6 +356,24 @@ class PprRuns:
         there.sums[: sums.size].set(sums, stream=self._stream)
         there.is_source[: sums.size].set(is_source, stream=self._stream)
         self._stream.synchronize()
+
+
+class _Passes(NamedTuple):
+    """A call of the passes of a program: see ``compute/steps.py``."""
+
+    runs: PprRuns
+    device: DeviceSide
+
+    @property
+    def kind(self) -> Hashable:
+        return self.runs._kernels["passes"]
+
+    def begin(self, others: Sequence[Self]) -> None:
+        for call in (self, *others):
+            call.runs._launch_passes(call.device)
+
+    def carry_out(self) -> None:
+        self.begin(())
 
 
 def _made(room: int) -> _ByVertex:

@@ -93,7 +93,7 @@ class DeviceProgram(Program):
         return alone(self._refreshing(graph, device, change))
 
     def _refreshing(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Steps[Refresh]:
-        """The same by steps, each of which is a ``KernelCall`` of which it has not heard yet."""
+        """The same by steps, each of which is a call of kernels of which it has not heard yet."""
         yield from ()
         return self._refresh(graph, device, change)
 

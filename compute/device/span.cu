@@ -58,6 +58,24 @@ struct Spanning : Foresting {
 
     __device__ __forceinline__ u32 n_words() const { return u32((u64(job.n_vertices) + 31) / 32); }
 
+    // Words of bits that a warp goes through together, each lane having loaded one.
+    struct Words {
+        u32 first, step, n;
+
+        // Of this lane.
+        __device__ __forceinline__ u32 own() const { return first + lane_number() * step; }
+
+        __device__ __forceinline__ bool is_there() const { return own() < n; }
+
+        __device__ __forceinline__ u32 at(u32 lane) const { return first + lane * step; }
+    };
+
+    // Calls work(words) until the words from ``begin`` to ``end`` have been gone through, by whole warps.
+    template <class Work> __device__ __forceinline__ void for_words(u32 begin, u32 end, Work work)
+    {
+        for (u32 first = begin + place.warp; first < end; first += 32 * place.n_warps) work(Words{first, place.n_warps, end});
+    }
+
     __device__ __forceinline__ Pair reached(u32 turn)
     {
         return pair_of(job, ASKING + (turn & 1), job.counters->hanging + turn % 3);
@@ -189,13 +207,15 @@ struct Spanning : Foresting {
     {
         const u32* const now = job.seen[pulls & 1];
         const u32* const before = job.seen[(pulls & 1) ^ 1];
-        for (u32 w = place.warp; w < n_words(); w += place.n_warps) {
-            const u32 fresh = load_cached(now + w) & ~load_cached(before + w);
-            if (!fresh) continue;
-            const bool is_fresh = fresh >> place.lane & 1;
-            const u32 vertex = w * 32 + place.lane;
-            queue_one(reached(turn), is_fresh, vertex, is_fresh ? load_rows_below(vertex) : Rows{{0, 0}, {0, 0}});
-        }
+        for_words(0, n_words(), [&](const Words& words) {
+            const u32 own = words.is_there() ? load_cached(now + words.own()) & ~load_cached(before + words.own()) : 0;
+            for (u32 left = __ballot_sync(ALL_LANES, own != 0); left; left &= left - 1) {
+                const u32 lane = __ffs(left) - 1, fresh = __shfl_sync(ALL_LANES, own, lane);
+                const bool is_fresh = fresh >> place.lane & 1;
+                const u32 vertex = words.at(lane) * 32 + place.lane;
+                queue_one(reached(turn), is_fresh, vertex, is_fresh ? load_rows_below(vertex) : Rows{{0, 0}, {0, 0}});
+            }
+        });
     }
 
     // -- pull ----------------------------------------------------------------------------------------------------
@@ -207,12 +227,18 @@ struct Spanning : Foresting {
         u64* const found = job.counters->found + pulls % 3;
         if (place.thread == 0) job.counters->found[(pulls + 1) % 3] = 0;
         u32 n_found = 0;
-        for (u32 w = place.warp; w < n_words(); w += place.n_warps) {
-            const u32 seen = load_cached(before + w), hits = pull_word(before, seen, w * 32 + place.lane);
-            if (place.lane == 0) store_cached(after + w, seen | hits);
-            n_found += __popc(hits);
-        }
-        add_by_block(found, place.lane == 0 ? n_found : 0);
+        for_words(0, n_words(), [&](const Words& words) {
+            const u32 own = words.is_there() ? load_cached(before + words.own()) : ALL_LANES;
+            u32 own_hits = 0;
+            for (u32 left = __ballot_sync(ALL_LANES, own != ALL_LANES); left; left &= left - 1) {
+                const u32 lane = __ffs(left) - 1, seen = __shfl_sync(ALL_LANES, own, lane);
+                const u32 hits = pull_word(before, seen, words.at(lane) * 32 + place.lane);
+                if (place.lane == lane) own_hits = hits;
+            }
+            if (words.is_there()) store_cached(after + words.own(), own | own_hits);
+            n_found += __popc(own_hits);
+        });
+        add_by_block(found, n_found);
         pulls++;
         barrier();
         n_front = u32(load_cached(found));
@@ -221,7 +247,6 @@ struct Spanning : Foresting {
     // Looks for parents of 32 neighbouring vertices, one a lane; bits for those that found one.
     __device__ __forceinline__ u32 pull_word(const u32* before, u32 seen, u32 vertex)
     {
-        if (seen == ALL_LANES) return 0;
         u32 parent = NOT_SEEN;
 #pragma unroll 1
         for (u32 side = 0; side <= job.is_directed; side++) {
@@ -275,18 +300,16 @@ struct Spanning : Foresting {
             barrier();
         }
         const Pair roots = reached(turn);
-        for (u32 w = place.warp; w < n_words(); w += place.n_warps) {
-            const u32 known = load_cached(seen + w);
-            if (known == ALL_LANES) continue;
+        for_left(seen, 0, n_words(), [&](u32 w, u32 known) {
             const u32 vertex = w * 32 + place.lane;
             const bool is_root = !(known >> place.lane & 1) && pieces().find(vertex) == vertex;
             __syncwarp();
             const u32 fresh = __ballot_sync(ALL_LANES, is_root);
-            if (!fresh) continue;
+            if (!fresh) return;
             if (place.lane == 0) store_cached(seen + w, known | fresh);
             if (is_root) set_tree(vertex, 1);
             queue_one(roots, is_root, vertex, is_root ? load_rows(vertex) : Rows{{0, 0}, {0, 0}});
-        }
+        });
         barrier();
         return true;
     }
@@ -295,9 +318,7 @@ struct Spanning : Foresting {
     // long rows.
     __device__ __forceinline__ void queue_rest(u32* seen, const Pair& rest, u32 begin, u32 end, bool is_first_time)
     {
-        for (u32 w = begin + place.warp; w < end; w += place.n_warps) {
-            const u32 known = load_cached(seen + w);
-            if (known == ALL_LANES) continue;
+        for_left(seen, begin, end, [&](u32 w, u32 known) {
             const u32 vertex = w * 32 + place.lane;
             const bool is_rest = !(known >> place.lane & 1);
             Rows rows = {{0, 0}, {0, 0}};
@@ -306,11 +327,23 @@ struct Spanning : Foresting {
                 if (is_rest) store_wide(job.nodes + vertex, Node{NOBODY, 0, vertex, vertex});
                 __syncwarp();
                 queue_one(rest, is_rest, vertex, rows);
-                continue;
+                return;
             }
             const u32 at = claim_places(&rest.out.counts->short_rows, is_short(rows.out));
             if (is_short(rows.out)) put_short(rest.out, at, vertex, rows.out);
-        }
+        });
+    }
+
+    // Calls work(number, word) for those of these words that have bits which are not set, by whole warps.
+    template <class Work> __device__ __forceinline__ void for_left(const u32* seen, u32 begin, u32 end, Work work)
+    {
+        for_words(begin, end, [&](const Words& words) {
+            const u32 own = words.is_there() ? load_cached(seen + words.own()) : ALL_LANES;
+            for (u32 left = __ballot_sync(ALL_LANES, own != ALL_LANES); left; left &= left - 1) {
+                const u32 lane = __ffs(left) - 1;
+                work(words.at(lane), __shfl_sync(ALL_LANES, own, lane));
+            }
+        });
     }
 
     // -- the end -------------------------------------------------------------------------------------------------

@@ -250,10 +250,10 @@ template <class Value, class Emit> __device__ __forceinline__ void sum_leaf(
     const u32 heads = __ballot_sync(ALL_LANES, !(joins && one_row)) | 1;
     const u32 head = 31 - __clz(heads & (lanes_before() | 1u << lane));
     for (u32 offset = 1; offset < 32; offset <<= 1) {
-        const Value other = __shfl_up_sync(ALL_LANES, sum, offset);
+        const Value other = of_lane_before(sum, offset);
         if (lane >= head + offset) sum += other;
     }
-    Value previous = __shfl_up_sync(ALL_LANES, sum, 1);
+    Value previous = of_lane_before(sum, 1);
     if (lane == 0) previous = carry.sum;
     if (lane == 0 && !joins && before != NO_LEAF) emit(before, previous);
     if (!one_row) emit(first, joins ? previous + values[0] : values[0]);
@@ -262,7 +262,7 @@ template <class Value, class Emit> __device__ __forceinline__ void sum_leaf(
     const u32 last = live ? 31 - __clz(live) : 0;
     if (lane < last && after != second) emit(second, sum);
     carry.row = __shfl_sync(ALL_LANES, second, last);
-    carry.sum = __shfl_sync(ALL_LANES, sum, last);
+    carry.sum = of_lane(sum, last);
 }
 
 // Sums by row over the leaves ``begin`` to ``end``, at most 32, by a warp: calls value(key, weight) for every edge and

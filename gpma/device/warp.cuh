@@ -7,9 +7,22 @@ __device__ __forceinline__ u32 lane_number() { return threadIdx.x & 31; }
 
 __device__ __forceinline__ u32 lanes_before() { return (1u << lane_number()) - 1; }
 
+// What another lane has; structures that are added up over lanes overload these.
+template <class T> __device__ __forceinline__ T of_lane(T value, u32 lane) { return __shfl_sync(ALL_LANES, value, lane); }
+
+template <class T> __device__ __forceinline__ T of_lane_before(T value, u32 offset)
+{
+    return __shfl_up_sync(ALL_LANES, value, offset);
+}
+
+template <class T> __device__ __forceinline__ T of_lane_across(T value, u32 mask)
+{
+    return __shfl_xor_sync(ALL_LANES, value, mask);
+}
+
 template <class T> __device__ __forceinline__ T warp_sum(T value)
 {
-    for (u32 offset = 16; offset; offset >>= 1) value += __shfl_xor_sync(ALL_LANES, value, offset);
+    for (u32 offset = 16; offset; offset >>= 1) value += of_lane_across(value, offset);
     return value;
 }
 
