@@ -272,9 +272,10 @@ def run(
     )
     # One thread for linear algebra, which is never done here: what has other threads could not be forked below.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    require_address_space()
+    require_address_space(threads=1)
     with _loading():
         loaded = _load(config, flags)
+    require_address_space(loaded.config.compute.thread_count())
     # The graph is nobody else's: whatever the daemon makes, files and folders, is its user's alone.
     os.umask(0o077)
     from .again import StartAgain, replace_process
@@ -387,7 +388,8 @@ def _schemas_of(url: str, config: Path | None) -> Registry:
         "[bold]Files[/bold], by name; .gz, .xz, .zst and .bz2 as well; - is an edge list on standard input",
         "[cyan].csv[/cyan]  a header line names the columns: src,dst and any of op,weight,ts (milliseconds)",
         "[cyan].json .jsonl .ndjson[/cyan]  JSON lines with the same names as keys",
-        "[cyan].tsv[/cyan]  events: op src dst weight ts (seconds), with - for no weight or ts",
+        "[cyan].tsv[/cyan]  events: op src dst weight ts (seconds), with - for no weight or ts; "
+        "or as .csv, with tabs",
         "[cyan].parquet[/cyan]  columns as of CSV; needs graphtide\\[arrow]",
         "others  edge lists: src dst \\[weight \\[ts]], comments after # or %, MatrixMarket",
         "",

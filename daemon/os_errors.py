@@ -6,21 +6,33 @@ import errno
 import os
 import resource
 
-ADDRESS_SPACE_MIN = 1 << 30
-"""With less a daemon may not come up: libraries that get none fail in many ways, or wait for it for ever."""
+from .errors import ConfigError
+
+ADDRESS_SPACE_MIN, BESIDE_THREADS = 640 << 20, 384 << 20
+"""What loading takes, and what a start without a graph takes beside its team's threads, as measured with 1 to 64
+of them. With less a daemon may not come up: libraries that get none fail in many ways, or wait for it for ever."""
+_STACK_BYTES, _ARENA_BYTES, _ARENAS_PER_CORE = 8 << 20, 64 << 20, 8
+"""Of a thread: its stack, unless ``ulimit -s`` says something else, and what the C library reserves for it to take
+memory from, up to so many times a core."""
 
 
-def require_address_space() -> None:
-    """For who is about to load what computes.
+def require_address_space(threads: int) -> None:
+    """For who is about to load what computes, with so many threads.
 
     Raises:
-        MemoryError: a limit of this process leaves too little for that.
+        ConfigError: a limit of this process leaves too little for that; another start would find no more.
     """
     limit = _limit(resource.RLIMIT_AS)
-    if limit is not None and limit < ADDRESS_SPACE_MIN:
-        raise MemoryError(
-            f"this process may have {limit} bytes of address space (ulimit -v), and a start takes "
-            f"{ADDRESS_SPACE_MIN} without a graph: let it be unlimited, and limit memory by a control group"
+    if limit is None:
+        return
+    arenas = min(threads, _ARENAS_PER_CORE * (os.cpu_count() or 1))
+    stacks = threads * (_limit(resource.RLIMIT_STACK) or _STACK_BYTES)
+    needed = max(ADDRESS_SPACE_MIN, BESIDE_THREADS + stacks + arenas * _ARENA_BYTES)
+    if limit < needed:
+        raise ConfigError(
+            f"this process may have {limit} bytes of address space (ulimit -v), and a start with "
+            f"compute.threads = {threads} takes about {needed} without a graph: let it be unlimited, and limit "
+            f"memory by a control group"
         )
 
 

@@ -95,6 +95,8 @@ log = logging.getLogger(__name__)
 LAG_INTERVAL_S = 1.0
 RETRY_S = 5.0
 """Until what could not be written is tried again, where nothing goes on without it."""
+TELL_EVERY_SECONDS = 60.0
+"""What goes on to be wrong is said again so often."""
 
 KEYED = "source.keyed"
 """The part of a checkpoint's identity that says that keys of records stand for its edges."""
@@ -262,6 +264,7 @@ class Service:
         4. Start to read the source (an outage there delays only fresh data).
         """
         config = self.config
+        config.server.read_tokens(), config.server.read_admin_tokens()  # what cannot be used is said at once
         store = CheckpointStore(config.checkpoint.path, keep=config.checkpoint.keep)
         self._stack.callback(store.close)
         self.source = make_source(config)
@@ -351,11 +354,14 @@ class Service:
         Raises:
             _Stopped: we were stopped before.
         """
+        told, tell_again = "", 0.0
         while not self._stop.is_set():
             try:
                 return self.source.identity()
             except SourceUnavailable as error:
-                log.warning("%s; trying again", error)
+                if error.message != told or time.monotonic() >= tell_again:
+                    log.warning("%s; trying again", error)
+                    told, tell_again = error.message, time.monotonic() + TELL_EVERY_SECONDS
                 self._stop.wait(1.0)
         raise _Stopped
 
@@ -600,6 +606,7 @@ class Service:
         self.ingest = Ingest(
             source=self.source,
             decoder=Decoder(
+                directed=self.config.graph.directed,
                 vertex_ids=config.graph.vertex_ids,
                 weights=config.graph.weights,
                 self_loops=config.graph.self_loops,

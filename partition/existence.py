@@ -35,7 +35,7 @@ from ..gpma.rows import RowView, live_runs
 from ..gpma.splice import spliced
 from ..gpma.team import ALONE, Crew, at_most, share
 from ..gpma.vertex_columns import grown
-from .scanning import chunks_of, largest_word
+from .scanning import chunks_of, largest_word, require_known
 
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -138,8 +138,8 @@ class Existence:
                 return None
             ops = _NO_OPS
         for named in (batch.keys, ops.vertices):
-            if named.size and largest_word(named, crew) >= n_vertices:
-                raise ValueError(f"an update names vertex {largest_word(named, crew)} of {n_vertices}")
+            if named.size:
+                require_known(largest_word(named, crew), n_vertices)
         deletions = Deletions.of(ops)
         named, overridden = self._named(batch, deletions)
         inserting = np.flatnonzero(ops.ops == Op.INSERT_VERTEX)

@@ -19,7 +19,7 @@ from .behind import Lag
 from .changes import Report
 from .host_side import HostSide
 from .placement import HOST, Placement
-from .scanning import largest_word
+from .scanning import largest_word, require_known
 from .side import Direction, Reader, Side
 from .turning import both_directions, turned
 from .weights import WeightDomain
@@ -270,9 +270,7 @@ def require_heads(keys: Keys, n_vertices: int, crew: Crew) -> None:
     """
     if keys.size == 0 or largest_word(keys, crew) < n_vertices:
         return
-    largest = int((keys & LOW).max())
-    if largest >= n_vertices:
-        raise ValueError(f"an edge leads to vertex {largest} of {n_vertices}")
+    require_known(int((keys & LOW).max()), n_vertices)
 
 
 def require_ends(keys: Keys, n_vertices: int, crew: Crew) -> None:
@@ -281,6 +279,5 @@ def require_ends(keys: Keys, n_vertices: int, crew: Crew) -> None:
     Raises:
         ValueError: an arc begins or ends at a vertex that is not there.
     """
-    largest = largest_word(keys, crew)
-    if keys.size and largest >= n_vertices:
-        raise ValueError(f"an edge names vertex {largest} of {n_vertices}")
+    if keys.size:
+        require_known(largest_word(keys, crew), n_vertices)

@@ -22,6 +22,7 @@ from ..gpma.host.work import arrivals_of, column
 from ..gpma.intrinsics import uncounted_inner
 from ..gpma.team import Crew, at_most, share
 from .placement import Owners, Placement
+from .scanning import require_known
 
 # A batch is cut into so many chunks at most, each of so many updates at least.
 CHUNKS_MAX, CHUNK_UPDATES_MIN = 64, 1 << 14
@@ -121,8 +122,8 @@ def route(
     heads_slot = n_sides if in_edges else 0
     keys = column(batch.keys, np.uint64)
     largest = _count_parts(keys, frozen(placement.owner), heads_slot, tails, heads, counts, crew)
-    if n and largest >= placement.owner.size:
-        raise ValueError(f"an edge names vertex {largest} of {placement.owner.size}")
+    if n:
+        require_known(largest, placement.owner.size)
     totals = counts.sum(axis=0)
     out, in_ = totals[:n_sides], totals[n_sides : 2 * n_sides]
     return Routing(batch, in_edges, out, in_, tails, heads, counts, crew)

@@ -26,6 +26,16 @@ def largest_word(column: npt.NDArray[np.generic], crew: Crew) -> int:
     return int(_largest(frozen(words), chunks_of(words.size), crew))
 
 
+def require_known(largest: int, n_vertices: int) -> None:
+    """Check that the vertices that updates name are there, by the largest of them.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if largest >= n_vertices:
+        raise ValueError(f"an update names vertex {largest} of {n_vertices}")
+
+
 def count_loops(keys: Keys, crew: Crew) -> int:
     """How many of these arcs are loops. Takes no memory to speak of: it may be asked for after a commit."""
     return int(_count_loops(frozen(keys), chunks_of(keys.size), crew)) if keys.size else 0

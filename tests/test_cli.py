@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -245,7 +246,11 @@ def test_no_room_is_one_sentence_and_a_code_of_its_own(
     [
         ("ulimit -n 16", r"^graphtide: .*Too many open files: this process may have 16 .ulimit -n.$"),
         ("ulimit -f 1", r"^graphtide: .*File too large: this process may write 1024 bytes to one .ulimit -f.$"),
-        ("ulimit -v 400000", r"^graphtide: out of memory: this process may have 409600000 bytes of address space"),
+        ("ulimit -v 400000", r"^graphtide: this process may have 409600000 bytes of address space .*threads = 1"),
+        (
+            "ulimit -v 3000000; export GRAPHTIDE_COMPUTE__THREADS=400",
+            r"^graphtide: .* compute.threads = 400 takes",
+        ),
     ],
 )
 def test_a_limit_of_the_process_is_said(limit: str, message: str, tmp_path: Path) -> None:
@@ -256,6 +261,7 @@ def test_a_limit_of_the_process_is_said(limit: str, message: str, tmp_path: Path
         ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode not in (0, -9), done.stderr
+    assert ("compute.threads" in done.stderr) <= (done.returncode == 2), "a restart would not help"
     assert re.search(message, done.stderr, re.MULTILINE), done.stderr
     assert "Traceback" not in done.stderr
 
@@ -298,6 +304,37 @@ def test_produce_writes_a_spool_and_prints_what_a_wait_needs(runner: CliRunner, 
     done = runner.invoke(cli.app, ["produce", "--spool", "spool", "bad.csv"])
     assert done.exit_code == 1
     assert done.stderr.startswith("graphtide: bad.csv:1: the header") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "said"),
+    [
+        ("gone.csv", None, 1, "gone.csv: No such file or directory"),
+        ("bad.csv", b"from,to\n1,2\n", 1, "bad.csv:1: the header line must name src and dst"),
+        ("bad.csv.gz", b"src,dst\n1,2\n", 1, "bad.csv.gz cannot be decompressed"),
+        ("bad.mtx", b"%%MatrixMarket matrix array real general\n1 1\n7\n", 1, "bad.mtx:1: of MatrixMarket"),
+        ("bad.parquet", b"PAR1", 1, "bad.parquet is no Parquet"),
+    ],
+)
+def test_nothing_is_written_where_a_file_cannot_be_read(
+    runner: CliRunner, tmp_path: Path, name: str, content: bytes | None, code: int, said: str
+) -> None:
+    """Else part of what was asked for would be there, without offsets to wait for it."""
+    (tmp_path / "a.csv").write_text("src,dst\n1,2\n")
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    done = runner.invoke(cli.app, ["produce", "--spool", "spool", "a.csv", name])
+    assert (done.exit_code, done.stdout) == (code, "") and done.stderr.startswith(f"graphtide: {said}")
+    assert not (tmp_path / "spool").exists()
+
+
+def test_what_can_be_read_once_only_is_not_looked_at_before(runner: CliRunner, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writing = threading.Thread(target=(tmp_path / "pipe").write_text, args=("1 2\n2 3\n",))
+    writing.start()
+    done = runner.invoke(cli.app, ["produce", "--spool", "spool", "pipe"])
+    writing.join()
+    assert done.exit_code == 0 and done.stdout.startswith("2 updates written")
 
 
 def test_the_help_of_produce_names_what_files_may_hold(runner: CliRunner) -> None:

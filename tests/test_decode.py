@@ -957,7 +957,7 @@ SEEDS = {
         b'{"src":"a","dst":"b"}\n{"src":1,"dst":2}\n',
     ],
     "csv": [b"op,src,dst,weight,ts\nI,1,2,0.5,3\n-,3,4,,\ninsert_vertex,7,,,\n", b'src,dst\n"a,b",c\n'],
-    "el": [b"%%MatrixMarket x\n% c\n3 3 1\n1 2 3.5 4\n", b"# c\n1\t2\n 3 4 5e-7\r\n"],
+    "el": [b"%%MatrixMarket matrix coordinate real general\n% c\n3 3 1\n1 2 3.5 4\n", b"# c\n1\t2\n 3 4 5e-7\r\n"],
     "debezium": [
         b'{"op":"c","before":null,"after":{"src":1,"dst":2,"weight":0.5},"source":{"ts_ms":3}}',
         b'{"schema":{},"payload":{"op":"u","before":{"src":1,"dst":2},"after":{"src":"a","dst":3}}}',

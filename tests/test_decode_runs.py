@@ -342,6 +342,7 @@ def test_lines_of_files_are_not_joined() -> None:
     assert [row[:2] for row in rows(Decoder().decode_all(records))] == [(1, 2), (3, 4)]
 
 
+_MATRIX = b"%%MatrixMarket matrix coordinate real general\n% 2\n3 3 1\n"
 LAYOUTS: list[tuple[str, dict[str, Any], list[bytes], list[bytes]]] = [
     ("csv", {}, [b"src,dst\n", b"src,dst\n", b"dst,src\n", b"src\n", b""], [b"1,2", b"2,2", b' 3,"1"']),
     ("csv", {}, [b"op,src,dst,weight,ts\n"], [b"d,1,2,,", b"insert,1,2,0.5,7", b",3,3,,", b"delete_vertex,3,,,8"]),
@@ -352,7 +353,7 @@ LAYOUTS: list[tuple[str, dict[str, Any], list[bytes], list[bytes]]] = [
         [b"k,a,b\n"],
         [b"c,1,2", b"7,2,2"],
     ),
-    ("el", {}, [b"", b"", b"", b"# 1\n", b"%%MatrixMarket matrix\n% 2\n3 3 1\n"], [b"1 2", b"2\t2 5", b"3 1 1 7"]),
+    ("el", {}, [b"", b"", b"", b"# 1\n", _MATRIX], [b"1 2", b"2\t2 5", b"3 1 1 7"]),
 ]
 fields = st.one_of(
     st.sampled_from([b"1", b"2", b"3"]),

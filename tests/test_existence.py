@@ -290,10 +290,10 @@ def test_who_revives_a_vertex_and_names_one_that_is_not_there_is_refused(directe
                 ends = np.full((2, size + 1), 3)
                 ends[0, 0] = 7
                 ends[end, size] = unknown
-                with pytest.raises(ValueError, match=f"vertex {unknown} of {n}"):
+                with pytest.raises(ValueError, match=f"an update names vertex {unknown} of {n}"):
                     graph.apply(EdgeBatch.of(*ends), n)
         strange = VertexOps(np.array([unknown], np.uint32), delete.ops, delete.positions)
-        with pytest.raises(ValueError, match=f"vertex {unknown} of {n}"):
+        with pytest.raises(ValueError, match=f"an update names vertex {unknown} of {n}"):
             graph.apply(EdgeBatch.of([1], [2]), n, strange)
         assert not graph.alive[7] and graph.n_vertices == n and graph.check() == []
         assert graph.apply(EdgeBatch.of([7], [1]), n).revived_vertices.tolist() == [7]

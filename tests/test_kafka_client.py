@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from certificates import Certificate, certificate
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 from leaks import Held, leftovers
 from waiting import until
 
@@ -23,7 +23,7 @@ from graphtide.daemon.ingest import dead_letters_kafka
 from graphtide.daemon.ingest.dead_letters import read_dead_letters
 from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
 from graphtide.daemon.ingest.kafka import KafkaSource
-from graphtide.daemon.ingest.kafka_client import KafkaLink, TlsRefused, connect, disconnect
+from graphtide.daemon.ingest.kafka_client import KafkaLink, TlsRefused, connect, disconnect, said
 from graphtide.daemon.records.stream import BadRecord, Partition
 from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed
 from graphtide.ops.kafka import DevKafka, held_port
@@ -267,3 +267,9 @@ def test_what_has_unsent_records_and_no_broker_any_more_ends_when_it_is_closed(
     finally:
         kafka.start()
     assert [bad.offset for bad in read_dead_letters(tmp_path)][-1] == 2
+
+
+def test_an_error_is_named_once() -> None:
+    assert said(KafkaTimeoutError("no broker")) == "KafkaTimeoutError: no broker"
+    assert said(KafkaTimeoutError()) == "KafkaTimeoutError"
+    assert said(ValueError("no broker")) == "ValueError: no broker"

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from graphtide.daemon.cli import CHECKPOINT, MISUSED, app
 from graphtide.daemon.config.load import from_tables
-from graphtide.daemon.errors import CheckpointError, ConfigError
+from graphtide.daemon.errors import CheckpointError, ConfigError, NotWritten
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import dense_batch
 from graphtide.daemon.records.encode import encode_msgpack
@@ -285,7 +285,8 @@ def test_a_full_disk_leaves_no_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointStore, "_draft", full)
-        with pytest.raises(OSError, match="No space left"):
+        said = f"checkpoint.path = '{config.checkpoint.path}': No space left on device; nothing is loaded"
+        with pytest.raises(NotWritten, match=said):
             load.load_files(config, [tmp_path / "edges.el"], {})
     assert load.load_files(config, [tmp_path / "edges.el"], {}) == 0
     _, vertices, edges = restored(config)

@@ -15,6 +15,7 @@ from graphtide.daemon.ingest.spool import SpoolSource
 from graphtide.daemon.records.encodings import IN_PREAMBLE
 from graphtide.daemon.records.stream import Decoded, Partition, RawRecord
 from graphtide.daemon.tools import files
+from graphtide.daemon.tools.files import Accepts, BadInput, LeftOut
 from graphtide.gpma.index.ids import StringColumn
 
 FILE = Partition("a.el")
@@ -141,3 +142,119 @@ def test_what_was_read_is_not_lost_when_the_beginning_cannot_be(
         records = source.poll(1 << 20, timeout_s=0)
     records += drain(source)
     assert b"".join(record.value or b"" for record in records) == b"1 2 1\n3 4 1\n"
+
+
+# -- what the banner says -----------------------------------------------------------------------------------------
+
+REFUSED = [
+    "matrix coordinate complex general",
+    "matrix coordinate real skew-symmetric",
+    "matrix coordinate complex hermitian",
+    "matrix array real general",
+    "vector coordinate real general",
+    "matrix coordinate real",
+    "",
+]
+READ = [
+    "matrix coordinate pattern general",
+    "MATRIX Coordinate Real GENERAL\r",
+    "matrix coordinate integer general",
+]
+
+
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8], ids=["", "mark"])
+@pytest.mark.parametrize("banner", REFUSED)
+def test_what_is_no_graph_is_refused(tmp_path: Path, banner: str, mark: bytes) -> None:
+    text = mark + f"%%MatrixMarket {banner}\n%\n3 3 2\n1 2 3 4\n2 3 4 5\n".encode()
+    (tmp_path / "a.el").write_bytes(text)
+    (tmp_path / "b.el").write_bytes(b"7 8\n")
+    with pytest.raises(BadInput, match=r"a\.el:1: of MatrixMarket 'matrix coordinate' is read, of real"):
+        files.read_updates(tmp_path / "a.el")
+    with pytest.raises(BadInput, match=r"a\.el:1: of MatrixMarket"):
+        files.require_readable(tmp_path / "a.el")
+    for block_bytes in (1, 1000):
+        decoded = [Decoder().decode(record) for record in drain(opened(tmp_path, block_bytes=block_bytes))]
+        (bad,) = [bad for one in decoded for bad in one.bad]
+        assert bad.reason == "malformed" and "matrix coordinate" in bad.detail and bad.partition == FILE
+        assert [(int(one.block.src[0]), len(one.block)) for one in decoded if one.block is not None] == [(7, 1)]
+    topic = RawRecord(Partition("t", 0), 5, 6, text, "el", 0)
+    (bad,) = Decoder().decode(topic).bad
+    assert bad.reason == "malformed" and Decoder().decode(topic).block is None
+
+
+@pytest.mark.parametrize("banner", READ)
+def test_every_other_graph_is_read(tmp_path: Path, banner: str) -> None:
+    (tmp_path / "a.el").write_bytes(f"%%MatrixMarket {banner}\n3 3 2\n1 2 3\n2 3 4\n".encode())
+    records = drain(opened(tmp_path))
+    assert [edge for record in records for edge in edges(Decoder().decode(record))] == [(1, 2, 3.0), (2, 3, 4.0)]
+    assert len(files.read_updates(tmp_path / "a.el")) == 2
+
+
+@pytest.mark.parametrize("kind", ["int", "string"])
+@pytest.mark.parametrize("block_bytes", [50, 1 << 20])
+def test_symmetric_is_both_halves(
+    tmp_path: Path, kind: Any, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_BLOCK_BYTES", block_bytes)
+    path = tmp_path / "a.mtx"
+    path.write_text("%%MatrixMarket matrix coordinate integer symmetric\n3 3 3\n1 2 5\n3 3 7\n3 1 9\n")
+    half = [("1", "2", 5.0), ("3", "3", 7.0), ("3", "1", 9.0)]
+    both = [*half, ("2", "1", 5.0), ("1", "3", 9.0)]
+    for directed, expected in ((True, both), (False, half)):
+        left_out = LeftOut()
+        updates = list(files.read_columns(path, Accepts(kind, directed=directed), left_out))
+        found = []
+        for part in updates:
+            ends = [
+                ids.to_list() if isinstance(ids, StringColumn) else map(str, ids.tolist())
+                for ids in (part.src, part.dst)
+            ]
+            assert part.weights is not None
+            found += zip(*ends, part.weights.tolist(), strict=True)
+        assert sorted(found) == sorted(expected) and not left_out.refused
+
+
+def test_half_of_a_directed_graph_is_not_taken_for_it(tmp_path: Path) -> None:
+    """As a file of a spool, and as a record: nobody adds the other half there."""
+    text = b"%%MatrixMarket matrix coordinate pattern symmetric\n3 3 1\n1 2\n"
+    (tmp_path / "a.el").write_bytes(text)
+    record = RawRecord(Partition("t", 0), 5, 6, text, "el", 0)
+    for directed in (True, False):
+        decoder = Decoder(directed=directed)
+        for one in (record, *drain(opened(tmp_path, directed=directed))):
+            decoded = decoder.decode(one)
+            if directed:
+                (bad,) = decoded.bad
+                assert bad.reason == "malformed" and "half of the edges of a directed graph" in bad.detail
+            else:
+                assert decoded.block is not None and not decoded.bad
+                assert (int(decoded.block.src[0]), int(decoded.block.dst[0])) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lines", "reason", "missing", "words"),
+    [
+        ("4 4 3\n", "1 2\n3 4\n", "damaged", 1, "promises 3 edges, and there are 2"),
+        ("4 4 9\n", "1 2\n3 3\n% 5\n\n1 x\n", "damaged", 6, "promises 9 edges, and there are 3"),
+        ("", "", "malformed", 1, "a line of rows, columns and edges; there is none"),
+        ("", "1 2\n3 4\n", "malformed", 1, "a line of rows, columns and edges; there is none"),
+    ],
+)
+@pytest.mark.parametrize("block_bytes", [8, 1 << 20])
+def test_a_file_that_is_shorter_than_it_says_is_not_whole(
+    tmp_path: Path,
+    sizes: str,
+    lines: str,
+    reason: str,
+    missing: int,
+    words: str,
+    block_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(files, "_BLOCK_BYTES", block_bytes)
+    path = tmp_path / "a.mtx"
+    path.write_text(f"%%MatrixMarket matrix coordinate pattern general\n% x\n{sizes}{lines}")
+    left_out = LeftOut()
+    list(files.read_columns(path, Accepts(self_loops="drop"), left_out))
+    assert left_out.refused[reason] == missing
+    assert left_out.places[reason][-1].startswith(f"{path}: ") and words in left_out.places[reason][-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import errno
 import gzip
 import json
 import lzma
@@ -22,12 +23,13 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 from sampling import examples
 
-from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.errors import ConfigError, NotWritten
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.kafka import KafkaSource
 from graphtide.daemon.ingest.spool import SpoolSource
 from graphtide.daemon.records.columns import UpdateColumns, canonical
 from graphtide.daemon.records.placement import partition_of
+from graphtide.daemon.records.spool_format import SpoolWriter, frame
 from graphtide.daemon.records.stream import Partition, Source, UpdateBlock, offsets_from_wire
 from graphtide.daemon.tools import destinations
 from graphtide.daemon.tools import files as module
@@ -228,6 +230,16 @@ def test_tables_of_two_columns_are_edge_lists(tmp_path: Path) -> None:
         assert [row[:3] for row in file_rows(tmp_path / "a.tsv")] == [(1, 1, 2), (1, 2, 3)]
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("header", ["src\tdst\tweight\tts", "op\tsrc\tdst\tweight\tts"])
+def test_tables_whose_first_line_names_columns_are_csv(tmp_path: Path, mark: str, header: str) -> None:
+    op = "D\t" if header.startswith("op") else ""
+    (tmp_path / "a.tsv").write_text(f"{mark}{header}\n{op}1\t2\t0.5\t7\n{op}2\t3\t\t\n")
+    found = file_rows(tmp_path / "a.tsv")
+    assert [row[:3] for row in found] == [(not op, 1, 2), (not op, 2, 3)]
+    assert found[0][4] == 7, "in milliseconds, as of CSV"
+
+
 @pytest.mark.parametrize("block_bytes", [60, 1 << 20])
 def test_a_byte_order_mark_is_no_part_of_what_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
@@ -259,7 +271,37 @@ def test_a_few_updates_for_a_spool_need_no_compiler(tmp_path: Path) -> None:
 def test_a_failed_run_leaves_no_empty_spool_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         produce_files([tmp_path / "missing.csv"], spool=tmp_path / "spool")
-    assert not list((tmp_path / "spool").iterdir())
+    assert not (tmp_path / "spool").exists()
+    (tmp_path / "damaged.el.gz").write_bytes(gzip.compress(b"x y\n" * 99)[:-9])
+    with pytest.raises(BadInput, match="cannot be decompressed"):
+        produce_files([tmp_path / "damaged.el.gz"], spool=tmp_path / "spool")
+    assert not [*tmp_path.glob("spool/*")]
+
+
+@pytest.mark.parametrize("n_before", [0, 2])
+def test_a_spool_whose_disk_is_full_keeps_what_is_whole(
+    tmp_path: Path, n_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon may have read that, and would wait for the rest of what is not."""
+    (tmp_path / "a.el").write_text("1 2\n2 3\n3 4\n")
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 4)
+    flush, flushed = SpoolWriter.flush, []
+
+    def full(self: SpoolWriter) -> None:
+        flushed.append(self.offset)
+        if len(flushed) <= n_before:
+            flush(self)
+            return
+        with self.path.open("ab") as file:
+            file.write(frame(b"what did not find room")[:12])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SpoolWriter, "flush", full)
+    with pytest.raises(NotWritten, match=r"spool file .*\.msgpack: No space left on device") as caught:
+        produce_files([tmp_path / "a.el"], spool=tmp_path / "spool")
+    left = [*(tmp_path / "spool").iterdir()]
+    assert ("send all of it again" in caught.value.message) == (n_before > 0)
+    assert [file.stat().st_size for file in left] == flushed[:n_before][-1:]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from graphtide.daemon.engine.pipeline import Pipeline
 from graphtide.daemon.engine.recording import Recording
 from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.engine.storage import Storage
-from graphtide.daemon.errors import NotWritten, SourceError, Unavailable
+from graphtide.daemon.errors import NotWritten, SourceError, SourceUnavailable, Unavailable
 from graphtide.daemon.health import Health
 from graphtide.daemon.ingest import dead_letters_kafka
 from graphtide.daemon.ingest.dead_letters import unpack_letter
@@ -939,3 +939,24 @@ def test_an_engine_that_failed_leaves_no_checkpoint_whoever_failed_first(engine_
     with pytest.raises(SourceError):
         service.shutdown()
     assert closed == ([] if engine_fails else [True])
+
+
+def test_a_source_that_stays_away_is_said_once_for_each_reason(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([*["no topic t"] * 5, *["no answer"] * 3, *["no topic t"] * 2, {"kind": "kafka"}])
+
+    def identity() -> dict[str, str]:
+        answer = next(answers)
+        if isinstance(answer, str):
+            raise SourceUnavailable(answer)
+        return answer
+
+    waiting: Any = SimpleNamespace(
+        _stop=SimpleNamespace(is_set=lambda: False, wait=lambda seconds: None),
+        source=SimpleNamespace(identity=identity),
+    )
+    monkeypatch.setattr(service, "TELL_EVERY_SECONDS", 3600.0)
+    assert Service._source_identity(waiting) == {"kind": "kafka"}
+    said = [record.message for record in caplog.records]
+    assert said == [f"{reason}; trying again" for reason in ("no topic t", "no answer", "no topic t")]

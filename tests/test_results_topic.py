@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from graphtide.daemon import cli
 from graphtide.daemon.config.load import from_tables
-from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.errors import ConfigError, NotWritten
 from graphtide.daemon.outgoing import spool
 from graphtide.daemon.outgoing.batches import BATCH_BYTES, batches
 from graphtide.daemon.outgoing.kafka import KafkaSink
@@ -428,7 +428,7 @@ def test_a_transaction_that_fails_leaves_nothing(open_files: Callable[..., Spool
 
 def test_a_folder_has_one_writer(open_files: Callable[..., SpoolSink], folder: Path) -> None:
     sink = open_files()
-    with pytest.raises(BlockingIOError):
+    with pytest.raises(NotWritten, match=f"results.path = '{folder}' is in use by another graphtide process"):
         open_files()
     sink.write(hops(1, [1]), end(1, "somebody"))
     sink.close()

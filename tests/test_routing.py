@@ -123,7 +123,7 @@ def test_ends_that_are_not_there_are_refused(kind: str, at: int, key: np.uint64)
     wrong = max(int(sources(batch.keys).max()), int(destinations(batch.keys).max()))
     with (
         mock.patch.object(routing, "CHUNK_UPDATES_MIN", 8),
-        pytest.raises(ValueError, match=f"names vertex {wrong} of 12"),
+        pytest.raises(ValueError, match=f"an update names vertex {wrong} of 12"),
     ):
         route(batch, placement, crew(2), **how)
 

@@ -400,3 +400,12 @@ def test_a_checkpoint_of_more_vertices_than_are_allowed_is_one_sentence(tmp_path
         daemon.start(ready_s=None)
         assert daemon.process is not None and daemon.process.wait(60) == 2
         assert "graph.vertices_max is 2" in daemon.log_tail(1) and "Traceback" not in daemon.log_tail()
+
+
+def test_a_token_file_that_cannot_be_used_is_said_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("short\n")
+    with running(tmp_path, server={"token_file": str(tmp_path / "token")}) as daemon:
+        daemon.start(ready_s=None)
+        assert ended(daemon) == 2
+        assert "server.token_file" in daemon.log_tail(1) and "(line 1)" in daemon.log_tail(1)
+        assert not (tmp_path / "checkpoints").exists()

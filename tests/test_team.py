@@ -122,16 +122,29 @@ def test_helpers_that_are_busy_are_not_waited_for() -> None:
         team.close()
 
 
+def slept(team: Team, seconds: float) -> bool:
+    """Whether no helper of a team did anything for so long: neither worked, nor woke up to look for work."""
+
+    def look() -> list[list[str]]:
+        lines = [
+            Path(f"/proc/self/task/{helper.native_id}/status").read_text().splitlines() for helper in team._helpers
+        ]
+        return [[line for line in of if line.startswith("State") or "ctxt_switches" in line] for of in lines]
+
+    before = look()
+    time.sleep(seconds)
+    assert len(before) == team.threads - 1
+    return look() == before and all("S (sleeping)" in states[0] for states in before)
+
+
 def test_who_has_helped_soon_waits_without_looking() -> None:
-    """A team that has nothing to do takes no processor time, and nobody is thought to look for work."""
+    """A team that has nothing to do sleeps, and nobody is thought to look for work."""
     team = Team(4)
     done, by = np.zeros(64, np.int64), np.full(64, -1)
     try:
         _rounds(team.crew(), 2000, done, by)
         until(lambda: team._words[_LOOKING] == 0)
-        before = time.process_time()
-        time.sleep(0.3)
-        assert time.process_time() - before < 0.15
+        until(lambda: slept(team, 0.1))
         _rounds(team.crew(), 10, done, by)
         assert (done == 2010).all()
     finally:

@@ -36,6 +36,7 @@ _PLAINLY = {
     "float_parsing": "must be a number",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
+    "path_type": "must be a path, as text",
 }
 """What validators say at greater length."""
 
@@ -247,6 +248,9 @@ def _translate(layers: _Layers, section: str, details: ErrorDetails) -> None:
     message = _PLAINLY.get(details["type"]) or re.sub(
         r"^(Value error, )|^\w+ should ", lambda found: "" if found[1] else "must ", details["msg"]
     )
+    if details["type"] in ("too_short", "too_long"):
+        of = "characters" if isinstance(details["input"], str) else "entries"
+        message = re.sub("items? after validation", of, message)
     if details["type"] in ("model_type", "model_attributes_type", "dict_type"):
         message = "must be a table"
     if details["type"] in ("tuple_type", "list_type"):

@@ -96,6 +96,7 @@ class Decoder:
         compacted: bool = False,
         keyed: KeyHash | None = None,
         memory: Memory | None = None,
+        directed: bool = True,
     ) -> None:
         """``csv_columns``: the columns of CSV that has no header lines, by our names; ``default_encoding``: of
         records that name none; ``columns``: what producers call them in JSON, header lines and captured tables;
@@ -103,7 +104,8 @@ class Decoder:
         ``compiled_from``: from so many bytes of lines on it pays to load the compiled parser; ``registry``: has
         the schemas of records that name theirs; ``compacted``: topics are, so that of changes of tables a
         tombstone may be all that is left. ``keyed``: the key of a record stands for its edge, and is hashed so.
-        ``memory``: who is asked for that of bad rows; None: the system's.
+        ``memory``: who is asked for that of bad rows; None: the system's. ``directed``: the graph is, of which a
+        symmetric matrix would hold one half.
 
         Raises:
             ValueError: an encoding, a column or the delimiter is none.
@@ -113,6 +115,7 @@ class Decoder:
         decode_text.check_delimiter(csv_delimiter)
         self._rules = Rules(vertex_ids, weights, self_loops == "drop", updates_max, line_bytes_max)
         self._default_encoding = default_encoding
+        self._directed = directed
         self._compiled_from = compiled_from
         self._delimiter = csv_delimiter
         self._keyed = None if keyed is None else Keyed(keyed, vertex_ids)
@@ -454,10 +457,16 @@ class Decoder:
         return known
 
     def _edge_list_begin(self, record: RawRecord, value: bytes) -> int:
-        """Where the edges begin: MatrixMarket files have a line of sizes after their comments."""
+        """Where the edges begin: MatrixMarket files have a line of sizes after their comments.
+
+        Raises:
+            Bad: it is a matrix that is no graph.
+        """
         first = record.partition.number is not None or record.offset == 0
         if not (matrix_market.begins(value) if first else IN_PREAMBLE in dict(record.headers)):
             return 0
+        if first and (why := matrix_market.refusal(value, directed=self._directed)) is not None:
+            raise Bad(Reason.MALFORMED, why)
         begin = matrix_market.edges_begin(value)
         return len(value) if begin is None else begin
 

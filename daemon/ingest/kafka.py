@@ -37,7 +37,7 @@ from ..backoff import Backoff
 from ..errors import ConfigError, SourceError, SourceReplaced, SourceUnavailable
 from ..records.encodings import encoding_of
 from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
-from .kafka_client import REFUSALS, KafkaLink, connect, disconnect
+from .kafka_client import REFUSALS, KafkaLink, connect, disconnect, said
 from .topic_settings import (
     TopicSettings,
     beginning_problem,
@@ -759,4 +759,4 @@ def _topic_id(value: object) -> str:
 
 
 def _said(error: BaseException | None) -> str:
-    return f"{type(error).__name__}: {error}" if error is not None else "no answer yet"
+    return said(error) if error is not None else "no answer yet"

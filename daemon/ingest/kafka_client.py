@@ -236,6 +236,12 @@ def connect(
         raise
 
 
+def said(error: BaseException) -> str:
+    """An error with its name, which most of the library's say themselves."""
+    name, text = type(error).__name__, str(error)
+    return text if name in text else f"{name}: {text}"
+
+
 def send_batch(producer: KafkaProducer, place: TopicPartition, records: bytes, number: int) -> Any:
     """Send so many records, packed as in a batch of message format 2, in the producer's transaction.
 

@@ -2,6 +2,8 @@
 
 https://math.nist.gov/MatrixMarket/formats.html. A file is read in blocks of whole lines, and a preamble may be
 longer than one: so each block is told whether it begins within it, and says whether the next one does.
+
+Files that are no graph are refused by their first line, the banner, which says what they hold.
 """
 
 from __future__ import annotations
@@ -16,11 +18,43 @@ _HEAD_BYTES = len(codecs.BOM_UTF8) + len(_BANNER)
 _NO_TEXT = codecs.BOM_UTF8 + b" \t"
 """What may stand before the text of a line: the first has, perhaps, a byte-order mark, or blanks for it."""
 _PIECE_BYTES = 1 << 20
+_LOOKED_AT = 200
+"""Bytes of a banner, which is shorter."""
+_FIELDS, _SYMMETRIES = ("real", "integer", "pattern"), ("general", "symmetric")
 
 
 def begins(value: bytes) -> bool:
     """Whether this is the beginning of such a file."""
     return value[:_HEAD_BYTES].lstrip(_NO_TEXT).startswith(_BANNER)
+
+
+def refusal(value: bytes, *, directed: bool) -> str | None:
+    """Why a file that begins so is none of edges; None: it is one. ``directed``: those of a directed graph, whose
+    other half nobody adds."""
+    banner = value[:_LOOKED_AT].lstrip(_NO_TEXT).partition(b"\n")[0].decode(errors="replace").strip()
+    match banner.lower().split()[1:]:
+        case ["matrix", "coordinate", field, symmetry] if field in _FIELDS and symmetry in _SYMMETRIES:
+            if symmetry == "symmetric" and directed:
+                return (
+                    "a symmetric MatrixMarket file holds half of the edges of a directed graph; "
+                    "`graphtide produce` and `graphtide load` add the others"
+                )
+            return None
+    return (
+        f"of MatrixMarket 'matrix coordinate' is read, of {', '.join(_FIELDS[:-1])} or {_FIELDS[-1]}, "
+        f"{' or '.join(_SYMMETRIES)}; this is {banner!r}"
+    )
+
+
+def is_symmetric(value: bytes) -> bool:
+    """Whether a file that begins so, and is not refused, holds one half of a symmetric matrix."""
+    return value[:_LOOKED_AT].partition(b"\n")[0].lower().split()[-1] == b"symmetric"
+
+
+def edges_promised(value: bytes) -> int | None:
+    """How many edges the line of sizes, the last before these, promises; None: it is none."""
+    sizes = value[: edges_begin(value)].rstrip().rpartition(b"\n")[2].split()
+    return int(sizes[2]) if len(sizes) == 3 and all(map(bytes.isdigit, sizes)) else None
 
 
 def edges_begin(value: bytes) -> int | None:

@@ -33,6 +33,7 @@ def make_source(config: Config) -> Source:
             # Beside the checkpoints: a file that was replaced while we were down is noticed too.
             fingerprints=config.checkpoint.path / "spool-fingerprints",
             checkpoints_kept=config.checkpoint.keep,
+            directed=config.graph.directed,
         )
     if source.encoding == "arrow" and not is_readable():
         raise ConfigError(f'source.encoding = "arrow": {NEEDS_PYARROW}')

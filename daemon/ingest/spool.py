@@ -97,6 +97,7 @@ class SpoolSource:
         block_bytes: int = 1 << 20,
         record_bytes_max: int = RECORD_BYTES_MAX,
         clock: Callable[[], float] = time.time,
+        directed: bool = True,
     ) -> None:
         """
         Args:
@@ -110,6 +111,7 @@ class SpoolSource:
                 line is longer.
             record_bytes_max: a longer record or line is set aside (default 64 MiB).
             clock: seconds since 1970; a record's time is when it was read.
+            directed: the graph is (default), of which a symmetric matrix would hold one half.
 
         Raises:
             ConfigError: ``start`` is something else.
@@ -121,7 +123,7 @@ class SpoolSource:
         self.fingerprints = fingerprints
         self.record_bytes_max = record_bytes_max
         self.clock = clock
-        self._records = RecordReader(block_bytes, record_bytes_max, clock)
+        self._records = RecordReader(block_bytes, record_bytes_max, clock, directed=directed)
         self.outages = 0
         self._folder = Folder(self.path)
         self._files: dict[str, SpoolFile] = {}

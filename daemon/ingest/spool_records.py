@@ -27,8 +27,11 @@ _SKIP_BYTES = 64 << 20  # of a line that is too long, at one time
 class RecordReader:
     """Reads the next records of one file or the other, each from where its content stands."""
 
-    def __init__(self, block_bytes: int, record_bytes_max: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, block_bytes: int, record_bytes_max: int, clock: Callable[[], float], *, directed: bool
+    ) -> None:
         """See ``SpoolSource``."""
+        self._directed = directed
         self._block_bytes = block_bytes
         self._bytes_max = record_bytes_max
         self._clock = clock
@@ -89,6 +92,10 @@ class RecordReader:
         if stop == 0:
             return []
         value = buffer[:stop]
+        if file.kind.encoding == "el" and file.offset == 0 and matrix_market.begins(value):
+            why = matrix_market.refusal(value, directed=self._directed)
+            if why is not None:
+                return [self.set_aside(file, value[:CUT_BYTES], Reason.MALFORMED, why)]
         headers = self._context(file, value, again)
         return [
             RawRecord(

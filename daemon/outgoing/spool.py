@@ -19,6 +19,7 @@ from typing import IO
 import msgpack
 
 from ...gpma.index.ids import IdColumn
+from ..errors import NotWritten
 from ..failpoints import point
 from ..records.spool_format import FramingLost, SpoolWriter, make_folder, read_frames
 from .records import Chunk, End, OutgoingEncoding, end_key, ids_by_program, read_key
@@ -77,7 +78,7 @@ class SpoolSink:
         """See ``Sink``.
 
         Raises:
-            BlockingIOError: another daemon has the folder.
+            NotWritten: another process has the folder.
         """
         make_folder(self._folder)
         if self._lock is None:
@@ -86,7 +87,9 @@ class SpoolSink:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 lock.close()
-                raise
+                raise NotWritten(
+                    f"results.path = {str(self._folder)!r} is in use by another graphtide process"
+                ) from None
             self._lock = lock
         found = files(self._folder)
         last, self._place = None, ("", 0)

@@ -41,7 +41,8 @@ import numpy as np
 
 from ...gpma.index.ids import IdColumn
 from ..backoff import Backoff
-from ..errors import Unavailable
+from ..errors import GraphtideError, Unavailable
+from ..os_errors import why
 from ..serve.values import Values
 from .records import Changed, Chunk, End, Epoch, OutgoingEncoding
 from .sink import Fenced, Place, PlaceLost, Sink
@@ -422,6 +423,11 @@ class Writer:
         self._opened = False
         self._sink.close()
         self._written = replace(self._written, errors=self._written.errors + 1)
+        trouble = f"{type(error).__name__}: {error}"
+        if isinstance(error, GraphtideError):
+            trouble = error.message
+        elif isinstance(error, OSError) and error.strerror:
+            trouble = why(error)
         if self._trouble is None and not self._abandoned.is_set():
-            log.error("results cannot be written to %s: %s: %s", self.name, type(error).__name__, error)
-        self._trouble = f"{type(error).__name__}: {error}"
+            log.error("results cannot be written to %s: %s", self.name, trouble)
+        self._trouble = trouble

@@ -166,7 +166,7 @@ class SpoolWriter:
         self._file = open(self.path, "ab", opener=_open_as_the_folder)  # noqa: SIM115  closed by close()
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.offset = _whole_bytes(self.path)
+            self.offset = whole_bytes(self.path)
             self._file.truncate(self.offset)
         except BaseException:
             self._file.close()
@@ -256,7 +256,7 @@ def read_frames(path: Path, offset: int = 0) -> Iterator[Frame]:
                 size = 1 << 20
 
 
-def _whole_bytes(path: Path) -> int:
+def whole_bytes(path: Path) -> int:
     end = 0
     for item in read_frames(path):
         end = item.stop

@@ -68,14 +68,14 @@ def from_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[
     """
     from kafka.errors import KafkaConfigurationError, KafkaError
 
-    from ..ingest.kafka_client import REFUSALS
+    from ..ingest.kafka_client import REFUSALS, said
 
     try:
         yield from _in_topic(servers, topic, client)
     except KafkaError as error:
         wrong = isinstance(error, (KafkaConfigurationError, *REFUSALS))
         kind = ConfigError if wrong else SourceUnavailable
-        raise kind(f"Kafka at {servers}: {type(error).__name__}: {error}") from error
+        raise kind(f"Kafka at {servers}: {said(error)}") from error
 
 
 def _in_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[BadRecord]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import ConfigError, GraphtideError
+from ..errors import ConfigError, GraphtideError, NotWritten
+from ..os_errors import why
 from ..records.barrier import HEADERS as BARRIER_HEADERS
 from ..records.barrier import barrier_value
 from ..records.encodings import CONTENT_TYPES, Encoding
-from ..records.spool_format import SpoolWriter
+from ..records.spool_format import SpoolWriter, whole_bytes
 from ..records.stream import Partition
 
 _CONNECT_TIMEOUT_MS = 10_000
@@ -54,16 +55,33 @@ class SpoolDestination:
         self._writer = SpoolWriter(directory, name=name, encoding=encoding)
 
     def send(self, partition: int, *payloads: bytes) -> None:
-        for payload in payloads:
-            self._writer.append(payload)
-        self._writer.flush()
+        """
+        Raises:
+            NotWritten: the file takes no more; the records that it has whole stay.
+        """
+        with self._told():
+            for payload in payloads:
+                self._writer.append(payload)
+            self._writer.flush()
 
     def barrier(self) -> None:
         """Nothing to do: one file is in order."""
 
     def finish(self) -> dict[Partition, int]:
-        self._writer.sync()
+        with self._told():
+            self._writer.sync()
         return {Partition(self._writer.name): self._writer.offset} if self._writer.offset else {}
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            path = self._writer.path
+            whole = whole_bytes(path)  # a daemon may have read so far
+            self._writer.give_up(whole)
+            rest = f"; it has records of {whole} bytes already, so send all of it again" if whole else ""
+            raise NotWritten(f"spool file {path}: {why(error)}{rest}", {"file": str(path)}) from error
 
     def close(self) -> None:
         self._writer.close()
@@ -91,11 +109,11 @@ class KafkaDestination:
         from kafka import KafkaAdminClient, KafkaProducer
         from kafka.errors import KafkaConfigurationError, KafkaError
 
-        from ..ingest.kafka_client import REFUSALS, connect
+        from ..ingest.kafka_client import REFUSALS, connect, said
 
         servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
         self.topic = topic
-        self._error = KafkaError
+        self._error, self._said = KafkaError, said
         self._content_type = next(name for name, known in CONTENT_TYPES.items() if known == encoding).encode()
         self._in_flight: deque[tuple[Any, int]] = deque()  # with their bytes
         self._in_flight_bytes = 0
@@ -122,7 +140,7 @@ class KafkaDestination:
         except KafkaError as error:
             wrong = isinstance(error, (KafkaConfigurationError, *REFUSALS))
             kind = ConfigError if wrong else ProduceFailed
-            raise kind(f"Kafka at {','.join(servers)}: {type(error).__name__}: {error}") from error
+            raise kind(f"Kafka at {','.join(servers)}: {said(error)}") from error
 
     def send(self, partition: int, *payloads: bytes) -> None:
         """
@@ -159,7 +177,7 @@ class KafkaDestination:
         try:
             future = self._producer.send(self.topic, payload, key=key, partition=partition, headers=list(headers))
         except self._error as error:
-            raise ProduceFailed(f"topic {self.topic}: {type(error).__name__}: {error}") from error
+            raise ProduceFailed(f"topic {self.topic}: {self._said(error)}") from error
         self._in_flight.append((future, len(payload)))
         self._in_flight_bytes += len(payload)
         while len(self._in_flight) > _IN_FLIGHT_MAX or self._in_flight_bytes > _IN_FLIGHT_BYTES:
@@ -182,5 +200,5 @@ class KafkaDestination:
         try:
             sent = future.get(timeout=130)
         except self._error as error:
-            raise ProduceFailed(f"topic {self.topic}: {type(error).__name__}: {error}") from error
+            raise ProduceFailed(f"topic {self.topic}: {self._said(error)}") from error
         self._next[Partition(self.topic, sent.partition)] = sent.offset + 1

@@ -2,8 +2,9 @@
 
 By name, with an optional ``.gz``, ``.xz``, ``.zst`` or ``.bz2``: ``.csv`` (with a header line), ``.json`` or
 ``.jsonl`` (JSON lines), ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no
-ts, ts in seconds); ``.parquet`` as it is (the columns of CSV; it needs PyArrow); anything else is an edge list
-(``src dst [weight [ts]]``, MatrixMarket headers allowed).
+ts, ts in seconds) or with a header line that names src and dst (as ``.csv``, with tabs); ``.parquet`` as it is
+(the columns of CSV; it needs PyArrow); anything else is an edge list (``src dst [weight [ts]]``), or a graph in
+the form of MatrixMarket, of which ``symmetric`` means both halves.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
@@ -27,7 +28,7 @@ import numpy as np
 import orjson
 import zstandard
 
-from ...gpma.index.ids import concatenate_ids
+from ...gpma.index.ids import StringColumn, concatenate_ids
 from ...partition.weights import WeightDomain
 from ..errors import GraphtideError
 from ..ingest import matrix_market
@@ -46,8 +47,9 @@ COMPILED_FROM = 512 << 10
 STANDARD_INPUT = Path("-")
 """Stands for an edge list on the standard input, from where it stands; to ``Path`` ``./-`` is the same."""
 _BLOCK_BYTES = 8 << 20
+_Form = Literal["csv", "csv-tabs", "json", "el", "events"]
 _BATCH_ROWS = 1 << 20
-_ENCODINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+_FORMS: Mapping[str, _Form] = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _OPENERS: Mapping[str, Any] = {
     ".gz": gzip.open,
     ".xz": lzma.open,
@@ -76,6 +78,7 @@ class Accepts:
     vertex_ids: Literal["int", "string"] = "int"
     weights: WeightDomain = "any"
     self_loops: Literal["keep", "drop"] = "keep"
+    directed: bool = True
 
 
 @dataclass(slots=True)
@@ -107,31 +110,36 @@ def read_columns(
     """The updates of one file, in big blocks. ``advance`` is told how much of it is read, from 0 to 1.
 
     Raises:
-        BadInput: the file cannot be decompressed, or its header line names no columns.
+        BadInput: the file cannot be decompressed, its header line names no columns, or it is no graph.
         OSError: it cannot be read.
     """
     if path.suffix == ".parquet":
         yield from _parquet(path, accepts, left_out, advance)
         return
-    name = path.with_suffix("") if path.suffix in _OPENERS else path
-    events = name.suffix == ".tsv" and _has_events(path)
-    encoding = "csv" if events else _ENCODINGS.get(name.suffix, "el")
+    form = _form_of(path)
+    events, encoding = form == "events", "el" if form == "el" else "json" if form == "json" else "csv"
     decoder = Decoder(
         vertex_ids=accepts.vertex_ids,
         weights=accepts.weights,
         self_loops=accepts.self_loops,
         csv_columns=_EVENT_COLUMNS if events else None,
-        csv_delimiter="\t" if events else ",",
+        csv_delimiter="," if form == "csv" else "\t",
         compiled_from=COMPILED_FROM,
+        directed=False,  # the other half of a symmetric matrix is added here
     )
     lines, inside = 0, False
+    matrix: _Matrix | None = None
     for offset, block in _blocks(path, advance):
-        if encoding == "csv" and not events and offset == 0:
-            _check_header(path, block)
+        if offset == 0:
+            _check_beginning(path, form, block)
+            if form == "el" and matrix_market.begins(block):
+                matrix = _Matrix(accepts.directed and matrix_market.is_symmetric(block))
         value = _event_lines(block, accepts.vertex_ids) if events else block
         stop, time_ms = offset + len(value), _NO_TIME if events else 0
         headers = ((IN_PREAMBLE, b""),) if inside else ()
-        inside = encoding == "el" and matrix_market.next_is_inside(value, first=offset == 0, inside=inside)
+        if matrix is not None and (inside or offset == 0):
+            inside = matrix_market.next_is_inside(value, first=offset == 0, inside=inside)
+            matrix.promised = None if inside else matrix_market.edges_promised(value)
         record = RawRecord(Partition(str(path)), offset, stop, value, encoding, time_ms, headers=headers)
         decoded = decoder.decode(record)
         for bad in decoded.bad:
@@ -139,11 +147,66 @@ def read_columns(
             left_out.refuse(bad.reason, place, _updates_in(bad))
         left_out.self_loops += decoded.self_loops_dropped
         updates = decoded.block
+        if matrix is not None:
+            matrix.found += len(decoded.bad) + decoded.self_loops_dropped + len(updates or ())
         if updates is not None and events:
             updates = _in_milliseconds(updates, path, left_out)
         if updates is not None and len(updates):
             yield _columns(updates)
+            if matrix is not None and matrix.is_half:
+                yield from _other_half(_columns(updates))
         lines += value.count(b"\n")
+    if matrix is not None:
+        matrix.require_whole(path, left_out)
+
+
+def require_readable(path: Path) -> None:
+    """Look at the beginning of a file, unless it can be read only once.
+
+    Raises:
+        BadInput, OSError: as ``read_columns``, as far as the beginning tells.
+    """
+    if path == STANDARD_INPUT or path.is_fifo():
+        return
+    if path.suffix == ".parquet":
+        for _ in _parquet(path, Accepts(), LeftOut(), lambda share: None):
+            return
+        return
+    with contextlib.closing(_blocks(path)) as blocks:
+        _, block = next(blocks, (0, b""))
+    if block:
+        _check_beginning(path, _form_of(path), block)
+
+
+@dataclass(slots=True)
+class _Matrix:
+    """A graph in the form of MatrixMarket. ``is_half``: its mirror image belongs to it; ``promised``: edges, by
+    its line of sizes; ``found``: lines of edges."""
+
+    is_half: bool
+    promised: int | None = None
+    found: int = 0
+
+    def require_whole(self, path: Path, left_out: LeftOut) -> None:
+        if self.promised is None:
+            detail = f"{path}: before the edges must stand a line of rows, columns and edges; there is none"
+            left_out.refuse(Reason.MALFORMED.value, partial(str, detail))
+        elif self.found < self.promised:
+            detail = f"{path}: its line of sizes promises {self.promised} edges, and there are {self.found}"
+            left_out.refuse(Reason.DAMAGED.value, partial(str, detail), self.promised - self.found)
+
+
+def _other_half(half: UpdateColumns) -> Iterator[UpdateColumns]:
+    """These edges from their other ends, but for loops."""
+    src, dst = half.src, half.dst
+    if isinstance(src, StringColumn):
+        assert isinstance(dst, StringColumn)
+        two = [a != b for a, b in zip(src.to_list(), dst.to_list(), strict=True)]
+    else:
+        two = src != dst
+    if np.any(two):
+        kept = half.take(np.flatnonzero(two))
+        yield replace(kept, src=kept.dst, dst=kept.src)
 
 
 def read_updates(path: Path, accepts: Accepts | None = None) -> UpdateColumns:
@@ -185,9 +248,35 @@ def _updates_in(bad: BadRecord) -> int:
     return len(rows["edges"] if "edges" in rows else rows["src"])
 
 
-def _check_header(path: Path, block: bytes) -> None:
+def _form_of(path: Path) -> _Form:
+    """By name; of a ``.tsv`` by its first line: with five fields it is an event, and a line of an edge list, which
+    has at most four, names no columns."""
+    name = path.with_suffix("") if path.suffix in _OPENERS else path
+    if name.suffix != ".tsv":
+        return _FORMS.get(name.suffix, "el")
+    with contextlib.closing(_blocks(path)) as blocks:
+        _, block = next(blocks, (0, b""))
+    first = block.partition(b"\n")[0].removeprefix(codecs.BOM_UTF8)
+    if first.startswith((b"#", b"%")):
+        return "el"
+    with contextlib.suppress(Bad):
+        csv_layout(first, "\t")
+        return "csv-tabs"
+    return "events" if len(first.split()) == 5 else "el"
+
+
+def _check_beginning(path: Path, form: _Form, block: bytes) -> None:
+    """
+    Raises:
+        BadInput: a file of this form cannot begin so.
+    """
     try:
-        csv_layout(block.partition(b"\n")[0], ",")
+        if form == "csv":
+            csv_layout(block.partition(b"\n")[0], ",")
+        if form == "el" and matrix_market.begins(block):
+            why = matrix_market.refusal(block, directed=False)
+            if why is not None:
+                raise Bad(Reason.MALFORMED, why)
     except Bad as bad:
         raise BadInput(f"{path}:1: {bad.detail}", {"reason": bad.reason.value}) from None
 
@@ -265,14 +354,6 @@ def _parquet(
 
 
 # -- events -------------------------------------------------------------------------------------------------
-
-
-def _has_events(path: Path) -> bool:
-    """Whether the first line has the five fields of an event: a line of an edge list has at most four."""
-    with contextlib.closing(_blocks(path)) as blocks:
-        _, block = next(blocks, (0, b""))
-    first = block.partition(b"\n")[0].removeprefix(codecs.BOM_UTF8)
-    return len(first.split()) == 5 and not first.startswith((b"#", b"%"))
 
 
 def _event_lines(block: bytes, vertex_ids: str) -> bytes:

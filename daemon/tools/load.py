@@ -21,11 +21,12 @@ from ...gpma.index.vertex_index import VertexIndex
 from ...gpma.memory import Memory, Trickle
 from ...partition.graph import Graph
 from ..config.settings import Config
-from ..errors import CheckpointError, ConfigError
+from ..errors import CheckpointError, ConfigError, NotWritten
 from ..ingest.decode_columns import Reason, select
 from ..ingest.dense import dense_batch
 from ..ingest.sources import make_source
 from ..memory import WithinBudget
+from ..os_errors import why
 from ..records.event_time import UNLIMITED
 from ..records.stream import Offsets, UpdateBlock, offsets_from_wire, offsets_to_wire
 from ..serve.shared_memory import allocate_within
@@ -66,7 +67,7 @@ def load_files(config: Config, files: Sequence[Path], offsets: Offsets, *, json:
         BadInput: a file cannot be read, holds deletions of vertices, or they hold no updates.
         MemoryError: what the files hold does not fit into what is left of the machine, its control group or
             ``memory.budget``; there is no checkpoint then.
-        OSError: the checkpoint could not be written; there is none then.
+        NotWritten: the checkpoint could not be; there is none then.
     """
     if config.source.keyed:
         raise ConfigError("source.keyed: files cannot be loaded, since nobody knows the keys of their edges")
@@ -82,9 +83,12 @@ def load_files(config: Config, files: Sequence[Path], offsets: Offsets, *, json:
         except MemoryError as error:
             raise MemoryError(f"the files cannot be loaded: {error}") from error
         columns = {"graph/keys": [edges.keys]}
-        store.write(
-            checkpoint, columns if edges.weights is None else {**columns, "graph/weights": [edges.weights]}
-        )
+        try:
+            store.write(
+                checkpoint, columns if edges.weights is None else {**columns, "graph/weights": [edges.weights]}
+            )
+        except OSError as error:
+            raise NotWritten(f"checkpoint.path = {str(store.path)!r}: {why(error)}; nothing is loaded") from error
     _report(config, checkpoint, len(edges), left_out, as_json=json)
     return REFUSED if left_out.refused else 0
 
@@ -109,7 +113,9 @@ def _built(
     with closing(graph):
         index = VertexIndex.create(config.graph.vertex_ids, allocate_within(memory), config.graph.vertices_max)
         index.crew = graph.crew
-        accepts = Accepts(config.graph.vertex_ids, config.graph.weights, config.graph.self_loops)
+        accepts = Accepts(
+            config.graph.vertex_ids, config.graph.weights, config.graph.self_loops, config.graph.directed
+        )
         blocks = _blocks(files, accepts, left_out, _latest_ms(config))
         times = LoadedTimes(config.window, memory, directed=config.graph.directed) if config.window.is_on else None
         updates, edges = _edges(blocks, index, graph, times, memory)

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import json as encoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..records.encodings import Encoding, SchemaKind
 from ..records.registry_records import FORMS
 from ..records.stream import Partition, offsets_to_wire
 from .destinations import Destination, KafkaDestination, SpoolDestination
-from .files import Accepts, LeftOut, concatenated, read_columns
+from .files import Accepts, LeftOut, concatenated, read_columns, require_readable
 from .windows import windowed
 
 EDGES_PER_RECORD = 32_768
@@ -149,9 +149,13 @@ def produce_files(
     record of that schema. Returns the exit code.
 
     Raises:
+        BadInput, OSError: a file cannot be read; where its beginning tells, nothing is written.
         SchemaRefused, RegistryAway: the registry does not take the schema.
     """
-    accepts = accepts or Accepts()
+    accepts = replace(accepts or Accepts(), directed=not undirected)
+    paths = [Path(file) for file in files]
+    for path in paths:
+        require_readable(path)  # before anything is written
     records_of: RecordsOf = _columnar
     encoding: Encoding = "msgpack"
     if registry is not None:
@@ -167,7 +171,7 @@ def produce_files(
         destination = KafkaDestination(kafka, topic, client=client, encoding=encoding)
     left_out = LeftOut()
     with contextlib.closing(destination):
-        columns = read_files(files, accepts, left_out, window_seconds=window_seconds)
+        columns = read_files(paths, accepts, left_out, window_seconds=window_seconds)
         produced = produce(columns, destination, undirected=undirected, records_of=records_of)
     _report(produced, left_out, as_json=json)
     return REFUSED if left_out.refused else 0
@@ -178,7 +182,8 @@ def _report(produced: Produced, left_out: LeftOut, *, as_json: bool) -> None:
     if as_json:
         print(encoder.dumps({"updates": produced.updates, "offsets": offsets, **left_out.as_json()}))
         return
-    print(f"{produced.updates} updates written; to wait for them: --min_offsets '{encoder.dumps(offsets)}'")
+    how = f"; to wait for them: --min_offsets '{encoder.dumps(offsets)}'" if offsets else ""
+    print(f"{produced.updates} updates written{how}")
     report_left_out(left_out)
 
 

@@ -199,7 +199,7 @@ class TopicMarks:
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaConfigurationError, KafkaError
 
-        from ..ingest.kafka_client import REFUSALS, connect
+        from ..ingest.kafka_client import REFUSALS, connect, said
 
         options: dict[str, Any] = {
             "bootstrap_servers": self._servers.split(","),
@@ -211,7 +211,7 @@ class TopicMarks:
         except KafkaError as error:
             wrong = isinstance(error, (KafkaConfigurationError, *REFUSALS))
             kind = ConfigError if wrong else SourceUnavailable
-            raise kind(f"Kafka at {self._servers}: {type(error).__name__}: {error}") from error
+            raise kind(f"Kafka at {self._servers}: {said(error)}") from error
 
 
 def _in_time(work: Callable[[], Any]) -> Any:
