@@ -171,7 +171,7 @@ def test_what_is_no_graph_is_refused(tmp_path: Path, banner: str, mark: bytes) -
     with pytest.raises(BadInput, match=r"a\.el:1: of MatrixMarket 'matrix coordinate' is read, of real"):
         files.read_updates(tmp_path / "a.el")
     with pytest.raises(BadInput, match=r"a\.el:1: of MatrixMarket"):
-        files.require_readable(tmp_path / "a.el")
+        files.require_readable(tmp_path / "a.el", Accepts())
     for block_bytes in (1, 1000):
         decoded = [Decoder().decode(record) for record in drain(opened(tmp_path, block_bytes=block_bytes))]
         (bad,) = [bad for one in decoded for bad in one.bad]

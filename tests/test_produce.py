@@ -582,6 +582,17 @@ def test_bzip2_that_is_damaged_is_named(tmp_path: Path, content: bytes) -> None:
         file_rows(tmp_path / "a.el.bz2")
 
 
+def test_parquet_whose_ids_are_text_is_looked_at_as_it_is_read(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    write_table(pa.table({"src": ["a", "b"], "dst": ["c", "a"]}), tmp_path / "a.parquet")
+    assert produce_files([tmp_path / "a.parquet"], spool=tmp_path / "spool", accepts=Accepts("string")) == 0
+    with pytest.raises(BadInput, match="must be integers"):
+        produce_files([tmp_path / "a.parquet"], spool=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
 def test_parquet_of_a_database(tmp_path: Path) -> None:
     """Weights are often counts; and columns of other names are named."""
     import pyarrow as pa

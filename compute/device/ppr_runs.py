@@ -94,7 +94,7 @@ RESTARTS, RESTARTS_NO_MORE, GOES = 1, 2, 4
 """What becomes of a vertex: see ``PprRuns.enter``."""
 
 _ENTRY_BYTES = 16
-# The part of a job that differs from run to run; ``PprRuns._run`` packs it in this order.
+# The part of a job that differs from run to run; ``PprRuns._prepare`` packs it in this order.
 _CALL = struct.Struct("=3Qd3Q6I")
 assert PPR_JOB.fields is not None
 _CALL_BEGINS = PPR_JOB.fields["keys"][1]

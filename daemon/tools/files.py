@@ -160,7 +160,7 @@ def read_columns(
         matrix.require_whole(path, left_out)
 
 
-def require_readable(path: Path) -> None:
+def require_readable(path: Path, accepts: Accepts) -> None:
     """Look at the beginning of a file, unless it can be read only once.
 
     Raises:
@@ -169,7 +169,7 @@ def require_readable(path: Path) -> None:
     if path == STANDARD_INPUT or path.is_fifo():
         return
     if path.suffix == ".parquet":
-        for _ in _parquet(path, Accepts(), LeftOut(), lambda share: None):
+        for _ in _parquet(path, accepts, LeftOut(), lambda share: None):
             return
         return
     with contextlib.closing(_blocks(path)) as blocks:

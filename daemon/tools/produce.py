@@ -155,7 +155,7 @@ def produce_files(
     accepts = replace(accepts or Accepts(), directed=not undirected)
     paths = [Path(file) for file in files]
     for path in paths:
-        require_readable(path)  # before anything is written
+        require_readable(path, accepts)  # before anything is written
     records_of: RecordsOf = _columnar
     encoding: Encoding = "msgpack"
     if registry is not None:
