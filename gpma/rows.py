@@ -169,6 +169,27 @@ def copy_row(rows: RowView, u: int, first: int, neighbors: Vertices, weights: We
     return copied
 
 
+def leaves_of(rows: RowView, u: Int, wanted: Int) -> Iterator[tuple[Int, Int]]:
+    """The leaves in which the first ``wanted`` edges of row u lie, and how many of those lie no earlier: each
+    before anything of it is read. Whoever finds that one must not be, or that there is none, goes no further."""
+    first_key = np.uint64(u) << HALF
+    remaining = np.int64(wanted)
+    leaf, here = np.int64(rows.row_leaf[u]), np.int64(-1)
+    while remaining > 0:
+        if here >= 0:
+            begin = here << rows.leaf_shift
+            stop = begin + np.int64(rows.counts[here])
+            while begin < stop and rows.keys[begin] < first_key:
+                begin += 1
+            remaining -= stop - begin
+            if remaining <= 0:
+                break
+        here = leaf
+        leaf += np.int64(1)
+        leaf = np.int64(rows.stretch_end) if leaf == rows.stretch_begin else leaf
+        yield here, remaining
+
+
 @nb.njit(cache=True, error_model="numpy")
 def copy_short_row(rows: RowView, u: int, first: int, neighbors: Vertices, weights: Weights) -> int:
     """``copy_row``, for rows of which that takes less than a handover of the interpreter: it is not let go."""

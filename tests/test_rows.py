@@ -21,6 +21,7 @@ from graphtide.gpma.rows import (
     copy_row,
     find_on,
     first_held,
+    leaves_of,
     live_runs,
     live_runs_before,
     open_rows,
@@ -197,6 +198,21 @@ def test_a_row_is_copied_from_any_vertex_on() -> None:
                 out = np.empty(int(rng.integers(0, heads.size + 2)), np.uint32)
                 copied = copy_row(rows, u, first, out, no_weights)
                 assert out[:copied].tolist() == heads[heads >= first][: out.size].tolist()
+
+
+@pytest.mark.parametrize("grow", [True, False])
+def test_leaves_are_told_of_a_row_as_far_as_it_is_wanted(grow: bool) -> None:
+    rng = np.random.default_rng(6)
+    for array in changing(rng, grow=grow):
+        rows = array.view()
+        row, leaf = array.export().keys >> np.uint64(32), np.repeat(np.arange(rows.counts.size), rows.counts)
+        for u in range(0, VERTICES, 3):
+            lies = leaf[row == u]
+            for wanted in (0, 1, int(rng.integers(1, lies.size + 1)), lies.size):
+                told = list(leaves_of(rows, u, wanted))
+                assert [at for at, _ in told if at >= lies[0]] == sorted(set(lies[:wanted].tolist()))
+                assert len([at for at, _ in told if at < lies[0]]) <= 1, "the one that the index of rows names"
+                assert all(left == wanted - np.count_nonzero(lies < at) for at, left in told)
 
 
 @pytest.mark.parametrize("grow", [True, False])

@@ -37,7 +37,7 @@ from ...gpma.intrinsics import (
     unlock,
     write_file,
 )
-from ...gpma.rows import copy_row, find_on, runs
+from ...gpma.rows import copy_row, find_on, leaves_of, runs
 from ...gpma.splice import spliced
 from ..priority import in_short_slices
 from ..records import lane as layout
@@ -182,21 +182,13 @@ def _is_same(shown, of, rows, u):  # type: ignore[no-untyped-def]
 
 
 @_jit
+@spliced
 def _lies_still(shown, of, rows, u, wanted):  # type: ignore[no-untyped-def]
     """Whether none of the leaves is being written in which the first ``wanted`` edges of such a row lie."""
-    side, first_key = _side_of(shown, of), np.uint64(u) << HALF
-    seen, leaf = np.int64(0), np.int64(rows.row_leaf[u])
-    while seen < wanted:
+    side = _side_of(shown, of)
+    for leaf, _ in leaves_of(rows, u, wanted):
         if leaf >= rows.counts.size or is_written(shown, side, leaf):
             return False
-        slot = leaf << rows.leaf_shift
-        stop = slot + np.int64(rows.counts[leaf])
-        if seen == 0:
-            while slot < stop and rows.keys[slot] < first_key:
-                slot += 1
-        seen += stop - slot
-        leaf += 1
-        leaf = np.int64(rows.stretch_end) if leaf == rows.stretch_begin else leaf
     return True
 
 
