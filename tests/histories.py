@@ -179,6 +179,16 @@ def deletes(pairs: Sequence[tuple[int, int]], n_vertices: int) -> Epoch:
     return epoch_of([(Op.DELETE, u, v, 1.0) for u, v in pairs], n_vertices)
 
 
+def check_hubs(run: Any, rng: np.random.Generator) -> None:
+    """Have a run of a program start on ``hubs``, and go on as they lose a part of their edges; both checked."""
+    load = hubs(rng, 300, 4)
+    run.apply(load)
+    run.begin()
+    run.check()
+    each = int(rng.integers(2, 9))
+    run.step(deletes(list(zip(load.src[::each], load.dst[::each], strict=True)), 300))
+
+
 def road_batches(side: int, share: float, batches: int, seed: int) -> Iterator[tuple[Epoch, Epoch]]:
     """A grid that lost half of its links, like roads of large diameter: a graph, and then (change, undone) epochs.
 

@@ -11,7 +11,7 @@ from typing import Any
 import cuda_emulator
 import numpy as np
 import pytest
-from histories import deletes, epoch_of, hubs, inserts, random_history, rmat_history
+from histories import check_hubs, deletes, epoch_of, hubs, inserts, random_history, rmat_history
 from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
 from test_cuda_compiles import nvrtc as nvrtc
 from test_device_structures import differences, to_host
@@ -245,13 +245,7 @@ def test_rows_of_many_leaves_are_added_up_beside_short_ones(run_of: Callable[...
     for own_seed in range(seed, seed + 3):
         rng = np.random.default_rng(own_seed)
         cuda_emulator.seed(own_seed)
-        run = run_of()
-        load = hubs(rng, 300, 4)
-        run.apply(load)
-        run.begin()
-        run.check()
-        each = int(rng.integers(2, 9))
-        run.step(deletes(list(zip(load.src[::each], load.dst[::each], strict=True)), 300))
+        check_hubs(run_of(), rng)
 
 
 def test_work_stays_where_the_sources_reach(
