@@ -148,8 +148,8 @@ class Joined:
 
 
 class _Piece:
-    """Pinned memory as columns: keys, new and old weights, outcomes; and where kernels find the keys, the outcomes,
-    and the new and old weights."""
+    """Pinned memory as columns: keys, new and old weights, outcomes; and where kernels find the keys, the
+    outcomes, and the new and old weights."""
 
     def __init__(self, piece: npt.NDArray[np.uint8]) -> None:
         room = piece.size // _PIECE_BYTES

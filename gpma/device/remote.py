@@ -6,8 +6,8 @@ are copied, and those where no address space is reserved: memory is registered b
 well. The host must not write while kernels run.
 
 Kernels that read rows of both sides count what they read (``reading.cuh``), by classes of vertices that
-``classify`` is told; ``take_reads`` has what came since the last time told later. Each run counts in counters of its
-own, of which there are several: so none waits for what the one before it has counted.
+``classify`` is told; ``take_reads`` has what came since the last time told later. Each run counts in counters of
+its own, of which there are several: so none waits for what the one before it has counted.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class RemoteRows:
             self._classes: DeviceArray = zeros(0, np.uint8)
             self._reads: DeviceArray = zeros(_COUNTED_MAX * _READS_WORDS, np.uint64)
         self._classified = False
-        # What the counters of each run were when they were last asked; on the device they go on. Who waits to be told,
-        # of the runs that used them last; and which are in use.
+        # What the counters of each run were when they were last asked; on the device they go on. Who waits to be
+        # told, of the runs that used them last; and which are in use.
         self._told: Words = np.zeros((_COUNTED_MAX, _READS_WORDS), np.uint64)
         self._counted: list[CountedReads | None] = [None] * _COUNTED_MAX
         self._counting = 0
@@ -192,8 +192,8 @@ class RemoteRows:
         self._classified = True
 
     def take_reads(self) -> CountedReads:
-        """What kernels have read since this was last asked, to be told later; until ``classify`` it is told by side
-        alone. Waits for nothing, as a rule.
+        """What kernels have read since this was last asked, to be told later; until ``classify`` it is told by
+        side alone. Waits for nothing, as a rule.
 
         Raises:
             RuntimeError: the device, as CuPy says it.
@@ -293,7 +293,7 @@ class CountedReads:
         self._reads: RowReads | None = None
 
     def __call__(self) -> RowReads:
-        """What was read. Nothing, where the device has failed meanwhile: whoever runs there next finds that out."""
+        """What was read. Nothing, where the device has failed meanwhile: whoever runs there next finds out."""
         if self._rows is not None:
             try:
                 self._rows.tell_reads()
