@@ -87,7 +87,7 @@ STAMP_MAX = 1 << 31
 # A step of ``spread.cu`` takes vertices with about one edge in so many, and at least so many edges. On an H100,
 # R-MAT graphs of scale 18, 20 and 22 (3.8, 16 and 65 M edges), steps of 0.26, 0.5 and 1.6 M edges took least; in
 # shorter ones most of the time goes to barriers, in longer ones most vertices are pushed twice.
-STEP_SHARE, STEP_LEAST = 48, 1 << 18
+STEP_SHARE, STEP_LEAST = 64, 1 << 18
 
 
 class PathRun(NamedTuple):

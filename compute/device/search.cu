@@ -18,9 +18,6 @@
 #ifndef PUSH_SHARE
 #define PUSH_SHARE 0.002f
 #endif
-#ifndef PULL_AHEAD
-#define PULL_AHEAD 2
-#endif
 
 struct Search {
     const State& out;
@@ -151,18 +148,17 @@ struct Search {
         u64* const found = job.counters->found + pulls % 3;
         if (place.thread == 0) job.counters->found[(pulls + 1) % 3] = 0;
         u32 n_found = 0;
-#if PULL_AHEAD
         // A warp's next words are asked for at once, one a lane, and rows one word ahead of their turn.
         for (u64 first = place.warp; first < n_words(); first += 32 * u64(place.n_warps)) {
             const u64 own = first + place.lane * u64(place.n_warps);
             u32 words = own < n_words() ? load_cached(before + own) : ALL_LANES;
             const u32 n = u32(min(u64(32), (n_words() - first + place.n_warps - 1) / place.n_warps));
             u32 vertex = u32(first) * 32 + place.lane;
-            Row next = PULL_AHEAD > 1 ? row_to_pull(__shfl_sync(ALL_LANES, words, 0), vertex) : Row{0, 0};
+            Row next = row_to_pull(__shfl_sync(ALL_LANES, words, 0), vertex);
             for (u32 k = 0; k < n; k++, vertex += 32 * place.n_warps) {
                 const u32 seen = __shfl_sync(ALL_LANES, words, k);
-                const Row row = PULL_AHEAD > 1 ? next : row_to_pull(seen, vertex);
-                if (PULL_AHEAD > 1 && k + 1 < n)
+                const Row row = next;
+                if (k + 1 < n)
                     next = row_to_pull(__shfl_sync(ALL_LANES, words, k + 1), vertex + 32 * place.n_warps);
                 const u32 hits = pull_word(before, seen, row, vertex);
                 if (place.lane == k) words |= hits;
@@ -170,14 +166,6 @@ struct Search {
             }
             if (own < n_words()) store_cached(after + own, words);
         }
-#else
-        for (u32 w = place.warp; w < n_words(); w += place.n_warps) {
-            const u32 seen = load_cached(before + w), vertex = w * 32 + place.lane;
-            const u32 hits = pull_word(before, seen, row_to_pull(seen, vertex), vertex);
-            if (place.lane == 0) store_cached(after + w, seen | hits);
-            n_found += __popc(hits);
-        }
-#endif
         add_by_block(found, n_found);
         pulls++;
         barrier();

@@ -9,15 +9,6 @@
 #ifndef SPREAD_BLOCKS
 #define SPREAD_BLOCKS 2  // on a multiprocessor: bounds a thread's registers
 #endif
-#ifndef SCAN_AHEAD
-#define SCAN_AHEAD 1
-#endif
-#ifndef HOLDS
-#define HOLDS 1
-#endif
-#ifndef SAMPLE_SHARE
-#define SAMPLE_SHARE 2
-#endif
 
 // Of those waiting, the sample has about half as many as there is room for.
 constexpr u32 SAMPLES_MAX = BLOCK_THREADS;
@@ -71,7 +62,6 @@ struct Spread : Pushing<true> {
     // Calls work(vertex, waits) for all vertices of words with some that wait, by whole warps.
     template <class Work> __device__ __forceinline__ void for_waiting(Work work)
     {
-#if SCAN_AHEAD
         // A warp's next words are asked for at once, one a lane: most of them are empty.
         for (u64 first = place.warp; first < n_words(); first += 32 * u64(place.n_warps)) {
             const u64 own = first + place.lane * u64(place.n_warps);
@@ -81,12 +71,6 @@ struct Spread : Pushing<true> {
                 work(u32(first + k * u64(place.n_warps)) * 32 + place.lane, bool(waiting >> place.lane & 1));
             }
         }
-#else
-        for (u32 w = place.warp; w < n_words(); w += place.n_warps) {
-            const u32 bits = load_cached(job.seen[0] + w);
-            if (bits) work(w * 32 + place.lane, bool(bits >> place.lane & 1));
-        }
-#endif
     }
 
     __device__ __forceinline__ u32 sample_room() const { return min(min(SAMPLES_MAX, blockDim.x), job.room); }
@@ -97,7 +81,7 @@ struct Spread : Pushing<true> {
     {
         u64* const count = job.counters->found + step % 3;
         if (place.thread == 0) job.counters->found[(step + 1) % 3] = 0;
-        const u32 wanted = max(sample_room() / SAMPLE_SHARE, 1u);
+        const u32 wanted = max(sample_room() / 2, 1u);
         const u32 chance = n <= wanted ? ~0u : u32((u64(wanted) << 32) / n);
         for_waiting([&](u32 vertex, bool waits) {
             const u32 drawn = (vertex + step * 0x9e3779b9u) * 0x85ebca6bu;
@@ -145,9 +129,7 @@ struct Spread : Pushing<true> {
     // value already.
     __device__ __forceinline__ void split(u32 passed, u32 stamp)
     {
-#if HOLDS
         u32 n_left = 0;
-#endif
         for_waiting([&](u32 vertex, bool waits) {
             const u32 own = waits ? value_bits(load_word(job, vertex)) : NOTHING;
             const bool leaves = waits && is_within(own);
@@ -160,7 +142,6 @@ struct Spread : Pushing<true> {
                 row[0] = load_row(out, vertex);
                 store_cached(job.stamps + vertex, stamp);
             }
-#if HOLDS
             if (place.lane == 0) atomicAnd(job.seen[0] + (vertex >> 5), ~leaving);
             n_left += __popc(leaving);
             const bool queued[2] = {chosen[0] && row[0].degree, false};
@@ -168,15 +149,6 @@ struct Spread : Pushing<true> {
         });
         if (place.lane == 0 && n_left) atomicAdd(n_waiting(), 0ull - n_left);
         let_go(outgoing(job, turn));
-#else
-            if (place.lane == 0) {
-                atomicAnd(job.seen[0] + (vertex >> 5), ~leaving);
-                atomicAdd(n_waiting(), 0ull - __popc(leaving));
-            }
-            __syncwarp();
-            put<false>(out, outgoing(job, turn), chosen, vertices, row);
-        });
-#endif
     }
 };
 
