@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.device.array import DevicePackedArray, DevicePlan
+from ..gpma.device.both import BothArrays
 from ..gpma.device.joining import Joined
 from ..gpma.device.module import import_cupy, use_device
 from ..gpma.device.picking import Picking
@@ -45,6 +46,9 @@ class DeviceSidePlan(NamedTuple):
     out: DevicePlan
     in_: DevicePlan | None
 
+
+# The plan of a batch for one kernel that changes both arrays, which has it.
+_TOGETHER = DeviceSidePlan(DevicePlan(None), None)
 
 # Places in ``DeviceSide.batch``, which compiled calls read: what kernels are told of the last batch, as ``report``
 # has it, and where the structure is that they read out-rows by; first whether all of that is so (``be_ready``).
@@ -97,11 +101,16 @@ class DeviceSide(Side[DevicePackedArray]):
         """
         self.directed = directed
         self.stream: Any = import_cupy().cuda.Stream(non_blocking=True)
-        self.out = DevicePackedArray(weighted=weighted, stream=self.stream)
-        self.in_ = None
-        if directed and in_edges:
-            self.in_ = DevicePackedArray(weighted=weighted and in_weights, stream=self.stream)
         self._staging = Staging(self.stream)
+        self._both: BothArrays | None = None
+        self.in_ = None
+        if directed and in_edges and in_weights >= weighted:
+            self._both = BothArrays(self.stream, self._staging, weighted=weighted)
+            self.out, self.in_ = self._both.out, self._both.in_
+        else:
+            self.out = DevicePackedArray(weighted=weighted, stream=self.stream)
+            if directed and in_edges:
+                self.in_ = DevicePackedArray(weighted=weighted and in_weights, stream=self.stream)
         self._turning = Turning(self.stream)
         self._remote: RemoteRows | None = None
         self._nothing = self.out.empty_report()
@@ -294,6 +303,8 @@ class DeviceSide(Side[DevicePackedArray]):
         """
         if len(batch) == 0:
             return DeviceSidePlan(self.out.prepare(batch), None)
+        if self._both is not None and isinstance(batch.keys, np.ndarray) and self._both.takes(batch):
+            return _TOGETHER
         out = self._staging.bring(batch, weighted=self.out.weighted)
         if not self.directed:
             return DeviceSidePlan(self.out.prepare_brought(self._turning.both(out)), None)
@@ -304,18 +315,34 @@ class DeviceSide(Side[DevicePackedArray]):
 
     def launch(self, plan: DeviceSidePlan) -> None:
         """Begin to write what ``prepare`` planned: takes no memory, waits for nothing. ``finish`` comes next."""
+        if self._both is not None and plan is _TOGETHER:
+            return self._both.launch()
         self.out.launch(plan.out)
         if self.in_ is not None and plan.in_ is not None:
             self.in_.launch(plan.in_)
 
     def finish(self, plan: DeviceSidePlan) -> None:
         """Wait for the end of what ``launch`` began, and apply what its kernels gave up; fills ``report``."""
+        if self._both is not None and plan is _TOGETHER:
+            return self._finish_both(self._both)
         self._tell_of(self.out.finish(plan.out))
         if self.in_ is not None and plan.in_ is not None:
             self.in_.end(plan.in_)
         self._staging.arrived()
         if self._joined is not None:
             self._joined.arrived()
+
+    def _finish_both(self, both: BothArrays) -> None:
+        columns = both.columns()
+        report = both.out.report_of(columns)
+        self._tell_of(report)  # while the kernel works
+        if both.wait():
+            report.totals, report.slots_moved = both.settle()
+        else:
+            self._tell_of(self._nothing)
+            self._tell_of(both.out.finish(DevicePlan(columns, small=True)))
+            both.in_.end(DevicePlan(columns.turned(), small=True))
+        self._staging.arrived()
 
     def forget_report(self) -> None:
         """Nothing was changed that programs must hear of."""
