@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW, NO_VERTEX, Keys, Vertices
 from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted, uncounted_inner
-from ...gpma.rows import NEAR, first_held, open_rows, runs, runs_on
+from ...gpma.rows import NEAR, ask_for_leaf, first_held, open_rows, runs, runs_on
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
 from .forest import LEVEL_STEP, N_FREE, N_USED
@@ -51,12 +51,12 @@ class Reach(NamedTuple):
     """What spanning works on.
 
     ``queue`` and ``found`` uint32[n]; ``held`` uint64[(n + 63) // 64]: a bitmap of the tree, and ``fresh``, what
-    a pull makes of it; ``counts`` and ``edges`` int64 by piece of a sweep: vertices found, and the edges that they have; ``left`` likewise: those
-    that still look for a tree, and some that one holds by now, -1 before they are listed; ``slots`` likewise,
-    where each piece of a long row begins; ``cursor`` int64[32]: the next piece, the edges read. Of each thread,
-    for vertices that are looked at together: ``opens`` int64[threads, NEAR * _TOGETHER], where their rows
-    begin, and ``looking`` uint32[threads, _TOGETHER]. (The lists of those that look take the room of the
-    forest's free handles, of which there are none in the end.)
+    a pull makes of it; ``counts`` and ``edges`` int64 by piece of a sweep: vertices found, and the edges that they
+    have; ``left`` likewise: those that still look for a tree, and some that one holds by now, -1 before they are
+    listed; ``slots`` likewise, where each piece of a long row begins; ``cursor`` int64[32]: the next piece, the
+    edges read. Of each thread, for vertices that are looked at together: ``opens`` int64[threads,
+    NEAR * _TOGETHER], where their rows begin, and ``looking`` uint32[threads, _TOGETHER]. (The lists of those that
+    look take the room of the forest's free handles, of which there are none in the end.)
     """
 
     queue: Vertices
@@ -109,6 +109,17 @@ def _push_row(forest, rows, u, h, level, queue, tail):  # type: ignore[no-untype
                 queue[tail] = v
                 tail += 1
     return tail
+
+
+@_inline
+def _ask_for_rows(rows, queue, i, end):  # type: ignore[no-untyped-def]
+    """Ask for rows that will be pushed soon, where that of queue[i] is, the last being that of queue[end - 1]."""
+    place = np.int64(queue[min(i + _AHEAD, end - 1)])
+    prefetch_to_read(rows.degrees, place)
+    prefetch_to_read(rows.row_leaf, place)
+    leaf = np.int64(rows.row_leaf[queue[min(i + _AHEAD // 2, end - 1)]])
+    prefetch_to_read(rows.counts, leaf)
+    ask_for_leaf(rows.keys, leaf, rows.leaf_shift)
 
 
 @_inner
@@ -424,6 +435,7 @@ def _span_tree(forest, n, unheld, root, h, out, in_, both, reach, begin, crew): 
                 u = np.int64(queue[i])
                 for side in range(2 if both else 1):
                     rows = out if side == 0 else in_
+                    _ask_for_rows(rows, queue, i, level_end)
                     if rows.degrees[u] >= _LONG_ROW:
                         tail, edges = _push_long(forest, rows, out, in_, both, u, h, level, reach, tail, crew)
                         ahead += edges

@@ -156,7 +156,7 @@ class PathProgram(Program):
         self._add_vertices(graph)
         sources = self.sources_to_start(graph)
         crew = graph.crew
-        # A run that was broken off may have left entries that the log does not count: each column is cleared whole.
+        # A run that was broken off may have left entries that the log does not count: columns are cleared whole.
         self._log.counted[0] = 0
         if self._kernels.search is not None:
             sweep = path_search.new_sweep(n, crew.threads)

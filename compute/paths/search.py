@@ -64,6 +64,7 @@ precedes: Any = None
 heap_push: Any = None
 heap_sink: Any = None
 ask_for_rows: Any = None
+ask_for_words: Any = None
 push_level: Any = None
 cut_row: Any = None
 pull_level: Any = None
@@ -115,8 +116,8 @@ class Sweep(NamedTuple):
 
     ``front`` and ``next_front``: bitmaps, uint64[(n + 63) // 64]; ``left``: int64 by piece of a sweep,
     and ``opens``, ``parents`` and ``noted``, as ``level_pull`` has them; ``gathered``: uint32[threads, _GATHERED];
-    ``cursor``: int64[80], zeros; ``found``: uint32[n + 1], how many vertices each level has, from the sources on to
-    the last that was looked for.
+    ``cursor``: int64[80], zeros; ``found``: uint32[n + 1], how many vertices each level has, from the sources on
+    to the last that was looked for.
     """
 
     front: Keys
@@ -181,6 +182,7 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
             edges += left
             leads = False
             for slot, stop in runs_on(out, opening, left):
+                ask_for_words(word, keys, slot, stop)
                 for i in range(slot, stop):
                     v = np.int64(keys[i] & LOW)
                     head = load(word, v)
@@ -236,9 +238,9 @@ def level_pull(t, word, in_, n, bits, front, next_front, waiting, left, opens, p
     A piece is a multiple of 64 vertices, so that no two threads write one word of a bitmap. Of each piece those
     that still look stand in ``waiting`` (uint32[n]) from where it begins; ``left`` (int64[pieces]) are their
     numbers, -1 before the first pull. Listing them takes no branch, and whether a vertex looks is a toss-up.
-    ``opens``: int64[threads, NEAR * _TOGETHER]. ``parents``: a bitmap by thread, uint64[threads, (n + 63) // 64], of
-    those that were found, as most are found by many, and threads would take their roles from one another all the
-    time; ``noted`` (uint8[threads]): which of these bitmaps say anything.
+    ``opens``: int64[threads, NEAR * _TOGETHER]. ``parents``: a bitmap by thread, uint64[threads, (n + 63) // 64],
+    of those that were found, as most are found by many, and threads would take their roles from one another all
+    the time; ``noted`` (uint8[threads]): which of these bitmaps say anything.
     """
     keys, degrees = in_.keys, in_.degrees
     slots, own = opens[t], parents[t]
@@ -291,8 +293,9 @@ def level_pull(t, word, in_, n, bits, front, next_front, waiting, left, opens, p
 
 @template
 def frontier(t, front, parents, noted, role, n, queue, gathered, cursor):  # type: ignore[no-untyped-def]
-    """Append the vertices in a bitmap to the queue, and give the ``parents`` that pulls noted their role, in pieces
-    drawn from the cursor."""
+    """Append the vertices in a bitmap to the queue, and give the ``parents`` that pulls noted their role.
+
+    In pieces drawn from the cursor."""
     own = gathered[t]
     size = np.int64(0)
     while True:
@@ -303,8 +306,10 @@ def frontier(t, front, parents, noted, role, n, queue, gathered, cursor):  # typ
             found = np.uint64(0)
             for other in range(noted.size):
                 found |= parents[other, k] if noted[other] else np.uint64(0)
-            for v in range(k << 6, min((k + 1) << 6, n) if found else k << 6):
-                role[v] |= PARENT * np.uint8((found >> np.uint64(v & 63)) & _ONE)  # a toss-up, and no branch
+            if found:
+                # A toss-up for each, and no branch: many are done by one instruction.
+                for bit in range(min(np.int64(64), n - (k << 6))):
+                    role[np.uintp((k << 6) + bit)] |= np.uint8(found >> np.uint64(bit)) & PARENT
             for v in range(k << 6, min((k + 1) << 6, n) if front[k] else k << 6):
                 if (front[k] >> np.uint64(v & 63)) & _ONE:
                     own[size] = v
