@@ -360,7 +360,7 @@ def _link_within(t, forest, n, h, reach):  # type: ignore[no-untyped-def]
         first = np.int64(begin)
         while first < end and forest.handle[first] != h:
             first += 1
-        last = first
+        last: Any = first
         for v in range(first + 1, end):
             # A toss-up, and no branch: the last one's next is right when all have been there.
             is_member = forest.handle[v] == h
