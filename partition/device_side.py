@@ -51,9 +51,9 @@ class DeviceSidePlan(NamedTuple):
 _TOGETHER = DeviceSidePlan(DevicePlan(None), None)
 
 # Places in ``DeviceSide.batch``, which compiled calls read: what kernels are told of the last batch, as ``report``
-# has it; first whether all rows are here, and so is all that there is to tell.
-BATCH_IS_ALL, BATCH_KEYS, BATCH_WEIGHTS, BATCH_OUTCOMES, BATCH_N = range(5)
-_BATCH = struct.Struct("=5Q")
+# has it, and where the structure is that they read out-rows by; first whether all of that is so (``be_ready``).
+BATCH_IS_READY, BATCH_KEYS, BATCH_WEIGHTS, BATCH_OUTCOMES, BATCH_N, BATCH_ROWS, BATCH_WORDS = range(7)
+_BATCH = struct.Struct("=6Q")
 
 
 class States(NamedTuple):
@@ -122,8 +122,12 @@ class DeviceSide(Side[DevicePackedArray]):
         self._joined: Joined | None = None
         self._picking: Picking | None = None
         self._own_states: States | None = None
-        self.batch: Keys = np.zeros(BATCH_N + 1, np.uint64)
+        self.batch: Keys = np.zeros(BATCH_WORDS, np.uint64)
         self._batch_bytes = memoryview(self.batch.view(np.uint8))
+        # Whether the last batch is told of there; and if so, which rows are remote, and what all are read by.
+        self._is_ready = False
+        self._ready_remote: RemoteRows | None = None
+        self._ready_states: States | None = None
         # Of rows here and there together.
         self._joint = plain(np.zeros(1, STATE)), plain(np.zeros(1, STATE))
         out, in_ = (state.ctypes.data for state in self._joint)
@@ -178,6 +182,8 @@ class DeviceSide(Side[DevicePackedArray]):
     @property
     def remote(self) -> RemoteRows | None:
         """The rows that live on the host, for kernels to read there; None: every row that has edges is here."""
+        if self._is_ready:
+            return self._ready_remote
         remote = self._remote
         return remote if remote is not None and remote.n_rows and remote.n_edges else None
 
@@ -206,11 +212,11 @@ class DeviceSide(Side[DevicePackedArray]):
             self._remote = None
         self.rows_moved(None)
         if host is not None:
-            self.batch[BATCH_IS_ALL] = 0
             if self._picking is None:
                 with self.stream:  # both take no room yet, and compile now what batches need later
                     self._picking, self._joined = Picking(self.stream), self._joining_columns()
             self._remote = RemoteRows(host.out, host.in_, self.stream)
+            self._remote.on_other_rows = self._be_unready
             self._remote.ensure_vertices(self.n_vertices)
 
     def set_remote(self, vertices: Vertices, is_remote: bool) -> None:
@@ -221,7 +227,7 @@ class DeviceSide(Side[DevicePackedArray]):
             RuntimeError: the device, as CuPy says it.
         """
         assert self._remote is not None, "read_remote comes first"
-        self.batch[BATCH_IS_ALL] = 0
+        self._be_unready()
         self._remote.mark(vertices, remote=is_remote)
 
     @property
@@ -241,6 +247,7 @@ class DeviceSide(Side[DevicePackedArray]):
     def ensure_vertices(self, n_vertices: int) -> None:
         super().ensure_vertices(n_vertices)
         if self._remote is not None:
+            self._be_unready()
             self._remote.ensure_vertices(n_vertices)
 
     def states(self) -> States:
@@ -250,6 +257,8 @@ class DeviceSide(Side[DevicePackedArray]):
             LookupError: no in-rows are kept.
             RuntimeError: kernels cannot read what is remote (``RemoteRows.write``).
         """
+        if self._ready_states is not None:
+            return self._ready_states
         if self._own_states is None:
             self._own_states = States(self.out.state_address, self.in_rows.state_address, reads_remote=False)
         remote = self.remote
@@ -320,6 +329,8 @@ class DeviceSide(Side[DevicePackedArray]):
         if self.in_ is not None and plan.in_ is not None:
             self.in_.end(plan.in_)
         self._staging.arrived()
+        if self._joined is not None:
+            self._joined.arrived()
 
     def _finish_both(self, both: BothArrays) -> None:
         columns = both.columns()
@@ -344,11 +355,12 @@ class DeviceSide(Side[DevicePackedArray]):
         self._moved = [move for move in self._moved if move[0].batches >= self._batches - 1]
         self._whole, self._heard = None, [change for change in changes if sum(change.totals)]
         if self._heard:
-            self.batch[BATCH_IS_ALL] = 0
+            self._be_unready()
 
     def rows_moved(self, in_rows: Sequence[Keys] | None, *, to_host: bool = False) -> None:
         """Rows have changed sides, all of them the same way; None: or they are others, and what was read of those
         on the host before is void."""
+        self._be_unready()
         if in_rows is not None:
             self._moved.append((self.version, [Moved(keys, to_host) for keys in in_rows]))
         if in_rows is None or sum(moved.keys.size for _, rows in self._moved for moved in rows) > MOVED_MAX:
@@ -367,11 +379,31 @@ class DeviceSide(Side[DevicePackedArray]):
     def _tell_of(self, report: DeviceReport) -> None:
         self._own, self._heard, self._whole = report, [], None
         has_all = self._remote is None or not self._remote.n_rows
-        _BATCH.pack_into(self._batch_bytes, 0, has_all, *report.addresses, report.n)
+        self._is_ready, self._ready_remote, self._ready_states = has_all, None, None
+        _BATCH.pack_into(self._batch_bytes, 0, has_all, *report.addresses, report.n, self.out.state_address)
+
+    def be_ready(self) -> None:
+        """Have all at hand that programs are told of the last batch, and that they read rows by: what the host has
+        changed is brought here, and where its rows are is written down, once for all programs.
+
+        Raises:
+            RuntimeError: as ``report`` and ``states``.
+        """
+        if self._is_ready:
+            return
+        states, report, remote = self.states(), self.report, self.remote
+        _BATCH.pack_into(self._batch_bytes, 0, True, *report.addresses, report.n, states.out)
+        self._is_ready, self._ready_remote, self._ready_states = True, remote, states
+
+    def _be_unready(self) -> None:
+        """What programs read rows by, or are told, is not as it was."""
+        self._is_ready, self._ready_remote, self._ready_states = False, None, None
+        self.batch[BATCH_IS_READY] = 0
 
     # -- rows that the device owns ------------------------------------------------------------------------------
 
     def expect(self, n_updates: int, n_others: int) -> None:
+        self._be_unready()  # what the last batch was told by may go
         with self.stream:
             self._joined = self._joining_columns()
             self._joined.reserve(n_updates, n_others)
@@ -439,6 +471,7 @@ class DeviceSide(Side[DevicePackedArray]):
         return self.out.copied_out(), None if self.in_ is None else self.in_.copied_out()
 
     def clear_rows(self) -> None:
+        self._be_unready()
         for array in self.arrays:
             array.clear()
 
@@ -485,6 +518,7 @@ class DeviceSide(Side[DevicePackedArray]):
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
+        self._be_unready()
         for array in self.arrays:
             array.fit()
         release_blocks()

@@ -22,7 +22,7 @@ from ...gpma.device.report import DeviceReport
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Keys, Vertices
 from ...gpma.team import Crew
-from ...partition.device_side import BATCH_IS_ALL, DeviceSide
+from ...partition.device_side import DeviceSide
 from ..paths.form import Form
 from ..paths.mend import UNREACHED
 from ..steps import Steps, alone
@@ -307,6 +307,7 @@ class PathRuns:
         Raises:
             As ``mend``.
         """
+        device.be_ready()
         if kept is self._again and not sources.size and self._stamp < STAMP_MAX:
             status = mend_again(self._record, *limits)
             if status != OTHERWISE:
@@ -314,8 +315,7 @@ class PathRuns:
                     self._caller.see_to(status)
                 return self._told()
         run = alone(self.mend(device, sources, limits, kept))
-        # Where some rows are remote, what reads them is another kernel, and other structures.
-        self._again = kept if device.batch[BATCH_IS_ALL] else None
+        self._again = kept
         return run
 
     def start(self, device: DeviceSide, sources: Vertices) -> Steps[PathRun]:

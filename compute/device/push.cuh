@@ -40,6 +40,10 @@ struct __align__(16) Held {
 };
 
 template <bool BOUNDED> struct Pushing {
+    // Rows are found once it is known who is queued: of those who gain beyond a bound most do so several times before they
+    // push, and to find a remote row takes two reads over the bus, of a few bytes each.
+    static constexpr bool FINDS_LATE = BOUNDED && REMOTE;
+
     const State& out;
     const PathJob& job;
     Place place;
@@ -77,7 +81,7 @@ template <bool BOUNDED> struct Pushing {
         u32 before[2] = {stamp, stamp};
         for (u32 j = 0; j < 2; j++) {
             if (!offers[j].is_good) continue;
-            row[j] = load_row(out, offers[j].vertex);
+            if (!FINDS_LATE) row[j] = load_row(out, offers[j].vertex);
             found[j] = atomicCAS(job.words + offers[j].vertex, offers[j].seen, word_of(offers[j].bits, offers[j].from));
             // Where another offer was as good and came first, the vertex improved in this round all the same.
             if (!BOUNDED) before[j] = atomicExch(job.stamps + offers[j].vertex, stamp);
@@ -90,6 +94,8 @@ template <bool BOUNDED> struct Pushing {
             if (!is_within(offers[j].bits)) is_counted[j] = set_aside(offers[j].vertex);
             else before[j] = atomicExch(job.stamps + offers[j].vertex, stamp);
         }
+        for (u32 j = 0; FINDS_LATE && j < 2; j++)
+            if (before[j] != stamp) row[j] = load_row(out, offers[j].vertex);
         for (u32 j = 0; j < 2; j++) {
             if (!BOUNDED) is_counted[j] = before[j] < job.stamp;
             is_queued[j] = before[j] != stamp && row[j].degree;
