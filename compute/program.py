@@ -104,7 +104,7 @@ class Refresh:
     before the run, or None where the whole column must be taken as changed. ``edges_read``: entries of rows that
     were looked at. ``active``: the other work, visits of vertices to update them, or on the way along parents; a
     program that lists what it updates counts each once. ``error_bound``: the certified relative error per vertex,
-    for programs that approximate. ``reads``: what a device counted, where it read rows of the host, too.
+    for programs that approximate. ``counted``: what a device counted, where it read rows of the host, too.
     """
 
     changed: Mapping[str, Vertices | None]
@@ -113,7 +113,12 @@ class Refresh:
     active: int = 0
     started_over: bool = False
     error_bound: float | None = None
-    reads: RowReads | None = None
+    counted: Callable[[], RowReads] | None = None
+
+    @property
+    def reads(self) -> RowReads | None:
+        """What was read of rows; fetched from the device when it is first asked for."""
+        return None if self.counted is None else self.counted()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,11 @@ class RowReads(NamedTuple):
     others: Counts
     lines: int
 
+    @classmethod
+    def none(cls) -> RowReads:
+        """Nothing was read."""
+        return cls(np.zeros((2, CLASSES), np.int64), np.zeros(2, np.int64), 0)
+
     @property
     def host_edges(self) -> int:
         return int(self.by_class[0].sum() + self.others[0])

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.device.array import DevicePackedArray, DevicePlan
+from ..gpma.device.both import BothArrays
 from ..gpma.device.joining import Joined
 from ..gpma.device.module import import_cupy, use_device
 from ..gpma.device.picking import Picking
@@ -46,10 +47,13 @@ class DeviceSidePlan(NamedTuple):
     in_: DevicePlan | None
 
 
+# The plan of a batch for one kernel that changes both arrays, which has it.
+_TOGETHER = DeviceSidePlan(DevicePlan(None), None)
+
 # Places in ``DeviceSide.batch``, which compiled calls read: what kernels are told of the last batch, as ``report``
-# has it; first whether all rows are here, and so is all that there is to tell.
-BATCH_IS_ALL, BATCH_KEYS, BATCH_WEIGHTS, BATCH_OUTCOMES, BATCH_N = range(5)
-_BATCH = struct.Struct("=5Q")
+# has it, and where the structure is that they read out-rows by; first whether all of that is so (``be_ready``).
+BATCH_IS_READY, BATCH_KEYS, BATCH_WEIGHTS, BATCH_OUTCOMES, BATCH_N, BATCH_ROWS, BATCH_WORDS = range(7)
+_BATCH = struct.Struct("=6Q")
 
 
 class States(NamedTuple):
@@ -97,11 +101,16 @@ class DeviceSide(Side[DevicePackedArray]):
         """
         self.directed = directed
         self.stream: Any = import_cupy().cuda.Stream(non_blocking=True)
-        self.out = DevicePackedArray(weighted=weighted, stream=self.stream)
-        self.in_ = None
-        if directed and in_edges:
-            self.in_ = DevicePackedArray(weighted=weighted and in_weights, stream=self.stream)
         self._staging = Staging(self.stream)
+        self._both: BothArrays | None = None
+        self.in_ = None
+        if directed and in_edges and in_weights >= weighted:
+            self._both = BothArrays(self.stream, self._staging, weighted=weighted)
+            self.out, self.in_ = self._both.out, self._both.in_
+        else:
+            self.out = DevicePackedArray(weighted=weighted, stream=self.stream)
+            if directed and in_edges:
+                self.in_ = DevicePackedArray(weighted=weighted and in_weights, stream=self.stream)
         self._turning = Turning(self.stream)
         self._remote: RemoteRows | None = None
         self._nothing = self.out.empty_report()
@@ -113,8 +122,12 @@ class DeviceSide(Side[DevicePackedArray]):
         self._joined: Joined | None = None
         self._picking: Picking | None = None
         self._own_states: States | None = None
-        self.batch: Keys = np.zeros(BATCH_N + 1, np.uint64)
+        self.batch: Keys = np.zeros(BATCH_WORDS, np.uint64)
         self._batch_bytes = memoryview(self.batch.view(np.uint8))
+        # Whether the last batch is told of there; and if so, which rows are remote, and what all are read by.
+        self._is_ready = False
+        self._ready_remote: RemoteRows | None = None
+        self._ready_states: States | None = None
         # Of rows here and there together.
         self._joint = plain(np.zeros(1, STATE)), plain(np.zeros(1, STATE))
         out, in_ = (state.ctypes.data for state in self._joint)
@@ -169,6 +182,8 @@ class DeviceSide(Side[DevicePackedArray]):
     @property
     def remote(self) -> RemoteRows | None:
         """The rows that live on the host, for kernels to read there; None: every row that has edges is here."""
+        if self._is_ready:
+            return self._ready_remote
         remote = self._remote
         return remote if remote is not None and remote.n_rows and remote.n_edges else None
 
@@ -197,11 +212,11 @@ class DeviceSide(Side[DevicePackedArray]):
             self._remote = None
         self.rows_moved(None)
         if host is not None:
-            self.batch[BATCH_IS_ALL] = 0
             if self._picking is None:
                 with self.stream:  # both take no room yet, and compile now what batches need later
                     self._picking, self._joined = Picking(self.stream), self._joining_columns()
             self._remote = RemoteRows(host.out, host.in_, self.stream)
+            self._remote.on_other_rows = self._be_unready
             self._remote.ensure_vertices(self.n_vertices)
 
     def set_remote(self, vertices: Vertices, is_remote: bool) -> None:
@@ -212,7 +227,7 @@ class DeviceSide(Side[DevicePackedArray]):
             RuntimeError: the device, as CuPy says it.
         """
         assert self._remote is not None, "read_remote comes first"
-        self.batch[BATCH_IS_ALL] = 0
+        self._be_unready()
         self._remote.mark(vertices, remote=is_remote)
 
     @property
@@ -232,6 +247,7 @@ class DeviceSide(Side[DevicePackedArray]):
     def ensure_vertices(self, n_vertices: int) -> None:
         super().ensure_vertices(n_vertices)
         if self._remote is not None:
+            self._be_unready()
             self._remote.ensure_vertices(n_vertices)
 
     def states(self) -> States:
@@ -241,6 +257,8 @@ class DeviceSide(Side[DevicePackedArray]):
             LookupError: no in-rows are kept.
             RuntimeError: kernels cannot read what is remote (``RemoteRows.write``).
         """
+        if self._ready_states is not None:
+            return self._ready_states
         if self._own_states is None:
             self._own_states = States(self.out.state_address, self.in_rows.state_address, reads_remote=False)
         remote = self.remote
@@ -285,6 +303,8 @@ class DeviceSide(Side[DevicePackedArray]):
         """
         if len(batch) == 0:
             return DeviceSidePlan(self.out.prepare(batch), None)
+        if self._both is not None and isinstance(batch.keys, np.ndarray) and self._both.takes(batch):
+            return _TOGETHER
         out = self._staging.bring(batch, weighted=self.out.weighted)
         if not self.directed:
             return DeviceSidePlan(self.out.prepare_brought(self._turning.both(out)), None)
@@ -295,15 +315,33 @@ class DeviceSide(Side[DevicePackedArray]):
 
     def launch(self, plan: DeviceSidePlan) -> None:
         """Begin to write what ``prepare`` planned: takes no memory, waits for nothing. ``finish`` comes next."""
+        if self._both is not None and plan is _TOGETHER:
+            return self._both.launch()
         self.out.launch(plan.out)
         if self.in_ is not None and plan.in_ is not None:
             self.in_.launch(plan.in_)
 
     def finish(self, plan: DeviceSidePlan) -> None:
         """Wait for the end of what ``launch`` began, and apply what its kernels gave up; fills ``report``."""
+        if self._both is not None and plan is _TOGETHER:
+            return self._finish_both(self._both)
         self._tell_of(self.out.finish(plan.out))
         if self.in_ is not None and plan.in_ is not None:
             self.in_.end(plan.in_)
+        self._staging.arrived()
+        if self._joined is not None:
+            self._joined.arrived()
+
+    def _finish_both(self, both: BothArrays) -> None:
+        columns = both.columns()
+        report = both.out.report_of(columns)
+        self._tell_of(report)  # while the kernel works
+        if both.wait():
+            report.totals, report.slots_moved = both.settle()
+        else:
+            self._tell_of(self._nothing)
+            self._tell_of(both.out.finish(DevicePlan(columns, small=True)))
+            both.in_.end(DevicePlan(columns.turned(), small=True))
         self._staging.arrived()
 
     def forget_report(self) -> None:
@@ -317,11 +355,12 @@ class DeviceSide(Side[DevicePackedArray]):
         self._moved = [move for move in self._moved if move[0].batches >= self._batches - 1]
         self._whole, self._heard = None, [change for change in changes if sum(change.totals)]
         if self._heard:
-            self.batch[BATCH_IS_ALL] = 0
+            self._be_unready()
 
     def rows_moved(self, in_rows: Sequence[Keys] | None, *, to_host: bool = False) -> None:
         """Rows have changed sides, all of them the same way; None: or they are others, and what was read of those
         on the host before is void."""
+        self._be_unready()
         if in_rows is not None:
             self._moved.append((self.version, [Moved(keys, to_host) for keys in in_rows]))
         if in_rows is None or sum(moved.keys.size for _, rows in self._moved for moved in rows) > MOVED_MAX:
@@ -340,11 +379,31 @@ class DeviceSide(Side[DevicePackedArray]):
     def _tell_of(self, report: DeviceReport) -> None:
         self._own, self._heard, self._whole = report, [], None
         has_all = self._remote is None or not self._remote.n_rows
-        _BATCH.pack_into(self._batch_bytes, 0, has_all, *report.addresses, report.n)
+        self._is_ready, self._ready_remote, self._ready_states = has_all, None, None
+        _BATCH.pack_into(self._batch_bytes, 0, has_all, *report.addresses, report.n, self.out.state_address)
+
+    def be_ready(self) -> None:
+        """Have all at hand that programs are told of the last batch, and that they read rows by: what the host has
+        changed is brought here, and where its rows are is written down, once for all programs.
+
+        Raises:
+            RuntimeError: as ``report`` and ``states``.
+        """
+        if self._is_ready:
+            return
+        states, report, remote = self.states(), self.report, self.remote
+        _BATCH.pack_into(self._batch_bytes, 0, True, *report.addresses, report.n, states.out)
+        self._is_ready, self._ready_remote, self._ready_states = True, remote, states
+
+    def _be_unready(self) -> None:
+        """What programs read rows by, or are told, is not as it was."""
+        self._is_ready, self._ready_remote, self._ready_states = False, None, None
+        self.batch[BATCH_IS_READY] = 0
 
     # -- rows that the device owns ------------------------------------------------------------------------------
 
     def expect(self, n_updates: int, n_others: int) -> None:
+        self._be_unready()  # what the last batch was told by may go
         with self.stream:
             self._joined = self._joining_columns()
             self._joined.reserve(n_updates, n_others)
@@ -412,6 +471,7 @@ class DeviceSide(Side[DevicePackedArray]):
         return self.out.copied_out(), None if self.in_ is None else self.in_.copied_out()
 
     def clear_rows(self) -> None:
+        self._be_unready()
         for array in self.arrays:
             array.clear()
 
@@ -458,6 +518,7 @@ class DeviceSide(Side[DevicePackedArray]):
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
+        self._be_unready()
         for array in self.arrays:
             array.fit()
         release_blocks()

@@ -40,7 +40,7 @@ from .changes import Counts, Report, no_change, none
 from .changes import GraphChange as GraphChange
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .graph_rows import GraphRows, Shape, SideApply, require_heads
-from .host_side import ONE_CALL_UPDATES_MAX, SMALL_UPDATES_MAX, UNFINISHED, HostSide
+from .host_side import DIVIDED_THREADS_MIN, ONE_CALL_UPDATES_MAX, SMALL_UPDATES_MAX, UNFINISHED, HostSide
 from .own_process import OwnProcess
 from .owned import Divide, OwnedRows
 from .owned import RowsLost as RowsLost
@@ -692,15 +692,14 @@ def _device_side(**kept: Any) -> DeviceSide:
 def warm_up() -> None:
     """Compile what small batches, vertex operations and pages of neighbours need beyond the packed array's own
     kernels, or load it from the cache."""
-    graph = Graph(weighted=False, in_edges=False)
+    graph = Graph(weighted=False, in_edges=False, threads=DIVIDED_THREADS_MIN)
     try:
         graph.load(EdgeList(np.arange(100, dtype=np.uint64)), 100)
         graph.apply(EdgeBatch.of([0], [1]), 100)
         heads = np.arange(1 << 15, dtype=np.uint64)
         graph.load(EdgeList(heads), heads.size)
-        graph.apply(
-            EdgeBatch(heads[: SMALL_UPDATES_MAX + 1], np.ones(SMALL_UPDATES_MAX + 1, np.uint8)), heads.size
-        )
+        for n in (SMALL_UPDATES_MAX, SMALL_UPDATES_MAX + 1):
+            graph.apply(EdgeBatch(heads[:n], np.ones(n, np.uint8)), heads.size)
         graph.load(EdgeList(np.empty(0, np.uint64)), heads.size)
         graph.apply(EdgeBatch.of([0], [1]), heads.size)
         Report.of(no_change(False)).changed()  # as programs ask after a batch that is not small

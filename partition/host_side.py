@@ -14,6 +14,7 @@ from ..gpma.gate import BeforeWriting, Gate, end_beside
 from ..gpma.host import PackedMemoryArray
 from ..gpma.host.array import LoadPlan
 from ..gpma.host.committing import commit_both
+from ..gpma.host.divided import apply_divided
 from ..gpma.host.preparing import look_up_both, pieces_of
 from ..gpma.host.shared import apply_shared
 from ..gpma.host.small import DID, Did, apply_small
@@ -27,12 +28,17 @@ from .changes import Report, no_change, no_edges
 from .side import Direction, Side
 
 SMALL_UPDATES_MAX = 1024
-"""Up to so many updates of rows the caller's thread applies both orientations, by one call if it can: handing one
-over takes longer than doing it, and half as much again of the processor."""
+"""Up to so many updates of rows go by one call that writes what it has just looked up, if it can, while nobody
+reads. The caller's thread applies both orientations: handing one over takes longer than doing it, and half as much
+again of the processor."""
 
 ONE_CALL_UPDATES_MAX = 1 << 15
 """More go by one call as well, which threads share, up to so many: then the way through the interpreter is little
 beside them, and they are looked up while others still read what there was before."""
+
+DIVIDED_UPDATES_MIN, DIVIDED_PIECE, DIVIDED_THREADS_MIN = 800, 128, 4
+"""Of these, so many threads and more share so many, counted in both orientations, in pieces of about so many. Two
+threads would take a fifth more of the processor, and gain only where nobody else wants it."""
 
 PIECE_UPDATES_MIN, PIECES_MAX = 256, 16
 """Of these an orientation has two pieces for each thread, of at least so many updates, and at most so many pieces.
@@ -192,18 +198,34 @@ class HostSide(Side[PackedMemoryArray]):
         changed = np.empty(CHANGED_WORDS + (n_updates << out.weighted), np.int64)
         turnstile = self._turnstile
         with turnstile.entrance, turnstile.inside, self._middle:  # as ``writing``, without a call
-            told = self._tried(
-                apply_small,
-                out_rows,
-                in_rows,
-                self._did_written.words,
-                self._both,
-                mirrored,
-                negative,
-                n_vertices,
-                *arrived,
-                changed,
-            )
+            if n_updates << self._both < DIVIDED_UPDATES_MIN or self._crew.threads < DIVIDED_THREADS_MIN:
+                told = self._tried(
+                    apply_small,
+                    out_rows,
+                    in_rows,
+                    self._did_written.words,
+                    self._both,
+                    mirrored,
+                    negative,
+                    n_vertices,
+                    *arrived,
+                    changed,
+                )
+            else:
+                told = self._tried(
+                    apply_divided,
+                    out_rows,
+                    in_rows,
+                    self._did_written.words,
+                    self._both,
+                    mirrored,
+                    negative,
+                    n_vertices,
+                    arrived,
+                    changed,
+                    max(1, n_updates // DIVIDED_PIECE),
+                    self._crew,
+                )
             if told is None:
                 return None
             _, is_calm, moved, inserted, overwritten, deleted, absent, *_ = told

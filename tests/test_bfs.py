@@ -22,7 +22,7 @@ from sampling import examples
 
 from graphtide.compute.paths import program as module
 from graphtide.compute.paths.bfs import BFS
-from graphtide.compute.paths.mend import UNREACHED
+from graphtide.compute.paths.mend import PARENT, UNREACHED
 from graphtide.compute.paths.search import _LONG_ROW
 from graphtide.compute.program import Published, parse_sources
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch
@@ -410,6 +410,24 @@ def test_what_a_change_missed_is_found() -> None:
     run.step(inserts(path(10), 10))
     run.graph.apply(deletes([(4, 5)], 10).batch(), 10)
     assert {violation.rule for violation in run.program.audit(run.graph)} == {"parent-edge"}
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_a_search_gives_parents_their_role(directed: bool) -> None:
+    """And nobody else: who has none is not looked at when it is lost."""
+    history = rmat_history(3, directed=directed, scale=16, degree=8, epochs=0)
+    (load,) = history.epochs
+    hub = int(np.bincount(load.src).argmax())
+    for threads in (1, 2, 5):
+        graph = Graph(directed=directed, weighted=False, threads=threads)
+        graph.apply(load.batch(), load.n_vertices)
+        program = BFS("hops", (hub,))
+        program.bind(np.array([hub], np.uint32))
+        for _ in range(2):
+            assert program.start(graph).edges_read < graph.n_arcs // 2  # most vertices looked for a parent
+            parents = np.unique(program.state()["word"].astype(np.uint32))
+            np.testing.assert_array_equal(np.flatnonzero(program._role & PARENT), parents[parents != NO_VERTEX])
+        graph.close()
 
 
 @pytest.mark.parametrize("directed", [True, False])

@@ -379,9 +379,9 @@ def test_which_have_a_twin(cupy: ModuleType, graphs: list[Graph]) -> None:
 
 
 def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) -> None:
-    from graphtide.compute.device.ppr_runs import PPR_COUNTERS, PPR_JOB
+    from graphtide.compute.device.ppr_runs import PPR_COUNTERS, PPR_JOB, PPR_SWEEP
 
-    dtypes = {"PprJob": PPR_JOB, "PprCounters": PPR_COUNTERS}
+    dtypes = {"PprJob": PPR_JOB, "PprCounters": PPR_COUNTERS, "PprSweep": PPR_SWEEP}
     for name, dtype in dtypes.items():
         assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
     assert differences(cupy, tmp_path, dtypes, "../../compute/device/ppr.cuh") == {}

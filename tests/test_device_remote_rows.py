@@ -24,6 +24,7 @@ from walk_twins import FEW_THREADS, set_threads
 from graphtide.compute.program import Refresh
 from graphtide.gpma import vertex_columns
 from graphtide.gpma.address_space import reservation_of
+from graphtide.gpma.device.calling import DONE
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op, destinations, sources
 from graphtide.gpma.host import slot_memory
 from graphtide.gpma.host.slot_memory import SlotMemory
@@ -134,6 +135,40 @@ def test_paths_of_any_history(
         for epoch in history.epochs:
             step(run, epoch, own_seed)
         assert run.graph.check() == []
+
+
+@pytest.mark.parametrize("kind", ["bfs", "sssp", "components"])
+def test_small_refreshes_are_one_call_beside_rows_on_the_host(
+    emulated_run_of: Make, kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Like the last one, while the host's array grows and batches change rows of both sides; and another program
+    of the epoch finds the report there, and where rows are."""
+    from graphtide.compute.device import forest_calls, path_runs
+    from graphtide.gpma.device.joining import Joined
+    from graphtide.gpma.device.remote import RemoteRows
+
+    cuda_emulator.seed(seed)
+    module = forest_calls if kind == "components" else path_runs
+    mend, statuses, written = module.mend_again, [], []
+    monkeypatch.setattr(module, "mend_again", lambda *given: statuses.append(mend(*given)) or statuses[-1])
+    write, join = RemoteRows.write, Joined.of
+    monkeypatch.setattr(RemoteRows, "write", lambda *given: written.append("rows") or write(*given))
+    monkeypatch.setattr(Joined, "of", lambda *given: written.append("report") or join(*given))
+    run = emulated_run_of(ComponentsRun) if kind == "components" else emulated_run_of(PathRun, kind)
+    rng, n = np.random.default_rng(seed), 64
+    run.step(inserts(np.unique(rng.integers(0, n, (200, 2)), axis=0).tolist(), n))
+    place(run.graph, rng.random(n) < 0.5)
+    graph = run.graph
+    for k in range(12):
+        edges = np.unique(rng.integers(0, n, (1 + 4 * k, 2)), axis=0).tolist()
+        written.clear()
+        run.step(deletes(edges, n) if k % 4 == 3 else inserts(edges, n))
+        assert graph.device.remote is not None
+        assert written.count("rows") <= 1 and written.count("report") <= 1
+        n_before = len(written)
+        graph.device.be_ready()
+        assert graph.device.states() is graph.device.states() and len(written) == n_before
+    assert statuses.count(DONE) >= 6
 
 
 @pytest.mark.parametrize("directed", [True, False])

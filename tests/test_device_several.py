@@ -12,6 +12,7 @@ import cuda_emulator
 import numpy as np
 import pytest
 from histories import Epoch, inserts, random_history
+from test_device_remote_rows import place
 from test_device_structures import differences
 from walk_twins import FEW_THREADS, set_threads
 
@@ -113,8 +114,10 @@ def several(launched: list[tuple[int, int]]) -> Iterator[Callable[..., Several]]
     """Makes a ``Several``; all is closed at the end."""
     made: list[Several] = []
 
-    def make(kinds: tuple[str, ...], each: int, *, directed: bool = True, **engine: Any) -> Several:
-        graph = Graph(directed=directed, device=True, threads=1)
+    def make(
+        kinds: tuple[str, ...], each: int, *, directed: bool = True, host_rows: str = "all", **engine: Any
+    ) -> Several:
+        graph = Graph(directed=directed, device=True, host_rows=host_rows, threads=1)
         made.append(Several(graph, kinds, each, **engine))
         return made[-1]
 
@@ -163,6 +166,73 @@ def test_more_jobs_than_a_device_has_blocks_take_several_launches(
         launched.clear()
         them.step(inserts([*map(tuple, some.tolist())], 9))
         assert launched[:3] == [(2, 1), (2, 1), (1, 2)]
+
+
+@pytest.fixture
+def swept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of every launch of passes for several: how many programs it had. All batches are solved by passes."""
+    from graphtide.compute.device import ppr, ppr_runs
+
+    monkeypatch.setattr(ppr.DevicePersonalisedPageRank, "_tries", lambda *_: False)
+    launch = ppr_runs._Sweep.launch
+    seen = []
+
+    def noted(self: Any, those: Any, *others: Any) -> None:
+        launch(self, those, *others)
+        seen.append(len(those))
+
+    monkeypatch.setattr(ppr_runs._Sweep, "launch", noted)
+    return seen
+
+
+def many_leaves(seed: int) -> Epoch:
+    """A vertex of many in-edges and many vertices of few; the first ones are there."""
+    rng = np.random.default_rng(seed)
+    heads = np.concatenate([np.arange(1, 13), np.zeros(200, int), rng.integers(0, 300, 800)])
+    tails = np.concatenate([np.arange(12), rng.integers(0, 300, 1000)])
+    return inserts([*zip(tails.tolist(), heads.tolist(), strict=True)], 300)
+
+
+@pytest.mark.parametrize("n", [6, 9])
+def test_programs_whose_passes_go_together_are_those_that_run_by_themselves(
+    several: Callable[..., Several], swept: list[int], seed: int, run_long: bool, n: int
+) -> None:
+    """They have tolerances of their own, so that some need more passes than others; sources come and go."""
+    cuda_emulator.seed(seed)
+    them = several(("ppr",), n, directed=seed % 2 == 0)
+    epochs = random_history(seed, directed=seed % 2 == 0, epochs=12 if run_long else 4, vertex_share=0.1).epochs
+    for epoch in [*epochs, many_leaves(seed), *([inserts([(0, 1), (7, 2)], 300)] if run_long else [])]:
+        runs = them.step(epoch)
+        assert all(run.on_device for run in runs)
+    assert max(swept) == min(n, 8)
+
+
+def test_passes_go_one_by_one_where_rows_are_on_the_host(
+    several: Callable[..., Several], swept: list[int], seed: int
+) -> None:
+    """What is read of these is counted by program."""
+    cuda_emulator.seed(seed)
+    them = several(("ppr",), 5, directed=seed % 2 == 0, host_rows="owned")
+    them.step(many_leaves(seed))
+    assert swept == [5]
+    place(them.graph, np.random.default_rng(seed).random(300) < 0.5)
+    them.step(inserts([(0, 1), (7, 2)], 300))
+    assert swept == [5]
+
+
+def test_without_memory_passes_go_one_by_one(
+    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    from graphtide.compute.device import ppr_runs
+
+    def fails(*_: Any) -> Any:
+        raise MemoryError("of the device")
+
+    them = several(("ppr",), 5)
+    monkeypatch.setattr(ppr_runs._Sweep, "__init__", fails)
+    runs = them.step(many_leaves(seed))
+    assert all(run.on_device for run in runs)
+    assert not swept
 
 
 def test_kinds_go_one_after_another_and_divide_their_time_equally(several: Callable[..., Several]) -> None:

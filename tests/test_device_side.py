@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from histories import Epoch, mixed_sizes, random_history, rmat_history
 
+from graphtide.gpma.device.update import SMALL_MAX
 from graphtide.gpma.edges import ChangeReport, EdgeBatch, EdgeList, Op, destinations, pack, sources
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange, NoMemory
@@ -107,6 +108,34 @@ def test_a_batch_in_one_leaf_that_the_kernels_give_up(emulated_cupy: ModuleType,
         change = graph.apply(batch, 3000)
         assert_sides_agree(graph)
         assert_same_report(graph.device.report.sorted(), change.arcs)
+
+
+def test_the_ways_of_a_batch_to_both_arrays(
+    emulated_cupy: ModuleType, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Read where it lies, transferred before, and by other kernels; from columns of the device's and others."""
+    cuda_emulator.seed(seed)
+    kinds = {name: kind for name, kind in KINDS.items() if kind.get("in_edges", True)}
+    for kind in kinds.values():
+        graphs.append(graph := Graph(**kind, device=True))
+        device = graph.device
+        assert device is not None
+        for most in (SMALL_MAX, 40):
+            monkeypatch.setattr("graphtide.gpma.device.array.SMALL_MAX", most)
+            rng = np.random.default_rng(seed)
+            for n in (2000, 30, 700, 1, 1500, 60):
+                weights = rng.random(n) if graph.weighted else None
+                batch = EdgeBatch.of(rng.integers(0, 90, n), rng.integers(0, 90, n), weights=weights)
+                batch.ops[:] = rng.random(n) < 0.6
+                if n % 20 == 0:
+                    own = device.columns(n, weighted=graph.weighted)
+                    own.keys[:], own.ops[:] = batch.keys, batch.ops
+                    if own.weights is not None:
+                        own.weights[:] = batch.weights
+                    batch = own
+                change = graph.apply(batch, 90)
+                assert_sides_agree(graph)
+                assert_same_report(device.report.sorted(), change.arcs)
 
 
 def test_programs_find_the_rows_to_pull_from(emulated_cupy: ModuleType, graphs: list[Graph]) -> None:

@@ -745,7 +745,7 @@ def test_what_the_lane_leaves_is_asked_over_the_socket(monkeypatch: pytest.Monke
                 over_socket.clear()
                 ends = np.zeros(1, np.uint32)
                 deadline = time.monotonic() + SECONDS
-                await calls.neighbors(asker, vertex=0, direction="out", limit=1, cursor=None, deadline=deadline)
+                await calls.neighbors(asker, vertex=0, direction="out", limit=1, cursor=None, deadline=deadline)()
                 await calls.call_by_slices(asker, "degree", {"vertices": ends}, deadline)
                 await calls.call_by_slices(asker, "has_edge", {"src": ends, "dst": ends}, deadline)
                 assert over_socket in ([], ["neighbors", "degree", "has_edge"])

@@ -440,6 +440,9 @@ def test_the_best_are_those_of_all_at_once(n, k, descending, dtype, distinct, se
     assert dense.dtype == np.uint32 and dense.tolist() == wanted
     assert best.tolist() == [values[at].item() for at in wanted]
     assert top_k(Answer(values, null), k, descending=descending).tolist() == wanted
+    for guess in (*best[-1:].tolist(), float(random.integers(-1, distinct + 1)), float("nan")):
+        guessed = at_once(best_of(of, lambda dense: ~gone[dense], n, k, descending=descending, beyond=guess))
+        assert guessed[0].tolist() == wanted and guessed[1].tolist() == best.tolist()
 
 
 def test_nan_is_none_of_the_best():

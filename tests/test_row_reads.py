@@ -114,6 +114,20 @@ def test_ranks_read_what_they_say(
     assert n_runs > 0
 
 
+def test_runs_are_told_what_they_have_read_however_late_they_ask(
+    run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_threads(monkeypatch, FEW_THREADS)
+    monkeypatch.setattr("graphtide.gpma.device.remote._COUNTED_MAX", 3)
+    cuda_emulator.seed(seed)
+    run = run_of(RanksRun)
+    done = [step(run, epoch, seed) for epoch in random_history(seed, directed=True, epochs=10).epochs]
+    counted = [refresh for refresh in done if refresh.counted is not None]
+    assert len(counted) > 3
+    for refresh in reversed(counted):
+        assert refresh.reads.host_edges + refresh.reads.device_edges == refresh.edges_read
+
+
 @pytest.mark.parametrize("kind", [RanksRun, PprRun])
 def test_passes_read_all_rows_of_both_sides(
     run_of: Make, kind: Any, seed: int, monkeypatch: pytest.MonkeyPatch

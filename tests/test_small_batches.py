@@ -21,6 +21,7 @@ from sampling import examples
 from graphtide.gpma.changed import changed_in
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, pack, sources
 from graphtide.gpma.host.array import PackedMemoryArray
+from graphtide.gpma.host.divided import apply_divided
 from graphtide.gpma.host.shared import apply_shared
 from graphtide.gpma.host.small import apply_small
 from graphtide.gpma.team import ALONE
@@ -193,6 +194,50 @@ def test_contents_and_reports_are_those_of_the_ordinary_way(
         assert small.check() == []
 
 
+@pytest.mark.parametrize("threads", [2, 5])
+@given(
+    options=OPTIONS,
+    seed=st.integers(0, 2**32),
+    held=st.sampled_from([0, 700, 3000, 9000]),
+    shapes=st.lists(
+        st.tuples(
+            st.sampled_from([1, 2, 7, 40, 150, SMALL_MAX // 2]),
+            st.sampled_from([0.0, 0.3, 0.5, 0.8, 1.0]),
+            st.sampled_from([1, 5, None]),
+            st.sampled_from([0, 0, 3]),
+            st.sampled_from([1, 3, 16, 128]),
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+)
+@settings(deadline=None, max_examples=examples(60))
+def test_divided_among_threads_it_is_the_same(
+    threads: int,
+    options: dict[str, bool],
+    seed: int,
+    held: int,
+    shapes: list[tuple[int, float, int | None, int, int]],
+) -> None:
+    source = Source(np.random.default_rng(seed), options)
+    with (
+        both_ways(**options, threads=threads) as (small, ordinary),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        source.loaded(held, small, ordinary)
+        patch.setattr(host_side, "DIVIDED_UPDATES_MIN", 1)
+        patch.setattr(host_side, "DIVIDED_THREADS_MIN", 2)
+        for n, inserts, among, new, piece in shapes:
+            patch.setattr(host_side, "DIVIDED_PIECE", piece)
+            source.n_vertices += new
+            batch = source.batch(n, inserts=inserts, among=among, first=int(source.rng.integers(0, 250)))
+            with mock.patch.object(host_side, "apply_small", side_effect=AssertionError):
+                change = small.apply(batch, source.n_vertices)
+            assert_same_change(change, ordinary.apply(batch, source.n_vertices))
+            assert_same_graphs(small, ordinary)
+        assert small.check() == []
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @given(
     options=OPTIONS,
@@ -237,15 +282,16 @@ def test_in_pieces_that_threads_share_it_is_the_same(
         assert small.check() == []
 
 
+@pytest.mark.parametrize("n", [700, 1500])
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_arrays_that_grow_go_on_in_pieces(threads: int) -> None:
+def test_arrays_that_grow_go_on_in_pieces(threads: int, n: int) -> None:
     options = options_of(True, True)
     source = Source(np.random.default_rng(12), options, n_vertices=3000)
     moving, alone = 0, 0
     with both_ways(**options, threads=threads) as (small, ordinary):
         source.loaded(60_000, small, ordinary)
         while small.n_edges < 100_000:
-            batch = source.batch(1500, inserts=0.98)
+            batch = source.batch(n, inserts=0.98)
             change, one_call = went_small(small, batch, source.n_vertices)
             moving += one_call and small.host.out.migrating
             alone += one_call
@@ -501,19 +547,22 @@ def test_nothing_is_compiled_for_them_after_the_warm_up() -> None:
     """Whatever the graph is like, and wherever its columns lie, there is one form of the call."""
     with (
         mock.patch.object(host_side, "apply_small", wraps=apply_small) as call,
+        mock.patch.object(host_side, "apply_divided", wraps=apply_divided) as divided,
         mock.patch.object(host_side, "apply_shared", wraps=apply_shared) as shared,
     ):
         graph_module.warm_up()
-        assert call.called and shared.called
-    before = len(apply_small.signatures), len(apply_shared.signatures)
+        assert call.called and divided.called and shared.called
+    calls = apply_small, apply_divided, apply_shared
+    before = [len(compiled.signatures) for compiled in calls]
     for options in ({}, {"weighted": False}, {"in_weights": False}, {"in_edges": False}, {"directed": False}):
         source = Source(np.random.default_rng(11), {"negative_weights": False})
-        with both_ways(**options) as (graph, _):
+        with both_ways(**options, threads=host_side.DIVIDED_THREADS_MIN) as (graph, _):
             source.loaded(60_000, graph)
             for _ in range(30):
                 graph.apply(source.batch(60, inserts=0.9), source.n_vertices)
+            graph.apply(source.batch(SMALL_MAX, inserts=0.9), source.n_vertices)
             graph.apply(source.batch(SMALL_MAX + 1, inserts=0.9), source.n_vertices)
-    assert (len(apply_small.signatures), len(apply_shared.signatures)) == before
+    assert [len(compiled.signatures) for compiled in calls] == before
 
 
 def test_a_copy_that_is_being_made_gets_small_batches_too() -> None:

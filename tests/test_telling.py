@@ -249,6 +249,20 @@ def test_whoever_chose_vertices_is_told_without_a_look_at_what_each_epoch_change
         assert client.known == served.values((ids_of(50) + k).tolist())
 
 
+def test_an_epoch_wakes_nobody_where_nobody_subscribes_and_whoever_does_lacks_nothing(
+    serve: Callable[[int], Served],
+) -> None:
+    served = serve(N)
+    for _ in range(5):
+        served.publish([3])
+        served.subscriptions.published()
+    assert not served.subscriptions.news.is_set()
+    clients = served.subscribe([Everyone(0.0)], from_now=True)
+    served.publish([7])
+    served.told(clients)
+    assert clients[0].known == served.values([7 + ID])
+
+
 def test_whoever_begins_without_a_snapshot_hears_only_of_what_changes_however_little_it_is(
     serve: Callable[[int], Served],
 ) -> None:

@@ -39,7 +39,8 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
 
 
 def run_of(reads: RowReads | None, seconds: float = 1e-3, edges: int = 0, **changed: Any) -> ProgramRun:
-    return ProgramRun("hops", Refresh(changed, edges_read=edges, reads=reads), seconds, None, True)
+    counted = None if reads is None else lambda: reads
+    return ProgramRun("hops", Refresh(changed, edges_read=edges, counted=counted), seconds, None, True)
 
 
 def test_runs_of_an_epoch_add_up(graphs: list[Graph]) -> None:

@@ -211,6 +211,7 @@ class CountRuns:
         return (yield from self._run("recount", device, search, n_touched))
 
     def _run(self, name: str, device: DeviceSide, search: PathRuns, n_touched: int) -> Steps[CountRun]:
+        device.be_ready()
         report, arcs = device.report, device.n_arcs
         n_updates = len(report) if name == "recount" else 0
         _CALL.pack_into(

@@ -39,23 +39,24 @@ template <class Job> struct Run {
 // -- sums --------------------------------------------------------------------------------------------------------
 
 // Adds what all threads of the grid hold to counters in global memory, block by block. ``values``: [N] of a thread.
-template <u32 N> __device__ __forceinline__ void add_by_block(const u64 (&values)[N], u64* to)
+// With PARTS, every so manieth thread is of one part, which has counters of its own at ``to``.
+template <u32 PARTS = 1, u32 N> __device__ __forceinline__ void add_by_block(const u64 (&values)[N], u64* to)
 {
-    static_assert(N <= 32, "a warp adds them");
-    __shared__ u64 sums[32];
-    if (threadIdx.x < N) sums[threadIdx.x] = 0;
+    static_assert(N * PARTS <= BLOCK_THREADS && 32 % PARTS == 0, "threads of a block add them, and a warp has all parts");
+    __shared__ u64 sums[N * PARTS];
+    if (threadIdx.x < N * PARTS) sums[threadIdx.x] = 0;
     __syncthreads();
     u64 any = 0;
     for (u32 i = 0; i < N; i++) any |= values[i];
     if (__any_sync(ALL_LANES, any != 0)) {
 #pragma unroll
         for (u32 i = 0; i < N; i++) {
-            const u64 sum = warp_sum(values[i]);
-            if (lane_number() == 0 && sum) atomicAdd(&sums[i], sum);
+            const u64 sum = warp_sum<PARTS>(values[i]);
+            if (lane_number() < PARTS && sum) atomicAdd(&sums[i * PARTS + lane_number()], sum);
         }
     }
     __syncthreads();
-    if (threadIdx.x < N && sums[threadIdx.x]) atomicAdd(to + threadIdx.x, sums[threadIdx.x]);
+    if (threadIdx.x < N * PARTS && sums[threadIdx.x]) atomicAdd(to + threadIdx.x / PARTS, sums[threadIdx.x]);
     __syncthreads();
 }
 

@@ -13,7 +13,7 @@ from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out
 from ...gpma.device.structures import STATE
 from ...gpma.edges import Int, Keys
 from ...gpma.intrinsics import array_at, uncounted
-from ...partition.device_side import BATCH_IS_ALL, BATCH_KEYS, BATCH_N, BATCH_OUTCOMES
+from ...partition.device_side import BATCH_IS_READY, BATCH_KEYS, BATCH_N, BATCH_OUTCOMES, BATCH_ROWS, BATCH_WORDS
 
 N_TOLD: Final = 6
 """Words that a kernel tells (``ForestWord`` of ``forest.cuh``)."""
@@ -31,10 +31,10 @@ N_LONGS, N_WORDS = 4, 8
 def mend_again(record: Keys, lost_max: Int, moved_max: Int, edges_max: Int, rounds_max: Int, stamp: Int) -> Int:
     """Mend as the last call of the record did, after the batch that the device had last.
 
-    As ``carry_out``; OTHERWISE: not all rows are on the device, and nothing was called.
+    As ``carry_out``; OTHERWISE: rows are not read as they were then, and nothing was called.
     """
-    batch = array_at(record[SAID + BATCH], BATCH_N + 1, np.uint64)
-    if batch[BATCH_IS_ALL] == 0:
+    batch = array_at(record[SAID + BATCH], BATCH_WORDS, np.uint64)
+    if batch[BATCH_IS_READY] == 0 or batch[BATCH_ROWS] != parameter(record, 0):
         return np.int64(OTHERWISE)
     number, run, room = begin(record), record[SAID + RUN], np.int64(record[SAID + ROOM])
     n = array_at(parameter(record, 0) + np.uint64(_N_VERTICES_AT), 1, np.uint32)[0]
@@ -50,6 +50,6 @@ def mend_again(record: Keys, lost_max: Int, moved_max: Int, edges_max: Int, roun
 
 def warm_up() -> None:
     """Compile what calls do."""
-    batch, record = np.zeros(BATCH_N + 1, np.uint64), np.zeros(SAID + N_TOLD + 4, np.uint64)
+    batch, record = np.zeros(BATCH_WORDS, np.uint64), np.zeros(SAID + N_TOLD + 4, np.uint64)
     record[SAID + BATCH] = batch.ctypes.data
     assert carry_out(record) == DONE and mend_again(record, 0, 0, 0, 0, 0) == OTHERWISE

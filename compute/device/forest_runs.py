@@ -18,7 +18,7 @@ from ...gpma.device.calling import DONE, OTHERWISE
 from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import NO_VERTEX, Vertices
-from ...partition.device_side import BATCH_IS_ALL, DeviceSide
+from ...partition.device_side import DeviceSide
 from . import forest_calls
 from .fetch import Fetch
 from .forest_calls import BATCH, N_LONGS, N_TOLD, N_WORDS, ROOM, RUN, N
@@ -282,6 +282,7 @@ class ForestRuns:
         """
         if self._level_max > LEVEL_MAX:
             return ForestRun(1, 0, 0, 0, 0, 0)
+        device.be_ready()
         run = (self._mend_again(limits) if self._again else None) or self._mend(device, limits)
         self._level_max += run.rounds
         return run
@@ -302,8 +303,7 @@ class ForestRuns:
         keys, _, outcomes = device.report.addresses
         self._say_run(device, (keys, outcomes, device.report.n), limits)
         self._calls.call(self._kernels["mend"], device)
-        # Where some rows are remote, what reads them is another kernel, and other structures.
-        self._again = bool(device.batch[BATCH_IS_ALL])
+        self._again = True
         return self._told()
 
     def start(self, device: DeviceSide) -> ForestRun:

@@ -165,6 +165,7 @@ class DevicePageRank(DeviceWalk):
                 self._runs.amend(device, 0)
             return Refresh({}, error_bound=self.host.error_bound)
         runs, pushes = self._there(graph, device)
+        device.be_ready()
         runs.amend(device, inserted + deleted)
         runs.arrive(device, appeared, gone)
         if appeared.size:

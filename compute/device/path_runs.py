@@ -22,7 +22,7 @@ from ...gpma.device.report import DeviceReport
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Keys, Vertices
 from ...gpma.team import Crew
-from ...partition.device_side import BATCH_IS_ALL, DeviceSide
+from ...partition.device_side import DeviceSide
 from ..paths.form import Form
 from ..paths.mend import UNREACHED
 from ..steps import Steps, alone
@@ -84,10 +84,11 @@ STAMP_MAX = 1 << 31
 """From here on stamps begin anew. No run has as many rounds as are left then."""
 
 
-# A step of ``spread.cu`` takes vertices with about one edge in so many, and at least so many edges. On an H100,
-# R-MAT graphs of scale 18, 20 and 22 (3.8, 16 and 65 M edges), steps of 0.26, 0.5 and 1.6 M edges took least; in
-# shorter ones most of the time goes to barriers, in longer ones most vertices are pushed twice.
-STEP_SHARE, STEP_LEAST = 48, 1 << 18
+# A step of ``spread.cu`` takes vertices with about one edge in so many, and at least so many edges. On an H200, R-MAT
+# of scale 22 (65 M edges), steps of a 48th, 64th, 96th and 192nd took 4.9, 4.6, 4.8 and 5.4 ms; in shorter ones most
+# of the time goes to barriers, in longer ones many vertices are pushed twice. At scale 18 (3.8 M) 0.26 M edges took
+# least on an H100, in the version before.
+STEP_SHARE, STEP_LEAST = 64, 1 << 18
 
 
 class PathRun(NamedTuple):
@@ -306,6 +307,7 @@ class PathRuns:
         Raises:
             As ``mend``.
         """
+        device.be_ready()
         if kept is self._again and not sources.size and self._stamp < STAMP_MAX:
             status = mend_again(self._record, *limits)
             if status != OTHERWISE:
@@ -313,8 +315,7 @@ class PathRuns:
                     self._caller.see_to(status)
                 return self._told()
         run = alone(self.mend(device, sources, limits, kept))
-        # Where some rows are remote, what reads them is another kernel, and other structures.
-        self._again = kept if device.batch[BATCH_IS_ALL] else None
+        self._again = kept
         return run
 
     def start(self, device: DeviceSide, sources: Vertices) -> Steps[PathRun]:

@@ -76,6 +76,29 @@ struct PprJob {
 };
 static_assert(__is_trivially_copyable(PprJob), "the host passes its bytes");
 
+// How many go through passes together at most.
+#ifndef SWEEP
+#define SWEEP 8
+#endif
+
+// What those have together.
+struct SideBySide {
+    i64* values;    // [vertices * SWEEP]
+    i64* sums;      // [vertices * SWEEP]
+    i64* shares;    // [vertices * SWEEP]
+    u32* listed;    // [vertices, and as many as a grid has threads] those that may come to anything, warp by warp
+    u8* is_listed;  // [vertices]
+};
+
+// Passed to the kernel by value.
+struct PprSweep {
+    PprJob jobs[SWEEP];  // of which n are there
+    SideBySide side;
+    u32 n;
+    u32 unused;
+};
+static_assert(__is_trivially_copyable(PprSweep), "the host passes its bytes");
+
 // What a run says; the host has it as a tuple, PprRun.
 constexpr u32 PPR_SAID = 7;
 

@@ -1,8 +1,9 @@
 """Runs of personalised PageRank on the device: its numbers in fixed point, and the kernels on them.
 
-A run is one cooperative kernel, waited for once. It allocates nothing, unless there are more vertices or long rows
-than ever before. Pushes write what they change into the host's estimates; what passes make, all of them, is copied
-there behind their kernel, while that of the next program runs.
+A run is one cooperative kernel, waited for once. It allocates nothing, unless there are more vertices or long
+rows than ever before, or passes of several go together for the first time. Pushes write what they change into the
+host's estimates; what passes make, all of them, is copied there behind their kernel, while that of the next
+programs runs.
 
 **The point.** The exact solution adds up to at most 1 / (1 - damping) for each source, and so does what a pass
 makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of all values,
@@ -12,7 +13,9 @@ int64 overflows, whatever it is of; how many vertices there are does not matter.
 
 from __future__ import annotations
 
+import math
 import struct
+import time
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -21,15 +24,16 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.device.constants import LONG_ROW
+from ...gpma.device.calling import Caller
+from ...gpma.device.constants import BLOCK_THREADS, LONG_ROW
 from ...gpma.device.module import import_cupy
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..steps import Steps
-from .kernels import Calls, KernelCall, Kernels, Source, whole_words
+from .kernels import Calls, KernelCall, Kernels, RowParameters, Source, Variant, whole_words
 from .program import Unfit
-from .walk_runs import bits_behind, passes_max
+from .walk_runs import ASKED_EVERY_S, bits_behind, passes_max
 
 F64 = npt.NDArray[np.float64]
 
@@ -67,8 +71,19 @@ PPR_COUNTERS: Final = np.dtype(
 )
 """struct PprCounters of ``ppr.cuh``."""
 
+SWEEP: Final = 8
+"""How many programs go through passes together at most."""
+SWEEP_LEAST: Final = 5
+"""Fewer take as long one after another: passes of several cost the same however many of them are there."""
+
+_SIDE_BY_SIDE = ("values", "sums", "shares", "listed", "is_listed")
+PPR_SWEEP: Final = np.dtype(
+    [("jobs", PPR_JOB, SWEEP), ("side", np.uint64, len(_SIDE_BY_SIDE)), ("n", np.uint32), ("unused", np.uint32)]
+)
+"""struct PprSweep of ``ppr.cuh``."""
+
 SOURCES: Final = {
-    "passes": Source("ppr_passes.cu", blocks=2),
+    "passes": Source("ppr_passes.cu", (f"-DSWEEP={SWEEP}",), blocks=2, takes_several=True),
     "pushes": Source("ppr_pushes.cu", takes_several=True),
 }
 
@@ -173,6 +188,8 @@ class PprRuns:
             self._counters = zeros(PPR_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
         self._by_vertex: _ByVertex | None = None
+        self._sweep: _Sweep | None = None
+        self._refused_at = -math.inf
         self._entries = pinned(0, np.uint64)
         self._n_entries = 0
         self._stamp = 1
@@ -304,15 +321,51 @@ class PprRuns:
         listed = self._there.changes
         return None if run.moved > listed.size else listed[: run.moved].copy()
 
-    def _launch_passes(self, device: DeviceSide) -> None:
-        """Launch them, and behind them the copy of what they make; waits for nothing."""
-        self._calls.launch(self._kernels["passes"], device)
+    def _launch_passes(self, others: Sequence[PprRuns], device: DeviceSide) -> None:
+        """Launch them for this and for others, and behind them the copies of what they make; waits for nothing.
+
+        ``others``: on the same stream.
+        """
+        if device.remote is not None:
+            self._sweep = None  # there is more to do with its memory
+        kernel = self._kernels["passes"]
+        enough = 1 + len(others) >= SWEEP_LEAST
+        several = kernel.variant(remote=device.remote is not None).several if enough else None
+        sweep = None if several is None else self._sweep_for(device.n_vertices, several)
+        everyone = [self, *others]
+        for begin in range(0, len(everyone), SWEEP):
+            group = everyone[begin : begin + SWEEP]
+            if sweep is not None and len(group) >= SWEEP_LEAST:
+                sweep.launch([runs._calls for runs in group], device)
+                for runs in group:
+                    runs._copy_made(device)
+                continue
+            for runs in group:
+                runs._calls.launch(kernel, device)
+                runs._copy_made(device)
+
+    def _sweep_for(self, n_vertices: int, variant: Variant) -> _Sweep | None:
+        """Where passes of several go on; None: there was no memory for that when it was asked for last."""
+        if self._sweep is not None and self._sweep.room >= n_vertices:
+            return self._sweep
+        self._sweep = None
+        if time.monotonic() - self._refused_at > ASKED_EVERY_S:
+            try:
+                with self._stream:
+                    self._sweep = _Sweep(variant, self._there.room, self._stream)
+            except MemoryError:
+                self._refused_at = time.monotonic()
+        return self._sweep
+
+    def _copy_made(self, device: DeviceSide) -> None:
+        """Copy what passes make to the host as soon as they have."""
         self._made.record(self._stream)
         self._copies.wait_event(self._made)
         there, n = self._there, device.n_vertices
         there.differences[:n].view(np.float64).get(stream=self._copies, out=there.estimates[:n], blocking=False)
 
     def _prepare(self, device: DeviceSide, before: Sums, n_updates: int) -> None:
+        device.be_ready()
         report, arcs = device.report, device.n_arcs
         _CALL.pack_into(
             self._calls.packed,
@@ -358,6 +411,41 @@ class PprRuns:
         self._stream.synchronize()
 
 
+class _Sweep:
+    """Programs that go through passes together, SWEEP at most at a time, on graphs of up to ``room`` vertices."""
+
+    def __init__(self, variant: Variant, room: int, stream: Any) -> None:
+        """Raises:
+        MemoryError: the device has not enough.
+        """
+        self.room = room
+        self._variant = variant
+        self._side = (
+            *(allocate(SWEEP * room, np.int64) for _ in range(3)),
+            allocate(room + variant.blocks * BLOCK_THREADS, np.uint32),
+            allocate(room, np.uint8),
+        )
+        own = np.zeros(1, np.dtype(f"V{PPR_SWEEP.itemsize}"))
+        self._fields: Any = own.view(PPR_SWEEP)
+        self._fields["side"] = [address(array) for array in self._side]
+        self._parameters = RowParameters(own)
+        self._caller = Caller(1, stream)
+
+    def launch(self, those: Sequence[Calls], device: DeviceSide) -> None:
+        """Launch passes of these programs, with their jobs as they are; waits for nothing.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        self._fields["n"] = len(those)
+        for place, calls in enumerate(those):
+            self._fields["jobs"][0, place] = calls.job[0]
+            calls.caller.expect()
+        self._parameters.take(device.states())
+        self._caller.aim(self._variant.handle, self._variant.blocks, BLOCK_THREADS, self._parameters)
+        self._caller.launch()
+
+
 class _Passes(NamedTuple):
     """A call of the passes of a program: see ``compute/steps.py``."""
 
@@ -369,8 +457,7 @@ class _Passes(NamedTuple):
         return self.runs._kernels["passes"]
 
     def begin(self, others: Sequence[Self]) -> None:
-        for call in (self, *others):
-            call.runs._launch_passes(call.device)
+        self.runs._launch_passes([call.runs for call in others], self.device)
 
     def carry_out(self) -> None:
         self.begin(())

@@ -40,6 +40,10 @@ struct __align__(16) Held {
 };
 
 template <bool BOUNDED> struct Pushing {
+    // Rows are found once it is known who is queued: of those who gain beyond a bound most do so several times before they
+    // push, and to find a remote row takes two reads over the bus, of a few bytes each.
+    static constexpr bool FINDS_LATE = BOUNDED && REMOTE;
+
     const State& out;
     const PathJob& job;
     Place place;
@@ -77,7 +81,7 @@ template <bool BOUNDED> struct Pushing {
         u32 before[2] = {stamp, stamp};
         for (u32 j = 0; j < 2; j++) {
             if (!offers[j].is_good) continue;
-            row[j] = load_row(out, offers[j].vertex);
+            if (!FINDS_LATE) row[j] = load_row(out, offers[j].vertex);
             found[j] = atomicCAS(job.words + offers[j].vertex, offers[j].seen, word_of(offers[j].bits, offers[j].from));
             // Where another offer was as good and came first, the vertex improved in this round all the same.
             if (!BOUNDED) before[j] = atomicExch(job.stamps + offers[j].vertex, stamp);
@@ -90,18 +94,29 @@ template <bool BOUNDED> struct Pushing {
             if (!is_within(offers[j].bits)) is_counted[j] = set_aside(offers[j].vertex);
             else before[j] = atomicExch(job.stamps + offers[j].vertex, stamp);
         }
+        for (u32 j = 0; FINDS_LATE && j < 2; j++)
+            if (before[j] != stamp) row[j] = load_row(out, offers[j].vertex);
         for (u32 j = 0; j < 2; j++) {
             if (!BOUNDED) is_counted[j] = before[j] < job.stamp;
             is_queued[j] = before[j] != stamp && row[j].degree;
         }
         __syncwarp();
+        const u32 vertices[2] = {offers[0].vertex, offers[1].vertex};
+        hold(next, is_queued, vertices, row, is_counted);
+    }
+
+    // Holds vertices of the warp, two a lane, with their rows, for the next round; and for the log, or as put aside,
+    // those that count. All lanes take part.
+    __device__ __forceinline__ void hold(const Frontier& next, const bool (&is_queued)[2], const u32 (&vertices)[2],
+        const Row (&row)[2], const bool (&is_counted)[2])
+    {
         const Votes counted = vote(is_counted[0], is_counted[1]);
         const Votes shorts = vote(is_queued[0] && is_short(row[0]), is_queued[1] && is_short(row[1]));
         if (n_held + shorts.count() > Held::ROOM || (!BOUNDED && n_noted + counted.count() > Held::ROOM)) let_go(next);
         edges_held
             += __reduce_add_sync(ALL_LANES, (is_queued[0] ? row[0].degree : 0) + (is_queued[1] ? row[1].degree : 0));
         for (u32 j = 0; j < 2; j++) {
-            const u32 vertex = offers[j].vertex;
+            const u32 vertex = vertices[j];
             if (!BOUNDED && is_counted[j]) held.log[n_noted + counted.before(j)] = vertex;
             if (!is_queued[j]) continue;
             if (is_short(row[j])) held.short_rows[n_held + shorts.before(j)] = {vertex, row[j].leaf, row[j].degree, 0};
@@ -110,6 +125,13 @@ template <bool BOUNDED> struct Pushing {
         n_held += shorts.count();
         n_noted += counted.count();
         __syncwarp();
+    }
+
+    __device__ __forceinline__ void hold(
+        const Frontier& next, const bool (&is_queued)[2], const u32 (&vertices)[2], const Row (&row)[2])
+    {
+        const bool none[2] = {false, false};
+        hold(next, is_queued, vertices, row, none);
     }
 
     // Queues and logs what the warp holds: before others, who read the queues behind a barrier. All lanes take part.

@@ -148,10 +148,23 @@ struct Search {
         u64* const found = job.counters->found + pulls % 3;
         if (place.thread == 0) job.counters->found[(pulls + 1) % 3] = 0;
         u32 n_found = 0;
-        for (u32 w = place.warp; w < n_words(); w += place.n_warps) {
-            const u32 seen = load_cached(before + w), hits = pull_word(before, seen, w * 32 + place.lane);
-            if (place.lane == 0) store_cached(after + w, seen | hits);
-            n_found += __popc(hits);
+        // A warp's next words are asked for at once, one a lane, and rows one word ahead of their turn.
+        for (u64 first = place.warp; first < n_words(); first += 32 * u64(place.n_warps)) {
+            const u64 own = first + place.lane * u64(place.n_warps);
+            u32 words = own < n_words() ? load_cached(before + own) : ALL_LANES;
+            const u32 n = u32(min(u64(32), (n_words() - first + place.n_warps - 1) / place.n_warps));
+            u32 vertex = u32(first) * 32 + place.lane;
+            Row next = row_to_pull(__shfl_sync(ALL_LANES, words, 0), vertex);
+            for (u32 k = 0; k < n; k++, vertex += 32 * place.n_warps) {
+                const u32 seen = __shfl_sync(ALL_LANES, words, k);
+                const Row row = next;
+                if (k + 1 < n)
+                    next = row_to_pull(__shfl_sync(ALL_LANES, words, k + 1), vertex + 32 * place.n_warps);
+                const u32 hits = pull_word(before, seen, row, vertex);
+                if (place.lane == k) words |= hits;
+                n_found += __popc(hits);
+            }
+            if (own < n_words()) store_cached(after + own, words);
         }
         add_by_block(found, n_found);
         pulls++;
@@ -159,11 +172,15 @@ struct Search {
         n_front = u32(load_cached(found));
     }
 
-    // Looks for parents of 32 neighbouring vertices, one a lane; bits for those that found one.
-    __device__ __forceinline__ u32 pull_word(const u32* before, u32 seen, u32 vertex)
+    // The row of one of 32 neighbouring vertices, one a lane, of which some were seen; none where all were.
+    __device__ __forceinline__ Row row_to_pull(u32 seen, u32 vertex) const
     {
-        if (seen == ALL_LANES) return 0;
-        const Row row = vertex < job.n_vertices ? load_row(in, vertex) : Row{0, 0};
+        return seen != ALL_LANES && vertex < job.n_vertices ? load_row(in, vertex) : Row{0, 0};
+    }
+
+    // Looks for parents of 32 neighbouring vertices, one a lane, of which some were seen; bits for those that found one.
+    __device__ __forceinline__ u32 pull_word(const u32* before, u32 seen, const Row& row, u32 vertex)
+    {
         const bool is_wanted = row.degree && !(seen >> place.lane & 1);
         if (!__any_sync(ALL_LANES, is_wanted)) return 0;
         const u32 parent = Pull{in, before}.seen_neighbour(vertex, row, is_wanted);

@@ -62,9 +62,14 @@ struct Spread : Pushing<true> {
     // Calls work(vertex, waits) for all vertices of words with some that wait, by whole warps.
     template <class Work> __device__ __forceinline__ void for_waiting(Work work)
     {
-        for (u32 w = place.warp; w < n_words(); w += place.n_warps) {
-            const u32 bits = load_cached(job.seen[0] + w);
-            if (bits) work(w * 32 + place.lane, bool(bits >> place.lane & 1));
+        // A warp's next words are asked for at once, one a lane: most of them are empty.
+        for (u64 first = place.warp; first < n_words(); first += 32 * u64(place.n_warps)) {
+            const u64 own = first + place.lane * u64(place.n_warps);
+            const u32 bits = own < n_words() ? load_cached(job.seen[0] + own) : 0;
+            for (u32 left = __ballot_sync(ALL_LANES, bits); left; left &= left - 1) {
+                const u32 k = __ffs(left) - 1, waiting = __shfl_sync(ALL_LANES, bits, k);
+                work(u32(first + k * u64(place.n_warps)) * 32 + place.lane, bool(waiting >> place.lane & 1));
+            }
         }
     }
 
@@ -124,6 +129,7 @@ struct Spread : Pushing<true> {
     // value already.
     __device__ __forceinline__ void split(u32 passed, u32 stamp)
     {
+        u32 n_left = 0;
         for_waiting([&](u32 vertex, bool waits) {
             const u32 own = waits ? value_bits(load_word(job, vertex)) : NOTHING;
             const bool leaves = waits && is_within(own);
@@ -136,13 +142,13 @@ struct Spread : Pushing<true> {
                 row[0] = load_row(out, vertex);
                 store_cached(job.stamps + vertex, stamp);
             }
-            if (place.lane == 0) {
-                atomicAnd(job.seen[0] + (vertex >> 5), ~leaving);
-                atomicAdd(n_waiting(), 0ull - __popc(leaving));
-            }
-            __syncwarp();
-            put<false>(out, outgoing(job, turn), chosen, vertices, row);
+            if (place.lane == 0) atomicAnd(job.seen[0] + (vertex >> 5), ~leaving);
+            n_left += __popc(leaving);
+            const bool queued[2] = {chosen[0] && row[0].degree, false};
+            hold(outgoing(job, turn), queued, vertices, row);
         });
+        if (place.lane == 0 && n_left) atomicAdd(n_waiting(), 0ull - n_left);
+        let_go(outgoing(job, turn));
     }
 };
 

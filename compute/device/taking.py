@@ -19,7 +19,15 @@ from ...gpma.device.structures import STATE
 from ...gpma.edges import Int, Keys, Offsets, Vertices
 from ...gpma.intrinsics import array_at, inner, prefetch, uncounted, uncounted_inner
 from ...gpma.team import ALONE, Crew, at_most, share
-from ...partition.device_side import BATCH_IS_ALL, BATCH_KEYS, BATCH_N, BATCH_OUTCOMES, BATCH_WEIGHTS
+from ...partition.device_side import (
+    BATCH_IS_READY,
+    BATCH_KEYS,
+    BATCH_N,
+    BATCH_OUTCOMES,
+    BATCH_ROWS,
+    BATCH_WEIGHTS,
+    BATCH_WORDS,
+)
 
 N_TOLD: Final = 7
 """Words that a kernel tells (``PathWord`` of ``paths.cuh``)."""
@@ -106,7 +114,7 @@ class Taking:
 
 def warm_up() -> None:
     """Compile what calls do."""
-    batch, record = np.zeros(BATCH_N + 1, np.uint64), np.zeros(SAID + N_SAID + _N_MORE, np.uint64)
+    batch, record = np.zeros(BATCH_WORDS, np.uint64), np.zeros(SAID + N_SAID + _N_MORE, np.uint64)
     record[SAID + _BATCH] = batch.ctypes.data
     _carry_out_and_take(record)
     mend_again(record, 0, 0)
@@ -217,10 +225,10 @@ def _carry_out_and_take(record: Keys) -> Int:
 def mend_again(record: Keys, lost_max: Int, edges_max: Int) -> Int:
     """Mend as the last call of the record did, without sources, after the batch that the device had last.
 
-    As ``carry_out``; OTHERWISE: not all rows are on the device, and nothing was called.
+    As ``carry_out``; OTHERWISE: rows are not read as they were then, and nothing was called.
     """
-    batch = array_at(record[SAID + _BATCH], BATCH_N + 1, np.uint64)
-    if batch[BATCH_IS_ALL] == 0:
+    batch = array_at(record[SAID + _BATCH], BATCH_WORDS, np.uint64)
+    if batch[BATCH_IS_READY] == 0 or batch[BATCH_ROWS] != parameter(record, 0):
         return np.int64(OTHERWISE)
     number, run = begin(record), record[SAID + _RUN]
     longs = array_at(run, N_LONGS, np.uint64)

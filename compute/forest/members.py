@@ -290,8 +290,9 @@ def _name_pieces(t, forest, n, order, cursor):  # type: ignore[no-untyped-def]
 
     Of the first large tree that it meets a thread keeps the smallest member to itself till the end.
     """
-    named = forest.representative
+    named, numbers = forest.representative, order.numbers
     own = smallest = np.int64(-1)
+    least = np.int64(0)  # the id of the smallest, if it is a number
     while True:
         begin = fetch_add(cursor, 0, np.int64(_PIECE))
         if begin >= n:
@@ -299,7 +300,10 @@ def _name_pieces(t, forest, n, order, cursor):  # type: ignore[no-untyped-def]
         for v in range(begin, min(begin + _PIECE, n)):
             h = np.int64(forest.handle[v])
             if h == own:
-                if comes_before(order, v, smallest):
+                if v < numbers.size:  # and so is the smallest, which came earlier: no call is needed
+                    smallest = np.int64(v) if numbers[v] < least else smallest
+                    least = min(least, numbers[v])
+                elif comes_before(order, v, smallest):
                     smallest = np.int64(v)
                 continue
             size = np.int64(forest.size[h])
@@ -307,6 +311,7 @@ def _name_pieces(t, forest, n, order, cursor):  # type: ignore[no-untyped-def]
                 named[h] = v
             elif own < 0 and size * _LARGE_SHARE > n:
                 own, smallest = h, np.int64(v)
+                least = numbers[v] if v < numbers.size else least
             else:
                 _name(named, h, v, order)
     if own >= 0:

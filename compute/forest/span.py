@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW, NO_VERTEX, Keys, Vertices
 from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted, uncounted_inner
-from ...gpma.rows import NEAR, SWEEP_PIECE, cut_row, first_held, open_rows, runs, runs_on
+from ...gpma.rows import NEAR, SWEEP_PIECE, ask_for_leaf, cut_row, first_held, open_rows, runs, runs_on
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
 from .forest import LEVEL_STEP, N_FREE, N_USED
@@ -49,18 +49,19 @@ _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 class Reach(NamedTuple):
     """What spanning works on.
 
-    ``queue`` and ``found`` uint32[n]; ``held`` uint64[(n + 63) // 64]: a bitmap of the tree; ``counts`` and
-    ``edges`` int64 by piece of a sweep: vertices found, and the edges that they have; ``left`` likewise: those
-    that still look for a tree, and some that one holds by now, -1 before they are listed; ``slots`` likewise,
-    where each piece of a long row begins; ``cursor`` int64[32]: the next piece, the edges read. Of each thread,
-    for vertices that are looked at together: ``opens`` int64[threads, NEAR * _TOGETHER], where their rows
-    begin, and ``looking`` uint32[threads, _TOGETHER]. (The lists of those that look take the room of the
-    forest's free handles, of which there are none in the end.)
+    ``queue`` and ``found`` uint32[n]; ``held`` uint64[(n + 63) // 64]: a bitmap of the tree, and ``fresh``, what
+    a pull makes of it; ``counts`` and ``edges`` int64 by piece of a sweep: vertices found, and the edges that they
+    have; ``left`` likewise: those that still look for a tree, and some that one holds by now, -1 before they are
+    listed; ``slots`` likewise, where each piece of a long row begins; ``cursor`` int64[32]: the next piece, the
+    edges read. Of each thread, for vertices that are looked at together: ``opens`` int64[threads,
+    NEAR * _TOGETHER], where their rows begin, and ``looking`` uint32[threads, _TOGETHER]. (The lists of those that
+    look take the room of the forest's free handles, of which there are none in the end.)
     """
 
     queue: Vertices
     found: Vertices
     held: Keys
+    fresh: Keys
     counts: npt.NDArray[np.int64]
     edges: npt.NDArray[np.int64]
     left: npt.NDArray[np.int64]
@@ -76,9 +77,10 @@ NEXT, READ = 0, 16
 def new_reach(n: int, threads: int, queue: Vertices, found: Vertices) -> Reach:
     """For so many vertices, in columns that have room for them."""
     counts, edges, left, slots = np.full((4, -(-n // SWEEP_PIECE)), -1, np.int64)
-    held, cursor = np.empty((n + 63) // 64, np.uint64), np.zeros(32, np.int64)
+    held, fresh = np.empty((2, (n + 63) // 64), np.uint64)
+    cursor = np.zeros(32, np.int64)
     opens, looking = np.empty((threads, NEAR * _TOGETHER), np.int64), np.empty((threads, _TOGETHER), np.uint32)
-    return Reach(queue, found, held, counts, edges, left, slots, cursor, opens, looking)
+    return Reach(queue, found, held, fresh, counts, edges, left, slots, cursor, opens, looking)
 
 
 @_inline
@@ -106,6 +108,17 @@ def _push_row(forest, rows, u, h, level, queue, tail):  # type: ignore[no-untype
                 queue[tail] = v
                 tail += 1
     return tail
+
+
+@_inline
+def _ask_for_rows(rows, queue, i, end):  # type: ignore[no-untyped-def]
+    """Ask for rows that will be pushed soon, where that of queue[i] is, the last being that of queue[end - 1]."""
+    place = np.int64(queue[min(i + _AHEAD, end - 1)])
+    prefetch_to_read(rows.degrees, place)
+    prefetch_to_read(rows.row_leaf, place)
+    leaf = np.int64(rows.row_leaf[queue[min(i + _AHEAD // 2, end - 1)]])
+    prefetch_to_read(rows.counts, leaf)
+    ask_for_leaf(rows.keys, leaf, rows.leaf_shift)
 
 
 @_inner
@@ -169,8 +182,15 @@ def _push_long(forest, rows, out, in_, both, u, h, level, reach, tail, crew):  #
 @spliced
 def _find_held(rows, slot, v, held):  # type: ignore[no-untyped-def]
     """A neighbour of v, whose row begins at ``slot``, that the bitmap holds, or -1; and the edges read."""
-    read = np.int64(0)
-    for begin, stop in runs_on(rows, slot, np.int64(rows.degrees[v])):
+    degree = np.int64(rows.degrees[v])
+    if degree == 0:
+        return np.int64(-1), np.int64(0)
+    # Most find one right away, and need not know where their row ends.
+    first, _ = first_held(rows.keys, slot, slot + 1, held)
+    read = np.int64(1)
+    if first >= 0:
+        return first, read
+    for begin, stop in runs_on(rows, slot + 1, degree - 1):
         u, behind = first_held(rows.keys, begin, stop, held)
         read += behind - begin
         if u >= 0:
@@ -199,11 +219,11 @@ def _list_waiting(forest, begin, end, out, in_, both, waiting):  # type: ignore[
 
 
 @_inner
-def _pull_pieces(t, forest, n, out, in_, both, h, level, reach, waiting):  # type: ignore[no-untyped-def]
+def _pull_pieces(t, forest, n, out, in_, both, h, level, held, fresh, reach, waiting):  # type: ignore[no-untyped-def]
     """Vertices in no tree, in pieces drawn from the cursor, look for a neighbour in the bitmap.
 
-    Those that find one go to the begin of their piece's part of ``found``; those that still look to the begin of
-    its part of ``waiting``.
+    Those that find one go to ``fresh``, with what the bitmap holds, and to the begin of their piece's part of
+    ``found``; those that still look to the begin of its part of ``waiting``.
     """
     opens, looking = reach.opens[t], reach.looking[t]
     read_all = np.int64(0)
@@ -212,9 +232,12 @@ def _pull_pieces(t, forest, n, out, in_, both, h, level, reach, waiting):  # typ
         if begin >= n:
             break
         piece = begin // SWEEP_PIECE
+        piece_end = min(begin + SWEEP_PIECE, n)
+        for k in range(begin >> 6, (piece_end + 63) >> 6):
+            fresh[k] = held[k]
         end_waiting = begin + reach.left[piece]
         if reach.left[piece] < 0:
-            end_waiting = _list_waiting(forest, begin, min(begin + SWEEP_PIECE, n), out, in_, both, waiting)
+            end_waiting = _list_waiting(forest, begin, piece_end, out, in_, both, waiting)
         end = begin
         kept = begin
         edges = np.int64(0)
@@ -231,12 +254,13 @@ def _pull_pieces(t, forest, n, out, in_, both, h, level, reach, waiting):  # typ
                 missed: Any = np.int64(0)
                 for k in range(n_looking):
                     v = np.int64(looking[k])
-                    u, read = _find_held(rows, opens[k], v, reach.held)
+                    u, read = _find_held(rows, opens[k], v, held)
                     read_all += read
                     # Whether it finds one is a toss-up, and no branch: the link of one in no tree is nothing yet.
                     finds = np.int64(u >= 0)
                     tree = np.uint32(h) if finds else NO_VERTEX
                     _take(forest, v, tree, u, level)
+                    fresh[v >> 6] |= np.uint64(finds) << np.uint64(v & 63)
                     reach.found[end] = v
                     end += finds
                     edges += finds * _edges_of(out, in_, both, v)
@@ -254,7 +278,7 @@ def _pull_pieces(t, forest, n, out, in_, both, h, level, reach, waiting):  # typ
 
 @_inner
 def _append_pieces(t, n, reach):  # type: ignore[no-untyped-def]
-    """What was found goes to the queue, from where ``edges`` says of each piece, and to the bitmap."""
+    """What was found goes to the queue, from where ``edges`` says of each piece."""
     while True:
         begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
@@ -263,29 +287,36 @@ def _append_pieces(t, n, reach):  # type: ignore[no-untyped-def]
         tail = reach.edges[piece]
         for i in range(reach.counts[piece]):
             reach.queue[tail + i] = reach.found[begin + i]
-        _hold(reach.held, reach.found, begin, begin + reach.counts[piece])
 
 
 @_inner
-def _pull_sweep(forest, n, out, in_, both, h, level, reach, tail, crew):  # type: ignore[no-untyped-def]
-    """Every vertex in no tree looks for a neighbour in the bitmap, of tree h: (new tail, edges of the new)."""
+def _pull_sweep(forest, n, out, in_, both, h, level, held, fresh, reach, tail, crew):  # type: ignore[no-untyped-def]
+    """Every vertex in no tree looks for a neighbour in the bitmap, of tree h: (new tail, edges of the new).
+
+    The queue does not have those that were found before ``_append`` takes them there.
+    """
     counts, edges = reach.counts, reach.edges
     reach.cursor[NEXT] = 0
     if n < _PARALLEL_MIN:
-        _pull_pieces(np.int64(0), forest, n, out, in_, both, h, level, reach, forest.free)
+        _pull_pieces(np.int64(0), forest, n, out, in_, both, h, level, held, fresh, reach, forest.free)
     else:
-        share(crew, _pull_pieces, (forest, n, out, in_, both, h, level, reach, forest.free))
+        share(crew, _pull_pieces, (forest, n, out, in_, both, h, level, held, fresh, reach, forest.free))
     ahead = np.int64(0)
     for piece in range(counts.size):
         ahead += edges[piece]
         edges[piece] = tail
         tail += counts[piece]
+    return tail, ahead
+
+
+@_inner
+def _append(n, reach, crew):  # type: ignore[no-untyped-def]
+    """Take what the last pull found to the queue."""
     reach.cursor[NEXT] = 0
     if n < _PARALLEL_MIN:
         _append_pieces(np.int64(0), n, reach)
     else:
-        share(at_most(crew, counts.size), _append_pieces, (n, reach))
-    return tail, ahead
+        share(at_most(crew, reach.counts.size), _append_pieces, (n, reach))
 
 
 @_inner
@@ -302,20 +333,69 @@ def _link_pieces(t, forest, queue, begin, end, cursor):  # type: ignore[no-untyp
 
 
 @_inner
+def _link_within(t, forest, n, h, reach):  # type: ignore[no-untyped-def]
+    """Link the members of tree h within pieces of all vertices, drawn from the cursor, as they ascend.
+
+    ``counts`` and ``edges`` of each piece get the first of its members, -1: none, and the last.
+    """
+    while True:
+        begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
+        if begin >= n:
+            break
+        end = min(begin + SWEEP_PIECE, n)
+        first = np.int64(begin)
+        while first < end and forest.handle[first] != h:
+            first += 1
+        last: Any = first
+        for v in range(first + 1, end):
+            # A toss-up, and no branch: the last one's next is right when all have been there.
+            is_member = forest.handle[v] == h
+            forest.next[last] = v
+            forest.prev[v] = np.uint32(last) if is_member else forest.prev[v]
+            last = v if is_member else last
+        reach.counts[begin // SWEEP_PIECE] = first if first < end else np.int64(-1)
+        reach.edges[begin // SWEEP_PIECE] = last
+
+
+@_inner
+def _link_all(forest, n, h, root, reach, crew):  # type: ignore[no-untyped-def]
+    """Link the members of tree h, of whom there are many; ``root`` is one."""
+    reach.cursor[NEXT] = 0
+    if n < _PARALLEL_MIN:
+        _link_within(np.int64(0), forest, n, h, reach)
+    else:
+        share(at_most(crew, reach.counts.size), _link_within, (forest, n, h, reach))
+    first = last = np.int64(root)
+    linked = False
+    for piece in range(reach.counts.size):
+        if reach.counts[piece] >= 0:
+            if linked:
+                forest.next[last] = reach.counts[piece]
+                forest.prev[reach.counts[piece]] = last
+            else:
+                first = reach.counts[piece]
+                linked = True
+            last = reach.edges[piece]
+    forest.next[last] = first
+    forest.prev[first] = last
+
+
+@_inner
 def _span_tree(forest, n, unheld, root, h, out, in_, both, reach, begin, crew):  # type: ignore[no-untyped-def]
     """Span the component of ``root`` by levels, pushing small frontiers and pulling to large ones.
 
     ``unheld``: the edges of all vertices in no tree, both ways. The vertices of this one go to ``queue[begin:]``:
     (end, ``unheld`` without them).
     """
-    queue = reach.queue
+    queue, held, fresh = reach.queue, reach.held, reach.fresh
     _take(forest, root, h, NO_VERTEX, 0)
     queue[begin] = root
     head = begin
     tail = begin + np.int64(1)
     level = np.int64(0)
     ahead = _edges_of(out, in_, both, root)
-    held_end = np.int64(-1)  # up to here the queue is in the bitmap
+    held_end = np.int64(-1)  # up to here what was queued is in the bitmap
+    is_listed = True  # the queue has all of the frontier
     while head < tail:
         level_end = tail
         level += LEVEL_STEP
@@ -324,18 +404,24 @@ def _span_tree(forest, n, unheld, root, h, out, in_, both, reach, begin, crew): 
             break
         if ahead * _PULL_SHARE > unheld and ahead * _SWEEP_SHARE > n:
             if held_end < 0:
-                reach.held[:] = np.uint64(0)
+                held[:] = np.uint64(0)
                 held_end = begin
-            _hold(reach.held, queue, held_end, level_end)
-            tail, ahead = _pull_sweep(forest, n, out, in_, both, h, level, reach, tail, crew)
+            _hold(held, queue, held_end, level_end)
+            tail, ahead = _pull_sweep(forest, n, out, in_, both, h, level, held, fresh, reach, tail, crew)
+            held, fresh = fresh, held
             held_end = tail
+            is_listed = False
         else:
+            if not is_listed:
+                _append(n, reach, crew)
+                is_listed = True
             reach.cursor[READ] += ahead
             ahead = np.int64(0)
             for i in range(head, level_end):
                 u = np.int64(queue[i])
                 for side in range(2 if both else 1):
                     rows = out if side == 0 else in_
+                    _ask_for_rows(rows, queue, i, level_end)
                     if rows.degrees[u] >= _LONG_ROW:
                         tail, edges = _push_long(forest, rows, out, in_, both, u, h, level, reach, tail, crew)
                         ahead += edges
@@ -349,7 +435,9 @@ def _span_tree(forest, n, unheld, root, h, out, in_, both, reach, begin, crew): 
     if tail - begin == 1:
         forest.representative[h] = root
     reach.cursor[NEXT] = begin
-    if tail - begin < _PARALLEL_MIN:
+    if held_end >= 0:
+        _link_all(forest, n, h, root, reach, crew)
+    elif tail - begin < _PARALLEL_MIN:
         _link_pieces(np.int64(0), forest, queue, begin, tail, reach.cursor)
     else:
         share(crew, _link_pieces, (forest, queue, begin, tail, reach.cursor))

@@ -156,14 +156,14 @@ class PathProgram(Program):
         self._add_vertices(graph)
         sources = self.sources_to_start(graph)
         crew = graph.crew
-        # A run that was broken off may have left entries that the log does not count.
-        path_search.clear(self._word, self._role, self._log.listed, self._word.size, crew)
+        # A run that was broken off may have left entries that the log does not count: columns are cleared whole.
         self._log.counted[0] = 0
         if self._kernels.search is not None:
             sweep = path_search.new_sweep(n, crew.threads)
             levels, edges, reached = self._kernels.search(
                 self._word,
                 self._role,
+                self._log.listed,
                 sources,
                 self._source_word,
                 graph.out_rows(),
@@ -176,6 +176,7 @@ class PathProgram(Program):
             )
             self.note_search(graph, sweep.found[: levels + 1])
             return Refresh({"word": None}, iterations=levels, edges_read=edges, active=reached)
+        path_search.clear(self._word, self._role, self._log.listed, self._word.size, crew)
         _, _, edges, rounds, written, _ = self._mend(graph, sources, _NO_EDGES)
         self.note_all_words(graph)
         return Refresh({"word": None}, iterations=rounds, edges_read=edges, active=written)

@@ -44,7 +44,7 @@ _PARALLEL_SWEEP = 1 << 14
 _LONG_ROW = 1 << 14
 _PIECE = 64
 _PIECES = 64
-_CLEAR_PIECE = 1 << 16
+_CLEAR_PIECE = 1 << 14
 # So many vertices' rows are asked for before the first of them is read.
 _TOGETHER = 256
 # A step takes the best vertices that wait, up to so many edges for each that waits, and at least so many; the
@@ -63,6 +63,7 @@ precedes: Any = None
 heap_push: Any = None
 heap_sink: Any = None
 ask_for_rows: Any = None
+ask_for_words: Any = None
 push_level: Any = None
 pull_level: Any = None
 list_frontier: Any = None
@@ -82,13 +83,14 @@ def clear(word: Keys, role: npt.NDArray[np.uint8], listed: npt.NDArray[np.uint8]
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _clear(word, role, listed, n, cursor, crew):  # type: ignore[no-untyped-def]
-    share(at_most(crew, n // _CLEAR_PIECE + 1), _clear_pieces, (word, role, listed, n, cursor))
+    share(at_most(crew, n // _CLEAR_PIECE + 1), clear_pieces, (word, role, listed, n, cursor))
 
 
 @uncounted_inner
-def _clear_pieces(t, word, role, listed, n, cursor):  # type: ignore[no-untyped-def]
+def clear_pieces(t, word, role, listed, n, cursor):  # type: ignore[no-untyped-def]
+    """``clear`` for pieces of vertices drawn from the cursor."""
     while True:
-        begin = fetch_add(cursor, 0, np.int64(_CLEAR_PIECE))
+        begin = fetch_add(cursor, NEXT, np.int64(_CLEAR_PIECE))
         if begin >= n:
             return
         end = min(begin + _CLEAR_PIECE, n)
@@ -111,15 +113,17 @@ class Sweep(NamedTuple):
     """Work space of a search by levels.
 
     ``front`` and ``next_front``: bitmaps, uint64[(n + 63) // 64]; ``left``: int64 by piece of a sweep,
-    and ``opens``, as ``level_pull`` has them; ``gathered``: uint32[threads, _GATHERED]; ``cursor``: int64[80],
-    zeros; ``found``: uint32[n + 1], how many vertices each level has, from the sources on to the last that was
-    looked for.
+    and ``opens``, ``parents`` and ``noted``, as ``level_pull`` has them; ``gathered``: uint32[threads, _GATHERED];
+    ``cursor``: int64[80], zeros; ``found``: uint32[n + 1], how many vertices each level has, from the sources on
+    to the last that was looked for.
     """
 
     front: Keys
     next_front: Keys
     left: npt.NDArray[np.int64]
     opens: npt.NDArray[np.int64]
+    parents: Keys
+    noted: npt.NDArray[np.uint8]
     gathered: npt.NDArray[np.uint32]
     cursor: npt.NDArray[np.int64]
     found: Vertices
@@ -132,6 +136,8 @@ def new_sweep(n: int, threads: int) -> Sweep:
         np.empty((n + 63) // 64, np.uint64),
         np.empty(n // SWEEP_PIECE + 1, np.int64),
         np.empty((threads, NEAR * _TOGETHER), np.int64),
+        np.empty((threads, (n + 63) // 64), np.uint64),
+        np.zeros(threads, np.uint8),
         np.empty((threads, _GATHERED), np.uint32),
         np.zeros(80, np.int64),
         np.empty(n + 1, np.uint32),
@@ -166,6 +172,7 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
             elif left > longest:
                 continue
             else:
+                ask_for_rows(word, out, queue, k, end)
                 for slot, _ in runs(out, u):
                     opening = slot
                     break
@@ -173,6 +180,7 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
             edges += left
             leads = False
             for slot, stop in runs_on(out, opening, left):
+                ask_for_words(word, keys, slot, stop)
                 for i in range(slot, stop):
                     v = np.int64(keys[i] & LOW)
                     head = load(word, v)
@@ -208,19 +216,24 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
 
 @template
 @spliced
-def level_pull(t, word, role, in_, n, bits, front, next_front, waiting, left, opens, cursor):  # type: ignore[no-untyped-def]
+def level_pull(t, word, in_, n, bits, front, next_front, waiting, left, opens, parents, noted, cursor):  # type: ignore[no-untyped-def]
     """Unreached vertices, in pieces drawn from ``cursor``, look for a parent on the frontier.
 
     ``front`` and ``next_front``: bitmaps (uint64[(n + 63) // 64]), which stay in cache where the words do not.
     A piece is a multiple of 64 vertices, so that no two threads write one word of a bitmap. Of each piece those
     that still look stand in ``waiting`` (uint32[n]) from where it begins; ``left`` (int64[pieces]) are their
     numbers, -1 before the first pull. Listing them takes no branch, and whether a vertex looks is a toss-up.
-    ``opens``: int64[threads, NEAR * _TOGETHER].
+    ``opens``: int64[threads, NEAR * _TOGETHER]. ``parents``: a bitmap by thread, uint64[threads, (n + 63) // 64],
+    of those that were found, as most are found by many, and threads would take their roles from one another all
+    the time; ``noted`` (uint8[threads]): which of these bitmaps say anything.
     """
     keys, degrees = in_.keys, in_.degrees
-    slots = opens[t]
+    slots, own = opens[t], parents[t]
     edges = np.int64(0)
     found = np.int64(0)
+    if noted[t] == 0:
+        own[:] = np.uint64(0)
+        noted[t] = 1
     while True:
         begin = fetch_add(cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
@@ -242,24 +255,32 @@ def level_pull(t, word, role, in_, n, bits, front, next_front, waiting, left, op
                 v = np.int64(waiting[k])
                 waiting[kept] = v
                 kept += 1
-                for slot, stop in runs_on(in_, slots[k - first], np.int64(degrees[v])):
-                    parent, behind = first_held(keys, slot, stop, front)
-                    edges += behind - slot
-                    if parent >= 0:
-                        word[v] = (bits << HALF) | np.uint64(parent)
-                        role[parent] = PARENT
-                        next_front[v >> 6] |= _ONE << np.uint64(v & 63)
-                        found += 1
-                        kept -= 1
-                        break
+                # Most find one right away, and need not know where their row ends.
+                opening: Any = slots[k - first]
+                parent, _ = first_held(keys, opening, opening + 1, front)
+                edges += 1
+                if parent < 0:
+                    for slot, stop in runs_on(in_, opening + 1, np.int64(degrees[v]) - 1):
+                        parent, behind = first_held(keys, slot, stop, front)
+                        edges += behind - slot
+                        if parent >= 0:
+                            break
+                if parent >= 0:
+                    word[v] = (bits << HALF) | np.uint64(parent)
+                    own[parent >> 6] |= _ONE << np.uint64(parent & 63)
+                    next_front[v >> 6] |= _ONE << np.uint64(v & 63)
+                    found += 1
+                    kept -= 1
         left[piece] = kept - begin
     fetch_add(cursor, FOUND, found)
     fetch_add(cursor, EDGES, edges)
 
 
 @template
-def frontier(t, front, n, queue, gathered, cursor):  # type: ignore[no-untyped-def]
-    """Append the vertices in a bitmap to the queue, in pieces drawn from the cursor."""
+def frontier(t, front, parents, noted, role, n, queue, gathered, cursor):  # type: ignore[no-untyped-def]
+    """Append the vertices in a bitmap to the queue, and give the ``parents`` that pulls noted their role.
+
+    In pieces drawn from the cursor."""
     own = gathered[t]
     size = np.int64(0)
     while True:
@@ -267,9 +288,14 @@ def frontier(t, front, n, queue, gathered, cursor):  # type: ignore[no-untyped-d
         if begin >= n:
             break
         for k in range(begin >> 6, (min(begin + SWEEP_PIECE, n) + 63) >> 6):
-            if front[k] == 0:
-                continue
-            for v in range(k << 6, min((k + 1) << 6, n)):
+            found = np.uint64(0)
+            for other in range(noted.size):
+                found |= parents[other, k] if noted[other] else np.uint64(0)
+            if found:
+                # A toss-up for each, and no branch: many are done by one instruction.
+                for bit in range(min(np.int64(64), n - (k << 6))):
+                    role[np.uintp((k << 6) + bit)] |= np.uint8(found >> np.uint64(bit)) & PARENT
+            for v in range(k << 6, min((k + 1) << 6, n) if front[k] else k << 6):
                 if (front[k] >> np.uint64(v & 63)) & _ONE:
                     own[size] = v
                     size += 1
@@ -280,10 +306,13 @@ def frontier(t, front, n, queue, gathered, cursor):  # type: ignore[no-untyped-d
 
 
 @template
-def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue, sweep, crew):  # type: ignore[no-untyped-def]
-    """The whole search; (levels, edges read, vertices reached). ``word`` starts unreached."""
+def search_by_level(word, role, listed, sources, source_word, out, in_, n, n_arcs, queue, sweep, crew):  # type: ignore[no-untyped-def]
+    """The whole search; (levels, edges read, vertices reached). It begins as ``clear`` does."""
     front, next_front, left, opens = sweep.front, sweep.next_front, sweep.left, sweep.opens
+    parents, noted = sweep.parents, sweep.noted
     cursor, gathered, found = sweep.cursor, sweep.gathered, sweep.found
+    sweeping = at_most(crew, n // SWEEP_PIECE + 1 if n >= _PARALLEL_SWEEP else np.int64(1))
+    share(at_most(crew, word.size // _CLEAR_PIECE + 1), clear_pieces, (word, role, listed, word.size, cursor))
     tail = np.int64(0)
     ahead = np.int64(0)
     for k in range(sources.size):
@@ -381,10 +410,8 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
             before = awake
             cursor[NEXT] = 0
             cursor[FOUND] = 0
-            if n < _PARALLEL_SWEEP:
-                pull_level(np.int64(0), word, role, in_, n, bits, front, next_front, queue, left, opens, cursor)
-            else:
-                share(crew, pull_level, (word, role, in_, n, bits, front, next_front, queue, left, opens, cursor))
+            work_of_pull = word, in_, n, bits, front, next_front, queue, left, opens, parents, noted, cursor
+            share(sweeping, pull_level, work_of_pull)
             awake = cursor[FOUND]
             reached += awake
             levels += 1
@@ -394,10 +421,8 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
         head = np.int64(0)
         cursor[NEXT] = 0
         cursor[TAIL] = 0
-        if n < _PARALLEL_SWEEP:
-            list_frontier(np.int64(0), front, n, queue, gathered, cursor)
-        else:
-            share(at_most(crew, n // SWEEP_PIECE + 1), list_frontier, (front, n, queue, gathered, cursor))
+        work_of_list = front, parents, noted, role, n, queue, gathered, cursor
+        share(sweeping, list_frontier, work_of_list)
         tail = cursor[TAIL]
         # What is left is small, and pulling again would cost a pass over all vertices: push to the end.
         ahead = np.int64(0)

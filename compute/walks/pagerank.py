@@ -150,7 +150,7 @@ EDIT_SHARE = 1 / 10
 DEAR, DEAR_PART = 1.25, 0.7
 # A change of more than this share of the edges is large, and the majorant is solved coarsely; after so many
 # changes that are not, it is solved closely.
-LARGE = 1 / 1000
+LARGE = 1 / 2000
 SMALLS = 8
 # What is remembered of what old estimates or edits cost, after each time that they were not used: they get another
 # chance.

@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from ...gpma.edges import Vertices
@@ -82,7 +82,7 @@ class EngineCalls(asyncio.Protocol):
                 future.set_exception(Unavailable("the engine is gone"))
         self._open.clear()
 
-    async def neighbors(
+    def neighbors(
         self,
         asker: Asker,
         *,
@@ -91,23 +91,26 @@ class EngineCalls(asyncio.Protocol):
         limit: int,
         cursor: int | None,
         deadline: float,
-    ) -> dict[str, Any]:
-        """A page of neighbours, as ``call`` gives it.
+    ) -> Callable[[], Coroutine[Any, Any, dict[str, Any]]]:
+        """Ask for a page of neighbours, in the lane at once; what this gives waits for the answer, as of ``call``.
 
         Raises:
-            Unavailable, TimedOut: as ``call``.
+            Unavailable, TimedOut: as ``call``, once it is waited for.
         """
-        found = await self._soon(lambda lane: lane.neighbors(asker.connection, vertex, direction, limit, cursor))
-        if found is not None:
-            return found
-        asked = {"vertex": vertex, "direction": direction, "limit": limit, "cursor": cursor}
-        return await self.call(asker, "neighbors", asked, limit, deadline)
+        lane = self.lane
+        asked = None if lane is None else lane.neighbors(asker.connection, vertex, direction, limit, cursor)
 
-    async def _soon(
-        self, ask: Callable[[Lane], asyncio.Future[dict[str, Any] | None] | None]
-    ) -> dict[str, Any] | None:
-        """What the lane answers; None: it is to be asked otherwise."""
-        asked = None if self.lane is None else ask(self.lane)
+        async def answered() -> dict[str, Any]:
+            found = await self._soon(asked)
+            if found is not None:
+                return found
+            question = {"vertex": vertex, "direction": direction, "limit": limit, "cursor": cursor}
+            return await self.call(asker, "neighbors", question, limit, deadline)
+
+        return answered
+
+    async def _soon(self, asked: asyncio.Future[dict[str, Any] | None] | None) -> dict[str, Any] | None:
+        """What the lane answers, if it has a place for what is asked; None: it is to be asked otherwise."""
         found = None if asked is None else await asked
         if found is not None:
             try:
@@ -162,7 +165,8 @@ class EngineCalls(asyncio.Protocol):
         Raises:
             Unavailable, TimedOut: as ``call``.
         """
-        found = await self._soon(lambda lane: lane.by_columns(asker.connection, method, [*columns.values()]))
+        lane, given = self.lane, [*columns.values()]
+        found = await self._soon(None if lane is None else lane.by_columns(asker.connection, method, given))
         if found is not None:
             return found
         n = next(iter(columns.values())).size

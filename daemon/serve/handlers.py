@@ -61,6 +61,8 @@ PROGRAMS_NAMED_MAX = 20
 PROGRAM_MISSING = "must be given: the id of a program, which the method programs lists"
 SCAN_CHUNK = 1 << 20
 PIECE_IDS = 1 << 13
+BEST_FALL, BEST_FALL_MIN = 0.01, 1e-30
+"""How much worse the last of the best may be in the next epoch, as it is guessed: a part of it, and this."""
 PARAMETERS_OF_ALL = ("min_offsets", "timeout_ms")
 """Of every method but ``hello``."""
 
@@ -463,16 +465,23 @@ async def top(serving: Serving, params: Params) -> Reply:
     if among is not None:
         return await _top_among(serving, params, id, among, k, descending=order == "desc")
 
+    last: float | None = None
+
     def scan(snapshot: Snapshot) -> Pieces[tuple[Snapshot, Vertices, npt.NDArray[Any]]]:
-        result = _program(snapshot, id)
+        result, descending = _program(snapshot, id), order == "desc"
         read, living = _run_of(serving, result), partial(_living, snapshot, result)
-        best = yield from best_of(read, living, result.published.n_vertices, k, descending=order == "desc")
+        fall = 0.0 if last is None else abs(last) * BEST_FALL + BEST_FALL_MIN
+        beyond = None if last is None else last - fall if descending else last + fall
+        n = result.published.n_vertices
+        best = yield from best_of(read, living, n, k, descending=descending, beyond=beyond)
         return snapshot, *best
 
     is_short = k <= VERTICES_INLINE_MAX and serving.snapshot().n_vertices <= SCANNED_INLINE_MAX
 
     async def compute() -> Reply:
+        nonlocal last
         snapshot, dense, values = await serving.scanned(params.asker, scan, is_short=is_short)
+        last = float(values[-1]) if dense.size == k and np.isfinite(values[-1]) else None
         ids = wire_ids(serving.external(dense))
         answer = {"ids": ids, "values": pack_column(values), **staleness(snapshot.programs[id])}
         return Reply(serving.stamp(snapshot), answer)
@@ -863,34 +872,43 @@ def unsubscribe(serving: Serving, params: Params) -> Outcome:
 
 
 @method("neighbors")
-async def neighbors(serving: Serving, params: Params) -> Reply:
+def neighbors(serving: Serving, params: Params) -> Outcome:
     """The neighbours of a vertex, a page at a time."""
     vertex = params.vertex("vertex", serving)
     direction = params.choice("direction", ("out", "in"))
     limit = params.whole("limit", 1, serving.limits.vertices_max, min(PAGE_DEFAULT, serving.limits.vertices_max))
     cursor = params.whole("cursor", -1, ALL_VERTICES, -1)
     params.end()
-    await params.covered(serving)
-    await serving.make_room(params.asker, limit)
-    result = await serving.engine.neighbors(
-        params.asker,
-        vertex=int((await serving.lookup_anywhere(params.asker, vertex))[0]),
-        direction="in" if direction == "in" else "out",
-        limit=limit,
-        cursor=None if cursor < 0 else cursor,
-        deadline=params.deadline,
-    )
-    if not result["known"]:
-        raise _unknown(vertex)
-    dense = np.frombuffer(result["neighbors"], np.uint32)
 
-    def reply() -> Reply:
-        answer = {"ids": wire_ids(serving.external(dense)), "cursor": result["cursor"]}
-        if result["weights"] is not None:
-            answer["weights"] = pack_column(np.frombuffer(result["weights"], np.float32))
-        return Reply(result["stamp"], answer)
+    def ask() -> Callable[[], Coroutine[Any, Any, dict[str, Any]]]:
+        return serving.engine.neighbors(
+            params.asker,
+            vertex=int(serving.lookup_few(vertex)[0]),
+            direction="in" if direction == "in" else "out",
+            limit=limit,
+            cursor=None if cursor < 0 else cursor,
+            deadline=params.deadline,
+        )
 
-    return reply() if dense.size <= VERTICES_INLINE_MAX else await serving.in_thread(params.asker, reply)
+    async def answered(asked: Callable[[], Coroutine[Any, Any, dict[str, Any]]] | None) -> Reply:
+        if asked is None:
+            await serving.make_room(params.asker, limit)
+            asked = ask()
+        result = await asked()
+        if not result["known"]:
+            raise _unknown(vertex)
+        dense = np.frombuffer(result["neighbors"], np.uint32)
+
+        def reply() -> Reply:
+            answer = {"ids": wire_ids(serving.external(dense)), "cursor": result["cursor"]}
+            if result["weights"] is not None:
+                answer["weights"] = pack_column(np.frombuffer(result["weights"], np.float32))
+            return Reply(result["stamp"], answer)
+
+        return reply() if dense.size <= VERTICES_INLINE_MAX else await serving.in_thread(params.asker, reply)
+
+    # A short page is asked for now, so that the answer is on its way before others have their turns.
+    return params.once_covered(serving, lambda: answered(ask() if limit <= VERTICES_INLINE_MAX else None))
 
 
 @method("degree")

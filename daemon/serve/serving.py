@@ -190,17 +190,17 @@ class Serving:
     def drain(self) -> None:
         """Take every message that the engine has sent; any thread may call this."""
         with self._draining:
-            while self._receive():
+            while self._receive(self._loop.call_soon_threadsafe):
                 pass
 
     def hear(self) -> None:
         """Take one message that the engine has sent, for the event loop: it calls again while there are more, and
         to find out that there are none takes a third of the whole."""
         with self._draining:
-            self._receive()
+            self._receive(self._loop.call_soon)
 
-    def _receive(self) -> bool:
-        """Take a message; false: there is none, or will be no more."""
+    def _receive(self, soon: Callable[..., object]) -> bool:
+        """Take a message; false: there is none, or will be no more. ``soon``: has the loop call something."""
         try:
             message, fds = shared_memory.receive_with_fds(self._control, CONTROL_BYTES_MAX)
         except BlockingIOError:
@@ -208,17 +208,17 @@ class Serving:
         except (OSError, ValueError):  # what was sent is lost: the next server gets all of it
             message, fds = b"", []
         if not message:
-            self._loop.call_soon_threadsafe(self.stopped.set)
+            soon(self.stopped.set)
             return False
         try:
-            self._take(msgpack.unpackb(message), fds)
+            self._take(msgpack.unpackb(message), fds, soon)
         except (OSError, ValueError, MemoryError):
             log.exception("memory that was sent cannot be used; another server takes over")
-            self._loop.call_soon_threadsafe(self.stopped.set)
+            soon(self.stopped.set)
             return False
         return True
 
-    def _take(self, message: Mapping[str, Any], fds: list[int]) -> None:
+    def _take(self, message: Mapping[str, Any], fds: list[int], soon: Callable[..., object]) -> None:
         match message["kind"]:
             case "results":
                 self._reader = ResultsReader(MemoryLayout.from_wire(message["layout"]), fds[0])
@@ -227,13 +227,13 @@ class Serving:
             case "index":
                 self._take_index(message["arrays"], fds)
             case "grace":  # after the index, which is in place now
-                self._loop.call_soon_threadsafe(self.begin_grace, message["token"])
+                soon(self.begin_grace, message["token"])
             case "lane":
-                self._loop.call_soon_threadsafe(self.engine.take_lane, fds)
+                soon(self.engine.take_lane, fds)
             case "access":
-                self._loop.call_soon_threadsafe(self.renew_access, message["access"])
+                soon(self.renew_access, message["access"])
         if self._reader is not None and self._index is not None:
-            self._loop.call_soon_threadsafe(self._published)
+            soon(self._published)
 
     def _take_index(self, places: Sequence[tuple[str, int, int, str]], fds: list[int]) -> None:
         """Map the arrays of another generation; those that it shares with the one before stay mapped."""
@@ -367,11 +367,16 @@ class Serving:
         """Dense vertices, ``NO_VERTEX`` for what is no vertex in that epoch; only within ``read``."""
         return snapshot.known(self.lookup(ids, snapshot.n_vertices))
 
-    async def lookup_anywhere(self, asker: Asker, ids: IdColumn) -> Vertices:
+    def lookup_few(self, ids: IdColumn) -> Vertices:
         """Dense vertices of every indexed id, those of the newest epoch at least, for questions to the storage."""
         self.snapshot()  # with an index that covers it
+        return self.lookup(ids, ALL_VERTICES)
+
+    async def lookup_anywhere(self, asker: Asker, ids: IdColumn) -> Vertices:
+        """As ``lookup_few``, however many they are."""
         if len(ids) <= VERTICES_INLINE_MAX:
-            return self.lookup(ids, ALL_VERTICES)
+            return self.lookup_few(ids)
+        self.snapshot()
         return await self.in_thread(asker, self.lookup, ids, ALL_VERTICES)
 
     def external(self, dense: Vertices) -> IdColumn:
@@ -664,6 +669,7 @@ class Serving:
             for connection in list(self.connections):
                 connection.look_after(now)
             if self._reader is not None:
+                self.subscriptions.news.set()  # also where there are none: what epochs changed is taken notice of
                 self._published()
 
     def close(self) -> None:

@@ -90,9 +90,10 @@ class Subscriptions:
         self._log = changes
 
     def published(self) -> None:
-        """There may be another epoch: all are due."""
+        """There may be another epoch: all are due, if there are any."""
         self._everyone = True
-        self.news.set()
+        if self._by_connection:
+            self.news.set()
 
     def wake(self, subscription: Subscription) -> None:
         """This one is due: it may have been passed over, or something came meanwhile."""

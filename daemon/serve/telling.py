@@ -50,8 +50,8 @@ NEWS_SECONDS = 1.0
 HEARTBEAT_SECONDS = 10.0
 """And where there is no new one so often, so that it knows that the server is there."""
 RECENT_MAX = 16
-RECORDS_AT_ONCE = 256
-"""So many records of the log are taken notice of before others have their turn: a few milliseconds."""
+RECORDS_AT_ONCE = 16
+"""So many records of the log are taken notice of before others have their turn: a tenth of a millisecond."""
 ALIKE_VERTICES_MAX = 1 << 16
 """Of so many vertices are answers kept for others who may lack the same, until the next round."""
 ALIKE_SECONDS = 1.0

@@ -134,15 +134,18 @@ def best_of(
     k: int,
     *,
     descending: bool,
+    beyond: float | None = None,
 ) -> Pieces[tuple[Vertices, npt.NDArray[Any]]]:
     """As ``top_k`` of all values of vertices below ``n``, piece by piece; the best and their values.
 
     ``read``: what the vertices from one to another say; ``counts``: which of these vertices count at all. Of a
-    piece only those are looked at further that are better than the k best so far.
+    piece only those are looked at further that are better than the k best so far, or than ``beyond``: a guess, so
+    that few are from the beginning. Where fewer than k are, all are looked at again without it.
     """
     kept: list[tuple[Vertices, npt.NDArray[Any]]] = []
-    n_kept, bound = 0, None
-    start, end = 0, min(n, PIECE_VERTICES, max(FIRST_VERTICES, 4 * k))  # until there is a bound each one is kept
+    n_kept, bound = 0, beyond
+    # Until there is a bound each one is kept.
+    start, end = 0, min(n, PIECE_VERTICES, max(FIRST_VERTICES, 4 * k) if bound is None else PIECE_VERTICES)
     while start < n or not kept:
         answer = read(slice(start, end))
         if bound is None:
@@ -161,6 +164,8 @@ def best_of(
             kept = [(kept[0][0][order], kept[0][1][order])]
         start, end = end, min(end + PIECE_VERTICES, n)
         yield
+    if beyond is not None and sum(dense.size for dense, _ in kept) < k:
+        return (yield from best_of(read, counts, n, k, descending=descending))
     order = _best_kept(kept, k, descending=descending)
     return kept[0][0][order], kept[0][1][order]
 

@@ -128,3 +128,18 @@ struct Batch {
     u32 is_turned;     // the keys are those of the other direction
 };
 static_assert(__is_trivially_copyable(Batch), "the host passes its bytes");
+
+// Updates that are still in the host's pinned memory; null: they are on the device.
+struct Waiting {
+    const u64* keys;
+    const u8* ops;
+    const float* weights;
+};
+
+// The out-rows and the in-rows of a graph, and what a batch means to either.
+struct Both {
+    State states[2];
+    Batch batches[2];
+    Waiting waiting;
+};
+static_assert(__is_trivially_copyable(Both), "the host passes its bytes");

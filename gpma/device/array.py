@@ -27,7 +27,7 @@ from .report import DeviceReport
 from .sorted import Rebuild, SortedUpdates
 from .staging import DeviceBatch, Staging
 from .state import DeviceArray, RowIndex, Slots, new_rows, new_slots, plain
-from .update import SMALL_MAX, UpdateKernels
+from .update import SMALL_MAX, Said, UpdateKernels
 
 # A batch of more than this share of the edges is merged with the array into a new one. On an H200, at scales 22
 # and 24, to apply it in place took 0.4 to 0.8 of that time with 30% of the edges, and 0.9 to 1.3 of it with 40%.
@@ -37,6 +37,7 @@ REBUILD_SHARE = 0.33
 UNTRIED = 8
 # Rows grow by this factor, so that a new vertex costs constant time.
 ROOM = 1.5
+_NO_TOTALS = 0, 0, 0, 0
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class DevicePlan:
 
     columns: DeviceBatch | None
     rebuild: Rebuild | None = None
-    totals: tuple[int, int, int, int] = (0, 0, 0, 0)
+    totals: tuple[int, int, int, int] = _NO_TOTALS
     small: bool = False
 
 
@@ -62,8 +63,11 @@ class DevicePackedArray:
     All work runs on ``stream``, in order.
     """
 
-    def __init__(self, *, weighted: bool, stream: Any = None) -> None:
-        """``stream``: a CuPy stream that the array shares with others; None: one of its own."""
+    def __init__(self, *, weighted: bool, stream: Any = None, said: Said | None = None) -> None:
+        """``stream``: a CuPy stream that the array shares with others; None: one of its own.
+
+        ``said``: where what kernels are passed is to be; None: anywhere.
+        """
         self.weighted = weighted
         self.stream: Any = import_cupy().cuda.Stream(non_blocking=True) if stream is None else stream
         self._n_edges = 0
@@ -74,7 +78,7 @@ class DevicePackedArray:
         with self.stream:
             self._slots: Slots = _empty_slots(weighted=weighted)
             self._rows: RowIndex = new_rows(1)
-            self._kernels = UpdateKernels(self.stream, weighted=weighted)
+            self._kernels = UpdateKernels(self.stream, weighted=weighted, said=said)
             self._sorted = SortedUpdates(self._kernels)
             self._staging = Staging(self.stream)
         self._point()
@@ -184,6 +188,21 @@ class DevicePackedArray:
             self._kernels.begin(columns)
         return DevicePlan(columns)
 
+    @property
+    def kernels(self) -> UpdateKernels:
+        """Those that apply batches; good as long as the array."""
+        return self._kernels
+
+    def takes_small(self, n: int) -> bool:
+        """Whether so many updates, whatever they are, are for the kernel that may give them up, and have room."""
+        if self._untried or n > min(SMALL_MAX, self._kernels.room):
+            return False
+        return n <= self._edges_max - self._n_edges and n <= REBUILD_SHARE * self._n_edges
+
+    def report_of(self, columns: DeviceBatch) -> DeviceReport:
+        """The report of a small batch that others have had applied, but for its totals."""
+        return self._report(columns, _NO_TOTALS, 0)
+
     def launch(self, plan: DevicePlan) -> None:
         """Begin to write what ``prepare`` planned: takes no memory, waits for nothing. ``finish`` comes next.
 
@@ -247,11 +266,15 @@ class DevicePackedArray:
         if flags == HEAVY:
             self._finish_heavy(columns)
         totals = kernels.totals()
-        self._n_edges += totals[0] - totals[2]
         slots_moved = kernels.slots_moved()
+        self.settle(totals[0], totals[2])
+        return columns, totals, slots_moved
+
+    def settle(self, n_inserted: int, n_deleted: int) -> None:
+        """A batch has been applied that inserted so many edges, and deleted so many."""
+        self._n_edges += n_inserted - n_deleted
         if self._n_edges < self._edges_min:
             self._shrink(self._layout.resized(self._n_edges))
-        return columns, totals, slots_moved
 
     def fit(self) -> None:
         """Give work arrays back, and move to an array as small as a load would make it, if that is smaller and

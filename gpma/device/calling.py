@@ -24,6 +24,7 @@ from .launching import (
     KERNEL,
     LAUNCH_WORDS,
     PARAMETERS,
+    ROWS,
     STREAM,
     THREADS,
     Parameters,
@@ -99,7 +100,7 @@ class Caller:
     def aim(self, kernel: int, blocks: int, threads: int, parameters: Parameters) -> None:
         """Say what is launched from now on: a kernel, by the driver's handle, on so many blocks of threads."""
         fields = self._fields
-        fields[KERNEL], fields[BLOCKS], fields[THREADS] = kernel, blocks, threads
+        fields[KERNEL], fields[BLOCKS], fields[ROWS], fields[THREADS] = kernel, blocks, 1, threads
         fields[PARAMETERS] = parameters.address
 
     def launch(self) -> None:

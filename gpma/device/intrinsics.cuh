@@ -73,7 +73,7 @@ __device__ __forceinline__ void part_barrier(u32* arrived, bool is_first, u32 n_
     __syncthreads();
 }
 
-// The same for all blocks of the launch.
+// The same for all blocks of the launch; of several rows of them, which have words of their own, for those of a row.
 __device__ __forceinline__ void grid_barrier(u32* arrived) { part_barrier(arrived, blockIdx.x == 0, gridDim.x); }
 
 // Sets a word in the host's memory, in one piece.

@@ -17,12 +17,12 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from ..edges import Int, Keys
-from ..intrinsics import uncounted
+from ..intrinsics import uncounted, uncounted_inner
 
-# What a launch is, in words: where the driver's function begins; of the kernel its handle, how many blocks and
-# threads of each to launch, and the bytes of shared memory of a block; the stream; where the addresses of its
-# parameters are.
-FUNCTION, KERNEL, BLOCKS, THREADS, SHARED, STREAM, PARAMETERS, LAUNCH_WORDS = range(8)
+# What a launch is, in words: where the driver's function begins; of the kernel its handle, how many blocks to
+# launch, in how many rows of so many, and threads of each, and the bytes of shared memory of a block; the stream;
+# where the addresses of its parameters are.
+FUNCTION, KERNEL, BLOCKS, ROWS, THREADS, SHARED, STREAM, PARAMETERS, LAUNCH_WORDS = range(9)
 _LAUNCH: Final = struct.Struct(f"={LAUNCH_WORDS}Q")
 # The most launches of one call.
 _TOGETHER: Final = 8
@@ -88,7 +88,7 @@ class Launcher:
             raise _failure(status)
 
     def _start(self, function: int, kernel: int, blocks: int, threads: int, shared_bytes: int) -> None:
-        said = function, kernel, blocks, threads, shared_bytes
+        said = function, kernel, blocks, 1, threads, shared_bytes
         _LAUNCH.pack_into(self._packed, _LAUNCH.size * self._n, *said, *self._where)
         self._n += 1
         if not self._holds:
@@ -100,9 +100,10 @@ class Copier:
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream  # held
-        self._record: Keys = np.zeros(_COPY_WORDS, np.uint64)
-        self._fields = memoryview(self._record)
-        _copy(self._record)  # compiled, or loaded from the cache; it does nothing
+        self.record: Keys = np.zeros(_COPY_WORDS, np.uint64)
+        """What ``copy_recorded`` goes by."""
+        self._fields = memoryview(self.record)
+        _copy(self.record)  # compiled, or loaded from the cache; it does nothing
         self._fields[FUNCTION], self._fields[_COPY_STREAM] = _begin_of("cuMemcpyHtoDAsync_v2"), stream.ptr
 
     def copy(self, to: int, from_: int, n_bytes: int) -> None:
@@ -113,7 +114,7 @@ class Copier:
         """
         fields = self._fields
         fields[_TO], fields[_FROM], fields[_BYTES] = to, from_, n_bytes
-        if status := _copy(self._record):
+        if status := _copy(self.record):
             raise _failure(status)
 
 
@@ -150,17 +151,19 @@ def _launching(typing_context: Any, record: Any, first: Any) -> Any:
                 *((place, _POINTER) for place in (KERNEL, STREAM, PARAMETERS)),
             )
         )
-        blocks, threads, shared = (builder.trunc(field(place), _WORD) for place in (BLOCKS, THREADS, SHARED))
+        blocks, rows, threads, shared = (
+            builder.trunc(field(place), _WORD) for place in (BLOCKS, ROWS, THREADS, SHARED)
+        )
         nothing = ir.Constant(_POINTER, None)
         return builder.call(
-            function, [kernel, blocks, one, one, threads, one, one, shared, stream, table, nothing]
+            function, [kernel, blocks, rows, one, threads, one, one, shared, stream, table, nothing]
         )
 
     return types.int32(record, types.int64), generate
 
 
 def _copying(typing_context: Any, record: Any) -> Any:
-    """copy_recorded(record): the status of ``cuMemcpyHtoDAsync``."""
+    """copy_said(record): the status of ``cuMemcpyHtoDAsync``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         long = ir.IntType(64)
@@ -179,7 +182,7 @@ def _fields_of(context: Any, builder: Any, kind: Any, record: Any, first: Any) -
 
 
 launch_recorded: Any = intrinsic(_launching)
-_copy_recorded: Any = intrinsic(_copying)
+_copy_said: Any = intrinsic(_copying)
 
 
 @uncounted
@@ -191,6 +194,13 @@ def _launch(records: Keys, n: Int) -> Int:
     return np.int64(0)
 
 
+@uncounted_inner
+def copy_recorded(record: Keys, to: Int, from_: Int, n_bytes: Int) -> Int:
+    """The status of the driver's function that begins to copy so many bytes, on the stream of a ``Copier``."""
+    record[_TO], record[_FROM], record[_BYTES] = to, from_, n_bytes
+    return np.int64(_copy_said(record))
+
+
 @uncounted
 def _copy(record: Keys) -> Int:
-    return np.int64(_copy_recorded(record)) if record[FUNCTION] else np.int64(0)
+    return np.int64(_copy_said(record)) if record[FUNCTION] else np.int64(0)

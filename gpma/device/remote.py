@@ -6,7 +6,8 @@ are copied, and those where no address space is reserved: memory is registered b
 well. The host must not write while kernels run.
 
 Kernels that read rows of both sides count what they read (``reading.cuh``), by classes of vertices that
-``classify`` is told; ``take_reads`` says what came since the last time.
+``classify`` is told; ``take_reads`` has what came since the last time told later. Each run counts in counters of
+its own, of which there are several: so none waits for what the one before it has counted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..address_space import reservation_of
-from ..device_failure import DeviceFailed
+from ..device_failure import DeviceFailed, is_of_device
 from ..edges import Vertices, distinct
 from ..row_reads import CLASSES, RowReads
 from ..rows import RowView
@@ -34,6 +35,10 @@ assert STATE.fields is not None
 _COLUMNS, _NUMBERS, _OWN_LEAVES = struct.Struct("=8Q"), struct.Struct("=3I"), struct.Struct("=I")
 _COLUMNS_AT, _NUMBERS_AT = STATE.fields["remote_keys"][1], STATE.fields["remote_n_leaves"][1]
 _OWN_LEAVES_AT = STATE.fields["n_leaves"][1]
+_READS_PLACE = STATE.fields["remote_reads"][1] // 8
+_READS_WORDS = READS.itemsize // 8
+_COUNTED_MAX = 16
+"""So many runs may be counted before one of them must be told of."""
 # Bits grow by this factor. From so large a share of words on, all of them are brought anew.
 _ROOM = 1.5
 _UPLOAD_SHARE = 1 / 8
@@ -81,10 +86,18 @@ class RemoteRows:
         with stream:
             self._bits: DeviceArray = zeros(0, np.uint32)
             self._classes: DeviceArray = zeros(0, np.uint8)
-            self._reads: DeviceArray = zeros(READS.itemsize // 8, np.uint64)
+            self._reads: DeviceArray = zeros(_COUNTED_MAX * _READS_WORDS, np.uint64)
         self._classified = False
-        # What the counters were when they were last asked; on the device they go on.
-        self._told: Words = np.zeros(READS.itemsize // 8, np.uint64)
+        # What the counters of each run were when they were last asked; on the device they go on. Who waits to be
+        # told, of the runs that used them last; and which are in use.
+        self._told: Words = np.zeros((_COUNTED_MAX, _READS_WORDS), np.uint64)
+        self._counted: list[CountedReads | None] = [None] * _COUNTED_MAX
+        self._counting = 0
+        self._reads_at = address(self._reads)
+        # Structures that say where the counters are.
+        self._states: list[memoryview] = []
+        self.on_other_rows: Callable[[], None] = _nobody_minds
+        """Called where what ``write`` wrote is no longer so."""
 
     @property
     def n_edges(self) -> int:
@@ -178,17 +191,38 @@ class RemoteRows:
         self._stream.synchronize()
         self._classified = True
 
-    def take_reads(self) -> RowReads:
-        """What kernels have read since this was last asked; until ``classify`` it is told by side alone.
+    def take_reads(self) -> CountedReads:
+        """What kernels have read since this was last asked, to be told later; until ``classify`` it is told by
+        side alone. Waits for nothing, as a rule.
 
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
-        now: Words = self._reads.get(stream=self._stream)
-        since, self._told = (now - self._told).view(READS)[0], now
-        by_class = since["by_class"].reshape(2, CLASSES).astype(np.int64)
-        reads = RowReads(by_class, since["others"].astype(np.int64), int(since["lines"]))
-        return reads if self._classified else reads.without_classes()
+        counted = self._counted[self._counting] = CountedReads(self, classified=self._classified)
+        self._counting = (self._counting + 1) % _COUNTED_MAX
+        if self._counted[self._counting] is not None:
+            self.tell_reads()
+        for state in self._states:
+            state[_READS_PLACE] = self._reads_now
+        return counted
+
+    def tell_reads(self) -> None:
+        """Tell all who wait for what was counted: it is fetched at once.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        now: Words = self._reads.get(stream=self._stream).reshape(self._told.shape)
+        since, self._told = (now - self._told).view(READS)[:, 0], now
+        for place, counted in enumerate(self._counted):
+            if counted is not None:
+                counted.hear(since[place])
+        self._counted = [None] * _COUNTED_MAX
+
+    @property
+    def _reads_now(self) -> int:
+        """Where the counters in use are."""
+        return self._reads_at + READS.itemsize * self._counting
 
     def write(self, out: npt.NDArray[np.void], in_: npt.NDArray[np.void]) -> None:
         """Fill these fields of two structures State, of the out-rows and of those to pull from.
@@ -202,8 +236,9 @@ class RemoteRows:
             self._look_at(views)
         for number, place, column in self._to_copy:
             self._copy((number, place), column)
-        _write(self._packed[0], out)
-        _write(self._packed[-1], in_)
+        self._states = [_write(self._packed[0], out), _write(self._packed[-1], in_)]
+        for state in self._states:
+            state[_READS_PLACE] = self._reads_now
 
     def close(self) -> None:
         """Read nothing any more."""
@@ -225,7 +260,7 @@ class RemoteRows:
             if not _is_apart(extent.column)
         ]
         copied = {(number, place): self._copy((number, place), column) for number, place, column in self._to_copy}
-        own = [address(column) for column in (self._bits, self._classes, self._reads)]
+        own = [*(address(column) for column in (self._bits, self._classes)), 0]
         self._packed = []
         for number, (view, columns) in enumerate(zip(views, extents, strict=True)):
             found = [copied.get((number, place), _address(extent.column)) for place, extent in enumerate(columns)]
@@ -237,6 +272,7 @@ class RemoteRows:
 
     def _let_go(self, pages: Iterable[Range]) -> None:
         self._seen = []
+        self.on_other_rows()
         self._registered.let_go(pages)
 
     def _copy(self, place: tuple[int, int], column: npt.NDArray[Any]) -> int:
@@ -248,6 +284,32 @@ class RemoteRows:
         return int(copy.ctypes.data) if column.size else 0
 
 
+class CountedReads:
+    """What a run has read of rows, which the device has counted: to be called for it, at once or much later."""
+
+    def __init__(self, rows: RemoteRows, *, classified: bool) -> None:
+        self._rows: RemoteRows | None = rows
+        self._classified = classified
+        self._reads: RowReads | None = None
+
+    def __call__(self) -> RowReads:
+        """What was read. Nothing, where the device has failed meanwhile: whoever runs there next finds out."""
+        if self._rows is not None:
+            try:
+                self._rows.tell_reads()
+            except Exception as error:
+                if not is_of_device(error):
+                    raise
+                self._rows = None
+        return self._reads or RowReads.none()
+
+    def hear(self, counted: np.void) -> None:
+        """By the counters of struct Reads."""
+        by_class = counted["by_class"].reshape(2, CLASSES).astype(np.int64)
+        reads = RowReads(by_class, counted["others"].astype(np.int64), int(counted["lines"]))
+        self._reads, self._rows = reads if self._classified else reads.without_classes(), None
+
+
 class _Packed(NamedTuple):
     """Fields of struct State that say where remote rows are. ``n_leaves``: how many leaves have a number."""
 
@@ -256,12 +318,18 @@ class _Packed(NamedTuple):
     n_leaves: int
 
 
-def _write(rows: _Packed, to: npt.NDArray[np.void]) -> None:
+def _write(rows: _Packed, to: npt.NDArray[np.void]) -> memoryview:
+    """The structure as words."""
     state = memoryview(to.view(np.uint8))
     if _OWN_LEAVES.unpack_from(state, _OWN_LEAVES_AT)[0] + rows.n_leaves > _LEAVES_MAX:
         raise DeviceFailed("host and device together have more leaves than kernels can number")
     state[_COLUMNS_AT : _COLUMNS_AT + _COLUMNS.size] = rows.columns
     state[_NUMBERS_AT : _NUMBERS_AT + _NUMBERS.size] = rows.numbers
+    return memoryview(to.view(np.uint64))
+
+
+def _nobody_minds() -> None:
+    """Nobody has what ``write`` wrote."""
 
 
 def nobody_reads(pages: Iterable[Range]) -> None:

@@ -138,6 +138,28 @@ class Staging:
             None if weights is None else self._straight(weights, _WEIGHT),
         )
 
+    def fill(self, batch: EdgeBatch) -> None:
+        """Have NumPy columns, with the weights that they have, in pinned memory.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        if batch is self._filled and not self._under_way:
+            return
+        self._take(len(batch))
+        if batch is not self._filled:
+            self._write(batch, batch.weights)
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Where a batch begins, in pinned memory and on the device: keys, weights if there are any, ops, one
+        column behind the other."""
+        return self._address, self._device_address
+
+    def placed(self, batch: EdgeBatch, *, weighted: bool) -> DeviceBatch:
+        """A batch that ``fill`` had, and that a kernel on the stream has taken to the device."""
+        return self._at(len(batch), _places(len(batch), weighted))
+
     def arrived(self) -> None:
         """What came after the last batch on the stream has been waited for, and so the batch has been copied."""
         self._under_way = False
@@ -150,27 +172,36 @@ class Staging:
             return self._cupy.ascontiguousarray(column, dtype)
 
     def _copied(self, batch: EdgeBatch, weights: Any) -> DeviceBatch:
+        placed = self._placed(batch, weights)
+        if n_bytes := _places(placed.n, weights is not None)[-1][1]:
+            self._copier.copy(self._device_address, self._address, n_bytes)
+        return placed
+
+    def _placed(self, batch: EdgeBatch, weights: Any) -> DeviceBatch:
+        """The batch where it will be on the device; it is in pinned memory."""
         n = len(batch)
         self._take(n)
-        places = _places(n, weights is not None)
         if batch is not self._filled or (weights is None) != (batch.weights is None):
-            columns: list[Any] = [batch.keys, *([] if weights is None else [weights]), batch.ops]
-            for column, (begin, end, dtype) in zip(columns, places, strict=True):
-                at = column.__array_interface__["data"][0]
-                if at != self._address + begin or not column.flags.c_contiguous:  # not one of ``columns``
-                    self._host[begin:end].view(dtype)[:] = column
-        n_bytes = places[-1][1]
+            self._write(batch, weights)
+        return self._at(n, _places(n, weights is not None))
+
+    def _write(self, batch: EdgeBatch, weights: Any) -> None:
+        columns: list[Any] = [batch.keys, *([] if weights is None else [weights]), batch.ops]
+        for column, (begin, end, dtype) in zip(columns, _places(len(batch), weights is not None), strict=True):
+            at = column.__array_interface__["data"][0]
+            if at != self._address + begin or not column.flags.c_contiguous:  # not one of ``columns``
+                self._host[begin:end].view(dtype)[:] = column
+
+    def _at(self, n: int, places: list[tuple[int, int, np.dtype[Any]]]) -> DeviceBatch:
         self._under_way = True
-        if n_bytes:
-            self._copier.copy(self._device_address, self._address, n_bytes)
-        self.uploaded_bytes += n_bytes
+        self.uploaded_bytes += places[-1][1]
         device, at = self._device, self._device_address
 
         def arrays() -> DeviceColumns:
             keys, *of_weights, ops = (device[begin:end].view(dtype) for begin, end, dtype in places)
             return keys, ops, of_weights[0] if of_weights else None
 
-        at_weights = 0 if weights is None else at + places[1][0]
+        at_weights = at + places[1][0] if len(places) > 2 else 0
         return DeviceBatch(n, (at, at + places[-1][0], at_weights), arrays)
 
     def _take(self, n: int) -> None:

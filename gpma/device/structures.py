@@ -35,6 +35,8 @@ STATE = np.dtype(
     ]
 )
 BATCH = np.dtype([*_longs("keys", "ops", "weights"), *_words("n", "sequence", "heavy_merged", "is_turned")])
+WAITING = np.dtype(_longs("keys", "ops", "weights"))
+BOTH = np.dtype([("states", STATE, 2), ("batches", BATCH, 2), ("waiting", WAITING)])
 RUN = np.dtype(
     [
         *_longs("keys", "updates", "leaf", "place", "change", "before", "ranks", "leaf_begin"),
@@ -66,8 +68,9 @@ PICK = np.dtype(
 JOIN = np.dtype(
     [
         *_longs("keys", "ops", "outcome", "weights", "old_weights"),
-        *_longs("from_keys", "from_ops", "from_outcome", "from_weights", "from_old_weights"),
-        *_words("n", "unused"),
+        *_longs("own_keys", "own_ops", "own_outcome", "own_weights", "own_old_weights"),
+        *_longs("from_keys", "from_outcome", "from_weights", "from_old_weights"),
+        *_words("n_own", "n"),
     ]
 )
 

@@ -51,17 +51,14 @@ __device__ __forceinline__ void rebalance_and_finish(const State& state, const B
     if (blockIdx.x == 0) finish(state, batch, told, false);
 }
 
-// All of a small batch; ``room`` of the records is for BUCKET each. A cooperative launch with SHARED_BYTES of
-// shared memory.
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
-    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+// All of a small batch, whose columns are read where ``columns`` has them, by a row of the grid's blocks.
+__device__ __forceinline__ void apply_small(
+    const State& state, const Batch& batch, const Batch& columns, u64* shared_memory, u32* block_totals)
 {
-    extern __shared__ __align__(16) u64 shared_memory[];
-    __shared__ u32 block_totals[4];
     const u32 n_warps = gridDim.x * (blockDim.x >> 5);
-    if (batch.n <= n_warps) locate_small<32>(state, batch);
-    else if (batch.n <= n_warps * 8) locate_small<8>(state, batch);
-    else locate_small<1>(state, batch);
+    if (batch.n <= n_warps) locate_small<32>(state, columns);
+    else if (batch.n <= n_warps * 8) locate_small<8>(state, columns);
+    else locate_small<1>(state, columns);
     grid_barrier(&state.counters->barrier);
     if (const u32 flags = obstacle(state, batch)) {
         forget_updates(state, batch);
@@ -74,6 +71,45 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
     else merge_items<32 / TILE>(state, batch.n, spaces, block_totals);
     grid_barrier(&state.counters->barrier);
     rebalance_and_finish(state, batch, shared_memory);
+}
+
+// ``room`` of the records is for BUCKET each. A cooperative launch with SHARED_BYTES of shared memory.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
+    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    extern __shared__ __align__(16) u64 shared_memory[];
+    __shared__ u32 block_totals[4];
+    apply_small(state, batch, batch, shared_memory, block_totals);
+}
+
+// Brings columns that wait to where the batch has them; by a row of the grid's blocks, of which the last ones begin,
+// since the first ones locate.
+__device__ __forceinline__ void bring(const Waiting& waiting, const Batch& batch)
+{
+    const u32 n_threads = gridDim.x * blockDim.x;
+    for (u32 i = n_threads - 1 - (blockIdx.x * blockDim.x + threadIdx.x); i < batch.n; i += n_threads) {
+        const_cast<u64*>(batch.keys)[i] = waiting.keys[i];
+        const_cast<u8*>(batch.ops)[i] = waiting.ops[i];
+        if (batch.weights) const_cast<float*>(batch.weights)[i] = waiting.weights[i];
+    }
+}
+
+// The same for both arrays of a graph at a time, each by one of two rows of blocks, which do not wait for each other.
+// Both have the same columns, which may wait on the host.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_both(const __grid_constant__ Both both)
+{
+    extern __shared__ __align__(16) u64 shared_memory[];
+    __shared__ u32 block_totals[4];
+    const State& state = both.states[blockIdx.y];
+    const Batch& batch = both.batches[blockIdx.y];
+    Batch columns = batch;
+    if (both.waiting.keys) {
+        columns.keys = both.waiting.keys;
+        columns.ops = both.waiting.ops;
+        if (batch.weights) columns.weights = both.waiting.weights;
+        if (blockIdx.y == 0) bring(both.waiting, batch);
+    }
+    apply_small(state, batch, columns, shared_memory, block_totals);
 }
 
 // One thread for each update.

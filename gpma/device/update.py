@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..layout import Layout
 from .constants import (
@@ -29,10 +30,15 @@ from .state import RowIndex, Slots, Work, address, allocate, new_work, point_at,
 from .structures import BATCH, COUNTERS, STATE
 from .waiting import Told
 
+Said = tuple[npt.NDArray[np.void], npt.NDArray[np.void]]
+"""STATE and BATCH, of one element each: what kernels are passed."""
+
 # struct Batch, packed: a third of what it costs to assign a tuple to a structured array.
 BATCH_FIELDS = struct.Struct("=" + "".join({8: "Q", 4: "I"}[BATCH[name].itemsize] for name in BATCH.names or ()))
 # ``UpdateKernels.begin`` packs them in this order.
 assert BATCH.names == ("keys", "ops", "weights", "n", "sequence", "heavy_merged", "is_turned")
+# Where they stand there, among words of 32 bits.
+_N, _SEQUENCE = 6, 7
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 32768
 # Kernels whose blocks wait for each other have one block on a multiprocessor. As many as fit, at most BLOCKS, have
@@ -52,13 +58,12 @@ ROOM_MAX = 1 << 23
 class UpdateKernels:
     """Applies batches to the array that ``state`` points at; everything runs on ``stream``."""
 
-    def __init__(self, stream: Any, *, weighted: bool) -> None:
+    def __init__(self, stream: Any, *, weighted: bool, said: Said | None = None) -> None:
         cupy = import_cupy()
         self.weighted = weighted
         self.stream = stream
-        self.state = np.zeros(1, STATE)
+        self.state, self.batch = said or (np.zeros(1, STATE), np.zeros(1, BATCH))
         self.state_address: int = self.state.ctypes.data
-        self.batch = np.zeros(1, BATCH)
         self._batch_bytes = memoryview(self.batch.view(np.uint8))
         self._launcher = Launcher(stream, (self.state, self.batch))
         attributes = cupy.cuda.Device().attributes
@@ -72,14 +77,16 @@ class UpdateKernels:
         self._counters = zeros(COUNTERS.itemsize, np.uint8)
         self._partials = allocate(2 * self.n_blocks_max, np.uint64)
         self._status = Told(STATUS_WORDS, stream)
-        self._sequence = 0
-        self._n = self._n_leaves = 0
+        self._said = memoryview(self.batch.view(np.uint32))
+        self._n_leaves = 0
         state = self.state
         state["counters"], state["status"] = address(self._counters), self._status.address
         state["partials"] = address(self._partials)
         together = load_cooperative("update.cu", weighted=weighted)
         alone = load("update.cu", weighted=weighted)
-        self._functions = [together.get_function(name) for name in ("update_small", "rebalance", "abandon")]
+        self._functions = [
+            together.get_function(name) for name in ("update_small", "rebalance", "abandon", "update_both")
+        ]
         for kernel in self._functions:
             kernel.max_dynamic_shared_size_bytes = self.shared_bytes
         self._functions += [
@@ -89,7 +96,9 @@ class UpdateKernels:
             )
         ]
         # The driver's handles; the kernels above keep them alive.
-        self._small, self._rebalance, self._abandon, *handles = (kernel.kernel.ptr for kernel in self._functions)
+        self._small, self._rebalance, self._abandon, self.both, *handles = (
+            kernel.kernel.ptr for kernel in self._functions
+        )
         self._locate, self._by_update, self._by_leaf, self._place, self._merge = handles
 
     @property
@@ -116,7 +125,6 @@ class UpdateKernels:
         n = columns.n
         if n > self._room:
             self._reserve(max(n, min(int(self._room * ROOM), UPDATES_MAX)))
-        self._n = n
         fields = *columns.addresses, n, self.next_sequence(), 0, columns.is_turned
         BATCH_FIELDS.pack_into(self._batch_bytes, 0, *fields)
 
@@ -145,7 +153,7 @@ class UpdateKernels:
         HEAVY: nothing was written but work arrays; ``SortedUpdates.merge_heavy`` and ``finish`` apply the batch,
         ``abandon`` forgets it.
         """
-        self.batch["sequence"] = self.next_sequence()  # ``small`` may have told of it already
+        self.next_sequence()  # ``small`` may have told of it already
         n, n_leaves, start = self._n, self._n_leaves, self._launcher.start
         self._launcher.hold()
         start(self._locate, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
@@ -160,13 +168,13 @@ class UpdateKernels:
     def finish(self) -> int:
         """Apply what is left of a batch whose heavy leaves have been merged; returns the flags."""
         self.batch["heavy_merged"] = 1
-        self.batch["sequence"] = self.next_sequence()
+        self.next_sequence()
         self._merge_and_rebalance()
         return self.wait()
 
     def abandon(self) -> None:
         """Forget a batch of which nothing was written but work arrays. Takes no memory."""
-        self.batch["sequence"] = self.next_sequence()
+        self.next_sequence()
         self._launcher.start_cooperative(self._abandon, self.n_blocks, BLOCK_THREADS, 0)
         self.wait()
 
@@ -193,8 +201,28 @@ class UpdateKernels:
         return self.told(SLOTS_MOVED) | self.told(SLOTS_MOVED_HIGH) << 32
 
     def next_sequence(self) -> int:
-        self._sequence = (self._sequence + 1) & 0xFFFF_FFFF
-        return self._sequence
+        number: int = (self._said[_SEQUENCE] + 1) & 0xFFFF_FFFF
+        self._said[_SEQUENCE] = number
+        return number
+
+    # Of the batch: what kernels are passed, so that whoever says it there need not say it here.
+    @property
+    def _n(self) -> int:
+        return self._said[_N]
+
+    @property
+    def _sequence(self) -> int:
+        return self._said[_SEQUENCE]
+
+    @property
+    def room(self) -> int:
+        """For so many updates."""
+        return self._room
+
+    @property
+    def status_address(self) -> int:
+        """Where kernels tell how they ended."""
+        return self._status.address
 
     def memory_bytes(self) -> int:
         """Bytes of work arrays by update."""

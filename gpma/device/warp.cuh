@@ -20,9 +20,10 @@ template <class T> __device__ __forceinline__ T of_lane_across(T value, u32 mask
     return __shfl_xor_sync(ALL_LANES, value, mask);
 }
 
-template <class T> __device__ __forceinline__ T warp_sum(T value)
+// Over all lanes, or over every PARTS-th one from this one on, and before it.
+template <u32 PARTS = 1, class T> __device__ __forceinline__ T warp_sum(T value)
 {
-    for (u32 offset = 16; offset; offset >>= 1) value += of_lane_across(value, offset);
+    for (u32 offset = 16; offset >= PARTS; offset >>= 1) value += of_lane_across(value, offset);
     return value;
 }
 

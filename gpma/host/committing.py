@@ -36,7 +36,7 @@ BESIDE_UPDATES = 512
 # Windows are drawn in so many pieces, or in pieces of so many.
 _WINDOW_PIECES, _WINDOWS_MAX = 256, 64
 # Of a list of each part: where its pending leaves, its waiting edges and its shortened rows begin and end.
-_LEAVES, _LEAVES_END, _WAITING_END, _ROWS, _ROWS_END, _NET, _LIST_FIELDS = 0, 1, 2, 3, 4, 5, 6
+LEAVES, LEAVES_END, WAITING_END, ROWS, ROWS_END, NET, LIST_FIELDS = 0, 1, 2, 3, 4, 5, 6
 
 
 class Written(NamedTuple):
@@ -115,7 +115,7 @@ def commit_either(one: Task, other: Task, crew: Crew, each: Crew) -> tuple[Writt
 @inner
 def lists_of(task: Task) -> Offsets:
     """Room for what a commit lists of each part."""
-    return np.zeros((task.parts.shape[0], _LIST_FIELDS), np.int64)
+    return np.zeros((task.parts.shape[0], LIST_FIELDS), np.int64)
 
 
 @inner
@@ -173,8 +173,8 @@ def commit_one(task: Task, lists: Offsets, crew: Crew) -> Written:
     )
     net_left = np.int64(0)
     for part in range(n_parts):
-        net_left += lists[part, _NET]
-    n_pending, n_waiting = _join(pending, lists)
+        net_left += lists[part, NET]
+    n_pending, n_waiting = join(pending, lists)
     stretch_begin, stretch_end = np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
     n_windows, moved = np.int64(0), np.int64(0)
     signs = no_signs()
@@ -247,7 +247,7 @@ def _other_leaf(leaves: Vertices, begin: Int, end: Int) -> Int:
 
 
 @uncounted_inner
-def _other_row(keys: Keys, begin: Int, end: Int) -> Int:
+def other_row(keys: Keys, begin: Int, end: Int) -> Int:
     """The first update from ``begin`` on that is not of the row of the one before; ``end``: there is none."""
     if begin == 0 or begin >= end:
         return begin
@@ -276,13 +276,13 @@ def _merge_parts(
         if part >= n_parts:
             return
         begin, end = parts[part, BEGIN], parts[part, END]
-        first, last = _other_row(updates.keys, begin, n), _other_row(updates.keys, end, n)
-        lists[part, _ROWS] = first
-        lists[part, _ROWS_END] = note_rows(updates, first, last, rows, pending.rows)
+        first, last = other_row(updates.keys, begin, n), other_row(updates.keys, end, n)
+        lists[part, ROWS] = first
+        lists[part, ROWS_END] = note_rows(updates, first, last, rows, pending.rows)
         if slots.stretch_begin < slots.stretch_end:
-            lists[part, _NET] = net_change(updates, begin, end, slots.stretch_begin)
+            lists[part, NET] = net_change(updates, begin, end, slots.stretch_begin)
         first, last = _other_leaf(updates.leaf, begin, n), _other_leaf(updates.leaf, end, n)
-        lists[part, _LEAVES] = first
+        lists[part, LEAVES] = first
         n_pending, waiting = first, first
         while first < last:
             # Some leaves at a time, so that others may read the rest.
@@ -296,15 +296,15 @@ def _merge_parts(
             )
             first = some_end
         go_on_to(gate, side, part, np.int64(0), np.int64(0))
-        lists[part, _LEAVES_END], lists[part, _WAITING_END] = n_pending, waiting
+        lists[part, LEAVES_END], lists[part, WAITING_END] = n_pending, waiting
 
 
 @uncounted_inner
-def _join(pending: Pending, lists: Offsets) -> tuple[Int, Int]:
+def join(pending: Pending, lists: Offsets) -> tuple[Int, Int]:
     """Move the pending leaves of all parts to the front, and their new edges; returns how many there are."""
     n, n_waiting = np.int64(0), np.int64(0)
     for part in range(lists.shape[0]):
-        begin, end, waiting = lists[part, _LEAVES], lists[part, _LEAVES_END], lists[part, _WAITING_END]
+        begin, end, waiting = lists[part, LEAVES], lists[part, LEAVES_END], lists[part, WAITING_END]
         if begin > 0:
             shift = n_waiting - begin
             for x in range(begin, end):
@@ -354,6 +354,6 @@ def _finish_parts(
         part = fetch_add(cursor, 0, np.int64(1))
         if part >= parts.shape[0]:
             return
-        advance_rows(slots, rows, shortened, lists[part, _ROWS], lists[part, _ROWS_END])
+        advance_rows(slots, rows, shortened, lists[part, ROWS], lists[part, ROWS_END])
         if told:
             split_report(updates, parts[part, BEGIN], parts[part, END], columns, starts[part])

@@ -32,7 +32,7 @@ from ..edges import (
     Vertices,
     Weights,
 )
-from ..intrinsics import prefetch, shift, uncounted, uncounted_inner
+from ..intrinsics import prefetch_to_read, shift, uncounted, uncounted_inner
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .search import AHEAD, LINE, set_head
@@ -60,8 +60,8 @@ def note_rows(updates: Updates, lo: Int, hi: Int, rows: RowIndex, shortened: Ver
         u = np.uintp(row)
         if i + ROWS_AHEAD < hi:
             ahead = np.int64(keys[np.uintp(i + ROWS_AHEAD)] >> HALF)
-            prefetch(degrees, ahead)
-            prefetch(row_leaf, ahead)
+            prefetch_to_read(degrees, ahead)
+            prefetch_to_read(row_leaf, ahead)
         first = np.int64(row_leaf[u])
         earliest = first if degrees[u] > 0 else NO_LEAF
         loses_first = False
@@ -179,10 +179,10 @@ def merge_leaves(
         if i + AHEAD <= end_of_all:
             ahead = np.int64(leaves[np.uintp(i + AHEAD - 1)]) << LEAF_SHIFT
             for line in range(0, LEAF_SLOTS, LINE):
-                prefetch(keys, ahead + line)
+                prefetch_to_read(keys, ahead + line)
             if weights.size:
                 for line in range(0, LEAF_SLOTS, 2 * LINE):
-                    prefetch(weights, ahead + line)
+                    prefetch_to_read(weights, ahead + line)
         base = np.int64(leaf) << LEAF_SHIFT
         count = np.int64(counts[leaf])
         leaf_before, span = (base, count), (begin, i)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
 
 from ..atomics import fetch_add
-from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Vertices
-from ..intrinsics import choose, inner, prefetch, uncounted, uncounted_inner
-from ..layout import LEAF_SHIFT, TOP_LEAVES, TOP_SHIFT
+from ..edges import ABSENT, DELETED, HALF, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Vertices
+from ..intrinsics import choose, inner, prefetch_to_read, uncounted, uncounted_inner
+from ..layout import LEAF_SHIFT, LEAF_SLOTS, TOP_LEAVES, TOP_SHIFT
 from ..team import Crew, at_most, share
-from .arrays import Slots, Updates
+from .arrays import RowIndex, Slots, Updates
 
 # Searches that run side by side, so that their cache misses overlap.
 LANES = 32
@@ -57,11 +57,31 @@ def _halve(heads: Keys, leaf: Int, half: Int, key: Int) -> Int:
 def _ask_for_leaf(keys: Keys, counts: Any, leaf: Int) -> None:
     """Ask for the count and the keys of a leaf, of 32 slots in four lines."""
     slot = leaf << LEAF_SHIFT
-    prefetch(counts, leaf)
-    prefetch(keys, slot)
-    prefetch(keys, slot + 8)
-    prefetch(keys, slot + 16)
-    prefetch(keys, slot + 24)
+    prefetch_to_read(counts, leaf)
+    prefetch_to_read(keys, slot)
+    prefetch_to_read(keys, slot + 8)
+    prefetch_to_read(keys, slot + 16)
+    prefetch_to_read(keys, slot + 24)
+
+
+@uncounted_inner
+def ask_for_row(rows: RowIndex, key: Int) -> None:
+    """Ask for the degree and the place of the row of a key."""
+    row = np.int64(key >> HALF)
+    prefetch_to_read(rows.degrees, row)
+    prefetch_to_read(rows.leaf, row)
+
+
+@uncounted_inner
+def ask_for_leaf(slots: Slots, leaf: Int) -> None:
+    """Ask for all of a leaf, soon to be read and written."""
+    prefetch_to_read(slots.counts, leaf)
+    slot = leaf << LEAF_SHIFT
+    for line in range(0, LEAF_SLOTS, LINE):
+        prefetch_to_read(slots.keys, slot + line)
+    if slots.weights.size:
+        for line in range(0, LEAF_SLOTS, 2 * LINE):
+            prefetch_to_read(slots.weights, slot + line)
 
 
 @uncounted
@@ -91,15 +111,28 @@ def find_place(keys: Keys, begin: Int, end: Int, key: Int) -> Int:
     return place + smaller - begin
 
 
+class Lanes(NamedTuple):
+    """What searches side by side need: ``found`` int64[LANES], ``wanted`` uint64[LANES]."""
+
+    found: Offsets
+    wanted: Keys
+
+
 @inner
-def _locate(heads: Keys, tops: Keys, first: Int, end: Int, keys: Keys, lo: Int, hi: Int, leaf: Vertices) -> None:
+def new_lanes() -> Lanes:
+    return Lanes(np.empty(LANES, np.int64), np.empty(LANES, np.uint64))
+
+
+@uncounted_inner
+def _locate(
+    heads: Keys, tops: Keys, first: Int, end: Int, keys: Keys, lo: Int, hi: Int, leaf: Vertices, room: Lanes
+) -> None:
     """leaf[i] = the leaf of keys[i], for ascending keys lo..hi that belong into leaves first..end.
 
     LANES keys at a time share one binary search over the tops from the one before them on; what to search is found
     by doubling, so that clustered batches search little. The heads that share a top are counted.
     """
-    lanes = np.empty(LANES, np.int64)
-    wanted = np.empty(LANES, np.uint64)
+    lanes, wanted = room.found, room.wanted
     previous = np.int64(first) >> TOP_SHIFT
     tops_end = (np.int64(end) + TOP_LEAVES - 1) >> TOP_SHIFT
     for begin in range(lo, hi, LANES):
@@ -119,7 +152,7 @@ def _locate(heads: Keys, tops: Keys, first: Int, end: Int, keys: Keys, lo: Int, 
                 lanes[lane] = _halve(tops, lanes[lane], half, wanted[lane])
             span -= half
         for lane in range(LANES):
-            prefetch(heads, lanes[lane] << TOP_SHIFT)
+            prefetch_to_read(heads, lanes[lane] << TOP_SHIFT)
         for lane in range(width):
             at, key = lanes[lane] << TOP_SHIFT, wanted[lane]
             later = np.int64(0)
@@ -138,12 +171,18 @@ def _locate(heads: Keys, tops: Keys, first: Int, end: Int, keys: Keys, lo: Int, 
 @inner
 def locate(slots: Slots, updates: Updates, lo: Int, hi: Int) -> None:
     """Fill ``leaf`` of updates lo..hi."""
+    locate_in(slots, updates, lo, hi, new_lanes())
+
+
+@uncounted_inner
+def locate_in(slots: Slots, updates: Updates, lo: Int, hi: Int, room: Lanes) -> None:
+    """``locate`` with lanes that are there."""
     heads, tops, keys, leaf = slots.heads, slots.tops, updates.keys, updates.leaf
     split = np.int64(hi)
     if slots.stretch_end < heads.size:
         split = lo + np.searchsorted(keys[lo:hi], heads[slots.stretch_end])
-    _locate(heads, tops, np.int64(0), slots.stretch_begin, keys, lo, split, leaf)
-    _locate(heads, tops, slots.stretch_end, heads.size, keys, split, hi, leaf)
+    _locate(heads, tops, np.int64(0), slots.stretch_begin, keys, lo, split, leaf, room)
+    _locate(heads, tops, slots.stretch_end, heads.size, keys, split, hi, leaf, room)
 
 
 @uncounted_inner

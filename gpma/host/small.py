@@ -15,13 +15,12 @@ import numpy.typing as npt
 
 from ..changed import CHANGED_WORDS, ChangedEdges
 from ..edges import HALF, LOW, ChangeReport, EdgeList, Int, Keys, Ops, Vertices, Weights
-from ..intrinsics import inner, prefetch
-from ..layout import LEAF_SHIFT, LEAF_SLOTS
+from ..intrinsics import inner
 from ..written import Words, record_type, taking, write
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .crowds import Signs, no_signs, plan
 from .merge import advance_rows, merge_leaves, note_rows, redistribute, split_report
-from .search import LINE, locate, probe
+from .search import ask_for_leaf, ask_for_row, locate, probe
 from .sorting import (
     Arrivals,
     SortScratch,
@@ -170,7 +169,7 @@ class Totals(NamedTuple):
         )
 
 
-class _Task(NamedTuple):
+class Task(NamedTuple):
     """A batch in the order of one array, its distinct updates before ``end``, with all the room that it needs."""
 
     end: Int
@@ -218,10 +217,10 @@ def mirrored_of(batch: Arrivals) -> Arrivals:
 
 
 @inner
-def _ordered(slots: Slots, rows: RowIndex, arrived: Arrivals) -> _Task:
-    """Put the updates in order, and find their leaves; ask for all that they will read."""
+def ordered(arrived: Arrivals, weighted: bool) -> Task:
+    """Put the updates in order."""
     n = arrived.keys.size
-    n_weights = n if slots.weights.size else 0
+    n_weights = n if weighted else 0
     words, numbers, places = np.empty((3, n), np.uint64), np.empty((5, n), np.uint32), np.empty((8, n), np.int64)
     weights, states = np.empty((3, n_weights), np.float32), np.empty((3, n), np.uint8)
     scratch = SortScratch(words[0], words[1], numbers[0], numbers[1])
@@ -236,26 +235,17 @@ def _ordered(slots: Slots, rows: RowIndex, arrived: Arrivals) -> _Task:
         pack_words(arrived.keys, packing, scratch)
         flipped = sort_range(packing, scratch, _FIRST, n, packing.high_bits + packing.low_bits)
         end = compact(packing, scratch, flipped, _FIRST, n, arrived, updates, _FIRST)
-    for i in range(end):
-        row = np.int64(updates.keys[i] >> HALF)
-        prefetch(rows.degrees, row)
-        prefetch(rows.leaf, row)
-    locate(slots, updates, _FIRST, end)
-    for i in range(end):
-        leaf = np.int64(updates.leaf[i])
-        prefetch(slots.counts, leaf)
-        _ask_for_leaf(slots, leaf)
-    return _Task(end, updates, pending, windows)
+    return Task(end, updates, pending, windows)
 
 
 @inner
-def _ask_for_leaf(slots: Slots, leaf: Int) -> None:
-    base = np.int64(leaf) << LEAF_SHIFT
-    for line in range(0, LEAF_SLOTS, LINE):
-        prefetch(slots.keys, base + line)
-    if slots.weights.size:
-        for line in range(0, LEAF_SLOTS, 2 * LINE):
-            prefetch(slots.weights, base + line)
+def _look_for(slots: Slots, rows: RowIndex, updates: Updates, end: Int) -> None:
+    """Find the leaves of updates in order; ask for all that they will read."""
+    for i in range(end):
+        ask_for_row(rows, updates.keys[i])
+    locate(slots, updates, _FIRST, end)
+    for i in range(end):
+        ask_for_leaf(slots, np.int64(updates.leaf[i]))
 
 
 @inner
@@ -263,28 +253,47 @@ def _ask_for_windows(slots: Slots, windows: Windows, n: Int) -> None:
     for x in range(n):
         if windows.end[x] - windows.begin[x] <= _ASKED_LEAVES:
             for leaf in range(windows.begin[x], windows.end[x]):
-                _ask_for_leaf(slots, leaf)
+                ask_for_leaf(slots, np.int64(leaf))
 
 
 @inner
-def _write(array: Orientation, task: _Task, did: Did, k: Int) -> bool:
+def _write(array: Orientation, task: Task, did: Did, k: Int) -> bool:
     """Write looked-up updates, and redistribute what must be; whether there is no more to it (``note``)."""
     slots, rows = slots_of(array), RowIndex(array.row_leaf, array.degrees)
-    end, updates, pending, found = task.end, task.updates, task.pending, task.windows
+    end, updates, pending = task.end, task.updates, task.pending
     n_more_left = net_change(updates, _FIRST, end, slots.stretch_begin)
     listed = note_rows(updates, _FIRST, end, rows, pending.rows)
     n_pending, _ = merge_leaves(slots, updates, _FIRST, end, end, pending, _FIRST, _FIRST, np.bool_(False))
+    moved, stretch_begin, stretch_end, signs = spread(array, slots, rows.leaf, task, n_pending)
+    advance_rows(slots, rows, pending.rows, _FIRST, listed)
+    return note(did, k, array, end, n_more_left, moved, stretch_begin, stretch_end, signs)
+
+
+@inner
+def spread(
+    array: Orientation, slots: Slots, row_leaf: Vertices, task: Task, n_pending: Int
+) -> tuple[Int, Int, Int, Signs]:
+    """Redistribute what must be; returns the slots moved, from where to where the stretch is then, and what the
+    windows showed."""
+    pending, found = task.pending, task.windows
     moved, stretch_begin, stretch_end = np.int64(0), np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
     signs = no_signs()
     if n_pending > 0:
         n, signs = plan(
-            slots, array.lower, array.upper, pending, n_pending, found, end, array.hot_for, array.crowded_leaves
+            slots,
+            array.lower,
+            array.upper,
+            pending,
+            n_pending,
+            found,
+            task.end,
+            array.hot_for,
+            array.crowded_leaves,
         )
         _ask_for_windows(slots, found, n)
         moved, stretch_begin, stretch_end = outcome(slots, found, n)
-        redistribute(slots, rows.leaf, pending, found, _FIRST, n)
-    advance_rows(slots, rows, pending.rows, _FIRST, listed)
-    return note(did, k, array, end, n_more_left, moved, stretch_begin, stretch_end, signs)
+        redistribute(slots, row_leaf, pending, found, _FIRST, n)
+    return moved, stretch_begin, stretch_end, signs
 
 
 @inner
@@ -423,10 +432,12 @@ def apply_small(
         return False, False, none, none, none, none, none, none, none, none, none
     if mirrored:
         arrived = mirrored_of(arrived)
-    there = _ordered(slots_of(out), RowIndex(out.row_leaf, out.degrees), arrived)
+    there = ordered(arrived, out.weights.size > 0)
+    _look_for(slots_of(out), RowIndex(out.row_leaf, out.degrees), there.updates, there.end)
     here = there
     if both:
-        here = _ordered(slots_of(in_), RowIndex(in_.row_leaf, in_.degrees), transposed_of(arrived))
+        here = ordered(transposed_of(arrived), in_.weights.size > 0)
+        _look_for(slots_of(in_), RowIndex(in_.row_leaf, in_.degrees), here.updates, here.end)
     updates, end = there.updates, there.end
     inserted, overwritten, deleted, absent = probe(slots_of(out), updates, _FIRST, end)
     if both:

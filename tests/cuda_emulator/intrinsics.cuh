@@ -23,9 +23,11 @@ template <class T> T load_wide(const T* from)
     return *from;
 }
 
-inline void grid_barrier(u32*, const char* file = __builtin_FILE(), int line = __builtin_LINE())
+// Each row of blocks has a barrier of its own.
+inline void grid_barrier(u32* word, const char* file = __builtin_FILE(), int line = __builtin_LINE())
 {
-    emulator::grid_barrier(file, line);
+    if (gridDim.y == 1) emulator::grid_barrier(file, line);
+    else emulator::part_barrier(word, gridDim.x, file, line);
 }
 
 inline void part_barrier(

@@ -1,0 +1,303 @@
+// What the kernels of personalised PageRank's passes share: dense passes over all in-edges, as in passes.cu, until the
+// sizes of residuals add up to so small a part of all values as the host asks for. Estimates are left on the device, where
+// the host has them copied from: meanwhile the passes of other programs go on.
+//
+// PROGRAMS go through passes together, and one that has got there rests while the others go on: each makes what it would
+// make by itself, bit for bit. What a pass costs is the random access for each edge, which reads a sector of 32 bytes
+// where one program wants 8; so the numbers of all programs lie side by side then, vertex by vertex, and of vertices that come
+// to nothing none is read. Neighbouring threads are of different programs.
+#pragma once
+
+#include "ppr.cuh"
+#include "rows.cuh"
+
+// Blocks on a multiprocessor, which bounds the registers of a thread.
+constexpr u32 PASS_BLOCKS = 2;
+
+template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
+    static_assert(32 % PROGRAMS == 0, "a warp has all programs, as often as each other");
+    // Vertices that a warp has under way at a time, once for each program.
+    static constexpr u32 TOGETHER = 32 / PROGRAMS;
+    // Leaves that it adds up in one go.
+    static constexpr u32 RANGE = PROGRAMS == 1 ? 8 : TOGETHER;
+    static_assert(RANGE <= 32 && RANGE % LEAVES_TOGETHER == 0, "their counts are in one warp");
+
+    const SideBySide side;  // of a single one its own columns
+    const u32 program;      // of this thread
+    const Place vertices;   // of this thread among those of its program
+    bool goes_on;           // of this thread's program: passes
+    u32 n_listed = 0;       // of this warp, where there are several
+
+    // ``job``: of this thread's program, which may not be there.
+    __device__ __forceinline__ PprPasses(const State& out, const State& in, const PprJob& job, const Place& place,
+        const SideBySide& side, bool is_there)
+        : Run(out, in, job, place), side(side), program(place.thread % PROGRAMS),
+          vertices{place.thread / PROGRAMS, place.n_threads / PROGRAMS}, goes_on(is_there)
+    {
+    }
+
+    __device__ __forceinline__ u64 at(u32 v) const { return u64(v) * PROGRAMS + program; }
+
+    struct Vertex {
+        u32 v;
+        u32 degree;
+        i64 sum, value;
+        i64 restart;
+    };
+
+    __device__ __forceinline__ Vertex load(u32 v, const i64* sums, const i64* value) const
+    {
+        return {v, load_row(out, v).degree, load_cached(sums), value ? load_cached(value) : 0,
+            load_cached(job.is_source + v) ? job.restart : 0};
+    }
+
+    // Calls use(vertex) for those that may have anything; whole warps do not stay together.
+    template <class Use> __device__ __forceinline__ void for_those(bool with_value, Use use)
+    {
+        const auto load_at = [&](u32 v) { return load(v, side.sums + at(v), with_value ? side.values + at(v) : nullptr); };
+        const auto use_loaded = [&](u32, const Vertex& vertex) { use(vertex); };
+        if constexpr (PROGRAMS == 1) return for_vertices<Vertex>(place, job.n_vertices, load_at, use_loaded);
+        const u32* const own = own_list();
+        for_vertices<Vertex>(Place{place.lane / PROGRAMS, TOGETHER}, goes_on ? n_listed : 0,
+            [&](u32 k) { return load_at(load_cached(own + k)); }, use_loaded);
+    }
+
+    __device__ __forceinline__ void run()
+    {
+        PprCounters* const counters = job.counters;
+        const bool is_there = goes_on;
+        if (is_there) enter();
+        barrier();
+        if constexpr (PROGRAMS == 1) begin();
+        else begin_side_by_side();
+        barrier();
+        u32 passes = 0, own_passes = 0;
+        bool is_solved = false;
+        do {
+            const PprPass* const before = counters->passes + (passes & 1);
+            passes++;
+            PprPass* const after = counters->passes + (passes & 1);
+            if (goes_on) {
+                if (vertices.thread == 0) *after = PprPass();
+                advance(factor(before->balance, job.damping));
+            }
+            barrier();
+            pull();
+            barrier();
+            look(after);
+            barrier();
+            if (goes_on) {
+                own_passes = passes;
+                is_solved = double(load_cached(&after->sums.size)) <= job.goal * double(load_cached(&after->sums.norm));
+                goes_on = !is_solved && passes < job.passes_max;
+            }
+        } while (__any_sync(ALL_LANES, goes_on));
+        if (is_there) account();
+        barrier();
+        if (vertices.thread || !is_there) return;
+        const PprSums& sums = counters->passes[own_passes & 1].sums;
+        const u64 said[PPR_SAID] = {
+            is_solved, own_passes, 0, 0, load_cached(&sums.norm), load_cached(&sums.size), load_cached(&sums.total)};
+        counters->passes[0] = counters->passes[1] = PprPass();
+        __threadfence_system();
+        for (u32 k = 0; k < PPR_SAID; k++) tell(job, k, said[k]);
+    }
+
+    __device__ __forceinline__ void enter()
+    {
+        for (u32 k = vertices.thread; k < job.n_entries; k += vertices.n_threads) {
+            const u64 entry = load_constant(job.entries + k);
+            const u32 v = u32(entry), what = u32(entry >> 32);
+            store_cached(job.is_source + v, u8(what == RESTARTS));
+            if (what == RESTARTS) store_cached(job.sums + v, load_cached(job.sums + v) + job.restart);
+            if (what == GOES) store_cached(job.sums + v, i64(0));
+        }
+    }
+
+    __device__ __forceinline__ void begin()
+    {
+        u64 sums[BALANCE_SUMS] = {};
+        for_those(false, [&](const Vertex& vertex) {
+            const i64 sum = count_first(sums, vertex);
+            if (sum != vertex.sum) store_cached(job.sums + vertex.v, sum);
+        });
+        add_by_block(sums, &job.counters->passes[0].balance.mass);
+    }
+
+    // Pushes that were given up, and sources that are none any more, may leave sums below 0.
+    __device__ __forceinline__ i64 count_first(u64* sums, const Vertex& vertex) const
+    {
+        const i64 sum = max(vertex.sum, i64(0));
+        count(sums, sum, vertex.restart, vertex.degree);
+        return sum;
+    }
+
+    // The same of several programs. Vertices without in-edges that have nothing come to nothing: of the others each warp
+    // lists its own.
+    __device__ __forceinline__ void begin_side_by_side()
+    {
+        constexpr u32 AHEAD = 2;
+        u32* const own = own_list();
+        u64 sums[BALANCE_SUMS] = {};
+        const u64 step = u64(place.n_warps) * TOGETHER;
+        for (u64 first = u64(place.warp) * TOGETHER; first < job.n_vertices; first += AHEAD * step) {
+            Vertex loaded[AHEAD];
+            bool has_edges[AHEAD];
+#pragma unroll
+            for (u32 k = 0; k < AHEAD; k++) {
+                const u64 v = first + k * step + place.lane / PROGRAMS;
+                const bool is_there = v < job.n_vertices;
+                loaded[k] = is_there && goes_on ? load(u32(v), job.sums + v, nullptr) : Vertex{u32(v), 0, 0, 0, 0};
+                has_edges[k] = is_there && load_row(in, u32(v)).degree;
+            }
+#pragma unroll
+            for (u32 k = 0; k < AHEAD; k++) {
+                const Vertex& vertex = loaded[k];
+                const bool is_there = first + k * step + place.lane / PROGRAMS < job.n_vertices;
+                const i64 sum = count_first(sums, vertex);
+                const bool is_listed
+                    = __ballot_sync(ALL_LANES, sum || vertex.restart || has_edges[k]) & tile_lanes<PROGRAMS>();
+                if (is_listed) store_cached(side.sums + at(vertex.v), sum);
+                else if (vertex.degree) store_cached(side.shares + at(vertex.v), i64(0));
+                const bool is_first = is_there && program == 0;
+                if (is_first) store_cached(side.is_listed + vertex.v, u8(is_listed));
+                const u32 chosen = __ballot_sync(ALL_LANES, is_first && is_listed);
+                if (is_first && is_listed) store_cached(own + n_listed + __popc(chosen & lanes_before()), vertex.v);
+                n_listed += __popc(chosen);
+            }
+        }
+        add_by_block<PROGRAMS>(sums, &job.counters->passes[0].balance.mass);
+    }
+
+    // Of this warp.
+    __device__ __forceinline__ u32* own_list() const
+    {
+        const u32 of_warp = (job.n_vertices + TOGETHER * place.n_warps - 1) / (TOGETHER * place.n_warps) * TOGETHER;
+        return side.listed + u64(place.warp) * of_warp;
+    }
+
+    __device__ __forceinline__ void advance(double factor)
+    {
+        for_those(false, [&](const Vertex& vertex) {
+            const i64 restart = vertex.restart, sum = vertex.sum;
+            const i64 value = sum == restart ? restart : nearest(exact::multiply(double(sum), factor));
+            const u64 own = at(vertex.v);
+            store_cached(side.values + own, value);
+            store_cached(side.sums + own, restart);
+            store_cached(side.shares + own, share_of(value, vertex.degree, job.damping));
+        });
+    }
+
+    __device__ __forceinline__ void pull()
+    {
+        SidesRead read;
+        for_leaves<RANGE>(in, place, [&](u32 begin, u32 end) {
+            if constexpr (PROGRAMS == 1) pull_leaves(begin, end, read);
+            else pull_side_by_side(begin, end);
+        });
+        read.tell(in);
+    }
+
+    // As scan_leaves of rows.cuh, also of leaves that are remote.
+    __device__ __forceinline__ void pull_leaves(u32 begin, u32 end, SidesRead& read)
+    {
+        const auto emit = [&](u32 row, i64 sum) {
+            if (sum) add(side.sums + at(row), sum);
+        };
+        const u32 counts = begin + place.lane < end ? load_constant(count_of(in, begin + place.lane)) : 0;
+        if (counts) read.add(in, begin + place.lane, counts, LINES_OF_LEAF);
+        Carry<i64> carry = {NO_LEAF, 0};
+        for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
+            SlotPair pairs[LEAVES_TOGETHER];
+            i64 values[LEAVES_TOGETHER][2];
+#pragma unroll
+            for (u32 i = 0; i < LEAVES_TOGETHER; i++)
+                pairs[i] = load_pair(in, leaf + i, __shfl_sync(ALL_LANES, counts, (leaf + i - begin) & 31));
+#pragma unroll
+            for (u32 i = 0; i < LEAVES_TOGETHER; i++)
+#pragma unroll
+                for (u32 j = 0; j < 2; j++)
+                    values[i][j] = pairs[i].keys[j] == EMPTY_KEY ? 0 : side.shares[at(destination(pairs[i].keys[j]))];
+            for (u32 i = 0; i < LEAVES_TOGETHER && leaf + i < end; i++) sum_leaf(pairs[i], values[i], carry, emit);
+        }
+        if (place.lane == 0 && carry.row != NO_LEAF) emit(carry.row, carry.sum);
+    }
+
+    // The same by PROGRAMS lanes for each leaf, which go along its slots together, each for its program: so they need not
+    // add up what others have, and what they read of a neighbour lies together. No leaf is remote here.
+    __device__ __forceinline__ void pull_side_by_side(u32 begin, u32 end)
+    {
+        constexpr u32 STEP = 2 * PROGRAMS;  // slots: two that each lane reads, for all to see
+        const u32 leaf = begin + place.lane / PROGRAMS;
+        const u32 count = leaf < end ? load_constant(count_of(in, leaf)) : 0;
+        const u32 steps = (__reduce_max_sync(ALL_LANES, count) + STEP - 1) / STEP;
+        const u64* const own = count ? keys_of(in, leaf) + 2 * program : nullptr;
+        const auto load = [&](u32 step) -> ulonglong2 {
+            const u32 at = step * STEP + 2 * program;
+            if (at >= count) return {EMPTY_KEY, EMPTY_KEY};
+            const ulonglong2 keys = load_once(reinterpret_cast<const ulonglong2*>(own + step * STEP));
+            return {keys.x, at + 1 < count ? keys.y : EMPTY_KEY};
+        };
+        u32 row = NO_LEAF;
+        i64 sum = 0;
+        const auto emit = [&] {
+            if (sum && goes_on) add(side.sums + at(row), sum);
+        };
+        ulonglong2 keys = load(0);
+        for (u32 step = 0; step < steps; step++) {
+            const ulonglong2 now = keys;
+            i64 values[STEP];
+#pragma unroll
+            for (u32 k = 0; k < STEP; k++) {
+                const u32 neighbour = __shfl_sync(ALL_LANES, destination(k & 1 ? now.y : now.x), k / 2, PROGRAMS);
+                values[k] = neighbour == NO_LEAF ? 0 : side.shares[at(neighbour)];
+            }
+            keys = load(step + 1);
+#pragma unroll
+            for (u32 k = 0; k < STEP; k++) {
+                const u32 of = __shfl_sync(ALL_LANES, source(k & 1 ? now.y : now.x), k / 2, PROGRAMS);
+                if (of != row && of != NO_LEAF) {
+                    emit();
+                    row = of;
+                    sum = 0;
+                }
+                sum += values[k];
+            }
+        }
+        emit();
+    }
+
+    __device__ __forceinline__ void look(PprPass* to)
+    {
+        u64 sums[PPR_PASS_SUMS] = {};
+        for_those(true, [&](const Vertex& vertex) {
+            const i64 residual = vertex.sum - vertex.value;
+            count(sums, vertex.sum, vertex.restart, vertex.degree);
+            sums[BALANCE_SUMS] += u64(vertex.value);
+            sums[BALANCE_SUMS + 1] += u64(size_of(residual));
+            sums[BALANCE_SUMS + 2] += u64(residual);
+        });
+        add_by_block<PROGRAMS>(sums, &to->balance.mass);
+    }
+
+    __device__ __forceinline__ void account()
+    {
+        struct Made {
+            i64 value, sum, share;
+        };
+        double* const estimates = reinterpret_cast<double*>(job.differences);
+        const auto load_made = [&](u32 v) -> Made {
+            if (PROGRAMS == 1) return {load_cached(side.values + v), 0, 0};
+            if (!load_cached(side.is_listed + v)) return {0, 0, 0};
+            const u64 own = at(v);
+            return {load_cached(side.values + own), load_cached(side.sums + own), load_cached(side.shares + own)};
+        };
+        for_vertices<Made>(vertices, job.n_vertices, load_made, [&](u32 v, const Made& made) {
+            estimates[v] = double(made.value) / job.unit;
+            if (PROGRAMS == 1) return;
+            store_cached(job.values + v, made.value);
+            store_cached(job.sums + v, made.sum);
+            store_cached(job.shares + v, made.share);
+        });
+    }
+};
