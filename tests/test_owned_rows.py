@@ -96,9 +96,9 @@ def rows_of(graph: Graph) -> tuple[Any, Any, None]:
     """The out-rows as a walk on the host finds them."""
     rows = graph.out_rows()
     slots = 1 << rows.leaf_shift
-    live = np.arange(rows.counts.size * slots) % slots < np.repeat(rows.counts, slots)
+    live = np.arange(rows.keys.size) % slots < np.repeat(rows.counts, slots)
     offsets = np.concatenate([[0], np.cumsum(rows.degrees[: graph.n_vertices], dtype=np.int64)])
-    return offsets, rows.keys[live[: rows.keys.size]].astype(np.uint32), None
+    return offsets, rows.keys[live].astype(np.uint32), None
 
 
 class Twins:
