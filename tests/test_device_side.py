@@ -138,6 +138,29 @@ def test_the_ways_of_a_batch_to_both_arrays(
                 assert_same_report(device.report.sorted(), change.arcs)
 
 
+def test_columns_that_a_kernel_may_still_read_are_waited_for(
+    emulated_cupy: ModuleType, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where whoever began a batch did not come to its end."""
+    graphs.append(graph := Graph(device=True))
+    rng = np.random.default_rng(2)
+    device = graph.device
+    assert device is not None
+    graph.apply(EdgeBatch.of(rng.integers(0, 300, 5000), rng.integers(0, 300, 5000)), 300)
+    waits: list[int] = []
+    monkeypatch.setattr(device.stream, "synchronize", lambda: waits.append(1), raising=False)
+    for batch in (device.columns(20, weighted=True), EdgeBatch.of([1, 2], [3, 4], weights=[0.5, 0.25])):
+        for column in (batch.keys, batch.ops, batch.weights):
+            column[:] = 1
+        waits.clear()
+        plan = device.prepare(batch)
+        assert device._both is not None and device._both.takes(batch)
+        device.launch(plan)
+        waits.clear()
+        device.columns(20, weighted=True)
+        assert waits
+
+
 def test_programs_find_the_rows_to_pull_from(emulated_cupy: ModuleType, graphs: list[Graph]) -> None:
     for kind in KINDS.values():
         graphs.append(graph := Graph(**kind, device=True))

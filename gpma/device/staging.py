@@ -139,16 +139,17 @@ class Staging:
         )
 
     def fill(self, batch: EdgeBatch) -> None:
-        """Have NumPy columns, with the weights that they have, in pinned memory.
+        """Have NumPy columns, with the weights that they have, in pinned memory, where a kernel on the stream may read
+        them until ``arrived``.
 
         Raises:
             MemoryError: there is not enough.
         """
-        if batch is self._filled and not self._under_way:
-            return
-        self._take(len(batch))
-        if batch is not self._filled:
-            self._write(batch, batch.weights)
+        if batch is not self._filled or self._under_way:
+            self._take(len(batch))
+            if batch is not self._filled:
+                self._write(batch, batch.weights)
+        self._under_way = True
 
     @property
     def addresses(self) -> tuple[int, int]:
