@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -218,6 +220,29 @@ def test_passes_go_one_by_one_where_rows_are_on_the_host(
     place(them.graph, np.random.default_rng(seed).random(300) < 0.5)
     them.step(inserts([(0, 1), (7, 2)], 300))
     assert swept == [5]
+
+
+def test_passes_go_together_in_one_place_whoever_is_the_first(
+    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Which is as large as eight programs, and gone with the last one."""
+    from graphtide.compute.device import ppr_runs
+
+    init, made = ppr_runs._Sweep.__init__, []
+    monkeypatch.setattr(
+        ppr_runs._Sweep, "__init__", lambda *given: (made.append(weakref.ref(given[0])), init(*given))[1]
+    )
+    them = several(("ppr",), 6)
+    them.step(many_leaves(seed))
+    them.engine.remove("ppr0")
+    them.step(inserts([(0, 1), (7, 2)], 300))
+    assert swept == [6, 5]
+    assert len(made) == 1
+    for id in [*them.single][1:]:
+        them.engine.remove(id)
+    them.single.clear()
+    gc.collect()
+    assert made[0]() is None
 
 
 def test_without_memory_passes_go_one_by_one(

@@ -20,6 +20,7 @@ from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final, NamedTuple, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -188,8 +189,7 @@ class PprRuns:
             self._counters = zeros(PPR_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
         self._by_vertex: _ByVertex | None = None
-        self._sweep: _Sweep | None = None
-        self._refused_at = -math.inf
+        self._sweeps = _sweeps_on(self._stream)
         self._entries = pinned(0, np.uint64)
         self._n_entries = 0
         self._stamp = 1
@@ -327,11 +327,11 @@ class PprRuns:
         ``others``: on the same stream.
         """
         if device.remote is not None:
-            self._sweep = None  # there is more to do with its memory
+            self._sweeps.let_go()  # there is more to do with its memory
         kernel = self._kernels["passes"]
         enough = 1 + len(others) >= SWEEP_LEAST
         several = kernel.variant(remote=device.remote is not None).several if enough else None
-        sweep = None if several is None else self._sweep_for(device.n_vertices, several)
+        sweep = None if several is None else self._sweeps.of(device.n_vertices, self._there.room, several)
         everyone = [self, *others]
         for begin in range(0, len(everyone), SWEEP):
             group = everyone[begin : begin + SWEEP]
@@ -343,19 +343,6 @@ class PprRuns:
             for runs in group:
                 runs._calls.launch(kernel, device)
                 runs._copy_made(device)
-
-    def _sweep_for(self, n_vertices: int, variant: Variant) -> _Sweep | None:
-        """Where passes of several go on; None: there was no memory for that when it was asked for last."""
-        if self._sweep is not None and self._sweep.room >= n_vertices:
-            return self._sweep
-        self._sweep = None
-        if time.monotonic() - self._refused_at > ASKED_EVERY_S:
-            try:
-                with self._stream:
-                    self._sweep = _Sweep(variant, self._there.room, self._stream)
-            except MemoryError:
-                self._refused_at = time.monotonic()
-        return self._sweep
 
     def _copy_made(self, device: DeviceSide) -> None:
         """Copy what passes make to the host as soon as they have."""
@@ -444,6 +431,44 @@ class _Sweep:
         self._parameters.take(device.states())
         self._caller.aim(self._variant.handle, self._variant.blocks, BLOCK_THREADS, self._parameters)
         self._caller.launch()
+
+
+class _Sweeps:
+    """Where passes of several go on, once for all programs on a stream: any of them may be the first that asks."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream  # held: it is known by its place in memory
+        self._sweep: _Sweep | None = None
+        self._refused_at = -math.inf
+
+    def of(self, n_vertices: int, room: int, variant: Variant) -> _Sweep | None:
+        """That of graphs of so many vertices, made for ``room`` of them; None: there was no memory for that when it
+        was asked for last."""
+        if self._sweep is not None and self._sweep.room >= n_vertices:
+            return self._sweep
+        self._sweep = None
+        if time.monotonic() - self._refused_at > ASKED_EVERY_S:
+            try:
+                with self._stream:
+                    self._sweep = _Sweep(variant, room, self._stream)
+            except MemoryError:
+                self._refused_at = time.monotonic()
+        return self._sweep
+
+    def let_go(self) -> None:
+        """Take no memory until somebody asks."""
+        self._sweep = None
+
+
+# By the stream's place in memory; gone with the last program there.
+_SWEEPS: WeakValueDictionary[int, _Sweeps] = WeakValueDictionary()
+
+
+def _sweeps_on(stream: Any) -> _Sweeps:
+    sweeps = _SWEEPS.get(id(stream))
+    if sweeps is None:
+        sweeps = _SWEEPS[id(stream)] = _Sweeps(stream)
+    return sweeps
 
 
 class _Passes(NamedTuple):
