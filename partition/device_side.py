@@ -245,9 +245,10 @@ class DeviceSide(Side[DevicePackedArray]):
             self._remote.classify(classes)
 
     def ensure_vertices(self, n_vertices: int) -> None:
+        if self._remote is not None:
+            self._be_unready()  # first: rows of one array may have moved where there is no memory for the other's
         super().ensure_vertices(n_vertices)
         if self._remote is not None:
-            self._be_unready()
             self._remote.ensure_vertices(n_vertices)
 
     def states(self) -> States:

@@ -25,6 +25,7 @@ from graphtide.compute.program import Refresh
 from graphtide.gpma import vertex_columns
 from graphtide.gpma.address_space import reservation_of
 from graphtide.gpma.device.calling import DONE
+from graphtide.gpma.device.structures import STATE
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op, destinations, sources
 from graphtide.gpma.host import slot_memory
 from graphtide.gpma.host.slot_memory import SlotMemory
@@ -169,6 +170,29 @@ def test_small_refreshes_are_one_call_beside_rows_on_the_host(
         graph.device.be_ready()
         assert graph.device.states() is graph.device.states() and len(written) == n_before
     assert statuses.count(DONE) >= 6
+
+
+def test_rows_are_not_read_where_they_were_after_a_want_of_memory(
+    emulated_cupy: ModuleType, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which only the in-rows' index knew, when that of the out-rows had a new place."""
+    graphs.append(graph := Graph(device=True, host_rows="owned", threads=1))
+    graph.apply(EdgeBatch.of([0, 1, 2], [1, 2, 0]), 3)
+    place(graph, np.array([True, False, False]))
+    graph.apply(EdgeBatch.of([0, 1], [2, 0]), 3)
+    device = graph.device
+    assert device is not None and device.remote is not None
+    device.be_ready()
+
+    def fails(n_vertices: int) -> None:
+        raise MemoryError(n_vertices)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device.in_rows, "ensure_vertices", fails)
+        with pytest.raises(MemoryError):
+            device.ensure_vertices(1000)
+    assert device.states().reads_remote
+    assert device._joint[0].view(STATE)["rows"] == device.out._kernels.state["rows"]
 
 
 @pytest.mark.parametrize("directed", [True, False])
