@@ -128,6 +128,22 @@ def test_runs_are_told_what_they_have_read_however_late_they_ask(
         assert refresh.reads.host_edges + refresh.reads.device_edges == refresh.edges_read
 
 
+def test_a_card_that_fails_before_a_run_asks_has_counted_nothing_for_it(
+    run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it asks."""
+    set_threads(monkeypatch, FEW_THREADS)
+    cuda_emulator.seed(seed)
+    run = run_of(RanksRun)
+    done = [step(run, epoch, seed) for epoch in random_history(seed, directed=True, epochs=10).epochs]
+    last = [refresh for refresh in done if refresh.counted is not None][-1]
+    with cuda_emulator.failing_card(0, quiet=True) as fault:
+        for _ in range(2):
+            assert last.reads is not None
+            assert (last.reads.host_edges, last.reads.device_edges, last.reads.lines) == (0, 0, 0)
+        assert fault.broken
+
+
 @pytest.mark.parametrize("kind", [RanksRun, PprRun])
 def test_passes_read_all_rows_of_both_sides(
     run_of: Make, kind: Any, seed: int, monkeypatch: pytest.MonkeyPatch
