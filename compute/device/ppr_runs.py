@@ -442,8 +442,8 @@ class _Sweeps:
         self._refused_at = -math.inf
 
     def of(self, n_vertices: int, room: int, variant: Variant) -> _Sweep | None:
-        """That of graphs of so many vertices, made for ``room`` of them; None: there was no memory for that when it
-        was asked for last."""
+        """That of graphs of so many vertices, made for ``room`` of them; None: there was no memory for that when
+        it was asked for last."""
         if self._sweep is not None and self._sweep.room >= n_vertices:
             return self._sweep
         self._sweep = None

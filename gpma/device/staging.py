@@ -139,8 +139,8 @@ class Staging:
         )
 
     def fill(self, batch: EdgeBatch) -> None:
-        """Have NumPy columns, with the weights that they have, in pinned memory, where a kernel on the stream may read
-        them until ``arrived``.
+        """Have NumPy columns, with the weights that they have, in pinned memory, where a kernel on the stream may
+        read them until ``arrived``.
 
         Raises:
             MemoryError: there is not enough.
