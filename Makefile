@@ -32,8 +32,11 @@ $(BIN)/.core: pyproject.toml
 	$(BIN)/pip install --quiet --editable .
 	@touch $@
 
-$(BIN)/.test: $(BIN)/.core
+# All at once, so that our own package is built once and not twice.
+$(BIN)/.test: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --editable '.[test,bench,docs]'
+	@touch $(BIN)/.core
 	@mkdir -p .links && ln -sfn .. .links/graphtide
 	@touch $@
 

@@ -7,8 +7,8 @@ For every graph and number of threads a process of its own may use as many cores
 shares a physical core first). RMAT graphs have 20 pairs for each of 2^scale possible vertices, three quarters of
 them loaded; updates are four upserts of any pairs to one deletion. In this order:
 
-- *memory*: a column of 1 GiB is read from front to back; 8-byte entries are gathered at random places, of a column
-  with an entry for each possible vertex, and of 1 GiB. The best of three;
+- *memory*: a column of 1 GiB (``--memory``) is read from front to back; 8-byte entries are gathered at random
+  places, of a column with an entry for each possible vertex, and of all of it. The best of three;
 - *index new*: the vertex index is filled with all ids; *index* then looks up both ends of each update's edge;
 - *load*, *export*, *apply*: out-rows and in-rows, with weights if a program needs them;
 - each program from scratch (*fresh*), and brought up to date after each batch (*refresh*), one after the other;
@@ -156,7 +156,7 @@ class Run:
     def _measure(self, scale: int, threads: int, folder: Path, advance: Callable[[], None]) -> None:
         options = self._options
         measured = Isolated(Measured, folder, options.programs, options.rounds, options.seed)
-        steps = [("memory", 1 << scale), ("index",), ("load",)]
+        steps = [("memory", 1 << scale, options.memory), ("index",), ("load",)]
         steps += [("start", id) for id in (*options.programs, "all")]
         steps += [("epochs", updates) for updates in options.updates]
         try:
@@ -186,6 +186,7 @@ def parse() -> argparse.Namespace:
     add("--updates", type=numbers, default=[10**k for k in range(2, 7)], help="of a batch (1e2 to 1e6)")
     add("--programs", type=lambda text: text.split(","), default=["bfs", "sssp", "components", "pagerank"])
     add("--rounds", type=int, default=5)
+    add("--memory", type=int, default=1024, help="MiB of the column that memory is measured on, a power of two")
     add("--seconds", type=float, default=86_400.0, help="stop by then (a day)")
     add("--seed", type=int, default=1)
     add("--folder", type=Path, help="where graphs are kept meanwhile, 30 bytes an edge (the system's)")

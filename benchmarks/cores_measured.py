@@ -21,8 +21,6 @@ from graphtide.gpma.index.ids import IntColumn
 from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph
 
-READ_BYTES = 1 << 30
-GATHERS = 1 << 26
 NEW_IDS = 1_000_000
 """Vertices that the index gets at once while it is filled."""
 FEW_ROUNDS = 3
@@ -94,14 +92,16 @@ class Measured:
 
     # -- the steps, in this order --------------------------------------------------------------------------------
 
-    def memory(self, entries: int) -> list[Row]:
-        """What the machine's memory does: read from front to back, and gather from a column of so many entries."""
-        values = np.ones(READ_BYTES // 8, np.uint64)
+    def memory(self, entries: int, mebibytes: int) -> list[Row]:
+        """What the machine's memory does: read so much from front to back, and gather from all of it and from a
+        column of so many entries."""
+        values = np.ones(mebibytes << 17, np.uint64)
+        gathers = values.size // 2
         read = self._best(lambda: _read(values, self.threads))
         found = [{"what": "memory read", "GB/s": values.nbytes / read / 1e9}]
-        for name, size in ((f"of {entries:,}", entries), ("of 1 GiB", values.size)):
-            gather = self._best(lambda size=size: _gather(values[:size], GATHERS, self.threads))  # type: ignore[misc]
-            found.append({"what": f"memory gather {name}", "M/s": GATHERS / gather / 1e6})
+        for name, size in ((f"of {entries:,}", entries), (f"of {mebibytes / 1024:g} GiB", values.size)):
+            gather = self._best(lambda size=size: _gather(values[:size], gathers, self.threads))  # type: ignore[misc]
+            found.append({"what": f"memory gather {name}", "M/s": gathers / gather / 1e6})
         return found
 
     def index(self) -> list[Row]:

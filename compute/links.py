@@ -10,7 +10,7 @@ insertions and deletions have no order.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ..gpma.edges import HALF, LOW, Int, Keys, Vertices, destinations, distinct, sources, transpose
 from ..gpma.intrinsics import uncounted
 from ..gpma.rows import RowView, runs
+from ..gpma.sorted_keys import first_at
 from ..gpma.splice import spliced
 from ..partition.graph import Graph, GraphChange
 
@@ -71,19 +72,6 @@ def _without_loops(keys: Keys) -> Keys:
 
 
 # -- rows, for kernels --------------------------------------------------------------------------------------------
-
-
-@uncounted
-def first_at(keys: npt.NDArray[Any], begin: Int, end: Int, key: Int) -> Int:
-    """The first of the ascending keys[begin:end] that is not smaller; ``end`` if there is none."""
-    low, high = np.int64(begin), np.int64(end)
-    while low < high:
-        middle = (low + high) >> 1
-        if keys[middle] < key:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @uncounted

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from .edges import HALF, Int, Keys, Vertices
 from .intrinsics import address_of, array_at, inner, lock_to_write, uncounted_inner, unlock
+from .sorted_keys import first_at
 
 Gate = npt.NDArray[np.int64]
 """int64[GATE_WORDS]: a lock of the C library (``pthread_rwlock_t``), and at ``IS_SHUT`` whether a writer has it,
@@ -139,14 +140,8 @@ def may_read_beside(gate: Gate, side: Int, row_leaf: Int, u: Int) -> bool:
         return False
     keys = array_at(np.uint64(gate[at + _KEYS]), gate[at + _N_KEYS], np.uint64)
     first_key = np.uint64(u) << HALF
-    low, high = np.int64(0), np.int64(keys.size)
-    while low < high:
-        middle = (low + high) >> 1
-        if keys[middle] < first_key:
-            low = middle + 1
-        else:
-            high = middle
-    return bool(low == keys.size or keys[low] >> HALF != np.uint64(u))
+    at = first_at(keys, 0, keys.size, first_key)
+    return bool(at == keys.size or keys[at] >> HALF != np.uint64(u))
 
 
 @uncounted_inner

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from numba.extending import overload
 
 from .edges import HALF, LOW, Int, Keys, Offsets, Vertices, Weights
-from .intrinsics import prefetch_to_read, uncounted
+from .intrinsics import prefetch_to_read, uncounted, uncounted_inner
 from .splice import spliced
 from .written import Words, keeping, new_words, record_type, taking, write
 
@@ -40,6 +40,10 @@ _ROWS_AHEAD = 12
 # To go past so many rows, or full leaves, costs what it costs to find a row.
 NEAR = 8
 
+SWEEP_PIECE = 4096
+"""How many vertices of a sweep, or edges of a long row, a thread takes at a time: a multiple of 64, so that no two
+threads write one word of a bitmap."""
+
 
 class RowView(NamedTuple):
     """The arrays of a packed array, as a kernel reads them; valid until the next ``apply``.
@@ -47,8 +51,8 @@ class RowView(NamedTuple):
     ``keys`` uint64[slots]; ``weights`` float32[slots], or float32[0] when unweighted; ``counts`` int32[leaves],
     the live slots of each leaf; ``row_leaf`` uint32[>= n], the leaf in which the row of a vertex begins (never
     later than its first key; meaningless for degree 0); ``degrees`` uint32[>= n]; ``leaf_shift``: a leaf has
-    ``1 << leaf_shift`` slots. Leaves ``stretch_begin`` to ``stretch_end`` are empty; where there is no such
-    stretch, both are the number of leaves.
+    ``1 << leaf_shift`` slots, but the last one of a copy without gaps, which ends with its last key. Leaves
+    ``stretch_begin`` to ``stretch_end`` are empty; where there is no such stretch, both are the number of leaves.
     """
 
     keys: Keys
@@ -123,6 +127,19 @@ def runs_on(rows: RowView, slot: Int, left: Int) -> Iterator[tuple[Int, Int]]:
         leaf = np.int64(rows.stretch_end) if leaf == rows.stretch_begin else leaf
         begin = leaf << rows.leaf_shift
         yield first, stop
+
+
+@uncounted_inner
+@spliced
+def cut_row(rows: RowView, u: Int, piece: Int, opens: Offsets) -> Int:
+    """Cut row u into pieces of so many edges: how many there are, and where each begins, for ``runs_on``."""
+    n_pieces, before = np.int64(0), np.int64(0)
+    for slot, stop in runs(rows, u):
+        while n_pieces * piece < before + (stop - slot):
+            opens[n_pieces] = slot + n_pieces * piece - before
+            n_pieces += 1
+        before += stop - slot
+    return n_pieces
 
 
 def _ask_for(array: npt.NDArray[Any], index: Int) -> None:

@@ -45,7 +45,10 @@ PIECE_UPDATES_MIN, PIECES_MAX = 256, 16
 Shorter ones cost more than they share; of more, threads wait for each other more often."""
 
 
-UNFINISHED = "a change failed in its middle, and nobody knows what this graph holds"
+UNFINISHED = (
+    "a change failed in its middle, and nobody knows what this graph holds: "
+    "load it anew, or start again, from the newest checkpoint"
+)
 
 
 class HostPlan(NamedTuple):

@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("graphtide")
     group.addoption("--run-long", action="store_true", help="run sampled tests whole")
     group.addoption("--all-cases", action="store_true", help="run every case of sampled tests")
-    group.addoption("--kills", type=int, default=25, metavar="N", help="how often the kill test kills (25)")
+    group.addoption("--kills", type=int, default=12, metavar="N", help="how often the kill test kills (12)")
     group.addoption("--attacks", metavar="N", help="how many attacks are tried, or their names (each once)")
     group.addoption("--threads", type=int, metavar="N", help="threads of a graph's team (the machine's cores)")
     group.addoption("--seed", type=int, metavar="S", help="the seed of random tests (else drawn and printed)")

@@ -20,8 +20,8 @@ _whole = False
 
 
 def examples(n: int) -> int:
-    """How many examples of n Hypothesis tries: a fifth, but eight at least; it tries others in each run."""
-    return n if _whole else max(n // 5, min(n, 8))
+    """How many examples of n Hypothesis tries: a tenth, but eight at least; it tries others in each run."""
+    return n if _whole else max(n // 10, min(n, 8))
 
 
 def all_cases(config: pytest.Config) -> bool:

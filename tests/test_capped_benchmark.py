@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from walk_twins import FEW_THREADS, set_threads
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -17,6 +18,7 @@ def test_rows_leave_a_limited_device(
     emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
+    set_threads(monkeypatch, FEW_THREADS)
     names, path = ["bfs", "components", "pagerank"], tmp_path / "table.json"
     try:
         benchmark = importlib.import_module("capped")

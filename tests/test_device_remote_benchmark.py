@@ -9,12 +9,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from walk_twins import FEW_THREADS, set_threads
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
 def test_every_share_has_rows(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
+    set_threads(monkeypatch, FEW_THREADS)
     names, path = ["bfs", "components"], tmp_path / "table.json"
     try:
         benchmark = importlib.import_module("device_remote")

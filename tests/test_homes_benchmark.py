@@ -8,6 +8,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from walk_twins import FEW_THREADS, set_threads
 
 from graphtide.gpma.edges import Op
 
@@ -20,7 +21,9 @@ def test_all_choices_take_the_same_batches(
     emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, directed: bool
 ) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
+    set_threads(monkeypatch, FEW_THREADS)
     homes = importlib.import_module("homes")
+    monkeypatch.setattr(homes, "EPOCHS_MIN", 2)
     made = homes.edges_of("7", Path("none"), 1)
     edges = homes.Edges(
         "small",

@@ -176,6 +176,7 @@ def test_what_is_no_graph_is_refused(tmp_path: Path, banner: str, mark: bytes) -
         decoded = [Decoder().decode(record) for record in drain(opened(tmp_path, block_bytes=block_bytes))]
         (bad,) = [bad for one in decoded for bad in one.bad]
         assert bad.reason == "malformed" and "matrix coordinate" in bad.detail and bad.partition == FILE
+        assert "put them into a new file" in bad.detail and "another name" not in bad.detail, "it would do no good"
         assert [(int(one.block.src[0]), len(one.block)) for one in decoded if one.block is not None] == [(7, 1)]
     topic = RawRecord(Partition("t", 0), 5, 6, text, "el", 0)
     (bad,) = Decoder().decode(topic).bad

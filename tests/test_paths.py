@@ -481,7 +481,7 @@ def always_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("_PARALLEL_MIN", 0),
         ("_PARALLEL_EDGES", 0),
         ("_PARALLEL_SWEEP", 0),
-        ("_SWEEP_PIECE", 64),
+        ("SWEEP_PIECE", 64),
         ("_PIECE", 2),
         ("_PIECES", 1 << 20),
         ("_GATHERED", 3),

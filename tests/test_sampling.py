@@ -87,5 +87,5 @@ def test_all_cases_run_when_they_are_asked_for(folder: Path) -> None:
     whole, said = run(folder, "--run-long", "-s")
     assert len(whole) == 6 + 10 + 3 + 3 + 1 and "examples: 100" in said
     short, said = run(folder, "--all-cases", "-s")
-    assert short == whole and "examples: 20" in said
+    assert short == whole and "examples: 10" in said
     assert run(folder, "-k", "test_some and 3")[0] == {"test_some[3]"}

@@ -32,8 +32,9 @@ import numpy.typing as npt
 
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Int, Vertices
 from ...gpma.intrinsics import uncounted
+from ...gpma.sorted_keys import first_at
 from ...gpma.vertex_columns import grown
-from ..links import Links, entries_of, first_at
+from ..links import Links, entries_of
 from ..ordering import Order, keep_within, push_back, push_front, put_behind, unlink
 from .peel import Cores, Reader, is_later, listed
 from .waves import take_away

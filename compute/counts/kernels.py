@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.intrinsics import inner
-from ...gpma.rows import runs
+from ...gpma.rows import SWEEP_PIECE, runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
 
@@ -21,10 +21,9 @@ LIMIT = 2.0**53
 # What finding a row costs, in edges, and how many pulled edges a pushed one is worth: pulls ask for no level.
 _ROW_EDGES = 8
 _PUSHED_EDGES = 2
-# How much work is worth sharing, in edges, and how many vertices a thread takes at a time.
+# How much work is worth sharing, in edges, and how many vertices a thread takes at a time that look at their rows.
 PARALLEL_MIN = 1 << 16
 _PIECE = 256
-_SWEEP_PIECE = 4096
 # Levels and edges are added up by pieces, if there are not too many levels.
 _TALLIED_PIECES = 64
 _TALLIED_LEVELS = 256
@@ -76,20 +75,20 @@ def pulling_is_cheaper(pushed_edges, pushed_rows, pulled_edges, pulled_rows, thr
 def _take_pieces(t, level, word, n, cursor, deepest):  # type: ignore[no-untyped-def]
     """Take the levels from words in pieces drawn from the cursor, and of each piece the number of levels."""
     while True:
-        begin = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
+        begin = fetch_add(cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
             break
         levels = np.int64(0)
-        for v in range(begin, min(begin + _SWEEP_PIECE, n)):
+        for v in range(begin, min(begin + SWEEP_PIECE, n)):
             level[v] = word[v] >> HALF
             levels = max(levels, np.int64(level[v]) + 1 if level[v] != UNREACHED else np.int64(0))
-        deepest[begin // _SWEEP_PIECE] = levels
+        deepest[begin // SWEEP_PIECE] = levels
 
 
 @_jit
 def take_levels(level, word, n, crew):  # type: ignore[no-untyped-def]
     """Take the levels from the search's words: the number of levels."""
-    deepest = np.zeros(n // _SWEEP_PIECE + 1, np.int64)
+    deepest = np.zeros(n // SWEEP_PIECE + 1, np.int64)
     cursor = np.zeros(1, np.int64)
     if n < PARALLEL_MIN:
         _take_pieces(np.int64(0), level, word, n, cursor, deepest)
@@ -136,10 +135,10 @@ def _cap_pieces(t, count, above, order, end, pulled, cursor):  # type: ignore[no
     """Cap the counts of order[.. end], which are complete, and write them down for those that pull."""
     saturated = np.int64(0)
     while True:
-        begin = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
+        begin = fetch_add(cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= end:
             break
-        for i in range(begin, min(begin + _SWEEP_PIECE, end)):
+        for i in range(begin, min(begin + SWEEP_PIECE, end)):
             v = np.int64(order[i])
             # Sums of whole numbers are exact up to the limit, and never fall below it again: any order gives this.
             capped = min(count[v], LIMIT)
@@ -153,10 +152,10 @@ def _cap_pieces(t, count, above, order, end, pulled, cursor):  # type: ignore[no
 @_inner
 def _clear_pieces(t, above, order, end, cursor):  # type: ignore[no-untyped-def]
     while True:
-        begin = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
+        begin = fetch_add(cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= end:
             break
-        for i in range(begin, min(begin + _SWEEP_PIECE, end)):
+        for i in range(begin, min(begin + SWEEP_PIECE, end)):
             above[order[i]] = 0.0
 
 

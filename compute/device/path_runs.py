@@ -84,10 +84,10 @@ STAMP_MAX = 1 << 31
 """From here on stamps begin anew. No run has as many rounds as are left then."""
 
 
-# A step of ``spread.cu`` takes vertices with about one edge in so many, and at least so many edges. On an H200, R-MAT
-# of scale 22 (65 M edges), steps of a 48th, 64th, 96th and 192nd took 4.9, 4.6, 4.8 and 5.4 ms; in shorter ones most
-# of the time goes to barriers, in longer ones many vertices are pushed twice. At scale 18 (3.8 M) 0.26 M edges took
-# least on an H100, in the version before.
+# A step of ``spread.cu`` takes vertices with about one edge in so many, and at least so many edges. On an H200,
+# R-MAT of scale 22 (65 M edges), steps of a 48th, 64th, 96th and 192nd took 4.9, 4.6, 4.8 and 5.4 ms; in shorter
+# ones most of the time goes to barriers, in longer ones many vertices are pushed twice. At scale 18 (3.8 M) 0.26 M
+# edges took least on an H100, in the version before.
 STEP_SHARE, STEP_LEAST = 64, 1 << 18
 
 

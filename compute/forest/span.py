@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW, NO_VERTEX, Keys, Vertices
 from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted, uncounted_inner
-from ...gpma.rows import NEAR, ask_for_leaf, first_held, open_rows, runs, runs_on
+from ...gpma.rows import NEAR, SWEEP_PIECE, ask_for_leaf, cut_row, first_held, open_rows, runs, runs_on
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
 from .forest import LEVEL_STEP, N_FREE, N_USED
@@ -31,10 +31,9 @@ _PULL_SHARE = 2
 # Passing a vertex in a sweep costs this share of pushing an edge.
 _SWEEP_SHARE = 16
 
-# How many vertices of a sweep a thread takes at a time (a multiple of 64), and how many are worth sharing.
-_SWEEP_PIECE = 4096
 # So many vertices' rows are asked for before the first of them is read.
 _TOGETHER = 256
+# So many vertices of a sweep are worth sharing.
 _PARALLEL_MIN = 1 << 15
 # So many edges of one row are worth pushing by all threads; and so far ahead a push asks for what it will read.
 _LONG_ROW = 1 << 14
@@ -77,7 +76,7 @@ NEXT, READ = 0, 16
 
 def new_reach(n: int, threads: int, queue: Vertices, found: Vertices) -> Reach:
     """For so many vertices, in columns that have room for them."""
-    counts, edges, left, slots = np.full((4, -(-n // _SWEEP_PIECE)), -1, np.int64)
+    counts, edges, left, slots = np.full((4, -(-n // SWEEP_PIECE)), -1, np.int64)
     held, fresh = np.empty((2, (n + 63) // 64), np.uint64)
     cursor = np.zeros(32, np.int64)
     opens, looking = np.empty((threads, NEAR * _TOGETHER), np.int64), np.empty((threads, _TOGETHER), np.uint32)
@@ -124,19 +123,6 @@ def _ask_for_rows(rows, queue, i, end):  # type: ignore[no-untyped-def]
 
 @_inner
 @spliced
-def _begin_pieces(rows, u, slots):  # type: ignore[no-untyped-def]
-    """Note where each piece of the row of u begins: how many there are."""
-    n_pieces, before = np.int64(0), np.int64(0)
-    for slot, stop in runs(rows, u):
-        while n_pieces * _SWEEP_PIECE < before + (stop - slot):
-            slots[n_pieces] = slot + n_pieces * _SWEEP_PIECE - before
-            n_pieces += 1
-        before += stop - slot
-    return n_pieces
-
-
-@_inner
-@spliced
 def _push_pieces(t, forest, rows, out, in_, both, u, h, level, reach):  # type: ignore[no-untyped-def]
     """Take the neighbours of u that no tree holds yet, in pieces of its row drawn from the cursor.
 
@@ -145,11 +131,11 @@ def _push_pieces(t, forest, rows, out, in_, both, u, h, level, reach):  # type: 
     keys, found, degree = rows.keys, reach.found, np.int64(rows.degrees[u])
     while True:
         piece = fetch_add(reach.cursor, NEXT, np.int64(1))
-        begin = piece * _SWEEP_PIECE
+        begin = piece * SWEEP_PIECE
         if begin >= degree:
             break
         end = begin
-        for slot, stop in runs_on(rows, reach.slots[piece], min(np.int64(_SWEEP_PIECE), degree - begin)):
+        for slot, stop in runs_on(rows, reach.slots[piece], min(np.int64(SWEEP_PIECE), degree - begin)):
             for i in range(slot, stop):
                 prefetch(forest.handle, np.int64(keys[i] & LOW))
             for i in range(slot, stop):
@@ -179,12 +165,12 @@ def _edges_of_all(out, in_, both, vertices, begin, end):  # type: ignore[no-unty
 def _push_long(forest, rows, out, in_, both, u, h, level, reach, tail, crew):  # type: ignore[no-untyped-def]
     """``_push_row`` by all threads: (the new tail, the edges of those that were taken)."""
     queue = reach.queue
-    n_pieces = _begin_pieces(rows, u, reach.slots)
+    n_pieces = cut_row(rows, u, SWEEP_PIECE, reach.slots)
     reach.cursor[NEXT] = 0
     share(at_most(crew, n_pieces), _push_pieces, (forest, rows, out, in_, both, u, h, level, reach))
     edges = np.int64(0)
     for piece in range(n_pieces):
-        begin = piece * _SWEEP_PIECE
+        begin = piece * SWEEP_PIECE
         for i in range(begin, begin + reach.counts[piece]):
             queue[tail] = reach.found[i]
             tail += 1
@@ -242,11 +228,11 @@ def _pull_pieces(t, forest, n, out, in_, both, h, level, held, fresh, reach, wai
     opens, looking = reach.opens[t], reach.looking[t]
     read_all = np.int64(0)
     while True:
-        begin = fetch_add(reach.cursor, NEXT, np.int64(_SWEEP_PIECE))
+        begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
             break
-        piece = begin // _SWEEP_PIECE
-        piece_end = min(begin + _SWEEP_PIECE, n)
+        piece = begin // SWEEP_PIECE
+        piece_end = min(begin + SWEEP_PIECE, n)
         for k in range(begin >> 6, (piece_end + 63) >> 6):
             fresh[k] = held[k]
         end_waiting = begin + reach.left[piece]
@@ -294,10 +280,10 @@ def _pull_pieces(t, forest, n, out, in_, both, h, level, held, fresh, reach, wai
 def _append_pieces(t, n, reach):  # type: ignore[no-untyped-def]
     """What was found goes to the queue, from where ``edges`` says of each piece."""
     while True:
-        begin = fetch_add(reach.cursor, NEXT, np.int64(_SWEEP_PIECE))
+        begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
             break
-        piece = begin // _SWEEP_PIECE
+        piece = begin // SWEEP_PIECE
         tail = reach.edges[piece]
         for i in range(reach.counts[piece]):
             reach.queue[tail + i] = reach.found[begin + i]
@@ -337,10 +323,10 @@ def _append(n, reach, crew):  # type: ignore[no-untyped-def]
 def _link_pieces(t, forest, queue, begin, end, cursor):  # type: ignore[no-untyped-def]
     """Link the members of a tree, queue[begin:end], in pieces drawn from the cursor."""
     while True:
-        first = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
+        first = fetch_add(cursor, NEXT, np.int64(SWEEP_PIECE))
         if first >= end:
             break
-        for i in range(first, min(first + _SWEEP_PIECE, end)):
+        for i in range(first, min(first + SWEEP_PIECE, end)):
             v = queue[i]
             forest.next[v] = queue[i + 1] if i + 1 < end else queue[begin]
             forest.prev[v] = queue[i - 1] if i > begin else queue[end - 1]
@@ -353,10 +339,10 @@ def _link_within(t, forest, n, h, reach):  # type: ignore[no-untyped-def]
     ``counts`` and ``edges`` of each piece get the first of its members, -1: none, and the last.
     """
     while True:
-        begin = fetch_add(reach.cursor, NEXT, np.int64(_SWEEP_PIECE))
+        begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
             break
-        end = min(begin + _SWEEP_PIECE, n)
+        end = min(begin + SWEEP_PIECE, n)
         first = np.int64(begin)
         while first < end and forest.handle[first] != h:
             first += 1
@@ -367,8 +353,8 @@ def _link_within(t, forest, n, h, reach):  # type: ignore[no-untyped-def]
             forest.next[last] = v
             forest.prev[v] = np.uint32(last) if is_member else forest.prev[v]
             last = v if is_member else last
-        reach.counts[begin // _SWEEP_PIECE] = first if first < end else np.int64(-1)
-        reach.edges[begin // _SWEEP_PIECE] = last
+        reach.counts[begin // SWEEP_PIECE] = first if first < end else np.int64(-1)
+        reach.edges[begin // SWEEP_PIECE] = last
 
 
 @_inner
@@ -462,17 +448,17 @@ def _span_tree(forest, n, unheld, root, h, out, in_, both, reach, begin, crew): 
 def _clear_pieces(t, forest, n, out, reach):  # type: ignore[no-untyped-def]
     """No vertex is in a tree any more; ``counts`` of each piece gets the most out-edges that one of it has."""
     while True:
-        begin = fetch_add(reach.cursor, NEXT, np.int64(_SWEEP_PIECE))
+        begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
             break
-        end = min(begin + _SWEEP_PIECE, n)
+        end = min(begin + SWEEP_PIECE, n)
         forest.handle[begin:end] = NO_VERTEX
         forest.size[begin:end] = 0
         forest.representative[begin:end] = NO_VERTEX
         most = np.uint32(0)
         for v in range(begin, end):
             most = max(most, out.degrees[v])
-        reach.counts[begin // _SWEEP_PIECE] = most
+        reach.counts[begin // SWEEP_PIECE] = most
 
 
 @_inner
@@ -481,7 +467,7 @@ def _hub(n, out, counts):  # type: ignore[no-untyped-def]
     best: Any = np.int64(0)
     for piece in range(counts.size):
         best = piece if counts[piece] > counts[best] else best
-    hub = best * _SWEEP_PIECE
+    hub = best * SWEEP_PIECE
     while hub < n - 1 and np.int64(out.degrees[hub]) < counts[best]:
         hub += 1
     return hub
@@ -492,30 +478,30 @@ def _part_pieces(t, forest, n, out, in_, both, reach):  # type: ignore[no-untype
     """Of the vertices in no tree, ``counts`` of each piece gets how many have no edges; the others go to the begin
     of its part of ``found``, as many as ``edges`` then says."""
     while True:
-        begin = fetch_add(reach.cursor, NEXT, np.int64(_SWEEP_PIECE))
+        begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
             break
         n_lone = np.int64(0)
         end = begin
-        for v in range(begin, min(begin + _SWEEP_PIECE, n)):
+        for v in range(begin, min(begin + SWEEP_PIECE, n)):
             if forest.handle[v] == NO_VERTEX:
                 lone = _edges_of(out, in_, both, v) == 0
                 n_lone += np.int64(lone)
                 reach.found[end] = v
                 end += np.int64(not lone)
-        reach.counts[begin // _SWEEP_PIECE] = n_lone
-        reach.edges[begin // _SWEEP_PIECE] = end - begin
+        reach.counts[begin // SWEEP_PIECE] = n_lone
+        reach.edges[begin // SWEEP_PIECE] = end - begin
 
 
 @_inner
 def _lone_pieces(t, forest, n, out, in_, both, reach):  # type: ignore[no-untyped-def]
     """Vertices without edges are trees of their own, with handles from where ``counts`` says of each piece."""
     while True:
-        begin = fetch_add(reach.cursor, NEXT, np.int64(_SWEEP_PIECE))
+        begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
             break
-        h = reach.counts[begin // _SWEEP_PIECE]
-        for v in range(begin, min(begin + _SWEEP_PIECE, n)):
+        h = reach.counts[begin // SWEEP_PIECE]
+        for v in range(begin, min(begin + SWEEP_PIECE, n)):
             if forest.handle[v] == NO_VERTEX and _edges_of(out, in_, both, v) == 0:
                 _take(forest, v, h, NO_VERTEX, 0)
                 forest.next[v] = v
@@ -556,7 +542,7 @@ def span(forest, n, n_arcs, out, in_, both, reach, crew):  # type: ignore[no-unt
     n_roots = np.int64(0)
     for piece in range(reach.counts.size):
         for i in range(reach.edges[piece]):
-            roots[n_roots] = reach.found[piece * _SWEEP_PIECE + i]
+            roots[n_roots] = reach.found[piece * SWEEP_PIECE + i]
             n_roots += 1
     cursor[NEXT] = 0
     share(shared, _lone_pieces, (forest, n, out, in_, both, reach))

@@ -256,7 +256,6 @@ def _search_kernel(names: Mapping[str, Any]) -> Kernel:
     own = {**names, "publish": step(path_search.publish, names)}
     steps = {
         "push_level": step(path_search.level_push, own),
-        "cut_row": step(path_search.row_pieces, names),
         "pull_level": step(path_search.level_pull, own),
         "list_frontier": step(path_search.frontier, own),
     }

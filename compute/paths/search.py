@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ...gpma.atomics import compare_swap, exchange, fetch_add, load, ordered_swap
 from ...gpma.edges import HALF, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch_to_read, uncounted_inner
-from ...gpma.rows import NEAR, first_held, open_rows, runs, runs_on
+from ...gpma.rows import NEAR, SWEEP_PIECE, cut_row, first_held, open_rows, runs, runs_on
 from ...gpma.splice import spliced
 from ...gpma.team import Crew, at_most, share
 from .mend import AHEAD, NOTHING, PARENT, UNREACHED
@@ -44,7 +44,6 @@ _PARALLEL_SWEEP = 1 << 14
 _LONG_ROW = 1 << 14
 _PIECE = 64
 _PIECES = 64
-_SWEEP_PIECE = 4096
 _CLEAR_PIECE = 1 << 14
 # So many vertices' rows are asked for before the first of them is read.
 _TOGETHER = 256
@@ -66,7 +65,6 @@ heap_sink: Any = None
 ask_for_rows: Any = None
 ask_for_words: Any = None
 push_level: Any = None
-cut_row: Any = None
 pull_level: Any = None
 list_frontier: Any = None
 expand: Any = None
@@ -136,7 +134,7 @@ def new_sweep(n: int, threads: int) -> Sweep:
     return Sweep(
         np.empty((n + 63) // 64, np.uint64),
         np.empty((n + 63) // 64, np.uint64),
-        np.empty(n // _SWEEP_PIECE + 1, np.int64),
+        np.empty(n // SWEEP_PIECE + 1, np.int64),
         np.empty((threads, NEAR * _TOGETHER), np.int64),
         np.empty((threads, (n + 63) // 64), np.uint64),
         np.zeros(threads, np.uint8),
@@ -170,7 +168,7 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
             opening = np.int64(0)
             if row >= 0:
                 opening = opens[k]
-                left = min(left - k * _SWEEP_PIECE, np.int64(_SWEEP_PIECE))
+                left = min(left - k * SWEEP_PIECE, np.int64(SWEEP_PIECE))
             elif left > longest:
                 continue
             else:
@@ -218,19 +216,6 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
 
 @template
 @spliced
-def row_pieces(out, u, opens):  # type: ignore[no-untyped-def]
-    """Note where each piece of the row of u begins: how many there are."""
-    n_pieces, before = np.int64(0), np.int64(0)
-    for slot, stop in runs(out, u):
-        while n_pieces * _SWEEP_PIECE < before + (stop - slot):
-            opens[n_pieces] = slot + n_pieces * _SWEEP_PIECE - before
-            n_pieces += 1
-        before += stop - slot
-    return n_pieces
-
-
-@template
-@spliced
 def level_pull(t, word, in_, n, bits, front, next_front, waiting, left, opens, parents, noted, cursor):  # type: ignore[no-untyped-def]
     """Unreached vertices, in pieces drawn from ``cursor``, look for a parent on the frontier.
 
@@ -250,12 +235,12 @@ def level_pull(t, word, in_, n, bits, front, next_front, waiting, left, opens, p
         own[:] = np.uint64(0)
         noted[t] = 1
     while True:
-        begin = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
+        begin = fetch_add(cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
             break
-        end = min(begin + _SWEEP_PIECE, n)
+        end = min(begin + SWEEP_PIECE, n)
         next_front[begin >> 6 : (end + 63) >> 6] = np.uint64(0)
-        piece = begin // _SWEEP_PIECE
+        piece = begin // SWEEP_PIECE
         end_waiting = np.int64(begin + left[piece])
         if left[piece] < 0:
             end_waiting = np.int64(begin)
@@ -299,10 +284,10 @@ def frontier(t, front, parents, noted, role, n, queue, gathered, cursor):  # typ
     own = gathered[t]
     size = np.int64(0)
     while True:
-        begin = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
+        begin = fetch_add(cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
             break
-        for k in range(begin >> 6, (min(begin + _SWEEP_PIECE, n) + 63) >> 6):
+        for k in range(begin >> 6, (min(begin + SWEEP_PIECE, n) + 63) >> 6):
             found = np.uint64(0)
             for other in range(noted.size):
                 found |= parents[other, k] if noted[other] else np.uint64(0)
@@ -326,7 +311,7 @@ def search_by_level(word, role, listed, sources, source_word, out, in_, n, n_arc
     front, next_front, left, opens = sweep.front, sweep.next_front, sweep.left, sweep.opens
     parents, noted = sweep.parents, sweep.noted
     cursor, gathered, found = sweep.cursor, sweep.gathered, sweep.found
-    sweeping = at_most(crew, n // _SWEEP_PIECE + 1 if n >= _PARALLEL_SWEEP else np.int64(1))
+    sweeping = at_most(crew, n // SWEEP_PIECE + 1 if n >= _PARALLEL_SWEEP else np.int64(1))
     share(at_most(crew, word.size // _CLEAR_PIECE + 1), clear_pieces, (word, role, listed, word.size, cursor))
     tail = np.int64(0)
     ahead = np.int64(0)
@@ -376,7 +361,7 @@ def search_by_level(word, role, listed, sources, source_word, out, in_, n, n_arc
                 for k in range(head, tail if few else head):
                     long = np.int64(queue[k])
                     if np.int64(out.degrees[long]) > longest:
-                        n_pieces = cut_row(out, long, left)
+                        n_pieces = cut_row(out, long, SWEEP_PIECE, left)
                         cursor[NEXT] = 0
                         work = (
                             word,
@@ -612,10 +597,10 @@ def note_logged(t, word, role, vertices, old, begin, cursor):  # type: ignore[no
     their old word is to be UNREACHED."""
     end = np.int64(cursor[LOG_END])
     while True:
-        first = fetch_add(cursor, NEXT_PIECE, np.int64(_SWEEP_PIECE))
+        first = fetch_add(cursor, NEXT_PIECE, np.int64(SWEEP_PIECE))
         if first >= end:
             return
-        for k in range(first, min(first + _SWEEP_PIECE, end)):
+        for k in range(first, min(first + SWEEP_PIECE, end)):
             if k + AHEAD < end:
                 prefetch_to_read(word, np.int64(vertices[k + AHEAD]))
             parent = word[vertices[k]] & LOW
@@ -676,7 +661,7 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
         if n_far < _PARALLEL_SWEEP:
             split(np.int64(0), word, degrees, piles, far, n_far, n_far, near, next_far, passed, bound)
         else:
-            drawn = np.int64(_SWEEP_PIECE)
+            drawn = np.int64(SWEEP_PIECE)
             share(crew, split, (word, degrees, piles, far, n_far, drawn, near, next_far, passed, bound))
         n_near = cursor[NEAR_END]
         ahead = cursor[NEAR_EDGES]

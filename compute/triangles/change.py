@@ -22,8 +22,9 @@ from ...gpma.atomics import compare_swap, fetch_add, load
 from ...gpma.edges import HALF, LOW, Int, Offsets, Vertices
 from ...gpma.intrinsics import uncounted
 from ...gpma.rows import RowView
+from ...gpma.sorted_keys import first_at
 from ...gpma.team import at_most, share
-from ..links import NOW_SHIFT, Links, first_at, lay_over, list_links
+from ..links import NOW_SHIFT, Links, lay_over, list_links
 from .common import SEARCH_STEPS, Room, degree, halve, look_up, merge, new_room
 
 # What a changed link costs beside its rows, in steps of a merge; how much work is worth sharing, in these; and how

@@ -10,7 +10,8 @@ import numpy as np
 from ...gpma.edges import HALF, Int, Vertices
 from ...gpma.intrinsics import uncounted
 from ...gpma.rows import RowView, find_on
-from ..links import NOW_SHIFT, SAME, Arcs, Links, first_at
+from ...gpma.sorted_keys import first_at
+from ..links import NOW_SHIFT, SAME, Arcs, Links
 
 SEARCH_STEPS = 12
 """Looking an entry up in a row takes as long as so many steps of a merge."""

@@ -16,9 +16,9 @@ from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.intrinsics import inner, prefetch, prefetch_to_read, uncounted_inner
 from ...gpma.rows import runs
+from ...gpma.sorted_keys import first_at
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
-from ..links import first_at
 from .edits import GROWN, ROUNDED, ROW_EDIT_FACTOR, SIZE, SLIPPED, TOTAL, TOUCHED_PER_EDGE
 from .passes import BLOCK_SHIFT
 from .ranges import GRAIN_SHIFT, PARTS, PIECES, RANGES, begin_parts

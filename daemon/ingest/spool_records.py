@@ -23,6 +23,10 @@ READ_BYTES = 4 << 20
 """So much is looked at together, unless a record is larger."""
 _SKIP_BYTES = 64 << 20  # of a line that is too long, at one time
 
+# How to have read what was set aside.
+_REPAIRED = "To have it read once it is repaired, give it another name"
+_NO_EDGES = "To have its edges read, put them into a new file: by `graphtide produce`, or as lines of src and dst"
+
 
 class RecordReader:
     """Reads the next records of one file or the other, each from where its content stands."""
@@ -95,7 +99,8 @@ class RecordReader:
         if file.kind.encoding == "el" and file.offset == 0 and matrix_market.begins(value):
             why = matrix_market.refusal(value, directed=self._directed)
             if why is not None:
-                return [self.set_aside(file, value[:CUT_BYTES], Reason.MALFORMED, why)]
+                # Under another name it would be refused again.
+                return [self.set_aside(file, value[:CUT_BYTES], Reason.MALFORMED, why, remedy=_NO_EDGES)]
         headers = self._context(file, value, again)
         return [
             RawRecord(
@@ -153,7 +158,9 @@ class RecordReader:
                 break
         return []
 
-    def set_aside(self, file: SpoolFile, rest: bytes, reason: Reason, detail: str) -> RawRecord:
+    def set_aside(
+        self, file: SpoolFile, rest: bytes, reason: Reason, detail: str, *, remedy: str = _REPAIRED
+    ) -> RawRecord:
         """Read no more of this file than was read so far; ``rest``: the beginning of what follows."""
         file.aside = True
         log.error(
@@ -162,7 +169,7 @@ class RecordReader:
             detail,
             file.offset,
         )
-        detail = f"{detail}; the rest of the file stays where it is. To have it read, give it another name"
+        detail = f"{detail}; the rest of the file stays where it is. {remedy}"
         return self._refused(file, file.offset, rest, reason, detail, None)
 
     def _refused(

@@ -58,6 +58,7 @@ _OPENERS: Mapping[str, Any] = {
 }
 
 _EVENT_COLUMNS = ("op", "src", "dst", "weight", "ts")
+_OTHER_NAMES = "Name them so there; or put the file into a spool as it is, and its own names into [source.columns]"
 _NO_WEIGHT = re.compile(rb"^((?:[^\t\n]*\t){3})-(?=\t)", re.MULTILINE)
 _NO_TS = re.compile(rb"(?<=\t)-(?=\r?$)", re.MULTILINE)
 _NO_TIME = -(1 << 63)
@@ -265,6 +266,17 @@ def _form_of(path: Path) -> _Form:
     return "events" if len(first.split()) == 5 else "el"
 
 
+def _check_names(header: bytes) -> None:
+    """
+    Raises:
+        Bad: a header line of CSV does not name the columns as we do.
+    """
+    try:
+        csv_layout(header, ",")
+    except Bad as bad:
+        raise Bad(bad.reason, f"{bad.detail}. {_OTHER_NAMES}") from None
+
+
 def _check_beginning(path: Path, form: _Form, block: bytes) -> None:
     """
     Raises:
@@ -272,7 +284,7 @@ def _check_beginning(path: Path, form: _Form, block: bytes) -> None:
     """
     try:
         if form == "csv":
-            csv_layout(block.partition(b"\n")[0], ",")
+            _check_names(block.partition(b"\n")[0])
         if form == "el" and matrix_market.begins(block):
             why = matrix_market.refusal(block, directed=False)
             if why is not None:

@@ -69,13 +69,10 @@ class UpdateKernels:
         attributes = cupy.cuda.Device().attributes
         self.n_blocks = int(attributes["MultiProcessorCount"])
         self.shared_bytes = shared_bytes(weighted=weighted)
-        # A kernel's own shared memory, and what the driver takes, are well below 2 KiB.
-        fit = attributes["MaxSharedMemoryPerMultiprocessor"] // (self.shared_bytes + 2048)
-        self.n_blocks_max = self.n_blocks * max(1, min(BLOCKS, fit))
         self._work: Work | None = None
         self._room = 0
         self._counters = zeros(COUNTERS.itemsize, np.uint8)
-        self._partials = allocate(2 * self.n_blocks_max, np.uint64)
+        self._partials = allocate(2 * self.n_blocks * BLOCKS, np.uint64)
         self._status = Told(STATUS_WORDS, stream)
         self._said = memoryview(self.batch.view(np.uint32))
         self._n_leaves = 0
@@ -99,6 +96,11 @@ class UpdateKernels:
         self._small, self._rebalance, self._abandon, self.both, *handles = (
             kernel.kernel.ptr for kernel in self._functions
         )
+        fit = min(
+            cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, self.shared_bytes)
+            for handle in (self._small, self._rebalance, self.both)
+        )
+        self.n_blocks_max = self.n_blocks * min(BLOCKS, fit)
         self._locate, self._by_update, self._by_leaf, self._place, self._merge = handles
 
     @property

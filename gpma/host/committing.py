@@ -174,7 +174,7 @@ def commit_one(task: Task, lists: Offsets, crew: Crew) -> Written:
     net_left = np.int64(0)
     for part in range(n_parts):
         net_left += lists[part, NET]
-    n_pending, n_waiting = join(pending, lists)
+    n_pending, n_waiting = join_lists(pending, lists)
     stretch_begin, stretch_end = np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
     n_windows, moved = np.int64(0), np.int64(0)
     signs = no_signs()
@@ -300,7 +300,7 @@ def _merge_parts(
 
 
 @uncounted_inner
-def join(pending: Pending, lists: Offsets) -> tuple[Int, Int]:
+def join_lists(pending: Pending, lists: Offsets) -> tuple[Int, Int]:
     """Move the pending leaves of all parts to the front, and their new edges; returns how many there are."""
     n, n_waiting = np.int64(0), np.int64(0)
     for part in range(lists.shape[0]):

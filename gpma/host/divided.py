@@ -17,7 +17,7 @@ from ..intrinsics import inner, uncounted_inner
 from ..team import Crew, at_most, share
 from ..written import Words
 from .arrays import Pending, RowIndex, Slots, Updates
-from .committing import LEAVES, LEAVES_END, LIST_FIELDS, ROWS, ROWS_END, WAITING_END, join, other_row
+from .committing import LEAVES, LEAVES_END, LIST_FIELDS, ROWS, ROWS_END, WAITING_END, join_lists, other_row
 from .merge import advance_rows, merge_leaves, note_rows, split_report
 from .search import LANES, Lanes, ask_for_leaf, ask_for_row, find_leaf, locate_in, probe
 from .small import (
@@ -145,7 +145,7 @@ def _finish(array: Orientation, task: Task, lists: Offsets, did: Did, k: Int) ->
     n_more_left = np.int64(0)
     if slots.stretch_begin < slots.stretch_end:
         n_more_left = net_change(updates, np.int64(0), end, slots.stretch_begin)
-    n_pending, _ = join(pending, lists)
+    n_pending, _ = join_lists(pending, lists)
     moved, stretch_begin, stretch_end, signs = spread(array, slots, rows.leaf, task, n_pending)
     for piece in range(lists.shape[0]):
         advance_rows(slots, rows, pending.rows, lists[piece, _GAP], lists[piece, _GAP_END])
