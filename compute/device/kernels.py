@@ -47,7 +47,7 @@ def whole_words(halves: Sequence[int], form: struct.Struct) -> tuple[Any, ...]:
 
 
 class Variant(NamedTuple):
-    """``handle``: the driver's, which ``function`` keeps alive. ``blocks``: of a launch, BLOCK_THREADS each.
+    """``handle``: the driver's, which ``function`` keeps alive. ``blocks``: of a launch, of ``threads`` each.
 
     ``several``: the variant for several jobs; None: there is none.
     """
@@ -55,6 +55,7 @@ class Variant(NamedTuple):
     function: Any
     handle: Any
     blocks: int
+    threads: int
     several: Variant | None = None
 
 
@@ -86,7 +87,8 @@ class Kernel:
             function = module.get_function(name)
             handle = function.kernel.ptr
             fit = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, 0)
-            return Variant(function, handle, multiprocessors * (fit if most is None else min(fit, most)))
+            blocks = multiprocessors * (fit if most is None else min(fit, most))
+            return Variant(function, handle, blocks, BLOCK_THREADS)
 
         name = Path(origin.file).stem
         made = variant(name, origin.blocks)
@@ -152,7 +154,7 @@ class _Several:
         """Launch a kernel on ``n`` jobs from ``begin`` on."""
         blocks = variant.blocks // n
         self._fields["jobs"], self._fields["blocks"] = self._jobs[begin:].ctypes.data, blocks
-        self._caller.aim(variant.handle, n * blocks, BLOCK_THREADS, self._parameters)
+        self._caller.aim(variant.handle, n * blocks, variant.threads, self._parameters)
         self._caller.launch()
 
 
@@ -261,7 +263,7 @@ class Calls:
         variant = kernel.variant(remote=states.reads_remote)
         parameters.take(states)
         self._aimed = kernel, states, parameters
-        self.caller.aim(variant.handle, variant.blocks, BLOCK_THREADS, parameters)
+        self.caller.aim(variant.handle, variant.blocks, variant.threads, parameters)
 
 
 class KernelCall(NamedTuple):

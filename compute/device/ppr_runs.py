@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.device.calling import Caller
-from ...gpma.device.constants import BLOCK_THREADS, LONG_ROW
+from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.module import import_cupy
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
@@ -422,7 +422,7 @@ class _Sweep:
         self._variant = variant
         self._side = (
             *(allocate(SWEEP * room, np.int64) for _ in range(3)),
-            allocate(room + variant.blocks * BLOCK_THREADS, np.uint32),
+            allocate(room + variant.blocks * variant.threads, np.uint32),
             allocate(room, np.uint8),
         )
         own = np.zeros(1, np.dtype(f"V{PPR_SWEEP.itemsize}"))
@@ -442,7 +442,8 @@ class _Sweep:
             self._fields["jobs"][0, place] = calls.job[0]
             calls.caller.expect()
         self._parameters.take(device.states())
-        self._caller.aim(self._variant.handle, self._variant.blocks, BLOCK_THREADS, self._parameters)
+        variant = self._variant
+        self._caller.aim(variant.handle, variant.blocks, variant.threads, self._parameters)
         self._caller.launch()
 
 

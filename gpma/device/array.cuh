@@ -137,9 +137,9 @@ struct Waiting {
 };
 
 // The out-rows and the in-rows of a graph, and what a batch means to either.
-struct BothArrays {
+struct Directions {
     State states[2];
     Batch batches[2];
     Waiting waiting;
 };
-static_assert(__is_trivially_copyable(BothArrays), "the host passes its bytes");
+static_assert(__is_trivially_copyable(Directions), "the host passes its bytes");

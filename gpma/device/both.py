@@ -34,7 +34,7 @@ from .launching import (
     launch_recorded,
 )
 from .staging import DeviceBatch, Staging
-from .structures import BATCH, BOTH, STATE
+from .structures import BATCH, DIRECTIONS, STATE
 from .update import BLOCKS_LEAST
 
 LEFT_MAX: Final = 1024
@@ -52,7 +52,7 @@ class BothArrays:
 
     def __init__(self, stream: Any, staging: Staging, *, weighted: bool) -> None:
         """``staging``: where batches come from."""
-        said = np.zeros(1, BOTH)
+        said = np.zeros(1, DIRECTIONS)
         self.out, self.in_ = (
             DevicePackedArray(
                 weighted=weighted, stream=stream, said=(said["states"][:, side], said["batches"][:, side])

@@ -36,7 +36,7 @@ STATE = np.dtype(
 )
 BATCH = np.dtype([*_longs("keys", "ops", "weights"), *_words("n", "sequence", "heavy_merged", "is_turned")])
 WAITING = np.dtype(_longs("keys", "ops", "weights"))
-BOTH = np.dtype([("states", STATE, 2), ("batches", BATCH, 2), ("waiting", WAITING)])
+DIRECTIONS = np.dtype([("states", STATE, 2), ("batches", BATCH, 2), ("waiting", WAITING)])
 RUN = np.dtype(
     [
         *_longs("keys", "updates", "leaf", "place", "change", "before", "ranks", "leaf_begin"),

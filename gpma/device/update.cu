@@ -96,7 +96,7 @@ __device__ __forceinline__ void bring(const Waiting& waiting, const Batch& batch
 
 // The same for both arrays of a graph at a time, each by one of two rows of blocks, which do not wait for each other.
 // Both have the same columns, which may wait on the host.
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_both(const __grid_constant__ BothArrays both)
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_both(const __grid_constant__ Directions both)
 {
     extern __shared__ __align__(16) u64 shared_memory[];
     __shared__ u32 block_totals[4];

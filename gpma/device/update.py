@@ -96,6 +96,7 @@ class UpdateKernels:
         self._small, self._rebalance, self._abandon, self.both, *handles = (
             kernel.kernel.ptr for kernel in self._functions
         )
+        # Registers differ from compiler to compiler.
         fit = min(
             cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, self.shared_bytes)
             for handle in (self._small, self._rebalance, self.both)
