@@ -51,8 +51,8 @@ class RowView(NamedTuple):
     ``keys`` uint64[slots]; ``weights`` float32[slots], or float32[0] when unweighted; ``counts`` int32[leaves],
     the live slots of each leaf; ``row_leaf`` uint32[>= n], the leaf in which the row of a vertex begins (never
     later than its first key; meaningless for degree 0); ``degrees`` uint32[>= n]; ``leaf_shift``: a leaf has
-    ``1 << leaf_shift`` slots, but the last one of a copy without gaps, which ends with its last key. Leaves
-    ``stretch_begin`` to ``stretch_end`` are empty; where there is no such stretch, both are the number of leaves.
+    ``1 << leaf_shift`` slots. Leaves ``stretch_begin`` to ``stretch_end`` are empty; where there is no such
+    stretch, both are the number of leaves.
     """
 
     keys: Keys

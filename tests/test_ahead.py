@@ -67,6 +67,29 @@ def test_what_was_asked_of_an_epoch_is_computed_for_the_next_one_and_no_further(
     asyncio.run(go())
 
 
+def test_what_computed_an_answer_computes_the_next_one_whoever_has_asked_meanwhile() -> None:
+    """As it may begin with what came of it."""
+
+    async def go() -> None:
+        epochs = Epochs()
+        by: list[str] = []
+
+        def work(name: str) -> Callable[[], Coroutine[Any, Any, Reply]]:
+            async def compute() -> Reply:
+                by.append(name)
+                return Reply(b"", {})
+
+            return compute
+
+        await epochs.cached("k", work("first"), ahead=True)
+        for _ in range(3):
+            await epochs.publish()
+            await epochs.cached("k", work("later"), ahead=True)
+        assert by == ["first"] * 4
+
+    asyncio.run(go())
+
+
 def test_few_are_computed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving_module, "AHEAD_MAX", 2)
 

@@ -573,7 +573,8 @@ class Serving:
         if known is None or known.epoch != epoch or known.has_failed:
             known = self._compute(key, epoch, compute)
         known.askers += 1
-        known.again = compute if ahead else None
+        # What has computed it does so again: it knows what came of it.
+        known.again = (known.again or compute) if ahead else None
         if known.future.done():
             return known.future.result()
         try:

@@ -183,6 +183,8 @@ def apply_divided(
         here = ordered(transposed_of(arrived), in_.weights.size > 0)
     lists = np.zeros((n_all, _FIELDS), np.int64)
     room = Lanes(np.empty(n_all * LANES, np.int64), np.empty(n_all * LANES, np.uint64))
+    totals, starts = np.zeros(4, np.int64), np.zeros(4, np.int64)  # from here on no memory is asked for
+    cursor = np.zeros(1, np.int64)
     share(
         at_most(crew, n_all),
         _apply_pieces,
@@ -199,19 +201,18 @@ def apply_divided(
             n_pieces,
             room,
             lists,
-            np.zeros(1, np.int64),
+            cursor,
         ),
     )
     is_calm = _finish(out, there, lists[:n_pieces], did, none)
     if both:
         is_calm &= _finish(in_, here, lists[n_pieces:], did, np.int64(1))
-    totals = np.zeros(4, np.int64)
     for piece in range(n_pieces):
         for state in range(4):
             totals[state] += lists[piece, _TOTALS + state]
     inserted, overwritten = totals[INSERTED], totals[OVERWRITTEN]
     deleted, absent = totals[DELETED], totals[ABSENT]
     columns = columns_in(changed, arrived.keys.size, inserted, overwritten, deleted, absent)
-    split_report(there.updates, none, there.end, columns, np.zeros(4, np.int64))
+    split_report(there.updates, none, there.end, columns, starts)
     loops = loops_in(columns, mirrored)
     return True, is_calm, did.counts[0, MOVED], inserted, overwritten, deleted, absent, *loops
