@@ -81,7 +81,7 @@ class BothArrays:
             MemoryError: there is not enough.
         """
         n = batch.keys.size
-        if (batch.weights is not None) != self._weighted:
+        if (batch.weights is not None) != self._weighted or not self._blocks_max:
             return False
         if not (self.out.takes_small(n) and self.in_.takes_small(n)):
             return False

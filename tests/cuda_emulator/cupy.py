@@ -732,7 +732,8 @@ class RawKernel:
             raise EmulatorError(f"CUDA_ERROR_INVALID_VALUE: {self.name} on {grid} blocks of {block} threads")
         if shared_mem > min(self.max_dynamic_shared_size_bytes, SHARED_BYTES_MAX):
             raise EmulatorError(f"CUDA_ERROR_INVALID_VALUE: {shared_mem} bytes of shared memory for {self.name}")
-        if self._cooperative and int(np.prod(grid)) > MULTIPROCESSORS * (THREADS_PER_MULTIPROCESSOR // threads):
+        fit = Device.attributes["MultiProcessorCount"] * (THREADS_PER_MULTIPROCESSOR // threads)
+        if self._cooperative and int(np.prod(grid)) > fit:
             raise EmulatorError(f"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: {self.name} on {grid} blocks")
         if _fails(waits=False):
             return
