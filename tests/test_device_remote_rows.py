@@ -452,8 +452,8 @@ def test_a_pass_over_packed_rows_reads_half_of_what_they_take(
     run.step(inserts(rng.integers(0, 300, (6000, 2)).tolist(), 300))
     place(run.graph, np.ones(300, np.bool_))
     read = []
-    for begin in range(3):
-        run.step(inserts([(begin, 7), (begin, 8)], 300))
+    for vertex in range(3):
+        run.step(inserts([(vertex, 7), (vertex, 8)], 300))
         read.append(run.report.reads.bus_bytes / run.report.iterations)
     assert max(read[1:]) < read[0]
     n_ranges = run.program._runs._calls.job["n_packed"]
@@ -633,10 +633,10 @@ class Pages:
             return found
 
         def go(memory: SlotMemory, first: int, last: int) -> None:
-            for begin, end in memory.pages(first, last):
+            for opens, end in memory.pages(first, last):
                 for piece, piece_end in cuda_emulator.registered():
-                    assert begin >= end or begin >= piece_end or piece >= end, "pages go that are registered"
-                self.gone += begin < end
+                    assert opens >= end or opens >= piece_end or piece >= end, "pages go that are registered"
+                self.gone += opens < end
 
         def watched_release(memory: SlotMemory, n_leaves: int, before: int) -> None:
             go(memory, n_leaves, before)
@@ -654,11 +654,11 @@ class Pages:
     @staticmethod
     def is_outside(part: np.ndarray) -> bool:
         """Whether kernels may not read all of this."""
-        begin, end = part.ctypes.data, part.ctypes.data + part.nbytes
+        opens, end = part.ctypes.data, part.ctypes.data + part.nbytes
         for piece, piece_end in cuda_emulator.registered():
-            if piece <= begin < piece_end:
-                begin = piece_end
-        return begin < end
+            if piece <= opens < piece_end:
+                opens = piece_end
+        return opens < end
 
 
 def live(rows: RowView) -> list[np.ndarray]:

@@ -539,7 +539,7 @@ def test_any_module_can_be_the_first_that_is_imported(seed: int, run_long: bool)
 
 
 def functions_of(namespace: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
-    """Every function that a module defines, those of its classes included, but no kernel."""
+    """Every function that a module defines, those of its classes included, but no kernel and no template."""
     for value in namespace.values():
         if isinstance(value, property):
             yield from functions_of({"get": value.fget, "set": value.fset}, module)
@@ -549,7 +549,7 @@ def functions_of(namespace: Mapping[str, Any], module: str) -> Iterator[Function
             continue
         elif isinstance(value, type):
             yield from functions_of(vars(value), module)
-        elif isinstance(function := inspect.unwrap(value), FunctionType):
+        elif isinstance(function := inspect.unwrap(value), FunctionType) and not hasattr(function, "is_template"):
             yield function
 
 

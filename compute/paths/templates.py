@@ -28,7 +28,9 @@ Kernel = Callable[..., Any]
 
 
 def template(function: Callable[..., Any]) -> Any:
-    """Marks a function that is never called as it is, only as ``specialise``, ``step`` and ``inlined`` make it."""
+    """Marks a function that is never called as it is, only as ``specialise``, ``step`` and ``inlined`` make it: by
+    its attribute ``is_template``."""
+    function.is_template = True  # type: ignore[attr-defined]
     return function
 
 
