@@ -189,42 +189,22 @@ class HostSide(Side[PackedMemoryArray]):
         in_rows = out_rows if in_ is None else in_.for_small(n_updates)
         if out_rows is None or in_rows is None:
             return None
+        how = self._both, mirrored, negative, n_vertices
         if n_updates > SMALL_UPDATES_MAX:
             gate = before_writing.but_for_gate()
-            how = self._both, mirrored, negative, n_vertices
             return self._apply_shared(out_rows, in_rows, how, n_updates, batch, gate)
         before_writing()
         arrived = arrivals_of(batch, weighted=out.weighted)
         changed = np.empty(CHANGED_WORDS + (n_updates << out.weighted), np.int64)
         turnstile = self._turnstile
         with turnstile.entrance, turnstile.inside, self._middle:  # as ``writing``, without a call
+            did = self._did_written.words
             if n_updates << self._both < DIVIDED_UPDATES_MIN or self._crew.threads < DIVIDED_THREADS_MIN:
-                told = self._tried(
-                    apply_small,
-                    out_rows,
-                    in_rows,
-                    self._did_written.words,
-                    self._both,
-                    mirrored,
-                    negative,
-                    n_vertices,
-                    *arrived,
-                    changed,
-                )
+                told = self._tried(apply_small, out_rows, in_rows, did, *how, *arrived, changed)
             else:
+                n_pieces = max(1, n_updates // DIVIDED_PIECE)
                 told = self._tried(
-                    apply_divided,
-                    out_rows,
-                    in_rows,
-                    self._did_written.words,
-                    self._both,
-                    mirrored,
-                    negative,
-                    n_vertices,
-                    arrived,
-                    changed,
-                    max(1, n_updates // DIVIDED_PIECE),
-                    self._crew,
+                    apply_divided, out_rows, in_rows, did, *how, arrived, changed, n_pieces, self._crew
                 )
             if told is None:
                 return None

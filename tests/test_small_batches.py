@@ -131,6 +131,14 @@ def assert_same_graphs(one: Graph, other: Graph) -> None:
         assert state_of(here) == state_of(there)
 
 
+def assert_by_threads_as_ordinary(batch: EdgeBatch, n_vertices: int, small: Graph, ordinary: Graph) -> None:
+    """Both take the batch alike, one of them by one call, but not that for a thread alone."""
+    with mock.patch.object(host_side, "apply_small", side_effect=AssertionError):
+        change = small.apply(batch, n_vertices)
+    assert_same_change(change, ordinary.apply(batch, n_vertices))
+    assert_same_graphs(small, ordinary)
+
+
 @dataclass
 class Source:
     """Random edges and batches that a graph with these options takes."""
@@ -152,6 +160,11 @@ class Source:
         src[again], dst[again] = src[:1].sum(), dst[:1].sum()
         ops = (self.rng.random(n) < inserts).astype(np.uint8)
         return EdgeBatch.of(src, dst, ops, self.weights(n) if self.rng.random() < 0.8 else None)
+
+    def next_batch(self, n: int, inserts: float, among: int | None, new: int) -> EdgeBatch:
+        """As ``batch``, from anywhere, once there are so many new vertices."""
+        self.n_vertices += new
+        return self.batch(n, inserts=inserts, among=among, first=int(self.rng.integers(0, 250)))
 
     def loaded(self, n: int, *graphs: Graph) -> None:
         """Let the graphs hold about so many edges that are evenly spread."""
@@ -184,8 +197,7 @@ def test_contents_and_reports_are_those_of_the_ordinary_way(
     with both_ways(**options) as (small, ordinary):
         source.loaded(held, small, ordinary)
         for n, inserts, among, new in shapes:
-            source.n_vertices += new
-            batch = source.batch(n, inserts=inserts, among=among, first=int(source.rng.integers(0, 250)))
+            batch = source.next_batch(n, inserts, among, new)
             keys = batch.keys.copy()
             change = small.apply(batch, source.n_vertices)
             assert batch.keys.tobytes() == keys.tobytes()
@@ -229,12 +241,8 @@ def test_divided_among_threads_it_is_the_same(
         patch.setattr(host_side, "DIVIDED_THREADS_MIN", 2)
         for n, inserts, among, new, piece in shapes:
             patch.setattr(host_side, "DIVIDED_PIECE", piece)
-            source.n_vertices += new
-            batch = source.batch(n, inserts=inserts, among=among, first=int(source.rng.integers(0, 250)))
-            with mock.patch.object(host_side, "apply_small", side_effect=AssertionError):
-                change = small.apply(batch, source.n_vertices)
-            assert_same_change(change, ordinary.apply(batch, source.n_vertices))
-            assert_same_graphs(small, ordinary)
+            batch = source.next_batch(n, inserts, among, new)
+            assert_by_threads_as_ordinary(batch, source.n_vertices, small, ordinary)
         assert small.check() == []
 
 
@@ -273,12 +281,8 @@ def test_in_pieces_that_threads_share_it_is_the_same(
         for n, inserts, among, new, (piece, pieces) in shapes:
             patch.setattr(host_side, "PIECE_UPDATES_MIN", piece)
             patch.setattr(host_side, "PIECES_MAX", pieces)
-            source.n_vertices += new
-            batch = source.batch(n, inserts=inserts, among=among, first=int(source.rng.integers(0, 250)))
-            with mock.patch.object(host_side, "apply_small", side_effect=AssertionError):
-                change = small.apply(batch, source.n_vertices)
-            assert_same_change(change, ordinary.apply(batch, source.n_vertices))
-            assert_same_graphs(small, ordinary)
+            batch = source.next_batch(n, inserts, among, new)
+            assert_by_threads_as_ordinary(batch, source.n_vertices, small, ordinary)
         assert small.check() == []
 
 

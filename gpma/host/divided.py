@@ -183,8 +183,8 @@ def apply_divided(
         here = ordered(transposed_of(arrived), in_.weights.size > 0)
     lists = np.zeros((n_all, _FIELDS), np.int64)
     room = Lanes(np.empty(n_all * LANES, np.int64), np.empty(n_all * LANES, np.uint64))
-    totals, starts = np.zeros(4, np.int64), np.zeros(4, np.int64)  # from here on no memory is asked for
-    cursor = np.zeros(1, np.int64)
+    totals, starts, cursor = np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros(1, np.int64)
+    # From here on no memory is asked for.
     share(
         at_most(crew, n_all),
         _apply_pieces,

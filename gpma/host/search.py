@@ -75,11 +75,9 @@ def ask_for_row(rows: RowIndex, key: Int) -> None:
 @uncounted_inner
 def ask_for_leaf(slots: Slots, leaf: Int) -> None:
     """Ask for all of a leaf, soon to be read and written."""
-    prefetch_to_read(slots.counts, leaf)
-    slot = leaf << LEAF_SHIFT
-    for line in range(0, LEAF_SLOTS, LINE):
-        prefetch_to_read(slots.keys, slot + line)
+    _ask_for_leaf(slots.keys, slots.counts, leaf)
     if slots.weights.size:
+        slot = leaf << LEAF_SHIFT
         for line in range(0, LEAF_SLOTS, 2 * LINE):
             prefetch_to_read(slots.weights, slot + line)
 
