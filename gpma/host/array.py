@@ -254,6 +254,7 @@ class PackedMemoryArray:
             hot_spot.CROWDED_LEAVES,
             NO_GATE,
             0,
+            False,
         )
 
     def committed(self, plan: Plan, written: Written | None) -> ChangeReport:
