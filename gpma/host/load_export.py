@@ -56,10 +56,22 @@ def _find_bad(thread: Int, keys: Keys, n_vertices: Int, cursor: Offsets, bad: Of
         if piece >= bad.size:
             return
         begin = piece * _PIECE_KEYS
-        for i in range(begin, min(begin + _PIECE_KEYS, keys.size)):
-            if (i > 0 and keys[i] <= keys[i - 1]) or keys[i] >> HALF >= n_vertices:
-                bad[piece] = i
-                break
+        end = min(begin + _PIECE_KEYS, keys.size)
+        # Of ascending keys the last one has the largest row. Without branches many are compared at a time.
+        good = keys[np.uintp(end - 1)] >> HALF < n_vertices
+        for i in range(max(begin, np.int64(1)), end):
+            good &= keys[np.uintp(i - 1)] < keys[np.uintp(i)]
+        if not good:
+            bad[piece] = _first_bad(keys, begin, end, n_vertices)
+
+
+@inner
+def _first_bad(keys: Keys, begin: Int, end: Int, n_vertices: Int) -> Int:
+    """Which of keys begin..end is bad, where one is."""
+    at = begin
+    while (at == 0 or keys[at - 1] < keys[at]) and keys[at] >> HALF < n_vertices:
+        at += 1
+    return at
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
