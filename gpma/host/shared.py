@@ -1,9 +1,10 @@
-"""A batch of some thousand updates, in one compiled call: looked up in both orientations and written if nothing
-stands in the way, in pieces that the threads of a crew draw.
+"""A batch of some thousand updates, in one compiled call: put in order for both orientations, then looked up and
+written in pieces that the threads of a crew draw (``pieces.py``).
 
-What it does is what ``preparing.py`` and ``committing.py`` do of any batch. Between the two, and around them, is
-a way through the interpreter that costs as much as hundreds of updates, in cold caches thousands. The caller has
-seen to it that no array needs another layout (``PackedMemoryArray.for_small``), and has taken the work arrays.
+What it does is what ``preparing.py`` and ``committing.py`` do of any batch, where all is looked up before anything
+is written. That takes a way through the interpreter in between and around, which costs as much as hundreds of
+updates, in cold caches thousands, and writes leaves by other threads than have read them. The caller has seen
+to it that no array needs another layout (``PackedMemoryArray.for_small``), and has taken the work arrays.
 """
 
 from __future__ import annotations
@@ -169,8 +170,8 @@ def apply_shared(
 ) -> tuple[bool, bool, Int, Int, Int, Int, Int, Int, Int, Int, Int]:
     """``small.apply_small``, in so many pieces of each orientation (a power of two), with work arrays that have
     room for all updates of rows. ``crew`` shares the orientations, if there are both, and ``each`` what is to be
-    done for either. ``gate``: shut once all is looked up, where it is done; until
-    ``end_beside`` others read beside that."""
+    done for either. ``gate``: shut once all is in order; until ``end_beside`` others read beside what is
+    written."""
     out, in_ = orientation_in(out_words), orientation_in(in_words)
     none: Int = np.int64(0)
     if not is_good(arrived, n_vertices, negative):
