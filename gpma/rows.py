@@ -445,8 +445,9 @@ def first_held_of_all(rows: RowView, begin: Int, end: Int, n_edges: Int, held: K
             break
         none = np.int64(NO_VERTEX)
         for slot, stop in runs_on(rows, place, n_edges):
+            ahead = (slot >> rows.leaf_shift) + _LEAVES_AHEAD
             for line in range(_LINES):
-                _ask_for(rows.keys, (((slot >> rows.leaf_shift) + _LEAVES_AHEAD) << rows.leaf_shift) + line * _LINE)
+                _ask_for(rows.keys, (ahead << rows.leaf_shift) + line * _LINE)
             for i in range(slot, stop):
                 row, u = np.int64(rows.keys[i] >> HALF) - begin, rows.keys[i] & LOW
                 is_held = (held[u >> np.uint64(6)] >> (u & np.uint64(63))) & np.uint64(1)

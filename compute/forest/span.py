@@ -65,11 +65,12 @@ class Reach(NamedTuple):
     ``queue`` and ``found`` uint32[n]; ``held`` uint64[(n + 63) // 64]: a bitmap of the tree, and ``fresh``, what
     a pull makes of it; ``counts`` and ``edges`` int64 by piece of a sweep: vertices found, and the edges that they
     have; ``left`` likewise: those that still look for a tree, and some that one holds by now, -1 before they are
-    listed; ``slots`` likewise, where each piece of a long row begins,
-    and the handles of a piece's vertices without edges; ``cursor`` int64[32]: the next piece, the
-    edges read, and those of them that were read as they come. Of each thread, for vertices that are looked at together: ``opens`` int64[threads,
-    NEAR * _TOGETHER], where their rows begin, and ``near`` uint32[threads, SWEEP_PIECE]. (The lists of those that
-    look take the room of the forest's free handles, of which there are none in the end.)
+    listed; ``slots`` likewise, where each piece of a long row begins, and the handles of a piece's vertices without
+    edges; ``cursor`` int64[32]: the next piece, the edges read, and those of them that were read as they come. Of
+    each thread, for vertices that are looked at together: ``opens`` int64[threads, NEAR * _TOGETHER], where their
+    rows begin, and ``near`` uint32[threads, SWEEP_PIECE], which neighbour each vertex of a piece found, or
+    ``NO_VERTEX``. (The lists of those that look take the room of the forest's free handles, of which there are
+    none in the end.)
     """
 
     queue: Vertices
@@ -195,7 +196,8 @@ def _push_long(forest, rows, out, in_, both, u, h, level, reach, tail, crew):  #
 @_inline
 @spliced
 def _find_held(rows, slot, v, held):  # type: ignore[no-untyped-def]
-    """A neighbour of v, whose row begins at ``slot``, that the bitmap holds, or ``NO_VERTEX``; and the edges read."""
+    """A neighbour of v, whose row begins at ``slot``, that the bitmap holds, or ``NO_VERTEX``; and the
+    edges read."""
     degree = np.int64(rows.degrees[v])
     if degree == 0:
         return np.int64(NO_VERTEX), np.int64(0)
@@ -239,7 +241,8 @@ def _list_waiting(handle, near, degrees, begin, waiting):  # type: ignore[no-unt
 
 @_inner
 def _take_near(handle, parent, level, near, h, height, fresh):  # type: ignore[no-untyped-def]
-    """Of a piece's vertices those in no tree go to that of what is near them, and to the bitmap ``fresh``: how many.
+    """Of a piece's vertices those in no tree go to that of what is near them, and to the bitmap ``fresh``: how
+    many.
 
     A loop for each column, so that many vertices are done by one instruction.
     """
@@ -391,7 +394,8 @@ def _pull_pieces(t, forest, n, out, in_, both, h, level, held, fresh, reach, wai
 
 @_inner
 def _append_pieces(t, n, held, before, reach):  # type: ignore[no-untyped-def]
-    """What a bitmap holds that it did not hold before goes to the queue, from where ``edges`` says of each piece."""
+    """What a bitmap holds that it did not hold before goes to the queue, from where ``edges`` says of each
+    piece."""
     while True:
         begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
