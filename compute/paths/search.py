@@ -126,8 +126,8 @@ class Sweep(NamedTuple):
 
     ``front`` and ``next_front``: bitmaps, uint64[(n + 63) // 64]; ``left``: int64 by piece of a sweep,
     and ``opens``, ``parents``, ``noted`` and ``near``, as ``level_pull`` has them; ``gathered``: uint32[threads,
-    _GATHERED]; ``cursor``: int64[80], zeros; ``found``: uint32[n + 1], how many vertices each level has, from the sources on
-    to the last that was looked for.
+    _GATHERED]; ``cursor``: int64[80], zeros; ``found``: uint32[n + 1], how many vertices each level has, from the
+    sources on to the last that was looked for.
     """
 
     front: Keys
