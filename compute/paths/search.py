@@ -37,6 +37,7 @@ from ...gpma.team import Crew, at_most, share
 from .mend import AHEAD, NOTHING, PARENT, UNREACHED
 from .templates import template
 
+_inner: Any = uncounted_inner
 _ONE = np.uint64(1)
 _UNIT = np.float32(1)
 
@@ -228,7 +229,7 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
     fetch_add(cursor, EDGES, edges)
 
 
-@uncounted_inner
+@_inner
 def _count_waiting(word, degrees):  # type: ignore[no-untyped-def]
     """How many of these vertices are unreached and have edges."""
     n_waiting = np.int64(0)
@@ -237,7 +238,7 @@ def _count_waiting(word, degrees):  # type: ignore[no-untyped-def]
     return n_waiting
 
 
-@uncounted_inner
+@_inner
 def _pull_in_order(word, in_, begin, end, n_edges, bits, front, next_front, waiting, parents, near):  # type: ignore[no-untyped-def]
     """The first pull of a piece, vertices begin .. end - 1, by reading all their edges as they come: (how many
     find a parent, how many still look).
