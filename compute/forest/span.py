@@ -69,8 +69,8 @@ class Reach(NamedTuple):
     without edges; ``cursor`` int64[32]: the next piece, the edges read, and those of them that were read as they
     come. Of each thread, for vertices that are looked at together: ``opens`` int64[threads, NEAR * _TOGETHER],
     where their rows begin, and ``near`` uint32[threads, SWEEP_PIECE], which neighbour each vertex of a piece
-    found, or ``NO_VERTEX``. (The lists of those that look take the room of the forest's free handles, of which there are
-    none in the end.)
+    found, or ``NO_VERTEX``. (The lists of those that look take the room of the forest's free handles, of which
+    there are none in the end.)
     """
 
     queue: Vertices
