@@ -779,9 +779,9 @@ class PageRank(RandomWalk):
         rows, crew = graph.out_rows(), graph.team.crew(2)
         lookers = _crew(graph, whole=True)
         capacity = system.value.size
-        costs = np.empty(-(-capacity // STRETCH), np.int64)
-        kernels.look_all(lookers, rows, limits, system, costs)
-        if 2 * costs.sum() <= cost_max:
+        costs = np.empty((2, -(-capacity // STRETCH)), np.int64)
+        kernels.look_all(lookers, rows, limits, level, system, costs)
+        if 2 * costs[kernels.OVER].sum() <= cost_max:
             level = 1.0
         in_waves = self._shares_all(graph)
         alone = min(self._push_alone, WAVES_MIN) if in_waves else self._push_alone
@@ -803,12 +803,12 @@ class PageRank(RandomWalk):
                 return bool(outcome == SOLVED)
             if in_waves:
                 self._sweep_in_waves(graph, system, limits, level, work)
-                kernels.look_all(lookers, rows, limits, system, costs)
+                level = max(1.0, 0.5 * level)
+                kernels.look_all(lookers, rows, limits, level, system, costs)
             else:
-                kernels.sweep_divided(
+                level = kernels.sweep_divided(
                     crew, rows, limits, level, self.damping, cut, costs, system, self._room_between(capacity), work
                 )
-            level = max(1.0, 0.5 * level)
 
     def _sweep_in_waves(self, graph: Graph, system: System, limits: Limits, level: float, work: Work) -> None:
         """One sweep that all threads share."""

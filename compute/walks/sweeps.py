@@ -71,6 +71,9 @@ WORK_SLOTS = 4
 NORM, SIZE, ROUNDED, SLIPPED, TOTAL = range(5)
 SUMS = 5
 
+# Rows of the costs of pushing: of all that is due, and of what the next sweep pushes.
+OVER, NEXT = range(2)
+
 # Outcomes of ``solve``.
 SOLVED, COSTLY, DIVIDE = range(3)
 
@@ -120,8 +123,9 @@ def push_cost(vertices: int | np.int64, edges: int | np.int64) -> int | np.int64
 
 
 @_jit
-def look(rows, limits, begin, end, system, costs):  # type: ignore[no-untyped-def]
-    """Write to ``costs`` what pushing every vertex over its limits costs, by stretches of ``STRETCH`` vertices.
+def look(rows, limits, level, begin, end, system, costs):  # type: ignore[no-untyped-def]
+    """Write to ``costs`` what pushing costs, by stretches of ``STRETCH`` vertices: ``costs[OVER]`` of every vertex
+    over its limits, ``costs[NEXT]`` of those over ``level`` times them, which the next sweep takes.
 
     Of vertices ``begin`` to ``end`` - 1, as ``sweep`` takes them. Blocks without any lose their flag.
     """
@@ -132,12 +136,12 @@ def look(rows, limits, begin, end, system, costs):  # type: ignore[no-untyped-de
     words = flags.view(np.uint64)
     below = -limits.below
     above = limits.above
-    costs[begin // STRETCH : (end + STRETCH - 1) // STRETCH] = 0
+    costs[:, begin // STRETCH : (end + STRETCH - 1) // STRETCH] = 0
     for word in range(begin >> (BLOCK_SHIFT + 3), end >> (BLOCK_SHIFT + 3)):
         if words[word] == np.uint64(0):
             continue
-        vertices = np.int64(0)
-        edges = np.int64(0)
+        due = np.int64(0)
+        following = np.int64(0)
         for block in range(word << 3, (word + 1) << 3):
             if flags[block] == np.uint8(0):
                 continue
@@ -149,32 +153,38 @@ def look(rows, limits, begin, end, system, costs):  # type: ignore[no-untyped-de
             if over:
                 # Without branches: which vertices are over cannot be guessed.
                 for v in range(start, min(start + BLOCK, degrees.size)):
-                    is_over = np.int64((residual[v] > above * weight[v]) | (residual[v] < below * weight[v]))
-                    vertices += is_over
-                    edges += is_over * np.int64(degrees[v])
-        costs[(word << (BLOCK_SHIFT + 3)) // STRETCH] += push_cost(vertices, edges)
+                    x = residual[v]
+                    is_over = np.int64((x > above * weight[v]) | (x < below * weight[v]))
+                    x /= level
+                    is_far_over = np.int64((x > above * weight[v]) | (x < below * weight[v]))
+                    cost = push_cost(np.int64(1), np.int64(degrees[v]))
+                    due += is_over * cost
+                    following += is_far_over * cost
+        stretch = (word << (BLOCK_SHIFT + 3)) // STRETCH
+        costs[OVER, stretch] += due
+        costs[NEXT, stretch] += following
 
 
 @_inner
-def _look_pieces(thread, rows, limits, system, costs, cursor):  # type: ignore[no-untyped-def]
+def _look_pieces(thread, rows, limits, level, system, costs, cursor):  # type: ignore[no-untyped-def]
     """A thread's part of ``look_all``."""
     capacity = np.int64(system.value.size)
     while True:
         begin = fetch_add(cursor, 0, np.int64(_LOOK_PIECE))
         if begin >= capacity:
             return
-        look(rows, limits, begin, min(begin + _LOOK_PIECE, capacity), system, costs)
+        look(rows, limits, level, begin, min(begin + _LOOK_PIECE, capacity), system, costs)
 
 
 @_jit
-def look_all(crew, rows, limits, system, costs):  # type: ignore[no-untyped-def]
+def look_all(crew, rows, limits, level, system, costs):  # type: ignore[no-untyped-def]
     """``look`` at all vertices, on as many threads as there is work for."""
     flagged = np.int64(0)
     words = system.flags.view(np.uint64)
     for word in range(words.size):
         flagged += np.int64(words[word] != np.uint64(0))
     cursor = np.zeros(1, np.int64)
-    share(at_most(crew, flagged // _LOOK_ALONE + 1), _look_pieces, (rows, limits, system, costs, cursor))
+    share(at_most(crew, flagged // _LOOK_ALONE + 1), _look_pieces, (rows, limits, level, system, costs, cursor))
 
 
 @_jit
@@ -186,8 +196,8 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
     at once. What goes to the other part is left in the outbox, for ``deliver``. Vertices are found a little ahead
     of being pushed, so that their rows are on the way from memory by then.
 
-    ``due``: what ``look`` has found pushing to cost. A sweep of more than an edge a vertex flags every block that
-    it reaches: to look at those again costs less than a comparison at each edge.
+    ``due``: what ``look`` has found this sweep to cost. One of more than an edge a vertex looks at all blocks and
+    leaves them flagged, which costs less than to flag some at each edge.
 
     Added to ``sums`` is by how much ``System.sums`` change. Rounding: every sum is off by its size, a share by
     twice itself; the new value by its own size, which the vertex and its out-neighbours together see once each.
@@ -223,13 +233,17 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
     tail = np.int64(0)
     block = np.int64(begin >> BLOCK_SHIFT)
     blocks_end = np.int64(end >> BLOCK_SHIFT)
+    if wide:
+        marks[:block] = np.uint8(1)
+        flags[block:blocks_end] = np.uint8(1)
+        marks[blocks_end:] = np.uint8(1)
     while True:
         if tail - head <= _AHEAD and block < blocks_end:
             if (block & 7) == 0 and words[block >> 3] == np.uint64(0):
                 block += 8
                 continue
             if flags[block] != np.uint8(0):
-                flags[block] = np.uint8(0)
+                flags[block] = np.uint8(wide)
                 start = block << BLOCK_SHIFT
                 for v in range(start, start + BLOCK):
                     x = residual[v]
@@ -282,26 +296,42 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
                         u = keys[i] & LOW
                         own += np.int64(u < first)
                         own_end -= np.int64(u > last)
-                    for i in range(slot, own):
-                        u = np.uintp(keys[i] & LOW)
-                        sent[u] += share
-                        rounded += abs(sent[u])
-                        marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
-                    for i in range(own_end, stop):
-                        u = np.uintp(keys[i] & LOW)
-                        sent[u] += share
-                        rounded += abs(sent[u])
-                        marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
-                for i in range(own, own_end):
-                    u = np.uintp(keys[i] & LOW)
-                    before = residual[u]
-                    r = before + share
-                    residual[u] = r
-                    size_by += abs(r) - abs(before)
-                    rounded += abs(r)
                     if wide:
-                        flags[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                        for i in range(slot, own):
+                            u = np.uintp(keys[i] & LOW)
+                            sent[u] += share
+                            rounded += abs(sent[u])
+                        for i in range(own_end, stop):
+                            u = np.uintp(keys[i] & LOW)
+                            sent[u] += share
+                            rounded += abs(sent[u])
                     else:
+                        for i in range(slot, own):
+                            u = np.uintp(keys[i] & LOW)
+                            sent[u] += share
+                            rounded += abs(sent[u])
+                            marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                        for i in range(own_end, stop):
+                            u = np.uintp(keys[i] & LOW)
+                            sent[u] += share
+                            rounded += abs(sent[u])
+                            marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                if wide:
+                    for i in range(own, own_end):
+                        u = np.uintp(keys[i] & LOW)
+                        before = residual[u]
+                        r = before + share
+                        residual[u] = r
+                        size_by += abs(r) - abs(before)
+                        rounded += abs(r)
+                else:
+                    for i in range(own, own_end):
+                        u = np.uintp(keys[i] & LOW)
+                        before = residual[u]
+                        r = before + share
+                        residual[u] = r
+                        size_by += abs(r) - abs(before)
+                        rounded += abs(r)
                         flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
     sums[NORM] += norm_by
     sums[SIZE] += size_by
@@ -365,26 +395,30 @@ def _sweep_parts(  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _deliver_parts(thread, rows, limits, cut, system, outbox, cursor, sums, costs):  # type: ignore[no-untyped-def]
+def _deliver_parts(thread, rows, limits, level, cut, system, outbox, cursor, sums, costs):  # type: ignore[no-untyped-def]
     while True:
         part = fetch_add(cursor, 0, np.int64(1))
         if part > 1:
             return
         begin, end = (np.int64(0), cut) if part == 0 else (cut, np.int64(system.value.size))
         deliver(limits, begin, end, system, outbox, sums[part])
-        look(rows, limits, begin, end, system, costs)
+        look(rows, limits, level, begin, end, system, costs)
 
 
 @_jit
 def sweep_divided(crew, rows, limits, level, damping, cut, costs, system, outbox, work):  # type: ignore[no-untyped-def]
-    """One sweep in two parts, of the vertices before ``cut`` and of the others; and the next one's costs."""
+    """One sweep in two parts, of the vertices before ``cut`` and of the others.
+
+    Returns the level of the next one; ``costs`` are those of it.
+    """
     sums = np.zeros((2, system.sums.size))
     works = np.zeros((2, work.size), np.int64)
     cursor = np.zeros(1, np.int64)
-    due = costs.sum()
+    due = costs[NEXT if level > 1.0 else OVER].sum()
     share(crew, _sweep_parts, (rows, limits, level, damping, due, cut, system, outbox, cursor, sums, works))
     cursor[0] = 0
-    share(crew, _deliver_parts, (rows, limits, cut, system, outbox, cursor, sums, costs))
+    level = max(1.0, 0.5 * level)
+    share(crew, _deliver_parts, (rows, limits, level, cut, system, outbox, cursor, sums, costs))
     for part in range(2):
         for k in range(sums.shape[1]):
             system.sums[k] += sums[part, k]
@@ -392,6 +426,7 @@ def sweep_divided(crew, rows, limits, level, damping, cut, costs, system, outbox
             work[k] += works[part, k]
     # Both parts together are one.
     work[SWEEPS] -= 1
+    return level
 
 
 @_jit
@@ -405,21 +440,23 @@ def solve(crew, rows, limits, level, damping, cost_max, alone_max, costs, system
     """
     capacity = system.value.size
     while True:
-        cost = costs.sum()
+        cost = costs[OVER].sum()
         if cost == 0:
             return SOLVED, level, np.int64(0)
         if cost > cost_max:
             return COSTLY, level, np.int64(0)
-        if cost > alone_max:
+        following = costs[NEXT if level > 1.0 else OVER]
+        next_cost = following.sum()
+        if next_cost > alone_max:
             cut = np.int64(0)
             before = np.int64(0)
-            while 2 * (before + costs[cut]) <= cost:
-                before += costs[cut]
+            while 2 * (before + following[cut]) <= next_cost:
+                before += following[cut]
                 cut += 1
             return DIVIDE, level, cut * STRETCH
-        sweep(rows, limits, level, damping, cost, np.int64(0), capacity, system, outbox, system.sums, work)
+        sweep(rows, limits, level, damping, next_cost, np.int64(0), capacity, system, outbox, system.sums, work)
         level = max(1.0, 0.5 * level)
-        look_all(crew, rows, limits, system, costs)
+        look_all(crew, rows, limits, level, system, costs)
 
 
 @_inner
