@@ -85,6 +85,7 @@ from .sweeps import (
     TOTAL,
     WORK_SLOTS,
     Outbox,
+    Pushing,
     System,
 )
 from .walk import (
@@ -776,6 +777,8 @@ class PageRank(RandomWalk):
 
     def _push(self, graph: Graph, system: System, limits: Limits, level: float, cost_max: int, work: Work) -> bool:
         """Until residuals are within their limits (true), or pushing costs more than ``cost_max`` (false)."""
+        if system is self._ranks and work[PASSES] and not self._shares_all(graph):
+            self._push_both(graph, limits, cost_max, work)
         rows, crew = graph.out_rows(), graph.team.crew(2)
         lookers = _crew(graph, whole=True)
         capacity = system.value.size
@@ -809,6 +812,17 @@ class PageRank(RandomWalk):
                 level = kernels.sweep_divided(
                     crew, rows, limits, level, self.damping, cut, costs, system, self._room_between(capacity), work
                 )
+
+    def _push_both(self, graph: Graph, limits: Limits, cost_max: int, work: Work) -> None:
+        """Push the ranks and the majorant side by side, as far as one thread would push either alone."""
+        stretches = -(-self._ranks.value.size // STRETCH)
+        first, second = (
+            Pushing(system, of, np.empty((2, stretches), np.int64), np.zeros(WORK_SLOTS, np.int64))
+            for system, of in ((self._ranks, limits), (self._majorant, self._slack_limits))
+        )
+        crew, rows = _crew(graph, whole=True), graph.out_rows()
+        kernels.solve_two(crew, rows, self.damping, cost_max, self._push_alone, first, second, self._outbox)
+        work += first.work + second.work
 
     def _sweep_in_waves(self, graph: Graph, system: System, limits: Limits, level: float, work: Work) -> None:
         """One sweep that all threads share."""

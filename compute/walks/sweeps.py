@@ -25,7 +25,7 @@ from ...gpma.intrinsics import inner, prefetch, prefetch_to_read
 from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
-from .passes import BLOCK, BLOCK_SHIFT
+from .passes import BLOCK, BLOCK_SHIFT, Limits
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
@@ -61,6 +61,18 @@ class Outbox(NamedTuple):
 
     sent: F64
     marks: U8
+
+
+class Pushing(NamedTuple):
+    """A system to be solved by pushes, and what that takes.
+
+    ``limits``: of its residuals. ``costs``, ``work``: room for those of ``solve``, which adds to the latter.
+    """
+
+    system: System
+    limits: Limits
+    costs: npt.NDArray[np.int64]
+    work: npt.NDArray[np.int64]
 
 
 # Slots of the ``work`` counters (int64).
@@ -457,6 +469,38 @@ def solve(crew, rows, limits, level, damping, cost_max, alone_max, costs, system
         sweep(rows, limits, level, damping, next_cost, np.int64(0), capacity, system, outbox, system.sums, work)
         level = max(1.0, 0.5 * level)
         look_all(crew, rows, limits, level, system, costs)
+
+
+@_inner
+def _solve_either(thread, crew, rows, damping, cost_max, alone_max, first, second, outbox, cursor):  # type: ignore[no-untyped-def]
+    """A thread's share of ``solve_two``."""
+    while True:
+        part = fetch_add(cursor, 0, np.int64(1))
+        if part > 1:
+            return
+        pushing = first if part == 0 else second
+        look_all(crew, rows, pushing.limits, 1.0, pushing.system, pushing.costs)
+        solve(
+            crew,
+            rows,
+            pushing.limits,
+            1.0,
+            damping,
+            cost_max,
+            alone_max,
+            pushing.costs,
+            pushing.system,
+            outbox,
+            pushing.work,
+        )
+
+
+@_jit
+def solve_two(crew, rows, damping, cost_max, alone_max, first, second, outbox):  # type: ignore[no-untyped-def]
+    """``solve`` of two systems at once, each by one thread, from level 1 on and as far as that thread goes."""
+    cursor = np.zeros(1, np.int64)
+    arguments = (crew, rows, damping, cost_max, alone_max, first, second, outbox, cursor)
+    share(at_most(crew, 2), _solve_either, arguments)
 
 
 @_inner
