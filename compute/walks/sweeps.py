@@ -148,12 +148,13 @@ def look(rows, limits, level, begin, end, system, costs):  # type: ignore[no-unt
     words = flags.view(np.uint64)
     below = -limits.below
     above = limits.above
+    far_below = level * below
+    far_above = level * above
     costs[:, begin // STRETCH : (end + STRETCH - 1) // STRETCH] = 0
     for word in range(begin >> (BLOCK_SHIFT + 3), end >> (BLOCK_SHIFT + 3)):
         if words[word] == np.uint64(0):
             continue
-        due = np.int64(0)
-        following = np.int64(0)
+        due = following = np.int64(0)
         for block in range(word << 3, (word + 1) << 3):
             if flags[block] == np.uint8(0):
                 continue
@@ -166,12 +167,9 @@ def look(rows, limits, level, begin, end, system, costs):  # type: ignore[no-unt
                 # Without branches: which vertices are over cannot be guessed.
                 for v in range(start, min(start + BLOCK, degrees.size)):
                     x = residual[v]
-                    is_over = np.int64((x > above * weight[v]) | (x < below * weight[v]))
-                    x /= level
-                    is_far_over = np.int64((x > above * weight[v]) | (x < below * weight[v]))
                     cost = push_cost(np.int64(1), np.int64(degrees[v]))
-                    due += is_over * cost
-                    following += is_far_over * cost
+                    due += cost * np.int64((x > above * weight[v]) | (x < below * weight[v]))
+                    following += cost * np.int64((x > far_above * weight[v]) | (x < far_below * weight[v]))
         stretch = (word << (BLOCK_SHIFT + 3)) // STRETCH
         costs[OVER, stretch] += due
         costs[NEXT, stretch] += following
