@@ -283,10 +283,9 @@ def test_a_sweep_is_divided_in_the_middle_of_what_it_pushes(level: float) -> Non
         assert outcome == sweeps.DIVIDE
         before, within = following[:cut].sum(), following[cut : cut + STRETCH].sum()
         assert before <= following.sum() / 2 <= before + within
-        far = np.flatnonzero(over(level))
         sums = np.zeros(SUMS)
         sweeps.sweep(rows, limits, level, 0.85, 1 << 40, 0, n, system, outbox, sums, work)
-        assert (system.value[far] != 1).all() and work[sweeps.PUSHES] >= far.size
+        assert work[sweeps.PUSHES] == (system.value != 1).sum() > 0
         assert (np.repeat(flags, BLOCK) >= over(1.0)).all()
 
 
