@@ -212,7 +212,8 @@ def _send_pieces(  # type: ignore[no-untyped-def]
 
 @_uncounted
 def _receive_ranges(thread, limits, pieces, wide, system, mail, sums, cursor):  # type: ignore[no-untyped-def]
-    """A thread's part of receiving what so many pieces have sent; ``wide``: no block is flagged here."""
+    """A thread's part of receiving what so many pieces have sent; ``wide``: every block that is reached is
+    flagged, since to look at those again costs less than a comparison at each edge."""
     residual = system.residual
     flags = system.flags
     heads = mail.sorted_heads
@@ -237,7 +238,9 @@ def _receive_ranges(thread, limits, pieces, wide, system, mail, sums, cursor):  
                 residual[u] = r
                 size_by += abs(r) - abs(before)
                 rounded += abs(r)
-                if not wide:
+                if wide:
+                    flags[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                else:
                     flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
         sums[of_range, SIZE] = size_by
         sums[of_range, ROUNDED] = rounded
@@ -330,8 +333,7 @@ def push_in_waves(  # type: ignore[no-untyped-def]
 ):
     """Push ``queue[:count]``, vertices with so many edges, in waves.
 
-    ``room``: how many edges a wave may have, at least one; ``mail`` has room for them. With more edges than
-    vertices all blocks are flagged, which costs less than to flag some at each edge.
+    ``room``: how many edges a wave may have, at least one; ``mail`` has room for them.
     """
     size_max = system.sums[SIZE]
     sums = np.zeros((max(PIECES, RANGES), SUMS))
@@ -375,8 +377,6 @@ def push_in_waves(  # type: ignore[no-untyped-def]
             system.sums[ROUNDED] += sums[of_range, ROUNDED]
         # What is put together of pieces and of ranges.
         system.sums[SLIPPED] += 2.0 * (PIECES + RANGES + 1) * size_max + (PIECES + 1) * abs(system.sums[NORM])
-    if wide:
-        system.flags[:] = np.uint8(1)
     # As of a sweep by one thread: no sum of sizes grows, and every step of adding up rounds.
     system.sums[SLIPPED] += (2.0 * edges + 6.0 * count) * size_max + (count + 4.0) * moved_by
     work[SWEEPS] += 1

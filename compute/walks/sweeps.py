@@ -206,8 +206,8 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
     at once. What goes to the other part is left in the outbox, for ``deliver``. Vertices are found a little ahead
     of being pushed, so that their rows are on the way from memory by then.
 
-    ``due``: what ``look`` has found this sweep to cost. One of more than an edge a vertex looks at all blocks and
-    leaves them flagged, which costs less than to flag some at each edge.
+    ``due``: what ``look`` has found pushing to cost. A sweep of more than an edge a vertex flags every block that
+    it reaches: to look at those again costs less than a comparison at each edge.
 
     Added to ``sums`` is by how much ``System.sums`` change. Rounding: every sum is off by its size, a share by
     twice itself; the new value by its own size, which the vertex and its out-neighbours together see once each.
@@ -243,17 +243,13 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
     tail = np.int64(0)
     block = np.int64(begin >> BLOCK_SHIFT)
     blocks_end = np.int64(end >> BLOCK_SHIFT)
-    if wide:
-        marks[:block] = np.uint8(1)
-        flags[block:blocks_end] = np.uint8(1)
-        marks[blocks_end:] = np.uint8(1)
     while True:
         if tail - head <= _AHEAD and block < blocks_end:
             if (block & 7) == 0 and words[block >> 3] == np.uint64(0):
                 block += 8
                 continue
             if flags[block] != np.uint8(0):
-                flags[block] = np.uint8(wide)
+                flags[block] = np.uint8(0)
                 start = block << BLOCK_SHIFT
                 for v in range(start, start + BLOCK):
                     x = residual[v]
@@ -306,42 +302,26 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
                         u = keys[i] & LOW
                         own += np.int64(u < first)
                         own_end -= np.int64(u > last)
+                    for i in range(slot, own):
+                        u = np.uintp(keys[i] & LOW)
+                        sent[u] += share
+                        rounded += abs(sent[u])
+                        marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                    for i in range(own_end, stop):
+                        u = np.uintp(keys[i] & LOW)
+                        sent[u] += share
+                        rounded += abs(sent[u])
+                        marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                for i in range(own, own_end):
+                    u = np.uintp(keys[i] & LOW)
+                    before = residual[u]
+                    r = before + share
+                    residual[u] = r
+                    size_by += abs(r) - abs(before)
+                    rounded += abs(r)
                     if wide:
-                        for i in range(slot, own):
-                            u = np.uintp(keys[i] & LOW)
-                            sent[u] += share
-                            rounded += abs(sent[u])
-                        for i in range(own_end, stop):
-                            u = np.uintp(keys[i] & LOW)
-                            sent[u] += share
-                            rounded += abs(sent[u])
+                        flags[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
                     else:
-                        for i in range(slot, own):
-                            u = np.uintp(keys[i] & LOW)
-                            sent[u] += share
-                            rounded += abs(sent[u])
-                            marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
-                        for i in range(own_end, stop):
-                            u = np.uintp(keys[i] & LOW)
-                            sent[u] += share
-                            rounded += abs(sent[u])
-                            marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
-                if wide:
-                    for i in range(own, own_end):
-                        u = np.uintp(keys[i] & LOW)
-                        before = residual[u]
-                        r = before + share
-                        residual[u] = r
-                        size_by += abs(r) - abs(before)
-                        rounded += abs(r)
-                else:
-                    for i in range(own, own_end):
-                        u = np.uintp(keys[i] & LOW)
-                        before = residual[u]
-                        r = before + share
-                        residual[u] = r
-                        size_by += abs(r) - abs(before)
-                        rounded += abs(r)
                         flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
     sums[NORM] += norm_by
     sums[SIZE] += size_by
@@ -424,7 +404,7 @@ def sweep_divided(crew, rows, limits, level, damping, cut, costs, system, outbox
     sums = np.zeros((2, system.sums.size))
     works = np.zeros((2, work.size), np.int64)
     cursor = np.zeros(1, np.int64)
-    due = costs[NEXT if level > 1.0 else OVER].sum()
+    due = costs[OVER].sum()
     share(crew, _sweep_parts, (rows, limits, level, damping, due, cut, system, outbox, cursor, sums, works))
     cursor[0] = 0
     level = max(1.0, 0.5 * level)
@@ -464,7 +444,7 @@ def solve(crew, rows, limits, level, damping, cost_max, alone_max, costs, system
                 before += following[cut]
                 cut += 1
             return DIVIDE, level, cut * STRETCH
-        sweep(rows, limits, level, damping, next_cost, np.int64(0), capacity, system, outbox, system.sums, work)
+        sweep(rows, limits, level, damping, cost, np.int64(0), capacity, system, outbox, system.sums, work)
         level = max(1.0, 0.5 * level)
         look_all(crew, rows, limits, level, system, costs)
 
