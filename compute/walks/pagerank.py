@@ -814,7 +814,10 @@ class PageRank(RandomWalk):
                 )
 
     def _push_both(self, graph: Graph, limits: Limits, cost_max: int, work: Work) -> None:
-        """Push the ranks and the majorant side by side, as far as one thread would push either alone."""
+        """Push the ranks and the majorant side by side, as far as one thread would push either alone.
+
+        Weights may follow the ranks only after that, which leaves the majorant little to do.
+        """
         stretches = -(-self._ranks.value.size // STRETCH)
         first, second = (
             Pushing(system, of, np.empty((2, stretches), np.int64), np.zeros(WORK_SLOTS, np.int64))
