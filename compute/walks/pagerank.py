@@ -85,6 +85,7 @@ from .sweeps import (
     TOTAL,
     WORK_SLOTS,
     Outbox,
+    Pushing,
     System,
 )
 from .walk import (
@@ -776,12 +777,14 @@ class PageRank(RandomWalk):
 
     def _push(self, graph: Graph, system: System, limits: Limits, level: float, cost_max: int, work: Work) -> bool:
         """Until residuals are within their limits (true), or pushing costs more than ``cost_max`` (false)."""
+        if system is self._ranks and work[PASSES] and not self._shares_all(graph):
+            self._push_both(graph, limits, cost_max, work)
         rows, crew = graph.out_rows(), graph.team.crew(2)
         lookers = _crew(graph, whole=True)
         capacity = system.value.size
-        costs = np.empty(-(-capacity // STRETCH), np.int64)
-        kernels.look_all(lookers, rows, limits, system, costs)
-        if 2 * costs.sum() <= cost_max:
+        costs = np.empty((2, -(-capacity // STRETCH)), np.int64)
+        kernels.look_all(lookers, rows, limits, level, system, costs)
+        if 2 * costs[kernels.OVER].sum() <= cost_max:
             level = 1.0
         in_waves = self._shares_all(graph)
         alone = min(self._push_alone, WAVES_MIN) if in_waves else self._push_alone
@@ -803,12 +806,26 @@ class PageRank(RandomWalk):
                 return bool(outcome == SOLVED)
             if in_waves:
                 self._sweep_in_waves(graph, system, limits, level, work)
-                kernels.look_all(lookers, rows, limits, system, costs)
+                level = max(1.0, 0.5 * level)
+                kernels.look_all(lookers, rows, limits, level, system, costs)
             else:
-                kernels.sweep_divided(
+                level = kernels.sweep_divided(
                     crew, rows, limits, level, self.damping, cut, costs, system, self._room_between(capacity), work
                 )
-            level = max(1.0, 0.5 * level)
+
+    def _push_both(self, graph: Graph, limits: Limits, cost_max: int, work: Work) -> None:
+        """Push the ranks and the majorant side by side, as far as one thread would push either alone.
+
+        Weights may follow the ranks only after that, which leaves the majorant little to do.
+        """
+        stretches = -(-self._ranks.value.size // STRETCH)
+        first, second = (
+            Pushing(system, of, np.empty((2, stretches), np.int64), np.zeros(WORK_SLOTS, np.int64))
+            for system, of in ((self._ranks, limits), (self._majorant, self._slack_limits))
+        )
+        crew, rows = _crew(graph, whole=True), graph.out_rows()
+        kernels.solve_two(crew, rows, self.damping, cost_max, self._push_alone, first, second, self._outbox)
+        work += first.work + second.work
 
     def _sweep_in_waves(self, graph: Graph, system: System, limits: Limits, level: float, work: Work) -> None:
         """One sweep that all threads share."""
