@@ -22,6 +22,7 @@
 #include "alone.cuh"
 #include "fixed.cuh"
 #include "pull.cuh"
+#include "together.cuh"
 
 #ifndef MARKS
 #define MARKS 0
@@ -145,6 +146,10 @@ constexpr u32 LEVELS_AHEAD = 4;
 #define DENSE_LEVEL 32
 #endif
 constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
+// Leaves of rows of which a warp tells at a time.
+#ifndef TOLD_TOGETHER
+#define TOLD_TOGETHER 4
+#endif
 
 struct Counting : Run<CountJob> {
     const Alone<CountHanded> alone;
@@ -350,20 +355,23 @@ struct Counting : Run<CountJob> {
         return atomicAdd(reinterpret_cast<u64*>(job.deltas + v), u64(difference));
     }
 
-    // Whether a vertex that was to grow by so much, and now does by the difference, too, must be queued. Most find that
-    // something was added before, and are done: who added that to nothing has queued it.
-    __device__ __forceinline__ bool must_queue(u32 v, u64 before, i64 difference)
+    // Where a vertex was to grow by so much, and now does by the difference, too.
+    __device__ __forceinline__ void heed_limit(u32 v, u64 before, i64 difference)
     {
         const i64 now = i64(before + u64(difference));
-        const bool fits = now > -WHOLE_LIMIT && now < WHOLE_LIMIT;
-        if (before && fits) return false;
-        if (!fits) store_cached(&job.counters->late, 1u);
-        return mark(v, fits ? QUEUED : QUEUED | BY_ROW);
+        if (now > -WHOLE_LIMIT && now < WHOLE_LIMIT) return;
+        store_cached(&job.counters->late, 1u);
+        atomicOr(job.roles + v, BY_ROW);
     }
 
+    // Whether the vertex must be queued.
     __device__ __forceinline__ bool grow(u32 v, i64 difference)
     {
-        return difference && must_queue(v, add_to(v, difference), difference);
+        if (!difference) return false;
+        const u64 before = add_to(v, difference);
+        const bool is_new = mark(v, QUEUED);
+        heed_limit(v, before, difference);
+        return is_new;
     }
 
     // The successors of these vertices grow by the difference of each, and are listed if they were not.
@@ -373,26 +381,47 @@ struct Counting : Run<CountJob> {
             i64 difference;
             u32 below;
         };
-        const auto load = [&](u32 u) {
+        const auto load = [&](bool is_there, u32 u) {
+            if (!is_there) return Tail{0, NO_LEVEL};
             return Tail{load_cached(job.differences + u), load_cached(job.levels + u) + 1};
         };
         __shared__ u32 room[BLOCK_THREADS / 32][Found::ROOM];
         Found found{room[threadIdx.x >> 5]};
-        walk_rows(out, telling(), counts, place, load, [&](const Tail& tail, u32, const Edges& row, bool) {
-            bool grows[2], is_new[2] = {false, false};
-            u64 before[2] = {0, 0};
-            // Both loads are under way together, and both additions.
-            u32 level_of[2];
-            for (u32 j = 0; j < 2; j++) level_of[j] = row.live[j] ? load_cached(job.levels + row.head[j]) : NO_LEVEL;
-            for (u32 j = 0; j < 2; j++) grows[j] = row.live[j] && tail.difference && level_of[j] == tail.below;
-            for (u32 j = 0; j < 2; j++)
-                if (grows[j]) before[j] = add_to(row.head[j], tail.difference);
-            for (u32 j = 0; j < 2; j++)
-                if (grows[j]) is_new[j] = must_queue(row.head[j], before[j], tail.difference);
-            __syncwarp();
-            found.add(to, counter, is_new, row.head);
-            return false;
-        });
+        const auto visit = [&](const Tail& own, const u32 (&of)[TOLD_TOGETHER], const Edges (&row)[TOLD_TOGETHER]) {
+            // All loads are under way together, and then all additions.
+            u32 level_of[TOLD_TOGETHER][2];
+#pragma unroll
+            for (u32 k = 0; k < TOLD_TOGETHER; k++)
+                for (u32 j = 0; j < 2; j++)
+                    level_of[k][j] = row[k].live[j] ? load_cached(job.levels + row[k].head[j]) : NO_LEVEL;
+            bool grows[TOLD_TOGETHER][2];
+            i64 difference[TOLD_TOGETHER];
+            u64 before[TOLD_TOGETHER][2];
+            u32 role[TOLD_TOGETHER][2];
+#pragma unroll
+            for (u32 k = 0; k < TOLD_TOGETHER; k++) {
+                difference[k] = __shfl_sync(ALL_LANES, own.difference, of[k]);
+                const u32 below = __shfl_sync(ALL_LANES, own.below, of[k]);
+                for (u32 j = 0; j < 2; j++) {
+                    grows[k][j] = row[k].live[j] && difference[k] && level_of[k][j] == below;
+                    if (!grows[k][j]) continue;
+                    before[k][j] = add_to(row[k].head[j], difference[k]);
+                    role[k][j] = atomicOr(job.roles + row[k].head[j], QUEUED);
+                }
+            }
+#pragma unroll
+            for (u32 k = 0; k < TOLD_TOGETHER; k++) {
+                bool is_new[2] = {false, false};
+                for (u32 j = 0; j < 2; j++) {
+                    if (!grows[k][j]) continue;
+                    is_new[j] = !(role[k][j] & QUEUED);
+                    heed_limit(row[k].head[j], before[k][j], difference[k]);
+                }
+                __syncwarp();
+                found.add(to, counter, is_new, row[k].head);
+            }
+        };
+        walk_rows_together<TOLD_TOGETHER>(out, telling(), counts, place, load, visit);
         found.list(to, counter);
     }
 
