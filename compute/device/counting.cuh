@@ -177,7 +177,8 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ u32 level_now(u32 v) const { return u32(load_cached(job.words + v) >> 32); }
 
-    __device__ __forceinline__ Frontier receiving() const
+    // In a turn whose level it is, or the turn before.
+    __device__ __forceinline__ Frontier receiving(u32 turn) const
     {
         return {job.short_rows, job.long_rows, job.counters->receiving + turn % 3, job.room};
     }
@@ -191,13 +192,14 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ u32 n_queued() const { return load_cached(job.counters->queued + turn % 3); }
 
-    // What the next turn counts begins at zero: it is the one before last that had these counters.
+    // What the next turn counts begins at zero: it is the one before last that had these counters. Rows to be added up are
+    // queued a turn ahead.
     __device__ __forceinline__ void clear_next()
     {
         if (place.thread) return;
         CountCounters* const counters = job.counters;
         const u32 next = (turn + 1) % 3;
-        clear_counts(counters->receiving + next);
+        clear_counts(counters->receiving + (turn + 2) % 3);
         clear_counts(counters->telling + next);
         counters->queued[next] = 0;
     }
@@ -254,6 +256,23 @@ struct Counting : Run<CountJob> {
             if (is_there) v = load_cached(k < chosen.n_first ? chosen.first + k : chosen.second + (k - chosen.n_first));
             work(is_there, v);
         });
+    }
+
+    // Calls work(are_there, vertices) likewise, for two vertices a lane.
+    template <class Work> __device__ __forceinline__ void for_pairs(const Chosen& chosen, Work work)
+    {
+        const u32 n = chosen.n_first + chosen.n_second;
+        for (u64 first = u64(place.warp) * 64; first < n; first += 2 * u64(place.n_threads)) {
+            bool is_there[2];
+            u32 v[2] = {0, 0};
+            for (u32 j = 0; j < 2; j++) {
+                const u64 k = first + 32 * j + place.lane;
+                is_there[j] = k < n;
+                if (!is_there[j]) continue;
+                v[j] = load_cached(k < chosen.n_first ? chosen.first + k : chosen.second + (k - chosen.n_first));
+            }
+            work(is_there, v);
+        }
     }
 
     // Lists the chosen vertices of the lanes.
@@ -395,27 +414,27 @@ struct Counting : Run<CountJob> {
                 for (u32 j = 0; j < 2; j++)
                     level_of[k][j] = row[k].live[j] ? load_cached(job.levels + row[k].head[j]) : NO_LEVEL;
             bool grows[TOLD_TOGETHER][2];
-            i64 difference[TOLD_TOGETHER];
             u64 before[TOLD_TOGETHER][2];
             u32 role[TOLD_TOGETHER][2];
 #pragma unroll
             for (u32 k = 0; k < TOLD_TOGETHER; k++) {
-                difference[k] = __shfl_sync(ALL_LANES, own.difference, of[k]);
+                const i64 difference = __shfl_sync(ALL_LANES, own.difference, of[k]);
                 const u32 below = __shfl_sync(ALL_LANES, own.below, of[k]);
                 for (u32 j = 0; j < 2; j++) {
-                    grows[k][j] = row[k].live[j] && difference[k] && level_of[k][j] == below;
+                    grows[k][j] = row[k].live[j] && difference && level_of[k][j] == below;
                     if (!grows[k][j]) continue;
-                    before[k][j] = add_to(row[k].head[j], difference[k]);
+                    before[k][j] = add_to(row[k].head[j], difference);
                     role[k][j] = atomicOr(job.roles + row[k].head[j], QUEUED);
                 }
             }
 #pragma unroll
             for (u32 k = 0; k < TOLD_TOGETHER; k++) {
+                const i64 difference = __shfl_sync(ALL_LANES, own.difference, of[k]);
                 bool is_new[2] = {false, false};
                 for (u32 j = 0; j < 2; j++) {
                     if (!grows[k][j]) continue;
                     is_new[j] = !(role[k][j] & QUEUED);
-                    heed_limit(row[k].head[j], before[k][j], difference[k]);
+                    heed_limit(row[k].head[j], before[k][j], difference);
                 }
                 __syncwarp();
                 found.add(to, counter, is_new, row[k].head);
@@ -501,10 +520,9 @@ struct Counting : Run<CountJob> {
 
     // -- level by level --------------------------------------------------------------------------------------------
 
-    // Sets level and count of a vertex, and that it waits for nothing; whether the count is another.
-    __device__ __forceinline__ bool set_count(u32 v, u32 at, double count)
+    // Sets level and count of a vertex, and that it waits for nothing; whether the count is another than ``before``.
+    __device__ __forceinline__ bool set_count(u32 v, u32 at, double count, double before)
     {
-        const double before = load_cached(job.paths + v);
         store_cached(job.levels + v, at);
         store_cached(job.deltas + v, i64(0));
         store_cached(job.roles + v, 0u);
@@ -512,6 +530,11 @@ struct Counting : Run<CountJob> {
         store_cached(job.paths + v, count);
         sums[0] += u64(i64(count >= LIMIT) - i64(before >= LIMIT));
         return true;
+    }
+
+    __device__ __forceinline__ bool set_count(u32 v, u32 at, double count)
+    {
+        return set_count(v, at, count, load_cached(job.paths + v));
     }
 
     __device__ __forceinline__ void log_changed(bool changes, u32 v)
@@ -525,6 +548,12 @@ struct Counting : Run<CountJob> {
         __syncwarp();
     }
 
+    // Who is to be added up is not known ahead where counts have stopped, or others do as they are told of more.
+    __device__ __forceinline__ bool is_known() const
+    {
+        return !job.n_saturated && !load_cached(&job.counters->late);
+    }
+
     // From seeds in order. The level from which on all is to be counted anew; NO_LEVEL: all are counted.
     __device__ __forceinline__ u32 recount()
     {
@@ -532,7 +561,7 @@ struct Counting : Run<CountJob> {
         const u32 n_sorted = least == NO_LEVEL ? 0 : load_cached(job.ends + most);
         const auto end_of = [&](u32 of) { return least <= of && of <= most ? load_cached(job.ends + of) : 0; };
         u32 seen = 0, from = NO_LEVEL;
-        u32 asked = NO_LEVEL;  // the level whose rows to be added up are queued
+        u32 received = NO_LEVEL;  // the level whose rows are added up
         for (;;) {
             const u32 n_here = n_queued();
             if (n_here) level++;
@@ -544,26 +573,26 @@ struct Counting : Run<CountJob> {
             counted += n_seeds + n_here;
             rounds++;
             const Chosen here = {job.sorted + seen, n_seeds, queue(), n_here};
-            // Who is to be added up is not known ahead where counts have stopped, or others do as they are told of more.
-            const bool is_known = !job.n_saturated && !load_cached(&job.counters->late);
-            if (asked != level || !is_known) ask_rows(here, asked == level);
+            const bool is_known = this->is_known();
+            if (received != level || !is_known) add_up(here, received == level);
+            received = is_known ? level + 1 : NO_LEVEL;
+            const bool looks_ahead = is_known && further > end;
+            if (looks_ahead) queue_rows({job.sorted + end, further - end, nullptr, 0}, turn + 1);
             count_level(here);
             seen = end;
-            const Counts counts = load_counts(telling().counts);
-            if (edges + counts.edges > job.edges_max) {
+            const Counts told = load_counts(telling().counts);
+            if (edges + told.edges > job.edges_max) {
                 from = level + 1;
                 break;
             }
-            edges += counts.edges;
-            if (!is_empty(counts))
-                tell_successors(job.queues[(turn + 1) & 1], job.counters->queued + (turn + 1) % 3, counts);
+            edges += told.edges;
+            if (!is_empty(told))
+                tell_successors(job.queues[(turn + 1) & 1], job.counters->queued + (turn + 1) % 3, told);
+            // Those above the next level are final: what is below is told, and adds up, at once.
+            const bool adds_up = looks_ahead && receive(turn + 1, level + 1);
             turn++;
-            if (is_known) {
-                asked = level + 1;
-                queue_rows({job.sorted + end, further - end, nullptr, 0});
-            }
             // Where there was nothing to do, there is nothing to wait for.
-            if (!is_empty(counts) || (is_known && further > end)) barrier();
+            if (!is_empty(told) || adds_up) barrier();
             mark_time(TOLD_ON);
         }
         barrier();  // all have seen where levels end
@@ -573,57 +602,84 @@ struct Counting : Run<CountJob> {
     }
 
     // Queues the rows of vertices of one level that are added up.
-    __device__ __forceinline__ void queue_rows(const Chosen& here)
+    __device__ __forceinline__ void queue_rows(const Chosen& here, u32 turn)
     {
         for_chosen(here, [&](bool is_there, u32 v) {
             const bool by_row = is_there && is_by_row(v), is_source = by_row && level_now(v) == 0;
             if (by_row) store_cached(job.sums + v, is_source ? 1.0 : 0.0);
             __syncwarp();
-            put_one(in, receiving(), by_row && !is_source, v);
+            put_one(in, receiving(turn), by_row && !is_source, v);
         });
     }
 
-    // The same, and waits; ``again``: where some are queued already.
-    __device__ __forceinline__ void ask_rows(const Chosen& here, bool again)
+    // Adds up the rows of those of this level that are, by themselves; ``again``: where some are queued already.
+    __device__ __forceinline__ void add_up(const Chosen& here, bool again)
     {
         if (again) {
-            if (place.thread == 0) clear_counts(receiving().counts);
+            if (place.thread == 0) clear_counts(receiving(turn).counts);
             barrier();
         }
-        queue_rows(here);
+        queue_rows(here, turn);
         barrier();
         mark_time(ASKED_ROWS);
+        if (receive(turn, level)) barrier();
+        mark_time(RECEIVED);
     }
 
-    // Counts the vertices of a level, those above it being final and rows being queued; those with another count tell of
-    // it next.
+    // Counts the vertices of a level, rows being added up; those with another count tell of it next.
     __device__ __forceinline__ void count_level(const Chosen& here)
     {
-        const Counts counts = load_counts(receiving().counts);
-        edges += counts.edges;
-        if (!is_empty(counts)) {
-            receive(counts);
-            barrier();
-            mark_time(RECEIVED);
-        }
-        for_chosen(here, [&](bool is_there, u32 v) {
-            bool tells = false, changes = false;
-            if (is_there) {
-                const double before = load_cached(job.paths + v);
-                const bool by_row = is_by_row(v), moves = load_cached(job.levels + v) != level;
-                const bool leaves = load_cached(job.roles + v) & FARTHER;
-                const double grown = before + double(load_cached(job.deltas + v));
-                const double count = min(by_row ? load_cached(job.sums + v) : grown, LIMIT);
-                changes = set_count(v, level, count);
-                tells = !leaves && (moves || changes);
-                if (tells) store_cached(job.differences + v, i64(count) - (moves ? 0 : i64(before)));
+        for_pairs(here, [&](const bool (&is_there)[2], const u32 (&v)[2]) {
+            double before[2];
+            i64 delta[2];
+            u32 role[2], at[2];
+            Row row[2] = {{0, 0}, {0, 0}};
+            for (u32 j = 0; j < 2; j++) {
+                if (!is_there[j]) continue;
+                before[j] = load_cached(job.paths + v[j]);
+                delta[j] = load_cached(job.deltas + v[j]);
+                role[j] = load_cached(job.roles + v[j]);
+                at[j] = load_cached(job.levels + v[j]);
+                row[j] = load_row(out, v[j]);
+            }
+            bool tells[2] = {false, false}, changes[2] = {false, false};
+            for (u32 j = 0; j < 2; j++) {
+                if (!is_there[j]) continue;
+                const bool by_row = role[j] & BY_ROW || before[j] >= LIMIT, moves = at[j] != level;
+                const double grown = before[j] + double(delta[j]);
+                const double count = min(by_row ? load_cached(job.sums + v[j]) : grown, LIMIT);
+                changes[j] = set_count(v[j], level, count, before[j]);
+                tells[j] = !(role[j] & FARTHER) && (moves || changes[j]) && row[j].degree;
+                if (tells[j]) store_cached(job.differences + v[j], i64(count) - (moves ? 0 : i64(before[j])));
             }
             __syncwarp();
-            log_changed(changes, v);
-            put_one(out, telling(), tells, v);
+            log_and_tell(changes, tells, v, row);
         });
         barrier();
         mark_time(COUNTED);
+    }
+
+    // Logs those of the warp's vertices, two a lane, whose counts are others, and queues the rows of those that tell;
+    // places are claimed at once.
+    __device__ __forceinline__ void log_and_tell(
+        const bool (&changes)[2], const bool (&tells)[2], const u32 (&vertex)[2], const Row (&row)[2])
+    {
+        const Frontier to = telling();
+        const Votes all = vote(changes[0], changes[1]);
+        const Votes shorts = vote(tells[0] && is_short(row[0]), tells[1] && is_short(row[1]));
+        const u32 told = __reduce_add_sync(ALL_LANES, (tells[0] ? row[0].degree : 0) + (tells[1] ? row[1].degree : 0));
+        u64 base = 0;
+        if (place.lane < 2)
+            base = add_by_lane(place.lane ? &to.counts->edges : &to.counts->short_rows, place.lane ? told : shorts.count());
+        if (place.lane == 2 && all.count()) base = atomicAdd(&job.counters->changed, all.count());
+        const u32 at = u32(__shfl_sync(ALL_LANES, base, 0)), at_log = u32(__shfl_sync(ALL_LANES, base, 2));
+        for (u32 j = 0; j < 2; j++) {
+            if (changes[j]) store_cached(job.log + at_log + all.before(j), vertex[j]);
+            if (!tells[j]) continue;
+            if (is_short(row[j])) put_short(to, at + shorts.before(j), vertex[j], row[j]);
+            else put_long(out, to, vertex[j], row[j]);
+        }
+        __syncwarp();
     }
 
     // Nothing is ever taken away from a count that has stopped.
@@ -632,19 +688,24 @@ struct Counting : Run<CountJob> {
         return load_cached(job.roles + v) & BY_ROW || load_cached(job.paths + v) >= LIMIT;
     }
 
-    // Adds up the counts of predecessors. Sums of whole numbers are exact up to the limit, and never fall below it again.
-    __device__ __forceinline__ void receive(const Counts& counts)
+    // Adds up the counts of predecessors of those of a level whose rows are queued for a turn; whether there are any. Sums of
+    // whole numbers are exact up to the limit, and never fall below it again.
+    __device__ __forceinline__ bool receive(u32 turn, u32 at)
     {
+        const Counts counts = load_counts(receiving(turn).counts);
+        if (is_empty(counts)) return false;
+        edges += counts.edges;
         const auto load = [](u32) { return 0; };
-        walk_rows(in, receiving(), counts, place, load, [&](int, u32 v, const Edges& row, bool) {
+        walk_rows(in, receiving(turn), counts, place, load, [&](int, u32 v, const Edges& row, bool) {
             double sum = 0.0;
             for (u32 j = 0; j < 2; j++)
-                if (row.live[j] && level_now(row.head[j]) + 1 == level) sum += load_cached(job.paths + row.head[j]);
+                if (row.live[j] && level_now(row.head[j]) + 1 == at) sum += load_cached(job.paths + row.head[j]);
             sum = warp_sum(sum);
             if (place.lane == 0 && sum > 0.0) atomicAdd(job.sums + v, sum);
             __syncwarp();
             return false;
         });
+        return true;
     }
 
     __device__ __forceinline__ static void clear_work(CountCounters* counters)
