@@ -233,10 +233,12 @@ struct Counting : Run<CountJob> {
         if (alone.is_alone(place)) alone.call_others(place, {now, turn, edges});
     }
 
-    // Calls work(k, is_there) for the numbers below n, by whole warps.
-    template <class Work> __device__ __forceinline__ void for_each(u32 n, Work work)
+    // Calls work(k, is_there) for the numbers below n, by whole warps, the first ones by ``warp``.
+    template <class Work> __device__ __forceinline__ void for_each(u32 n, Work work) { for_each(n, work, place.warp); }
+
+    template <class Work> __device__ __forceinline__ void for_each(u32 n, Work work, u32 warp)
     {
-        for (u64 first = u64(place.warp) * 32; first < n; first += place.n_threads)
+        for (u64 first = u64(warp) * 32; first < n; first += place.n_threads)
             work(u32(first) + place.lane, first + place.lane < n);
     }
 
@@ -248,14 +250,20 @@ struct Counting : Run<CountJob> {
         u32 n_second;
     };
 
-    // Calls work(is_there, vertex) for each, by whole warps.
-    template <class Work> __device__ __forceinline__ void for_chosen(const Chosen& chosen, Work work)
+    // Calls work(is_there, vertex) for each, by whole warps, the first ones by ``warp``.
+    template <class Work> __device__ __forceinline__ void for_chosen(const Chosen& chosen, Work work, u32 warp)
     {
-        for_each(chosen.n_first + chosen.n_second, [&](u32 k, bool is_there) {
+        const auto load = [&](u32 k, bool is_there) {
             u32 v = 0;
             if (is_there) v = load_cached(k < chosen.n_first ? chosen.first + k : chosen.second + (k - chosen.n_first));
             work(is_there, v);
-        });
+        };
+        for_each(chosen.n_first + chosen.n_second, load, warp);
+    }
+
+    template <class Work> __device__ __forceinline__ void for_chosen(const Chosen& chosen, Work work)
+    {
+        for_chosen(chosen, work, place.warp);
     }
 
     // Calls work(are_there, vertices) likewise, for two vertices a lane.
@@ -305,9 +313,12 @@ struct Counting : Run<CountJob> {
         if (phase <= HEADS) {
             const Counts leaving = load_counts(telling().counts);
             if (n_pieces(leaving) > ALONE_ROWS) share(HEADS);
-            if (leaving.edges > job.edges_max) return count_from(0);
+            if (leaving.edges > job.edges_max) {
+                forget_seeds();
+                return count_from(0);
+            }
             seed_heads();
-            if (!is_empty(leaving)) tell_successors(job.seeds, &job.counters->seeds, leaving);
+            if (!is_empty(leaving)) tell_successors<true>(job.seeds, &job.counters->seeds, leaving);
             turn++;
             barrier();
             mark_time(LEFT);
@@ -316,7 +327,7 @@ struct Counting : Run<CountJob> {
             const u32 n = load_cached(&job.counters->seeds);
             if (!n) return;
             if (n > ALONE_UPDATES) share(ORDER);
-            put_in_order({job.seeds, n, nullptr, 0});
+            put_in_order(n);
             mark_time(ORDERED);
         }
         share(RECOUNT);
@@ -326,11 +337,14 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ void seed_moved()
     {
+        Span span;
         for_each(job.n_touched, [&](u32 k, bool is_there) {
             const u32 v = is_there ? load_cached(job.touched + k) : 0;
+            u32 now = NO_LEVEL;
             bool moves = false, leaves = false;
             if (is_there) {
-                const u32 before = load_cached(job.levels + v), now = level_now(v);
+                const u32 before = load_cached(job.levels + v);
+                now = level_now(v);
                 moves = now != before;
                 leaves = moves && now > before;
                 if (moves) store_cached(job.roles + v, QUEUED | BY_ROW | (leaves ? FARTHER : 0));
@@ -338,12 +352,15 @@ struct Counting : Run<CountJob> {
             }
             __syncwarp();
             list_one(job.seeds, &job.counters->seeds, moves, v);
+            count_seed(span, moves ? now : NO_LEVEL);
             put_one(out, telling(), leaves, v);
         });
+        tell_levels(span);
     }
 
     __device__ __forceinline__ void seed_heads()
     {
+        Span span;
         for_changes(place, job.keys, job.outcomes, job.n_updates, [&](bool is_change, u64 key, u8 outcome) {
             const u32 u = source(key), v = destination(key);
             bool is_new = false;
@@ -360,7 +377,29 @@ struct Counting : Run<CountJob> {
             }
             __syncwarp();
             list_one(job.seeds, &job.counters->seeds, is_new, v);
+            count_seed(span, is_new ? level_now(v) : NO_LEVEL);
         });
+        tell_levels(span);
+    }
+
+    // Levels of seeds that a thread has counted.
+    struct Span {
+        u32 least = NO_LEVEL, most = 0;
+    };
+
+    // One of each lane, which is on this level.
+    __device__ __forceinline__ void count_seed(Span& span, u32 at)
+    {
+        if (!__any_sync(ALL_LANES, at != NO_LEVEL)) return;
+        widen(span, at);
+        advance_end(at);
+    }
+
+    __device__ __forceinline__ static void widen(Span& span, u32 at)
+    {
+        if (at == NO_LEVEL) return;
+        span.least = min(span.least, at);
+        span.most = max(span.most, at);
     }
 
     // Whether the vertex must be queued.
@@ -393,9 +432,10 @@ struct Counting : Run<CountJob> {
         return is_new;
     }
 
-    // The successors of these vertices grow by the difference of each, and are listed if they were not.
-    __device__ __forceinline__ void tell_successors(u32* to, u32* counter, const Counts& counts)
+    // The successors of these vertices grow by the difference of each, and are listed if they were not; SEEDS: as such.
+    template <bool SEEDS> __device__ __forceinline__ void tell_successors(u32* to, u32* counter, const Counts& counts)
     {
+        Span span;
         struct Tail {
             i64 difference;
             u32 below;
@@ -438,44 +478,45 @@ struct Counting : Run<CountJob> {
                 }
                 __syncwarp();
                 found.add(to, counter, is_new, row[k].head);
+                for (u32 j = 0; SEEDS && j < 2; j++) count_seed(span, is_new[j] ? level_of[k][j] : NO_LEVEL);
             }
         };
         walk_rows_together<TOLD_TOGETHER>(out, telling(), counts, place, load, visit);
         found.list(to, counter);
+        if (SEEDS) tell_levels(span);
     }
 
     // -- order -----------------------------------------------------------------------------------------------------
 
-    // Puts seeds in order by level; those that are on none have no paths.
-    __device__ __forceinline__ void put_in_order(const Chosen& seeds)
+    // Puts seeds, which are counted by level, in this order; those that are on none have no paths. Rows of the first level
+    // are queued.
+    __device__ __forceinline__ void put_in_order(u32 n)
     {
-        u32 least = NO_LEVEL, most = 0;
-        for_chosen(seeds, [&](bool is_there, u32 v) {
-            const u32 at = is_there ? level_now(v) : NO_LEVEL;
-            const bool changes = is_there && at == NO_LEVEL && set_count(v, NO_LEVEL, 0.0);
-            if (at != NO_LEVEL) {
-                least = min(least, at);
-                most = max(most, at);
-            }
-            advance_end(at);
-            log_changed(changes, v);
-        });
-        tell_levels(least, most);
         add_up_ends();
-        for_chosen(seeds, [&](bool is_there, u32 v) {
+        const u32 least = ~load_cached(&job.counters->above);
+        const bool asks = is_known();
+        for_chosen({job.seeds, n, nullptr, 0}, [&](bool is_there, u32 v) {
             const u32 at = is_there ? level_now(v) : NO_LEVEL;
             const u32 to = advance_end(at);
             if (at != NO_LEVEL) store_cached(job.sorted + to, v);
-            __syncwarp();
+            queue_row(asks && at == least && at != NO_LEVEL, v, turn);
+            log_changed(is_there && at == NO_LEVEL && set_count(v, NO_LEVEL, 0.0), v);
         });
         barrier();
     }
 
-    // The least and the highest level of the warp's seeds.
-    __device__ __forceinline__ void tell_levels(u32 least, u32 most)
+    // Seeds are counted by level no more: all are to be.
+    __device__ __forceinline__ void forget_seeds()
     {
-        least = __reduce_min_sync(ALL_LANES, least);
-        most = __reduce_max_sync(ALL_LANES, most);
+        for_chosen({job.seeds, load_cached(&job.counters->seeds), nullptr, 0}, [&](bool is_there, u32 v) {
+            if (is_there && level_now(v) != NO_LEVEL) store_cached(job.ends + level_now(v), 0u);
+        });
+    }
+
+    // The least and the highest level of the warp's seeds.
+    __device__ __forceinline__ void tell_levels(const Span& span)
+    {
+        const u32 least = __reduce_min_sync(ALL_LANES, span.least), most = __reduce_max_sync(ALL_LANES, span.most);
         if (place.lane || least == NO_LEVEL) return;
         atomicMax(&job.counters->above, ~least);
         atomicMax(&job.counters->most, most);
@@ -494,10 +535,9 @@ struct Counting : Run<CountJob> {
         return __shfl_sync(ALL_LANES, before, first) + __popc(peers & lanes_before());
     }
 
-    // When all have counted.
+    // When all have counted, and waited for each other.
     __device__ __forceinline__ void add_up_ends()
     {
-        barrier();
         const u32 least = ~load_cached(&job.counters->above), most = load_cached(&job.counters->most);
         if (place.is_in_first_block() && least != NO_LEVEL) add_up_ends(least, most);
         barrier();
@@ -562,6 +602,11 @@ struct Counting : Run<CountJob> {
         const auto end_of = [&](u32 of) { return least <= of && of <= most ? load_cached(job.ends + of) : 0; };
         u32 seen = 0, from = NO_LEVEL;
         u32 received = NO_LEVEL;  // the level whose rows are added up
+        if (least != NO_LEVEL && is_known()) {
+            if (receive(turn, least)) barrier();
+            received = least;
+            mark_time(RECEIVED);
+        }
         for (;;) {
             const u32 n_here = n_queued();
             if (n_here) level++;
@@ -587,7 +632,7 @@ struct Counting : Run<CountJob> {
             }
             edges += told.edges;
             if (!is_empty(told))
-                tell_successors(job.queues[(turn + 1) & 1], job.counters->queued + (turn + 1) % 3, told);
+                tell_successors<false>(job.queues[(turn + 1) & 1], job.counters->queued + (turn + 1) % 3, told);
             // Those above the next level are final: what is below is told, and adds up, at once.
             const bool adds_up = looks_ahead && receive(turn + 1, level + 1);
             turn++;
@@ -604,12 +649,18 @@ struct Counting : Run<CountJob> {
     // Queues the rows of vertices of one level that are added up.
     __device__ __forceinline__ void queue_rows(const Chosen& here, u32 turn)
     {
-        for_chosen(here, [&](bool is_there, u32 v) {
-            const bool by_row = is_there && is_by_row(v), is_source = by_row && level_now(v) == 0;
-            if (by_row) store_cached(job.sums + v, is_source ? 1.0 : 0.0);
-            __syncwarp();
-            put_one(in, receiving(turn), by_row && !is_source, v);
-        });
+        // By warps that are not the first to have vertices to count meanwhile.
+        const auto work = [&](bool is_there, u32 v) { queue_row(is_there, v, turn); };
+        for_chosen(here, work, place.n_warps - 1 - place.warp);
+    }
+
+    // The same of one a lane.
+    __device__ __forceinline__ void queue_row(bool is_there, u32 v, u32 turn)
+    {
+        const bool by_row = is_there && is_by_row(v), is_source = by_row && level_now(v) == 0;
+        if (by_row) store_cached(job.sums + v, is_source ? 1.0 : 0.0);
+        __syncwarp();
+        put_one(in, receiving(turn), by_row && !is_source, v);
     }
 
     // Adds up the rows of those of this level that are, by themselves; ``again``: where some are queued already.
@@ -777,20 +828,20 @@ struct Counting : Run<CountJob> {
         u32* const ends = job.ends + first;
         for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x) own[k] = 0;
         __syncthreads();
-        u32 least = NO_LEVEL, most = 0;
+        Span span;
         for_levels([&](bool is_there, u32 v, u32 at) {
             is_there = is_there && at != NO_LEVEL && at >= first;
             if (is_there) {
-                least = min(least, at);
-                most = max(most, at);
+                widen(span, at);
                 store_cached(job.sums + v, at < from ? load_cached(job.paths + v) : at ? 0.0 : 1.0);
             }
             advance_end(is_there ? at - first : NO_LEVEL, own, ends);
         });
-        tell_levels(least, most);
+        tell_levels(span);
         __syncthreads();
         for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x)
             if (own[k]) atomicAdd(ends + k, own[k]);
+        barrier();
         add_up_ends();
         for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x)
             if (own[k]) own[k] = atomicAdd(ends + k, own[k]);
