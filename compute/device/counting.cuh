@@ -215,8 +215,8 @@ struct Counting : Run<CountJob> {
             edges = from.edges;
         }
         if (phase == END) return;
-        update(phase);
-        finish(true);
+        if (update(phase)) finish(true);
+        else if (place.thread == 0) tell_all();  // nothing was counted, and nothing is to be cleared
         alone.let_go(place);
     }
 
@@ -302,20 +302,22 @@ struct Counting : Run<CountJob> {
 
     // -- seeds -----------------------------------------------------------------------------------------------------
 
-    __device__ __forceinline__ void update(u32 phase)
+    // Whether there were seeds.
+    __device__ __forceinline__ bool update(u32 phase)
     {
-        if (phase == MOVED) {
+        if (phase == MOVED && job.n_touched) {
             seed_moved();
             barrier();
             mark_time(SEEDED);
             edges += load_counts(telling().counts).edges;
         }
         if (phase <= HEADS) {
-            const Counts leaving = load_counts(telling().counts);
+            const Counts leaving = job.n_touched ? load_counts(telling().counts) : Counts{0, 0, 0, 0};
             if (n_pieces(leaving) > ALONE_ROWS) share(HEADS);
             if (leaving.edges > job.edges_max) {
                 forget_seeds();
-                return count_from(0);
+                count_from(0);
+                return true;
             }
             seed_heads();
             if (!is_empty(leaving)) tell_successors<true>(job.seeds, &job.counters->seeds, leaving);
@@ -325,7 +327,7 @@ struct Counting : Run<CountJob> {
         }
         if (phase <= ORDER) {
             const u32 n = load_cached(&job.counters->seeds);
-            if (!n) return;
+            if (!n) return false;
             if (n > ALONE_UPDATES) share(ORDER);
             put_in_order(n);
             mark_time(ORDERED);
@@ -333,6 +335,7 @@ struct Counting : Run<CountJob> {
         share(RECOUNT);
         const u32 from = recount();
         if (from != NO_LEVEL) count_from(from);
+        return true;
     }
 
     __device__ __forceinline__ void seed_moved()
@@ -1031,19 +1034,25 @@ struct Counting : Run<CountJob> {
                 job.changed[x] = v;
                 job.changes[x] = load_cached(job.paths + v);
             }
-            __threadfence_system();
             barrier();
             mark_time(LISTED);
         }
         if (place.thread) return;
-        const u64 said[COUNT_SAID] = {
-            load_cached(&counters->changed), load_cached(&counters->saturated), edges + load_cached(&counters->pulled),
-            rounds, counted};
+        tell_all();
+        // The next kernel begins after this one's end.
         clear_work(counters);
         counters->saturated = counters->pulled = 0;
         counters->seeds = counters->changed = counters->above = counters->most = 0;
         counters->late = 0;
-        __threadfence_system();
+    }
+
+    __device__ __forceinline__ void tell_all()
+    {
+        const CountCounters* const counters = job.counters;
+        const u64 said[COUNT_SAID] = {
+            load_cached(&counters->changed), load_cached(&counters->saturated), edges + load_cached(&counters->pulled),
+            rounds, counted};
+        __threadfence_system();  // for what all have listed: it was before the barrier
         for (u32 k = 0; k < COUNT_SAID; k++) tell(job, k, said[k]);
     }
 };
