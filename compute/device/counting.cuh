@@ -148,7 +148,7 @@ constexpr u32 LEVELS_AHEAD = 4;
 constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
 // Leaves of rows of which a warp tells at a time.
 #ifndef TOLD_TOGETHER
-#define TOLD_TOGETHER 4
+#define TOLD_TOGETHER 2
 #endif
 
 struct Counting : Run<CountJob> {
@@ -315,12 +315,11 @@ struct Counting : Run<CountJob> {
             const Counts leaving = job.n_touched ? load_counts(telling().counts) : Counts{0, 0, 0, 0};
             if (n_pieces(leaving) > ALONE_ROWS) share(HEADS);
             if (leaving.edges > job.edges_max) {
-                forget_seeds();
                 count_from(0);
                 return true;
             }
             seed_heads();
-            if (!is_empty(leaving)) tell_successors<true>(job.seeds, &job.counters->seeds, leaving);
+            if (!is_empty(leaving)) tell_successors(job.seeds, &job.counters->seeds, leaving);
             turn++;
             barrier();
             mark_time(LEFT);
@@ -340,14 +339,11 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ void seed_moved()
     {
-        Span span;
         for_each(job.n_touched, [&](u32 k, bool is_there) {
             const u32 v = is_there ? load_cached(job.touched + k) : 0;
-            u32 now = NO_LEVEL;
             bool moves = false, leaves = false;
             if (is_there) {
-                const u32 before = load_cached(job.levels + v);
-                now = level_now(v);
+                const u32 before = load_cached(job.levels + v), now = level_now(v);
                 moves = now != before;
                 leaves = moves && now > before;
                 if (moves) store_cached(job.roles + v, QUEUED | BY_ROW | (leaves ? FARTHER : 0));
@@ -355,15 +351,12 @@ struct Counting : Run<CountJob> {
             }
             __syncwarp();
             list_one(job.seeds, &job.counters->seeds, moves, v);
-            count_seed(span, moves ? now : NO_LEVEL);
             put_one(out, telling(), leaves, v);
         });
-        tell_levels(span);
     }
 
     __device__ __forceinline__ void seed_heads()
     {
-        Span span;
         for_changes(place, job.keys, job.outcomes, job.n_updates, [&](bool is_change, u64 key, u8 outcome) {
             const u32 u = source(key), v = destination(key);
             bool is_new = false;
@@ -380,29 +373,7 @@ struct Counting : Run<CountJob> {
             }
             __syncwarp();
             list_one(job.seeds, &job.counters->seeds, is_new, v);
-            count_seed(span, is_new ? level_now(v) : NO_LEVEL);
         });
-        tell_levels(span);
-    }
-
-    // Levels of seeds that a thread has counted.
-    struct Span {
-        u32 least = NO_LEVEL, most = 0;
-    };
-
-    // One of each lane, which is on this level.
-    __device__ __forceinline__ void count_seed(Span& span, u32 at)
-    {
-        if (!__any_sync(ALL_LANES, at != NO_LEVEL)) return;
-        widen(span, at);
-        advance_end(at);
-    }
-
-    __device__ __forceinline__ static void widen(Span& span, u32 at)
-    {
-        if (at == NO_LEVEL) return;
-        span.least = min(span.least, at);
-        span.most = max(span.most, at);
     }
 
     // Whether the vertex must be queued.
@@ -435,10 +406,9 @@ struct Counting : Run<CountJob> {
         return is_new;
     }
 
-    // The successors of these vertices grow by the difference of each, and are listed if they were not; SEEDS: as such.
-    template <bool SEEDS> __device__ __forceinline__ void tell_successors(u32* to, u32* counter, const Counts& counts)
+    // The successors of these vertices grow by the difference of each, and are listed if they were not.
+    __device__ __forceinline__ void tell_successors(u32* to, u32* counter, const Counts& counts)
     {
-        Span span;
         struct Tail {
             i64 difference;
             u32 below;
@@ -481,45 +451,47 @@ struct Counting : Run<CountJob> {
                 }
                 __syncwarp();
                 found.add(to, counter, is_new, row[k].head);
-                for (u32 j = 0; SEEDS && j < 2; j++) count_seed(span, is_new[j] ? level_of[k][j] : NO_LEVEL);
             }
         };
         walk_rows_together<TOLD_TOGETHER>(out, telling(), counts, place, load, visit);
         found.list(to, counter);
-        if (SEEDS) tell_levels(span);
     }
 
     // -- order -----------------------------------------------------------------------------------------------------
 
-    // Puts seeds, which are counted by level, in this order; those that are on none have no paths. Rows of the first level
-    // are queued.
+    // Puts seeds in order by level; those that are on none have no paths. Rows of the first level are queued.
     __device__ __forceinline__ void put_in_order(u32 n)
     {
+        const Chosen seeds = {job.seeds, n, nullptr, 0};
+        u32 least = NO_LEVEL, most = 0;
+        for_chosen(seeds, [&](bool is_there, u32 v) {
+            const u32 at = is_there ? level_now(v) : NO_LEVEL;
+            const bool changes = is_there && at == NO_LEVEL && set_count(v, NO_LEVEL, 0.0);
+            if (at != NO_LEVEL) {
+                least = min(least, at);
+                most = max(most, at);
+            }
+            advance_end(at);
+            log_changed(changes, v);
+        });
+        tell_levels(least, most);
         add_up_ends();
-        const u32 least = ~load_cached(&job.counters->above);
+        const u32 first = ~load_cached(&job.counters->above);
         const bool asks = is_known();
-        for_chosen({job.seeds, n, nullptr, 0}, [&](bool is_there, u32 v) {
+        for_chosen(seeds, [&](bool is_there, u32 v) {
             const u32 at = is_there ? level_now(v) : NO_LEVEL;
             const u32 to = advance_end(at);
             if (at != NO_LEVEL) store_cached(job.sorted + to, v);
-            queue_row(asks && at == least && at != NO_LEVEL, v, turn);
-            log_changed(is_there && at == NO_LEVEL && set_count(v, NO_LEVEL, 0.0), v);
+            queue_row(asks && at == first && at != NO_LEVEL, v, turn);
         });
         barrier();
     }
 
-    // Seeds are counted by level no more: all are to be.
-    __device__ __forceinline__ void forget_seeds()
-    {
-        for_chosen({job.seeds, load_cached(&job.counters->seeds), nullptr, 0}, [&](bool is_there, u32 v) {
-            if (is_there && level_now(v) != NO_LEVEL) store_cached(job.ends + level_now(v), 0u);
-        });
-    }
-
     // The least and the highest level of the warp's seeds.
-    __device__ __forceinline__ void tell_levels(const Span& span)
+    __device__ __forceinline__ void tell_levels(u32 least, u32 most)
     {
-        const u32 least = __reduce_min_sync(ALL_LANES, span.least), most = __reduce_max_sync(ALL_LANES, span.most);
+        least = __reduce_min_sync(ALL_LANES, least);
+        most = __reduce_max_sync(ALL_LANES, most);
         if (place.lane || least == NO_LEVEL) return;
         atomicMax(&job.counters->above, ~least);
         atomicMax(&job.counters->most, most);
@@ -538,9 +510,10 @@ struct Counting : Run<CountJob> {
         return __shfl_sync(ALL_LANES, before, first) + __popc(peers & lanes_before());
     }
 
-    // When all have counted, and waited for each other.
+    // When all have counted.
     __device__ __forceinline__ void add_up_ends()
     {
+        barrier();
         const u32 least = ~load_cached(&job.counters->above), most = load_cached(&job.counters->most);
         if (place.is_in_first_block() && least != NO_LEVEL) add_up_ends(least, most);
         barrier();
@@ -635,7 +608,7 @@ struct Counting : Run<CountJob> {
             }
             edges += told.edges;
             if (!is_empty(told))
-                tell_successors<false>(job.queues[(turn + 1) & 1], job.counters->queued + (turn + 1) % 3, told);
+                tell_successors(job.queues[(turn + 1) & 1], job.counters->queued + (turn + 1) % 3, told);
             // Those above the next level are final: what is below is told, and adds up, at once.
             const bool adds_up = looks_ahead && receive(turn + 1, level + 1);
             turn++;
@@ -831,20 +804,20 @@ struct Counting : Run<CountJob> {
         u32* const ends = job.ends + first;
         for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x) own[k] = 0;
         __syncthreads();
-        Span span;
+        u32 least = NO_LEVEL, most = 0;
         for_levels([&](bool is_there, u32 v, u32 at) {
             is_there = is_there && at != NO_LEVEL && at >= first;
             if (is_there) {
-                widen(span, at);
+                least = min(least, at);
+                most = max(most, at);
                 store_cached(job.sums + v, at < from ? load_cached(job.paths + v) : at ? 0.0 : 1.0);
             }
             advance_end(is_there ? at - first : NO_LEVEL, own, ends);
         });
-        tell_levels(span);
+        tell_levels(least, most);
         __syncthreads();
         for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x)
             if (own[k]) atomicAdd(ends + k, own[k]);
-        barrier();
         add_up_ends();
         for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x)
             if (own[k]) own[k] = atomicAdd(ends + k, own[k]);

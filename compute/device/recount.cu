@@ -1,11 +1,7 @@
 // Counts of shortest paths after a batch of updates: see counting.cuh.
 #include "counting.cuh"
 
-#ifndef RECOUNT_BLOCKS
-#define RECOUNT_BLOCKS 1  // on a multiprocessor: bounds a thread's registers
-#endif
-
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS, RECOUNT_BLOCKS) void recount(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void recount(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ CountJob job)
 {
     Counting(out, in, job, place_in_grid()).run();
