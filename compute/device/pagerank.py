@@ -146,8 +146,8 @@ class DevicePageRank(DeviceWalk):
         self._too_many, self._edited = math.inf, 0
         # None: the numbers on the device are those of another graph, or not exact.
         self._kept: _Kept | None = None
-        # Whether the last batch was pushed, so that compiled code may do the same for the next; and the error bound
-        # after those for which it has: its account is ahead then of what is kept here, and of the host's certificate.
+        # Whether the last batch was pushed: compiled code may do the same for the next. The error bound after
+        # those for which it has: its account is ahead then of what is kept here, and of the host's certificate.
         self._is_small = False
         self._bound: float | None = None
 

@@ -69,8 +69,8 @@ _N, _DAMPING, _TOLERANCE, _BOUND, _RATIO_ALLOWED, _SUM_ALLOWED, _RESERVE, _SLACK
 N_SAID: Final = 12
 """Words that a kernel tells (``WalkRun``), each in two halves."""
 # Behind these: where the device's side says what the batch was; where the parts of both jobs are that differ from
-# run to run; for how many arcs lists have room. Then what the kernel told, in whole words; whether that is ordinary,
-# and the error bound then; and the account.
+# run to run; for how many arcs lists have room. Then what the kernel told, in whole words; whether that is
+# ordinary, and the error bound then; and the account.
 BATCH, WALK, PUSH, ARCS_MAX, TOLD = range(2 * N_SAID, 2 * N_SAID + 5)
 IS_ORDINARY, ERROR_BOUND, ACCOUNT = TOLD + N_SAID, TOLD + N_SAID + 1, TOLD + N_SAID + 2
 _END: Final = ACCOUNT + _N_SUMS + _N_NUMBERS

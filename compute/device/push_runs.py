@@ -38,12 +38,21 @@ PUSH_JOB: Final = np.dtype(
 )
 """struct PushJob of ``pushes.cu``."""
 
+PUSH_HANDED: Final = np.dtype(
+    [
+        *((name, np.uint32) for name in ("phase", "turn", "rounds", "is_majorant", "round", "unused")),
+        ("edges", np.uint64),
+    ]
+)
+"""struct PushHanded of ``pushes.cuh``."""
+
 PUSH_COUNTERS: Final = np.dtype(
     [
         ("rows", np.uint64, 8),
         ("candidates", np.uint32, 4),
         ("moved", np.uint32, 2),
         *((name, np.uint64) for name in ("norm", "size", "total", "degree", "ratio")),
+        ("handed", PUSH_HANDED),
     ]
 )
 """struct PushCounters of ``pushes.cu``."""
@@ -197,7 +206,8 @@ class PushRuns:
         return self._ended(run)
 
     def keep(self, account: Account, limits: tuple[Limits, Limits]) -> None:
-        """What ``push_again`` goes on from: what holds after the last call, which was of pushes to these limits."""
+        """What ``push_again`` goes on from: what holds after the last call, which was of pushes, to these
+        limits."""
         calls = self._walks.calls
         self._aimed = calls.aimed if limits == self._limits else None
         FORM.pack_into(self._words, 8 * ACCOUNT, *account)
