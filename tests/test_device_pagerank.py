@@ -211,34 +211,6 @@ def test_small_batches_like_the_last_one_are_left_to_compiled_code(
     assert run.program._kept == other._kept
 
 
-def test_a_block_that_pushes_alone_calls_the_others_wherever_it_is(
-    run_of: Callable[..., RanksRun], seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from graphtide.compute.device import push_runs
-
-    trade, take, hand_on, end = 1, 2, 3, 0xFFFF_FFFF  # of pushes.cuh
-    cuda_emulator.seed(seed)
-    source = push_runs.SOURCE._replace(macros=("-DALONE_ROWS=2", "-DALONE_UPDATES=9"))
-    monkeypatch.setattr(push_runs, "SOURCE", source)
-    run, n = run_of(), 60
-    heads = [(2, 3), (2, 4), (2, 5), (3, 40), (4, 41), (5, 42)]
-    run.step(inserts([*((1, v) for v in range(20, 32)), *heads], n))
-
-    def phase(pairs: list[tuple[int, int]]) -> int:
-        run.step(inserts(pairs, n))
-        counters = run.program._pushes._counters.get(stream=run.graph.device.stream)
-        return int(counters.view(push_runs.PUSH_COUNTERS)["handed"]["phase"][0])
-
-    assert phase([(13, 50)]) == end
-    assert phase([(10, 2)]) == hand_on, "it reaches three that have out-edges"
-    assert phase([(11, 1)]) == take, "it reaches twelve"
-    assert phase([(14, 50), (15, 51), (16, 52)]) == trade, "three have their first out-edge"
-    assert phase([(17, 50)]) == end
-    run = run_of()
-    for epoch in random_history(seed, directed=True, epochs=15, vertex_share=0.1).epochs:
-        run.step(epoch)
-
-
 def test_few_updates_are_pushed(
     run_of: Callable[..., RanksRun], seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

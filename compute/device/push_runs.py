@@ -38,21 +38,12 @@ PUSH_JOB: Final = np.dtype(
 )
 """struct PushJob of ``pushes.cu``."""
 
-PUSH_HANDED: Final = np.dtype(
-    [
-        *((name, np.uint32) for name in ("phase", "turn", "rounds", "is_majorant", "round", "unused")),
-        ("edges", np.uint64),
-    ]
-)
-"""struct PushHanded of ``pushes.cuh``."""
-
 PUSH_COUNTERS: Final = np.dtype(
     [
         ("rows", np.uint64, 8),
         ("candidates", np.uint32, 4),
         ("moved", np.uint32, 2),
         *((name, np.uint64) for name in ("norm", "size", "total", "degree", "ratio")),
-        ("handed", PUSH_HANDED),
     ]
 )
 """struct PushCounters of ``pushes.cu``."""

@@ -8,8 +8,6 @@
 //    for another one.
 // 3. push, in rounds: pushes.cuh.
 //
-// After few updates the first block works for all (alone.cuh).
-//
 // Where passes are to follow, that is all but the pushes: they begin with values that are nearer to the new ones.
 //
 // The run is given up, and passes make everything anew, when pushing has cost too much, a queue runs over, or residuals
@@ -17,68 +15,30 @@
 #include "pushes.cuh"
 
 struct Editing : Pushes {
-    const Alone<PushHanded> alone;
-    bool fits_queue = true, is_small = true;  // what traded, and residuals
-
-    __device__ __forceinline__ Editing(
-        const State& out, const State& in, const WalkJob& job, const PushJob& push, const Place& place)
-        : Pushes(out, in, job, push, place), alone{place, &push.counters->handed, &job.counters->barrier}
-    {
-    }
+    using Pushes::Pushes;
 
     __device__ __forceinline__ void run()
     {
-        PushHanded from = {EDIT, 0, 0, false, 0, 0, 0};
-        const bool is_few = push.n_updates <= ALONE_UPDATES && !push.looks && !push.edits_alone;
-        if (place.n_blocks > 1 && is_few) from = alone.begin(place, from);
-        if (from.phase == END) return;
-        turn = from.turn;
-        rounds = from.rounds;
-        edges = from.edges;
-        if (from.phase <= TRADE) {
-            begin(from.phase);
-            from.phase = TAKE;
-        }
-        if (push.edits_alone) return end_edits();
-        finish(fits_queue && is_small && solve(from, [&](const PushHanded& now, u32 amount, u32 most) { divide(now, amount, most); }));
-        alone.let_go(place);
-    }
-
-    // Where the first block is alone and so much is too much for it: all go on from here.
-    __device__ __forceinline__ void divide(const PushHanded& now, u32 amount, u32 most)
-    {
-        if (alone.is_alone(place) && amount > most) alone.call_others(place, now);
-    }
-
-    // All but the pushes.
-    __device__ __forceinline__ void begin(u32 phase)
-    {
         if (push.looks) {
             look();
-        } else if (phase == EDIT) {
+        } else {
             edit();
             barrier();
             follow_degrees();
         }
-        if (phase == EDIT) {
-            add_sums();
-            barrier();
-        }
+        add_sums();
+        barrier();
         const Counts traded = load_counts(rows().counts);
-        divide({TRADE, turn, rounds, false, 0, 0, edges}, n_pieces(traded), ALONE_ROWS);
-        fits_queue = n_short(traded) <= push.room;
+        bool fits_all = n_short(traded) <= push.room;
         if (!is_empty(traded)) {
-            if (fits_queue) trade(traded);
+            if (fits_all) trade(traded);
             edges += traded.edges;
             add_sums();
             barrier();
         }
         turn++;  // even then: others may not have looked at these counts yet
-        is_small = fits(push.size + double(i64(load_cached(&push.counters->size))));
-    }
-
-    __device__ __forceinline__ void end_edits()
-    {
+        const bool is_small = fits(push.size + double(i64(load_cached(&push.counters->size))));
+        if (!push.edits_alone) return finish(fits_all && is_small && solve());
         barrier();  // all have read the counters
         if (place.thread) return;
         clear(push.counters);

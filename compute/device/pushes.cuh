@@ -5,7 +5,6 @@
 // rounds, one taking while the other hands on, took as long.)
 #pragma once
 
-#include "alone.cuh"
 #include "walks.cuh"
 
 // Of one system; nothing that is worth it takes so many.
@@ -20,16 +19,7 @@ struct Lists {
     i64* differences;    // what a share that is to be handed on changed by
 };
 
-// What all must know to go on from a phase of a run.
-enum PushPhase : u32 { EDIT, TRADE, TAKE, HAND_ON };
-struct PushHanded {
-    u32 phase, turn, rounds;
-    u32 is_majorant, round;  // of one system
-    u32 unused;
-    u64 edges;
-};
-
-// Zero between runs, all but what is handed.
+// Zero between runs.
 struct __align__(16) PushCounters {
     Counts rows[2];        // to push along; by turns
     u32 candidates[2][2];  // by system, by turns
@@ -37,7 +27,6 @@ struct __align__(16) PushCounters {
     u64 norm, size, total; // by how much they changed, of the ranks; as in WalkTotals
     u64 degree, ratio;     // doubles: the largest in-degree by weight where edges came; the largest majorant / estimate
                            // where either moved, or of all, if all were looked at
-    PushHanded handed;
 };
 
 // Beside a WalkJob.
@@ -203,28 +192,17 @@ struct Pushes : Run<WalkJob> {
 
     // -- push ------------------------------------------------------------------------------------------------------
 
-    // Rounds until nobody is over its limits, first in the ranks; false: given up. ``from``: where all go on that were
-    // called. divide(now, amount, most): a phase comes with so much to do, of which so much suits one block.
-    template <class Divide> __device__ __forceinline__ bool solve(const PushHanded& from, Divide divide)
-    {
-        if (!from.is_majorant && !solve_one<false>(from, divide)) return false;
-        return solve_one<true>(from.is_majorant ? from : PushHanded{TAKE, turn, rounds, 1, 0, 0, edges}, divide);
-    }
+    // Rounds until nobody is over its limits, first in the ranks; false: given up.
+    __device__ __forceinline__ bool solve() { return solve_one<false>() && solve_one<true>(); }
 
-    template <bool IS_MAJORANT, class Divide> __device__ __forceinline__ bool solve_one(const PushHanded& from, Divide divide)
+    template <bool IS_MAJORANT> __device__ __forceinline__ bool solve_one()
     {
-        bool takes = from.phase != HAND_ON;
-        for (u32 round = from.round;; round++) {
-            if (takes) {
-                const u32 n = load_cached(n_candidates<IS_MAJORANT>(round));
-                if (!n) return true;
-                divide(PushHanded{TAKE, turn, rounds, IS_MAJORANT, round, 0, edges}, n, ALONE_UPDATES);
-                take<IS_MAJORANT>(round, n);
-                barrier();
-            }
-            takes = true;
+        for (u32 round = 0;; round++) {
+            const u32 n = load_cached(n_candidates<IS_MAJORANT>(round));
+            if (!n) return true;
+            take<IS_MAJORANT>(round, n);
+            barrier();
             const Counts counts = load_counts(rows().counts);
-            divide(PushHanded{HAND_ON, turn, rounds, IS_MAJORANT, round, 0, edges}, n_pieces(counts), ALONE_ROWS);
             edges += counts.edges;
             rounds++;
             if (n_short(counts) > push.room || round >= PUSH_ROUNDS) return false;

@@ -22,7 +22,7 @@ struct Settling : Passes {
         const u64 due = max(load_cached(&totals.over_edges), load_cached(&totals.over));
         bool is_solved = due == 0;
         if (!is_solved && due <= job.push_max && pushes.fits(double(load_cached(&totals.size))))
-            is_solved = pushes.solve({TAKE, 0, 0, false, 0, 0, 0}, [](const PushHanded&, u32, u32) {});
+            is_solved = pushes.solve();
         barrier();  // all have read the counters
         pushes.add_up();
         if (place.thread) return;
