@@ -53,6 +53,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numba.extending import register_jitable
 
 from ...gpma.edges import Keys, Vertices
 from ...gpma.team import Crew
@@ -201,6 +202,31 @@ class _Budget:
         self._size = size
 
 
+@register_jitable
+def sum_error(norm: float, size: float, total: float, rounded: float, damping: float) -> float:
+    """The certified relative error of the sum of the estimates.
+
+    ``norm``, ``size``, ``total``: the sums of the estimates, of the sizes of residuals, and of these; ``rounded``:
+    by how much the last two may be off.
+    """
+    size = max(0.0, size) * (1.0 + SUM_ROUNDED * ROUNDOFF) + rounded
+    largest = 1.0 / (1.0 - damping)
+    off = (largest + 1.0) / 2.0 * min(abs(total) + rounded, size) + (largest - 1.0) / 2.0 * size
+    return off / ((1.0 - NORM_DRIFT) * norm) if norm > 0.0 else 0.0
+
+
+@register_jitable
+def weights_max(n: float, norm: float) -> float:
+    """What the weights of so many vertices add up to at most."""
+    return WEIGHT_HYSTERESIS * (n + norm / HUB)
+
+
+@register_jitable
+def slipped_exact(norm: float, size: float) -> float:
+    """What adding columns up may slip by, in multiples of ``ROUNDOFF``, where the sums of them are exact."""
+    return SUM_ROUNDED * (norm + 2.0 * size)
+
+
 class Solved(NamedTuple):
     """What another processor tells of both systems, which it has solved.
 
@@ -344,18 +370,13 @@ class PageRank(RandomWalk):
     def _sum_error(self) -> float:
         """The certified relative error of the sum of the estimates."""
         norm, size, _, _, total = self._ranks.sums.tolist()
-        rounded = self._sums_rounded
-        size = max(0.0, size) * (1 + SUM_ROUNDED * ROUNDOFF) + rounded
-        largest = 1 / (1 - self.damping)
-        off = (largest + 1) / 2 * min(abs(total) + rounded, size) + (largest - 1) / 2 * size
-        return float(off / ((1 - NORM_DRIFT) * norm)) if norm > 0 else 0.0
+        return float(sum_error(norm, size, total, self._sums_rounded, self.damping))
 
     @property
     def _sums_rounded(self) -> float:
         """What the sums of residuals and of their sizes may be off by from those of true residuals."""
         norm, _, rounded, slipped, _ = self._ranks.sums.tolist()
-        weights_max = WEIGHT_HYSTERESIS * (self._n + norm / HUB)
-        return float(ROUNDOFF * (rounded + slipped + self._passed * weights_max))
+        return float(ROUNDOFF * (rounded + slipped + self._passed * weights_max(self._n, norm)))
 
     @property
     def _rounding(self) -> float:
@@ -491,6 +512,11 @@ class PageRank(RandomWalk):
         """To which residuals are to be solved now: of the ranks, and of the majorant."""
         return self._limits, self._slack_limits
 
+    @property
+    def certificate(self) -> Certificate:
+        """What ``certify`` holds against what was solved elsewhere."""
+        return self._certificate
+
     def begin_from(self, ratio: float) -> None:
         """Set the limits for coarse estimates with such a majorant (see ``Solved.ratio``)."""
         self._certificate.allow(ratio or 1.0)
@@ -506,7 +532,7 @@ class PageRank(RandomWalk):
         self._n = n
         # The sums are exact; adding columns up, as the audit does, is not.
         sums = {NORM: solved.norm, SIZE: solved.size, TOTAL: solved.total, ROUNDED: 0.0}
-        sums[SLIPPED] = SUM_ROUNDED * (solved.norm + 2 * solved.size)
+        sums[SLIPPED] = slipped_exact(solved.norm, solved.size)
         ranks.sums[:] = [sums[place] for place in range(SUMS)]
         self._passed = solved.rounded / ROUNDOFF
         self._majorant.sums[ROUNDED] = solved.majorant_rounded / ROUNDOFF
