@@ -64,13 +64,14 @@ class Room(NamedTuple):
 def room_of(device: DeviceSide, card: Card) -> Room:
     """The room that rows have on a device now.
 
-    Work space of batches is not theirs: it stays when they leave, and may be many times what a few rows take.
+    Work space of batches is not theirs: it stays when they leave, and may be many times what a few rows take. What
+    others hold for speed alone, until somebody needs it, is free.
 
     Raises:
         RuntimeError: the device, as CuPy says it.
     """
     held = sum(n_bytes for what, n_bytes in device.memory_bytes().items() if what != "scratch")
-    return Room(held, card.available_bytes - card.used_bytes + held)
+    return Room(held, card.available_bytes - card.used_bytes + card.spare_bytes + held)
 
 
 class Epoch(NamedTuple):
