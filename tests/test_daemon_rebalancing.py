@@ -254,7 +254,7 @@ def test_memory_that_a_pool_keeps_free_has_room_for_rows(emulated_cupy: ModuleTy
         for spare in (0, 10**7):  # what goes as soon as it is needed is as free
             card: Any = SimpleNamespace(**memory, spare_bytes=spare)
             running: Any = SimpleNamespace(graph=graph, card=card)
-            assert Service._room(running) == Room(rows, 9 * 10**8 + spare)
+            assert Service._room(running) == Room(rows, 9 * 10**8 + spare, spare)
     finally:
         graph.close()
 
