@@ -24,11 +24,11 @@ class Measures(NamedTuple):
 
     ``seconds``: how long it took. ``device_bytes``: what rows hold of the device's memory; ``device_limit``:
     what they could hold now, which others change; ``spare_bytes`` of it others use until somebody needs it.
-    ``host_edges``, ``device_edges``: stored by side, in all arrays. ``*_apply_s``, ``*_programs_s``: how long each processor worked on the batch and on programs.
-    ``updates``: of the batch. ``remote_s``: how long the device read rows of the host; ``reads`` int64[64]:
-    edges that programs read on the device's behalf, wherever they lay, by class; None: nobody counted.
-    ``other_reads``: those of which only that much is known, such as of passes over everything.
-    ``moved_edges``, ``moved_s``: what moved since the epoch before, and how long that took.
+    ``host_edges``, ``device_edges``: stored by side, in all arrays. ``*_apply_s``, ``*_programs_s``: how long each
+    processor worked on the batch and on programs. ``updates``: of the batch. ``remote_s``: how long the device
+    read rows of the host; ``reads`` int64[64]: edges that programs read on the device's behalf, wherever they lay,
+    by class; None: nobody counted. ``other_reads``: those of which only that much is known, such as of passes over
+    everything. ``moved_edges``, ``moved_s``: what moved since the epoch before, and how long that took.
     """
 
     seconds: float

@@ -20,8 +20,8 @@ from graphtide.compute.program import Program, Published
 from graphtide.daemon.config.settings import PartitionConfig
 from graphtide.daemon.engine.rebalancing import ALL_LEAVE, Epoch, Rebalancing, Room, room_of
 from graphtide.daemon.engine.storage import StorageGate
-from graphtide.gpma.device.card import find_card
 from graphtide.gpma.device import pool as device_pool
+from graphtide.gpma.device.card import find_card
 from graphtide.gpma.device.module import import_cupy
 from graphtide.gpma.device.pool import Spare, free_bytes, spare_bytes
 from graphtide.gpma.device.state import allocate

@@ -103,8 +103,8 @@ _ROOM, _ROOM_PACKED = 1.5, 1.1
 _WORDS_AN_EDIT = 16
 ASKED_EVERY_S = 0.5
 """What is packed gives its memory back where there is not as much again. That, and whether there is memory to pack
-anything, and to keep it on the device, too, is asked so often: it takes a millisecond on some machines, as long as a
-pass."""
+anything, and to keep it on the device, too, is asked so often: it takes a millisecond on some machines, as long as
+a pass."""
 CACHE_SHARE = 0.75
 """So much of the device's memory that is free goes to packed rows, until somebody needs it."""
 # Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
@@ -230,7 +230,8 @@ class _Packed:
         return self.words.nbytes + self.edits.nbytes
 
     def wants_another_cache(self, n_ranges: int) -> int | None:
-        """How many bytes the cache of so many ranges should have, if about so many it has not; asked now and then."""
+        """How many bytes the cache of so many ranges should have; None: it has about as many, or a moment ago it
+        had."""
         now = time.monotonic()
         if now - self._asked_at <= ASKED_EVERY_S:
             return None
@@ -559,7 +560,7 @@ class WalkRuns:
             job["packed_bits"] = max(1, (device.n_vertices - 1).bit_length())
 
     def _make_cache(self, packed: _Packed, n_ranges: int) -> None:
-        """For what passes read of packed rows, as large as the device has memory for by now. It is filled by them."""
+        """For what passes read of packed rows, as large as the device has memory for by now. They fill it."""
         n_bytes = packed.wants_another_cache(n_ranges)
         if n_bytes is None:
             return

@@ -73,8 +73,8 @@ def room_of(device: DeviceSide, card: Card) -> Room:
         RuntimeError: the device, as CuPy says it.
     """
     held = sum(n_bytes for what, n_bytes in device.memory_bytes().items() if what != "scratch")
-    spare = card.spare_bytes
-    return Room(held, card.available_bytes - card.used_bytes + spare + held, spare)
+    free, spare = card.available_bytes - card.used_bytes, card.spare_bytes
+    return Room(held, free + spare + held, spare)
 
 
 class Epoch(NamedTuple):

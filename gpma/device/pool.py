@@ -16,14 +16,15 @@ _WAITS_S: Final = 1.0
 
 
 class Spare:
-    """An array whose owner can do without: it goes as soon as another array finds no memory.
+    """An array whose owner can do without: it goes as soon as another array finds no memory, CuPy's own included.
 
-    ``lock`` is held by whoever launches kernels that use ``array``, from looking at it until they are launched: what
-    goes then is the system's only when they have ended. Its thread takes no memory of the device meanwhile.
+    ``lock`` is held by whoever launches kernels that use ``array``, from looking at it until they are launched:
+    what goes then is the system's only when they have ended. Its thread takes no memory of the device meanwhile.
     """
 
     def __init__(self) -> None:
         """Nothing yet."""
+        import_cupy().cuda.set_allocator(_malloc)
         self.lock = Lock()
         self.array: Any = None
         _SPARES.append(weakref.ref(self, _SPARES.remove))
@@ -38,14 +39,16 @@ class Spare:
         other spare array goes for that."""
         with self.lock:
             self.array = None
+            n_bytes = n * np.dtype(dtype).itemsize
             try:
-                self.array = import_cupy().empty(n, np.dtype(dtype))
-            except MemoryError:
-                release_blocks()
                 try:
-                    self.array = import_cupy().empty(n, np.dtype(dtype))
+                    memory = memory_pool().malloc(n_bytes)
                 except MemoryError:
-                    return False
+                    release_blocks()
+                    memory = memory_pool().malloc(n_bytes)
+            except MemoryError:
+                return False
+            self.array = import_cupy().ndarray(n, np.dtype(dtype), memory)
             return True
 
     def give_back(self) -> bool:
@@ -62,9 +65,16 @@ class Spare:
 _SPARES: Final[list[weakref.ref[Spare]]] = []
 
 
-def give_back_spares() -> bool:
-    """Whether any spare array was there; all that could go are gone."""
-    return any([spare.give_back() for spare in _spares()])
+def _malloc(n_bytes: int) -> Any:
+    """As CuPy's pool, but for spare arrays, all of which go if need be."""
+    try:
+        return memory_pool().malloc(n_bytes)
+    except MemoryError:
+        gone = [spare.give_back() for spare in _spares()]
+        if not any(gone):
+            raise
+        release_blocks()
+        return memory_pool().malloc(n_bytes)
 
 
 def spare_bytes() -> int:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..layout import Layout
 from .constants import BUCKET, CHUNK_SHIFT, ROWS_BEYOND
 from .module import import_cupy
-from .pool import give_back_spares, memory_pool, release_blocks
+from .pool import memory_pool, release_blocks
 from .structures import ITEM, RECORD, ROW, SPILL
 
 # An array on the device: CuPy ships no types that a checker could use.
@@ -168,7 +168,7 @@ def allocate(n: int, dtype: npt.DTypeLike) -> DeviceArray:
     try:
         return cupy.empty(n, dtype)
     except MemoryError:
-        if not give_back_spares() and memory_pool().free_bytes() == 0:
+        if memory_pool().free_bytes() == 0:
             raise
         release_blocks()  # those of other sizes count against a limit, too
         return cupy.empty(n, dtype)
