@@ -509,7 +509,7 @@ def test_packed_rows_that_passes_read_are_kept_on_the_device(
 def test_packed_rows_on_the_device_go_for_others(
     emulated_run_of: Make, emulated_cupy: ModuleType, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who reads them on the host then, and keeps them again when there is memory."""
+    """Who reads them on the host then, and keeps some again when there is memory."""
     from graphtide.gpma.device.state import allocate
 
     set_threads(monkeypatch, FEW_THREADS)
@@ -532,10 +532,7 @@ def test_packed_rows_on_the_device_go_for_others(
             finally:
                 pool.set_limit(0)
             assert packed.cache.array is None and packed.cache.nbytes == 0
-            if batch == 3:
-                keep_at_most(run, 0, monkeypatch)
-                run.step(inserts(rng.integers(0, n, (3, 2)).tolist(), n))
-                keep_at_most(run, 8 * run.graph.n_arcs, monkeypatch)
+    assert packed._share < 0.7, "less the next time"
 
 
 def test_what_was_packed_is_void_for_a_graph_that_is_loaded(

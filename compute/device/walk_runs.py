@@ -106,7 +106,8 @@ ASKED_EVERY_S = 0.5
 anything, and to keep it on the device, too, is asked so often: it takes a millisecond on some machines, as long as
 a pass."""
 CACHE_SHARE = 0.75
-"""So much of the device's memory that is free goes to packed rows, until somebody needs it."""
+"""So much of the device's memory that is free goes to packed rows at first, until somebody needs it."""
+_SHARE_AGAIN = 0.8
 # Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
 # they do is round.
 _BITS_SHRUNK, _PASSES_LEAST = 40, 50
@@ -223,6 +224,8 @@ class _Packed:
         """Keys in pinned memory that kernels may not have read yet."""
         self.cache = Spare()
         self._asked_at = -math.inf
+        # Of what is free, for the cache; whether it had any when this was last asked.
+        self._share, self._had_cache = CACHE_SHARE, False
 
     @property
     def nbytes(self) -> int:
@@ -230,15 +233,20 @@ class _Packed:
         return self.words.nbytes + self.edits.nbytes
 
     def wants_another_cache(self, n_ranges: int) -> int | None:
-        """How many bytes the cache of so many ranges should have; None: it has about as many, or a moment ago it
-        had."""
+        """How many bytes the cache of so many ranges should have; None: it has half as many at least, or that was
+        asked a moment ago. To take memory may cost what many passes do, as CuPy's pool gives back what others use
+        again: so where somebody took it away, there is less of it the next time."""
         now = time.monotonic()
         if now - self._asked_at <= ASKED_EVERY_S:
             return None
         self._asked_at = now
         had = self.cache.nbytes
-        wanted = min(4 * _RANGE_WORDS * n_ranges, int(CACHE_SHARE * (free_bytes() + had)))
-        return wanted if abs(wanted - had) > wanted // 4 else None
+        if self._had_cache and not had:
+            self._share *= _SHARE_AGAIN
+        wanted = min(4 * _RANGE_WORDS * n_ranges, int(self._share * (free_bytes() + had)))
+        takes = wanted > 2 * had
+        self._had_cache = takes or had > 0
+        return wanted if takes else None
 
     @staticmethod
     def bytes_of(n_ranges: int) -> int:
