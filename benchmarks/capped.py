@@ -173,6 +173,7 @@ class Measured:
         stored = {side.name: sum(array.n_edges for array in side.arrays) for side in self.graph.sides}
         extent = Extent(sum(stored.values()), self.limit, self.stream.weighted)
         memory = {"held": self.card.held_bytes, "used": self.card.used_bytes, "limit": self.limit}
+        memory["spare"] = self.card.spare_bytes
         memory = {what: None if n is None else round(n / MEGA) for what, n in memory.items()}
         auto = "all" if extent.fits else "owned"
         self.table.tell(name, {"seconds": round(seconds, 2), "edges": stored, "MB": memory, "auto": auto})

@@ -21,10 +21,11 @@ from ..gpma.device.both import BothArrays
 from ..gpma.device.joining import Joined
 from ..gpma.device.module import import_cupy, use_device
 from ..gpma.device.picking import Picking
+from ..gpma.device.pool import release_blocks
 from ..gpma.device.remote import RemoteRows
 from ..gpma.device.report import DeviceReport
 from ..gpma.device.staging import DeviceBatch, Staging
-from ..gpma.device.state import plain, release_blocks
+from ..gpma.device.state import plain
 from ..gpma.device.structures import STATE
 from ..gpma.device.turning import Turning
 from ..gpma.edges import HALF, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights

@@ -23,12 +23,12 @@ class Measures(NamedTuple):
     """One epoch.
 
     ``seconds``: how long it took. ``device_bytes``: what rows hold of the device's memory; ``device_limit``:
-    what they could hold now, which others change. ``host_edges``, ``device_edges``: stored by side, in all
-    arrays. ``*_apply_s``, ``*_programs_s``: how long each processor worked on the batch and on programs.
-    ``updates``: of the batch. ``remote_s``: how long the device read rows of the host; ``reads`` int64[64]:
-    edges that programs read on the device's behalf, wherever they lay, by class; None: nobody counted.
-    ``other_reads``: those of which only that much is known, such as of passes over everything.
-    ``moved_edges``, ``moved_s``: what moved since the epoch before, and how long that took.
+    what they could hold now, which others change; ``spare_bytes`` of it others use until somebody needs it.
+    ``host_edges``, ``device_edges``: stored by side, in all arrays. ``*_apply_s``, ``*_programs_s``: how long each
+    processor worked on the batch and on programs. ``updates``: of the batch. ``remote_s``: how long the device
+    read rows of the host; ``reads`` int64[64]: edges that programs read on the device's behalf, wherever they lay,
+    by class; None: nobody counted. ``other_reads``: those of which only that much is known, such as of passes over
+    everything. ``moved_edges``, ``moved_s``: what moved since the epoch before, and how long that took.
     """
 
     seconds: float
@@ -46,11 +46,17 @@ class Measures(NamedTuple):
     other_reads: int = 0
     moved_edges: int = 0
     moved_s: float = 0.0
+    spare_bytes: int = 0
 
     @property
     def headroom(self) -> float:
         """The share of the device's memory that is free; below 0 where others took what rows hold."""
         return 1 - self.device_bytes / max(1, self.device_limit)
+
+    @property
+    def unused(self) -> float:
+        """As ``headroom``, without what is used until somebody needs it."""
+        return self.headroom - self.spare_bytes / max(1, self.device_limit)
 
     @property
     def programs_s(self) -> float:

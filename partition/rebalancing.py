@@ -7,7 +7,8 @@ After each epoch its measures come in, and what is to move before the next one g
 - **balance**: over 64 epochs storage on one side took longer than that on the other, and programs after it, by a
   fifth. Rows go to the other side, so many that by the measured rates both end together, if that saves a
   twentieth.
-- **room**: over ``ROOM_MIN`` is free. Rows come until ``ROOM`` is, but no more than the device can apply in time.
+- **room**: over ``ROOM_MIN`` is free, and not even used for speed alone. Rows come until ``ROOM`` is, but no more
+  than the device can apply in time.
 - **gain**: to exchange rows would save more within 256 epochs than 1.2 of what it costs, for all that is sure of
   how often they are read.
 
@@ -250,11 +251,11 @@ class Rebalancer:
 
     def _fulfil(self, measures: Measures) -> None:
         survey = self._survey()
-        leaving, coming = self._edges_until(measures, SPARE), -self._edges_until(measures, ROOM)
+        leaving, coming = self._edges_until(measures, SPARE), self._edges_that_fit(measures)
         if leaving > 0:
             self._begin("request", f"{measures.headroom:.1%} is free", survey, leaving=leaving)
         elif coming > 0 and measures.host_edges > 0:
-            self._begin("request", f"{measures.headroom:.1%} is free", survey, coming=coming)
+            self._begin("request", f"{measures.unused:.1%} is free", survey, coming=coming)
         else:
             self._exchange("request", survey, self._best_exchange(survey, 0.0))
 
@@ -277,16 +278,16 @@ class Rebalancer:
         self._begin("balance", why, self._survey(), **amounts)
 
     def _fill(self, measures: Measures) -> None:
-        if measures.headroom <= ROOM_MIN or not self._turns.allow(DEVICE, self._epoch):
+        if measures.unused <= ROOM_MIN or not self._turns.allow(DEVICE, self._epoch):
             return
-        coming = min(-self._edges_until(measures, ROOM), measures.host_edges)
+        coming = min(self._edges_that_fit(measures), measures.host_edges)
         window, rates = self._window, self._apply_rates(measures)
         if sum(rates) > 0:
             spare_s = window.apply_s[HOST] + window.programs_s - window.apply_s[DEVICE]
             coming = min(coming, spare_s / sum(rates))
         edges = measures.host_edges + measures.device_edges
         if coming > 0 and coming >= min(measures.host_edges, _EDGES_MIN * edges):
-            why = f"{measures.headroom:.1%} of the device's memory is free"
+            why = f"{measures.unused:.1%} of the device's memory is free"
             self._begin("room", why, self._survey(), coming=coming)
 
     def _may_look(self, measures: Measures) -> bool:
@@ -335,6 +336,10 @@ class Rebalancer:
     def _edges_until(self, measures: Measures, free: float) -> float:
         """How many edges must leave until that share of the device's memory is free; below 0: may come."""
         return (free - measures.headroom) * measures.device_limit / self._edge_bytes()
+
+    def _edges_that_fit(self, measures: Measures) -> float:
+        """How many may come until ``ROOM`` is left of what nobody uses."""
+        return (measures.unused - ROOM) * measures.device_limit / self._edge_bytes()
 
     def _survey(self) -> Survey:
         longest = _LONG_ROW * self._affordable(BUDGET * self._epoch_s.value)

@@ -460,6 +460,81 @@ def test_a_pass_over_packed_rows_reads_half_of_what_they_take(
     assert max(read[1:]) <= 4 * run.graph.n_arcs + 128 * (n_ranges + 10)
 
 
+def keep_at_most(run: RanksRun, n_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of packed rows on the device, which is asked for that before each run's passes."""
+    from graphtide.compute.device import walk_runs
+
+    def free_bytes() -> int:
+        packed = run.program._runs._packed
+        return n_bytes - (0 if packed is None else packed.cache.nbytes)
+
+    monkeypatch.setattr(walk_runs, "ASKED_EVERY_S", -1.0)
+    monkeypatch.setattr(walk_runs, "CACHE_SHARE", 1.0)
+    monkeypatch.setattr(walk_runs, "free_bytes", free_bytes)
+
+
+@pytest.mark.parametrize("room", [0.0, 0.3, 2.0])
+def test_packed_rows_that_passes_read_are_kept_on_the_device(
+    run_of: Make, room: float, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far as it has memory; sums are the same bits."""
+    from graphtide.compute.device import pagerank as pagerank_of_device
+
+    set_threads(monkeypatch, FEW_THREADS)
+    cuda_emulator.seed(seed)
+    passes_alone(monkeypatch)
+    monkeypatch.setattr(pagerank_of_device, "DUE_SHARE", 0.0)
+    rng, n = np.random.default_rng(seed), 300
+    run = run_of(RanksRun)
+    run.step(inserts(rng.integers(0, n, (6000, 2)).tolist(), n))
+    place(run.graph, np.ones(n, np.bool_))
+    all_bytes = 4 * run.graph.n_arcs
+    keep_at_most(run, int(room * all_bytes), monkeypatch)
+    read = []
+    for vertex in range(4):
+        run.step(inserts([(vertex, 7), (vertex, 8)], n))
+        read.append(run.report.reads.bus_bytes / run.report.iterations)
+    if room == 0:
+        assert min(read) >= 0.9 * all_bytes
+    elif room < 1:
+        assert (1 - room) * 0.9 * all_bytes <= min(read[2:]) <= max(read[2:]) <= (1 - room / 2) * 1.2 * all_bytes
+    else:
+        assert max(read[2:]) <= 0.1 * all_bytes
+    place(run.graph, rng.random(n) < 0.9)
+    for _ in range(4):
+        run.step(inserts(rng.integers(0, n, (40, 2)).tolist(), n))
+        run.step(deletes(rng.integers(0, n, (40, 2)).tolist(), n))
+
+
+def test_packed_rows_on_the_device_go_for_others(
+    emulated_run_of: Make, emulated_cupy: ModuleType, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads them on the host then, and keeps some again when there is memory."""
+    from graphtide.gpma.device.state import allocate
+
+    set_threads(monkeypatch, FEW_THREADS)
+    cuda_emulator.seed(seed)
+    passes_alone(monkeypatch)
+    rng, n = np.random.default_rng(seed), 300
+    run = emulated_run_of(RanksRun)
+    run.step(inserts(rng.integers(0, n, (6000, 2)).tolist(), n))
+    place(run.graph, np.ones(n, np.bool_))
+    keep_at_most(run, 8 * run.graph.n_arcs, monkeypatch)
+    pool = emulated_cupy.get_default_memory_pool()
+    for batch in range(6):
+        run.step(inserts(rng.integers(0, n, (3, 2)).tolist(), n))
+        packed = run.program._runs._packed
+        assert packed.is_of == run.graph.device.version and packed.cache.array is not None
+        if batch % 2:
+            pool.set_limit(pool.used_bytes())
+            try:
+                assert allocate(packed.cache.nbytes // 2, np.uint8).size
+            finally:
+                pool.set_limit(0)
+            assert packed.cache.array is None and packed.cache.nbytes == 0
+    assert packed._share < 0.7, "less the next time"
+
+
 def test_what_was_packed_is_void_for_a_graph_that_is_loaded(
     run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,17 @@ def test_room_is_filled_but_for_a_quarter() -> None:
     assert ROOM - 0.01 <= headroom(there) <= ROOM_MIN
 
 
+def test_memory_that_others_use_is_not_filled_and_makes_no_rows_leave() -> None:
+    """As long as they can do without."""
+    there = sides(0.5)
+    there.limit = int(there.limit * 1.3)
+    free = int(headroom(there) * there.limit)
+    for spare, decided in ((free, []), (free - there.limit // 4, []), (0, ["room"])):
+        there.seen = lambda measures, spare=spare: measures._replace(spare_bytes=spare)  # type: ignore[misc]
+        run(there, WINDOW + 10, lambda _: QUIET)
+        assert sorted(set(reasons(there))) == decided
+
+
 def test_a_graph_that_grows_stays_within_memory() -> None:
     there = sides(1.3)
 

@@ -20,8 +20,10 @@ from graphtide.compute.program import Program, Published
 from graphtide.daemon.config.settings import PartitionConfig
 from graphtide.daemon.engine.rebalancing import ALL_LEAVE, Epoch, Rebalancing, Room, room_of
 from graphtide.daemon.engine.storage import StorageGate
+from graphtide.gpma.device import pool as device_pool
 from graphtide.gpma.device.card import find_card
 from graphtide.gpma.device.module import import_cupy
+from graphtide.gpma.device.pool import Spare, free_bytes, spare_bytes
 from graphtide.gpma.device.state import allocate
 from graphtide.gpma.edges import EdgeBatch
 from graphtide.ops.metrics import Metrics
@@ -226,6 +228,31 @@ def test_blocks_that_nobody_has_are_given_back_for_others(cupy: ModuleType) -> N
             assert allocate(5 << 20, np.uint8).nbytes == 5 << 20
             with pytest.raises(MemoryError):
                 allocate(7 << 20, np.uint8)
+    finally:
+        pool.set_limit(0)
+
+
+def test_spare_arrays_go_for_others(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not while kernels that use them are being launched."""
+    monkeypatch.setattr(device_pool, "_WAITS_S", 0.0)
+    pool = cupy.get_default_memory_pool()
+    gc.collect()
+    pool.free_all_blocks()
+    before, spare = spare_bytes(), Spare()
+    pool.set_limit(pool.total_bytes() + (6 << 20))
+    try:
+        with cupy.cuda.Stream(non_blocking=True):
+            assert free_bytes() == 6 << 20
+            assert not spare.take(7 << 20, np.uint8) and spare.nbytes == 0
+            assert spare.take(1 << 19, np.uint64) and spare_bytes() - before == 4 << 20
+            small = allocate(1 << 20, np.uint8)
+            assert spare.nbytes == 4 << 20
+            with spare.lock, pytest.raises(MemoryError):
+                allocate(5 << 20, np.uint8)
+            assert allocate(5 << 20, np.uint8).nbytes == 5 << 20
+            assert spare.array is None and spare_bytes() == before and small.nbytes == 1 << 20
+            with pytest.raises(MemoryError):
+                allocate(6 << 20, np.uint8)
     finally:
         pool.set_limit(0)
 

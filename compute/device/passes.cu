@@ -110,7 +110,7 @@ struct Making : Passes {
         const u8* const exists = reinterpret_cast<const u8*>(job.estimates);
         if (!job.is_kept && place.thread == 0) {
             WalkCounters* const counters = job.counters;
-            counters->unpacked = counters->edits[0] = counters->edits[1] = 0;
+            counters->unpacked = counters->edits[0] = counters->edits[1] = counters->cached = 0;
         }
         const auto load = [&](u32 v) {
             if (REMOTE && job.degrees && !job.is_kept) {

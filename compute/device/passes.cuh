@@ -13,6 +13,9 @@
 // that batches insert and delete are listed beside (amend.cu), and every pass adds and subtracts them. What leaves become
 // meanwhile is of no interest. So are the lengths of rows kept, of which each run would else read all. When rows change
 // sides, when the list has no room, or where a range was not packed, everything is packed anew.
+//
+// Where the device has memory that nobody else needs, ranges that are read are kept there, too, one after the other as
+// long as there is room, and the next passes read these there.
 #pragma once
 
 #include "rows.cuh"
@@ -111,6 +114,7 @@ constexpr u32 NOT_PACKED = ~0u;
 // Words of a range, two to each of 64 bits, and those that the lanes of a warp take at once.
 constexpr u32 RANGE_WORDS = RANGE << REMOTE_SHIFT, STEP_WORDS = 2 * 32, RANGE_STEPS = RANGE_WORDS / STEP_WORDS;
 static_assert(RANGE_WORDS % STEP_WORDS == 0 && RANGE_STEPS % 2 == 0, "steps are taken two at a time");
+constexpr u32 LINE_PAIRS = LINE_BYTES / 8;
 
 struct Passes : Run<WalkJob> {
     using Run::Run;
@@ -321,6 +325,7 @@ struct Passes : Run<WalkJob> {
             for (u32 k = lane_number(); all_fit && 2 * k < n; k += 32) store_cached(to + k, from[k]);
             if (lane_number() == 0) {
                 store_cached(job.packed_ranges + range, u64(first) << 32 | (all_fit ? n : NOT_PACKED));
+                store_cached(job.cache_places + range, 0u);
                 if (!all_fit) atomicAdd(&job.counters->unpacked, 1u);
             }
             __syncwarp();
@@ -333,7 +338,10 @@ struct Passes : Run<WalkJob> {
     // The same of ``n`` edges that were packed, the first of which is of this row.
     __device__ __forceinline__ void pull_packed(u32 range, u32 n, u32 row, SidesRead& read)
     {
-        const u64* const packed = job.packed + u64(range) * (RANGE_WORDS / 2);
+        const u32 cached = job.cache ? load_cached(job.cache_places + range) : 0;
+        const u64* const packed
+            = cached ? job.cache + u64(cached - 1) * LINE_PAIRS : job.packed + u64(range) * (RANGE_WORDS / 2);
+        const u32 n_lines = (4 * n + LINE_BYTES - 1) / LINE_BYTES;
         const u32 bits = job.packed_bits, mask = ~0u >> (32 - bits);
         u32 n_edges = 0;  // of this lane: words that say how far a row is are none
         u64 words[RANGE_STEPS + 1];
@@ -341,6 +349,7 @@ struct Passes : Run<WalkJob> {
         for (u32 k = 0; k < RANGE_STEPS; k++)
             words[k] = k * STEP_WORDS + 2 * place.lane < n ? load_cached(packed + k * 32 + place.lane) : 0;
         words[RANGE_STEPS] = 0;
+        if (job.cache && !cached) keep(range, n, n_lines, words);
         bool was_far = false;  // the word before those of the warp
         Received received(*this);
 #pragma unroll
@@ -358,8 +367,23 @@ struct Passes : Run<WalkJob> {
 #pragma unroll
             for (u32 i = 0; i < 2; i++) received.take(pairs[i], shares[i]);
         }
-        read.add(in, in.n_leaves, n_edges, place.lane == 0 ? (4 * n + LINE_BYTES - 1) / LINE_BYTES : 0);
+        read.add(in, in.n_leaves, n_edges, place.lane == 0 && !cached ? n_lines : 0);
         received.end();
+    }
+
+    // The words of a range that was read on the host are on the device from the next pass on, if there is room.
+    __device__ __forceinline__ void keep(u32 range, u32 n, u32 n_lines, const u64 (&words)[RANGE_STEPS + 1]) const
+    {
+        u32* const asked = &job.counters->cached;
+        u32 line = job.cache_lines;
+        if (place.lane == 0 && load_cached(asked) < job.cache_lines) line = atomicAdd(asked, n_lines);
+        line = __shfl_sync(ALL_LANES, line, 0);
+        if (line + n_lines > job.cache_lines) return;
+        u64* const to = job.cache + u64(line) * LINE_PAIRS;
+#pragma unroll
+        for (u32 k = 0; k < RANGE_STEPS; k++)
+            if (k * STEP_WORDS + 2 * place.lane < n) store_cached(to + k * 32 + place.lane, words[k]);
+        if (place.lane == 0) store_cached(job.cache_places + range, line + 1);
     }
 
     // The keys of two words, the first of which is word ``at`` of ``n``; with NO_LEAF for a neighbour where a word is

@@ -24,10 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.device.module import import_cupy
+from ...gpma.device.pool import Spare, free_bytes
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, pinned_by_itself, zeros
 from ...gpma.edges import Vertices
 from ...gpma.layout import LEAF_SHIFT
 from ...gpma.memory import Memory
+from ...gpma.row_reads import LINE_BYTES
 from ...partition.device_side import DeviceSide, RowsVersion
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
 from ..walks.passes import Limits
@@ -43,9 +45,10 @@ WALK_JOB: Final = np.dtype(
         ("majorant", np.uint64, 3),
         *((name, np.uint64) for name in ("weights", "counters", "status", "estimates", "made", "arrivals")),
         *((name, np.uint64) for name in ("degrees", "in_degrees", "packed", "packed_ranges", "edits")),
+        *((name, np.uint64) for name in ("cache", "cache_places")),
         *((name, np.uint64) for name in ("keys", "outcomes")),
         *((name, np.uint32) for name in ("n_packed", "packed_bits", "edits_room", "n_updates")),
-        *((name, np.uint32) for name in ("moved", "unused")),
+        *((name, np.uint32) for name in ("moved", "cache_lines")),
         *((name, np.float64) for name in ("damping", "unit", "majorant_unit", "hub", "hysteresis")),
         *((name, np.float64) for name in ("below", "above", "majorant_below", "majorant_above")),
         *((name, np.uint64) for name in ("due_max", "push_max")),
@@ -62,7 +65,7 @@ WALK_COUNTERS: Final = np.dtype(
         ("edges", np.uint64),
         *((name, np.uint32) for name in ("n_passes", "rounds", "is_solved", "barrier", "unpacked")),
         ("edits", np.uint32, 2),
-        ("exceeds", np.uint32),
+        *((name, np.uint32) for name in ("exceeds", "cached", "unused")),
     ]
 )
 """struct WalkCounters of ``walks.cuh``."""
@@ -101,7 +104,11 @@ _ROOM, _ROOM_PACKED = 1.5, 1.1
 _WORDS_AN_EDIT = 16
 ASKED_EVERY_S = 0.5
 """What is packed gives its memory back where there is not as much again. That, and whether there is memory to pack
-anything, is asked so often: it takes a millisecond on some machines, as long as a pass."""
+anything, and to keep it on the device, too, is asked so often: it takes a millisecond on some machines, as long as
+a pass."""
+CACHE_SHARE = 0.75
+"""So much of the device's memory that is free goes to packed rows at first, until somebody needs it."""
+_SHARE_AGAIN = 0.8
 # Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
 # they do is round.
 _BITS_SHRUNK, _PASSES_LEAST = 40, 50
@@ -195,7 +202,8 @@ class _Packed:
 
     ``words`` uint32[256 * ranges] and ``edits`` uint64[16 * ranges], in pinned memory; ``ranges`` uint64[ranges],
     on the device. ``is_of``: of which rows, with ``n_edits`` edits at most; None: of none. Only the device knows
-    which edges of a batch are listed.
+    which edges of a batch are listed. ``cache`` uint64: words of some ranges again, on the device, where it has
+    memory to spare, and ``places`` uint32[ranges], where they begin there.
     """
 
     def __init__(self, n_ranges: int) -> None:
@@ -206,17 +214,38 @@ class _Packed:
         """
         # First, since a full device is found out sooner than memory is pinned.
         self.ranges: DeviceArray = allocate(n_ranges, np.uint64)
+        self.places: DeviceArray = zeros(n_ranges, np.uint32)
         self.words: npt.NDArray[np.uint32] = pinned_by_itself(_RANGE_WORDS * n_ranges, np.uint32)
         self.edits: npt.NDArray[np.uint64] = pinned_by_itself(self.words.size // _WORDS_AN_EDIT, np.uint64)
         self.is_of: RowsVersion | None = None
         self.n_edits = 0
         self.brought: list[npt.NDArray[np.uint64]] = []
         """Keys in pinned memory that kernels may not have read yet."""
+        self.cache = Spare()
+        self._asked_at = -math.inf
+        # Of what is free, for the cache; whether it had any when this was last asked.
+        self._share, self._had_cache = CACHE_SHARE, False
 
     @property
     def nbytes(self) -> int:
         """Of the host's memory."""
         return self.words.nbytes + self.edits.nbytes
+
+    def wants_another_cache(self, n_ranges: int) -> int | None:
+        """How many bytes the cache of so many ranges should have; None: it has half as many at least, or that was
+        asked a moment ago. To take memory may cost what many passes do, as CuPy's pool gives back what others use
+        again: so where somebody took it away, there is less of it the next time."""
+        now = time.monotonic()
+        if now - self._asked_at <= ASKED_EVERY_S:
+            return None
+        self._asked_at = now
+        had = self.cache.nbytes
+        if self._had_cache and not had:
+            self._share *= _SHARE_AGAIN
+        wanted = min(4 * _RANGE_WORDS * n_ranges, int(self._share * (free_bytes() + had)))
+        takes = wanted > 2 * had
+        self._had_cache = takes or had > 0
+        return wanted if takes else None
 
     @staticmethod
     def bytes_of(n_ranges: int) -> int:
@@ -444,11 +473,23 @@ class WalkRuns:
         self._make_room_for_remote(device)
         packed, version = self._packed, device.version
         is_kept = packed is not None and packed.is_of == version
-        if packed is not None:
+        if packed is None:
+            run = self._solve(device, call, parameters, hands_over=hands_over)
+        else:
             packed.is_of = None  # if this fails
+            with packed.cache.lock:
+                self._use(packed.cache)
+                run = self._solve(device, call._replace(is_kept=is_kept), parameters, hands_over=hands_over)
+            packed.brought.clear()
+            packed.is_of = version if is_kept or self._all_packed() else None
+        if run.passes == self._passes_max and not run.is_solved:
+            raise Unfit("its residuals get no smaller in the numbers of the device")
+        return run
+
+    def _solve(self, device: DeviceSide, call: Call, parameters: RowParameters, *, hands_over: bool) -> WalkRun:
         calls, kernels, stream = self._calls, self._kernels, self._stream
         calls.job["made"] = address(self._there.made) if hands_over else 0
-        self._prepare(device, call._replace(is_kept=is_kept))
+        self._prepare(device, call)
         calls.launch(kernels["passes"], device)
         if hands_over:
             self._made.record(stream)
@@ -465,13 +506,7 @@ class WalkRuns:
             with suppress(Exception):
                 self._copies.synchronize()
             raise
-        run = self.told()
-        if packed is not None:
-            packed.brought.clear()
-            packed.is_of = version if is_kept or self._all_packed() else None
-        if run.passes == self._passes_max and not run.is_solved:
-            raise Unfit("its residuals get no smaller in the numbers of the device")
-        return run
+        return self.told()
 
     # -- rows on the host -----------------------------------------------------------------------------------------
 
@@ -540,6 +575,8 @@ class WalkRuns:
                         self._packed = packed = _Packed(room)
                 except MemoryError:
                     self._refused_at = time.monotonic()
+        if packed is not None:
+            self._make_cache(packed, n_ranges)
         if is_kept:
             return
         job = self._calls.job
@@ -547,9 +584,25 @@ class WalkRuns:
         if packed is not None:
             packed.n_edits = 0
             job["packed"], job["packed_ranges"] = packed.words.ctypes.data, address(packed.ranges)
+            job["cache_places"] = address(packed.places)
             job["edits"], job["edits_room"] = packed.edits.ctypes.data, packed.edits.size
             job["n_packed"] = n_ranges
             job["packed_bits"] = max(1, (device.n_vertices - 1).bit_length())
+
+    def _make_cache(self, packed: _Packed, n_ranges: int) -> None:
+        """For what passes read of packed rows, as large as the device has memory for by now. They fill it."""
+        n_bytes = packed.wants_another_cache(n_ranges)
+        if n_bytes is None:
+            return
+        with self._stream:
+            if packed.cache.take(n_bytes // 8, np.uint64):
+                packed.places.fill(0)
+                self._counter("cached").fill(0)
+
+    def _use(self, cache: Spare) -> None:
+        """Until it goes."""
+        job = self._calls.job
+        job["cache"], job["cache_lines"] = address(cache.array), cache.nbytes // LINE_BYTES
 
     def _allows(self, n_bytes: int) -> bool:
         """Whether the machine has memory for so much more."""
@@ -570,10 +623,14 @@ class WalkRuns:
 
     def _counted(self, name: str) -> npt.NDArray[np.uint32]:
         """A field of the counters, fetched."""
+        fetched: npt.NDArray[np.uint8] = self._counter(name).get(stream=self._stream)
+        return fetched.view(np.uint32)
+
+    def _counter(self, name: str) -> DeviceArray:
+        """The bytes of a field of the counters."""
         assert WALK_COUNTERS.fields is not None
         kind, begin = WALK_COUNTERS.fields[name][:2]
-        fetched: npt.NDArray[np.uint8] = self._counters[begin : begin + kind.itemsize].get(stream=self._stream)
-        return fetched.view(np.uint32)
+        return self._counters[begin : begin + kind.itemsize]
 
     # -- columns ----------------------------------------------------------------------------------------------
 

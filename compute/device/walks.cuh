@@ -50,6 +50,8 @@ struct WalkCounters {
     u32 unpacked;  // ranges that could not be packed, since they were packed last
     u32 edits[2];  // since then: edges that were inserted, and deleted
     u32 exceeds;   // residuals add up to more than pushes may begin with
+    u32 cached;    // lines of ``cache`` that ranges have asked for, since it was empty
+    u32 unused;
 };
 
 // What kernels work in, and one run; passed to kernels by value.
@@ -68,6 +70,8 @@ struct WalkJob {
     u64* packed;         // [n_packed * RANGE_WORDS / 2] in the host's pinned memory: remote in-rows
     u64* packed_ranges;  // [n_packed] on the device
     u64* edits;          // [edits_room] in the host's pinned memory: edges inserted since, and from the end on edges deleted
+    u64* cache;          // [cache_lines * LINE_BYTES / 8] on the device: words of some of the ranges; null: of none
+    u32* cache_places;   // [n_packed] 1 + the line at which those of a range begin there; 0: they are not there
     const u64* keys;     // [n_updates] the batch, and what became of its updates, to amend that by
     const u8* outcomes;
     u32 n_packed;
@@ -75,7 +79,7 @@ struct WalkJob {
     u32 edits_room;
     u32 n_updates;
     u32 moved;  // instead of a batch there are in-rows that have come to the host, or left it; see enum Moved
-    u32 unused;
+    u32 cache_lines;
     double damping;
     double unit, majorant_unit;  // powers of two: what 1 is in either system
     double hub, hysteresis;      // of weights, as the host follows them

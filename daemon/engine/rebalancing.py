@@ -55,22 +55,26 @@ EVERYTHING = 1 << 60
 
 
 class Room(NamedTuple):
-    """Bytes of a device's memory: what rows hold, and what they could hold now."""
+    """Bytes of a device's memory: what rows hold, what they could hold now, and what of that is in use for speed
+    alone, until somebody needs it."""
 
     held: int
     limit: int
+    spare: int = 0
 
 
 def room_of(device: DeviceSide, card: Card) -> Room:
     """The room that rows have on a device now.
 
-    Work space of batches is not theirs: it stays when they leave, and may be many times what a few rows take.
+    Work space of batches is not theirs: it stays when they leave, and may be many times what a few rows take. What
+    others hold for speed alone, until somebody needs it, is free.
 
     Raises:
         RuntimeError: the device, as CuPy says it.
     """
     held = sum(n_bytes for what, n_bytes in device.memory_bytes().items() if what != "scratch")
-    return Room(held, card.available_bytes - card.used_bytes + held)
+    free, spare = card.available_bytes - card.used_bytes, card.spare_bytes
+    return Room(held, free + spare + held, spare)
 
 
 class Epoch(NamedTuple):
@@ -278,6 +282,7 @@ class Rebalancing:
             seconds=epoch.seconds,
             device_bytes=room.held,
             device_limit=room.limit,
+            spare_bytes=room.spare,
             host_edges=sum(array.n_edges for array in host.arrays),
             device_edges=sum(array.n_edges for array in device.arrays),
             host_apply_s=applied[host.name].seconds if host.name in applied else 0.0,

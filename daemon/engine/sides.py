@@ -154,8 +154,10 @@ class Sides:
     @property
     def headroom(self) -> float | None:
         """The share of the device's memory that is left; None: there is no device, or no limit."""
-        held, limit = (0, None) if self._card is None else self._memory(self._card)
-        return None if limit is None else max(0.0, 1 - held / limit)
+        if self._card is None:
+            return None
+        held, limit = self._memory(self._card)
+        return None if limit is None else max(0.0, 1 - (held - self._card.spare_bytes) / limit)
 
     def _by_side(self) -> tuple[list[str], list[int], list[int], list[int]]:
         """Names, vertices whose rows are there, entries of out-rows, and bytes."""

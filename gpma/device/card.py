@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from .module import import_cupy
-from .state import memory_pool, release_blocks
+from .pool import memory_pool, release_blocks, spare_bytes
 
 CAPABILITY_MIN = 80
 """The oldest compute capability, 8.0, for which kernels are compiled in tests."""
@@ -42,6 +42,11 @@ class Card:
     def used_bytes(self) -> int:
         """Memory that arrays of this process have, without the free blocks that it keeps for others."""
         return int(memory_pool().used_bytes())
+
+    @property
+    def spare_bytes(self) -> int:
+        """What of that goes as soon as other arrays find no memory."""
+        return spare_bytes()
 
     @property
     def available_bytes(self) -> int:

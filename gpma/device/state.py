@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ..layout import Layout
 from .constants import BUCKET, CHUNK_SHIFT, ROWS_BEYOND
 from .module import import_cupy
+from .pool import memory_pool, release_blocks
 from .structures import ITEM, RECORD, ROW, SPILL
 
 # An array on the device: CuPy ships no types that a checker could use.
@@ -171,20 +172,6 @@ def allocate(n: int, dtype: npt.DTypeLike) -> DeviceArray:
             raise
         release_blocks()  # those of other sizes count against a limit, too
         return cupy.empty(n, dtype)
-
-
-def release_blocks() -> None:
-    """Give memory of the device back that no array has any more.
-
-    Raises:
-        RuntimeError: the device failed (as CuPy says it).
-    """
-    memory_pool().free_all_blocks()
-
-
-def memory_pool() -> Any:
-    """CuPy's, of the current device, from which all its arrays come."""
-    return import_cupy().get_default_memory_pool()
 
 
 def zeros(n: int, dtype: npt.DTypeLike) -> DeviceArray:

@@ -130,7 +130,12 @@ class MemoryPool:
 
 
 _pool = MemoryPool()
+_allocators: list[Callable[[int], MemoryPointer]] = [_pool.malloc]
 _failing_at: list[int] = []
+
+
+def _set_allocator(allocator: Callable[[int], MemoryPointer] | None = None) -> None:
+    _allocators[0] = allocator or _pool.malloc
 
 
 @contextlib.contextmanager
@@ -259,8 +264,8 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def __init__(self, shape: Any, dtype: Any = float, memptr: MemoryPointer | None = None) -> None:
         dtype = np.dtype(dtype)
         count = int(np.prod(shape))
-        memory = _memory(count * dtype.itemsize) if memptr is None else memptr.mem
-        offset = 0 if memptr is None else memptr.ptr - memptr.mem.ctypes.data
+        memptr = _allocators[0](count * dtype.itemsize) if memptr is None else memptr
+        memory, offset = memptr.mem, memptr.ptr - memptr.mem.ctypes.data
         self._values = np.frombuffer(memory, np.uint8)[offset : offset + count * dtype.itemsize]
         self._values = self._values.view(dtype).reshape(shape)
 
@@ -854,7 +859,8 @@ def _modules() -> dict[str, types.ModuleType]:
         "alloc_pinned_memory": alloc_pinned_memory,
         "PinnedMemory": int,  # a size, until something points to it
         "PinnedMemoryPointer": _alloc_for,
-        "alloc": _pool.malloc,
+        "alloc": lambda size: _allocators[0](size),
+        "set_allocator": _set_allocator,
     }
     cuda = {
         **memory,
@@ -957,6 +963,7 @@ def emulated(seed: int = 0) -> Iterator[types.ModuleType]:
     attributes = _taken_from_packages()
     _random.seed(seed)
     _pool.set_limit(0)
+    _set_allocator(_pool.malloc)
     _registered.clear()
     modules = _modules()
     sys.modules.update(modules)
