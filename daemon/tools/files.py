@@ -239,7 +239,7 @@ def _place(path: Path, form: _Form, lines: int, value: bytes, at: int, bad: BadR
     row = dict(bad.headers).get(ROW)
     part = "" if row is None else f", row {row.decode()}"
     line = lines + value.count(b"\n", 0, at) + 1
-    is_header = form == "el" and line == 1 and bad.reason == Reason.BAD_ID.value
+    is_header = form == "el" and line == 1 and bad.detail.startswith("src holds")
     return f"{path}:{line}{part}: {bad.detail}{_NO_HEADER if is_header else ''}"
 
 
