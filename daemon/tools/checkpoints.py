@@ -129,7 +129,7 @@ def read(folder: Path) -> Checkpoint:
             raise CheckpointError(f"the checkpoint {str(folder)!r} {what}") from error
 
 
-def _told(error: BaseException) -> str:
+def _told(error: BaseException | None) -> str:
     """What is wrong with a checkpoint, in which file."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{Path(os.fsdecode(error.filename)).name}: {why(error)}"
@@ -199,7 +199,6 @@ def verify(path: Path, *, as_json: bool) -> int:
             read(folder)
         except CheckpointError as error:
             if is_one or os.path.lexists(folder):
-                assert error.__cause__ is not None
                 kind = "newer version" if isinstance(error.__cause__, NewerFormat) else "damaged"
                 found.append({"path": str(folder), "good": False, "reason": f"{kind}: {_told(error.__cause__)}"})
         else:

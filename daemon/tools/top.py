@@ -256,7 +256,7 @@ def _bars(said: Mapping[str, Any]) -> Table:
 def summaries(
     client: Client, metrics_url: str | None, interval_s: float, most: int | None
 ) -> Iterator[dict[str, Any] | str]:
-    """One after each interval, so many at most; a sentence each time that a daemon which was there does not answer.
+    """One after each interval, so many at most; a sentence for each look that a daemon does not answer any more.
 
     Raises:
         GraphtideError: as ``take``; but who goes away later is waited for.
