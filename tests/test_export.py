@@ -273,6 +273,11 @@ def test_strings_and_what_is_gone(directed: bool, tmp_path: Path) -> None:
     gone = dict(both.arrays) | {"graph/keys": np.empty(0, np.uint64), "graph/dead": np.zeros(1, np.uint32)}
     left = exported(Checkpoint((2, 7), {}, both.identity, {}, both.facts, gone))
     assert left.vertices.to_list() == ["b"] and left.about["edges"] == 0  # type: ignore[union-attr]
+    for name in ("left.parquet", "left.arrow"):
+        write(tmp_path / name, left.edges, left.about)
+    with arrow.ipc.open_file(tmp_path / "left.arrow") as opened:
+        schemas = [opened.schema, parquet.read_schema(tmp_path / "left.parquet")]
+    assert {schema.field(end).type for schema in schemas for end in ("src", "dst")} == {arrow.string()}
 
 
 def test_newer_checkpoints_are_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
