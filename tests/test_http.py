@@ -32,6 +32,7 @@ from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.serve.handlers import METHODS
 from graphtide.daemon.serve.http.answers import encode_answer
+from graphtide.daemon.serve.http.arguments import from_json
 from graphtide.daemon.serve.http.offered import NOT_HERE, READS
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.daemon.tools.query import readable
@@ -321,6 +322,24 @@ def test_ids_past_2_53_are_strings_of_digits_both_ways(browser: Browser) -> None
         404,
         {"code": "unknown-vertex", "message": f"vertex {large} is unknown", "detail": {"vertex": str(large)}},
     )
+
+
+@pytest.mark.parametrize(("kind", "name"), [("bfs", "source"), ("ppr", "sources")])
+@pytest.mark.parametrize("within", [False, True])
+def test_sources_of_programs_are_ids_too(kind: str, name: str, within: bool) -> None:
+    """Some of an answer's ids may be strings, so both stand in one list."""
+
+    def read(ids: Any, vertex_ids: str) -> Any:
+        own = {name: ids}
+        body = json.dumps({"program": kind, **({"parameters": own} if within else own)}).encode()
+        found = from_json("compute", body, vertex_ids)
+        return (found["parameters"] if within else found)[name]
+
+    large = 2**53 + 1
+    assert read([str(large), 1], "int") == [large, 1] and read(str(-large), "int") == -large
+    assert read(["a", 1], "int") == ["a", 1]  # which the program refuses
+    assert read([str(large), "1"], "string") == [str(large), "1"]
+    assert from_json("compute", b'{"program": ["bfs"], "source": "1"}', "int")["source"] == "1"
 
 
 # -- the description ------------------------------------------------------------------------------------------
