@@ -223,6 +223,11 @@ def test_a_damaged_checkpoint_is_told_from_a_good_one(fed: Fed, tmp_path: Path) 
     (copied / "manifest.json").write_text("{}\n{}")
     (listed,) = run("checkpoint", "list", tmp_path / "copy")
     assert "damaged" in listed and "vertices" not in listed
+    for content in ("{}", "null", "[]", "5", "", '{"crc32c": 1}\n{}'):
+        (copied / "manifest.json").write_text(content)
+        assert "damaged" in refused(5, "checkpoint", "verify", tmp_path / "copy"), content
+        (listed,) = run("checkpoint", "list", tmp_path / "copy")
+        assert "checksum" in listed["damaged"], content
     (copied / "manifest.json").unlink()
     gone = "manifest.json: No such file or directory"
     assert f"damaged: {gone}" in refused(5, "checkpoint", "verify", tmp_path / "copy")

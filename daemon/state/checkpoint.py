@@ -367,7 +367,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         OSError, ValueError, KeyError: it is damaged.
     """
     head, _, body = (folder / "manifest.json").read_bytes().partition(b"\n")
-    if json.loads(head)["crc32c"] != crc32c.crc32c(body):
+    try:
+        checksum = json.loads(head)["crc32c"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError("manifest.json does not begin with its checksum") from None
+    if checksum != crc32c.crc32c(body):
         raise ValueError("the manifest's checksum does not hold")
     return dict(json.loads(body))
 
