@@ -221,6 +221,17 @@ def test_the_oldest_offsets_are_those_of_the_same_source(tmp_path: Path) -> None
         store.close()
 
 
+@pytest.mark.parametrize("content", [b"", b"x\n", b"\0\0", b"\xff"])
+def test_a_count_of_starts_that_is_damaged_goes_on_above_all_before(
+    store: CheckpointStore, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, before = int(time.time()), [store.next_incarnation() for _ in range(3)]
+    (store.path / "incarnation").write_bytes(content)
+    found = store.next_incarnation()
+    assert found > began > before[-1] and "is damaged" in caplog.text
+    assert store.next_incarnation() == found + 1
+
+
 @pytest.mark.parametrize("content", [b"{}\n{}", b"null", b"[]\n", b"5", b""])
 def test_a_damaged_checkpoint_takes_no_place_of_those_that_are_kept(
     store: CheckpointStore, content: bytes
