@@ -30,7 +30,6 @@ from ..gpma.edges import EdgeList, Vertices
 from ..gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn
 from ..gpma.index.vertex_index import VertexIndex
 from ..gpma.memory import Memory
-from ..gpma.team import Crew, Team
 from ..ops.metrics import Metrics
 from ..partition.graph import Graph, RowsLost
 from . import kernels, systemd
@@ -104,8 +103,6 @@ KEYED = "source.keyed"
 
 GIVING_WAY = ("team-", "results")
 """Threads of these names are begun by the first thread, which does not give way."""
-CORES_PER_ID_THREAD, ID_THREADS_MAX = 4, 4
-"""Of the threads of the graph's team for each that looks ids up beside it, and how many these are at most."""
 HOLD_SECONDS = 10.0
 """So long may who writes results wait for the end of an epoch, where these come too fast to be read."""
 
@@ -368,16 +365,6 @@ class Service:
                 self._stop.wait(1.0)
         raise _Stopped
 
-    def _crew_of_ids(self) -> Crew:
-        """Whose threads look up the ids of records, which goes on while the graph takes the batch before. Those of the
-        graph's team are seldom free then: with cores enough, ids have threads of their own."""
-        threads = min(self.graph.team.threads // CORES_PER_ID_THREAD, ID_THREADS_MAX)
-        if threads < 2:
-            return self.graph.crew
-        team = Team(threads)
-        self._stack.callback(team.close)
-        return team.crew()
-
     def _build(self, incarnation: int, checkpoint: Checkpoint | None) -> None:
         """Graph, index and programs, from the checkpoint where there is one."""
         config = self.config
@@ -391,7 +378,7 @@ class Service:
             self.specs[id] = spec
         self.graph = self._empty_graph(programs, checkpoint)
         self._stack.callback(self.graph.close)
-        self.index.crew = self._crew_of_ids()
+        self.index.crew = self.graph.crew
         self.window = self._make_window()
         self.keyed = KeyedRows(directed=config.graph.directed) if config.source.keyed else None
         self._restored: frozenset[str] = frozenset()

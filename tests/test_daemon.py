@@ -110,19 +110,6 @@ def test_a_stream_with_deletions_is_answered_right_and_survives_restarts(daemon:
         assert daemon.stop() == 0, daemon.log_tail()
 
 
-@pytest.mark.parametrize("daemon", [{"compute": {"threads": 8}}], indirect=True)
-def test_large_records_with_threads_for_ids(daemon: Daemon) -> None:
-    churn = Churn(scale=10, pool=30_000, delete_share=0.3, seed=6)
-    root = int(np.bincount(churn.src).argmax())
-    daemon.config.write_text(daemon.config.read_text().replace("source = 1", f"source = {root}"))
-    parts, records = churn_records(churn, 6, 20_000)
-    daemon.start()
-    offsets = write(daemon, "large", *records)
-    with daemon.client() as client:
-        client.wait(offsets)
-        check(client, replayed(parts), root)
-
-
 @pytest.mark.parametrize(
     "daemon",
     [
