@@ -71,7 +71,7 @@ class Counts(Rows):
             return search_us + again_us, counts_us, run
 
         def count() -> CountRun:
-            run = alone(self.counts.count(self.device, self.search, mended.logged))
+            run = self.counts.count_at_once(self.device, self.search, mended.logged)
             self.counts.changes(run)
             return run
 

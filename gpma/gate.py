@@ -1,6 +1,6 @@
 """A gate for those who read arrays in compiled code: they hold it while they read, and whoever writes shuts it.
 
-A kernel that looks a batch up before it writes shuts it by itself, in between, so that others read meanwhile. And
+A kernel that puts a batch in order before it writes shuts it by itself, in between, so that others read on. And
 while it writes it may let others read **beside** it what the batch leaves as it is: a row that has none of its
 updates, in leaves that nobody moves just then. Such a row is the same before the batch and after it. Who reads so
 holds a second lock, which the writer takes for a moment whenever it goes on to other leaves: so what a reader is

@@ -269,6 +269,15 @@ def _choose(typing_context: Any, condition: Any, yes: Any, no: Any) -> Any:
     return types.int64(types.boolean, types.int64, types.int64), generate
 
 
+def _lowest_bit(typing_context: Any, word: Any) -> Any:
+    """lowest_bit(word): the place of the lowest bit that is set in a uint64, as int64; of 0, anything."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], _BOOL(1))
+
+    return types.int64(types.uint64), generate
+
+
 def _library(name: str, n: int) -> Any:
     """A function of the C library that takes n integers, or addresses, and gives back an int."""
 
@@ -329,6 +338,7 @@ copy_bytes: Any = intrinsic(_copy_bytes)
 ask_for_byte: Any = intrinsic(_ask_for_byte)
 copy: Any = intrinsic(_copy)
 choose: Any = intrinsic(_choose)
+lowest_bit: Any = intrinsic(_lowest_bit)
 lock_to_read: Any = _library("pthread_rwlock_rdlock", 1)
 try_lock_to_read: Any = _library("pthread_rwlock_tryrdlock", 1)
 lock_to_write: Any = _library("pthread_rwlock_wrlock", 1)

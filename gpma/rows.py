@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import overload
 
-from .edges import HALF, LOW, Int, Keys, Offsets, Vertices, Weights
-from .intrinsics import prefetch_to_read, uncounted, uncounted_inner
+from .edges import HALF, LOW, NO_VERTEX, Int, Keys, Offsets, Vertices, Weights
+from .intrinsics import choose, prefetch_to_read, uncounted, uncounted_inner
 from .splice import spliced
 from .written import Words, keeping, new_words, record_type, taking, write
 
@@ -414,6 +414,45 @@ def first_held(keys: Keys, slot: Int, stop: Int, held: Keys) -> tuple[Int, Int]:
         if (held[u >> np.uint64(6)] >> (u & np.uint64(63))) & np.uint64(1):
             return np.int64(u), i + 1
     return np.int64(-1), stop
+
+
+@uncounted_inner
+def count_edges(rows: RowView, begin: Int, end: Int) -> Int:
+    """How many edges rows begin .. end - 1 have."""
+    degrees = rows.degrees[begin:end]
+    edges = np.int64(0)
+    for j in range(degrees.size):
+        edges += np.int64(degrees[j])
+    return edges
+
+
+@uncounted_inner
+@spliced
+def first_held_of_all(rows: RowView, begin: Int, end: Int, n_edges: Int, held: Keys, near: Vertices) -> None:
+    """The first neighbour that a bitmap (uint64 words) holds of each of rows begin .. end - 1, which have so many
+    edges, to ``near`` (uint32[end - begin]), whose other entries are left as they are.
+
+    All edges are read, as they come: an edge takes a fraction of what it takes to find a row, so that this is the
+    faster way where rows are short and most are looked at. Whether one is held is a toss-up, and no branch.
+    """
+    first = np.int64(begin)
+    while first < end and rows.degrees[first] == 0:
+        first += 1
+    if n_edges > 0:
+        place = np.int64(0)
+        for slot, _ in runs(rows, first):
+            place = slot
+            break
+        none = np.int64(NO_VERTEX)
+        for slot, stop in runs_on(rows, place, n_edges):
+            ahead = (slot >> rows.leaf_shift) + _LEAVES_AHEAD
+            for line in range(_LINES):
+                _ask_for(rows.keys, (ahead << rows.leaf_shift) + line * _LINE)
+            for i in range(slot, stop):
+                row, u = np.int64(rows.keys[i] >> HALF) - begin, rows.keys[i] & LOW
+                is_held = (held[u >> np.uint64(6)] >> (u & np.uint64(63))) & np.uint64(1)
+                first_u = np.int64(near[row])
+                near[row] = choose((is_held != 0) & (first_u == none), np.int64(u), first_u)
 
 
 def live_runs(rows: RowView, first_leaf: Int) -> Iterator[tuple[Int, Int]]:

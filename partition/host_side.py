@@ -34,7 +34,7 @@ again of the processor."""
 
 ONE_CALL_UPDATES_MAX = 1 << 15
 """More go by one call as well, which threads share, up to so many: then the way through the interpreter is little
-beside them, and they are looked up while others still read what there was before."""
+beside them, and they are put in order while others still read what there was before."""
 
 DIVIDED_UPDATES_MIN, DIVIDED_PIECE, DIVIDED_THREADS_MIN = 800, 128, 4
 """Of these, so many threads and more share so many, counted in both orientations, in pieces of about so many. Two
@@ -42,7 +42,7 @@ threads would take a fifth more of the processor, and gain only where nobody els
 
 PIECE_UPDATES_MIN, PIECES_MAX = 256, 16
 """Of these an orientation has two pieces for each thread, of at least so many updates, and at most so many pieces.
-Shorter ones cost more than they share; of more, threads wait for each other more often."""
+Shorter ones cost more than they share."""
 
 
 UNFINISHED = (
@@ -181,7 +181,7 @@ class HostSide(Side[PackedMemoryArray]):
 
         ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be (both 1 or 0);
         ``before_writing``: called once it is known that no array needs another layout. Where they are many, those
-        who read through its gate may do so until they are looked up. Returns the report of the out-rows, and
+        who read through its gate may do so until they are in order. Returns the report of the out-rows, and
         ``Totals``.
         """
         out, in_ = self.out, self.in_
@@ -197,26 +197,30 @@ class HostSide(Side[PackedMemoryArray]):
         arrived = arrivals_of(batch, weighted=out.weighted)
         changed = np.empty(CHANGED_WORDS + (n_updates << out.weighted), np.int64)
         turnstile = self._turnstile
-        with turnstile.entrance, turnstile.inside, self._middle:  # as ``writing``, without a call
-            did = self._did_written.words
-            if n_updates << self._both < DIVIDED_UPDATES_MIN or self._crew.threads < DIVIDED_THREADS_MIN:
-                told = self._tried(apply_small, out_rows, in_rows, did, *how, *arrived, changed)
-            else:
-                n_pieces = max(1, n_updates // DIVIDED_PIECE)
-                told = self._tried(
-                    apply_divided, out_rows, in_rows, did, *how, arrived, changed, n_pieces, self._crew
-                )
-            if told is None:
-                return None
-            _, is_calm, moved, inserted, overwritten, deleted, absent, *_ = told
-            n_more = inserted - deleted
-            if is_calm:
-                distinct = inserted + overwritten + deleted + absent
-                moved += out.after_small(distinct, n_more, None)
-                if in_ is not None:
-                    in_.after_small(distinct, n_more, None)
-            else:
-                moved += self._gone_on(n_more, in_turn)
+        begun = False
+        with turnstile.entrance, turnstile.inside:  # as ``writing``, without a call
+            try:
+                did = self._did_written.words
+                if n_updates << self._both < DIVIDED_UPDATES_MIN or self._crew.threads < DIVIDED_THREADS_MIN:
+                    told = apply_small(out_rows, in_rows, did, *how, *arrived, changed)
+                else:
+                    n_pieces = max(1, n_updates // DIVIDED_PIECE)
+                    told = apply_divided(out_rows, in_rows, did, *how, arrived, changed, n_pieces, self._crew)
+                if not told[0]:
+                    return None
+                begun = True
+                _, is_calm, moved, inserted, overwritten, deleted, absent, *_ = told
+                n_more = inserted - deleted
+                if is_calm:
+                    distinct = inserted + overwritten + deleted + absent
+                    moved += out.after_small(distinct, n_more, None)
+                    if in_ is not None:
+                        in_.after_small(distinct, n_more, None)
+                else:
+                    moved += self._gone_on(n_more, in_turn)
+            except BaseException as error:  # as ``_middle`` and ``_tried``, without their calls
+                self._middle.failed |= begun or not isinstance(error, MemoryError)
+                raise
         totals = told[3:]
         return Report.of_small(totals, changed, out.weighted, moved), totals
 
@@ -291,8 +295,8 @@ class HostSide(Side[PackedMemoryArray]):
 
     def load(self, out: EdgeList, in_: EdgeList | None) -> None:
         """``load_rows``, both orientations prepared before either is written."""
-        out_plan = self.out.prepare_load(out)
-        in_plan = None if self.in_ is None or in_ is None else self.in_.prepare_load(in_)
+        out_plan = self.out.prepare_load(out, self._crew)
+        in_plan = None if self.in_ is None or in_ is None else self.in_.prepare_load(in_, self._crew)
         self.commit_load(out_plan, in_plan)
 
     # -- rows that the host owns --------------------------------------------------------------------------------

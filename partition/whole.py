@@ -124,12 +124,12 @@ class WholeRows(GraphRows):
     def load(self, edges: EdgeList, n_vertices: int) -> None:
         host = self._ready()
         out, in_ = host.out, host.in_
-        out_plan = out.prepare_load(edges)
+        out_plan = out.prepare_load(edges, self.crew)
         if in_ is None:
             require_heads(edges.keys, n_vertices, self.crew)
         # In-rows take as much as out-rows at most, and so does putting them in order.
         self.host.memory.require((1 if in_ is None else 3) * out.more_bytes(out_plan))
-        in_plan = None if in_ is None else in_.prepare_load(self.in_arcs(edges))
+        in_plan = None if in_ is None else in_.prepare_load(self.in_arcs(edges), self.crew)
         self.host.commit_load(out_plan, in_plan)
         self._on_device(lambda device: device.load(edges))
 

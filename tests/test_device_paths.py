@@ -340,6 +340,26 @@ def test_blocks_that_lag_read_the_counts_that_they_are_to_read(
     run.step(inserts(first[:60], n))
 
 
+@pytest.mark.parametrize(("kind", "settles"), [("bfs", True), ("sssp", True), ("sssp", False)])
+def test_a_warp_finds_more_than_it_sees_to_at_a_time(
+    run_of: Callable[..., TwinRun], monkeypatch: pytest.MonkeyPatch, kind: str, settles: bool
+) -> None:
+    from graphtide.compute.device import path_runs, paths
+
+    monkeypatch.setattr(path_runs, "TIES_MIN", 0.0 if settles else 2.0)
+    monkeypatch.setattr(paths, "SETTLE_LEAST", 1 << 20)
+    monkeypatch.setattr(paths, "LOST_LEAST", 1 << 20)
+    run, heads = run_of(kind), range(3, 4000)  # queues have room for 4,096
+    n = heads.stop
+    run.step(inserts([(0, 2), *((1, v) for v in heads)], n))
+    run.started_over = 0  # sources were bound
+    run.step(inserts([(0, 1)], n))  # found along a row, ...
+    run.step(deletes([(0, 1)], n))
+    run.step(inserts([(2, v) for v in heads], n))  # ... and in a batch
+    run.step(deletes([(2, v) for v in heads[::2]], n))
+    assert not run.started_over
+
+
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_a_run_that_loses_too_much_starts_over(
     run_of: Callable[..., TwinRun], kind: str, monkeypatch: pytest.MonkeyPatch

@@ -14,13 +14,15 @@ import numba as nb
 import numpy as np
 import pytest
 
-from graphtide.gpma.edges import LOW, EdgeBatch, EdgeList, Keys, pack
+from graphtide.gpma.edges import LOW, NO_VERTEX, EdgeBatch, EdgeList, Keys, pack
 from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.rows import (
     RowView,
     copy_row,
+    count_edges,
     find_on,
     first_held,
+    first_held_of_all,
     leaves_of,
     live_runs,
     live_runs_before,
@@ -145,6 +147,31 @@ def test_the_first_neighbor_that_a_bitmap_holds() -> None:
         at = keys.tolist().index(3 << 32 | u)
         assert first_held.py_func(keys, 1, 5, held) == (u, at + 1)
     assert first_held.py_func(keys, 2, 4, held) == (-1, 4)
+
+
+@nb.njit
+def look_in_order(rows, begin, end, held, near):  # type: ignore[no-untyped-def]
+    first_held_of_all(rows, begin, end, count_edges(rows, begin, end), held, near)
+
+
+@pytest.mark.parametrize("grow", [True, False])
+def test_the_first_neighbor_of_many_rows_that_a_bitmap_holds(grow: bool) -> None:
+    rng = np.random.default_rng(3)
+    for array in changing(rng, grow=grow):
+        rows, held = array.view(), np.zeros(1 << 14, np.uint64)
+        chosen = rng.random(1 << 20) < rng.choice([0.0, 1e-3, 0.5])
+        held |= np.packbits(chosen, bitorder="little").view(np.uint64)
+        begin, end = sorted(rng.integers(0, VERTICES + 1, 2).tolist())
+        near = np.full(end - begin, NO_VERTEX)
+        near[: near.size // 2] = 7  # what was found before stays
+        wanted = near.copy()
+        for v in range(begin, end):
+            row = np.array(keys_of(rows, runs(rows, v)), np.uint64) & LOW
+            found = row[chosen[row.astype(np.int64)]]
+            if wanted[v - begin] == NO_VERTEX and found.size:
+                wanted[v - begin] = found[0]
+        look_in_order(rows, begin, end, held, near)
+        np.testing.assert_array_equal(near, wanted)
 
 
 @pytest.mark.parametrize("grow", [True, False])

@@ -258,6 +258,7 @@ def test_divided_among_threads_it_is_the_same(
             st.sampled_from([1, 5, None]),
             st.sampled_from([0, 0, 3]),
             st.sampled_from([(1, 128), (8, 16), (60, 4)]),
+            st.booleans(),
         ),
         min_size=1,
         max_size=12,
@@ -269,7 +270,7 @@ def test_in_pieces_that_threads_share_it_is_the_same(
     options: dict[str, bool],
     seed: int,
     held: int,
-    shapes: list[tuple[int, float, int | None, int, tuple[int, int]]],
+    shapes: list[tuple[int, float, int | None, int, tuple[int, int], bool]],
 ) -> None:
     source = Source(np.random.default_rng(seed), options)
     with (
@@ -278,12 +279,21 @@ def test_in_pieces_that_threads_share_it_is_the_same(
     ):
         source.loaded(held, small, ordinary)
         patch.setattr(host_side, "SMALL_UPDATES_MAX", 0)
-        for n, inserts, among, new, (piece, pieces) in shapes:
+        for n, inserts, among, new, (piece, pieces), comes_in_order in shapes:
             patch.setattr(host_side, "PIECE_UPDATES_MIN", piece)
             patch.setattr(host_side, "PIECES_MAX", pieces)
             batch = source.next_batch(n, inserts, among, new)
+            if comes_in_order:
+                batch = in_order(batch)
             assert_by_threads_as_ordinary(batch, source.n_vertices, small, ordinary)
         assert small.check() == []
+
+
+def in_order(batch: EdgeBatch) -> EdgeBatch:
+    """The same updates by key, those of one as they stood."""
+    order = np.argsort(batch.keys, kind="stable")
+    weights = None if batch.weights is None else batch.weights[order]
+    return EdgeBatch(batch.keys[order], batch.ops[order], weights)
 
 
 @pytest.mark.parametrize("n", [700, 1500])

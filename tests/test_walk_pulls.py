@@ -254,6 +254,41 @@ def test_whatever_a_wave_pushes_is_known_to_have_moved() -> None:
             assert (system.moved == np.uint64(2**64 - 1)).all()
 
 
+@pytest.mark.parametrize("level", [1.0, 8.0])
+def test_a_sweep_is_divided_in_the_middle_of_what_it_pushes(level: float) -> None:
+    """And not of all that is over its limits; a large one, undivided, pushes that, and leaves no flag out."""
+    n = 64 * STRETCH
+    rng = np.random.default_rng(9)
+    limits = Limits(0.5, 0.25)
+    tails = rng.integers(0, n, 4 * n).astype(np.uint32)
+    with closing(new_graph(edges=np.stack([tails, rng.permutation(tails)], 1).tolist(), n=n, threads=2)) as graph:
+        rows, crew = graph.out_rows(), graph.team.crew()
+        residual = rng.uniform(-0.6, 0.3, n)  # in the first half a bit over, and some of the second half far over
+        residual[n // 2 :] = rng.choice([0.0, -6.0, 6.0], n // 2, p=[0.8, 0.1, 0.1])
+        ones = np.ones(n, np.float32)
+        flags, moved = np.ones(n // BLOCK, np.uint8), np.zeros(n // 64, np.uint64)
+        system = System(np.ones(n), residual, ones, ones, flags, moved, np.zeros(SUMS))
+        costs, work = np.empty((2, n // STRETCH), np.int64), np.zeros(WORK_SLOTS, np.int64)
+        outbox = sweeps.Outbox(np.empty(0), np.empty(0, np.uint8))
+
+        def over(by: float) -> np.ndarray:
+            return np.asarray((residual > by * limits.above) | (residual < -by * limits.below))
+
+        degrees = graph.degrees("out").astype(np.int64)
+        due, following = (over(by) * sweeps.push_cost(1, degrees) for by in (1.0, level))
+        sweeps.look_all(crew, rows, limits, level, system, costs)
+        assert costs.sum(1).tolist() == [due.sum(), following.sum()]
+        arguments = (crew, rows, limits, level, 0.85, 1 << 40)
+        outcome, _, cut = sweeps.solve(*arguments, 0, costs, system, outbox, work)
+        assert outcome == sweeps.DIVIDE
+        before, within = following[:cut].sum(), following[cut : cut + STRETCH].sum()
+        assert before <= following.sum() / 2 <= before + within
+        sums = np.zeros(SUMS)
+        sweeps.sweep(rows, limits, level, 0.85, 1 << 40, 0, n, system, outbox, sums, work)
+        assert work[sweeps.PUSHES] == (system.value != 1).sum() > 0
+        assert (np.repeat(flags, BLOCK) >= over(1.0)).all()
+
+
 def test_vertices_without_out_edges_are_pushed_many_at_a_time() -> None:
     """Each wave adds to what sums may be off by: there is next to none."""
     n = 16 * STRETCH

@@ -15,12 +15,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.device.calling import DONE, OTHERWISE
 from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..counts.kernels import LIMIT
 from ..steps import Steps
+from . import count_calls
+from .count_calls import N_LONGS, N_TOLD, N_WORDS
 from .fetch import Fetch
 from .kernels import Calls, KernelCall, Kernels, Source, whole_words
 from .path_runs import PathRuns
@@ -80,7 +83,8 @@ CHANGES_SHARE, CHANGES_LEAST = 16, 4096
 # All levels that are left are counted anew when differences and rows come to this share of all arcs, and so many.
 MOST_SHARE, MOST_LEAST = 0.1, 16384
 
-_CALL = struct.Struct("=5Q6I")
+# The part of a job that differs from run to run, in the order of ``_say`` and of ``count_calls.count_again``.
+_CALL = struct.Struct(f"={N_LONGS}Q{N_WORDS}I")
 assert COUNT_JOB.fields is not None
 _CALL_BEGINS = COUNT_JOB.fields["keys"][1]
 assert _CALL_BEGINS + _CALL.size == COUNT_JOB.itemsize
@@ -100,8 +104,8 @@ class CountRun(NamedTuple):
     counted: int
 
 
-_SAID = len(CountRun._fields)
-_WORDS = struct.Struct(f"={_SAID}q")
+_WORDS = struct.Struct(f"={len(CountRun._fields)}q")
+assert len(CountRun._fields) * 2 == N_TOLD
 
 
 class _ByVertex(NamedTuple):
@@ -135,8 +139,15 @@ class CountRuns:
             MemoryError, RuntimeError: the device, as CuPy says it.
         """
         self._stream: Any = device.stream
-        self._calls = Calls(COUNT_JOB, 2 * _SAID, self._stream)
+        self._calls = Calls(COUNT_JOB, N_TOLD, self._stream, count_calls.THEN)
+        self._caller = self._calls.caller
+        self._batch = device.batch  # held
+        said = self._caller.said
+        said[count_calls.BATCH] = self._batch.ctypes.data
+        said[count_calls.RUN] = self._calls.address + _CALL_BEGINS
         self._kernels = count_kernels()
+        # The words of the search beside which the last call counted by itself, after a batch; None: it did not.
+        self._again: DeviceArray | None = None
         with self._stream:
             self._counters = zeros(COUNT_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
@@ -210,10 +221,39 @@ class CountRuns:
         """
         return (yield from self._run("recount", device, search, n_touched))
 
+    def count_at_once(self, device: DeviceSide, search: PathRuns, n_touched: int) -> CountRun:
+        """``count`` by itself: of a small one, what Python does around its call is most. So where the call is like
+        the last one, it is left to compiled code.
+
+        Raises:
+            As ``count``.
+        """
+        device.be_ready()
+        words = search.words
+        if words is self._again:
+            edges_max = _edges_max(device)
+            status = count_calls.count_again(self._caller.record, n_touched, edges_max, self._saturated)
+            if status != OTHERWISE:
+                if status != DONE:
+                    self._caller.see_to(status)
+                return self._told()
+        self._say("recount", device, search, n_touched)
+        self._calls.call(self._kernels["recount"], device)
+        self._again = words
+        return self._told()
+
     def _run(self, name: str, device: DeviceSide, search: PathRuns, n_touched: int) -> Steps[CountRun]:
         device.be_ready()
-        report, arcs = device.report, device.n_arcs
-        n_updates = len(report) if name == "recount" else 0
+        self._say(name, device, search, n_touched)
+        yield KernelCall(self._calls, self._kernels[name], device)
+        self._caller.wait()
+        return self._told()
+
+    def _say(self, name: str, device: DeviceSide, search: PathRuns, n_touched: int) -> None:
+        """Say in the job what differs from run to run."""
+        self._again = None
+        report = device.report
+        n_updates = report.n if name == "recount" else 0
         _CALL.pack_into(
             self._calls.packed,
             _CALL_BEGINS,
@@ -221,7 +261,7 @@ class CountRuns:
             report.addresses[2] if n_updates else 0,
             address(search.words),
             address(search.log),
-            max(MOST_LEAST, int(MOST_SHARE * arcs)),
+            _edges_max(device),
             n_updates,
             n_touched,
             0,
@@ -229,8 +269,10 @@ class CountRuns:
             self._calls.next_number(),
             self._saturated,
         )
-        yield KernelCall(self._calls, self._kernels[name], device)
-        run = CountRun(*whole_words(self._calls.wait(), _WORDS))
+
+    def _told(self) -> CountRun:
+        """What the last call has told."""
+        run = CountRun(*whole_words(self._caller.said[:N_TOLD].tolist(), _WORDS))
         self._saturated += run.saturated
         return run
 
@@ -258,6 +300,10 @@ class CountRuns:
         self._saturated = int(np.count_nonzero(counts >= LIMIT))
         there.levels[: levels.size].set(np.ascontiguousarray(levels), stream=self._stream)
         there.paths[: counts.size].set(np.ascontiguousarray(counts), stream=self._stream)
+
+
+def _edges_max(device: DeviceSide) -> int:
+    return max(MOST_LEAST, int(MOST_SHARE * device.n_arcs))
 
 
 def _made(room: int) -> _ByVertex:

@@ -22,6 +22,7 @@
 #include "alone.cuh"
 #include "fixed.cuh"
 #include "pull.cuh"
+#include "together.cuh"
 
 #ifndef MARKS
 #define MARKS 0
@@ -145,6 +146,10 @@ constexpr u32 LEVELS_AHEAD = 4;
 #define DENSE_LEVEL 32
 #endif
 constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
+// Leaves of rows of which a warp tells at a time.
+#ifndef TOLD_TOGETHER
+#define TOLD_TOGETHER 2
+#endif
 
 struct Counting : Run<CountJob> {
     const Alone<CountHanded> alone;
@@ -172,7 +177,8 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ u32 level_now(u32 v) const { return u32(load_cached(job.words + v) >> 32); }
 
-    __device__ __forceinline__ Frontier receiving() const
+    // In a turn whose level it is, or the turn before.
+    __device__ __forceinline__ Frontier receiving(u32 turn) const
     {
         return {job.short_rows, job.long_rows, job.counters->receiving + turn % 3, job.room};
     }
@@ -186,13 +192,14 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ u32 n_queued() const { return load_cached(job.counters->queued + turn % 3); }
 
-    // What the next turn counts begins at zero: it is the one before last that had these counters.
+    // What the next turn counts begins at zero: it is the one before last that had these counters. Rows to be added up are
+    // queued a turn ahead.
     __device__ __forceinline__ void clear_next()
     {
         if (place.thread) return;
         CountCounters* const counters = job.counters;
         const u32 next = (turn + 1) % 3;
-        clear_counts(counters->receiving + next);
+        clear_counts(counters->receiving + (turn + 2) % 3);
         clear_counts(counters->telling + next);
         counters->queued[next] = 0;
     }
@@ -208,8 +215,8 @@ struct Counting : Run<CountJob> {
             edges = from.edges;
         }
         if (phase == END) return;
-        update(phase);
-        finish(true);
+        if (update(phase)) finish(true);
+        else if (place.thread == 0) tell_all();  // nothing was counted, and nothing is to be cleared
         alone.let_go(place);
     }
 
@@ -226,10 +233,12 @@ struct Counting : Run<CountJob> {
         if (alone.is_alone(place)) alone.call_others(place, {now, turn, edges});
     }
 
-    // Calls work(k, is_there) for the numbers below n, by whole warps.
-    template <class Work> __device__ __forceinline__ void for_each(u32 n, Work work)
+    // Calls work(k, is_there) for the numbers below n, by whole warps, the first ones by ``warp``.
+    template <class Work> __device__ __forceinline__ void for_each(u32 n, Work work) { for_each(n, work, place.warp); }
+
+    template <class Work> __device__ __forceinline__ void for_each(u32 n, Work work, u32 warp)
     {
-        for (u64 first = u64(place.warp) * 32; first < n; first += place.n_threads)
+        for (u64 first = u64(warp) * 32; first < n; first += place.n_threads)
             work(u32(first) + place.lane, first + place.lane < n);
     }
 
@@ -241,14 +250,37 @@ struct Counting : Run<CountJob> {
         u32 n_second;
     };
 
-    // Calls work(is_there, vertex) for each, by whole warps.
-    template <class Work> __device__ __forceinline__ void for_chosen(const Chosen& chosen, Work work)
+    // Calls work(is_there, vertex) for each, by whole warps, the first ones by ``warp``.
+    template <class Work> __device__ __forceinline__ void for_chosen(const Chosen& chosen, Work work, u32 warp)
     {
-        for_each(chosen.n_first + chosen.n_second, [&](u32 k, bool is_there) {
+        const auto load = [&](u32 k, bool is_there) {
             u32 v = 0;
             if (is_there) v = load_cached(k < chosen.n_first ? chosen.first + k : chosen.second + (k - chosen.n_first));
             work(is_there, v);
-        });
+        };
+        for_each(chosen.n_first + chosen.n_second, load, warp);
+    }
+
+    template <class Work> __device__ __forceinline__ void for_chosen(const Chosen& chosen, Work work)
+    {
+        for_chosen(chosen, work, place.warp);
+    }
+
+    // Calls work(are_there, vertices) likewise, for two vertices a lane.
+    template <class Work> __device__ __forceinline__ void for_pairs(const Chosen& chosen, Work work)
+    {
+        const u32 n = chosen.n_first + chosen.n_second;
+        for (u64 first = u64(place.warp) * 64; first < n; first += 2 * u64(place.n_threads)) {
+            bool is_there[2];
+            u32 v[2] = {0, 0};
+            for (u32 j = 0; j < 2; j++) {
+                const u64 k = first + 32 * j + place.lane;
+                is_there[j] = k < n;
+                if (!is_there[j]) continue;
+                v[j] = load_cached(k < chosen.n_first ? chosen.first + k : chosen.second + (k - chosen.n_first));
+            }
+            work(is_there, v);
+        }
     }
 
     // Lists the chosen vertices of the lanes.
@@ -270,18 +302,22 @@ struct Counting : Run<CountJob> {
 
     // -- seeds -----------------------------------------------------------------------------------------------------
 
-    __device__ __forceinline__ void update(u32 phase)
+    // Whether there were seeds.
+    __device__ __forceinline__ bool update(u32 phase)
     {
-        if (phase == MOVED) {
+        if (phase == MOVED && job.n_touched) {
             seed_moved();
             barrier();
             mark_time(SEEDED);
             edges += load_counts(telling().counts).edges;
         }
         if (phase <= HEADS) {
-            const Counts leaving = load_counts(telling().counts);
+            const Counts leaving = job.n_touched ? load_counts(telling().counts) : Counts{0, 0, 0, 0};
             if (n_pieces(leaving) > ALONE_ROWS) share(HEADS);
-            if (leaving.edges > job.edges_max) return count_from(0);
+            if (leaving.edges > job.edges_max) {
+                count_from(0);
+                return true;
+            }
             seed_heads();
             if (!is_empty(leaving)) tell_successors(job.seeds, &job.counters->seeds, leaving);
             turn++;
@@ -290,14 +326,15 @@ struct Counting : Run<CountJob> {
         }
         if (phase <= ORDER) {
             const u32 n = load_cached(&job.counters->seeds);
-            if (!n) return;
+            if (!n) return false;
             if (n > ALONE_UPDATES) share(ORDER);
-            put_in_order({job.seeds, n, nullptr, 0});
+            put_in_order(n);
             mark_time(ORDERED);
         }
         share(RECOUNT);
         const u32 from = recount();
         if (from != NO_LEVEL) count_from(from);
+        return true;
     }
 
     __device__ __forceinline__ void seed_moved()
@@ -350,20 +387,23 @@ struct Counting : Run<CountJob> {
         return atomicAdd(reinterpret_cast<u64*>(job.deltas + v), u64(difference));
     }
 
-    // Whether a vertex that was to grow by so much, and now does by the difference, too, must be queued. Most find that
-    // something was added before, and are done: who added that to nothing has queued it.
-    __device__ __forceinline__ bool must_queue(u32 v, u64 before, i64 difference)
+    // Where a vertex was to grow by so much, and now does by the difference, too.
+    __device__ __forceinline__ void heed_limit(u32 v, u64 before, i64 difference)
     {
         const i64 now = i64(before + u64(difference));
-        const bool fits = now > -WHOLE_LIMIT && now < WHOLE_LIMIT;
-        if (before && fits) return false;
-        if (!fits) store_cached(&job.counters->late, 1u);
-        return mark(v, fits ? QUEUED : QUEUED | BY_ROW);
+        if (now > -WHOLE_LIMIT && now < WHOLE_LIMIT) return;
+        store_cached(&job.counters->late, 1u);
+        atomicOr(job.roles + v, BY_ROW);
     }
 
+    // Whether the vertex must be queued.
     __device__ __forceinline__ bool grow(u32 v, i64 difference)
     {
-        return difference && must_queue(v, add_to(v, difference), difference);
+        if (!difference) return false;
+        const u64 before = add_to(v, difference);
+        const bool is_new = mark(v, QUEUED);
+        heed_limit(v, before, difference);
+        return is_new;
     }
 
     // The successors of these vertices grow by the difference of each, and are listed if they were not.
@@ -373,34 +413,56 @@ struct Counting : Run<CountJob> {
             i64 difference;
             u32 below;
         };
-        const auto load = [&](u32 u) {
+        const auto load = [&](bool is_there, u32 u) {
+            if (!is_there) return Tail{0, NO_LEVEL};
             return Tail{load_cached(job.differences + u), load_cached(job.levels + u) + 1};
         };
         __shared__ u32 room[BLOCK_THREADS / 32][Found::ROOM];
         Found found{room[threadIdx.x >> 5]};
-        walk_rows(out, telling(), counts, place, load, [&](const Tail& tail, u32, const Edges& row, bool) {
-            bool grows[2], is_new[2] = {false, false};
-            u64 before[2] = {0, 0};
-            // Both loads are under way together, and both additions.
-            u32 level_of[2];
-            for (u32 j = 0; j < 2; j++) level_of[j] = row.live[j] ? load_cached(job.levels + row.head[j]) : NO_LEVEL;
-            for (u32 j = 0; j < 2; j++) grows[j] = row.live[j] && tail.difference && level_of[j] == tail.below;
-            for (u32 j = 0; j < 2; j++)
-                if (grows[j]) before[j] = add_to(row.head[j], tail.difference);
-            for (u32 j = 0; j < 2; j++)
-                if (grows[j]) is_new[j] = must_queue(row.head[j], before[j], tail.difference);
-            __syncwarp();
-            found.add(to, counter, is_new, row.head);
-            return false;
-        });
+        const auto visit = [&](const Tail& own, const u32 (&of)[TOLD_TOGETHER], const Edges (&row)[TOLD_TOGETHER]) {
+            // All loads are under way together, and then all additions.
+            u32 level_of[TOLD_TOGETHER][2];
+#pragma unroll
+            for (u32 k = 0; k < TOLD_TOGETHER; k++)
+                for (u32 j = 0; j < 2; j++)
+                    level_of[k][j] = row[k].live[j] ? load_cached(job.levels + row[k].head[j]) : NO_LEVEL;
+            bool grows[TOLD_TOGETHER][2];
+            u64 before[TOLD_TOGETHER][2];
+            u32 role[TOLD_TOGETHER][2];
+#pragma unroll
+            for (u32 k = 0; k < TOLD_TOGETHER; k++) {
+                const i64 difference = __shfl_sync(ALL_LANES, own.difference, of[k]);
+                const u32 below = __shfl_sync(ALL_LANES, own.below, of[k]);
+                for (u32 j = 0; j < 2; j++) {
+                    grows[k][j] = row[k].live[j] && difference && level_of[k][j] == below;
+                    if (!grows[k][j]) continue;
+                    before[k][j] = add_to(row[k].head[j], difference);
+                    role[k][j] = atomicOr(job.roles + row[k].head[j], QUEUED);
+                }
+            }
+#pragma unroll
+            for (u32 k = 0; k < TOLD_TOGETHER; k++) {
+                const i64 difference = __shfl_sync(ALL_LANES, own.difference, of[k]);
+                bool is_new[2] = {false, false};
+                for (u32 j = 0; j < 2; j++) {
+                    if (!grows[k][j]) continue;
+                    is_new[j] = !(role[k][j] & QUEUED);
+                    heed_limit(row[k].head[j], before[k][j], difference);
+                }
+                __syncwarp();
+                found.add(to, counter, is_new, row[k].head);
+            }
+        };
+        walk_rows_together<TOLD_TOGETHER>(out, telling(), counts, place, load, visit);
         found.list(to, counter);
     }
 
     // -- order -----------------------------------------------------------------------------------------------------
 
-    // Puts seeds in order by level; those that are on none have no paths.
-    __device__ __forceinline__ void put_in_order(const Chosen& seeds)
+    // Puts seeds in order by level; those that are on none have no paths. Rows of the first level are queued.
+    __device__ __forceinline__ void put_in_order(u32 n)
     {
+        const Chosen seeds = {job.seeds, n, nullptr, 0};
         u32 least = NO_LEVEL, most = 0;
         for_chosen(seeds, [&](bool is_there, u32 v) {
             const u32 at = is_there ? level_now(v) : NO_LEVEL;
@@ -414,11 +476,13 @@ struct Counting : Run<CountJob> {
         });
         tell_levels(least, most);
         add_up_ends();
+        const u32 first = ~load_cached(&job.counters->above);
+        const bool asks = is_known();
         for_chosen(seeds, [&](bool is_there, u32 v) {
             const u32 at = is_there ? level_now(v) : NO_LEVEL;
             const u32 to = advance_end(at);
             if (at != NO_LEVEL) store_cached(job.sorted + to, v);
-            __syncwarp();
+            queue_row(asks && at == first && at != NO_LEVEL, v, turn);
         });
         barrier();
     }
@@ -472,10 +536,9 @@ struct Counting : Run<CountJob> {
 
     // -- level by level --------------------------------------------------------------------------------------------
 
-    // Sets level and count of a vertex, and that it waits for nothing; whether the count is another.
-    __device__ __forceinline__ bool set_count(u32 v, u32 at, double count)
+    // Sets level and count of a vertex, and that it waits for nothing; whether the count is another than ``before``.
+    __device__ __forceinline__ bool set_count(u32 v, u32 at, double count, double before)
     {
-        const double before = load_cached(job.paths + v);
         store_cached(job.levels + v, at);
         store_cached(job.deltas + v, i64(0));
         store_cached(job.roles + v, 0u);
@@ -483,6 +546,11 @@ struct Counting : Run<CountJob> {
         store_cached(job.paths + v, count);
         sums[0] += u64(i64(count >= LIMIT) - i64(before >= LIMIT));
         return true;
+    }
+
+    __device__ __forceinline__ bool set_count(u32 v, u32 at, double count)
+    {
+        return set_count(v, at, count, load_cached(job.paths + v));
     }
 
     __device__ __forceinline__ void log_changed(bool changes, u32 v)
@@ -496,6 +564,12 @@ struct Counting : Run<CountJob> {
         __syncwarp();
     }
 
+    // Who is to be added up is not known ahead where counts have stopped, or others do as they are told of more.
+    __device__ __forceinline__ bool is_known() const
+    {
+        return !job.n_saturated && !load_cached(&job.counters->late);
+    }
+
     // From seeds in order. The level from which on all is to be counted anew; NO_LEVEL: all are counted.
     __device__ __forceinline__ u32 recount()
     {
@@ -503,7 +577,12 @@ struct Counting : Run<CountJob> {
         const u32 n_sorted = least == NO_LEVEL ? 0 : load_cached(job.ends + most);
         const auto end_of = [&](u32 of) { return least <= of && of <= most ? load_cached(job.ends + of) : 0; };
         u32 seen = 0, from = NO_LEVEL;
-        u32 asked = NO_LEVEL;  // the level whose rows to be added up are queued
+        u32 received = NO_LEVEL;  // the level whose rows are added up
+        if (least != NO_LEVEL && is_known()) {
+            if (receive(turn, least)) barrier();
+            received = least;
+            mark_time(RECEIVED);
+        }
         for (;;) {
             const u32 n_here = n_queued();
             if (n_here) level++;
@@ -515,26 +594,26 @@ struct Counting : Run<CountJob> {
             counted += n_seeds + n_here;
             rounds++;
             const Chosen here = {job.sorted + seen, n_seeds, queue(), n_here};
-            // Who is to be added up is not known ahead where counts have stopped, or others do as they are told of more.
-            const bool is_known = !job.n_saturated && !load_cached(&job.counters->late);
-            if (asked != level || !is_known) ask_rows(here, asked == level);
+            const bool is_known = this->is_known();
+            if (received != level || !is_known) add_up(here, received == level);
+            received = is_known ? level + 1 : NO_LEVEL;
+            const bool looks_ahead = is_known && further > end;
+            if (looks_ahead) queue_rows({job.sorted + end, further - end, nullptr, 0}, turn + 1);
             count_level(here);
             seen = end;
-            const Counts counts = load_counts(telling().counts);
-            if (edges + counts.edges > job.edges_max) {
+            const Counts told = load_counts(telling().counts);
+            if (edges + told.edges > job.edges_max) {
                 from = level + 1;
                 break;
             }
-            edges += counts.edges;
-            if (!is_empty(counts))
-                tell_successors(job.queues[(turn + 1) & 1], job.counters->queued + (turn + 1) % 3, counts);
+            edges += told.edges;
+            if (!is_empty(told))
+                tell_successors(job.queues[(turn + 1) & 1], job.counters->queued + (turn + 1) % 3, told);
+            // Those above the next level are final: what is below is told, and adds up, at once.
+            const bool adds_up = looks_ahead && receive(turn + 1, level + 1);
             turn++;
-            if (is_known) {
-                asked = level + 1;
-                queue_rows({job.sorted + end, further - end, nullptr, 0});
-            }
             // Where there was nothing to do, there is nothing to wait for.
-            if (!is_empty(counts) || (is_known && further > end)) barrier();
+            if (!is_empty(told) || adds_up) barrier();
             mark_time(TOLD_ON);
         }
         barrier();  // all have seen where levels end
@@ -544,57 +623,90 @@ struct Counting : Run<CountJob> {
     }
 
     // Queues the rows of vertices of one level that are added up.
-    __device__ __forceinline__ void queue_rows(const Chosen& here)
+    __device__ __forceinline__ void queue_rows(const Chosen& here, u32 turn)
     {
-        for_chosen(here, [&](bool is_there, u32 v) {
-            const bool by_row = is_there && is_by_row(v), is_source = by_row && level_now(v) == 0;
-            if (by_row) store_cached(job.sums + v, is_source ? 1.0 : 0.0);
-            __syncwarp();
-            put_one(in, receiving(), by_row && !is_source, v);
-        });
+        // By warps that are not the first to have vertices to count meanwhile.
+        const auto work = [&](bool is_there, u32 v) { queue_row(is_there, v, turn); };
+        for_chosen(here, work, place.n_warps - 1 - place.warp);
     }
 
-    // The same, and waits; ``again``: where some are queued already.
-    __device__ __forceinline__ void ask_rows(const Chosen& here, bool again)
+    // The same of one a lane.
+    __device__ __forceinline__ void queue_row(bool is_there, u32 v, u32 turn)
+    {
+        const bool by_row = is_there && is_by_row(v), is_source = by_row && level_now(v) == 0;
+        if (by_row) store_cached(job.sums + v, is_source ? 1.0 : 0.0);
+        __syncwarp();
+        put_one(in, receiving(turn), by_row && !is_source, v);
+    }
+
+    // Adds up the rows of those of this level that are, by themselves; ``again``: where some are queued already.
+    __device__ __forceinline__ void add_up(const Chosen& here, bool again)
     {
         if (again) {
-            if (place.thread == 0) clear_counts(receiving().counts);
+            if (place.thread == 0) clear_counts(receiving(turn).counts);
             barrier();
         }
-        queue_rows(here);
+        queue_rows(here, turn);
         barrier();
         mark_time(ASKED_ROWS);
+        if (receive(turn, level)) barrier();
+        mark_time(RECEIVED);
     }
 
-    // Counts the vertices of a level, those above it being final and rows being queued; those with another count tell of
-    // it next.
+    // Counts the vertices of a level, rows being added up; those with another count tell of it next.
     __device__ __forceinline__ void count_level(const Chosen& here)
     {
-        const Counts counts = load_counts(receiving().counts);
-        edges += counts.edges;
-        if (!is_empty(counts)) {
-            receive(counts);
-            barrier();
-            mark_time(RECEIVED);
-        }
-        for_chosen(here, [&](bool is_there, u32 v) {
-            bool tells = false, changes = false;
-            if (is_there) {
-                const double before = load_cached(job.paths + v);
-                const bool by_row = is_by_row(v), moves = load_cached(job.levels + v) != level;
-                const bool leaves = load_cached(job.roles + v) & FARTHER;
-                const double grown = before + double(load_cached(job.deltas + v));
-                const double count = min(by_row ? load_cached(job.sums + v) : grown, LIMIT);
-                changes = set_count(v, level, count);
-                tells = !leaves && (moves || changes);
-                if (tells) store_cached(job.differences + v, i64(count) - (moves ? 0 : i64(before)));
+        for_pairs(here, [&](const bool (&is_there)[2], const u32 (&v)[2]) {
+            double before[2];
+            i64 delta[2];
+            u32 role[2], at[2];
+            Row row[2] = {{0, 0}, {0, 0}};
+            for (u32 j = 0; j < 2; j++) {
+                if (!is_there[j]) continue;
+                before[j] = load_cached(job.paths + v[j]);
+                delta[j] = load_cached(job.deltas + v[j]);
+                role[j] = load_cached(job.roles + v[j]);
+                at[j] = load_cached(job.levels + v[j]);
+                row[j] = load_row(out, v[j]);
+            }
+            bool tells[2] = {false, false}, changes[2] = {false, false};
+            for (u32 j = 0; j < 2; j++) {
+                if (!is_there[j]) continue;
+                const bool by_row = role[j] & BY_ROW || before[j] >= LIMIT, moves = at[j] != level;
+                const double grown = before[j] + double(delta[j]);
+                const double count = min(by_row ? load_cached(job.sums + v[j]) : grown, LIMIT);
+                changes[j] = set_count(v[j], level, count, before[j]);
+                tells[j] = !(role[j] & FARTHER) && (moves || changes[j]) && row[j].degree;
+                if (tells[j]) store_cached(job.differences + v[j], i64(count) - (moves ? 0 : i64(before[j])));
             }
             __syncwarp();
-            log_changed(changes, v);
-            put_one(out, telling(), tells, v);
+            log_and_tell(changes, tells, v, row);
         });
         barrier();
         mark_time(COUNTED);
+    }
+
+    // Logs those of the warp's vertices, two a lane, whose counts are others, and queues the rows of those that tell;
+    // places are claimed at once.
+    __device__ __forceinline__ void log_and_tell(
+        const bool (&changes)[2], const bool (&tells)[2], const u32 (&vertex)[2], const Row (&row)[2])
+    {
+        const Frontier to = telling();
+        const Votes all = vote(changes[0], changes[1]);
+        const Votes shorts = vote(tells[0] && is_short(row[0]), tells[1] && is_short(row[1]));
+        const u32 told = __reduce_add_sync(ALL_LANES, (tells[0] ? row[0].degree : 0) + (tells[1] ? row[1].degree : 0));
+        u64 base = 0;
+        if (place.lane < 2)
+            base = add_by_lane(place.lane ? &to.counts->edges : &to.counts->short_rows, place.lane ? told : shorts.count());
+        if (place.lane == 2 && all.count()) base = atomicAdd(&job.counters->changed, all.count());
+        const u32 at = u32(__shfl_sync(ALL_LANES, base, 0)), at_log = u32(__shfl_sync(ALL_LANES, base, 2));
+        for (u32 j = 0; j < 2; j++) {
+            if (changes[j]) store_cached(job.log + at_log + all.before(j), vertex[j]);
+            if (!tells[j]) continue;
+            if (is_short(row[j])) put_short(to, at + shorts.before(j), vertex[j], row[j]);
+            else put_long(out, to, vertex[j], row[j]);
+        }
+        __syncwarp();
     }
 
     // Nothing is ever taken away from a count that has stopped.
@@ -603,19 +715,24 @@ struct Counting : Run<CountJob> {
         return load_cached(job.roles + v) & BY_ROW || load_cached(job.paths + v) >= LIMIT;
     }
 
-    // Adds up the counts of predecessors. Sums of whole numbers are exact up to the limit, and never fall below it again.
-    __device__ __forceinline__ void receive(const Counts& counts)
+    // Adds up the counts of predecessors of those of a level whose rows are queued for a turn; whether there are any. Sums of
+    // whole numbers are exact up to the limit, and never fall below it again.
+    __device__ __forceinline__ bool receive(u32 turn, u32 at)
     {
+        const Counts counts = load_counts(receiving(turn).counts);
+        if (is_empty(counts)) return false;
+        edges += counts.edges;
         const auto load = [](u32) { return 0; };
-        walk_rows(in, receiving(), counts, place, load, [&](int, u32 v, const Edges& row, bool) {
+        walk_rows(in, receiving(turn), counts, place, load, [&](int, u32 v, const Edges& row, bool) {
             double sum = 0.0;
             for (u32 j = 0; j < 2; j++)
-                if (row.live[j] && level_now(row.head[j]) + 1 == level) sum += load_cached(job.paths + row.head[j]);
+                if (row.live[j] && level_now(row.head[j]) + 1 == at) sum += load_cached(job.paths + row.head[j]);
             sum = warp_sum(sum);
             if (place.lane == 0 && sum > 0.0) atomicAdd(job.sums + v, sum);
             __syncwarp();
             return false;
         });
+        return true;
     }
 
     __device__ __forceinline__ static void clear_work(CountCounters* counters)
@@ -890,19 +1007,25 @@ struct Counting : Run<CountJob> {
                 job.changed[x] = v;
                 job.changes[x] = load_cached(job.paths + v);
             }
-            __threadfence_system();
             barrier();
             mark_time(LISTED);
         }
         if (place.thread) return;
-        const u64 said[COUNT_SAID] = {
-            load_cached(&counters->changed), load_cached(&counters->saturated), edges + load_cached(&counters->pulled),
-            rounds, counted};
+        tell_all();
+        // The next kernel begins after this one's end.
         clear_work(counters);
         counters->saturated = counters->pulled = 0;
         counters->seeds = counters->changed = counters->above = counters->most = 0;
         counters->late = 0;
-        __threadfence_system();
+    }
+
+    __device__ __forceinline__ void tell_all()
+    {
+        const CountCounters* const counters = job.counters;
+        const u64 said[COUNT_SAID] = {
+            load_cached(&counters->changed), load_cached(&counters->saturated), edges + load_cached(&counters->pulled),
+            rounds, counted};
+        __threadfence_system();  // for what all have listed: it was before the barrier
         for (u32 k = 0; k < COUNT_SAID; k++) tell(job, k, said[k]);
     }
 };

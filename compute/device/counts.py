@@ -17,12 +17,13 @@ from ...partition.graph import Graph, GraphChange
 from ..counts.sspaths import SSPaths
 from ..program import Parameter, Refresh
 from ..steps import Steps, alone
-from . import fetch
+from . import count_calls, fetch
 from .count_runs import CountRun, CountRuns, count_kernels
 from .paths import DevicePathProgram
 from .program import DeviceProgram
 
 _NONE = np.empty(0, np.uint32)
+_NOTHING = CountRun(0, 0, 0, 0, 0)
 
 
 class DeviceSSPaths(DeviceProgram):
@@ -47,6 +48,7 @@ class DeviceSSPaths(DeviceProgram):
     def compile(self, device: DeviceSide) -> None:
         fetch.warm_up(np.float64)
         self._hops.compile(device)
+        count_calls.warm_up()
         count_kernels().compile(device)
 
     def warm_up(self, graph: Graph) -> None:
@@ -61,21 +63,35 @@ class DeviceSSPaths(DeviceProgram):
         hops = yield from self._hops.starting(graph, device)
         return (yield from self._count_all(graph, device, hops))
 
+    def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
+        hops = self._hops._refresh(graph, device, change)
+        if _moved(hops) is None:
+            return alone(self._count_all(graph, device, hops))
+        runs = self._runs_on(graph, device)
+        counted = _NOTHING
+        if len(device.report) or hops.active:
+            counted = runs.count_at_once(device, self._hops.runs, hops.active)
+        return self._counted(graph, hops, runs, counted)
+
     def _refreshing(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Steps[Refresh]:
         hops = yield from self._hops._refreshing(graph, device, change)
-        moved = hops.changed.get("word", _NONE)
-        if moved is None:
+        if _moved(hops) is None:
             return (yield from self._count_all(graph, device, hops))
-        before, self._n = self._n, graph.n_vertices
-        self.host.take_levels(graph, moved)
-        new = np.arange(before, self._n, dtype=np.uint32)
-        changed, counted = _NONE, CountRun(0, 0, 0, 0, 0)
+        runs = self._runs_on(graph, device)
+        counted = _NOTHING
         if len(device.report) or hops.active:
-            runs = self._runs_on(graph, device)
             counted = yield from runs.count(device, self._hops.runs, hops.active)
-            changed = self._take(runs, counted, graph.crew)
-        if new.size:
-            changed = np.concatenate([changed[changed < before], new])
+        return self._counted(graph, hops, runs, counted)
+
+    def _counted(self, graph: Graph, hops: Refresh, runs: CountRuns, counted: CountRun) -> Refresh:
+        """Take over what a run counted, after a search that did not start over."""
+        before, self._n = self._n, graph.n_vertices
+        moved = _moved(hops)
+        assert moved is not None
+        self.host.take_levels(graph, moved)
+        changed = self._take(runs, counted, graph.crew)
+        if self._n > before:
+            changed = np.concatenate([changed[changed < before], np.arange(before, self._n, dtype=np.uint32)])
         return Refresh(
             {"count": changed} if changed.size else {},
             iterations=max(hops.iterations, counted.rounds),
@@ -129,3 +145,8 @@ class DeviceSSPaths(DeviceProgram):
         return super().memory_bytes() + pinned + self._hops.memory_bytes() - self.host.hops.memory_bytes()
 
     read = staticmethod(SSPaths.read)
+
+
+def _moved(hops: Refresh) -> Vertices | None:
+    """The vertices whose words the search wrote; None: it started over."""
+    return hops.changed.get("word", _NONE)

@@ -196,6 +196,12 @@ class Calls:
         """Of kernels that take these structures, too, behind the job."""
         return RowParameters(self._bytes, *further)
 
+    @property
+    def aimed(self) -> object:
+        """What stands for the kernel that was launched last, the rows that it read and its parameters: with any
+        other of them it is another object."""
+        return self._aimed
+
     def next_number(self) -> int:
         """The number of the next call: it goes into the job, and comes back with the words."""
         return self.caller.next_number()

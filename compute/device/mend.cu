@@ -34,6 +34,8 @@ enum Phase : u32 { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH };
 // What may be marked; the benchmark has the names.
 enum Mark : u32 { BEGUN, LOOKED, CLASSIFIED, SETTLED, TAKEN, PUSHED, LISTED, TOLD, CLEARED, N_MARKS };
 
+using Held = HeldBy<false>;
+
 struct Mending : Pushing<false> {
     const State& in;
     const Alone<PathHanded> alone;
@@ -239,13 +241,13 @@ struct Mending : Pushing<false> {
 
     // The chosen vertices, two a lane, are asked in the next round.
     __device__ __forceinline__ void ask(
-        const bool (&chosen)[2], const u32 (&vertex)[2], const u64 (&word)[2], const Frontier& queue)
+        const bool (&chosen)[2], const u32 (&vertex)[2], const u32 (&bits)[2], const Frontier& queue)
     {
         Row row[2] = {{0, 0}, {0, 0}};
         for (u32 j = 0; j < 2; j++) {
             if (!chosen[j]) continue;
             row[j] = load_row(in, vertex[j]);
-            store_cached(job.words + vertex[j], word_of(value_bits(word[j]), ASKED));
+            store_cached(job.words + vertex[j], word_of(bits[j], ASKED));
         }
         put<true>(in, queue, chosen, vertex, row);
     }
@@ -307,16 +309,20 @@ struct Mending : Pushing<false> {
         return updates;
     }
 
-    // Calls work(first) for updates ``first``, ``first`` + n_threads and so on, by whole warps.
+    // Calls work(first, is_more) for updates ``first``, ``first`` + n_threads and so on, by whole warps; and once more
+    // without an update, where nothing that was put off may wait.
     template <class Work> __device__ __forceinline__ void for_updates(Work work)
     {
-        for (u64 first = place.warp * 32; first < job.n_updates; first += u64(place.n_threads) * TOGETHER)
-            work(u32(first) + place.lane);
+        for (u64 first = place.warp * 32;; first += u64(place.n_threads) * TOGETHER) {
+            const bool is_more = first < job.n_updates;
+            if (!is_more && !n_found) break;
+            work(u32(min(first, u64(job.n_updates))) + place.lane, is_more);
+        }
     }
 
     __device__ __forceinline__ void classify()
     {
-        for_updates([&](u32 first) {
+        for_updates([&](u32 first, bool is_more) {
             const Updates updates = load_updates(first);
             u64 word[TOGETHER];
             u32 head[TOGETHER];
@@ -336,22 +342,33 @@ struct Mending : Pushing<false> {
                 const bool those[2] = {pair ? chosen[2] : chosen[0], pair ? chosen[3] : chosen[1]};
                 const u32 heads[2] = {pair ? head[2] : head[0], pair ? head[3] : head[1]};
                 const u64 words[2] = {pair ? word[2] : word[0], pair ? word[3] : word[1]};
-                unsettle(those, heads, words, 0);
+                unsettle(those, heads, words);
+#pragma unroll 1
+                while (see_to_unsettled(is_more, 0)) {}
             }
         });
     }
 
-    // The chosen vertices, two a lane, lost their support before turn ``next``: they are asked then, or lost at once.
-    __device__ __forceinline__ void unsettle(
-        const bool (&chosen)[2], const u32 (&vertex)[2], const u64 (&word)[2], u32 next)
+    // The chosen vertices, two a lane, lost their support, which is put off.
+    __device__ __forceinline__ void unsettle(const bool (&chosen)[2], const u32 (&vertex)[2], const u64 (&word)[2])
     {
-        if (!__any_sync(ALL_LANES, chosen[0] || chosen[1])) return;
+        put_off({{chosen[0], vertex[0], 0, value_bits(word[0]), NO_PARENT},
+            {chosen[1], vertex[1], 0, value_bits(word[1]), NO_PARENT}});
+    }
+
+    // Those that were put off, if it is time, are asked in turn ``next``, or lost at once.
+    __device__ __forceinline__ bool see_to_unsettled(bool may_wait, u32 next)
+    {
+        Offer offers[2];
+        if (!take_found(may_wait, offers)) return false;
+        const bool chosen[2] = {offers[0].is_good, offers[1].is_good};
+        const u32 vertex[2] = {offers[0].vertex, offers[1].vertex}, bits[2] = {offers[0].bits, offers[1].bits};
 #if SETTLES
-        ask(chosen, vertex, word, asked(next));
+        ask(chosen, vertex, bits, asked(next));
 #else
-        const u32 nothing[2] = {NOTHING, NOTHING};
-        lose(chosen, vertex, nothing, outgoing(job, next));
+        lose(chosen, vertex, bits, outgoing(job, next));
 #endif
+        return true;
     }
 
     // -- 2. settle -----------------------------------------------------------------------------------------------
@@ -457,8 +474,8 @@ struct Mending : Pushing<false> {
             bool is_child[2];
             for (u32 j = 0; j < 2; j++)
                 is_child[j] = parent_of(loaded.word[j]) == vertex && value_bits(loaded.word[j]) != NOTHING;
-            unsettle(is_child, row.head, loaded.word, turn + 1);
-        });
+            unsettle(is_child, row.head, loaded.word);
+        }, [&](bool is_more) { return see_to_unsettled(is_more, turn + 1); });
     }
 
     // -- 3. what is left, and what is new ------------------------------------------------------------------------
@@ -499,14 +516,14 @@ struct Mending : Pushing<false> {
                 parent = from;
             }
             Offer offers[2] = {place.lane == 0 ? offer_to(vertex, loaded.seen, best, parent) : no_offer(), no_offer()};
-            improve(outgoing(job, turn), offers, job.stamp + 1);
-        });
+            put_off(offers);
+        }, [&](bool is_more) { return make_offers(is_more, outgoing(job, turn), job.stamp + 1); });
     }
 
     // The edges that the batch inserted, or to which it gave another weight.
     __device__ __forceinline__ void relax()
     {
-        for_updates([&](u32 first) {
+        for_updates([&](u32 first, bool is_more) {
             const Updates updates = load_updates(first);
             u64 from[TOGETHER], seen[TOGETHER];
             for (u32 k = 0; k < TOGETHER; k++) {
@@ -525,7 +542,9 @@ struct Mending : Pushing<false> {
 #pragma unroll 1
             for (u32 pair = 0; pair < 2; pair++) {
                 Offer offers[2] = {pair ? all[2] : all[0], pair ? all[3] : all[1]};
-                improve(outgoing(job, turn), offers, job.stamp + 1);
+                put_off(offers);
+#pragma unroll 1
+                while (make_offers(is_more, outgoing(job, turn), job.stamp + 1)) {}
             }
         });
     }

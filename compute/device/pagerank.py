@@ -24,14 +24,16 @@ from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh
 from ..saved_scalars import SCALARS
-from ..walks.certificate import SLACK_DRIFT
+from ..walks.certificate import SLACK_DRIFT, amplified
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS, PageRank, Solved
 from ..walks.passes import Limits
 from ..walks.walk import born
+from . import push_calls
 from .program import Unfit
+from .push_calls import Account, rounded_by
 from .push_runs import PushRuns, push_kernels
 from .walk import F64, DeviceWalk
-from .walk_runs import EXACT, KEPT, SHARE_ROUNDED, SOLVED, UNIT_ROUNDED, Columns, WalkRun, WalkRuns, walk_kernels
+from .walk_runs import EXACT, KEPT, SOLVED, Columns, WalkRun, WalkRuns, walk_kernels
 
 TOLERANCE_MIN = 1e-4
 """Rounded shares take up to a tenth of what the certificate allows here; with less, soon all of it."""
@@ -92,15 +94,18 @@ class _Kept(NamedTuple):
         A rounded share is off by so much of what its out-neighbour receives, which is less than its estimate and
         residual together; and weights follow estimates. So of all that pushes change, only in-degrees count anew.
         """
-        estimate, by_degree = HUB * WEIGHT_HYSTERESIS, UNIT_ROUNDED * run.degree
-        (unit, majorant_unit), (ranks, majorant) = self.units, limits
-        rounded = SHARE_ROUNDED * (estimate + ranks.above) + by_degree / unit
-        majorant_rounded = SHARE_ROUNDED * (self.ratio * estimate + majorant.above) + by_degree / majorant_unit
+        estimate, (unit, majorant_unit), (ranks, majorant) = HUB * WEIGHT_HYSTERESIS, self.units, limits
+        rounded = rounded_by(estimate + ranks.above, run.degree, unit)
+        majorant_rounded = rounded_by(self.ratio * estimate + majorant.above, run.degree, majorant_unit)
         if rounded <= self.rounded and majorant_rounded <= self.majorant_rounded:
             return self
         return self._replace(
             rounded=max(self.rounded, rounded), majorant_rounded=max(self.majorant_rounded, majorant_rounded)
         )
+
+    def of_account(self, account: Account) -> _Kept:
+        """With what compiled calls have made of it, to the same limits."""
+        return _Kept(*account[:6], self.units, self.limits)
 
     def allows(self, run: WalkRun, damping: float) -> bool:
         """Whether sums that such pushes left, which were given up, add up to about what they did before."""
@@ -141,8 +146,13 @@ class DevicePageRank(DeviceWalk):
         self._too_many, self._edited = math.inf, 0
         # None: the numbers on the device are those of another graph, or not exact.
         self._kept: _Kept | None = None
+        # Whether the last batch was pushed: compiled code may do the same for the next. The error bound after
+        # those for which it has: its account is ahead then of what is kept here, and of the host's certificate.
+        self._is_small = False
+        self._bound: float | None = None
 
     def compile(self, device: DeviceSide) -> None:
+        push_calls.warm_up()
         walk_kernels().compile(device)
         push_kernels().compile(device)
 
@@ -150,6 +160,7 @@ class DevicePageRank(DeviceWalk):
 
     def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
         host = self.host
+        self._is_small, self._bound = False, None
         _, pushes = self._there(graph, device)
         host.begin(graph.n_vertices)
         self._graph, self._n = graph, graph.n_vertices
@@ -158,12 +169,18 @@ class DevicePageRank(DeviceWalk):
         return self._settled(graph, device, None, _NONE, EXACT, coarse.passes)
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
+        if self._is_small:
+            refresh = self._refresh_again(graph, device, change)
+            if refresh is not None:
+                return refresh
+        self._catch_up()
         appeared, gone = born(graph, change, self._n), change.deleted_vertices
         inserted, _, deleted, _ = change.report.totals
         if not (inserted or deleted or appeared.size or gone.size):
             if self._runs is not None:
                 self._runs.amend(device, 0)
             return Refresh({}, error_bound=self.host.error_bound)
+        self._is_small = False
         runs, pushes = self._there(graph, device)
         device.be_ready()
         runs.amend(device, inserted + deleted)
@@ -185,6 +202,47 @@ class DevicePageRank(DeviceWalk):
                     self._too_many = math.inf
         return self._settled(graph, device, kept, appeared, begins)
 
+    def _refresh_again(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh | None:
+        """After a batch that is small like the last one: compiled code does what ``_settled`` would. None: it is
+        another case, and nothing has happened."""
+        runs, pushes = self._runs, self._pushes
+        assert runs is not None and pushes is not None
+        inserted, _, deleted, _ = change.report.totals
+        is_like = graph.n_vertices == self._n and (inserted or deleted) and not runs.has_packed
+        if not is_like or change.deleted_vertices.size or change.revived_vertices.size:
+            return None
+        use_device()  # for the thread that runs programs now
+        few = max(PUSH_LEAST, int(PUSH_SHARE * graph.n_arcs))
+        done = pushes.push_again(device, few if few < self._too_many else int(self._too_many) - 1)
+        if done is None:
+            return None
+        run, bound = done
+        if not bound:
+            self._is_small = False
+            self._catch_up()
+            kept, self._kept = self._kept, None
+            return self._settled(graph, device, kept, _NONE, SOLVED, pushed=run)
+        self._graph, self._is_ahead, self._bound = graph, True, bound
+        changed = pushes.changes(run)
+        return Refresh(
+            {"estimate": changed} if changed is None or changed.size else {},
+            iterations=run.rounds,
+            edges_read=run.edges,
+            active=run.moved,
+            error_bound=bound,
+        )
+
+    def _catch_up(self) -> None:
+        """Have the host's certificate follow what compiled calls have."""
+        if self._bound is None:
+            return
+        assert self._pushes is not None and self._kept is not None
+        account = self._pushes.account
+        self._kept = self._kept.of_account(account)
+        self._bound = None
+        holds = self.host.certify(self._n, self._kept.solved, of_all=False)
+        assert holds
+
     def _settled(
         self,
         graph: Graph,
@@ -193,14 +251,16 @@ class DevicePageRank(DeviceWalk):
         appeared: Vertices,
         begins: int,
         passes: int = 0,
+        pushed: WalkRun | None = None,
     ) -> Refresh:
         """Solve both systems, and again until the certificate holds.
 
         ``kept``: what held before the batch that the device applied last, which is to be pushed; None: passes
         begin, with ``begins``. Later on limits may have been tightened. ``passes``: how many there were already.
+        ``pushed``: the run of the first pushes, where that was already.
         """
-        host = self.host
-        runs, pushes = self._there(graph, device)
+        host, runs, pushes = self.host, self._runs, self._pushes
+        assert runs is not None and pushes is not None
         self._graph, self._n = graph, graph.n_vertices
         due_max = int(DUE_SHARE * graph.n_arcs)
         looks, edges, rounds, active = False, passes * graph.n_arcs, passes, 0
@@ -212,7 +272,8 @@ class DevicePageRank(DeviceWalk):
                 run = pushes.solve(device, *limits, due_max, begins)
                 changed, begins = None, EXACT if run.rounds == 0 else KEPT
             else:
-                run = pushes.push(device, *limits, kept.size, looks=looks)
+                run = pushed or pushes.push(device, *limits, kept.size, looks=looks)
+                pushed = None
                 begins = SOLVED if begins == SOLVED and kept.allows(run, host.damping) else KEPT
             rounds, edges = rounds + run.passes + run.rounds, edges + run.passes * graph.n_arcs + run.edges
             active += run.moved
@@ -233,6 +294,9 @@ class DevicePageRank(DeviceWalk):
             bound = self._certified(kept, of_all=of_all)
             if bound is not None:
                 self._kept, self._is_ahead = kept, True
+                self._is_small = not run.passes and limits == host.limits
+                if self._is_small:
+                    pushes.keep(self._account(kept), limits)
                 return Refresh(
                     {"estimate": changed} if changed is None or changed.size else {},
                     iterations=rounds,
@@ -241,6 +305,16 @@ class DevicePageRank(DeviceWalk):
                     error_bound=bound,
                 )
         raise Unfit(f"the numbers of the device do not reach a tolerance of {host.tolerance:g}")
+
+    def _account(self, kept: _Kept) -> Account:
+        host, (ranks, majorant) = self.host, kept.limits
+        certificate = host.certificate
+        return Account(
+            *(kept.norm, kept.size, kept.total, kept.rounded, kept.ratio, kept.majorant_rounded),
+            *(ranks.above, majorant.above, *kept.units, self._n, host.damping, host.tolerance),
+            *(certificate.bound, certificate.ratio_allowed, certificate.sum_allowed),
+            *(certificate.reserve, certificate.slack),
+        )
 
     def _certified(self, kept: _Kept, *, of_all: bool) -> float | None:
         """The error bound, where all holds that it rests on; None: limits were tightened, if they can be."""
@@ -251,7 +325,8 @@ class DevicePageRank(DeviceWalk):
         return bound if bound <= host.tolerance else None
 
     def _take_over(self, graph: Graph, device: DeviceSide) -> None:
-        self._kept = None
+        self._kept = self._bound = None
+        self._is_small = False
         self._n = graph.n_vertices
         self._is_ahead = False
         state = self.host.state()
@@ -260,8 +335,8 @@ class DevicePageRank(DeviceWalk):
         runs.write(Columns(*columns))
 
     def _let_go(self) -> None:
-        self._runs = self._pushes = self._kept = None
-        self._is_ahead = False
+        self._runs = self._pushes = self._kept = self._bound = None
+        self._is_ahead = self._is_small = False
 
     def _there(self, graph: Graph, device: DeviceSide) -> tuple[WalkRuns, PushRuns]:
         """Both systems on the device, with room for the graph's vertices and rows."""
@@ -281,8 +356,20 @@ class DevicePageRank(DeviceWalk):
         assert self._runs is not None
         return self._runs.estimates
 
+    def scalars(self) -> dict[str, float]:
+        if self._bound is None or self._published is not None:
+            return super().scalars()
+        assert self._pushes is not None
+        account = self._pushes.account
+        return {
+            "norm": account.norm / account.unit,
+            "error_bound": self._bound,
+            "amplification": amplified(account.ratio, account.slack),
+        }
+
     def _read(self) -> dict[str, Column]:
         assert self._runs is not None
+        self._catch_up()
         columns = self._runs.read(self._n)
         return {
             "estimate": columns.values,

@@ -33,10 +33,14 @@ __device__ __forceinline__ void finish_offer(const PathJob& job, Offer& offer, u
 
 // What a warp has found for the next round, and for the log, until there is so much of it: places that all warps share
 // are claimed for many vertices at a time, since those who claim wait for each other.
-struct __align__(16) Held {
+template <bool BOUNDED> struct __align__(16) HeldBy {
     static constexpr u32 ROOM = 64;  // two a lane at least, so that what is found at once fits
     Entry short_rows[ROOM];
     u32 log[ROOM];
+    // Vertices that are to be seen to, such as by an offer, until lanes are many: of a leaf's edges few are good offers, and
+    // to make one takes as long as to make 64. Room for what is found at once beside as much that waits.
+    static constexpr u32 FOUND = BOUNDED ? 1 : 2 * ROOM;
+    u32 vertex[FOUND], bits[FOUND], from[FOUND];
 };
 
 template <bool BOUNDED> struct Pushing {
@@ -47,7 +51,8 @@ template <bool BOUNDED> struct Pushing {
     const State& out;
     const PathJob& job;
     Place place;
-    Held& held;  // in shared memory, this warp's own
+    HeldBy<BOUNDED>& held;  // in shared memory, this warp's own
+    u32 n_found = 0;        // vertices that were put off
     u32 n_held = 0, n_noted = 0;  // short rows, and vertices of the log; while BOUNDED, those put aside
     u64 edges_held = 0;           // of the rows that are queued next, long ones included
     // What all threads of the grid agree about.
@@ -57,7 +62,7 @@ template <bool BOUNDED> struct Pushing {
     u32 bound = NOTHING;    // values are within it that are not worse
 
     // ``held``: in shared memory, for each warp of the block.
-    __device__ __forceinline__ Pushing(const State& out, const PathJob& job, const Place& place, Held* held)
+    __device__ __forceinline__ Pushing(const State& out, const PathJob& job, const Place& place, HeldBy<BOUNDED>* held)
         : out(out), job(job), place(place), held(held[threadIdx.x >> 5])
     {
     }
@@ -70,6 +75,51 @@ template <bool BOUNDED> struct Pushing {
     }
 
     __device__ __forceinline__ bool is_within(u32 bits) const { return bound == NOTHING || !is_better(bound, bits); }
+
+    // Puts off to see to the good ones of the warp's offers, two a lane. All lanes take part.
+    __device__ __forceinline__ void put_off(const Offer (&offers)[2])
+    {
+        const Votes good = vote(offers[0].is_good, offers[1].is_good);
+        for (u32 j = 0; j < 2; j++) {
+            if (!offers[j].is_good) continue;
+            const u32 at = n_found + good.before(j);
+            held.vertex[at] = offers[j].vertex;
+            held.bits[at] = offers[j].bits;
+            held.from[at] = offers[j].from;
+        }
+        n_found += good.count();
+        __syncwarp();
+    }
+
+    // Takes two a lane of those that were put off, if these are more than a warp takes at a time, or may not wait.
+    __device__ __forceinline__ bool take_found(bool may_wait, Offer (&offers)[2])
+    {
+        constexpr u32 MOST = 64;
+        if (n_found <= (may_wait ? MOST : 0)) return false;
+        const u32 begin = n_found > MOST ? n_found - MOST : 0;
+        for (u32 j = 0; j < 2; j++) {
+            const u32 at = begin + 32 * j + place.lane;
+            offers[j] = no_offer();
+            if (at < n_found) offers[j] = {true, held.vertex[at], 0, held.bits[at], held.from[at]};
+        }
+        n_found = begin;
+        __syncwarp();  // their places are taken again
+        return true;
+    }
+
+    // Makes offers that were put off, as ``improve`` does, if it is time.
+    __device__ __forceinline__ bool make_offers(bool may_wait, const Frontier& next, u32 stamp)
+    {
+        Offer offers[2];
+        if (!take_found(may_wait, offers)) return false;
+        for (u32 j = 0; j < 2; j++) {
+            if (!offers[j].is_good) continue;
+            const u64 seen = load_word(job, offers[j].vertex);
+            offers[j] = offer_to(offers[j].vertex, seen, offers[j].bits, offers[j].from);
+        }
+        improve(next, offers, stamp);
+        return true;
+    }
 
     // Makes the warp's offers, two a lane. Who gains is held for the next round, if it is the first time for this one,
     // ``stamp``, and for the log, if it is the first time in this run; or put aside. All lanes take part.
@@ -112,7 +162,8 @@ template <bool BOUNDED> struct Pushing {
     {
         const Votes counted = vote(is_counted[0], is_counted[1]);
         const Votes shorts = vote(is_queued[0] && is_short(row[0]), is_queued[1] && is_short(row[1]));
-        if (n_held + shorts.count() > Held::ROOM || (!BOUNDED && n_noted + counted.count() > Held::ROOM)) let_go(next);
+        constexpr u32 ROOM = HeldBy<BOUNDED>::ROOM;
+        if (n_held + shorts.count() > ROOM || (!BOUNDED && n_noted + counted.count() > ROOM)) let_go(next);
         edges_held
             += __reduce_add_sync(ALL_LANES, (is_queued[0] ? row[0].degree : 0) + (is_queued[1] ? row[1].degree : 0));
         for (u32 j = 0; j < 2; j++) {
@@ -223,8 +274,10 @@ template <bool BOUNDED> struct Pushing {
                     if (row.live[j])
                         offers[j] = offer_to(
                             row.head[j], loaded.seen[j], offered(loaded.bits, loaded.weight[j]), vertex);
-                improve(outgoing(job, turn + 1), offers, stamp);
-            });
+                if (BOUNDED) improve(outgoing(job, turn + 1), offers, stamp);
+                else put_off(offers);
+            },
+            [&](bool is_more) { return !BOUNDED && make_offers(is_more, outgoing(job, turn + 1), stamp); });
         let_go(outgoing(job, turn + 1));
     }
 

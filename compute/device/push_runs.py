@@ -13,13 +13,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.device.calling import DONE, OTHERWISE, SAID
 from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..walks.passes import Limits
+from . import push_calls
 from .kernels import Kernels, Source
-from .walk_runs import ANEW, KEPT, Call, WalkRun, WalkRuns
+from .push_calls import ACCOUNT, ARCS_MAX, BATCH, FORM, PUSH, PUSH_LONGS, PUSH_WORDS, TOLD, WALK, Account
+from .walk_runs import ANEW, KEPT, WORDS, Call, WalkRun, WalkRuns
 
 _LISTS = ("candidates", "others", "stamps", "moved", "moved_stamps", "differences")
 
@@ -68,11 +71,13 @@ STAMP_MAX = 1 << 31
 """From here on stamps begin anew. No run has as many rounds as are left then."""
 
 
-# The part of a job that differs from run to run; ``push`` packs it in this order.
+# What ``push_calls.push_again`` leaves: what was told, whether that is ordinary, and the error bound.
+_AGAIN = struct.Struct(f"{WORDS.format}qd")
+# The part of a job that differs from run to run, in the order of ``_prepare`` and of ``push_calls.push_again``.
 _CALL = struct.Struct("=4Qd6I")
 assert PUSH_JOB.fields is not None
 _CALL_BEGINS = PUSH_JOB.fields["keys"][1]
-assert _CALL_BEGINS + _CALL.size == PUSH_JOB.itemsize
+assert _CALL_BEGINS + _CALL.size == PUSH_JOB.itemsize and _CALL.size == 8 * PUSH_LONGS + 4 * PUSH_WORDS
 
 
 class _Lists(NamedTuple):
@@ -120,6 +125,14 @@ class PushRuns:
             self._long_rows = allocate(0, np.uint8)
         self._by_vertex: _ByVertex | None = None
         self._job["counters"] = address(self._counters)
+        self._record, self._said = walks.calls.caller.record, walks.calls.caller.said
+        self._words = memoryview(self._record[SAID:].view(np.uint8))
+        self._batch = device.batch  # held
+        self._said[BATCH], self._said[WALK] = device.batch.ctypes.data, walks.call_address
+        self._said[PUSH] = self._bytes.ctypes.data + _CALL_BEGINS
+        # To which limits pushes were called last; and what that call was, if what holds after it was kept.
+        self._limits: tuple[Limits, Limits] | None = None
+        self._aimed: object = None
 
     @property
     def memory_bytes(self) -> int:
@@ -147,6 +160,8 @@ class PushRuns:
             job[name] = [address(column) for column in lists]
         job["degree_changes"], job["short_rows"] = address(by_vertex.degree_changes), address(by_vertex.short_rows)
         job["long_rows"], job["changes"] = address(long_rows), by_vertex.changes.ctypes.data
+        # Calls like the last one need not ask for room where there are no more arcs than these.
+        self._said[ARCS_MAX] = LONG_ROW * (long_rows.size // _ENTRY_BYTES) - 1
 
     def _made(self, room: int) -> _ByVertex:
         queue_room = min(room, max(QUEUE_LEAST, room // QUEUE_SHARE))
@@ -177,7 +192,45 @@ class PushRuns:
             MemoryError, RuntimeError: the device, as CuPy says it; the numbers are void.
         """
         self._prepare(device, 0 if looks else device.report.n, size, looks=looks)
-        return self._ended(self._walks.run(self._kernel, device, Call(limits, slack), self._parameters))
+        run = self._walks.run(self._kernel, device, Call(limits, slack), self._parameters)
+        self._aimed, self._limits = None, (limits, slack)
+        return self._ended(run)
+
+    def keep(self, account: Account, limits: tuple[Limits, Limits]) -> None:
+        """What ``push_again`` goes on from: what holds after the last call, which was of pushes, to these
+        limits."""
+        calls = self._walks.calls
+        self._aimed = calls.aimed if limits == self._limits else None
+        FORM.pack_into(self._words, 8 * ACCOUNT, *account)
+
+    @property
+    def account(self) -> Account:
+        """What holds now of what was kept."""
+        return Account(*FORM.unpack_from(self._words, 8 * ACCOUNT))
+
+    def push_again(self, device: DeviceSide, n_updates_max: int) -> tuple[WalkRun, float] | None:
+        """``push`` by a call like the last one, which compiled code fills in, and whose account it follows: what
+        Python does around a small one is most of it.
+
+        Returns the run and the error bound of then; a bound of 0 says that the run is not ordinary, and that the
+        account is that of before. None: it is another case, since rows or lists are others, or the batch has more
+        than so many updates; nothing has happened. ``device`` has the vertices that it had then.
+
+        Raises:
+            As ``push``.
+        """
+        calls, arcs, stamp = self._walks.calls, device.n_arcs, self._stamp
+        if self._aimed is None or self._aimed is not calls.aimed or stamp >= STAMP_MAX:
+            return None
+        first, most = _edges_max(arcs)
+        status = push_calls.push_again(self._record, first, most, stamp, n_updates_max, arcs)
+        if status == OTHERWISE:
+            return None
+        if status != DONE:
+            calls.caller.see_to(status)
+            return self._ended(self._walks.told()), 0.0
+        *told, is_ordinary, bound = _AGAIN.unpack_from(self._words, 8 * TOLD)
+        return self._ended(WalkRun(*told)), bound if is_ordinary else 0.0
 
     def solve(
         self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int = KEPT
@@ -232,16 +285,15 @@ class PushRuns:
                     lists.stamps.fill(0)
                     lists.moved_stamps.fill(0)
             self._stamp = 1
-        arcs = device.n_arcs
-        edges_max = max(MOST_LEAST, int(MOST_SHARE * arcs))
+        first, most = _edges_max(device.n_arcs)
         keys, _, outcomes = device.report.addresses if n_updates else (0, 0, 0)
         _CALL.pack_into(
             self._call_bytes,
             _CALL_BEGINS,
             keys,
             outcomes,
-            edges_max if looks else max(FIRST_LEAST, int(FIRST_SHARE * arcs)),
-            edges_max,
+            most if looks else first,
+            most,
             size,
             by_vertex.queue_room,
             by_vertex.changes.size,
@@ -256,3 +308,8 @@ class PushRuns:
         assert self._by_vertex is not None
         listed = self._by_vertex.changes
         return None if run.moved > listed.size else listed[: run.moved].copy()
+
+
+def _edges_max(arcs: int) -> tuple[int, int]:
+    """With how many edges that are due at first, and that were pushed along in all, pushes are given up."""
+    return max(FIRST_LEAST, int(FIRST_SHARE * arcs)), max(MOST_LEAST, int(MOST_SHARE * arcs))

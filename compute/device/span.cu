@@ -229,10 +229,16 @@ struct Spanning : Foresting {
         u32 n_found = 0;
         for_words(0, n_words(), [&](const Words& words) {
             const u32 own = words.is_there() ? load_cached(before + words.own()) : ALL_LANES;
-            u32 own_hits = 0;
-            for (u32 left = __ballot_sync(ALL_LANES, own != ALL_LANES); left; left &= left - 1) {
-                const u32 lane = __ffs(left) - 1, seen = __shfl_sync(ALL_LANES, own, lane);
-                const u32 hits = pull_word(before, seen, words.at(lane) * 32 + place.lane);
+            u32 own_hits = 0, left = __ballot_sync(ALL_LANES, own != ALL_LANES);
+            const auto vertex_of = [&](u32 left) { return words.at(__ffs(left) - 1) * 32 + place.lane; };
+            // Rows are asked for one word ahead of their turn.
+            Rows next = left ? rows_to_pull(vertex_of(left)) : Rows{{0, 0}, {0, 0}};
+            while (left) {
+                const u32 lane = __ffs(left) - 1, vertex = vertex_of(left), seen = __shfl_sync(ALL_LANES, own, lane);
+                const Rows rows = next;
+                left &= left - 1;
+                if (left) next = rows_to_pull(vertex_of(left));
+                const u32 hits = pull_word(before, seen, vertex, rows);
                 if (place.lane == lane) own_hits = hits;
             }
             if (words.is_there()) store_cached(after + words.own(), own | own_hits);
@@ -244,14 +250,19 @@ struct Spanning : Foresting {
         n_front = u32(load_cached(found));
     }
 
+    __device__ __forceinline__ Rows rows_to_pull(u32 vertex) const
+    {
+        return vertex < job.n_vertices ? load_rows(vertex) : Rows{{0, 0}, {0, 0}};
+    }
+
     // Looks for parents of 32 neighbouring vertices, one a lane; bits for those that found one.
-    __device__ __forceinline__ u32 pull_word(const u32* before, u32 seen, u32 vertex)
+    __device__ __forceinline__ u32 pull_word(const u32* before, u32 seen, u32 vertex, const Rows& both)
     {
         u32 parent = NOT_SEEN;
 #pragma unroll 1
         for (u32 side = 0; side <= job.is_directed; side++) {
             const State rows = side ? in : out;  // a copy: what is used of it is in registers
-            const Row row = vertex < job.n_vertices ? load_row(rows, vertex) : Row{0, 0};
+            const Row row = side ? both.in : both.out;
             const bool is_wanted = row.degree && parent == NOT_SEEN && !(seen >> place.lane & 1);
             if (!__any_sync(ALL_LANES, is_wanted)) continue;
             const u32 tail = Pull{rows, before}.seen_neighbour(vertex, row, is_wanted);

@@ -13,6 +13,8 @@
 // Of those waiting, the sample has about half as many as there is room for.
 constexpr u32 SAMPLES_MAX = BLOCK_THREADS;
 
+using Held = HeldBy<true>;
+
 struct Spread : Pushing<true> {
     u32 step = 0;
 

@@ -31,6 +31,7 @@ from ...gpma.memory import Memory
 from ...partition.device_side import DeviceSide, RowsVersion
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
 from ..walks.passes import Limits
+from . import push_calls
 from .kernels import Calls, Kernel, Kernels, RowParameters, Source, whole_words
 from .program import Unfit
 
@@ -134,18 +135,16 @@ class WalkRun(NamedTuple):
     ratio: float
 
 
-# By how much a rounded share may be off: of itself, and beyond that in units; see ``settle.cu``.
-SHARE_ROUNDED, UNIT_ROUNDED = 2.0**-24 * (1 + 1e-3), 1 + 1e-3
-
 SAID = len(WalkRun._fields)
 """Words that any kernel on both systems tells."""
-_WORDS = struct.Struct("=8q4d")
+WORDS = struct.Struct("=8q4d")
 
 # The part of a job that differs from run to run; ``WalkRuns.run`` packs it in this order.
 _CALL = struct.Struct("=4d2Q8I")
 assert WALK_JOB.fields is not None
 _CALL_BEGINS = WALK_JOB.fields["below"][1]
 assert _CALL_BEGINS + _CALL.size == WALK_JOB.itemsize
+assert SAID == push_calls.N_SAID
 
 
 class Call(NamedTuple):
@@ -246,7 +245,7 @@ class WalkRuns:
         """
         self._damping = damping
         self._stream: Any = device.stream
-        self._calls = Calls(WALK_JOB, 2 * SAID, self._stream)
+        self._calls = Calls(WALK_JOB, 2 * SAID, self._stream, push_calls.THEN)
         self._kernels = walk_kernels()
         cuda = import_cupy().cuda
         self._copies = cuda.Stream(non_blocking=True)
@@ -269,6 +268,16 @@ class WalkRuns:
         """Of kernels that take out-rows, in-rows, the job of ``walks.cuh``, and these structures."""
         return self._calls.parameters(*further)
 
+    @property
+    def calls(self) -> Calls:
+        """Of all kernels on these systems."""
+        return self._calls
+
+    @property
+    def call_address(self) -> int:
+        """Where the part of the job is that differs from run to run."""
+        return self._calls.address + _CALL_BEGINS
+
     # -- arrays -----------------------------------------------------------------------------------------------
 
     @property
@@ -285,6 +294,11 @@ class WalkRuns:
     def room(self) -> int:
         """For how many vertices there is room."""
         return self._there.room
+
+    @property
+    def has_packed(self) -> bool:
+        """Whether anything may be kept of rows on the host, which ``amend`` is to hear of."""
+        return self._packed is not None
 
     @property
     def memory_bytes(self) -> int:
@@ -380,7 +394,15 @@ class WalkRuns:
         """
         self._prepare(device, call)
         self._calls.call(kernel, device, parameters)
-        return WalkRun(*whole_words(self._calls.wait(), _WORDS))
+        return self.told()
+
+    def told(self) -> WalkRun:
+        """What the last call says, for which it is waited.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        return WalkRun(*whole_words(self._calls.wait(), WORDS))
 
     def launch(self, kernel: Kernel, device: DeviceSide, call: Call, parameters: RowParameters) -> None:
         """``run`` of a kernel that says nothing; waits for nothing.
@@ -443,7 +465,7 @@ class WalkRuns:
             with suppress(Exception):
                 self._copies.synchronize()
             raise
-        run = WalkRun(*whole_words(calls.wait(), _WORDS))
+        run = self.told()
         if packed is not None:
             packed.brought.clear()
             packed.is_of = version if is_kept or self._all_packed() else None

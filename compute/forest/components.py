@@ -99,7 +99,7 @@ class Components(Program):
         self._n_dead = 0
         self._run = 0
         self._passes = 0
-        # Edges that the last start read.
+        # What the last start took, in edges of rows that are looked for.
         self._start_edges: int | None = None
         # By joins and cuts.
         self._hopeless = Hopeless()
@@ -123,8 +123,7 @@ class Components(Program):
         self._sorted = SortedVertices(self._order)  # a program that stood still has not heard who was renamed
         out, in_, both = _rows(graph)
         reach = new_reach(n, graph.crew.threads, self._search.members, self._search.queue_next)
-        edges = span(self._forest, n, graph.n_arcs, out, in_, both, reach, graph.crew)
-        self._start_edges = int(edges)
+        edges, self._start_edges = span(self._forest, n, graph.n_arcs, out, in_, both, reach, graph.crew)
         self._name_all(graph)
         everything = dict.fromkeys(("handle", "representative", "size"))
         return Refresh(everything, iterations=1, edges_read=edges, active=n)

@@ -93,6 +93,16 @@ _inner: Any = uncounted_inner
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 
+@_inner
+def bits_of(handle, h):  # type: ignore[no-untyped-def]
+    """A word with a bit for each of up to 64 vertices: whether it has this handle. (Many are compared by one
+    instruction, and who goes through the bits goes through few where most vertices are in one tree.)"""
+    word = np.uint64(0)
+    for bit in range(handle.size):
+        word |= np.uint64(handle[bit] == h) << np.uint64(bit)
+    return word
+
+
 # -- handles ---------------------------------------------------------------------------------------------
 
 

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from ...gpma.atomics import compare_swap, fetch_add, load
 from ...gpma.edges import NO_VERTEX, Int, Vertices
 from ...gpma.index.id_order import comes_before, order_of
-from ...gpma.intrinsics import uncounted_inner
+from ...gpma.intrinsics import lowest_bit, uncounted_inner
 from ...gpma.team import ALONE, Crew, at_most, share
-from .forest import LEVEL_STEP, N_FREE, N_USED, Forest
+from .forest import LEVEL_STEP, N_FREE, N_USED, Forest, bits_of
 
 # How many vertices, or handles, a thread takes at a time.
 _PIECE = 4096
@@ -29,6 +29,10 @@ _BUCKETS, _TOGETHER = 128, 10
 # Trees with more than one in so many vertices of a sample are large; of so many vertices it is drawn.
 _LARGE_SHARE = 32
 _SAMPLE = 1024
+
+# No id is larger; and a word of all bits.
+_NO_NUMBER = np.int64(2**63 - 1)
+_ALL = np.uint64(2**64 - 1)
 
 # As in ``forest.py``, inner kernels allocate nothing; the others a cursor and what the pieces leave.
 _inner: Any = uncounted_inner
@@ -266,12 +270,14 @@ def name_all(forest, n, order, crew):  # type: ignore[no-untyped-def]
 
     ``order``: ``IdOrder`` of these vertices. Sizes must be right.
     """
+    if n == 0:
+        return
     cursor = np.zeros(1, np.int64)
     n_pieces = np.int64(-(-n // _PIECE))
     crew = at_most(crew, n_pieces)
     share(crew, _unname_pieces, (forest, cursor, n_pieces))
     cursor[0] = 0
-    share(crew, _name_pieces, (forest, n, order, cursor))
+    share(crew, _name_pieces, (forest, n, order, _large_tree(forest, n), cursor))
 
 
 @_inner
@@ -285,37 +291,62 @@ def _unname_pieces(t, forest, cursor, n_pieces):  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _name_pieces(t, forest, n, order, cursor):  # type: ignore[no-untyped-def]
+def _large_tree(forest, n):  # type: ignore[no-untyped-def]
+    """The handle of the largest tree of a small sample's."""
+    large = forest.handle[0]
+    for v in range(0, n, max(n // _LARGE_SHARE, 1)):
+        h = forest.handle[v]
+        large = h if forest.size[h] > forest.size[large] else large
+    return large
+
+
+@_inner
+def _least_of(handle, numbers, large):  # type: ignore[no-untyped-def]
+    """The smallest of the numbers whose vertices have this handle."""
+    least = _NO_NUMBER
+    for j in range(numbers.size):
+        least = min(least, numbers[j] if handle[j] == large else _NO_NUMBER)
+    return least
+
+
+@_inner
+def _name_pieces(t, forest, n, order, large, cursor):  # type: ignore[no-untyped-def]
     """A vertex replaces one with a larger id, whatever thread brings which first: the smallest one stays.
 
-    Of the first large tree that it meets a thread keeps the smallest member to itself till the end.
+    Of the large tree a thread keeps the smallest member to itself till the end.
     """
     named, numbers = forest.representative, order.numbers
-    own = smallest = np.int64(-1)
-    least = np.int64(0)  # the id of the smallest, if it is a number
+    smallest: Any = np.int64(-1)
+    least = _NO_NUMBER  # the id of the smallest, if it is a number
     while True:
         begin = fetch_add(cursor, 0, np.int64(_PIECE))
         if begin >= n:
             break
-        for v in range(begin, min(begin + _PIECE, n)):
-            h = np.int64(forest.handle[v])
-            if h == own:
-                if v < numbers.size:  # and so is the smallest, which came earlier: no call is needed
-                    smallest = np.int64(v) if numbers[v] < least else smallest
-                    least = min(least, numbers[v])
-                elif comes_before(order, v, smallest):
-                    smallest = np.int64(v)
-                continue
-            size = np.int64(forest.size[h])
-            if size == 1:
-                named[h] = v
-            elif own < 0 and size * _LARGE_SHARE > n:
-                own, smallest = h, np.int64(v)
-                least = numbers[v] if v < numbers.size else least
-            else:
-                _name(named, h, v, order)
-    if own >= 0:
-        _name(named, own, smallest, order)
+        end = min(begin + _PIECE, n)
+        end_numbers = max(min(end, numbers.size), begin)
+        least_here = _least_of(forest.handle[begin:end_numbers], numbers[begin:end_numbers], large)
+        if least_here < least or smallest < 0:
+            at = np.int64(begin)
+            while at < end_numbers and (numbers[at] != least_here or forest.handle[at] != large):
+                at += 1
+            if at < end_numbers:
+                smallest, least = at, least_here
+        for v in range(end_numbers, end):
+            if forest.handle[v] == large and (smallest < 0 or comes_before(order, v, smallest)):
+                smallest = np.int64(v)
+        for first in range(begin, end, 64):
+            handle = forest.handle[first : min(first + 64, end)]
+            others = ~bits_of(handle, large) & (_ALL >> np.uint64(64 - handle.size))
+            while others:
+                v = first + lowest_bit(others)
+                others &= others - np.uint64(1)
+                h = np.int64(forest.handle[v])
+                if forest.size[h] == 1:
+                    named[h] = v
+                else:
+                    _name(named, h, v, order)
+    if smallest >= 0:
+        _name(named, np.int64(large), smallest, order)
 
 
 @_inner

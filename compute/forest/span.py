@@ -16,11 +16,22 @@ import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW, NO_VERTEX, Keys, Vertices
-from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted, uncounted_inner
-from ...gpma.rows import NEAR, SWEEP_PIECE, ask_for_leaf, cut_row, first_held, open_rows, runs, runs_on
+from ...gpma.intrinsics import lowest_bit, prefetch, prefetch_to_read, uncounted, uncounted_inner
+from ...gpma.rows import (
+    NEAR,
+    SWEEP_PIECE,
+    ask_for_leaf,
+    count_edges,
+    cut_row,
+    first_held,
+    first_held_of_all,
+    open_rows,
+    runs,
+    runs_on,
+)
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
-from .forest import LEVEL_STEP, N_FREE, N_USED
+from .forest import LEVEL_STEP, N_FREE, N_USED, bits_of
 
 _ONE = np.uint64(1)
 
@@ -31,6 +42,8 @@ _PULL_SHARE = 2
 # Passing a vertex in a sweep costs this share of pushing an edge.
 _SWEEP_SHARE = 16
 
+# To find a row takes as long as to read so many edges as they come.
+_ROW_EDGES = 16
 # So many vertices' rows are asked for before the first of them is read.
 _TOGETHER = 256
 # So many vertices of a sweep are worth sharing.
@@ -52,10 +65,12 @@ class Reach(NamedTuple):
     ``queue`` and ``found`` uint32[n]; ``held`` uint64[(n + 63) // 64]: a bitmap of the tree, and ``fresh``, what
     a pull makes of it; ``counts`` and ``edges`` int64 by piece of a sweep: vertices found, and the edges that they
     have; ``left`` likewise: those that still look for a tree, and some that one holds by now, -1 before they are
-    listed; ``slots`` likewise, where each piece of a long row begins; ``cursor`` int64[32]: the next piece, the
-    edges read. Of each thread, for vertices that are looked at together: ``opens`` int64[threads,
-    NEAR * _TOGETHER], where their rows begin, and ``looking`` uint32[threads, _TOGETHER]. (The lists of those that
-    look take the room of the forest's free handles, of which there are none in the end.)
+    listed; ``slots`` likewise, where each piece of a long row begins, and the handles of a piece's vertices
+    without edges; ``cursor`` int64[32]: the next piece, the edges read, and those of them that were read as they
+    come. Of each thread, for vertices that are looked at together: ``opens`` int64[threads, NEAR * _TOGETHER],
+    where their rows begin, and ``near`` uint32[threads, SWEEP_PIECE], which neighbour each vertex of a piece
+    found, or ``NO_VERTEX``. (The lists of those that look take the room of the forest's free handles, of which
+    there are none in the end.)
     """
 
     queue: Vertices
@@ -68,10 +83,10 @@ class Reach(NamedTuple):
     slots: npt.NDArray[np.int64]
     cursor: npt.NDArray[np.int64]
     opens: npt.NDArray[np.int64]
-    looking: Vertices
+    near: Vertices
 
 
-NEXT, READ = 0, 16
+NEXT, READ, IN_ORDER = 0, 16, 17
 
 
 def new_reach(n: int, threads: int, queue: Vertices, found: Vertices) -> Reach:
@@ -79,8 +94,8 @@ def new_reach(n: int, threads: int, queue: Vertices, found: Vertices) -> Reach:
     counts, edges, left, slots = np.full((4, -(-n // SWEEP_PIECE)), -1, np.int64)
     held, fresh = np.empty((2, (n + 63) // 64), np.uint64)
     cursor = np.zeros(32, np.int64)
-    opens, looking = np.empty((threads, NEAR * _TOGETHER), np.int64), np.empty((threads, _TOGETHER), np.uint32)
-    return Reach(queue, found, held, fresh, counts, edges, left, slots, cursor, opens, looking)
+    opens, near = np.empty((threads, NEAR * _TOGETHER), np.int64), np.empty((threads, SWEEP_PIECE), np.uint32)
+    return Reach(queue, found, held, fresh, counts, edges, left, slots, cursor, opens, near)
 
 
 @_inline
@@ -181,10 +196,11 @@ def _push_long(forest, rows, out, in_, both, u, h, level, reach, tail, crew):  #
 @_inline
 @spliced
 def _find_held(rows, slot, v, held):  # type: ignore[no-untyped-def]
-    """A neighbour of v, whose row begins at ``slot``, that the bitmap holds, or -1; and the edges read."""
+    """A neighbour of v, whose row begins at ``slot``, that the bitmap holds, or ``NO_VERTEX``; and the
+    edges read."""
     degree = np.int64(rows.degrees[v])
     if degree == 0:
-        return np.int64(-1), np.int64(0)
+        return np.int64(NO_VERTEX), np.int64(0)
     # Most find one right away, and need not know where their row ends.
     first, _ = first_held(rows.keys, slot, slot + 1, held)
     read = np.int64(1)
@@ -195,7 +211,7 @@ def _find_held(rows, slot, v, held):  # type: ignore[no-untyped-def]
         read += behind - begin
         if u >= 0:
             return u, read
-    return np.int64(-1), read
+    return np.int64(NO_VERTEX), read
 
 
 @_inner
@@ -206,87 +222,191 @@ def _hold(held, queue, begin, end):  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _list_waiting(forest, begin, end, out, in_, both, waiting):  # type: ignore[no-untyped-def]
-    """Vertices begin .. end - 1 that have edges and are in no tree stand in ``waiting[begin:]``: their end there.
+def _count_waiting(handle, near, degrees):  # type: ignore[no-untyped-def]
+    """How many of a piece's vertices look along such rows: in no tree, nothing near yet, and with edges."""
+    n_waiting = np.int64(0)
+    for j in range(handle.size):
+        n_waiting += np.int64((handle[j] == NO_VERTEX) & (near[j] == NO_VERTEX) & (degrees[j] > 0))
+    return n_waiting
 
-    Listing them takes no branch, as whether a vertex waits is a toss-up.
+
+@_inner
+def _list_waiting(handle, near, degrees, begin, waiting):  # type: ignore[no-untyped-def]
+    """Those of ``_count_waiting`` to ``waiting``. It takes no branch, as whether a vertex waits is a toss-up."""
+    n_waiting = np.int64(0)
+    for j in range(handle.size):
+        waiting[n_waiting] = begin + j
+        n_waiting += np.int64((handle[j] == NO_VERTEX) & (near[j] == NO_VERTEX) & (degrees[j] > 0))
+
+
+@_inner
+def _take_near(handle, parent, level, near, h, height, fresh):  # type: ignore[no-untyped-def]
+    """Of a piece's vertices those in no tree go to that of what is near them, and to the bitmap ``fresh``: how
+    many.
+
+    A loop for each column, so that many vertices are done by one instruction.
     """
-    end_waiting = np.int64(begin)
-    for v in range(begin, end):
-        waiting[end_waiting] = v
-        end_waiting += np.int64(forest.handle[v] == NO_VERTEX) & np.int64(_edges_of(out, in_, both, v) > 0)
-    return end_waiting
+    n_taken = np.int64(0)
+    for j in range(near.size):
+        near[j] = near[j] if handle[j] == NO_VERTEX else NO_VERTEX
+    for j in range(near.size):
+        n_taken += np.int64(near[j] != NO_VERTEX)
+    for j in range(near.size):
+        handle[j] = np.uint32(h) if near[j] != NO_VERTEX else handle[j]
+    for j in range(near.size):
+        parent[j] = near[j] if near[j] != NO_VERTEX else parent[j]
+    for j in range(near.size):
+        level[j] = height if near[j] != NO_VERTEX else level[j]
+    for k in range(fresh.size):
+        taken = np.uint64(0)
+        of_word = near[k << 6 : (k + 1) << 6]
+        for bit in range(of_word.size):
+            taken |= np.uint64(of_word[bit] != NO_VERTEX) << np.uint64(bit)
+        fresh[k] |= taken
+    return n_taken
+
+
+@_inner
+def _count_taken_edges(near, degrees):  # type: ignore[no-untyped-def]
+    edges = np.int64(0)
+    for j in range(near.size):
+        edges += np.int64(degrees[j]) if near[j] != NO_VERTEX else np.int64(0)
+    return edges
+
+
+@_inner
+def _list_left(fresh, begin, end, out, in_, both, waiting):  # type: ignore[no-untyped-def]
+    """Vertices begin .. end - 1 that have edges and are not in the bitmap, to ``waiting[begin:]``: how many."""
+    n_left = np.int64(0)
+    for k in range(begin >> 6, (end + 63) >> 6):
+        outside = ~fresh[k]
+        while outside:
+            v = (k << 6) + lowest_bit(outside)
+            outside &= outside - _ONE
+            if v < end:
+                waiting[begin + n_left] = v
+                n_left += np.int64(_edges_of(out, in_, both, v) > 0)
+    return n_left
+
+
+@_inner
+def _look_along(rows, vertices, held, near, begin, opens):  # type: ignore[no-untyped-def]
+    """The first neighbour in the bitmap of each of these vertices, whose rows are looked for, to ``near``, which
+    has those from ``begin`` on: the edges read."""
+    read_all = np.int64(0)
+    for first in range(0, vertices.size, _TOGETHER):
+        last = min(first + _TOGETHER, vertices.size)
+        open_rows(rows, vertices, first, last, opens)
+        for k in range(first, last):
+            v = np.int64(vertices[k])
+            u, read = _find_held(rows, opens[k - first], v, held)
+            near[v - begin] = u
+            read_all += read
+    return read_all
+
+
+@_inner
+def _pull_all(forest, out, in_, both, begin, end, h, level, held, fresh, near, waiting, opens):  # type: ignore[no-untyped-def]
+    """Of vertices begin .. end - 1 those in no tree look for a neighbour in the bitmap: (how many find one, the
+    edges that these have, the edges read, those of them read as they come)."""
+    read = in_order = np.int64(0)
+    handle = forest.handle[begin:end]
+    near[:] = NO_VERTEX
+    for side in range(2 if both else 1):
+        rows = out if side == 0 else in_
+        degrees = rows.degrees[begin:end]
+        n_waiting = _count_waiting(handle, near, degrees)
+        n_edges = count_edges(rows, begin, end) if n_waiting > 0 else np.int64(0)
+        if n_edges < n_waiting * _ROW_EDGES:
+            first_held_of_all(rows, begin, end, n_edges, held, near)
+            in_order += n_edges
+        else:
+            _list_waiting(handle, near, degrees, begin, waiting)
+            read += _look_along(rows, waiting[:n_waiting], held, near, begin, opens)
+    words = fresh[begin >> 6 : (end + 63) >> 6]
+    taken = _take_near(handle, forest.parent[begin:end], forest.level[begin:end], near, h, level, words)
+    edges = _count_taken_edges(near, out.degrees[begin:end])
+    if both:
+        edges += _count_taken_edges(near, in_.degrees[begin:end])
+    return taken, edges, read + in_order, in_order
+
+
+@_inner
+def _pull_left(forest, out, in_, both, begin, h, level, held, fresh, near, waiting, opens):  # type: ignore[no-untyped-def]
+    """``_pull_all`` of those in ``waiting`` alone, some of whom may be in a tree by now: (how many find one, the
+    edges that these have, the edges read, how many still look, who come to the front)."""
+    read = taken = edges = np.int64(0)
+    kept: Any = np.int64(0)
+    for k in range(waiting.size):
+        waiting[kept] = waiting[k]
+        kept += np.int64(forest.handle[waiting[k]] == NO_VERTEX)
+    for side in range(2 if both else 1):
+        rows = out if side == 0 else in_
+        looking: Any = kept
+        read += _look_along(rows, waiting[:looking], held, near, begin, opens)
+        kept = np.int64(0)
+        for k in range(looking):
+            v = np.int64(waiting[k])
+            waiting[kept] = v
+            if near[v - begin] == NO_VERTEX:
+                kept += 1
+                continue
+            _take(forest, v, h, near[v - begin], level)
+            fresh[v >> 6] |= _ONE << np.uint64(v & 63)
+            taken += 1
+            edges += _edges_of(out, in_, both, v)
+    return taken, edges, read, kept
 
 
 @_inner
 def _pull_pieces(t, forest, n, out, in_, both, h, level, held, fresh, reach, waiting):  # type: ignore[no-untyped-def]
     """Vertices in no tree, in pieces drawn from the cursor, look for a neighbour in the bitmap.
 
-    Those that find one go to ``fresh``, with what the bitmap holds, and to the begin of their piece's part of
-    ``found``; those that still look to the begin of its part of ``waiting``.
+    Those that find one go to ``fresh``, with what the bitmap holds; those that still look to the begin of their
+    piece's part of ``waiting``.
     """
-    opens, looking = reach.opens[t], reach.looking[t]
-    read_all = np.int64(0)
+    opens = reach.opens[t]
+    read_all = in_order_all = np.int64(0)
     while True:
         begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
             break
         piece = begin // SWEEP_PIECE
-        piece_end = min(begin + SWEEP_PIECE, n)
-        for k in range(begin >> 6, (piece_end + 63) >> 6):
+        end = min(begin + SWEEP_PIECE, n)
+        for k in range(begin >> 6, (end + 63) >> 6):
             fresh[k] = held[k]
-        end_waiting = begin + reach.left[piece]
-        if reach.left[piece] < 0:
-            end_waiting = _list_waiting(forest, begin, piece_end, out, in_, both, waiting)
-        end = begin
-        kept = begin
-        edges = np.int64(0)
-        for first in range(begin, end_waiting, _TOGETHER):
-            n_looking: Any = np.int64(0)
-            for k in range(first, min(first + _TOGETHER, end_waiting)):
-                looking[n_looking] = waiting[k]
-                n_looking += np.int64(forest.handle[waiting[k]] == NO_VERTEX)
-            for side in range(2 if both else 1):
-                if n_looking == 0:
-                    break
-                rows = out if side == 0 else in_
-                open_rows(rows, looking, np.int64(0), n_looking, opens)
-                missed: Any = np.int64(0)
-                for k in range(n_looking):
-                    v = np.int64(looking[k])
-                    u, read = _find_held(rows, opens[k], v, held)
-                    read_all += read
-                    # Whether it finds one is a toss-up, and no branch: the link of one in no tree is nothing yet.
-                    finds = np.int64(u >= 0)
-                    tree = np.uint32(h) if finds else NO_VERTEX
-                    _take(forest, v, tree, u, level)
-                    fresh[v >> 6] |= np.uint64(finds) << np.uint64(v & 63)
-                    reach.found[end] = v
-                    end += finds
-                    edges += finds * _edges_of(out, in_, both, v)
-                    looking[missed] = v
-                    missed += 1 - finds
-                n_looking = missed
-            for k in range(n_looking):
-                waiting[kept] = looking[k]
-                kept += 1
-        reach.left[piece] = kept - begin
-        reach.counts[piece] = end - begin
-        reach.edges[piece] = edges
+        near, left = reach.near[t, : end - begin], reach.left[piece]
+        if left < 0:
+            taken, edges, read, in_order = _pull_all(
+                forest, out, in_, both, begin, end, h, level, held, fresh, near, waiting[begin:end], opens
+            )
+            in_order_all += in_order
+            left = _list_left(fresh, begin, end, out, in_, both, waiting)
+        else:
+            taken, edges, read, left = _pull_left(
+                forest, out, in_, both, begin, h, level, held, fresh, near, waiting[begin : begin + left], opens
+            )
+        reach.counts[piece], reach.edges[piece], reach.left[piece] = taken, edges, left
+        read_all += read
     fetch_add(reach.cursor, READ, read_all)
+    fetch_add(reach.cursor, IN_ORDER, in_order_all)
 
 
 @_inner
-def _append_pieces(t, n, reach):  # type: ignore[no-untyped-def]
-    """What was found goes to the queue, from where ``edges`` says of each piece."""
+def _append_pieces(t, n, held, before, reach):  # type: ignore[no-untyped-def]
+    """What a bitmap holds that it did not hold before goes to the queue, from where ``edges`` says of each
+    piece."""
     while True:
         begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
             break
-        piece = begin // SWEEP_PIECE
-        tail = reach.edges[piece]
-        for i in range(reach.counts[piece]):
-            reach.queue[tail + i] = reach.found[begin + i]
+        tail = reach.edges[begin // SWEEP_PIECE]
+        for k in range(begin >> 6, (min(begin + SWEEP_PIECE, n) + 63) >> 6):
+            added = held[k] & ~before[k]
+            for v in range(k << 6, (k + 1) << 6 if added else k << 6):
+                if (added >> np.uint64(v & 63)) & _ONE:
+                    reach.queue[tail] = v
+                    tail += 1
 
 
 @_inner
@@ -310,13 +430,13 @@ def _pull_sweep(forest, n, out, in_, both, h, level, held, fresh, reach, tail, c
 
 
 @_inner
-def _append(n, reach, crew):  # type: ignore[no-untyped-def]
+def _append(n, held, before, reach, crew):  # type: ignore[no-untyped-def]
     """Take what the last pull found to the queue."""
     reach.cursor[NEXT] = 0
     if n < _PARALLEL_MIN:
-        _append_pieces(np.int64(0), n, reach)
+        _append_pieces(np.int64(0), n, held, before, reach)
     else:
-        share(at_most(crew, reach.counts.size), _append_pieces, (n, reach))
+        share(at_most(crew, reach.counts.size), _append_pieces, (n, held, before, reach))
 
 
 @_inner
@@ -413,7 +533,7 @@ def _span_tree(forest, n, unheld, root, h, out, in_, both, reach, begin, crew): 
             is_listed = False
         else:
             if not is_listed:
-                _append(n, reach, crew)
+                _append(n, held, fresh, reach, crew)
                 is_listed = True
             reach.cursor[READ] += ahead
             ahead = np.int64(0)
@@ -475,52 +595,57 @@ def _hub(n, out, counts):  # type: ignore[no-untyped-def]
 
 @_inner
 def _part_pieces(t, forest, n, out, in_, both, reach):  # type: ignore[no-untyped-def]
-    """Of the vertices in no tree, ``counts`` of each piece gets how many have no edges; the others go to the begin
-    of its part of ``found``, as many as ``edges`` then says."""
+    """Of the vertices in no tree, those without edges go to the begin of their piece's part of ``queue``, as many
+    as ``counts`` then says, the others to that of ``found``, as many as ``edges`` says."""
     while True:
         begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
             break
-        n_lone = np.int64(0)
-        end = begin
-        for v in range(begin, min(begin + SWEEP_PIECE, n)):
-            if forest.handle[v] == NO_VERTEX:
-                lone = _edges_of(out, in_, both, v) == 0
-                n_lone += np.int64(lone)
-                reach.found[end] = v
-                end += np.int64(not lone)
+        end = min(begin + SWEEP_PIECE, n)
+        n_lone = n_roots = np.int64(0)
+        for first in range(begin, end, 64):
+            outside = bits_of(forest.handle[first : min(first + 64, end)], NO_VERTEX)
+            while outside:
+                v = first + lowest_bit(outside)
+                outside &= outside - _ONE
+                is_lone = np.int64(_edges_of(out, in_, both, v) == 0)
+                reach.queue[begin + n_lone] = v
+                n_lone += is_lone
+                reach.found[begin + n_roots] = v
+                n_roots += 1 - is_lone
         reach.counts[begin // SWEEP_PIECE] = n_lone
-        reach.edges[begin // SWEEP_PIECE] = end - begin
+        reach.edges[begin // SWEEP_PIECE] = n_roots
 
 
 @_inner
-def _lone_pieces(t, forest, n, out, in_, both, reach):  # type: ignore[no-untyped-def]
-    """Vertices without edges are trees of their own, with handles from where ``counts`` says of each piece."""
+def _lone_pieces(t, forest, n, reach):  # type: ignore[no-untyped-def]
+    """Vertices without edges, which ``_part_pieces`` has listed, are trees of their own, with handles from where
+    ``slots`` says of each piece."""
     while True:
         begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
         if begin >= n:
             break
-        h = reach.counts[begin // SWEEP_PIECE]
-        for v in range(begin, min(begin + SWEEP_PIECE, n)):
-            if forest.handle[v] == NO_VERTEX and _edges_of(out, in_, both, v) == 0:
-                _take(forest, v, h, NO_VERTEX, 0)
-                forest.next[v] = v
-                forest.prev[v] = v
-                forest.size[h] = 1
-                forest.representative[h] = v
-                h += 1
+        piece = begin // SWEEP_PIECE
+        for k in range(reach.counts[piece]):
+            v, h = reach.queue[begin + k], reach.slots[piece] + k
+            _take(forest, v, h, NO_VERTEX, 0)
+            forest.next[v] = v
+            forest.prev[v] = v
+            forest.size[h] = 1
+            forest.representative[h] = v
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def span(forest, n, n_arcs, out, in_, both, reach, crew):  # type: ignore[no-untyped-def]
-    """Span the whole graph, first the component of the vertex with the most out-edges; the edges read.
+    """Span the whole graph, first the component of the vertex with the most out-edges: (the edges read, what that
+    took, in edges of rows that are looked for).
 
     Representatives of trees of two and more are not set.
     """
     cursor = reach.cursor
     shared = at_most(crew, np.int64(1) if n < _PARALLEL_MIN else crew.threads)
     cursor[NEXT] = 0
-    cursor[READ] = 0
+    cursor[READ] = cursor[IN_ORDER] = 0
     share(shared, _clear_pieces, (forest, n, out, reach))
     # Where the edges are, the largest component most likely is.
     first_root = _hub(n, out, reach.counts)
@@ -534,9 +659,8 @@ def span(forest, n, n_arcs, out, in_, both, reach, crew):  # type: ignore[no-unt
     share(shared, _part_pieces, (forest, n, out, in_, both, reach))
     n_roots = np.int64(0)
     for piece in range(reach.counts.size):
-        n_lone = reach.counts[piece]
-        reach.counts[piece] = h
-        h += n_lone
+        reach.slots[piece] = h
+        h += reach.counts[piece]
         n_roots += reach.edges[piece]
     roots = np.empty(n_roots, np.uint32)
     n_roots = np.int64(0)
@@ -545,7 +669,7 @@ def span(forest, n, n_arcs, out, in_, both, reach, crew):  # type: ignore[no-unt
             roots[n_roots] = reach.found[piece * SWEEP_PIECE + i]
             n_roots += 1
     cursor[NEXT] = 0
-    share(shared, _lone_pieces, (forest, n, out, in_, both, reach))
+    share(shared, _lone_pieces, (forest, n, reach))
     for k in range(n_roots):
         root = np.int64(roots[k])
         if forest.handle[root] == NO_VERTEX:
@@ -553,4 +677,5 @@ def span(forest, n, n_arcs, out, in_, both, reach, crew):  # type: ignore[no-unt
             h += 1
     forest.counts[N_FREE] = 0
     forest.counts[N_USED] = h
-    return cursor[READ]
+    in_order = cursor[IN_ORDER]
+    return cursor[READ], cursor[READ] - in_order + in_order // _ROW_EDGES

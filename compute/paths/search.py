@@ -19,14 +19,25 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import compare_swap, exchange, fetch_add, load, ordered_swap
-from ...gpma.edges import HALF, LOW, Keys, Vertices
-from ...gpma.intrinsics import prefetch_to_read, uncounted_inner
-from ...gpma.rows import NEAR, SWEEP_PIECE, cut_row, first_held, open_rows, runs, runs_on
+from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices
+from ...gpma.intrinsics import lowest_bit, prefetch_to_read, uncounted_inner
+from ...gpma.rows import (
+    NEAR,
+    SWEEP_PIECE,
+    count_edges,
+    cut_row,
+    first_held,
+    first_held_of_all,
+    open_rows,
+    runs,
+    runs_on,
+)
 from ...gpma.splice import spliced
 from ...gpma.team import Crew, at_most, share
 from .mend import AHEAD, NOTHING, PARENT, UNREACHED
 from .templates import template
 
+_inner: Any = uncounted_inner
 _ONE = np.uint64(1)
 _UNIT = np.float32(1)
 
@@ -45,6 +56,8 @@ _LONG_ROW = 1 << 14
 _PIECE = 64
 _PIECES = 64
 _CLEAR_PIECE = 1 << 14
+# To find a row takes as long as to read so many edges as they come.
+_ROW_EDGES = 8
 # So many vertices' rows are asked for before the first of them is read.
 _TOGETHER = 256
 # A step takes the best vertices that wait, up to so many edges for each that waits, and at least so many; the
@@ -113,9 +126,9 @@ class Sweep(NamedTuple):
     """Work space of a search by levels.
 
     ``front`` and ``next_front``: bitmaps, uint64[(n + 63) // 64]; ``left``: int64 by piece of a sweep,
-    and ``opens``, ``parents`` and ``noted``, as ``level_pull`` has them; ``gathered``: uint32[threads, _GATHERED];
-    ``cursor``: int64[80], zeros; ``found``: uint32[n + 1], how many vertices each level has, from the sources on
-    to the last that was looked for.
+    and ``opens``, ``parents``, ``noted`` and ``near``, as ``level_pull`` has them; ``gathered``: uint32[threads,
+    _GATHERED]; ``cursor``: int64[80], zeros; ``found``: uint32[n + 1], how many vertices each level has, from the
+    sources on to the last that was looked for.
     """
 
     front: Keys
@@ -124,6 +137,7 @@ class Sweep(NamedTuple):
     opens: npt.NDArray[np.int64]
     parents: Keys
     noted: npt.NDArray[np.uint8]
+    near: Vertices
     gathered: npt.NDArray[np.uint32]
     cursor: npt.NDArray[np.int64]
     found: Vertices
@@ -138,6 +152,7 @@ def new_sweep(n: int, threads: int) -> Sweep:
         np.empty((threads, NEAR * _TOGETHER), np.int64),
         np.empty((threads, (n + 63) // 64), np.uint64),
         np.zeros(threads, np.uint8),
+        np.empty((threads, SWEEP_PIECE), np.uint32),
         np.empty((threads, _GATHERED), np.uint32),
         np.zeros(80, np.int64),
         np.empty(n + 1, np.uint32),
@@ -214,9 +229,54 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
     fetch_add(cursor, EDGES, edges)
 
 
+@_inner
+def _count_waiting(word, degrees):  # type: ignore[no-untyped-def]
+    """How many of these vertices are unreached and have edges."""
+    n_waiting = np.int64(0)
+    for j in range(word.size):
+        n_waiting += np.int64((word[j] == UNREACHED) & (degrees[j] > 0))
+    return n_waiting
+
+
+@_inner
+def _pull_in_order(word, in_, begin, end, n_edges, bits, front, next_front, waiting, parents, near):  # type: ignore[no-untyped-def]
+    """The first pull of a piece, vertices begin .. end - 1, by reading all their edges as they come: (how many
+    find a parent, how many still look).
+
+    A loop for each column, so that many vertices are done by one instruction.
+    """
+    degrees = in_.degrees[begin:end]
+    near[:] = NO_VERTEX
+    first_held_of_all(in_, begin, end, n_edges, front, near)
+    for j in range(near.size):
+        near[j] = near[j] if word[j] == UNREACHED else NO_VERTEX
+    for j in range(near.size):
+        word[j] = (bits << HALF) | np.uint64(near[j]) if near[j] != NO_VERTEX else word[j]
+    found, n_left = np.int64(0), np.int64(0)
+    for k in range(next_front.size):
+        of_near, of_word, of_degrees = near[k << 6 : (k + 1) << 6], word[k << 6 : (k + 1) << 6], degrees[k << 6 :]
+        taken, looking = np.uint64(0), np.uint64(0)
+        for bit in range(of_near.size):
+            taken |= np.uint64(of_near[bit] != NO_VERTEX) << np.uint64(bit)
+        for bit in range(of_near.size):
+            looks = (of_word[bit] == UNREACHED) & (of_degrees[bit] > 0)
+            looking |= np.uint64(looks) << np.uint64(bit)
+        next_front[k] = taken
+        while taken:
+            parent = np.uint64(of_near[lowest_bit(taken)])
+            parents[parent >> np.uint64(6)] |= _ONE << (parent & np.uint64(63))
+            taken &= taken - _ONE
+            found += 1
+        while looking:
+            waiting[n_left] = begin + (k << 6) + lowest_bit(looking)
+            looking &= looking - _ONE
+            n_left += 1
+    return found, n_left
+
+
 @template
 @spliced
-def level_pull(t, word, in_, n, bits, front, next_front, waiting, left, opens, parents, noted, cursor):  # type: ignore[no-untyped-def]
+def level_pull(t, word, in_, n, bits, front, next_front, waiting, left, opens, parents, noted, near, cursor):  # type: ignore[no-untyped-def]
     """Unreached vertices, in pieces drawn from ``cursor``, look for a parent on the frontier.
 
     ``front`` and ``next_front``: bitmaps (uint64[(n + 63) // 64]), which stay in cache where the words do not.
@@ -225,7 +285,8 @@ def level_pull(t, word, in_, n, bits, front, next_front, waiting, left, opens, p
     numbers, -1 before the first pull. Listing them takes no branch, and whether a vertex looks is a toss-up.
     ``opens``: int64[threads, NEAR * _TOGETHER]. ``parents``: a bitmap by thread, uint64[threads, (n + 63) // 64],
     of those that were found, as most are found by many, and threads would take their roles from one another all
-    the time; ``noted`` (uint8[threads]): which of these bitmaps say anything.
+    the time; ``noted`` (uint8[threads]): which of these bitmaps say anything. ``near``: uint32[threads,
+    SWEEP_PIECE]. Where rows are short, the first pull reads all edges of a piece.
     """
     keys, degrees = in_.keys, in_.degrees
     slots, own = opens[t], parents[t]
@@ -243,6 +304,24 @@ def level_pull(t, word, in_, n, bits, front, next_front, waiting, left, opens, p
         piece = begin // SWEEP_PIECE
         end_waiting = np.int64(begin + left[piece])
         if left[piece] < 0:
+            n_edges = count_edges(in_, begin, end)
+            if n_edges < _count_waiting(word[begin:end], degrees[begin:end]) * _ROW_EDGES:
+                edges += n_edges
+                found_here, left[piece] = _pull_in_order(
+                    word[begin:end],
+                    in_,
+                    begin,
+                    end,
+                    n_edges,
+                    bits,
+                    front,
+                    next_front[begin >> 6 : (end + 63) >> 6],
+                    waiting[begin:end],
+                    own,
+                    near[t, : end - begin],
+                )
+                found += found_here
+                continue
             end_waiting = np.int64(begin)
             for each in range(begin, end):
                 waiting[end_waiting] = each
@@ -410,7 +489,21 @@ def search_by_level(word, role, listed, sources, source_word, out, in_, n, n_arc
             before = awake
             cursor[NEXT] = 0
             cursor[FOUND] = 0
-            work_of_pull = word, in_, n, bits, front, next_front, queue, left, opens, parents, noted, cursor
+            work_of_pull = (
+                word,
+                in_,
+                n,
+                bits,
+                front,
+                next_front,
+                queue,
+                left,
+                opens,
+                parents,
+                noted,
+                sweep.near,
+                cursor,
+            )
             share(sweeping, pull_level, work_of_pull)
             awake = cursor[FOUND]
             reached += awake

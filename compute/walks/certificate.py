@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 
+from numba.extending import register_jitable
+
 # The relative slack that the majorant's equation is solved to: where changes are large, as far as pays, and where
 # they are small, so that the majorant seldom has anything to do, much further.
 SLACK = 0.15
@@ -55,7 +57,7 @@ class Certificate:
     @property
     def amplification(self) -> float:
         """The factor between a residual, in multiples of its weight, and the relative error that it may make."""
-        return self.ratio / (1 - self.slack - SLACK_DRIFT)
+        return amplified(self.ratio, self.slack)
 
     def error_bound(self, rounding: float, sum_error: float) -> float:
         """The certified relative error of every result, normalising included.
@@ -63,8 +65,7 @@ class Certificate:
         ``rounding``: what kept residuals may be off by, in multiples of the weights. ``sum_error``: the relative
         error of the sum of the estimates.
         """
-        a = (self.bound + max(self.reserve, rounding)) * self.amplification
-        return (a + min(a, sum_error)) / (1 - a) if a < 1 else math.inf
+        return error_of((self.bound + max(self.reserve, rounding)) * self.amplification, sum_error)
 
     def allow(self, ratio: float) -> None:
         """Set the bound for ratios up to somewhat over this one."""
@@ -118,3 +119,17 @@ class Certificate:
         allowed = a * (1 - self.slack - SLACK_DRIFT) / self.ratio_allowed
         self.reserve = max(DRIFT * allowed, self.reserve_least)
         self.bound = max(allowed - self.reserve, allowed / 2)
+
+
+@register_jitable
+def error_of(residual_error: float, sum_error: float) -> float:
+    """The relative error of every result, normalising included, where residuals alone make that of an estimate."""
+    if residual_error < 1.0:
+        return (residual_error + min(residual_error, sum_error)) / (1.0 - residual_error)
+    return math.inf
+
+
+@register_jitable
+def amplified(ratio: float, slack: float) -> float:
+    """The factor between a residual, in multiples of its weight, and the relative error that it may make."""
+    return ratio / (1.0 - slack - SLACK_DRIFT)

@@ -53,6 +53,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numba.extending import register_jitable
 
 from ...gpma.edges import Keys, Vertices
 from ...gpma.team import Crew
@@ -85,6 +86,7 @@ from .sweeps import (
     TOTAL,
     WORK_SLOTS,
     Outbox,
+    Pushing,
     System,
 )
 from .walk import (
@@ -198,6 +200,31 @@ class _Budget:
         if size > SLOW * self._size:
             self.cost_max *= 2
         self._size = size
+
+
+@register_jitable
+def sum_error(norm: float, size: float, total: float, rounded: float, damping: float) -> float:
+    """The certified relative error of the sum of the estimates.
+
+    ``norm``, ``size``, ``total``: the sums of the estimates, of the sizes of residuals, and of these; ``rounded``:
+    by how much the last two may be off.
+    """
+    size = max(0.0, size) * (1.0 + SUM_ROUNDED * ROUNDOFF) + rounded
+    largest = 1.0 / (1.0 - damping)
+    off = (largest + 1.0) / 2.0 * min(abs(total) + rounded, size) + (largest - 1.0) / 2.0 * size
+    return off / ((1.0 - NORM_DRIFT) * norm) if norm > 0.0 else 0.0
+
+
+@register_jitable
+def weights_max(n: float, norm: float) -> float:
+    """What the weights of so many vertices add up to at most."""
+    return WEIGHT_HYSTERESIS * (n + norm / HUB)
+
+
+@register_jitable
+def slipped_exact(norm: float, size: float) -> float:
+    """What adding columns up may slip by, in multiples of ``ROUNDOFF``, where the sums of them are exact."""
+    return SUM_ROUNDED * (norm + 2.0 * size)
 
 
 class Solved(NamedTuple):
@@ -343,18 +370,13 @@ class PageRank(RandomWalk):
     def _sum_error(self) -> float:
         """The certified relative error of the sum of the estimates."""
         norm, size, _, _, total = self._ranks.sums.tolist()
-        rounded = self._sums_rounded
-        size = max(0.0, size) * (1 + SUM_ROUNDED * ROUNDOFF) + rounded
-        largest = 1 / (1 - self.damping)
-        off = (largest + 1) / 2 * min(abs(total) + rounded, size) + (largest - 1) / 2 * size
-        return float(off / ((1 - NORM_DRIFT) * norm)) if norm > 0 else 0.0
+        return float(sum_error(norm, size, total, self._sums_rounded, self.damping))
 
     @property
     def _sums_rounded(self) -> float:
         """What the sums of residuals and of their sizes may be off by from those of true residuals."""
         norm, _, rounded, slipped, _ = self._ranks.sums.tolist()
-        weights_max = WEIGHT_HYSTERESIS * (self._n + norm / HUB)
-        return float(ROUNDOFF * (rounded + slipped + self._passed * weights_max))
+        return float(ROUNDOFF * (rounded + slipped + self._passed * weights_max(self._n, norm)))
 
     @property
     def _rounding(self) -> float:
@@ -490,6 +512,11 @@ class PageRank(RandomWalk):
         """To which residuals are to be solved now: of the ranks, and of the majorant."""
         return self._limits, self._slack_limits
 
+    @property
+    def certificate(self) -> Certificate:
+        """What ``certify`` holds against what was solved elsewhere."""
+        return self._certificate
+
     def begin_from(self, ratio: float) -> None:
         """Set the limits for coarse estimates with such a majorant (see ``Solved.ratio``)."""
         self._certificate.allow(ratio or 1.0)
@@ -505,7 +532,7 @@ class PageRank(RandomWalk):
         self._n = n
         # The sums are exact; adding columns up, as the audit does, is not.
         sums = {NORM: solved.norm, SIZE: solved.size, TOTAL: solved.total, ROUNDED: 0.0}
-        sums[SLIPPED] = SUM_ROUNDED * (solved.norm + 2 * solved.size)
+        sums[SLIPPED] = slipped_exact(solved.norm, solved.size)
         ranks.sums[:] = [sums[place] for place in range(SUMS)]
         self._passed = solved.rounded / ROUNDOFF
         self._majorant.sums[ROUNDED] = solved.majorant_rounded / ROUNDOFF
@@ -776,12 +803,14 @@ class PageRank(RandomWalk):
 
     def _push(self, graph: Graph, system: System, limits: Limits, level: float, cost_max: int, work: Work) -> bool:
         """Until residuals are within their limits (true), or pushing costs more than ``cost_max`` (false)."""
+        if system is self._ranks and work[PASSES] and not self._shares_all(graph):
+            self._push_both(graph, limits, cost_max, work)
         rows, crew = graph.out_rows(), graph.team.crew(2)
         lookers = _crew(graph, whole=True)
         capacity = system.value.size
-        costs = np.empty(-(-capacity // STRETCH), np.int64)
-        kernels.look_all(lookers, rows, limits, system, costs)
-        if 2 * costs.sum() <= cost_max:
+        costs = np.empty((2, -(-capacity // STRETCH)), np.int64)
+        kernels.look_all(lookers, rows, limits, level, system, costs)
+        if 2 * costs[kernels.OVER].sum() <= cost_max:
             level = 1.0
         in_waves = self._shares_all(graph)
         alone = min(self._push_alone, WAVES_MIN) if in_waves else self._push_alone
@@ -803,12 +832,26 @@ class PageRank(RandomWalk):
                 return bool(outcome == SOLVED)
             if in_waves:
                 self._sweep_in_waves(graph, system, limits, level, work)
-                kernels.look_all(lookers, rows, limits, system, costs)
+                level = max(1.0, 0.5 * level)
+                kernels.look_all(lookers, rows, limits, level, system, costs)
             else:
-                kernels.sweep_divided(
+                level = kernels.sweep_divided(
                     crew, rows, limits, level, self.damping, cut, costs, system, self._room_between(capacity), work
                 )
-            level = max(1.0, 0.5 * level)
+
+    def _push_both(self, graph: Graph, limits: Limits, cost_max: int, work: Work) -> None:
+        """Push the ranks and the majorant side by side, as far as one thread would push either alone.
+
+        Weights may follow the ranks only after that, which leaves the majorant little to do.
+        """
+        stretches = -(-self._ranks.value.size // STRETCH)
+        first, second = (
+            Pushing(system, of, np.empty((2, stretches), np.int64), np.zeros(WORK_SLOTS, np.int64))
+            for system, of in ((self._ranks, limits), (self._majorant, self._slack_limits))
+        )
+        crew, rows = _crew(graph, whole=True), graph.out_rows()
+        kernels.solve_two(crew, rows, self.damping, cost_max, self._push_alone, first, second, self._outbox)
+        work += first.work + second.work
 
     def _sweep_in_waves(self, graph: Graph, system: System, limits: Limits, level: float, work: Work) -> None:
         """One sweep that all threads share."""

@@ -25,7 +25,7 @@ from ...gpma.intrinsics import inner, prefetch, prefetch_to_read
 from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
-from .passes import BLOCK, BLOCK_SHIFT
+from .passes import BLOCK, BLOCK_SHIFT, Limits
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
@@ -63,6 +63,18 @@ class Outbox(NamedTuple):
     marks: U8
 
 
+class Pushing(NamedTuple):
+    """A system to be solved by pushes, and what that takes.
+
+    ``limits``: of its residuals. ``costs``, ``work``: room for those of ``solve``, which adds to the latter.
+    """
+
+    system: System
+    limits: Limits
+    costs: npt.NDArray[np.int64]
+    work: npt.NDArray[np.int64]
+
+
 # Slots of the ``work`` counters (int64).
 PUSHES, EDGES, SWEEPS, PASSES = range(4)
 WORK_SLOTS = 4
@@ -70,6 +82,9 @@ WORK_SLOTS = 4
 # Slots of ``System.sums``.
 NORM, SIZE, ROUNDED, SLIPPED, TOTAL = range(5)
 SUMS = 5
+
+# Rows of the costs of pushing: of all that is due, and of what the next sweep pushes.
+OVER, NEXT = range(2)
 
 # Outcomes of ``solve``.
 SOLVED, COSTLY, DIVIDE = range(3)
@@ -120,8 +135,9 @@ def push_cost(vertices: int | np.int64, edges: int | np.int64) -> int | np.int64
 
 
 @_jit
-def look(rows, limits, begin, end, system, costs):  # type: ignore[no-untyped-def]
-    """Write to ``costs`` what pushing every vertex over its limits costs, by stretches of ``STRETCH`` vertices.
+def look(rows, limits, level, begin, end, system, costs):  # type: ignore[no-untyped-def]
+    """Write to ``costs`` what pushing costs, by stretches of ``STRETCH`` vertices: ``costs[OVER]`` of every vertex
+    over its limits, ``costs[NEXT]`` of those over ``level`` times them, which the next sweep takes.
 
     Of vertices ``begin`` to ``end`` - 1, as ``sweep`` takes them. Blocks without any lose their flag.
     """
@@ -132,12 +148,13 @@ def look(rows, limits, begin, end, system, costs):  # type: ignore[no-untyped-de
     words = flags.view(np.uint64)
     below = -limits.below
     above = limits.above
-    costs[begin // STRETCH : (end + STRETCH - 1) // STRETCH] = 0
+    far_below = level * below
+    far_above = level * above
+    costs[:, begin // STRETCH : (end + STRETCH - 1) // STRETCH] = 0
     for word in range(begin >> (BLOCK_SHIFT + 3), end >> (BLOCK_SHIFT + 3)):
         if words[word] == np.uint64(0):
             continue
-        vertices = np.int64(0)
-        edges = np.int64(0)
+        due = following = np.int64(0)
         for block in range(word << 3, (word + 1) << 3):
             if flags[block] == np.uint8(0):
                 continue
@@ -149,32 +166,35 @@ def look(rows, limits, begin, end, system, costs):  # type: ignore[no-untyped-de
             if over:
                 # Without branches: which vertices are over cannot be guessed.
                 for v in range(start, min(start + BLOCK, degrees.size)):
-                    is_over = np.int64((residual[v] > above * weight[v]) | (residual[v] < below * weight[v]))
-                    vertices += is_over
-                    edges += is_over * np.int64(degrees[v])
-        costs[(word << (BLOCK_SHIFT + 3)) // STRETCH] += push_cost(vertices, edges)
+                    x = residual[v]
+                    cost = push_cost(np.int64(1), np.int64(degrees[v]))
+                    due += cost * np.int64((x > above * weight[v]) | (x < below * weight[v]))
+                    following += cost * np.int64((x > far_above * weight[v]) | (x < far_below * weight[v]))
+        stretch = (word << (BLOCK_SHIFT + 3)) // STRETCH
+        costs[OVER, stretch] += due
+        costs[NEXT, stretch] += following
 
 
 @_inner
-def _look_pieces(thread, rows, limits, system, costs, cursor):  # type: ignore[no-untyped-def]
+def _look_pieces(thread, rows, limits, level, system, costs, cursor):  # type: ignore[no-untyped-def]
     """A thread's part of ``look_all``."""
     capacity = np.int64(system.value.size)
     while True:
         begin = fetch_add(cursor, 0, np.int64(_LOOK_PIECE))
         if begin >= capacity:
             return
-        look(rows, limits, begin, min(begin + _LOOK_PIECE, capacity), system, costs)
+        look(rows, limits, level, begin, min(begin + _LOOK_PIECE, capacity), system, costs)
 
 
 @_jit
-def look_all(crew, rows, limits, system, costs):  # type: ignore[no-untyped-def]
+def look_all(crew, rows, limits, level, system, costs):  # type: ignore[no-untyped-def]
     """``look`` at all vertices, on as many threads as there is work for."""
     flagged = np.int64(0)
     words = system.flags.view(np.uint64)
     for word in range(words.size):
         flagged += np.int64(words[word] != np.uint64(0))
     cursor = np.zeros(1, np.int64)
-    share(at_most(crew, flagged // _LOOK_ALONE + 1), _look_pieces, (rows, limits, system, costs, cursor))
+    share(at_most(crew, flagged // _LOOK_ALONE + 1), _look_pieces, (rows, limits, level, system, costs, cursor))
 
 
 @_jit
@@ -365,26 +385,30 @@ def _sweep_parts(  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _deliver_parts(thread, rows, limits, cut, system, outbox, cursor, sums, costs):  # type: ignore[no-untyped-def]
+def _deliver_parts(thread, rows, limits, level, cut, system, outbox, cursor, sums, costs):  # type: ignore[no-untyped-def]
     while True:
         part = fetch_add(cursor, 0, np.int64(1))
         if part > 1:
             return
         begin, end = (np.int64(0), cut) if part == 0 else (cut, np.int64(system.value.size))
         deliver(limits, begin, end, system, outbox, sums[part])
-        look(rows, limits, begin, end, system, costs)
+        look(rows, limits, level, begin, end, system, costs)
 
 
 @_jit
 def sweep_divided(crew, rows, limits, level, damping, cut, costs, system, outbox, work):  # type: ignore[no-untyped-def]
-    """One sweep in two parts, of the vertices before ``cut`` and of the others; and the next one's costs."""
+    """One sweep in two parts, of the vertices before ``cut`` and of the others.
+
+    Returns the level of the next one; ``costs`` are those of it.
+    """
     sums = np.zeros((2, system.sums.size))
     works = np.zeros((2, work.size), np.int64)
     cursor = np.zeros(1, np.int64)
-    due = costs.sum()
+    due = costs[OVER].sum()
     share(crew, _sweep_parts, (rows, limits, level, damping, due, cut, system, outbox, cursor, sums, works))
     cursor[0] = 0
-    share(crew, _deliver_parts, (rows, limits, cut, system, outbox, cursor, sums, costs))
+    level = max(1.0, 0.5 * level)
+    share(crew, _deliver_parts, (rows, limits, level, cut, system, outbox, cursor, sums, costs))
     for part in range(2):
         for k in range(sums.shape[1]):
             system.sums[k] += sums[part, k]
@@ -392,6 +416,7 @@ def sweep_divided(crew, rows, limits, level, damping, cut, costs, system, outbox
             work[k] += works[part, k]
     # Both parts together are one.
     work[SWEEPS] -= 1
+    return level
 
 
 @_jit
@@ -405,21 +430,55 @@ def solve(crew, rows, limits, level, damping, cost_max, alone_max, costs, system
     """
     capacity = system.value.size
     while True:
-        cost = costs.sum()
+        cost = costs[OVER].sum()
         if cost == 0:
             return SOLVED, level, np.int64(0)
         if cost > cost_max:
             return COSTLY, level, np.int64(0)
-        if cost > alone_max:
+        following = costs[NEXT if level > 1.0 else OVER]
+        next_cost = following.sum()
+        if next_cost > alone_max:
             cut = np.int64(0)
             before = np.int64(0)
-            while 2 * (before + costs[cut]) <= cost:
-                before += costs[cut]
+            while 2 * (before + following[cut]) <= next_cost:
+                before += following[cut]
                 cut += 1
             return DIVIDE, level, cut * STRETCH
         sweep(rows, limits, level, damping, cost, np.int64(0), capacity, system, outbox, system.sums, work)
         level = max(1.0, 0.5 * level)
-        look_all(crew, rows, limits, system, costs)
+        look_all(crew, rows, limits, level, system, costs)
+
+
+@_inner
+def _solve_either(thread, crew, rows, damping, cost_max, alone_max, first, second, outbox, cursor):  # type: ignore[no-untyped-def]
+    """A thread's share of ``solve_two``."""
+    while True:
+        part = fetch_add(cursor, 0, np.int64(1))
+        if part > 1:
+            return
+        pushing = first if part == 0 else second
+        look_all(crew, rows, pushing.limits, 1.0, pushing.system, pushing.costs)
+        solve(
+            crew,
+            rows,
+            pushing.limits,
+            1.0,
+            damping,
+            cost_max,
+            alone_max,
+            pushing.costs,
+            pushing.system,
+            outbox,
+            pushing.work,
+        )
+
+
+@_jit
+def solve_two(crew, rows, damping, cost_max, alone_max, first, second, outbox):  # type: ignore[no-untyped-def]
+    """``solve`` of two systems at once, each by one thread, from level 1 on and as far as that thread goes."""
+    cursor = np.zeros(1, np.int64)
+    arguments = (crew, rows, damping, cost_max, alone_max, first, second, outbox, cursor)
+    share(at_most(crew, 2), _solve_either, arguments)
 
 
 @_inner

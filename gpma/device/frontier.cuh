@@ -367,9 +367,10 @@ template <class Begin, class Visit> __device__ __forceinline__ void walk_rows(
 }
 
 // As walk_rows, leaf by leaf to the end of each row, where a visit needs more of memory: load(vertex, edges) asks for it
-// before the leaf before is visited, by use(loaded, vertex, edges).
-template <class Load, class Use> __device__ __forceinline__ void walk_rows_ahead(
-    const State& state, const Frontier& frontier, const Counts& counts, const Place& place, Load load, Use use)
+// before the leaf before is visited, by use(loaded, vertex, edges). After each visit comes after(is_more), as long as it
+// returns true: it has done something that visits put off, of which nothing may wait when there are no more.
+template <class Load, class Use, class After> __device__ __forceinline__ void walk_rows_ahead(const State& state,
+    const Frontier& frontier, const Counts& counts, const Place& place, Load load, Use use, After after)
 {
     RowCursor cursor(state, frontier, counts, place);
     if (!cursor.first()) return;
@@ -386,6 +387,8 @@ template <class Load, class Use> __device__ __forceinline__ void walk_rows_ahead
             ahead = load(next_vertex, next);
         }
         use(loaded, vertex, edges);
+#pragma unroll 1
+        while (after(goes_on)) {}
         if (!goes_on) break;
         vertex = next_vertex;
         edges = next;

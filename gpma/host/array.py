@@ -119,8 +119,9 @@ class PackedMemoryArray:
         raised (those of ``prepare_load``)."""
         self.commit_load(self.prepare_load(edges))
 
-    def prepare_load(self, edges: EdgeList) -> LoadPlan:
-        """Everything of ``load`` that can fail; the contents are only read.
+    def prepare_load(self, edges: EdgeList, crew: Crew | None = None) -> LoadPlan:
+        """Everything of ``load`` that can fail; the contents are only read. ``crew``: the threads that look at the
+        edges, where more are free than the array's own.
 
         Raises:
             ValueError: the keys are not strictly ascending, name a row that does not exist, or lack weights.
@@ -131,7 +132,7 @@ class PackedMemoryArray:
         if weights.size != (keys.size if self.weighted else 0):
             raise ValueError("a weighted array needs one weight for each edge")
         now = self._contents
-        bad = load_export.first_bad_key(keys, now.n_vertices, self._crew)
+        bad = load_export.first_bad_key(keys, now.n_vertices, self._crew if crew is None else crew)
         if bad >= 0:
             raise ValueError(f"edge {bad} of {keys.size} is out of order, or of a row that does not exist")
         layout = Layout.holding(keys.size)
@@ -254,6 +255,7 @@ class PackedMemoryArray:
             hot_spot.CROWDED_LEAVES,
             NO_GATE,
             0,
+            False,
         )
 
     def committed(self, plan: Plan, written: Written | None) -> ChangeReport:

@@ -35,8 +35,11 @@ DIVIDED_MOVES_MIN = 100_000
 BESIDE_UPDATES = 512
 # Windows are drawn in so many pieces, or in pieces of so many.
 _WINDOW_PIECES, _WINDOWS_MAX = 256, 64
-# Of a list of each part: where its pending leaves, its waiting edges and its shortened rows begin and end.
-LEAVES, LEAVES_END, WAITING_END, ROWS, ROWS_END, NET, LIST_FIELDS = 0, 1, 2, 3, 4, 5, 6
+# Of a list of each part: where its pending leaves, its waiting edges and its shortened rows begin and end; by how
+# much it changes what is left of the stretch; of a piece (``pieces.py``) also where the rows end that lie in no
+# other, where the list of those begins and ends that are noted for it, and, of the first one, behind all.
+LEAVES, LEAVES_END, WAITING_END, ROWS, ROWS_END, NET = range(6)
+INNER_END, GAP, GAP_END, LAST_GAP, LAST_GAP_END, LIST_FIELDS = range(6, 12)
 
 
 class Written(NamedTuple):
@@ -63,7 +66,8 @@ class Task(NamedTuple):
     ``bounds``: the least and the greatest densities by height. ``columns`` are filled if ``told``.
     ``n_updates``, ``hot_for``, ``crowded_leaves``: see ``crowds.plan``. ``gate``: of those who read beside it, as
     ``side`` 0 or 1. If ``all_wait``, all new edges are put
-    aside, no window is redistributed, and what follows is left to ``finish``.
+    aside, no window is redistributed, and what follows is left to ``finish``. ``begun``: pieces wrote their leaves
+    already, and noted what ``note_between`` leaves out.
     """
 
     slots: Slots
@@ -81,6 +85,7 @@ class Task(NamedTuple):
     crowded_leaves: Int
     gate: Gate
     side: Int
+    begun: bool
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -93,13 +98,14 @@ def commit(task: Task, crew: Crew) -> Written:
 def commit_both(one: Task, other: Task, crew: Crew, each: Crew) -> tuple[Written, Written]:
     """``commit`` of two batches of two arrays, side by side: ``crew`` shares the two, and ``each`` what is to be
     done for either."""
-    return commit_either(one, other, crew, each)
+    return commit_either(one, other, lists_of(one), lists_of(other), crew, each)
 
 
 @inner
-def commit_either(one: Task, other: Task, crew: Crew, each: Crew) -> tuple[Written, Written]:
-    """``commit_both``, for kernels."""
-    lists, other_lists = lists_of(one), lists_of(other)
+def commit_either(
+    one: Task, other: Task, lists: Offsets, other_lists: Offsets, crew: Crew, each: Crew
+) -> tuple[Written, Written]:
+    """``commit_both``, for kernels, with lists that are there."""
     numbers, keys, densities = np.zeros((2, 9), np.int64), np.zeros((2, 4), np.uint64), np.zeros(2)
     share(
         at_most(crew, np.int64(2)),
@@ -164,13 +170,14 @@ def commit_one(task: Task, lists: Offsets, crew: Crew) -> Written:
     hot_for, crowded_leaves = task.hot_for, task.crowded_leaves
     gate, side = task.gate, np.int64(task.side)
     n_parts = np.int64(parts.shape[0])
-    let_beside(gate, side, updates.keys, parts[n_parts - 1, END], rows.leaf, n_parts)
     cursor = np.zeros(1, np.int64)
-    share(
-        at_most(crew, n_parts),
-        _merge_parts,
-        (slots, rows, updates, parts, pending, all_wait, cursor, lists, gate, side),
-    )
+    if not task.begun:
+        let_beside(gate, side, updates.keys, parts[n_parts - 1, END], rows.leaf, n_parts)
+        share(
+            at_most(crew, n_parts),
+            _merge_parts,
+            (slots, rows, updates, parts, pending, all_wait, cursor, lists, gate, side),
+        )
     net_left = np.int64(0)
     for part in range(n_parts):
         net_left += lists[part, NET]
@@ -238,7 +245,7 @@ def finish(
 
 
 @uncounted_inner
-def _other_leaf(leaves: Vertices, begin: Int, end: Int) -> Int:
+def other_leaf(leaves: Vertices, begin: Int, end: Int) -> Int:
     """The first update from ``begin`` on that is not of the leaf of the one before; ``end``: there is none."""
     if begin == 0 or begin >= end:
         return begin
@@ -281,14 +288,14 @@ def _merge_parts(
         lists[part, ROWS_END] = note_rows(updates, first, last, rows, pending.rows)
         if slots.stretch_begin < slots.stretch_end:
             lists[part, NET] = net_change(updates, begin, end, slots.stretch_begin)
-        first, last = _other_leaf(updates.leaf, begin, n), _other_leaf(updates.leaf, end, n)
+        first, last = other_leaf(updates.leaf, begin, n), other_leaf(updates.leaf, end, n)
         lists[part, LEAVES] = first
         n_pending, waiting = first, first
         while first < last:
             # Some leaves at a time, so that others may read the rest.
             some_end = last
             if gate.size > 0:
-                some_end = min(_other_leaf(updates.leaf, min(first + BESIDE_UPDATES, last), n), last)
+                some_end = min(other_leaf(updates.leaf, min(first + BESIDE_UPDATES, last), n), last)
                 begin_leaf, end_leaf = np.int64(updates.leaf[first]), np.int64(updates.leaf[some_end - 1]) + 1
                 go_on_to(gate, side, part, begin_leaf, end_leaf)
             n_pending, waiting = merge_leaves(
@@ -354,6 +361,7 @@ def _finish_parts(
         part = fetch_add(cursor, 0, np.int64(1))
         if part >= parts.shape[0]:
             return
-        advance_rows(slots, rows, shortened, lists[part, ROWS], lists[part, ROWS_END])
+        for begin, end in ((ROWS, ROWS_END), (GAP, GAP_END), (LAST_GAP, LAST_GAP_END)):
+            advance_rows(slots, rows, shortened, lists[part, begin], lists[part, end])
         if told:
             split_report(updates, parts[part, BEGIN], parts[part, END], columns, starts[part])

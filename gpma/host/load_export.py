@@ -56,10 +56,22 @@ def _find_bad(thread: Int, keys: Keys, n_vertices: Int, cursor: Offsets, bad: Of
         if piece >= bad.size:
             return
         begin = piece * _PIECE_KEYS
-        for i in range(begin, min(begin + _PIECE_KEYS, keys.size)):
-            if (i > 0 and keys[i] <= keys[i - 1]) or keys[i] >> HALF >= n_vertices:
-                bad[piece] = i
-                break
+        end = min(begin + _PIECE_KEYS, keys.size)
+        # Of ascending keys the last one has the largest row. Without branches many are compared at a time.
+        good = keys[np.uintp(end - 1)] >> HALF < n_vertices
+        for i in range(max(begin, np.int64(1)), end):
+            good &= keys[np.uintp(i - 1)] < keys[np.uintp(i)]
+        if not good:
+            bad[piece] = _first_bad(keys, begin, end, n_vertices)
+
+
+@inner
+def _first_bad(keys: Keys, begin: Int, end: Int, n_vertices: Int) -> Int:
+    """Which of keys begin..end is bad, where one is."""
+    at = begin
+    while (at == 0 or keys[at - 1] < keys[at]) and keys[at] >> HALF < n_vertices:
+        at += 1
+    return at
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -68,10 +80,8 @@ def load(keys: Keys, weights: Weights, slots: Slots, rows: RowIndex, crew: Crew)
     cursor = np.zeros(1, np.int64)
     share(at_most(crew, _pieces(rows.degrees.size, _PIECE_KEYS)), _clear, (rows.degrees, cursor))
     cursor[0] = 0
-    share(at_most(crew, _pieces(keys.size, _PIECE_KEYS)), _count_degrees, (keys, rows.degrees, cursor))
-    cursor[0] = 0
     crew = at_most(crew, _pieces(slots.counts.size, PIECE_LEAVES))
-    share(crew, _load_leaves, (keys, weights, slots, rows.leaf, cursor))
+    share(crew, _load_leaves, (keys, weights, slots, rows, cursor))
     set_head(slots.heads, slots.tops, np.int64(0), np.uint64(0))
 
 
@@ -85,45 +95,39 @@ def _clear(thread: Int, degrees: Vertices, cursor: Offsets) -> None:
 
 
 @inner
-def _count_degrees(thread: Int, keys: Keys, degrees: Vertices, cursor: Offsets) -> None:
-    """The degrees of the rows that begin in each piece; keys ascending."""
-    n = np.int64(keys.size)
-    while True:
-        begin = _PIECE_KEYS * fetch_add(cursor, 0, np.int64(1))
-        if begin >= n:
-            return
-        end = min(begin + _PIECE_KEYS, n)
-        i = begin
-        while i < end and i > 0 and keys[i] >> HALF == keys[i - 1] >> HALF:
+def _count_degrees(keys: Keys, begin: Int, end: Int, degrees: Vertices) -> None:
+    """The degrees of the rows that begin among ascending keys begin..end."""
+    i = begin
+    while i < end and i > 0 and keys[i] >> HALF == keys[i - 1] >> HALF:
+        i += 1
+    while i < end:
+        row, first = keys[i] >> HALF, i
+        while i < end and keys[i] >> HALF == row:
             i += 1
-        while i < end:
-            row, first = keys[i] >> HALF, i
-            while i < end and keys[i] >> HALF == row:
-                i += 1
-            if i == end:  # it may end in another piece
-                i += np.searchsorted(keys[end:], (row << HALF) | LOW, side="right")
-            degrees[np.uintp(row)] = np.uint32(i - first)
+        if i == end:  # it may end in another piece
+            i += np.searchsorted(keys[end:], (row << HALF) | LOW, side="right")
+        degrees[np.uintp(row)] = np.uint32(i - first)
 
 
 @inner
-def _load_leaves(
-    thread: Int, keys: Keys, weights: Weights, slots: Slots, row_leaf: Vertices, cursor: Offsets
-) -> None:
+def _load_leaves(thread: Int, keys: Keys, weights: Weights, slots: Slots, rows: RowIndex, cursor: Offsets) -> None:
     n_leaves = np.int64(slots.counts.size)
     each, extra = keys.size // n_leaves, keys.size % n_leaves
     while True:
         begin = PIECE_LEAVES * fetch_add(cursor, 0, np.int64(1))
         if begin >= n_leaves:
             return
+        last = min(begin + PIECE_LEAVES, n_leaves)
         read = begin * each + min(begin, extra)
+        _count_degrees(keys, read, last * each + min(last, extra), rows.degrees)
         row = keys[read - 1] >> HALF if read > 0 else np.uint64(EMPTY_KEY)
-        for leaf in range(begin, min(begin + PIECE_LEAVES, n_leaves)):
+        for leaf in range(begin, last):
             count = each + (1 if leaf < extra else 0)
             copy(slots.keys, leaf << LEAF_SHIFT, keys, read, count)
             if weights.size:
                 copy(slots.weights, leaf << LEAF_SHIFT, weights, read, count)
             read += count
-            row = _finish_leaf(slots, leaf, count, row, row_leaf)
+            row = _finish_leaf(slots, leaf, count, row, rows.leaf)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -32,6 +32,7 @@ from .sorting import (
     deal,
     pack_words,
     packing_of,
+    search_tree,
     sort_range,
     survey,
     varying_bits,
@@ -163,20 +164,7 @@ def look_up_one(question: Question, parts: Parts, crew: Crew) -> Found:
     else:
         splitters = np.empty(n_pieces - 1, np.uint64)
         choose_splitters(keys, packing, scratch, splitters)
-        counts = np.zeros((n_chunks, n_pieces), np.uint32)
-        # The places of updates are not known yet: there is room for the numbers of their ranges.
-        ranges = updates.place
-        cursor[0] = 0
-        share(crew, _count_chunks, (keys, packing, splitters, ranges, cursor, counts))
-        before = np.uint32(0)
-        for piece in range(n_pieces):
-            for chunk in range(n_chunks):
-                count = counts[chunk, piece]
-                counts[chunk, piece] = before
-                before += count
-            bounds[piece + 1] = before
-        cursor[0] = 0
-        share(crew, _deal_chunks, (keys, packing, ranges, cursor, counts, scratch))
+        deal_out(question, packing, splitters, bounds, crew)
     cursor[0] = 0
     if n_pieces == 1:
         if not ordered:
@@ -198,6 +186,31 @@ def look_up_one(question: Question, parts: Parts, crew: Crew) -> Found:
         for state in range(4):
             totals[state] += parts[piece, TOTALS + state]
     return row, totals[INSERTED], totals[OVERWRITTEN], totals[DELETED], totals[ABSENT]
+
+
+@inner
+def deal_out(question: Question, packing: Packing, ascending: Keys, bounds: Offsets, crew: Crew) -> None:
+    """Pack a batch into the words of its scratch, range by range: between ``bounds`` (int64[ranges + 1], all zero)
+    those from one of these words on and below the next."""
+    keys, scratch = question.batch.keys, question.scratch
+    n_pieces = np.int64(question.n_pieces)
+    n_chunks = min(n_pieces, np.int64(_CHUNKS_MAX))
+    splitters = np.empty(n_pieces - 1, np.uint64)
+    search_tree(ascending, splitters)
+    counts = np.zeros((n_chunks, n_pieces), np.uint32)
+    # The places of updates are not known yet: there is room for the numbers of their ranges.
+    ranges = question.updates.place
+    cursor = np.zeros(1, np.int64)
+    share(crew, _count_chunks, (keys, packing, splitters, ranges, cursor, counts))
+    before = np.uint32(0)
+    for piece in range(n_pieces):
+        for chunk in range(n_chunks):
+            count = counts[chunk, piece]
+            counts[chunk, piece] = before
+            before += count
+        bounds[piece + 1] = before
+    cursor[0] = 0
+    share(crew, _deal_chunks, (keys, packing, ranges, cursor, counts, scratch))
 
 
 @uncounted_inner

@@ -110,15 +110,22 @@ def find_place(keys: Keys, begin: Int, end: Int, key: Int) -> Int:
 
 
 class Lanes(NamedTuple):
-    """What searches side by side need: ``found`` int64[LANES], ``wanted`` uint64[LANES]."""
+    """What searches side by side need: ``found`` int64[LANES], ``wanted`` uint64[LANES], or for several threads so
+    many times that."""
 
     found: Offsets
     wanted: Keys
 
 
 @inner
-def new_lanes() -> Lanes:
-    return Lanes(np.empty(LANES, np.int64), np.empty(LANES, np.uint64))
+def new_lanes(times: Int) -> Lanes:
+    return Lanes(np.empty(times * LANES, np.int64), np.empty(times * LANES, np.uint64))
+
+
+@_inlined
+def lanes_of(room: Lanes, k: Int) -> Lanes:
+    """Those at place k; put into its callers, of which some count references and some do not."""
+    return Lanes(room.found[k * LANES : (k + 1) * LANES], room.wanted[k * LANES : (k + 1) * LANES])
 
 
 @uncounted_inner
@@ -169,7 +176,7 @@ def _locate(
 @inner
 def locate(slots: Slots, updates: Updates, lo: Int, hi: Int) -> None:
     """Fill ``leaf`` of updates lo..hi."""
-    locate_in(slots, updates, lo, hi, new_lanes())
+    locate_in(slots, updates, lo, hi, new_lanes(np.int64(1)))
 
 
 @uncounted_inner

@@ -1,9 +1,10 @@
-"""A batch of some thousand updates, in one compiled call: looked up in both orientations and written if nothing
-stands in the way, in pieces that the threads of a crew draw.
+"""A batch of some thousand updates, in one compiled call: put in order for both orientations, then looked up and
+written in pieces that the threads of a crew draw (``pieces.py``).
 
-What it does is what ``preparing.py`` and ``committing.py`` do of any batch. Between the two, and around them, is
-a way through the interpreter that costs as much as hundreds of updates, in cold caches thousands. The caller has
-seen to it that no array needs another layout (``PackedMemoryArray.for_small``), and has taken the work arrays.
+What it does is what ``preparing.py`` and ``committing.py`` do of any batch, where all is looked up before anything
+is written. That takes a way through the interpreter in between and around, which costs as much as hundreds of
+updates, in cold caches thousands, and writes leaves by other threads than have read them. The caller has seen
+to it that no array needs another layout (``PackedMemoryArray.for_small``), and has taken the work arrays.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int
-from ..gate import Gate, shut_gate
+from ..atomics import fetch_add
+from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Offsets
+from ..gate import Gate, let_beside, shut_gate
 from ..intrinsics import inner
-from ..team import Crew
+from ..team import Crew, at_most, share
 from ..written import Words
-from .arrays import ReportColumns, RowIndex
-from .committing import Task, Written, commit_either, commit_one, lists_of
-from .preparing import END, PART_FIELDS, Parts, Question, look_up_either, look_up_one
+from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
+from .committing import LIST_FIELDS, Task, Written, commit_either, commit_one
+from .pieces import apply_piece, note_between, order_one
+from .preparing import BEGIN, END, PART_FIELDS, TOTALS, Parts, Question
+from .search import Lanes, lanes_of, new_lanes
 from .small import (
     MOVED,
     Did,
@@ -50,6 +54,7 @@ def _task(
     side: Int,
 ) -> Task:
     all_wait: Any = np.bool_(False)
+    begun: Any = np.bool_(True)
     return Task(
         slots_of(orientation),
         RowIndex(orientation.row_leaf, orientation.degrees),
@@ -66,6 +71,7 @@ def _task(
         orientation.crowded_leaves,
         gate,
         side,
+        begun,
     )
 
 
@@ -73,6 +79,75 @@ def _task(
 def _noted(did: Did, k: Int, side: Orientation, written: Written, n_updates: Int) -> bool:
     moved, begin, end = written.moved, written.stretch_begin, written.stretch_end
     return note(did, k, side, n_updates, written.net_left, moved, begin, end, written.signs)
+
+
+@inner
+def _order_either(
+    thread: Int,
+    one: Question,
+    other: Question,
+    parts: Parts,
+    other_parts: Parts,
+    room: Lanes,
+    crew: Crew,
+    cursor: Offsets,
+) -> None:
+    while True:
+        which = fetch_add(cursor, 0, np.int64(1))
+        if which == 0:
+            order_one(one, parts, lanes_of(room, which), crew)
+        elif which == 1:
+            order_one(other, other_parts, lanes_of(room, which), crew)
+        else:
+            return
+
+
+@inner
+def _apply_pieces(
+    thread: Int,
+    slots: Slots,
+    rows: RowIndex,
+    updates: Updates,
+    pending: Pending,
+    parts: Parts,
+    lists: Offsets,
+    in_slots: Slots,
+    in_rows: RowIndex,
+    in_updates: Updates,
+    in_pending: Pending,
+    in_parts: Parts,
+    in_lists: Offsets,
+    n_all: Int,
+    room: Lanes,
+    gate: Gate,
+    cursor: Offsets,
+) -> None:
+    """Draw pieces, first those of out-rows, then those of in-rows."""
+    n_pieces = np.int64(parts.shape[0])
+    while True:
+        drawn = fetch_add(cursor, 0, np.int64(1))
+        if drawn >= n_all:
+            return
+        lanes = lanes_of(room, drawn)
+        if drawn < n_pieces:
+            bounds = parts[drawn, BEGIN], parts[drawn, END]
+            apply_piece(slots, rows, updates, pending, bounds, lanes, parts, lists, drawn, gate, np.int64(0))
+        else:
+            part = drawn - n_pieces
+            bounds = in_parts[part, BEGIN], in_parts[part, END]
+            apply_piece(
+                in_slots,
+                in_rows,
+                in_updates,
+                in_pending,
+                bounds,
+                lanes,
+                in_parts,
+                in_lists,
+                part,
+                gate,
+                np.int64(1),
+            )
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -95,8 +170,8 @@ def apply_shared(
 ) -> tuple[bool, bool, Int, Int, Int, Int, Int, Int, Int, Int, Int]:
     """``small.apply_small``, in so many pieces of each orientation (a power of two), with work arrays that have
     room for all updates of rows. ``crew`` shares the orientations, if there are both, and ``each`` what is to be
-    done for either. ``gate``: shut once all is looked up, where it is done; until
-    ``end_beside`` others read beside that."""
+    done for either. ``gate``: shut once all is in order; until ``end_beside`` others read beside what is
+    written."""
     out, in_ = orientation_in(out_words), orientation_in(in_words)
     none: Int = np.int64(0)
     if not is_good(arrived, n_vertices, negative):
@@ -107,26 +182,67 @@ def apply_shared(
     if both:
         turned = transposed_of(arrived)
     parts, in_parts = np.zeros((n_pieces, PART_FIELDS), np.int64), np.zeros((n_pieces, PART_FIELDS), np.int64)
-    one = Question(slots_of(out), arrived, n_vertices, n_pieces, out_work.sort, out_work.updates)
-    other = Question(slots_of(in_), turned, n_vertices, n_pieces, in_work.sort, in_work.updates)
+    lists, in_lists = np.zeros((n_pieces, LIST_FIELDS), np.int64), np.zeros((n_pieces, LIST_FIELDS), np.int64)
+    rows, in_rows = RowIndex(out.row_leaf, out.degrees), RowIndex(in_.row_leaf, in_.degrees)
+    slots, in_slots = slots_of(out), slots_of(in_)
+    there, here = out_work.updates, in_work.updates
+    cursor = np.zeros(1, np.int64)
+    one = Question(slots, arrived, n_vertices, n_pieces, out_work.sort, there)
+    other = Question(in_slots, turned, n_vertices, n_pieces, in_work.sort, here)
+    n_all = 2 * n_pieces if both else n_pieces
+    room = new_lanes(n_all)
     if both:
-        found, _ = look_up_either(one, other, parts, in_parts, crew, each)
+        share(at_most(crew, np.int64(2)), _order_either, (one, other, parts, in_parts, room, each, cursor))
+        cursor[0] = 0
     else:
-        found = look_up_one(one, parts, each)
-    inserted, overwritten = found[1 + INSERTED], found[1 + OVERWRITTEN]
-    deleted, absent = found[1 + DELETED], found[1 + ABSENT]
-    columns = columns_in(changed, arrived.keys.size, inserted, overwritten, deleted, absent)
-    end = parts[n_pieces - 1, END]
+        order_one(one, parts, room, each)
+    n = arrived.keys.size
+    shut_gate(gate)
+    let_beside(gate, none, there.keys, n, rows.leaf, n_pieces)
+    if both:
+        let_beside(gate, np.int64(1), here.keys, n, in_rows.leaf, n_pieces)
+    # From here on it is written.
+    share(
+        at_most(crew, n_all),
+        _apply_pieces,
+        (
+            slots,
+            rows,
+            there,
+            out_work.pending,
+            parts,
+            lists,
+            in_slots,
+            in_rows,
+            here,
+            in_work.pending,
+            in_parts,
+            in_lists,
+            n_all,
+            room,
+            gate,
+            cursor,
+        ),
+    )
+    found = np.zeros(4, np.int64)
+    for part in range(n_pieces):
+        for state in range(4):
+            found[state] += parts[part, TOTALS + state]
+    inserted, overwritten = found[INSERTED], found[OVERWRITTEN]
+    deleted, absent = found[DELETED], found[ABSENT]
+    columns = columns_in(changed, n, inserted, overwritten, deleted, absent)
+    end = inserted + overwritten + deleted + absent
+    note_between(there, n, rows, out_work.pending.rows, lists)
     yes: Any = np.bool_(True)
     no: Any = np.bool_(False)
     task = _task(out, out_work, parts, columns, yes, end, gate, none)
-    shut_gate(gate)
     if both:
+        note_between(here, n, in_rows, in_work.pending.rows, in_lists)
         in_task = _task(in_, in_work, in_parts, columns, no, end, gate, np.int64(1))
-        written, in_written = commit_either(task, in_task, crew, each)
+        written, in_written = commit_either(task, in_task, lists, in_lists, crew, each)
         is_calm = _noted(did, np.int64(1), in_, in_written, end)
     else:
-        written = commit_one(task, lists_of(task), each)
+        written = commit_one(task, lists, each)
         is_calm = True
     is_calm &= _noted(did, np.int64(0), out, written, end)
     loops = loops_in(columns, mirrored)

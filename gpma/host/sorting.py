@@ -183,11 +183,8 @@ def _packed(key: Int, high_mask: Int, low_bits: Int, low_mask: Int) -> Int:
 
 @inner
 def choose_splitters(keys: Keys, packing: Packing, scratch: SortScratch, splitters: Keys) -> None:
-    """Words without positions that divide these keys in about equal ranges, of which there are a power of two.
-
-    They are a search tree whose root is the first one; the children of ``x`` are ``2 * x + 1`` and ``2 * x + 2``.
-    The first words of the scratch are overwritten.
-    """
+    """Ascending words without positions that divide these keys in about equal ranges, of which there are a power
+    of two. The first words of the scratch are overwritten."""
     n_ranges = np.int64(splitters.size + 1)
     each = min(np.int64(keys.size) // n_ranges, np.int64(SAMPLED))
     n = n_ranges * each
@@ -201,10 +198,42 @@ def choose_splitters(keys: Keys, packing: Packing, scratch: SortScratch, splitte
     none = scratch.positions[:0]
     if _radix_sort(words, none, other_words, none, np.int64(0), packing.high_bits + packing.low_bits):
         words = other_words
+    for x in range(n_ranges - 1):
+        splitters[x] = words[(x + 1) * each]
+
+
+@inner
+def key_of(word: Int, packing: Packing) -> Int:
+    """The key of a word without position."""
+    low_bits = np.uint64(packing.low_bits)
+    return packing.shared | ((word >> low_bits) << HALF) | (word & ((_ONE << low_bits) - _ONE))
+
+
+@inner
+def first_word_from(key: Int, packing: Packing) -> Int:
+    """The word without position from which on words are those of keys that are not below this one, which is at
+    most the largest that there can be."""
+    low_bits, high_bits = np.uint64(packing.low_bits), np.uint64(packing.high_bits)
+    low_mask, high_mask = (_ONE << low_bits) - _ONE, (_ONE << high_bits) - _ONE
+    src, dst = key >> HALF, key & LOW
+    shared_src, shared_dst = packing.shared >> HALF, packing.shared & LOW
+    if src < shared_src:
+        return _ZERO
+    word = (src & high_mask) << low_bits
+    if dst > shared_dst | low_mask:
+        return word + low_mask + _ONE
+    return word | (dst & low_mask if dst > shared_dst else _ZERO)
+
+
+@inner
+def search_tree(ascending: Keys, tree: Keys) -> None:
+    """Put 2 ** k - 1 ascending words into a search tree: the root is the first one, and the children of ``x`` are
+    ``2 * x + 1`` and ``2 * x + 2``."""
+    n_ranges = np.int64(ascending.size + 1)
     level = np.int64(1)
     while level < n_ranges:
         for x in range(level):
-            splitters[level - 1 + x] = words[(2 * x + 1) * (n_ranges // (2 * level)) * each]
+            tree[level - 1 + x] = ascending[(2 * x + 1) * (n_ranges // (2 * level)) - 1]
         level *= 2
 
 
@@ -212,7 +241,8 @@ def choose_splitters(keys: Keys, packing: Packing, scratch: SortScratch, splitte
 def count_ranges(
     keys: Keys, begin: Int, end: Int, packing: Packing, splitters: Keys, ranges: Ops, counts: Positions
 ) -> None:
-    """Note in ``ranges`` (uint8) to which one each of keys begin..end belongs, and count them by range."""
+    """Note in ``ranges`` (uint8) to which one each of keys begin..end belongs, and count them by range;
+    ``splitters``: a search tree."""
     low_bits = np.uint64(packing.low_bits)
     low_mask, high_mask = (_ONE << low_bits) - _ONE, (_ONE << np.uint64(packing.high_bits)) - _ONE
     n = np.int64(splitters.size)
