@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -163,6 +164,7 @@ def copy(
     json: JsonFlag = False,
 ) -> None:
     """Copy a checkpoint into another folder, whole and compared: to keep it, or to start from it."""
+    os.umask(0o077)  # as for what the daemon makes
     from .tools import checkpoints
 
     raise typer.Exit(checkpoints.copy(folder, target, epoch_of(at), as_json=json))

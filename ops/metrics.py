@@ -794,7 +794,6 @@ class Metrics:
         edges_read: int,
         iterations: int,
         started_over: bool,
-        error_bound: float | None = None,
         applied_up_to_seconds: float | None = None,
     ) -> None:
         """One refresh of a program (named by its id)."""
@@ -803,13 +802,16 @@ class Metrics:
         self._edges_read.labels(program).inc(edges_read)
         self._iterations.labels(program).inc(iterations)
         self._restarts.labels(program).inc(int(started_over))
-        self._bound.labels(program).set(error_bound or 0.0)
         if applied_up_to_seconds is not None:
             self._program_time.labels(program).set(applied_up_to_seconds)
 
     def program_moved(self, program: str) -> None:
         """A program goes on at the other processor."""
         self._moves.labels(program).inc()
+
+    def program_error_bound(self, program: str, bound: float) -> None:
+        """The certified error of what is published of a program; 0: it is exact."""
+        self._bound.labels(program).set(bound)
 
     def program_state(self, program: str, state: str) -> None:
         """The state of a program, one of ``PROGRAM_STATES``."""

@@ -221,11 +221,25 @@ def test_the_oldest_offsets_are_those_of_the_same_source(tmp_path: Path) -> None
         store.close()
 
 
-def test_a_damaged_checkpoint_takes_no_place_of_those_that_are_kept(store: CheckpointStore) -> None:
+@pytest.mark.parametrize("content", [b"", b"x\n", b"\0\0", b"\xff"])
+def test_a_count_of_starts_that_is_damaged_goes_on_above_all_before(
+    store: CheckpointStore, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, before = int(time.time()), [store.next_incarnation() for _ in range(3)]
+    (store.path / "incarnation").write_bytes(content)
+    found = store.next_incarnation()
+    assert found > began > before[-1] and "is damaged" in caplog.text
+    assert store.next_incarnation() == found + 1
+
+
+@pytest.mark.parametrize("content", [b"{}\n{}", b"null", b"[]\n", b"5", b""])
+def test_a_damaged_checkpoint_takes_no_place_of_those_that_are_kept(
+    store: CheckpointStore, content: bytes
+) -> None:
     for number in (1, 2):
         store.write(snapshot(number))
     newest = max(store.path.glob("checkpoint-*"))
-    (newest / "manifest.json").write_bytes(b"{}\n{}")
+    (newest / "manifest.json").write_bytes(content)
     read = store.newest_good()
     assert read is not None and read.epoch == (1, 1)
     store.write(snapshot(3))

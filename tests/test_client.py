@@ -574,6 +574,9 @@ def test_ids_that_would_silently_be_others_are_refused() -> None:
         requests._wire_vertices("alice")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not the text b'alice'"):
         requests._wire_vertices(b"alice")  # type: ignore[arg-type]
+    for one in (7, np.int64(7), np.array(7), np.array([[1, 2], [3, 4]]), (id for id in (1, 2))):
+        with pytest.raises(TypeError, match="must be a list of ids, not "):
+            requests._wire_vertices(one)  # type: ignore[arg-type]
     with pytest.raises(errors.RequestError, match="64-bit signed"):
         requests._wire_vertices(np.array([2**63], np.uint64))
     with pytest.raises(errors.RequestError):

@@ -100,8 +100,10 @@ def test_a_stream_with_deletions_is_answered_right_and_survives_restarts(daemon:
             records = [encode_msgpack(p.src, p.dst, p.ops) for p in parts]
         seen += parts
         daemon.start()
-        offsets = write(daemon, f"part-{start}", *records)
         with daemon.client() as client:
+            bound = client.programs()["programs"]["pagerank"]["error_bound"]
+            assert bound is not None and 0 < bound <= 1e-3, "before any epoch, too"
+            offsets = write(daemon, f"part-{start}", *records)
             client.wait(offsets)
             check(client, replayed(seen, directed=directed), root, directed=directed)
             assert client.stats().epoch[0] == start + 1, "each start has an incarnation of its own"

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -31,7 +32,7 @@ from graphtide.daemon.records.stream import BadRecord, Partition, RawRecord, Who
 from graphtide.daemon.tools import dead_letters
 from graphtide.daemon.tools.dead_letters import Choice, replay_to_spool, replay_to_topic
 from graphtide.daemon.tools.destinations import KafkaDestination
-from graphtide.daemon.tools.replayed import MARKS, FolderMarks
+from graphtide.daemon.tools.replayed import MARK_BYTES, MARKS, FolderMarks, identity
 from graphtide.ops.kafka import DevKafka
 
 
@@ -269,6 +270,30 @@ def test_a_cluster_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) ->
         nobody.bind(("127.0.0.1", 0))
         server = f"127.0.0.1:{nobody.getsockname()[1]}"
         assert f"Kafka at {server}: " in refused("count", "--kafka", server, "--topic", "t", code=3)
+
+
+def test_records_of_a_topic_that_the_daemon_did_not_write_are_shown_as_they_are() -> None:
+    """Whoever may write to it may have said anything, or nothing."""
+
+    def of(*headers: tuple[str, bytes | None], value: bytes | None = b"x") -> BadRecord:
+        return dead_letters._of_topic(
+            SimpleNamespace(topic="letters", partition=2, offset=7, key=None, value=value, headers=list(headers))
+        )
+
+    plain = of(value=None)
+    assert (plain.partition, plain.offset, plain.reason) == (Partition("letters"), 7, "unknown")
+    assert plain.value == b"" and plain.whole is None
+    for headers in (
+        [("graphtide-value-bytes", b"abc"), ("graphtide-value-crc32c", b"1")],
+        [("graphtide-value-bytes", b"10")],
+        [("graphtide-error", None), ("graphtide-row", None), ("other", None)],
+        [("graphtide-source", b"t/-5/x"), ("graphtide-error", b"\xff")],
+    ):
+        letter = of(*headers)
+        assert letter.whole is None and letter.offset == 7
+        assert len(identity(letter)) == MARK_BYTES and dead_letters.list_some([letter], 1, as_json=True) == 0
+    cut = of(("graphtide-value-bytes", b"10"), ("graphtide-value-crc32c", b"3"), ("graphtide-source", b"t/4/9"))
+    assert (cut.partition, cut.offset, cut.whole) == (Partition("t", 4), 9, Whole(10, 3))
 
 
 @pytest.mark.kafka

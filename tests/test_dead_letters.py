@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import crc32c
+import msgpack
 import pytest
 from brokers import client
 from hypothesis import given
@@ -29,7 +30,7 @@ from graphtide.daemon.ingest.dead_letters import (
 )
 from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
 from graphtide.daemon.records import spool_format
-from graphtide.daemon.records.spool_format import CUT_BYTES, RECORD_BYTES_MAX
+from graphtide.daemon.records.spool_format import CUT_BYTES, RECORD_BYTES_MAX, frame
 from graphtide.daemon.records.stream import BadRecord, DeadLettersFull, Partition, Whole
 from graphtide.ops.kafka import DevKafka
 
@@ -77,6 +78,20 @@ def test_files_keep_letters_over_restarts(tmp_path: Path) -> None:
     torn = max(tmp_path.iterdir())
     torn.write_bytes(torn.read_bytes()[:-3])
     assert [bad.offset for bad in read_dead_letters(tmp_path)] == list(range(29))
+
+
+def test_what_is_no_letter_is_left_out_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file of results, say, or of a spool."""
+    others = [b"garbage", b"", *map(msgpack.packb, ([["end"], {}], 5, {"v": 1, "src": b""}, {1: 2}))]
+    good = pack_letter(letter(3), 1)
+    file = tmp_path / "results-000000000000.msgpack"
+    file.write_bytes(b"".join(map(frame, [*filter(None, others), good])))
+    with caplog.at_level("ERROR"):
+        assert [bad.offset for bad in read_dead_letters(file)] == [3]
+    assert f"{file}: 5 of its records are no dead letters, and left out" in caplog.text
+    for payload in others:
+        with pytest.raises(ValueError, match="no dead letter"):
+            unpack_letter(payload)
 
 
 def test_files_that_are_full_say_how_many_letters_they_took(tmp_path: Path) -> None:

@@ -192,6 +192,8 @@ def test_checkpoints_are_made_listed_verified_and_copied_to_start_from(fed: Fed,
     assert refused(2, "checkpoint", "inspect", folder, "--at", "now").count("is no epoch") == 1
     copied = run("checkpoint", "copy", folder, tmp_path / "copy", "--at", at)
     assert copied == {"epoch": made["epoch"], "path": str(tmp_path / "copy" / Path(made["path"]).name)}
+    others = [path for path in [tmp_path / "copy", *(tmp_path / "copy").rglob("*")] if path.stat().st_mode & 0o077]
+    assert not others, "it is the graph: nobody else may read it, whatever the umask"
     assert "copy to an empty folder" in refused(5, "checkpoint", "copy", folder, tmp_path / "copy")
     assert [item["good"] for item in run("checkpoint", "verify", tmp_path / "copy")] == [True]
     values = fed.client.get("far", list(range(1_000, 1_000 + N))).values.tolist()
@@ -221,6 +223,16 @@ def test_a_damaged_checkpoint_is_told_from_a_good_one(fed: Fed, tmp_path: Path) 
     (copied / "manifest.json").write_text("{}\n{}")
     (listed,) = run("checkpoint", "list", tmp_path / "copy")
     assert "damaged" in listed and "vertices" not in listed
+    for content in ("{}", "null", "[]", "5", "", '{"crc32c": 1}\n{}'):
+        (copied / "manifest.json").write_text(content)
+        assert "damaged" in refused(5, "checkpoint", "verify", tmp_path / "copy"), content
+        (listed,) = run("checkpoint", "list", tmp_path / "copy")
+        assert "checksum" in listed["damaged"], content
+    (copied / "manifest.json").unlink()
+    gone = "manifest.json: No such file or directory"
+    assert f"damaged: {gone}" in refused(5, "checkpoint", "verify", tmp_path / "copy")
+    (listed,) = run("checkpoint", "list", tmp_path / "copy")
+    assert listed["damaged"] == gone
     assert "holds no checkpoints" in refused(5, "export", tmp_path / "g.npz", "--checkpoint", tmp_path)
 
 
@@ -266,6 +278,11 @@ def test_strings_and_what_is_gone(directed: bool, tmp_path: Path) -> None:
     gone = dict(both.arrays) | {"graph/keys": np.empty(0, np.uint64), "graph/dead": np.zeros(1, np.uint32)}
     left = exported(Checkpoint((2, 7), {}, both.identity, {}, both.facts, gone))
     assert left.vertices.to_list() == ["b"] and left.about["edges"] == 0  # type: ignore[union-attr]
+    for name in ("left.parquet", "left.arrow"):
+        write(tmp_path / name, left.edges, left.about)
+    with arrow.ipc.open_file(tmp_path / "left.arrow") as opened:
+        schemas = [opened.schema, parquet.read_schema(tmp_path / "left.parquet")]
+    assert {schema.field(end).type for schema in schemas for end in ("src", "dst")} == {arrow.string()}
 
 
 def test_newer_checkpoints_are_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,8 @@ def _needs_chromium() -> None:
 
 
 def test_the_page_shows_the_stream_and_follows_it(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"audit": {"full_every_epoch": False}}
+    programs = [{"name": "pagerank"}, {"name": "components"}, {"name": "sswp", "id": "wide", "source": 3}]
+    settings: dict[str, Any] = {"audit": {"full_every_epoch": False}, "program": programs}
     with Daemon(tmp_path, settings) as daemon:
         daemon.listen("tcp://127.0.0.1:0", token=TOKEN)
         daemon.settings["server"]["http"] = ["http://127.0.0.1:0"]
@@ -80,7 +81,7 @@ def look(browser: Chromium, daemon: Daemon, url: str) -> None:
     assert shown(browser, "#state") == ["running"] and shown(browser, "#door") == []
     assert shown(browser, "#vertices") == ["28"]
     until(lambda: shown(browser, "#top tbody th")[:1] == ["1"])
-    assert sorted(shown(browser, "#programs tbody th")) == ["components", "pagerank"]
+    assert sorted(shown(browser, "#programs tbody th")) == ["components", "pagerank", "wide"]
     assert shown(browser, "#placement tbody th") == ["host"]
     until(lambda: shown(browser, "#updates-rate") == ["0"])
 
@@ -99,6 +100,12 @@ def look(browser: Chromium, daemon: Daemon, url: str) -> None:
         assert shown(browser, "#top tbody th") == list(map(str, client.top("pagerank", order="asc").ids))
     choose(browser, "program", "components")
     until(lambda: "have no order" in "".join(shown(browser, "#told")))
+    # An infinite value (the source's own width) leaves the others their bars.
+    choose(browser, "order", "desc")
+    choose(browser, "program", "wide")
+    bars = "[...document.querySelectorAll('#top progress')].map(one => one.getAttribute('value'))"
+    until(lambda: shown(browser, "#top tbody th")[:1] == ["3"])
+    assert shown(browser, "#top tbody td")[0] == "Infinity" and set(browser.evaluate(bars)) == {"1"}
 
     # What epochs took, and how fresh their updates were: of the last ten seconds.
     assert shown(browser, "#stages tbody th") == list(STAGES)

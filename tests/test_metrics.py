@@ -144,9 +144,9 @@ def test_a_program_has_one_state_and_a_dropped_one_leaves_no_trace() -> None:
             edges_read=50,
             iterations=2,
             started_over=True,
-            error_bound=1e-3,
             applied_up_to_seconds=100.0,
         )
+        metrics.program_error_bound(program, 1e-3)
         metrics.program_state(program, "fresh")
     metrics.program_state("hops", "quarantined")
     seen = samples(metrics)

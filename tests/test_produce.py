@@ -320,6 +320,13 @@ def test_a_spool_whose_disk_is_full_keeps_what_is_whole(
             ": ts is 99999999999999999",
         ),
         ("a.el", "1 2\n\n# c\n3 x\n", 1, "bad-id", ":4: dst holds 'x'"),
+        (
+            "a.tsv",
+            "from\tto\n1\t2\n",
+            1,
+            "bad-id",
+            f":1: src holds 'from'; ids are 64-bit integers{module._NO_HEADER}",
+        ),
         ("a.el", "1 2 nan\n3 4 inf\n5 6 -1\n", 1, "bad-weight", ":1: weight is 'nan'"),
         (
             "a.csv",

@@ -42,6 +42,7 @@ from graphtide.daemon.outgoing.records import (
 from graphtide.daemon.outgoing.sink import Fenced, PlaceLost, Sink
 from graphtide.daemon.outgoing.spool import SpoolSink, files
 from graphtide.daemon.records.placement import partition_of
+from graphtide.daemon.records.spool_format import frame
 from graphtide.daemon.serve.values import Values
 from graphtide.daemon.tools import doctor
 from graphtide.daemon.tools.results import show as show_results
@@ -484,6 +485,15 @@ def test_the_command_prints_whole_epochs(open_files: Callable[..., SpoolSink], f
     done = CliRunner().invoke(cli.app, ["results", str(folder), "--ends"])
     assert [list(orjson.loads(line)) for line in done.output.splitlines()] == [["end"]]
     assert CliRunner().invoke(cli.app, ["results", os.devnull + "/none"]).exit_code == 4
+
+
+@pytest.mark.parametrize("payload", [b"\x05", b"\x93\x01\x02\x03", b"\xc1", b"\x92\xc4\x01x\xc0", b"text"])
+def test_the_command_says_that_a_file_holds_something_else(folder: Path, payload: bytes) -> None:
+    """Dead letters, say, or edges."""
+    folder.mkdir(exist_ok=True)
+    (folder / "other.msgpack").write_bytes(frame(payload))
+    done = CliRunner().invoke(cli.app, ["results", str(folder / "other.msgpack")])
+    assert done.exit_code == 4 and "the record at byte 0 is none of results" in " ".join(done.output.split())
 
 
 # -- a topic ------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from graphtide.daemon.errors import TimedOut, Unavailable
+from graphtide.daemon.tools import top as top_module
 from graphtide.daemon.tools.top import Sample, Times, shown, summary
 
 STATS: dict[str, Any] = {
@@ -59,15 +62,42 @@ def test_rates_are_of_what_lies_between() -> None:
 
 def test_what_cannot_be_known_is_not_told() -> None:
     """Of another start, without updates, and past the last bucket."""
-    anew = Times({"apply": (1, 0.1)}, {"hops": (1, 0.1)}, dict.fromkeys(ENDS, 5.0))
-    restarted = summary(BEFORE, replace(later(), epoch=(3, 1), times=anew))
-    assert restarted["updates_per_second"] is None and restarted["epochs_per_second"] is None
-    assert restarted["freshness"] == {"p50": None, "p99": None}
-    assert set(restarted["stages"].values()) == {None} and restarted["programs"]["hops"]["busy"] is None
+    for times in (1, 1_000):  # fewer than before, and more
+        anew = Times({"apply": (times, 0.1)}, {"hops": (times, 0.1)}, dict.fromkeys(ENDS, 5.0 * times))
+        restarted = summary(BEFORE, replace(later(), epoch=(3, 1), times=anew))
+        assert restarted["updates_per_second"] is None and restarted["epochs_per_second"] is None
+        assert restarted["freshness"] == {"p50": None, "p99": None}
+        assert set(restarted["stages"].values()) == {None} and restarted["programs"]["hops"]["busy"] is None
     slow = summary(BEFORE, later(small=0, large=60, all_=100))
     assert slow["freshness"] == {"p50": 1.0, "p99": None}
     quiet = summary(BEFORE, replace(later(), times=BEFORE.times))
     assert set(quiet["stages"].values()) == {None} and quiet["programs"]["hops"]["busy"] == 0
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_daemon_that_goes_away_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    looks: list[Sample | Exception] = [BEFORE, Unavailable("cannot connect"), TimedOut("too late"), later()]
+
+    def look(*_: Any) -> Sample:
+        found = looks.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(top_module, "take", look)
+    client: Any = None
+    assert top_module.top(client, interval_s=0, most=1, as_json=as_json) == 0
+    printed = capsys.readouterr().out
+    if as_json:
+        assert json.loads(printed)["updates_per_second"] == 250  # one line, of the look that was answered
+    else:
+        for part in ("cannot connect", "too late", "250.0/s"):
+            assert part in printed
+    looks[:] = [Unavailable("nobody is there")]
+    with pytest.raises(Unavailable, match="nobody is there"):
+        top_module.top(client, interval_s=0, most=1, as_json=as_json)
 
 
 def test_times_are_read_from_stats() -> None:

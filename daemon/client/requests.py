@@ -619,6 +619,8 @@ def _wire_vertices(vertices: VertexIds) -> Any:
     """Ids for a request: integers as the bytes of a column, strings as an array."""
     if isinstance(vertices, str | bytes):  # whose letters would be taken for ids
         raise TypeError(f"vertices must be a list of ids, not the text {vertices!r}")
+    if not hasattr(vertices, "__len__") or getattr(vertices, "ndim", 1) != 1:
+        raise TypeError(f"vertices must be a list of ids, not {vertices!r}")
     if len(vertices) == 0:
         return b""
     if isinstance(vertices, np.ndarray) and vertices.dtype.kind in "iu":

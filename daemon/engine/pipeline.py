@@ -589,7 +589,6 @@ class Pipeline:
                     edges_read=run.refresh.edges_read,
                     iterations=run.refresh.iterations,
                     started_over=run.refresh.started_over,
-                    error_bound=run.refresh.error_bound,
                     applied_up_to_seconds=float(times.max()) / 1000 if times.size else None,
                 )
             if run.moved:
@@ -600,6 +599,8 @@ class Pipeline:
         """What the published epoch is, rather than what made it."""
         for id, state in self.standing.states().items():
             self.metrics.program_state(id, state)
+        for id, bound in self.standing.error_bounds().items():
+            self.metrics.program_error_bound(id, bound)
         self.metrics.graph(
             vertices=self.graph.n_alive,
             dead_vertices=self.graph.n_vertices - self.graph.n_alive,

@@ -53,6 +53,10 @@ class Standing:
         states = {id: status.state for id, status in self._status.items()}
         return states | {id: str(shown["state"]) for id, shown in self._coming.items()}
 
+    def error_bounds(self) -> dict[str, float]:
+        """The certified error of each program that is published; 0 of exact ones."""
+        return {id: status.error_bound or 0.0 for id, status in self._status.items()}
+
     @property
     def coming(self) -> Mapping[str, Mapping[str, Any]]:
         """What ``programs`` shows of those that are not published yet."""
@@ -98,8 +102,6 @@ class Standing:
                 log.error("program %s failed and is quarantined: %s", run.id, run.error)
                 status.stale_since = list(epoch)
             status.state, status.reason = "quarantined", run.error
-        elif run.refresh is not None:
-            status.error_bound = run.refresh.error_bound
 
     def publication(
         self, program: Program, run: ProgramRun | None, graph: Graph, change: GraphChange | None, *, whole: bool
@@ -108,6 +110,8 @@ class Standing:
         status = self._status[program.id]
         is_fresh = status.state == "fresh"
         columns = program.columns() if is_fresh else columns_of(program)
+        scalars = program.scalars() if is_fresh else {}
+        status.error_bound = scalars.get("error_bound", status.error_bound)
         if whole:
             changed = dict.fromkeys(columns)
         else:
@@ -116,7 +120,7 @@ class Standing:
             kind=program.kind,
             columns=columns,
             changed=changed,
-            scalars=program.scalars() if is_fresh else {},
+            scalars=scalars,
             state={
                 "state": status.state,
                 "stale_since": status.stale_since,

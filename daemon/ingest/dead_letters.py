@@ -94,18 +94,25 @@ def _cut(bad: BadRecord) -> BadRecord:
 
 
 def unpack_letter(payload: bytes) -> BadRecord:
-    """The inverse of ``pack_letter``, without the time."""
-    letter = msgpack.unpackb(payload)
-    return BadRecord(
-        partition=Partition(letter["topic"], letter["partition"]),
-        offset=letter["offset"],
-        value=letter["value"],
-        reason=letter["reason"],
-        detail=letter["detail"],
-        key=letter["key"],
-        headers=tuple((name, value) for name, value in letter["headers"]),
-        whole=Whole(**letter["whole"]) if "whole" in letter else None,
-    )
+    """The inverse of ``pack_letter``, without the time.
+
+    Raises:
+        ValueError: it is no letter.
+    """
+    try:
+        letter = msgpack.unpackb(payload)
+        return BadRecord(
+            partition=Partition(letter["topic"], letter["partition"]),
+            offset=letter["offset"],
+            value=letter["value"],
+            reason=letter["reason"],
+            detail=letter["detail"],
+            key=letter["key"],
+            headers=tuple((name, value) for name, value in letter["headers"]),
+            whole=Whole(**letter["whole"]) if "whole" in letter else None,
+        )
+    except (LookupError, TypeError, ValueError, msgpack.UnpackException) as error:
+        raise ValueError("this is no dead letter") from error
 
 
 def source_of(bad: BadRecord) -> str:
@@ -117,13 +124,22 @@ def source_of(bad: BadRecord) -> str:
 def read_dead_letters(path: Path | str) -> Iterator[BadRecord]:
     """Every dead letter in a directory (oldest first) or in one file.
 
-    What a crash left incomplete at the end of a segment was never promised to be safe, and is left out.
+    What a crash left incomplete at the end of a segment was never promised to be safe, and is left out. So is what
+    is no letter (of another folder, say), with a line in the log.
     """
     path = Path(path)
     files = segments(path, UNDELIVERABLE) + segments(path, SEGMENT) if path.is_dir() else [path]
     for file in files:
+        others = 0
         for _, payload in letters(file, 0):
-            yield unpack_letter(payload)
+            try:
+                letter = unpack_letter(payload)
+            except ValueError:
+                others += 1
+            else:
+                yield letter
+        if others:
+            log.error("%s: %d of its records are no dead letters, and left out", file, others)
 
 
 def letters(file: Path, offset: int) -> Iterator[tuple[int, bytes]]:

@@ -44,17 +44,22 @@ def transactions(file: Path, offset: int = 0) -> Iterator[tuple[int, list[Record
 
     Raises:
         FramingLost: the file is damaged there.
+        ValueError: it holds something else.
     """
     records: list[Record] = []
     for item in read_frames(file, offset):
         if not item.good:
             raise FramingLost(item.start, "a record's checksum does not hold")
-        key, value = msgpack.unpackb(item.payload)
-        if read_key(key) is None:
-            yield item.stop, records, End.unpack(value)
-            records = []
-        else:
+        try:
+            key, value = msgpack.unpackb(item.payload)
+            end = End.unpack(value) if read_key(key) is None else None
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise ValueError(f"the record at byte {item.start} is none of results: {error}") from error
+        if end is None:
             records.append((key, value))
+        else:
+            yield item.stop, records, end
+            records = []
 
 
 class SpoolSink:

@@ -142,17 +142,21 @@ class CheckpointStore:
         """Count this start, durably, and return its number (1 for the first).
 
         A folder that a checkpoint was copied into has not counted what went on from there elsewhere: the seconds
-        since 1970 are larger than any such number, so that no epoch is named as another one was.
+        since 1970 are larger than any such number, so that no epoch is named as another one was. So they are where
+        the count cannot be read.
 
         Raises:
             NotWritten: the disk does not take it (it is full).
         """
         counter = self.path / _INCARNATION
         newest = max((epoch[0] for epoch, _ in self._folders()), default=0)
-        if counter.exists():
-            written = int(counter.read_text())
-        else:
+        try:
+            written = int(counter.read_bytes())
+        except FileNotFoundError:
             written = int(time.time()) if newest else 0
+        except ValueError:
+            written = int(time.time())
+            log.warning("the count of starts in %s is damaged: it goes on from the time of day", counter)
         incarnation = max(written, newest) + 1
         fresh = self.path / f"{_INCARNATION}.new"
         try:
@@ -367,7 +371,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         OSError, ValueError, KeyError: it is damaged.
     """
     head, _, body = (folder / "manifest.json").read_bytes().partition(b"\n")
-    if json.loads(head)["crc32c"] != crc32c.crc32c(body):
+    try:
+        checksum = json.loads(head)["crc32c"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError("manifest.json does not begin with its checksum") from None
+    if checksum != crc32c.crc32c(body):
         raise ValueError("the manifest's checksum does not hold")
     return dict(json.loads(body))
 

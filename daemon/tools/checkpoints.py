@@ -15,6 +15,7 @@ import numpy as np
 
 from ..client import Client
 from ..errors import CheckpointError, TimedOut
+from ..os_errors import why
 from ..state.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -120,12 +121,19 @@ def read(folder: Path) -> Checkpoint:
         try:
             return read_checkpoint(folder, lambda share: bar.update(task, completed=round(100 * share)))
         except DAMAGED as error:
-            what = f"is damaged: {error}"
+            what = f"is damaged: {_told(error)}"
             if isinstance(error, NewerFormat):
                 what = f"was written by a newer version of graphtide: {error}"
             elif not folder.exists():
                 what = "was deleted meanwhile, newer ones being kept (checkpoint.keep)"
             raise CheckpointError(f"the checkpoint {str(folder)!r} {what}") from error
+
+
+def _told(error: BaseException | None) -> str:
+    """What is wrong with a checkpoint, in which file."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{Path(os.fsdecode(error.filename)).name}: {why(error)}"
+    return str(error) or type(error).__name__
 
 
 def _listed(folder: Path) -> dict[str, Any]:
@@ -144,7 +152,7 @@ def _listed(folder: Path) -> dict[str, Any]:
             "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
         }
     except DAMAGED as error:
-        return {**made, "damaged": str(error) or type(error).__name__}
+        return {**made, "damaged": _told(error)}
 
 
 def _deleted(folder: Path, manifest: dict[str, Any]) -> int:
@@ -191,8 +199,8 @@ def verify(path: Path, *, as_json: bool) -> int:
             read(folder)
         except CheckpointError as error:
             if is_one or os.path.lexists(folder):
-                why = "newer version" if isinstance(error.__cause__, NewerFormat) else "damaged"
-                found.append({"path": str(folder), "good": False, "reason": f"{why}: {error.__cause__}"})
+                kind = "newer version" if isinstance(error.__cause__, NewerFormat) else "damaged"
+                found.append({"path": str(folder), "good": False, "reason": f"{kind}: {_told(error.__cause__)}"})
         else:
             found.append({"path": str(folder), "good": True, "reason": None})
     if as_json:

@@ -111,13 +111,13 @@ def _in_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[B
 
 
 def _of_topic(record: Any) -> BadRecord:
-    said = {name: value.decode(errors="replace") for name, value in record.headers if name.startswith(OWN_HEADERS)}
+    headers = tuple((name, value or b"") for name, value in record.headers)
+    said = {name: value.decode(errors="replace") for name, value in headers if name.startswith(OWN_HEADERS)}
     name, _, offset = said.get("graphtide-source", f"{record.topic}/{record.offset}").rpartition("/")
     topic, slash, number = name.rpartition("/")
     is_numbered = slash and number.isdecimal()
-    whole = None
-    if "graphtide-value-bytes" in said:
-        whole = Whole(int(said["graphtide-value-bytes"]), int(said["graphtide-value-crc32c"]))
+    length, checksum = said.get("graphtide-value-bytes", ""), said.get("graphtide-value-crc32c", "")
+    is_cut = length.isdecimal() and checksum.isdecimal()
     return TopicLetter(
         partition=Partition(topic, int(number)) if is_numbered else Partition(name),
         offset=int(offset) if offset.isdecimal() else record.offset,
@@ -125,8 +125,8 @@ def _of_topic(record: Any) -> BadRecord:
         reason=said.get("graphtide-error", "unknown"),
         detail=said.get("graphtide-error-detail", ""),
         key=record.key,
-        headers=tuple(record.headers),
-        whole=whole,
+        headers=headers,
+        whole=Whole(int(length), int(checksum)) if is_cut else None,
         at=(record.partition, record.offset),
     )
 

@@ -147,7 +147,9 @@ def _write_arrow(path: Path, suffix: str, columns: Columns, about: Mapping[str, 
     import pyarrow as arrow
 
     values = {
-        name: arrow.array(column.to_list() if isinstance(column, StringColumn) else column)
+        name: arrow.array(column.to_list(), arrow.string())
+        if isinstance(column, StringColumn)
+        else arrow.array(column)
         for name, column in columns.items()
     }
     made = arrow.table(values).replace_schema_metadata({METADATA: json.dumps(about)})

@@ -59,6 +59,7 @@ _OPENERS: Mapping[str, Any] = {
 
 _EVENT_COLUMNS = ("op", "src", "dst", "weight", "ts")
 _OTHER_NAMES = "Name them so there; or put the file into a spool as it is, and its own names into [source.columns]"
+_NO_HEADER = "; if it is a header line, it must begin with #, or (in a .tsv or .csv) name src and dst"
 _NO_WEIGHT = re.compile(rb"^((?:[^\t\n]*\t){3})-(?=\t)", re.MULTILINE)
 _NO_TS = re.compile(rb"(?<=\t)-(?=\r?$)", re.MULTILINE)
 _NO_TIME = -(1 << 63)
@@ -144,7 +145,7 @@ def read_columns(
         record = RawRecord(Partition(str(path)), offset, stop, value, encoding, time_ms, headers=headers)
         decoded = decoder.decode(record)
         for bad in decoded.bad:
-            place = partial(_place, path, lines, value, bad.offset - offset, bad)
+            place = partial(_place, path, form, lines, value, bad.offset - offset, bad)
             left_out.refuse(bad.reason, place, _updates_in(bad))
         left_out.self_loops += decoded.self_loops_dropped
         updates = decoded.block
@@ -233,12 +234,13 @@ def _columns(updates: UpdateBlock) -> UpdateColumns:
     return UpdateColumns(updates.src, updates.dst, updates.ops, updates.weights, ts)
 
 
-def _place(path: Path, lines: int, value: bytes, at: int, bad: BadRecord) -> str:
+def _place(path: Path, form: _Form, lines: int, value: bytes, at: int, bad: BadRecord) -> str:
     """``lines``: those before this block; ``at``: the byte of the block at which the bad line begins."""
     row = dict(bad.headers).get(ROW)
     part = "" if row is None else f", row {row.decode()}"
     line = lines + value.count(b"\n", 0, at) + 1
-    return f"{path}:{line}{part}: {bad.detail}"
+    is_header = form == "el" and line == 1 and bad.detail.startswith("src holds")
+    return f"{path}:{line}{part}: {bad.detail}{_NO_HEADER if is_header else ''}"
 
 
 def _updates_in(bad: BadRecord) -> int:

@@ -22,7 +22,7 @@ def show(path: Path, *, ends_only: bool) -> None:
     more ``"gone": true``), then the end as ``{"end": ...}``. What is not whole yet is left out.
 
     Raises:
-        SourceError: there are no files, or one is damaged.
+        SourceError: there are no files, or one is damaged, or holds something else.
     """
     found = files(path) if path.is_dir() else [path]
     if not found or not path.exists():
@@ -35,6 +35,8 @@ def show(path: Path, *, ends_only: bool) -> None:
                 )
         except FramingLost as error:
             raise SourceError(f"{str(file)!r} is damaged at byte {error.position}: {error.why}") from error
+        except ValueError as error:
+            raise SourceError(f"{str(file)!r}: {error}") from error
     sys.stdout.flush()
 
 

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..client import Client
-from ..errors import Unavailable
+from ..errors import TimedOut, Unavailable
 from ..terminal import can_redraw, count, duration, output, size, table
 
 STAGES = ("poll", "decode", "index", "queue", "apply", "compute", "publish", "checkpoint")
@@ -118,6 +118,8 @@ def summary(before: Sample, now: Sample) -> dict[str, Any]:
     """
     stats, seconds = now.stats, max(now.at - before.at, 1e-9)
     same_start = now.epoch[0] == before.epoch[0]
+    if not same_start:  # what was measured since cannot be told from what came before this look
+        before = replace(before, times=now.times)
     lag = stats["lag"]
     device = stats["placement"]["device"]
 
@@ -148,7 +150,7 @@ def summary(before: Sample, now: Sample) -> dict[str, Any]:
                 "kind": said["kind"],
                 "state": said["state"],
                 "memory_bytes": said["memory_bytes"],
-                "busy": _busy(before, now, id),
+                "busy": _busy(before, now, id) if same_start else None,
             }
             for id, said in now.programs.items()
         },
@@ -171,14 +173,14 @@ def _stages(before: Sample, now: Sample) -> dict[str, float | None]:
     means: dict[str, float | None] = {}
     for stage in STAGES:
         times, seconds = _between(before.times.stages, now.times.stages, stage)
-        means[stage] = seconds / times if times > 0 else None  # it is less after a restart
+        means[stage] = seconds / times if times > 0 else None
     return means
 
 
-def _busy(before: Sample, now: Sample, program: str) -> float | None:
+def _busy(before: Sample, now: Sample, program: str) -> float:
     """The share of the time in which a program ran."""
-    times, seconds = _between(before.times.runs, now.times.runs, program)
-    return seconds / max(now.at - before.at, 1e-9) if times >= 0 else None
+    _, seconds = _between(before.times.runs, now.times.runs, program)
+    return seconds / max(now.at - before.at, 1e-9)
 
 
 def _freshness(before: Sample, now: Sample) -> dict[str, float | None]:
@@ -253,17 +255,21 @@ def _bars(said: Mapping[str, Any]) -> Table:
 
 def summaries(
     client: Client, metrics_url: str | None, interval_s: float, most: int | None
-) -> Iterator[dict[str, Any]]:
-    """One after each interval, so many at most.
+) -> Iterator[dict[str, Any] | str]:
+    """One after each interval, so many at most; a sentence for each look that a daemon does not answer any more.
 
     Raises:
-        GraphtideError: as ``take``.
+        GraphtideError: as ``take``; but who goes away later is waited for.
     """
     before = take(client, metrics_url)
     made = 0
     while most is None or made < most:
         time.sleep(interval_s)
-        now = take(client, metrics_url)
+        try:
+            now = take(client, metrics_url)
+        except (Unavailable, TimedOut) as error:
+            yield f"no answer for {duration(time.monotonic() - before.at)}: {error}"
+            continue
         yield summary(before, now)
         before, made = now, made + 1
 
@@ -279,20 +285,30 @@ def top(
     """Show a daemon until interrupted, or so often; a line of JSON each time where it is asked for.
 
     Raises:
-        GraphtideError: as ``take``.
+        GraphtideError: as ``summaries``.
     """
     console = output()
     with contextlib.suppress(KeyboardInterrupt):
         found = summaries(client, metrics_url, interval_s, most)
         if as_json:
             for said in found:
-                sys.stdout.write(json.dumps(said) + "\n")
-                sys.stdout.flush()
+                if not isinstance(said, str):
+                    sys.stdout.write(json.dumps(said) + "\n")
+                    sys.stdout.flush()
         elif not can_redraw(console):
             for said in found:
-                console.print(shown(said))
+                console.print(_screen(said, None))
         else:
+            last: dict[str, Any] | None = None
             with Live(Text("measuring ..."), console=console, screen=False, auto_refresh=False) as live:
                 for said in found:
-                    live.update(shown(said), refresh=True)
+                    live.update(_screen(said, last), refresh=True)
+                    last = last if isinstance(said, str) else said
     return 0
+
+
+def _screen(said: dict[str, Any] | str, last: dict[str, Any] | None) -> Group:
+    """Of a daemon that does not answer, what it said last and the sentence."""
+    if not isinstance(said, str):
+        return shown(said)
+    return Group(*([] if last is None else [shown(last)]), Text(said, style="yellow"))

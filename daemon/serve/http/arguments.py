@@ -8,6 +8,8 @@ from urllib.parse import parse_qsl
 
 import orjson
 
+from ....compute import registry
+from ....compute.program import ProgramError, parse_sources
 from ...errors import NotSupported, RequestError
 from ..handlers import wrong
 from .described import Parameter, described
@@ -38,6 +40,12 @@ def from_json(method: str, body: bytes, vertex_ids: str) -> dict[str, Any]:
         for parameter in _known(method):
             if parameter.kind in OF_VERTICES and parameter.name in given:
                 given[parameter.name] = _integers(given[parameter.name])
+        if (known := described(method)) is not None and known.takes_further:
+            nested = given.get("parameters")
+            for name in _sources_of(given.get("program")):
+                for one in (given, nested):
+                    if isinstance(one, dict) and name in one:
+                        one[name] = _integers(one[name])
     return given
 
 
@@ -68,6 +76,15 @@ def from_query(method: str, query: str, vertex_ids: str) -> dict[str, Any]:
         else:
             raise wrong(name, "is given twice")
     return given
+
+
+def _sources_of(kind: Any) -> list[str]:
+    """The parameters of a program that are ids of vertices."""
+    try:
+        parameters = registry.program_class(kind).parameters
+    except (ProgramError, TypeError):
+        return []  # which its handler says
+    return [parameter.name for parameter in parameters if parameter.parse is parse_sources]
 
 
 def _known(method: str) -> tuple[Parameter, ...]:

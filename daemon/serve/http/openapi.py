@@ -53,18 +53,28 @@ FIELDS: dict[str, Schema] = {
     "str": {"type": "string"},
 }
 """By the type of an answer's field; other arrays are of numbers."""
+CLIENTS_OWN: dict[str, frozenset[str]] = {
+    "Values": frozenset({"program", "ids"}),
+    "Top": frozenset({"program"}),
+    "Degree": frozenset({"ids"}),
+    "EdgeFlags": frozenset({"src", "dst"}),
+}
+"""Fields of results that no answer has: clients note there what was asked for."""
 ERRORS = {
     "400": "The request cannot be answered as it stands.",
     "401": "A token is asked for, and this is none that is right.",
     "403": "A page of another server asked.",
     "404": "There is no such method, program or vertex.",
     "405": "Not by this verb.",
+    "408": "No request came in time.",
     "413": "More than a limit allows.",
     "415": "The body is no application/json.",
     "421": "The server is not called so.",
+    "431": "The head is longer than 16 KiB.",
     "500": "The server failed; its log says why.",
     "503": "Busy, or starting: try again.",
     "504": "No epoch covered `min_offsets` in time.",
+    "505": "Neither HTTP/1.1 nor HTTP/1.0.",
 }
 
 
@@ -72,7 +82,7 @@ def document() -> dict[str, Any]:
     """The whole description."""
     paths = {f"/v1/{name}": _path(name) for name in sorted(METHODS.keys() - NOT_HERE)}
     kinds = [kind for kind in vars(results).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
-    answers = {kind.__name__: _answer(kind) for kind in kinds}
+    answers = {kind.__name__: _answer(kind) for kind in kinds} | {"ValuesByProgram": _by_program()}
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     return {
         "openapi": "3.1.0",
@@ -150,21 +160,33 @@ def _responses(name: str) -> dict[str, Any]:
     if name == "subscribe":
         good: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
     else:
-        kinds = dict.fromkeys(kind.__name__ for kind in ((known and known.answers) or (results.Info,)))
-        (schema,) = [{"$ref": f"#/components/schemas/{kind}"} for kind in kinds][:1]
-        good = {"application/json": {"schema": schema}}
+        kinds = [kind.__name__ for kind in ((known and known.answers) or (results.Info,))]
+        if name == "get":
+            kinds.append("ValuesByProgram")
+        schemas = [{"$ref": f"#/components/schemas/{kind}"} for kind in dict.fromkeys(kinds)]
+        good = {"application/json": {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}
     wrong = {status: {"$ref": f"#/components/responses/Error{status}"} for status in ERRORS}
     return {"200": {"description": "The answer, of one epoch.", "content": good}, **wrong}
 
 
 def _answer(kind: type) -> Schema:
-    fields = [field for field in dataclasses.fields(kind) if field.name != "content"]
+    without = CLIENTS_OWN.get(kind.__name__, frozenset()) | {"content"}
+    fields = [field for field in dataclasses.fields(kind) if field.name not in without]
     schema: Schema = {
         "type": "object",
         "properties": {field.name.removesuffix("_"): _field(str(field.type)) for field in fields},
     }
     schema["required"] = ["epoch", "offsets"]
     return schema
+
+
+def _by_program() -> Schema:
+    """Of ``get`` for an array of programs."""
+    values = _answer(results.Values)["properties"]
+    shared = {name: values.pop(name) for name in ("epoch", "offsets", "unknown")}
+    one = {"type": "object", "properties": values, "required": ["values"]}
+    programs = {"type": "object", "additionalProperties": one}
+    return {"type": "object", "properties": {**shared, "results": programs}, "required": [*shared, "results"]}
 
 
 def _field(annotation: str) -> Schema:

@@ -213,11 +213,12 @@ function choices(programs) {
 function showTop(values, order) {
   const sign = order === "asc" ? 1 : -1;
   const sorted = [...values].sort(([, a], [, b]) => sign * (Number(a) - Number(b)));
-  const largest = Math.max(...[...values.values()].map((value) => Math.abs(Number(value)) || 0), 0);
+  const finite = [...values.values()].map((value) => Math.abs(Number(value))).filter(Number.isFinite);
+  const largest = Math.max(...finite, Number.MIN_VALUE);  // an infinite one has a full bar
   rows("top", sorted.map(([id, value]) => [
     element("th", String(id), { scope: "row" }),
     element("td", number(value), { class: "number" }),
-    bar(largest ? Math.abs(Number(value)) / largest : 0),
+    bar(Math.abs(Number(value)) / largest),
   ]));
 }
 
