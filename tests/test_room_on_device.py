@@ -242,7 +242,7 @@ def test_spare_arrays_go_for_others(cupy: ModuleType, monkeypatch: pytest.Monkey
     pool.set_limit(pool.total_bytes() + (6 << 20))
     try:
         with cupy.cuda.Stream(non_blocking=True):
-            assert free_bytes() == 6 << 20
+            assert 0 <= free_bytes() - (6 << 20) < 1 << 20  # and what is left of blocks that others have
             assert not spare.take(7 << 20, np.uint8) and spare.nbytes == 0
             assert spare.take(1 << 19, np.uint64) and spare_bytes() - before == 4 << 20
             small = allocate(1 << 20, np.uint8)
