@@ -651,7 +651,7 @@ def top(
         str | None, typer.Option(metavar="HOST:PORT", help="Where metrics are served (or a whole URL).")
     ] = None,
     interval: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Look so often.")] = 1.0,
-    samples: Annotated[int | None, typer.Option(min=1, help="End after so many looks.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="End after so many answers.")] = None,
     json: JsonFlag = False,
     token: TokenFlag = None,
     token_file: TokenFileFlag = None,

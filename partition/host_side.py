@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from ..gpma.host.committing import commit_both
 from ..gpma.host.divided import apply_divided
 from ..gpma.host.preparing import look_up_both, pieces_of
 from ..gpma.host.shared import apply_shared
-from ..gpma.host.small import DID, Did, apply_small
+from ..gpma.host.small import DID, MOVED, WRITING, Did, apply_small
 from ..gpma.host.snapshot import Turnstile, export_from
 from ..gpma.host.work import Plan, arrivals_of
 from ..gpma.memory import Memory
@@ -218,7 +217,7 @@ class HostSide(Side[PackedMemoryArray]):
                         in_.after_small(distinct, n_more, None)
                 else:
                     moved += self._gone_on(n_more, in_turn)
-            except BaseException as error:  # as ``_middle`` and ``_tried``, without their calls
+            except BaseException as error:  # as ``_middle``, without its calls
                 self._middle.failed |= begun or not isinstance(error, MemoryError)
                 raise
         totals = told[3:]
@@ -245,9 +244,15 @@ class HostSide(Side[PackedMemoryArray]):
         arrived = arrivals_of(batch, weighted=out.weighted)
         changed = np.empty(CHANGED_WORDS + (n_updates << out.weighted), np.int64)
         with self._turnstile.writing(), self._middle:
-            how_each = self._did, self._crew, each, gate
-            told = self._tried(apply_shared, *rows, *how, n_pieces, arrived, changed, *how_each)
-            if told is None:
+            did = self._did
+            did.counts[0, MOVED] = 0
+            try:
+                told = apply_shared(*rows, *how, n_pieces, arrived, changed, did, self._crew, each, gate)
+            except MemoryError as error:
+                if did.counts[0, MOVED] == WRITING:
+                    raise
+                raise _NothingWritten(*error.args) from error
+            if not told[0]:
                 return None
             totals = told[3:]
             n_more = totals[0] - totals[2]
@@ -258,15 +263,6 @@ class HostSide(Side[PackedMemoryArray]):
             run = self._pair.run if migrating else in_turn
             moved = told[2] + self._gone_on(n_more, run)
         return Report.of_small(totals, changed, out.weighted, moved), totals
-
-    def _tried(self, apply: Callable[..., tuple[Any, ...]], *given: Any) -> tuple[Any, ...] | None:
-        """What a compiled call tells that writes all or nothing; None: nothing. Where it wrote, the caller goes
-        on, and ends the change."""
-        try:
-            told = apply(*given)
-        except MemoryError as error:
-            raise _NothingWritten(*error.args) from error
-        return told if told[0] else None
 
     def _gone_on(self, n_more: int, run: Any) -> int:
         """Have the arrays go on from what was written, which brought so many more edges; how many slots more

@@ -23,7 +23,7 @@ from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, pack, source
 from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.host.divided import apply_divided
 from graphtide.gpma.host.shared import apply_shared
-from graphtide.gpma.host.small import apply_small
+from graphtide.gpma.host.small import MOVED, WRITING, Did, apply_small
 from graphtide.gpma.team import ALONE
 from graphtide.partition import graph as graph_module
 from graphtide.partition import host_side
@@ -478,6 +478,28 @@ def test_without_memory_it_is_as_before() -> None:
             small.apply(batch, VERTICES + 5)
         assert_same_graphs(small, ordinary)
         assert_same_change(small.apply(batch, VERTICES + 5), ordinary.apply(batch, VERTICES + 5))
+
+
+@pytest.mark.parametrize("had_begun", [False, True])
+def test_memory_that_is_lacking_once_threads_write_is_no_excuse(had_begun: bool) -> None:
+    def lacking(*given: Any) -> Any:
+        did = next(one for one in given if isinstance(one, Did))
+        did.counts[0, MOVED] = WRITING if had_begun else did.counts[0, MOVED]
+        raise MemoryError
+
+    n = host_side.SMALL_UPDATES_MAX + 1
+    with contextlib.closing(Graph()) as graph:
+        keys = (
+            np.arange(100_000, dtype=np.uint64) // 10 << np.uint64(32) | np.arange(100_000, dtype=np.uint64) % 10
+        )
+        graph.load(EdgeList(keys, np.ones(keys.size, np.float32)), 10_000)
+        batch = EdgeBatch.of(sources(keys[:n]), destinations(keys[:n]))  # which are there: nothing has to grow
+        with (
+            mock.patch.object(host_side, "apply_shared", lacking),
+            pytest.raises(RuntimeError if had_begun else NoMemory),
+        ):
+            graph.apply(batch, 10_000)
+        assert graph.check() == ([host_side.UNFINISHED] if had_begun else [])
 
 
 @pytest.mark.parametrize("error", [IndexError("a mistake"), MemoryError("too late")], ids=["mistake", "memory"])

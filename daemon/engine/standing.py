@@ -54,8 +54,9 @@ class Standing:
         return states | {id: str(shown["state"]) for id, shown in self._coming.items()}
 
     def error_bounds(self) -> dict[str, float]:
-        """The certified error of each program that is published; 0 of exact ones."""
-        return {id: status.error_bound or 0.0 for id, status in self._status.items()}
+        """The certified error of each program that is published, where there is one; 0 of exact ones."""
+        known = {id: s for id, s in self._status.items() if s.state == "fresh" or s.error_bound is not None}
+        return {id: status.error_bound or 0.0 for id, status in known.items()}
 
     @property
     def coming(self) -> Mapping[str, Mapping[str, Any]]:

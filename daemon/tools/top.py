@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from http.client import HTTPException
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -87,7 +88,7 @@ def scraped(url: str) -> Times:
     try:
         with urllib.request.urlopen(url, timeout=_SCRAPE_S) as response:
             text = response.read().decode()
-    except OSError as error:
+    except (OSError, HTTPException) as error:  # the latter where it ends in the middle of an answer
         raise Unavailable(f"{url} does not answer: {getattr(error, 'reason', error)}") from error
     series = {
         (sample.name, next(iter(sample.labels.values()), "")): sample.value
@@ -178,9 +179,10 @@ def _stages(before: Sample, now: Sample) -> dict[str, float | None]:
 
 
 def _busy(before: Sample, now: Sample, program: str) -> float:
-    """The share of the time in which a program ran."""
-    _, seconds = _between(before.times.runs, now.times.runs, program)
-    return seconds / max(now.at - before.at, 1e-9)
+    """The share of the time in which a program ran; of one that came back under its name since, as far as that is
+    known."""
+    (_, seconds), (_, seconds_before) = (sample.times.runs.get(program, (0, 0.0)) for sample in (now, before))
+    return (seconds - seconds_before if seconds >= seconds_before else seconds) / max(now.at - before.at, 1e-9)
 
 
 def _freshness(before: Sample, now: Sample) -> dict[str, float | None]:
@@ -292,9 +294,11 @@ def top(
         found = summaries(client, metrics_url, interval_s, most)
         if as_json:
             for said in found:
-                if not isinstance(said, str):
-                    sys.stdout.write(json.dumps(said) + "\n")
-                    sys.stdout.flush()
+                if isinstance(said, str):
+                    print(said, file=sys.stderr)
+                    continue
+                sys.stdout.write(json.dumps(said) + "\n")
+                sys.stdout.flush()
         elif not can_redraw(console):
             for said in found:
                 console.print(_screen(said, None))

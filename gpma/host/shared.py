@@ -27,6 +27,7 @@ from .preparing import BEGIN, END, PART_FIELDS, TOTALS, Parts, Question
 from .search import Lanes, lanes_of, new_lanes
 from .small import (
     MOVED,
+    WRITING,
     Did,
     Orientation,
     columns_in,
@@ -201,7 +202,8 @@ def apply_shared(
     let_beside(gate, none, there.keys, n, rows.leaf, n_pieces)
     if both:
         let_beside(gate, np.int64(1), here.keys, n, in_rows.leaf, n_pieces)
-    # From here on it is written.
+    # From here on it is written, and memory that is lacking is no excuse any more.
+    did.counts[0, MOVED] = WRITING
     share(
         at_most(crew, n_all),
         _apply_pieces,

@@ -86,6 +86,8 @@ orientation_in: Any = taking(ORIENTATION)
 
 MOVED = 2
 """Where ``Did`` has the slots moved."""
+WRITING = -1
+"""That they are, from when rows are written on until all is."""
 
 
 class Did(NamedTuple):
