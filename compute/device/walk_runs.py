@@ -108,7 +108,7 @@ anything, and to keep it on the device, too, is asked so often: it takes a milli
 a pass."""
 CACHE_SHARE = 0.75
 """So much of the device's memory that is free goes to packed rows at first, until somebody needs it."""
-_SHARE_AGAIN = 0.8
+_SHARE_AGAIN, _QUIET = 0.8, 60
 # Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
 # they do is round.
 _BITS_SHRUNK, _PASSES_LEAST = 40, 50
@@ -223,8 +223,8 @@ class _Packed:
         """Keys in pinned memory that kernels may not have read yet."""
         self.cache = Spare()
         self._asked_at = -math.inf
-        # Of what is free, for the cache; whether it had any when this was last asked.
-        self._share, self._had_cache = CACHE_SHARE, False
+        # Of what is free, for the cache; whether it had any when this was last asked, and how often in a row.
+        self._share, self._had_cache, self._quiet = CACHE_SHARE, False, 0
 
     @property
     def nbytes(self) -> int:
@@ -240,8 +240,11 @@ class _Packed:
             return None
         self._asked_at = now
         had = self.cache.nbytes
+        self._quiet = self._quiet + 1 if had else 0
         if self._had_cache and not had:
             self._share *= _SHARE_AGAIN
+        elif self._quiet > _QUIET:
+            self._share = CACHE_SHARE
         wanted = min(4 * _RANGE_WORDS * n_ranges, int(self._share * (free_bytes() + had)))
         takes = wanted > 2 * had
         self._had_cache = takes or had > 0
@@ -473,20 +476,30 @@ class WalkRuns:
         self._make_room_for_remote(device)
         packed, version = self._packed, device.version
         is_kept = packed is not None and packed.is_of == version
-        if packed is None:
-            run = self._solve(device, call, parameters, hands_over=hands_over)
-        else:
-            packed.is_of = None  # if this fails
-            with packed.cache.lock:
-                self._use(packed.cache)
-                run = self._solve(device, call._replace(is_kept=is_kept), parameters, hands_over=hands_over)
+        try:
+            if packed is None:
+                self._launch_passes(device, call, parameters, hands_over=hands_over)
+            else:
+                packed.is_of = None  # if this fails
+                with packed.cache.lock:
+                    self._use(packed.cache)
+                    self._launch_passes(device, call._replace(is_kept=is_kept), parameters, hands_over=hands_over)
+            run = self.told()
+        except Exception:  # whoever catches it may let go of the memory that is being copied to
+            with suppress(Exception):
+                self._copies.synchronize()
+            raise
+        if packed is not None:
             packed.brought.clear()
             packed.is_of = version if is_kept or self._all_packed() else None
         if run.passes == self._passes_max and not run.is_solved:
             raise Unfit("its residuals get no smaller in the numbers of the device")
         return run
 
-    def _solve(self, device: DeviceSide, call: Call, parameters: RowParameters, *, hands_over: bool) -> WalkRun:
+    def _launch_passes(
+        self, device: DeviceSide, call: Call, parameters: RowParameters, *, hands_over: bool
+    ) -> None:
+        """Passes, and what comes after them; waits for nothing."""
         calls, kernels, stream = self._calls, self._kernels, self._stream
         calls.job["made"] = address(self._there.made) if hands_over else 0
         self._prepare(device, call)
@@ -500,13 +513,7 @@ class WalkRuns:
             self._there.made[:n].get(stream=copies, out=self.estimates[:n], blocking=False)
             self._copied.record(copies)
             stream.wait_event(self._copied)
-        try:
-            calls.call(kernels["hand_over"], device, parameters)
-        except Exception:  # whoever catches it may let go of the memory that is being copied to
-            with suppress(Exception):
-                self._copies.synchronize()
-            raise
-        return self.told()
+        calls.launch(kernels["hand_over"], device, parameters)
 
     # -- rows on the host -----------------------------------------------------------------------------------------
 

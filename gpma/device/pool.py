@@ -51,14 +51,10 @@ class Spare:
             self.array = import_cupy().ndarray(n, np.dtype(dtype), memory)
             return True
 
-    def give_back(self) -> bool:
-        """Whether it had anything, and has nothing now."""
-        if self.array is None or not self.lock.acquire(timeout=_WAITS_S):
-            return False
-        try:
-            had, self.array = self.array is not None, None
-            return had
-        finally:
+    def give_back(self) -> None:
+        """Have nothing from now on, unless kernels that use it are just being launched."""
+        if self.array is not None and self.lock.acquire(timeout=_WAITS_S):
+            self.array = None
             self.lock.release()
 
 
@@ -70,9 +66,12 @@ def _malloc(n_bytes: int) -> Any:
     try:
         return memory_pool().malloc(n_bytes)
     except MemoryError:
-        gone = [spare.give_back() for spare in _spares()]
-        if not any(gone):
+        spares = _spares()
+        if not spares:
             raise
+        for spare in spares:
+            spare.give_back()
+        # Another thread may have taken one away just now, for what it wants itself.
         release_blocks()
         return memory_pool().malloc(n_bytes)
 
