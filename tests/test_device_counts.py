@@ -226,6 +226,26 @@ def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
         forget_kernels()
 
 
+def test_small_batches_like_the_last_one_are_left_to_compiled_code(
+    run_of: Callable[..., CountsRun], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphtide.compute.device import count_calls
+
+    told, again = [], count_calls.count_again
+
+    def noted(*given: Any) -> Any:
+        told.append(again(*given))
+        return told[-1]
+
+    monkeypatch.setattr(count_calls, "count_again", noted)
+    cuda_emulator.seed(seed)
+    run, n = run_of(), 30
+    run.step(inserts([(0, v) for v in range(1, 9)], n))
+    for v in range(10, 20):
+        run.step(inserts([(v - 9, v), (v, v + 10)], n))
+    assert told.count(count_calls.DONE) >= 5
+
+
 def test_awkward_graphs(run_of: Callable[..., CountsRun]) -> None:
     """No vertices, a source that comes, loops, a long path, a star, a source that goes."""
     run = run_of(sources=(3, 80))
