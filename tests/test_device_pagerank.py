@@ -201,7 +201,9 @@ def test_small_batches_like_the_last_one_are_left_to_compiled_code(
             for report in reports
         ]
         assert changed[0] == changed[1]
-        assert replace(reports[0], changed={}) == replace(reports[1], changed={})
+        # How many rounds there are depends on the order of threads.
+        alike = [replace(report, changed={}, iterations=0) for report in reports]
+        assert alike[0] == alike[1]
         assert run.program.scalars() == other.scalars()
         if batch % 5 == 4:
             assert run.program.audit(run.graph) == []
