@@ -332,7 +332,7 @@ def pipeline_of(
 
     nothing: Any = SimpleNamespace(
         fresh=list, lag=lambda: SimpleNamespace(amount={}, seconds=0.0), unit="records", publish=publish, passes=0,
-        states=dict, error_bounds=dict, programs=(), refresh=lambda change, s: [], memory_bytes=lambda: 0, stats=dict,
+        states=dict, error_bounds=dict, programs=(), refresh=lambda change, s: [], memory_bytes=int, stats=dict,
         run=lambda epoch, busy: [], step=lambda: None, writing=False, let_go=lambda alive, hold: None,
         published=lambda item, change, alive, hold: None, order={}, waiting=None, newest=None, coming={},
         trouble=None, go_on=lambda: None, begin=lambda before, taken, in_trouble: None,
