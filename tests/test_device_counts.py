@@ -172,8 +172,8 @@ def test_counts_stop_at_the_limit_and_come_down_again(run_of: Callable[..., Coun
     run.step(inserts(ladder(60), 181))
     assert run.column[::3].tolist() == [min(2.0**k, LIMIT) for k in range(61)]
     cut = [(3 * k + 1, 3 * k + 3) for k in range(0, 60, 2)]
-    for begin in range(0, len(cut), 6):
-        run.step(deletes(cut[begin : begin + 6], 181))
+    for first in range(0, len(cut), 6):
+        run.step(deletes(cut[first : first + 6], 181))
     assert run.column[180] == 2.0**30
     run.step(inserts(cut, 181))
     assert run.column[180] == LIMIT
