@@ -108,6 +108,7 @@ anything, and to keep it on the device, too, is asked so often: it takes a milli
 a pass."""
 CACHE_SHARE = 0.75
 """So much of the device's memory that is free goes to packed rows at first, until somebody needs it."""
+# So much of that each time that somebody needed it, until it was there so often in a row.
 _SHARE_AGAIN, _QUIET = 0.8, 60
 # Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
 # they do is round.
@@ -234,7 +235,7 @@ class _Packed:
     def wants_another_cache(self, n_ranges: int) -> int | None:
         """How many bytes the cache of so many ranges should have; None: it has half as many at least, or that was
         asked a moment ago. To take memory may cost what many passes do, as CuPy's pool gives back what others use
-        again: so where somebody took it away, there is less of it the next time."""
+        again: so where somebody took it away, there is less of it the next time, until it was left for a while."""
         now = time.monotonic()
         if now - self._asked_at <= ASKED_EVERY_S:
             return None
