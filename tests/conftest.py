@@ -50,8 +50,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What collecting thousands of tests has made stays to the end: none of it is garbage, and looking through it for
-    some, over and over, is a sixth of the time of tests in Python."""
+    """None of what collecting thousands of tests has made is garbage: looking through it over and over is a sixth
+    of the time of tests in Python.
+    """
     gc.freeze()
 
 
