@@ -50,8 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """None of what collecting thousands of tests has made is garbage: looking through it over and over is a sixth
-    of the time of tests in Python.
+    """None of what collecting thousands of tests has made is garbage: looking through it over and over is a
+    seventh of the time of tests in Python.
     """
     gc.freeze()
 
