@@ -302,6 +302,71 @@ def test_earlier_names_come_first_and_growth_anywhere_is_seen(tmp_path: Path) ->
     assert source.lag().amount[Partition("a.el")] == 1
 
 
+def grow(folder: Path, name: str, numbers: range) -> list[bytes]:
+    """Records of 4,000 bytes at the end of a file; their values."""
+    written = [b"%s %06d " % (name.encode(), number) * (4_000 // (len(name) + 8)) for number in numbers]
+    with SpoolWriter(folder, name=name) as writer:
+        for value in written:
+            writer.append(value)
+    return written
+
+
+def test_files_that_grow_side_by_side_are_read_in_turns(tmp_path: Path) -> None:
+    """However much comes to the others, each is read from in so many polls as there are files."""
+    names = ["a", "b", "c"]
+    for name in names:
+        grow(tmp_path, name, range(1))
+    source = opened(tmp_path)
+    drain(source)
+    waiting = {name: grow(tmp_path, name, range(1, 400)) for name in names}
+    read: dict[str, list[bytes]] = {name: [] for name in names}
+    while any(len(read[name]) < len(waiting[name]) for name in names):
+        before = {name: len(some) for name, some in read.items()}
+        for _ in names:
+            for record in source.poll(1 << 17, timeout_s=0):
+                read[record.partition.name.removesuffix(".msgpack")].append(record.value or b"")
+        for name in names:
+            assert len(read[name]) > before[name] or len(read[name]) == len(waiting[name])
+    assert read == waiting
+
+
+@given(
+    written=st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 40), st.integers(0, 3)), max_size=12),
+    bytes_max=st.sampled_from([1 << 12, 1 << 16, 1 << 18]),
+)
+@settings(deadline=None, max_examples=examples(60))
+def test_what_is_there_of_earlier_names_when_a_file_comes_is_read_before_it(
+    tmp_path_factory: pytest.TempPathFactory, written: list[tuple[str, int, int]], bytes_max: int
+) -> None:
+    """Also where others grow meanwhile: a writer may go on in another file. ``written``: to which file how many
+    records go, and how many polls follow."""
+    folder = tmp_path_factory.mktemp("spool")
+    source = opened(folder)
+    wrote: dict[str, list[bytes]] = defaultdict(list)
+    read: list[tuple[str, bytes]] = []
+    owed: dict[str, dict[str, int]] = {}
+
+    def polled() -> int:
+        records = source.poll(bytes_max, timeout_s=0)
+        for record in records:
+            name = record.partition.name[0]
+            for earlier, n in owed[name].items():
+                assert sum(one == earlier for one, _ in read) >= n, f"{name} before {n} records of {earlier}"
+            read.append((name, record.value or b""))
+        return len(records)
+
+    for name, n, polls in written:
+        if name not in wrote:
+            owed[name] = {earlier: len(values) for earlier, values in wrote.items() if earlier < name}
+        wrote[name] += grow(folder, name, range(len(wrote[name]), len(wrote[name]) + n))
+        for _ in range(polls):
+            polled()
+    while polled():
+        pass
+    for name, expected in wrote.items():
+        assert [value for one, value in read if one == name] == expected
+
+
 def test_what_is_met_while_a_file_is_held_waits_with_it(tmp_path: Path) -> None:
     (tmp_path / "a.el").write_bytes(b"1 2\n")
     (tmp_path / "b.el").write_bytes(b"3 4\n")
