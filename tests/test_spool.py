@@ -11,7 +11,7 @@ import shutil
 import threading
 import tracemalloc
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,9 +24,18 @@ from sampling import examples
 
 from graphtide.daemon.errors import ConfigError, SourceError
 from graphtide.daemon.ingest.spool import SpoolSource
-from graphtide.daemon.ingest.spool_records import CORRUPT
+from graphtide.daemon.ingest.spool_records import CORRUPT, LARGE_BYTES
 from graphtide.daemon.records.encodings import HEADER_LINE
-from graphtide.daemon.records.spool_format import FramingLost, SpoolWriter, file_kind, frame, frames, read_frames
+from graphtide.daemon.records.spool_format import (
+    Frame,
+    FramingLost,
+    SpoolWriter,
+    file_kind,
+    frame,
+    frames,
+    large_frames,
+    read_frames,
+)
 from graphtide.daemon.records.stream import Partition, RawRecord, Whole
 
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
@@ -75,6 +84,60 @@ def test_whole_frames_come_back_and_an_incomplete_one_waits(payloads: list[bytes
     assert [item.payload for item in found] == [p for p, end in zip(payloads, ends, strict=True) if end <= cut]
     assert all(item.good for item in found)
     assert [item.stop for item in found] == ends[: len(found)]
+
+
+def outcome(found: Iterator[Frame]) -> tuple[list[Frame], tuple[int, str] | None]:
+    """All frames, and where and why framing is lost after them."""
+    listed: list[Frame] = []
+    try:
+        listed.extend(found)
+    except FramingLost as lost:
+        return listed, (lost.position, lost.why)
+    return listed, None
+
+
+@given(
+    payloads=st.lists(st.binary(min_size=1, max_size=40), max_size=8),
+    cut=st.integers(0, 400),
+    broken=st.none() | st.tuples(st.integers(0, 400), st.integers(1, 255)),
+    least=st.integers(1, 12),
+    room=st.integers(1, 200),
+)
+@settings(deadline=None, max_examples=examples(200))
+def test_frames_read_one_by_one_are_those_of_a_buffer(
+    payloads: list[bytes], cut: int, broken: tuple[int, int] | None, least: int, room: int
+) -> None:
+    data = bytearray(b"".join(map(frame, payloads))[:cut])
+    if broken is not None and broken[0] < len(data):
+        data[broken[0]] ^= broken[1]
+    whole, lost = outcome(frames(bytes(data), bytes_max=1000))
+    found, lost_there = outcome(
+        large_frames(lambda start, count: bytes(data[start : start + count]), least, room, bytes_max=1000)
+    )
+    large = list(itertools.takewhile(lambda item: len(item.payload) >= least and item.start < room, whole))
+    assert found == large
+    if lost_there is not None:
+        assert lost_there == lost
+    elif lost is not None and len(found) == len(whole):
+        assert lost[0] >= room or least > 1
+
+
+@pytest.mark.parametrize("by", [-9, -8, -1, 0, 1])
+def test_records_about_as_large_as_are_read_one_by_one(tmp_path: Path, by: int) -> None:
+    """Beside small ones, incomplete at first, and one whose checksum does not hold."""
+    payloads = [b"a" * (LARGE_BYTES + by), b"b" * 10, b"c" * (LARGE_BYTES + by), b"d" * (2 * LARGE_BYTES), b"e"]
+    data = bytearray(b"".join(map(frame, payloads)))
+    data[len(payloads[0]) + 8 + 18 + 8 + 5] ^= 1  # of the third
+    path, source = tmp_path / "a.msgpack", opened(tmp_path)
+    records: list[RawRecord] = []
+    for end in (5, 1000, len(payloads[0]) + 8, len(payloads[0]) + 30, len(data) - 1, len(data)):
+        path.write_bytes(data[:end])
+        records += drain(source)
+    assert [record.encoding for record in records] == ["msgpack", "msgpack", CORRUPT, "msgpack", "msgpack"]
+    assert [record.value for record in records if record.encoding != CORRUPT] == payloads[:2] + payloads[3:]
+    assert [record.next_offset for record in records] == list(
+        itertools.accumulate(len(payload) + 8 for payload in payloads)
+    )
 
 
 def test_a_broken_checksum_spares_its_neighbours() -> None:

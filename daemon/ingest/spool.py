@@ -390,7 +390,7 @@ class SpoolSource:
         return records
 
     def _read_some(self, file: SpoolFile, room: int, records: list[RawRecord], away: set[str]) -> int:
-        """Add some of a file's records, or its name to those ``away``, where it cannot be read now; the room left."""
+        """Add some of a file's records; its name to those ``away`` where it cannot be read now. The room left."""
         read = file.read
         fresh = self._read(file, room)
         if fresh is None:

@@ -36,8 +36,8 @@ class SpoolFile:
     """What is known of one file.
 
     ``raw_read``: bytes of a compressed file that were decompressed; ``idle_size``: the size at which nothing
-    whole was left to read; ``owed_to``: up to which size later names wait for it; ``in_preamble``: whether it is of
-    MatrixMarket and its edges begin further on (None: not known); ``aside``: the rest of it was set aside;
+    whole was left to read; ``owed_to``: up to which size later names wait for it; ``in_preamble``: whether it is
+    of MatrixMarket and its edges begin further on (None: not known); ``aside``: the rest of it was set aside;
     ``away``: it could not be opened.
     """
 

@@ -1,9 +1,9 @@
 """The vertices of small integer ids, in an array by id: where the writer looks the ends of edges up first.
 
-Producers often count their ids from 0. One below four times the number of vertices costs a read of four bytes there,
-where the table (``hash_table.py``) takes a hash and reads a cell and the id itself, out of several times the
-memory. It is no state: an entry that is not there is looked up in the table, and kept. So the array may begin anew at any
-time, which it does when it is to hold larger ids.
+Producers often count their ids from 0. One below four times the number of vertices costs a read of four bytes
+there, where the table (``hash_table.py``) takes a hash and reads a cell and the id itself, out of several times
+the memory. It is no state: an entry that is not there is looked up in the table, and kept. So the array may begin
+anew at any time, which it does when it is to hold larger ids.
 
 Threads that look up beside each other may keep the same entry, with the same vertex. Nobody else reads it.
 """
@@ -25,8 +25,8 @@ from .id_table import PIECE_IDS, IntTable, let_go
 from .ids import IdColumn, IntColumn
 
 SPREAD = 4
-"""Ids below so many times the number of vertices are small: an entry is 4 bytes, and a vertex takes 25 to 50 in the
-other arrays."""
+"""Ids below so many times the number of vertices are small: an entry is 4 bytes, and a vertex takes 25 to 50 in
+the other arrays."""
 ENTRIES_MIN = 1 << 12
 
 _BLOCK = 128
@@ -59,7 +59,7 @@ class SmallIds:
             table.written, n_vertices, self._vertices, small, tails, heads, PIECE_IDS // 2, keys, known, crew
         )
         if largest >= self._vertices.size:
-            self._begin_anew(largest + 1)
+            self._begin_anew(int(largest) + 1)
         return keys, known, int(unknown)
 
     def _begin_anew(self, n: int) -> None:
@@ -85,7 +85,7 @@ def look_up_small_edges(
     keys: Keys,
     known: Bools,
     crew: Crew,
-) -> tuple[int, int]:
+) -> tuple[np.int64, np.int64]:
     """keys[i] = the edge between the vertices of src[i] and dst[i]; known[i], whether the table has both. How many
     it has not, and the largest id below ``small`` for which ``vertices`` has no entry; -1: none."""
     n_pieces: Int = (keys.size + np.int64(piece) - 1) // np.int64(piece)
@@ -112,7 +112,7 @@ def _small_edges_of_pieces(
 ) -> None:
     vertices, small, src, dst = ends
     entries = np.uint64(vertices.size)
-    # Of a block: the vertices of src[0], dst[0], src[1] ..., and what is to be looked up: its place, id and vertex.
+    # Of a block: the vertices of src[0], dst[0], src[1] ...; of what is to be looked up the place, id and vertex.
     found = np.empty(2 * _BLOCK, np.uint32)
     places, ids, looked_up = np.empty(2 * _BLOCK, np.int64), np.empty(2 * _BLOCK, np.int64), np.empty_like(found)
     while True:

@@ -318,9 +318,7 @@ class VertexIndex:
         self._growing.insert(ids, half, out)
         return out
 
-    def _look_up_edges(
-        self, src: IdColumn, dst: IdColumn, crew: Crew
-    ) -> tuple[Keys, npt.NDArray[np.bool_], int]:
+    def _look_up_edges(self, src: IdColumn, dst: IdColumn, crew: Crew) -> tuple[Keys, npt.NDArray[np.bool_], int]:
         table = self._table
         if isinstance(table, StringTable):
             return table.look_up_edges(src, dst, self.n_vertices, crew)
