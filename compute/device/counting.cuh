@@ -1,4 +1,4 @@
-// Counts of shortest paths after a batch of updates (recount.cu), or from scratch (count_all.cu): one cooperative kernel,
+// Counts of shortest paths after a batch of updates (recount.cu, count_rest.cu), or from scratch (count_all.cu): cooperative kernels
 // after the one that mends the search (mend.cu, search.cu). The algorithm is the host's (compute/counts/sspaths.py says why it is right), and so are the
 // counts, whatever the order of threads: below the limit they are whole numbers, added in int64 or exactly in double.
 //
@@ -12,7 +12,8 @@
 // After few updates the first block does 1 to 3 for all (alone.cuh).
 //
 // Where that comes to too many edges, all vertices of the levels that are left are counted anew, and from scratch those of
-// all levels. Between two levels paths are added along the out-rows of the upper one, or along the in-rows of the lower
+// all levels: by kernels of two blocks a multiprocessor, since these passes over all wait for memory, and what goes by
+// differences would lack registers. Between two levels paths are added along the out-rows of the upper one, or along the in-rows of the lower
 // one: of whichever has fewer vertices. What they come to is written when all have been added up.
 //
 // MARKS: when each part ended is told behind the list of changes, whose last entries are free then
@@ -43,7 +44,14 @@ struct CountHanded {
     u64 edges;
 };
 
-// Zero between runs, all but the barrier and what was handed over.
+// How far a run came that leaves levels to count_rest.cu: all above ``from`` are counted.
+struct CountLeft {
+    u64 edges, counted;
+    u32 rounds, from;
+    u32 n_marks, unused;
+};
+
+// Zero between runs, all but the barrier, what was handed over and what was left.
 struct __align__(16) CountCounters {
     Counts receiving[3];  // in-rows to add up; by turns
     Counts telling[3];    // out-rows whose heads learn of a difference; by turns
@@ -57,6 +65,7 @@ struct __align__(16) CountCounters {
     u32 late;             // a vertex that was queued must be counted by its in-edges, and was not known to
     u32 unused;
     CountHanded handed;
+    CountLeft left;
 };
 
 // What the kernel works in, and one run; passed by value.
@@ -98,7 +107,7 @@ struct CountJob {
 static_assert(__is_trivially_copyable(CountJob), "the host passes its bytes");
 
 // What a run says; the host has it as a tuple, CountRun.
-constexpr u32 COUNT_SAID = 5;
+constexpr u32 COUNT_SAID = 6;
 
 // Vertices that a warp has found and will list together: to claim a place in a list of all for each leaf that it reads
 // would keep it waiting, and all warps of a grid for one counter.
@@ -215,9 +224,23 @@ struct Counting : Run<CountJob> {
             edges = from.edges;
         }
         if (phase == END) return;
-        if (update(phase)) finish(true);
-        else if (place.thread == 0) tell_all();  // nothing was counted, and nothing is to be cleared
+        u32 from = NO_LEVEL;
+        if (!update(phase, from)) {
+            if (place.thread == 0) tell_all();  // nothing was counted, and nothing is to be cleared
+        } else if (from == NO_LEVEL) finish(true);
+        else leave(from);
         alone.let_go(place);
+    }
+
+    __device__ __forceinline__ void go_on()
+    {
+        const CountLeft left = job.counters->left;
+        edges = left.edges;
+        counted = left.counted;
+        rounds = left.rounds;
+        n_marks = left.n_marks;
+        count_from(left.from);
+        finish(true);
     }
 
     __device__ __forceinline__ void begin()
@@ -302,8 +325,8 @@ struct Counting : Run<CountJob> {
 
     // -- seeds -----------------------------------------------------------------------------------------------------
 
-    // Whether there were seeds.
-    __device__ __forceinline__ bool update(u32 phase)
+    // Whether there were seeds. ``from``: the level from which on all is to be counted anew, if any is.
+    __device__ __forceinline__ bool update(u32 phase, u32& from)
     {
         if (phase == MOVED && job.n_touched) {
             seed_moved();
@@ -315,7 +338,7 @@ struct Counting : Run<CountJob> {
             const Counts leaving = job.n_touched ? load_counts(telling().counts) : Counts{0, 0, 0, 0};
             if (n_pieces(leaving) > ALONE_ROWS) share(HEADS);
             if (leaving.edges > job.edges_max) {
-                count_from(0);
+                from = 0;
                 return true;
             }
             seed_heads();
@@ -332,8 +355,7 @@ struct Counting : Run<CountJob> {
             mark_time(ORDERED);
         }
         share(RECOUNT);
-        const u32 from = recount();
-        if (from != NO_LEVEL) count_from(from);
+        from = recount();
         return true;
     }
 
@@ -751,13 +773,6 @@ struct Counting : Run<CountJob> {
     template <bool BEGINS = false> __device__ __forceinline__ void count_from(u32 from)
     {
         CountCounters* const counters = job.counters;
-        barrier();
-        if (place.thread == 0) {
-            clear_work(counters);
-            counters->above = counters->most = 0;
-        }
-        barrier();
-        turn = 0;
         put_all_in_order(from);
         mark_time(ORDERED);
         const u32 least = ~load_cached(&counters->above), most = load_cached(&counters->most);
@@ -994,6 +1009,19 @@ struct Counting : Run<CountJob> {
 
     // -- the end ---------------------------------------------------------------------------------------------------
 
+    // Leaves the levels from one on to the next kernel, for which the host is told to call.
+    __device__ __forceinline__ void leave(u32 from)
+    {
+        CountCounters* const counters = job.counters;
+        add_by_block(sums, &counters->saturated);
+        barrier();  // all have seen what is cleared
+        if (place.thread) return;
+        clear_work(counters);
+        counters->above = counters->most = 0;
+        counters->left = {edges, counted, rounds, from, n_marks, 0};
+        tell_all(from + 1);
+    }
+
     // The list of changes is written at once: stores to the host's memory would keep each barrier waiting.
     __device__ __forceinline__ void finish(bool lists)
     {
@@ -1019,12 +1047,13 @@ struct Counting : Run<CountJob> {
         counters->late = 0;
     }
 
-    __device__ __forceinline__ void tell_all()
+    // ``left``: 0, or that all levels before this number are counted and the others are not.
+    __device__ __forceinline__ void tell_all(u64 left = 0)
     {
         const CountCounters* const counters = job.counters;
         const u64 said[COUNT_SAID] = {
             load_cached(&counters->changed), load_cached(&counters->saturated), edges + load_cached(&counters->pulled),
-            rounds, counted};
+            rounds, counted, left};
         __threadfence_system();  // for what all have listed: it was before the barrier
         for (u32 k = 0; k < COUNT_SAID; k++) tell(job, k, said[k]);
     }
