@@ -155,6 +155,10 @@ constexpr u32 LEVELS_AHEAD = 4;
 #define DENSE_LEVEL 32
 #endif
 constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
+// Updates of which a thread tells the heads at a time: an even number.
+#ifndef SEEDED_TOGETHER
+#define SEEDED_TOGETHER 4
+#endif
 // Leaves of rows of which a warp tells at a time.
 #ifndef TOLD_TOGETHER
 #define TOLD_TOGETHER 2
@@ -379,27 +383,60 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ void seed_heads()
     {
-        for_changes(place, job.keys, job.outcomes, job.n_updates, [&](bool is_change, u64 key, u8 outcome) {
-            const u32 u = source(key), v = destination(key);
-            bool is_new = false;
-            if (is_change) {
-                const u32 above = load_cached(job.levels + u);
-                const bool leads = above != NO_LEVEL && above + 1 == load_cached(job.levels + v);
-                const bool is_unknown = outcome == INSERTED && load_cached(job.roles + u) & FARTHER
-                    && level_now(u) != NO_LEVEL && level_now(u) + 1 == level_now(v);
-                if (is_unknown) is_new = mark(v, QUEUED | BY_ROW);
-                else if (leads) {
-                    const i64 count = i64(load_cached(job.paths + u));
-                    is_new = grow(v, outcome == INSERTED ? count : -count);
-                }
+        constexpr u32 T = SEEDED_TOGETHER;
+        __shared__ u32 room[BLOCK_THREADS / 32][Found::ROOM];
+        Found found{room[threadIdx.x >> 5]};
+        for (u64 begin = u64(place.warp) * 32; begin < job.n_updates; begin += u64(T) * place.n_threads) {
+            u8 outcome[T];
+            u64 key[T];
+#pragma unroll
+            for (u32 k = 0; k < T; k++) {
+                const u64 i = begin + u64(k) * place.n_threads + place.lane;
+                outcome[k] = i < job.n_updates ? load_constant(job.outcomes + i) : u8(ABSENT);
+                key[k] = i < job.n_updates ? load_constant(job.keys + i) : 0;
             }
-            __syncwarp();
-            list_one(job.seeds, &job.counters->seeds, is_new, v);
-        });
+            // All loads of a kind are under way together, and then all additions.
+            u32 above[T], below[T], role[T];
+#pragma unroll
+            for (u32 k = 0; k < T; k++) {
+                const bool is_change = outcome[k] == INSERTED || outcome[k] == DELETED;
+                above[k] = is_change ? load_cached(job.levels + source(key[k])) : NO_LEVEL;
+                below[k] = is_change ? load_cached(job.levels + destination(key[k])) : NO_LEVEL;
+                role[k] = outcome[k] == INSERTED ? load_cached(job.roles + source(key[k])) : 0;
+            }
+            i64 difference[T];
+            u32 gains[T];  // of the head's role; 0: nothing
+#pragma unroll
+            for (u32 k = 0; k < T; k++) {
+                const u32 u = source(key[k]);
+                const bool leads = above[k] != NO_LEVEL && above[k] + 1 == below[k];
+                const bool is_unknown = role[k] & FARTHER && level_now(u) != NO_LEVEL
+                    && level_now(u) + 1 == level_now(destination(key[k]));
+                difference[k] = leads && !is_unknown ? i64(load_cached(job.paths + u)) : 0;
+                gains[k] = is_unknown ? QUEUED | BY_ROW : difference[k] ? QUEUED : 0;
+            }
+            u64 before[T];
+#pragma unroll
+            for (u32 k = 0; k < T; k++) {
+                if (outcome[k] == DELETED) difference[k] = -difference[k];
+                if (difference[k]) before[k] = add_to(destination(key[k]), difference[k]);
+                role[k] = gains[k] ? atomicOr(job.roles + destination(key[k]), gains[k]) : QUEUED;
+            }
+#pragma unroll
+            for (u32 k = 0; k < T; k += 2) {
+                bool is_new[2];
+                u32 v[2];
+                for (u32 j = 0; j < 2; j++) {
+                    v[j] = destination(key[k + j]);
+                    is_new[j] = !(role[k + j] & QUEUED);
+                    if (difference[k + j]) heed_limit(v[j], before[k + j], difference[k + j]);
+                }
+                __syncwarp();
+                found.add(job.seeds, &job.counters->seeds, is_new, v);
+            }
+        }
+        found.list(job.seeds, &job.counters->seeds);
     }
-
-    // Whether the vertex must be queued.
-    __device__ __forceinline__ bool mark(u32 v, u32 role) { return !(atomicOr(job.roles + v, role) & QUEUED); }
 
     // Lets the count of a vertex grow; what it was to grow by before. Where differences add up to the limit in size it is
     // counted by its in-edges: more might not fit. What is added to a vertex that is counted so means nothing, and is
@@ -416,16 +453,6 @@ struct Counting : Run<CountJob> {
         if (now > -WHOLE_LIMIT && now < WHOLE_LIMIT) return;
         store_cached(&job.counters->late, 1u);
         atomicOr(job.roles + v, BY_ROW);
-    }
-
-    // Whether the vertex must be queued.
-    __device__ __forceinline__ bool grow(u32 v, i64 difference)
-    {
-        if (!difference) return false;
-        const u64 before = add_to(v, difference);
-        const bool is_new = mark(v, QUEUED);
-        heed_limit(v, before, difference);
-        return is_new;
     }
 
     // The successors of these vertices grow by the difference of each, and are listed if they were not.
@@ -936,14 +963,18 @@ struct Counting : Run<CountJob> {
         SidesRead read;
         const u64 n = job.n_vertices;
         const auto level_of = [&](u64 v) { return v < n ? level_now(u32(v)) : NO_LEVEL; };
+        const auto row_of = [&](u64 v) { return v < n ? load_row(in, u32(v)) : Row{0, 0}; };
         u64 begin = u64(place.warp) * 32;
         u32 at = level_of(begin + place.lane);
+        Row next = row_of(begin + place.lane);
         for (; begin < n; begin += place.n_threads) {
             const u32 v = u32(begin) + place.lane;
             const bool is_wanted = at == level;
-            at = level_of(begin + place.n_threads + place.lane);  // of the next one, meanwhile
+            const Row row = next;
+            // Of the next one, meanwhile.
+            at = level_of(begin + place.n_threads + place.lane);
+            next = row_of(begin + place.n_threads + place.lane);
             if (!__any_sync(ALL_LANES, is_wanted)) continue;
-            const Row row = begin + place.lane < n ? load_row(in, v) : Row{0, 0};
             Cursor cursor = apart.first_edges(v, row, is_wanted);
             if (is_wanted) {
                 sums[1] += row.degree;
