@@ -155,6 +155,10 @@ constexpr u32 LEVELS_AHEAD = 4;
 #define DENSE_LEVEL 32
 #endif
 constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
+// How many times 32 vertices a warp looks through for those at a time.
+#ifndef PULLED_TOGETHER
+#define PULLED_TOGETHER 4
+#endif
 // Updates of which a thread tells the heads at a time: an even number.
 #ifndef SEEDED_TOGETHER
 #define SEEDED_TOGETHER 4
@@ -956,42 +960,77 @@ struct Counting : Run<CountJob> {
         });
     }
 
-    // The same for a level with many vertices, most of which have few in-edges: a thread goes along each row.
+    // Vertices of a level that a warp has found, and where their rows begin.
+    struct Waiting {
+        static constexpr u32 ROOM = 32 * PULLED_TOGETHER;
+
+        u32 vertex[ROOM];
+        Cursor cursor[ROOM];
+    };
+
+    // The same for a level with many vertices, most of which have few in-edges: a thread goes along each row. Few of 32
+    // neighbours are on the level, so that a warp looks for them several times before it goes along what it found.
     __device__ __forceinline__ void pull_apart()
     {
+        __shared__ Waiting waiting_of[BLOCK_THREADS / 32];
+        Waiting& waiting = waiting_of[threadIdx.x >> 5];
         const RowsApart apart = {in};
         SidesRead read;
         const u64 n = job.n_vertices;
-        const auto level_of = [&](u64 v) { return v < n ? level_now(u32(v)) : NO_LEVEL; };
-        const auto row_of = [&](u64 v) { return v < n ? load_row(in, u32(v)) : Row{0, 0}; };
-        u64 begin = u64(place.warp) * 32;
-        u32 at = level_of(begin + place.lane);
-        Row next = row_of(begin + place.lane);
-        for (; begin < n; begin += place.n_threads) {
-            const u32 v = u32(begin) + place.lane;
-            const bool is_wanted = at == level;
-            const Row row = next;
-            // Of the next one, meanwhile.
-            at = level_of(begin + place.n_threads + place.lane);
-            next = row_of(begin + place.n_threads + place.lane);
-            if (!__any_sync(ALL_LANES, is_wanted)) continue;
-            Cursor cursor = apart.first_edges(v, row, is_wanted);
-            if (is_wanted) {
-                sums[1] += row.degree;
-                read.add(in, row.leaf, row.degree, LINES_OF_ROW + (row.degree + EDGES_TOGETHER - 1) / EDGES_TOGETHER);
+        for (u64 begin = u64(place.warp) * Waiting::ROOM; begin < n; begin += u64(PULLED_TOGETHER) * place.n_threads) {
+            bool is_wanted[PULLED_TOGETHER];
+            Row row[PULLED_TOGETHER];
+            Beginning from[PULLED_TOGETHER];
+#pragma unroll
+            for (u32 k = 0; k < PULLED_TOGETHER; k++) {
+                const u64 v = begin + 32 * k + place.lane;
+                is_wanted[k] = v < n && level_now(u32(v)) == level;
+                row[k] = v < n ? load_row(in, u32(v)) : Row{0, 0};
             }
-            double sum = cursor.left > OWN_EDGES ? 0.0 : sum_of(apart, cursor);
+#pragma unroll
+            for (u32 k = 0; k < PULLED_TOGETHER; k++)
+                if (!REMOTE && __any_sync(ALL_LANES, is_wanted[k])) from[k] = apart.beginning(row[k], row[k].degree);
+            u32 n_waiting = 0;
+#pragma unroll
+            for (u32 k = 0; k < PULLED_TOGETHER; k++) {
+                if (!__any_sync(ALL_LANES, is_wanted[k])) continue;
+                const u32 v = u32(begin) + 32 * k + place.lane;
+                const Cursor cursor = REMOTE ? apart.first_edges(v, row[k], is_wanted[k])
+                    : apart.first_edges_from(from[k], v, row[k], row[k].degree, is_wanted[k]);
+                const u32 chosen = __ballot_sync(ALL_LANES, is_wanted[k]);
+                if (is_wanted[k]) {
+                    const u32 to = n_waiting + __popc(chosen & lanes_before());
+                    waiting.vertex[to] = v;
+                    waiting.cursor[to] = cursor;
+                    sums[1] += row[k].degree;
+                    read.add(in, row[k].leaf, row[k].degree,
+                        LINES_OF_ROW + (row[k].degree + EDGES_TOGETHER - 1) / EDGES_TOGETHER);
+                }
+                n_waiting += __popc(chosen);
+            }
             __syncwarp();
-            for (u32 left = __ballot_sync(ALL_LANES, cursor.left != 0); left; left &= left - 1) {
-                const u32 lane = __ffs(left) - 1;
-                const Cursor helped = {__shfl_sync(ALL_LANES, cursor.leaf, lane), __shfl_sync(ALL_LANES, cursor.at, lane), 0,
-                    __shfl_sync(ALL_LANES, cursor.left, lane)};
-                const double found = sum_together(v - place.lane + lane, helped);
-                if (place.lane == lane) sum = found;
-            }
-            if (is_wanted && sum > 0.0) store_cached(job.sums + v, sum);
+            for (u32 first = 0; first < n_waiting; first += 32) pull_waiting(apart, waiting, first, n_waiting);
+            __syncwarp();
         }
         read.tell(in);
+    }
+
+    // Along the rows of those that wait from ``first`` on, one a lane.
+    __device__ __forceinline__ void pull_waiting(const RowsApart& apart, const Waiting& waiting, u32 first, u32 end)
+    {
+        const bool is_there = first + place.lane < end;
+        const u32 v = is_there ? waiting.vertex[first + place.lane] : 0;
+        Cursor cursor = is_there ? waiting.cursor[first + place.lane] : Cursor{0, 0, 0, 0};
+        double sum = cursor.left > OWN_EDGES ? 0.0 : sum_of(apart, cursor);
+        __syncwarp();
+        for (u32 left = __ballot_sync(ALL_LANES, cursor.left != 0); left; left &= left - 1) {
+            const u32 lane = __ffs(left) - 1;
+            const Cursor helped = {__shfl_sync(ALL_LANES, cursor.leaf, lane), __shfl_sync(ALL_LANES, cursor.at, lane), 0,
+                __shfl_sync(ALL_LANES, cursor.left, lane)};
+            const double found = sum_together(__shfl_sync(ALL_LANES, v, lane), helped);
+            if (place.lane == lane) sum = found;
+        }
+        if (is_there && sum > 0.0) store_cached(job.sums + v, sum);
     }
 
     // What comes along an edge to a vertex of this level; two loads that are under way together.
