@@ -163,6 +163,9 @@ constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
 #ifndef SEEDED_TOGETHER
 #define SEEDED_TOGETHER 4
 #endif
+#ifndef MARKED_BY_FIRST
+#define MARKED_BY_FIRST 0
+#endif
 // Leaves of rows of which a warp tells at a time.
 #ifndef TOLD_TOGETHER
 #define TOLD_TOGETHER 2
@@ -490,8 +493,16 @@ struct Counting : Run<CountJob> {
                     grows[k][j] = row[k].live[j] && difference && level_of[k][j] == below;
                     if (!grows[k][j]) continue;
                     before[k][j] = add_to(row[k].head[j], difference);
-                    role[k][j] = atomicOr(job.roles + row[k].head[j], QUEUED);
+                    if (!MARKED_BY_FIRST) role[k][j] = atomicOr(job.roles + row[k].head[j], QUEUED);
                 }
+            }
+            // Whoever adds to what is to grow already need not ask whether it is queued.
+            if (MARKED_BY_FIRST) {
+#pragma unroll
+                for (u32 k = 0; k < TOLD_TOGETHER; k++)
+                    for (u32 j = 0; j < 2; j++)
+                        if (grows[k][j])
+                            role[k][j] = before[k][j] ? QUEUED : atomicOr(job.roles + row[k].head[j], QUEUED);
             }
 #pragma unroll
             for (u32 k = 0; k < TOLD_TOGETHER; k++) {
@@ -809,17 +820,25 @@ struct Counting : Run<CountJob> {
         const u32 least = ~load_cached(&counters->above), most = load_cached(&counters->most);
         if (least != NO_LEVEL) add_paths(from, least, most);
         u32 n_changed = 0;
+        __shared__ u32 room[BEGINS ? 1 : BLOCK_THREADS / 32][Found::ROOM];
+        Found found{room[BEGINS ? 0 : threadIdx.x >> 5]};
         for_levels([&](bool is_there, u32 v, u32 at) {
             const double count = is_there && at != NO_LEVEL && at >= from ? count_of(v) : 0.0;
-            // Level by level, seeds on no level are counted already, and the others have been on none before.
-            const bool is_left = is_there && at >= from && (at != NO_LEVEL || from == 0);
-            if (!BEGINS) return log_changed(is_left && set_count(v, at, count), v);
+            if (!BEGINS) {
+                // Level by level, seeds on no level are counted already, and the others have been on none before.
+                const bool is_left = is_there && at >= from && (at != NO_LEVEL || from == 0);
+                const bool changes[2] = {is_left && set_count(v, at, count), false};
+                const u32 vertex[2] = {v, 0};
+                __syncwarp();
+                return found.add(job.log, &counters->changed, changes, vertex);
+            }
             if (!is_there) return;
             store_cached(job.levels + v, at);
             store_cached(job.paths + v, count);
             n_changed += count > 0.0;
             sums[0] += count >= LIMIT;
         });
+        found.list(job.log, &counters->changed);
         n_changed = warp_sum(n_changed);
         if (BEGINS && place.lane == 0 && n_changed) atomicAdd(&counters->changed, n_changed);
         mark_time(WRITTEN);
