@@ -26,7 +26,7 @@ _LEFT: Final = 10
 BATCH, RUN, REST_KERNEL, REST_BLOCKS = range(N_TOLD, N_TOLD + 4)
 assert STATE.fields is not None
 _N_VERTICES_AT: Final = STATE.fields["n_vertices"][1]
-# The part of a job that differs: so many words of 64 bits, then such of 32, of which one is the number of the call.
+# The part of a job that differs: so many words of 64 bits, then such of 32, one of which is the call's number.
 N_LONGS, N_WORDS = 5, 6
 _SEQUENCE: Final = 4
 _WORDS_FROM: Final = np.uint64(8 * N_LONGS)

@@ -1,9 +1,10 @@
 """Runs of path counts on the device, after the search's words were brought up to date.
 
-``recount.cu`` counts after a batch, ``count_rest.cu`` anew the levels that it leaves, ``count_all.cu`` from scratch.
+``recount.cu`` counts after a batch, ``count_rest.cu`` anew the levels that it leaves, ``count_all.cu`` from
+scratch.
 
-A run is one cooperative kernel or two, each waited for once. It allocates nothing, unless there are more vertices or long rows
-than ever before.
+A run is one cooperative kernel or two, each waited for once. It allocates nothing, unless there are
+more vertices or long rows than ever before.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ class CountRun(NamedTuple):
     """What a run told: the words of ``counting.cuh``, in that order.
 
     ``changed``: how many counts are others. ``saturated``: by how many more of them are at the limit. ``edges``:
-    entries of the rows that were read. ``rounds``: levels. ``counted``: vertices that were. ``left``: nothing, once
-    all kernels have been called.
+    entries of the rows that were read. ``rounds``: levels. ``counted``: vertices that were. ``left``: nothing,
+    once all kernels have been called.
     """
 
     changed: int
@@ -267,7 +268,8 @@ class CountRuns:
         """Say in the job what differs from run to run."""
         self._again = None
         if name == "recount":
-            rest, said = self._kernels["count_rest"].variant(remote=device.states().reads_remote), self._caller.said
+            rest = self._kernels["count_rest"].variant(remote=device.states().reads_remote)
+            said = self._caller.said
             said[count_calls.REST_KERNEL], said[count_calls.REST_BLOCKS] = rest.handle, rest.blocks
         report = device.report
         n_updates = report.n if name == "recount" else 0

@@ -157,11 +157,14 @@ constexpr u32 LEVELS_AHEAD = 4;
 constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
 // How many times 32 vertices a warp looks through for those at a time.
 #ifndef PULLED_TOGETHER
-#define PULLED_TOGETHER 4
+#define PULLED_TOGETHER 2
 #endif
 // Updates of which a thread tells the heads at a time: an even number.
 #ifndef SEEDED_TOGETHER
-#define SEEDED_TOGETHER 4
+#define SEEDED_TOGETHER 2
+#endif
+#ifndef LONG_TOGETHER
+#define LONG_TOGETHER 1
 #endif
 #ifndef MARKED_BY_FIRST
 #define MARKED_BY_FIRST 0
@@ -600,12 +603,16 @@ struct Counting : Run<CountJob> {
 
     // -- level by level --------------------------------------------------------------------------------------------
 
-    // Sets level and count of a vertex, and that it waits for nothing; whether the count is another than ``before``.
+    __device__ __forceinline__ void wait_for_nothing(u32 v)
+    {
+        store_cached(job.deltas + v, i64(0));
+        store_cached(job.roles + v, 0u);
+    }
+
+    // Sets level and count of a vertex; whether the count is another than ``before``.
     __device__ __forceinline__ bool set_count(u32 v, u32 at, double count, double before)
     {
         store_cached(job.levels + v, at);
-        store_cached(job.deltas + v, i64(0));
-        store_cached(job.roles + v, 0u);
         if (count == before) return false;
         store_cached(job.paths + v, count);
         sums[0] += u64(i64(count >= LIMIT) - i64(before >= LIMIT));
@@ -614,6 +621,7 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ bool set_count(u32 v, u32 at, double count)
     {
+        wait_for_nothing(v);
         return set_count(v, at, count, load_cached(job.paths + v));
     }
 
@@ -739,6 +747,7 @@ struct Counting : Run<CountJob> {
                 const bool by_row = role[j] & BY_ROW || before[j] >= LIMIT, moves = at[j] != level;
                 const double grown = before[j] + double(delta[j]);
                 const double count = min(by_row ? load_cached(job.sums + v[j]) : grown, LIMIT);
+                wait_for_nothing(v[j]);
                 changes[j] = set_count(v[j], level, count, before[j]);
                 tells[j] = !(role[j] & FARTHER) && (moves || changes[j]) && row[j].degree;
                 if (tells[j]) store_cached(job.differences + v[j], i64(count) - (moves ? 0 : i64(before[j])));
@@ -763,12 +772,32 @@ struct Counting : Run<CountJob> {
         if (place.lane < 2)
             base = add_by_lane(place.lane ? &to.counts->edges : &to.counts->short_rows, place.lane ? told : shorts.count());
         if (place.lane == 2 && all.count()) base = atomicAdd(&job.counters->changed, all.count());
+#if LONG_TOGETHER
+        u32 leaves[2];
+        for (u32 j = 0; j < 2; j++)
+            leaves[j] = tells[j] && !is_short(row[j]) ? leaves_of_row(out, vertex[j], row[j]) : 0;
+        // Of long rows, and of their leaves, in one word.
+        u64 longs = 0, at_long = 0;
+        if (__any_sync(ALL_LANES, leaves[0] || leaves[1])) {
+            longs = u64((leaves[0] != 0) + (leaves[1] != 0)) << 32 | (leaves[0] + leaves[1]);
+            at_long = warp_scan(longs);
+            if (place.lane == 31) base = atomicAdd(&to.counts->long_rows, at_long);
+            at_long += __shfl_sync(ALL_LANES, base, 31) - longs;
+        }
+#endif
         const u32 at = u32(__shfl_sync(ALL_LANES, base, 0)), at_log = u32(__shfl_sync(ALL_LANES, base, 2));
         for (u32 j = 0; j < 2; j++) {
             if (changes[j]) store_cached(job.log + at_log + all.before(j), vertex[j]);
             if (!tells[j]) continue;
             if (is_short(row[j])) put_short(to, at + shorts.before(j), vertex[j], row[j]);
+#if LONG_TOGETHER
+            else {
+                store_wide(to.long_rows + u32(at_long >> 32), Entry{vertex[j], row[j].leaf, leaves[j], u32(at_long)});
+                at_long += 1ull << 32 | leaves[j];
+            }
+#else
             else put_long(out, to, vertex[j], row[j]);
+#endif
         }
         __syncwarp();
     }
@@ -819,29 +848,62 @@ struct Counting : Run<CountJob> {
         mark_time(ORDERED);
         const u32 least = ~load_cached(&counters->above), most = load_cached(&counters->most);
         if (least != NO_LEVEL) add_paths(from, least, most);
+        if (BEGINS) write_all();
+        else write_left(from);
+        mark_time(WRITTEN);
+    }
+
+    // Levels and counts of all vertices, from scratch.
+    __device__ __forceinline__ void write_all()
+    {
         u32 n_changed = 0;
-        __shared__ u32 room[BEGINS ? 1 : BLOCK_THREADS / 32][Found::ROOM];
-        Found found{room[BEGINS ? 0 : threadIdx.x >> 5]};
         for_levels([&](bool is_there, u32 v, u32 at) {
-            const double count = is_there && at != NO_LEVEL && at >= from ? count_of(v) : 0.0;
-            if (!BEGINS) {
-                // Level by level, seeds on no level are counted already, and the others have been on none before.
-                const bool is_left = is_there && at >= from && (at != NO_LEVEL || from == 0);
-                const bool changes[2] = {is_left && set_count(v, at, count), false};
-                const u32 vertex[2] = {v, 0};
-                __syncwarp();
-                return found.add(job.log, &counters->changed, changes, vertex);
-            }
             if (!is_there) return;
+            const double count = at == NO_LEVEL ? 0.0 : count_of(v);
             store_cached(job.levels + v, at);
             store_cached(job.paths + v, count);
             n_changed += count > 0.0;
             sums[0] += count >= LIMIT;
         });
-        found.list(job.log, &counters->changed);
         n_changed = warp_sum(n_changed);
-        if (BEGINS && place.lane == 0 && n_changed) atomicAdd(&counters->changed, n_changed);
-        mark_time(WRITTEN);
+        if (place.lane == 0 && n_changed) atomicAdd(&job.counters->changed, n_changed);
+    }
+
+    // The same of those on a level and below; whose counts are others are logged.
+    __device__ __forceinline__ void write_left(u32 from)
+    {
+        __shared__ u32 room[BLOCK_THREADS / 32][Found::ROOM];
+        Found found{room[threadIdx.x >> 5]};
+        const u64 n = job.n_vertices;
+        for (u64 begin = u64(place.warp) * 32; begin < n; begin += u64(LEVELS_AHEAD) * place.n_threads) {
+            const auto vertex_of = [&](u32 k) { return begin + u64(k) * place.n_threads + place.lane; };
+            u32 at[LEVELS_AHEAD], role[LEVELS_AHEAD];
+            double count[LEVELS_AHEAD], before[LEVELS_AHEAD];
+#pragma unroll
+            for (u32 k = 0; k < LEVELS_AHEAD; k++) {
+                const bool is_there = vertex_of(k) < n;
+                const u32 v = is_there ? u32(vertex_of(k)) : 0;
+                at[k] = level_now(v);
+                role[k] = load_cached(job.roles + v);
+                count[k] = count_of(v);
+                before[k] = load_cached(job.paths + v);
+            }
+#pragma unroll
+            for (u32 k = 0; k < LEVELS_AHEAD; k++) {
+                const u32 v = u32(vertex_of(k));
+                // Level by level, seeds on no level are counted already, and the others have been on none before.
+                const bool is_left = vertex_of(k) < n && at[k] >= from && (at[k] != NO_LEVEL || from == 0);
+                bool changes[2] = {false, false};
+                if (is_left) {
+                    if (role[k]) wait_for_nothing(v);
+                    changes[0] = set_count(v, at[k], at[k] == NO_LEVEL ? 0.0 : count[k], before[k]);
+                }
+                __syncwarp();
+                const u32 vertex[2] = {v, 0};
+                found.add(job.log, &job.counters->changed, changes, vertex);
+            }
+        }
+        found.list(job.log, &job.counters->changed);
     }
 
     __device__ __forceinline__ double count_of(u32 v) const { return min(load_cached(job.sums + v), LIMIT); }
@@ -991,6 +1053,7 @@ struct Counting : Run<CountJob> {
     // neighbours are on the level, so that a warp looks for them several times before it goes along what it found.
     __device__ __forceinline__ void pull_apart()
     {
+        static_assert(sizeof(Waiting) * (BLOCK_THREADS / 32) <= 32768, "a block may have 48 KiB, lists of changes included");
         __shared__ Waiting waiting_of[BLOCK_THREADS / 32];
         Waiting& waiting = waiting_of[threadIdx.x >> 5];
         const RowsApart apart = {in};
