@@ -1,6 +1,7 @@
-// Counts of shortest paths after a batch of updates (recount.cu, count_rest.cu), or from scratch (count_all.cu): cooperative kernels
-// after the one that mends the search (mend.cu, search.cu). The algorithm is the host's (compute/counts/sspaths.py says why it is right), and so are the
-// counts, whatever the order of threads: below the limit they are whole numbers, added in int64 or exactly in double.
+// Counts of shortest paths after a batch of updates (recount.cu, count_rest.cu), or from scratch (count_all.cu):
+// cooperative kernels, after the one that mends the search (mend.cu, search.cu). The algorithm is the host's
+// (compute/counts/sspaths.py says why it is right), and so are the counts, whatever the order of threads: below the limit
+// they are whole numbers, added in int64 or exactly in double.
 //
 // 1. moved: the vertices that the search wrote and that are on another level than before are seeds.
 // 2. heads: those of changed edges gain and lose the counts of their tails. Who moves farther takes its count back from
@@ -13,8 +14,8 @@
 //
 // Where that comes to too many edges, all vertices of the levels that are left are counted anew, and from scratch those of
 // all levels: by kernels of two blocks a multiprocessor, since these passes over all wait for memory, and what goes by
-// differences would lack registers. Between two levels paths are added along the out-rows of the upper one, or along the in-rows of the lower
-// one: of whichever has fewer vertices. What they come to is written when all have been added up.
+// differences would lack registers. Between two levels paths are added along the out-rows of the upper one, or along the
+// in-rows of the lower one: of whichever has fewer vertices. What they come to is written when all have been added up.
 //
 // MARKS: when each part ended is told behind the list of changes, whose last entries are free then
 // (benchmarks/device_counts.py).
@@ -155,19 +156,9 @@ constexpr u32 LEVELS_AHEAD = 4;
 #define DENSE_LEVEL 32
 #endif
 constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
-// How many times 32 vertices a warp looks through for those at a time.
-#ifndef PULLED_TOGETHER
-#define PULLED_TOGETHER 2
-#endif
 // Updates of which a thread tells the heads at a time: an even number.
 #ifndef SEEDED_TOGETHER
 #define SEEDED_TOGETHER 2
-#endif
-#ifndef LONG_TOGETHER
-#define LONG_TOGETHER 1
-#endif
-#ifndef MARKED_BY_FIRST
-#define MARKED_BY_FIRST 0
 #endif
 // Leaves of rows of which a warp tells at a time.
 #ifndef TOLD_TOGETHER
@@ -496,16 +487,8 @@ struct Counting : Run<CountJob> {
                     grows[k][j] = row[k].live[j] && difference && level_of[k][j] == below;
                     if (!grows[k][j]) continue;
                     before[k][j] = add_to(row[k].head[j], difference);
-                    if (!MARKED_BY_FIRST) role[k][j] = atomicOr(job.roles + row[k].head[j], QUEUED);
+                    role[k][j] = atomicOr(job.roles + row[k].head[j], QUEUED);
                 }
-            }
-            // Whoever adds to what is to grow already need not ask whether it is queued.
-            if (MARKED_BY_FIRST) {
-#pragma unroll
-                for (u32 k = 0; k < TOLD_TOGETHER; k++)
-                    for (u32 j = 0; j < 2; j++)
-                        if (grows[k][j])
-                            role[k][j] = before[k][j] ? QUEUED : atomicOr(job.roles + row[k].head[j], QUEUED);
             }
 #pragma unroll
             for (u32 k = 0; k < TOLD_TOGETHER; k++) {
@@ -772,7 +755,6 @@ struct Counting : Run<CountJob> {
         if (place.lane < 2)
             base = add_by_lane(place.lane ? &to.counts->edges : &to.counts->short_rows, place.lane ? told : shorts.count());
         if (place.lane == 2 && all.count()) base = atomicAdd(&job.counters->changed, all.count());
-#if LONG_TOGETHER
         u32 leaves[2];
         for (u32 j = 0; j < 2; j++)
             leaves[j] = tells[j] && !is_short(row[j]) ? leaves_of_row(out, vertex[j], row[j]) : 0;
@@ -784,20 +766,15 @@ struct Counting : Run<CountJob> {
             if (place.lane == 31) base = atomicAdd(&to.counts->long_rows, at_long);
             at_long += __shfl_sync(ALL_LANES, base, 31) - longs;
         }
-#endif
         const u32 at = u32(__shfl_sync(ALL_LANES, base, 0)), at_log = u32(__shfl_sync(ALL_LANES, base, 2));
         for (u32 j = 0; j < 2; j++) {
             if (changes[j]) store_cached(job.log + at_log + all.before(j), vertex[j]);
             if (!tells[j]) continue;
             if (is_short(row[j])) put_short(to, at + shorts.before(j), vertex[j], row[j]);
-#if LONG_TOGETHER
             else {
                 store_wide(to.long_rows + u32(at_long >> 32), Entry{vertex[j], row[j].leaf, leaves[j], u32(at_long)});
                 at_long += 1ull << 32 | leaves[j];
             }
-#else
-            else put_long(out, to, vertex[j], row[j]);
-#endif
         }
         __syncwarp();
     }
@@ -1041,78 +1018,38 @@ struct Counting : Run<CountJob> {
         });
     }
 
-    // Vertices of a level that a warp has found, and where their rows begin.
-    struct Waiting {
-        static constexpr u32 ROOM = 32 * PULLED_TOGETHER;
-
-        u32 vertex[ROOM];
-        Cursor cursor[ROOM];
-    };
-
-    // The same for a level with many vertices, most of which have few in-edges: a thread goes along each row. Few of 32
-    // neighbours are on the level, so that a warp looks for them several times before it goes along what it found.
+    // The same for a level with many vertices, most of which have few in-edges: a thread goes along each row.
     __device__ __forceinline__ void pull_apart()
     {
-        static_assert(sizeof(Waiting) * (BLOCK_THREADS / 32) <= 32768, "a block may have 48 KiB, lists of changes included");
-        __shared__ Waiting waiting_of[BLOCK_THREADS / 32];
-        Waiting& waiting = waiting_of[threadIdx.x >> 5];
         const RowsApart apart = {in};
         SidesRead read;
         const u64 n = job.n_vertices;
-        for (u64 begin = u64(place.warp) * Waiting::ROOM; begin < n; begin += u64(PULLED_TOGETHER) * place.n_threads) {
-            bool is_wanted[PULLED_TOGETHER];
-            Row row[PULLED_TOGETHER];
-            Beginning from[PULLED_TOGETHER];
-#pragma unroll
-            for (u32 k = 0; k < PULLED_TOGETHER; k++) {
-                const u64 v = begin + 32 * k + place.lane;
-                is_wanted[k] = v < n && level_now(u32(v)) == level;
-                row[k] = v < n ? load_row(in, u32(v)) : Row{0, 0};
+        const auto level_of = [&](u64 v) { return v < n ? level_now(u32(v)) : NO_LEVEL; };
+        u64 begin = u64(place.warp) * 32;
+        u32 at = level_of(begin + place.lane);
+        for (; begin < n; begin += place.n_threads) {
+            const u32 v = u32(begin) + place.lane;
+            const bool is_wanted = at == level;
+            at = level_of(begin + place.n_threads + place.lane);  // of the next one, meanwhile
+            if (!__any_sync(ALL_LANES, is_wanted)) continue;
+            const Row row = begin + place.lane < n ? load_row(in, v) : Row{0, 0};
+            Cursor cursor = apart.first_edges(v, row, is_wanted);
+            if (is_wanted) {
+                sums[1] += row.degree;
+                read.add(in, row.leaf, row.degree, LINES_OF_ROW + (row.degree + EDGES_TOGETHER - 1) / EDGES_TOGETHER);
             }
-#pragma unroll
-            for (u32 k = 0; k < PULLED_TOGETHER; k++)
-                if (!REMOTE && __any_sync(ALL_LANES, is_wanted[k])) from[k] = apart.beginning(row[k], row[k].degree);
-            u32 n_waiting = 0;
-#pragma unroll
-            for (u32 k = 0; k < PULLED_TOGETHER; k++) {
-                if (!__any_sync(ALL_LANES, is_wanted[k])) continue;
-                const u32 v = u32(begin) + 32 * k + place.lane;
-                const Cursor cursor = REMOTE ? apart.first_edges(v, row[k], is_wanted[k])
-                    : apart.first_edges_from(from[k], v, row[k], row[k].degree, is_wanted[k]);
-                const u32 chosen = __ballot_sync(ALL_LANES, is_wanted[k]);
-                if (is_wanted[k]) {
-                    const u32 to = n_waiting + __popc(chosen & lanes_before());
-                    waiting.vertex[to] = v;
-                    waiting.cursor[to] = cursor;
-                    sums[1] += row[k].degree;
-                    read.add(in, row[k].leaf, row[k].degree,
-                        LINES_OF_ROW + (row[k].degree + EDGES_TOGETHER - 1) / EDGES_TOGETHER);
-                }
-                n_waiting += __popc(chosen);
+            double sum = cursor.left > OWN_EDGES ? 0.0 : sum_of(apart, cursor);
+            __syncwarp();
+            for (u32 left = __ballot_sync(ALL_LANES, cursor.left != 0); left; left &= left - 1) {
+                const u32 lane = __ffs(left) - 1;
+                const Cursor helped = {__shfl_sync(ALL_LANES, cursor.leaf, lane), __shfl_sync(ALL_LANES, cursor.at, lane), 0,
+                    __shfl_sync(ALL_LANES, cursor.left, lane)};
+                const double found = sum_together(v - place.lane + lane, helped);
+                if (place.lane == lane) sum = found;
             }
-            __syncwarp();
-            for (u32 first = 0; first < n_waiting; first += 32) pull_waiting(apart, waiting, first, n_waiting);
-            __syncwarp();
+            if (is_wanted && sum > 0.0) store_cached(job.sums + v, sum);
         }
         read.tell(in);
-    }
-
-    // Along the rows of those that wait from ``first`` on, one a lane.
-    __device__ __forceinline__ void pull_waiting(const RowsApart& apart, const Waiting& waiting, u32 first, u32 end)
-    {
-        const bool is_there = first + place.lane < end;
-        const u32 v = is_there ? waiting.vertex[first + place.lane] : 0;
-        Cursor cursor = is_there ? waiting.cursor[first + place.lane] : Cursor{0, 0, 0, 0};
-        double sum = cursor.left > OWN_EDGES ? 0.0 : sum_of(apart, cursor);
-        __syncwarp();
-        for (u32 left = __ballot_sync(ALL_LANES, cursor.left != 0); left; left &= left - 1) {
-            const u32 lane = __ffs(left) - 1;
-            const Cursor helped = {__shfl_sync(ALL_LANES, cursor.leaf, lane), __shfl_sync(ALL_LANES, cursor.at, lane), 0,
-                __shfl_sync(ALL_LANES, cursor.left, lane)};
-            const double found = sum_together(__shfl_sync(ALL_LANES, v, lane), helped);
-            if (place.lane == lane) sum = found;
-        }
-        if (is_there && sum > 0.0) store_cached(job.sums + v, sum);
     }
 
     // What comes along an edge to a vertex of this level; two loads that are under way together.

@@ -13,13 +13,6 @@ struct Cursor {
     u32 leaf, at, count, left;
 };
 
-// What is read to find where the rows of 32 neighbouring vertices begin: ``first``, the lane whose row does so in ``leaf``;
-// of each lane the keys of that leaf, and how many are in one of 32 leaves from there on.
-struct Beginning {
-    u32 first, leaf, counts;
-    LeafPart part;
-};
-
 // The rows of 32 neighbouring vertices, which the lanes of a warp go along each by itself.
 struct RowsApart {
     const State& rows;
@@ -46,24 +39,18 @@ struct RowsApart {
         }
     }
 
-    // What is read for those that are meant, one at least, which have rows on one side. Only where the first of these
-    // begins is looked for, by all lanes: the others follow from the lengths of rows and the counts of leaves.
-    __device__ __forceinline__ Beginning beginning(const Row& row, bool is_meant) const
-    {
-        const u32 first = __ffs(__ballot_sync(ALL_LANES, is_meant)) - 1, leaf = __shfl_sync(ALL_LANES, row.leaf, first);
-        const u32 at = leaf + lane_number();
-        return {first, leaf, at < all_leaves(rows) ? load_constant(count_of(rows, at)) : 0, load_part(rows, leaf)};
-    }
-
-    // Where these begin, as first_edges.
-    __device__ __forceinline__ Cursor first_edges_from(
-        const Beginning& from, u32 vertex, const Row& own, bool is_meant, bool is_wanted) const
+private:
+    // The same for those that are meant, one at least, which have rows on one side. Only where the first of these begins
+    // is looked for, by all lanes: the others follow from the lengths of rows and the counts of leaves.
+    __device__ __forceinline__ Cursor first_edges_of(u32 vertex, const Row& own, bool is_meant, bool is_wanted) const
     {
         const Row row = is_meant ? own : Row{0, 0};
         is_wanted &= is_meant;
-        const u32 lane = lane_number(), first = from.first, leaf = from.leaf, counts = from.counts;
+        const u32 lane = lane_number(), first = __ffs(__ballot_sync(ALL_LANES, is_meant)) - 1;
+        const u32 leaf = __shfl_sync(ALL_LANES, row.leaf, first);
+        const u32 counts = leaf + lane < all_leaves(rows) ? load_constant(count_of(rows, leaf + lane)) : 0;
         const u32 count = __shfl_sync(ALL_LANES, counts, 0);
-        const LeafPart& part = from.part;
+        const LeafPart part = load_part(rows, leaf);
         const u64 key = u64(vertex - lane + first) << 32;
         const u32 below =
             vote(2 * lane < count && part.keys.x < key, 2 * lane + 1 < count && part.keys.y < key).count();
@@ -79,12 +66,6 @@ struct RowsApart {
         }
         step_over(cursor);
         return cursor;
-    }
-
-private:
-    __device__ __forceinline__ Cursor first_edges_of(u32 vertex, const Row& own, bool is_meant, bool is_wanted) const
-    {
-        return first_edges_from(beginning(own, is_meant), vertex, own, is_meant, is_wanted);
     }
 
     __device__ __forceinline__ u32 keys_below(u32 leaf, u32 count, u64 key) const
