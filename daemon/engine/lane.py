@@ -351,7 +351,7 @@ def answer_questions(shown, own, words, questions, answers):  # type: ignore[no-
     else waiting.
     """
     here = np.int64(address_of(own))
-    pause = np.int64(0)
+    pause = 0
     while True:
         # It waits, whatever the server made of the eventfd; for as long as it takes if nothing is left.
         own[_PAUSE + 1] = pause
@@ -376,7 +376,7 @@ def answer_questions(shown, own, words, questions, answers):  # type: ignore[no-
         if answered > 0:
             fetch_add(shown, QUESTIONS, answered)
             write_file(answers, here + 8 * _ONE, np.int64(8))
-        pause = min(max(2 * pause, _PAUSE_LEAST_NS), _PAUSE_MOST_NS) if left > 0 else np.int64(0)
+        pause = min(max(2 * pause, _PAUSE_LEAST_NS), _PAUSE_MOST_NS) if left > 0 else 0
 
 
 _WORDS_TYPE = nb.types.Array(nb.types.int64, 1, "C")
