@@ -1,6 +1,6 @@
 """A gate for those who read arrays in compiled code: they hold it while they read, and whoever writes shuts it.
 
-A kernel that puts a batch in order before it writes shuts it by itself, in between, so that others read on. And
+A kernel that looks a batch up before it writes shuts it by itself, in between, so that others read on. And
 while it writes it may let others read **beside** it what the batch leaves as it is: a row that has none of its
 updates, in leaves that nobody moves just then. Such a row is the same before the batch and after it. Who reads so
 holds a second lock, which the writer takes for a moment whenever it goes on to other leaves: so what a reader is
@@ -43,7 +43,7 @@ class BeforeWriting:
         """Return once nobody reads, and nobody may; harmless to repeat."""
 
     def but_for_gate(self) -> Gate:
-        """The same, but for those who read through this gate: it is the caller's to shut."""
+        """The same, but for those who read through this gate, the caller's to shut; ``NO_GATE``: nobody does."""
         return NO_GATE
 
 

@@ -292,7 +292,10 @@ def _library(name: str, n: int) -> Any:
     def of_three(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
         return types.int64(types.int64, types.int64, types.int64), generate
 
-    return intrinsic({1: of_one, 3: of_three}[n])
+    def of_four(typing_context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+        return types.int64(types.int64, types.int64, types.int64, types.int64), generate
+
+    return intrinsic({1: of_one, 3: of_three, 4: of_four}[n])
 
 
 def _shift(typing_context: Any, keys: Any, weights: Any, to: Any, from_: Any, count: Any) -> Any:
@@ -343,7 +346,7 @@ lock_to_read: Any = _library("pthread_rwlock_rdlock", 1)
 try_lock_to_read: Any = _library("pthread_rwlock_tryrdlock", 1)
 lock_to_write: Any = _library("pthread_rwlock_wrlock", 1)
 unlock: Any = _library("pthread_rwlock_unlock", 1)
-poll: Any = _library("poll", 3)
+poll_for: Any = _library("ppoll", 4)
 read_file: Any = _library("read", 3)
 write_file: Any = _library("write", 3)
 shift: Any = intrinsic(_shift)

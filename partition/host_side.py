@@ -33,7 +33,7 @@ again of the processor."""
 
 ONE_CALL_UPDATES_MAX = 1 << 15
 """More go by one call as well, which threads share, up to so many: then the way through the interpreter is little
-beside them, and they are put in order while others still read what there was before."""
+beside them, and they are looked up while others still read what there was before."""
 
 DIVIDED_UPDATES_MIN, DIVIDED_PIECE, DIVIDED_THREADS_MIN = 800, 128, 4
 """Of these, so many threads and more share so many, counted in both orientations, in pieces of about so many. Two
@@ -180,7 +180,7 @@ class HostSide(Side[PackedMemoryArray]):
 
         ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be (both 1 or 0);
         ``before_writing``: called once it is known that no array needs another layout. Where they are many, those
-        who read through its gate may do so until they are in order. Returns the report of the out-rows, and
+        who read through its gate may do so until they are looked up. Returns the report of the out-rows, and
         ``Totals``.
         """
         out, in_ = self.out, self.in_

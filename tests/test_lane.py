@@ -34,7 +34,7 @@ from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.engine.lane import LONG_ROW, Lane, warm_up
 from graphtide.daemon.engine.pipeline import UNASKED_EPOCHS, Pipeline
 from graphtide.daemon.engine.shown import IN_ROWS, OUT_ROWS, Shown
-from graphtide.daemon.engine.storage import Storage
+from graphtide.daemon.engine.storage import UNASKED_CHANGES, Storage
 from graphtide.daemon.engine.topology import EngineTopology
 from graphtide.daemon.records import lane as layout
 from graphtide.daemon.records.position import Position
@@ -350,16 +350,22 @@ def test_no_answer_is_of_a_batch_that_is_half_written(n_updates: int) -> None:
         engine.ask(go)
 
 
+async def ask_for_one(lane: server_lane.Lane) -> Any:
+    """So that rows are asked about."""
+    return await of(lane.neighbors(1, 1, "out", 10, None))
+
+
 def test_questions_are_answered_while_a_batch_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes by one call, which begins behind Python's readers, and shuts the lane's gate by itself."""
     called, n = host_side.apply_shared, 60_000
     with engine_of(directed=True, weighted=False) as engine:
         engine.apply(edges([(0, j) for j in range(1, n)]), n)
+        engine.ask(ask_for_one)
         gate, seen, is_done = engine.storage.gate.shown.gate, list[Any](), True
 
         def shared(*arguments: Any) -> Any:
             assert not gate[IS_SHUT]
-            seen.append(engine.ask(lambda lane: of(lane.neighbors(1, 1, "out", 10, None))))
+            seen.append(engine.ask(ask_for_one))
             done = called(*arguments) if is_done else (False, (), None, None)
             assert gate[IS_SHUT] == is_done
             return done
@@ -369,8 +375,28 @@ def test_questions_are_answered_while_a_batch_is_looked_up(monkeypatch: pytest.M
         is_done = False  # it goes the ordinary way after all
         engine.apply(edges([(1, j) for j in range(2000)], Op.DELETE), n)
         assert [len(one["neighbors"]) for one in seen] == [0, 40] and not gate[IS_SHUT]
-        page = engine.ask(lambda lane: of(lane.neighbors(1, 1, "out", 10, None)))
+        page = engine.ask(ask_for_one)
         assert page["known"] and page["neighbors"] == b""
+
+
+def test_where_nobody_asks_about_rows_nothing_is_looked_up_for_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate is shut from the beginning until somebody has asked, and again some changes later."""
+    called, n, gates = host_side.apply_shared, 60_000, list[int]()
+    with engine_of(directed=True, weighted=False) as engine:
+        engine.apply(edges([(0, j) for j in range(1, n)]), n)
+
+        def shared(*arguments: Any) -> Any:
+            gates.append(arguments[-1].size)
+            return called(*arguments)
+
+        monkeypatch.setattr(host_side, "apply_shared", shared)
+        batch = edges([(1, j) for j in range(2000)])
+        engine.apply(batch, n)
+        engine.ask(ask_for_one)
+        for _ in range(UNASKED_CHANGES + 1):
+            engine.apply(batch, n)
+        assert [size > 0 for size in gates] == [False, *[True] * UNASKED_CHANGES, False]
+        assert len(engine.ask(ask_for_one)["neighbors"]) == 40
 
 
 def test_rows_that_a_batch_leaves_as_they_are_are_read_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,6 +405,7 @@ def test_rows_that_a_batch_leaves_as_they_are_are_read_beside_it(monkeypatch: py
     with engine_of(directed=True, weighted=True) as engine:
         weights = np.arange(n - 1, dtype=np.float32)
         engine.apply(replace(edges([(j // 100, j) for j in range(1, n)]), weights=weights), n)
+        engine.ask(ask_for_one)
         stamp, gate, seen = engine.stamp(), engine.storage.gate.shown.gate, list[Any]()
 
         some, ends = np.array([7, 400], np.uint32), (np.array([7, 7], np.uint32), np.array([701, 1], np.uint32))

@@ -31,7 +31,7 @@ from ...gpma.intrinsics import (
     copy_bytes,
     load_acquire,
     lock_to_read,
-    poll,
+    poll_for,
     read_file,
     try_lock_to_read,
     unlock,
@@ -99,9 +99,11 @@ SHORT_ROW = 1 << 10
 _VERTICES = 1 << 32
 # What became of a question; it waits for a batch that is written.
 _NO, _YES, _WAITS = 0, 1, 2
-# Words of a lane's own: the order to stop, what ``poll`` waits for, and what is read from and written to an
-# eventfd.
-_STOP, _POLLED, _READ, _ONE, _OWN_WORDS = 0, 1, 2, 3, 4
+# Words of a lane's own: the order to stop, what ``ppoll`` waits for, for how long (seconds and nanoseconds), and
+# what is read from and written to an eventfd.
+_STOP, _POLLED, _PAUSE, _READ, _ONE, _OWN_WORDS = 0, 1, 2, 4, 5, 6
+# What waits for a batch is tried again after the least of these, then after twice as long, and so on.
+_PAUSE_LEAST_NS, _PAUSE_MOST_NS = 50_000, 400_000
 _POLLIN = 1
 
 
@@ -150,8 +152,7 @@ class Lane:
             self._descriptors.close()
 
     def close(self) -> None:
-        """End the thread, for which the server must be gone; harmless to repeat. It may end later, once the
-        storage is open again, which nobody need wait for."""
+        """End the thread, for which the server must be gone; harmless to repeat. It ends by and by."""
         with self._ending:  # so that these are its descriptors still
             if self._own[_STOP]:
                 return
@@ -328,21 +329,16 @@ def _answer_place(shown, words, at, beside):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _try_place(shown, words, at, waits):  # type: ignore[no-untyped-def]
-    """Answer what is asked at a place: where the storage is open, or beside its writer, else false, or once it is
-    open if that ``waits``."""
+def _try_place(shown, words, at):  # type: ignore[no-untyped-def]
+    """Answer what is asked at a place, where the storage is open, or beside its writer; else false."""
     lock = np.int64(address_of(shown)) + 8 * LOCK
-    if try_lock_to_read(lock) != 0:
-        if not waits:
-            beside = np.int64(address_of(shown)) + 8 * BESIDE_LOCK
-            lock_to_read(beside)
-            is_answered = _answer_place(shown, words, at, True)
-            unlock(beside)
-            return is_answered
+    beside = try_lock_to_read(lock) != 0
+    if beside:
+        lock = np.int64(address_of(shown)) + 8 * BESIDE_LOCK
         lock_to_read(lock)
-    _answer_place(shown, words, at, False)
+    is_answered = _answer_place(shown, words, at, beside)
     unlock(lock)
-    return True
+    return is_answered
 
 
 @_jit
@@ -351,15 +347,16 @@ def answer_questions(shown, own, words, questions, answers):  # type: ignore[no-
 
     The storage is locked for one question at a time, so that a batch waits for no more than one. What can be
     answered beside a batch that is written, is: its rows are the same before and after, and the answer names the
-    epoch before, which is shown until the next one is.
+    epoch before, which is shown until the next one is. What cannot be is tried again by and by, and keeps nobody
+    else waiting.
     """
     here = np.int64(address_of(own))
-    waits = False
+    pause = 0
     while True:
-        if not waits:
-            poll(
-                here + 8 * _POLLED, np.int64(1), np.int64(-1)
-            )  # it waits, whatever the server made of the eventfd
+        # It waits, whatever the server made of the eventfd; for as long as it takes if nothing is left.
+        own[_PAUSE + 1] = pause
+        until = here + 8 * _PAUSE if pause > 0 else np.int64(0)
+        if poll_for(here + 8 * _POLLED, np.int64(1), until, np.int64(0)) > 0:
             read_file(questions, here + 8 * _READ, np.int64(8))
         if load(own, _STOP) != 0:
             return
@@ -371,7 +368,7 @@ def answer_questions(shown, own, words, questions, answers):  # type: ignore[no-
                 at = PLACES + place * PLACE_WORDS
                 if load(shown, IS_SHOWN) == 0:  # nobody need wait to hear that
                     words[at + DONE] = HIDDEN
-                elif not _try_place(shown, words, at, waits):
+                elif not _try_place(shown, words, at):
                     left += 1
                     continue
                 exchange(words, place, np.int64(ANSWERED))
@@ -379,7 +376,7 @@ def answer_questions(shown, own, words, questions, answers):  # type: ignore[no-
         if answered > 0:
             fetch_add(shown, QUESTIONS, answered)
             write_file(answers, here + 8 * _ONE, np.int64(8))
-        waits = bool(left > 0)  # for what the batch is about, once all others are answered
+        pause = min(max(2 * pause, _PAUSE_LEAST_NS), _PAUSE_MOST_NS) if left > 0 else 0
 
 
 _WORDS_TYPE = nb.types.Array(nb.types.int64, 1, "C")

@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ...gpma.gate import BeforeWriting, Gate
+from ...gpma.gate import NO_GATE, BeforeWriting, Gate
 from ...partition.graph import Graph
 from ..errors import Unavailable
 from ..records.position import Position
 from .shown import QUESTIONS, Shown
+
+UNASKED_CHANGES = 64
+"""After so many changes without a question about rows, no batch takes longer so that readers wait less."""
 
 
 def _nothing() -> None:
@@ -38,6 +41,7 @@ class StorageGate:
         self._halted: str | None = None
         self._torn: str | None = None  # why a change was never finished: what there is belongs to no epoch
         self._questions = 0
+        self._questions_before, self._unasked_changes = 0, UNASKED_CHANGES
         self.shown = Shown()
         self.show: Callable[[], None] = _nothing
         """Puts what there is after a change into ``shown``, before anybody reads it; may not fail."""
@@ -47,12 +51,23 @@ class StorageGate:
         """How many about rows came so far, of Python's threads and of others."""
         return self._questions + int(self.shown.words[QUESTIONS])
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether questions about rows came lately."""
+        return self._unasked_changes < UNASKED_CHANGES
+
+    def _count_unasked(self) -> None:
+        """Another change begins."""
+        before, self._questions_before = self._questions_before, self.questions
+        self._unasked_changes = 0 if before != self._questions_before else self._unasked_changes + 1
+
     @contextmanager
     def change(self) -> Iterator[BeforeWriting]:
         """The engine changes the storage. Before it writes anything that a reader might see, it calls what it
         gets: from then on until ``settle`` storage is ahead of the results, and nobody reads before the block
         ends. Where that is not called, or memory was all that was lacking, nothing was changed; after any other
         error nobody reads any more."""
+        self._count_unasked()
         try:
             yield _Shutting(self)
         except MemoryError:
@@ -185,6 +200,9 @@ class _Shutting(BeforeWriting):
         self._gate.shown.shut()
 
     def but_for_gate(self) -> Gate:
+        if not self._gate.is_asked:
+            self()
+            return NO_GATE
         self._gate.keep_out()
         return self._gate.shown.gate
 

@@ -58,7 +58,6 @@ def _apply_pieces(
     cursor: Offsets,
 ) -> None:
     """Draw pieces, first those of out-rows, then those of in-rows; ``ends``: how many updates either has."""
-    nobody, side = cursor[:0], np.int64(0)
     while True:
         part = fetch_add(cursor, 0, np.int64(1))
         if part >= lists.shape[0]:
@@ -66,10 +65,10 @@ def _apply_pieces(
         lanes = lanes_of(room, part)
         if part < n_pieces:
             bounds = _bounds(slots, updates, ends[0], part, n_pieces)
-            apply_piece(slots, rows, updates, pending, bounds, lanes, parts, lists, part, nobody, side)
+            apply_piece(slots, rows, updates, pending, bounds, lanes, parts, lists, part)
         else:
             bounds = _bounds(in_slots, in_updates, ends[1], part - n_pieces, n_pieces)
-            apply_piece(in_slots, in_rows, in_updates, in_pending, bounds, lanes, parts, lists, part, nobody, side)
+            apply_piece(in_slots, in_rows, in_updates, in_pending, bounds, lanes, parts, lists, part)
 
 
 @uncounted_inner

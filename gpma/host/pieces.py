@@ -12,7 +12,6 @@ import numpy as np
 
 from ..atomics import fetch_add
 from ..edges import ABSENT, LOW, Int, Keys, Offsets, Vertices
-from ..gate import Gate, go_on_to
 from ..intrinsics import inner, uncounted_inner
 from ..team import Crew, at_most, share
 from .arrays import Pending, RowIndex, Slots, Updates
@@ -151,8 +150,6 @@ def apply_piece(
     parts: Parts,
     lists: Offsets,
     part: Int,
-    gate: Gate,
-    side: Int,
 ) -> None:
     """Look up and write updates ``bounds[0]`` to ``bounds[1]``, whose leaves have no others; tell of it in
     ``parts`` and ``lists``."""
@@ -169,7 +166,6 @@ def apply_piece(
         end = last
         if last - begin > AT_A_TIME:
             end = other_leaf(leaf, begin + AT_A_TIME, last)
-        go_on_to(gate, side, part, np.int64(leaf[np.uintp(begin)]), np.int64(leaf[np.uintp(end - 1)]) + 1)
         for i in range(begin, end):
             ask_for_leaf(slots, np.int64(leaf[np.uintp(i)]))
         totals = probe(slots, updates, begin, end)
@@ -177,7 +173,6 @@ def apply_piece(
             parts[part, TOTALS + state] += totals[state]
         n_pending, waiting = merge_leaves(slots, updates, begin, end, end, pending, n_pending, waiting, False)
         begin = end
-    go_on_to(gate, side, part, np.int64(0), np.int64(0))
     lists[part, LEAVES_END], lists[part, WAITING_END] = n_pending, waiting
     if slots.stretch_begin < slots.stretch_end:
         lists[part, NET] = net_change(updates, first, last, slots.stretch_begin)

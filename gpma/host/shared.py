@@ -3,7 +3,8 @@ written in pieces that the threads of a crew draw (``pieces.py``).
 
 What it does is what ``preparing.py`` and ``committing.py`` do of any batch, where all is looked up before anything
 is written. That takes a way through the interpreter in between and around, which costs as much as hundreds of
-updates, in cold caches thousands, and writes leaves by other threads than have read them. The caller has seen
+updates, in cold caches thousands, and writes leaves by other threads than have read them. But others read on until
+something is written: so beside those who read (a ``Gate``) all is looked up first here, too. The caller has seen
 to it that no array needs another layout (``PackedMemoryArray.for_small``), and has taken the work arrays.
 """
 
@@ -16,14 +17,14 @@ import numpy as np
 
 from ..atomics import fetch_add
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Offsets
-from ..gate import Gate, let_beside, shut_gate
+from ..gate import Gate, shut_gate
 from ..intrinsics import inner
 from ..team import Crew, at_most, share
 from ..written import Words
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .committing import LIST_FIELDS, Task, Written, commit_either, commit_one
 from .pieces import apply_piece, note_between, order_one
-from .preparing import BEGIN, END, PART_FIELDS, TOTALS, Parts, Question
+from .preparing import BEGIN, END, PART_FIELDS, TOTALS, Parts, Question, look_up_either, look_up_one
 from .search import Lanes, lanes_of, new_lanes
 from .small import (
     MOVED,
@@ -53,9 +54,9 @@ def _task(
     n_updates: Int,
     gate: Gate,
     side: Int,
+    begun: bool,
 ) -> Task:
     all_wait: Any = np.bool_(False)
-    begun: Any = np.bool_(True)
     return Task(
         slots_of(orientation),
         RowIndex(orientation.row_leaf, orientation.degrees),
@@ -120,7 +121,6 @@ def _apply_pieces(
     in_lists: Offsets,
     n_all: Int,
     room: Lanes,
-    gate: Gate,
     cursor: Offsets,
 ) -> None:
     """Draw pieces, first those of out-rows, then those of in-rows."""
@@ -132,23 +132,11 @@ def _apply_pieces(
         lanes = lanes_of(room, drawn)
         if drawn < n_pieces:
             bounds = parts[drawn, BEGIN], parts[drawn, END]
-            apply_piece(slots, rows, updates, pending, bounds, lanes, parts, lists, drawn, gate, np.int64(0))
+            apply_piece(slots, rows, updates, pending, bounds, lanes, parts, lists, drawn)
         else:
             part = drawn - n_pieces
             bounds = in_parts[part, BEGIN], in_parts[part, END]
-            apply_piece(
-                in_slots,
-                in_rows,
-                in_updates,
-                in_pending,
-                bounds,
-                lanes,
-                in_parts,
-                in_lists,
-                part,
-                gate,
-                np.int64(1),
-            )
+            apply_piece(in_slots, in_rows, in_updates, in_pending, bounds, lanes, in_parts, in_lists, part)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -171,8 +159,8 @@ def apply_shared(
 ) -> tuple[bool, bool, Int, Int, Int, Int, Int, Int, Int, Int, Int]:
     """``small.apply_small``, in so many pieces of each orientation (a power of two), with work arrays that have
     room for all updates of rows. ``crew`` shares the orientations, if there are both, and ``each`` what is to be
-    done for either. ``gate``: shut once all is in order; until ``end_beside`` others read beside what is
-    written."""
+    done for either. ``gate``: if there is one, shut once all is looked up; until ``end_beside`` others read beside
+    what is written."""
     out, in_ = orientation_in(out_words), orientation_in(in_words)
     none: Int = np.int64(0)
     if not is_good(arrived, n_vertices, negative):
@@ -187,45 +175,52 @@ def apply_shared(
     rows, in_rows = RowIndex(out.row_leaf, out.degrees), RowIndex(in_.row_leaf, in_.degrees)
     slots, in_slots = slots_of(out), slots_of(in_)
     there, here = out_work.updates, in_work.updates
-    cursor = np.zeros(1, np.int64)
     one = Question(slots, arrived, n_vertices, n_pieces, out_work.sort, there)
     other = Question(in_slots, turned, n_vertices, n_pieces, in_work.sort, here)
-    n_all = 2 * n_pieces if both else n_pieces
-    room = new_lanes(n_all)
-    if both:
-        share(at_most(crew, np.int64(2)), _order_either, (one, other, parts, in_parts, room, each, cursor))
-        cursor[0] = 0
-    else:
-        order_one(one, parts, room, each)
     n = arrived.keys.size
-    shut_gate(gate)
-    let_beside(gate, none, there.keys, n, rows.leaf, n_pieces)
-    if both:
-        let_beside(gate, np.int64(1), here.keys, n, in_rows.leaf, n_pieces)
-    # From here on it is written, and memory that is lacking is no excuse any more.
-    did.counts[0, MOVED] = WRITING
-    share(
-        at_most(crew, n_all),
-        _apply_pieces,
-        (
-            slots,
-            rows,
-            there,
-            out_work.pending,
-            parts,
-            lists,
-            in_slots,
-            in_rows,
-            here,
-            in_work.pending,
-            in_parts,
-            in_lists,
-            n_all,
-            room,
-            gate,
-            cursor,
-        ),
-    )
+    beside_readers = gate.size > 0
+    if beside_readers:
+        if both:
+            look_up_either(one, other, parts, in_parts, crew, each)
+        else:
+            look_up_one(one, parts, each)
+        shut_gate(gate)
+        did.counts[0, MOVED] = WRITING
+    else:
+        cursor = np.zeros(1, np.int64)
+        n_all = 2 * n_pieces if both else n_pieces
+        room = new_lanes(n_all)
+        if both:
+            share(at_most(crew, np.int64(2)), _order_either, (one, other, parts, in_parts, room, each, cursor))
+            cursor[0] = 0
+        else:
+            order_one(one, parts, room, each)
+        # From here on it is written, and memory that is lacking is no excuse any more.
+        did.counts[0, MOVED] = WRITING
+        share(
+            at_most(crew, n_all),
+            _apply_pieces,
+            (
+                slots,
+                rows,
+                there,
+                out_work.pending,
+                parts,
+                lists,
+                in_slots,
+                in_rows,
+                here,
+                in_work.pending,
+                in_parts,
+                in_lists,
+                n_all,
+                room,
+                cursor,
+            ),
+        )
+        note_between(there, n, rows, out_work.pending.rows, lists)
+        if both:
+            note_between(here, n, in_rows, in_work.pending.rows, in_lists)
     found = np.zeros(4, np.int64)
     for part in range(n_pieces):
         for state in range(4):
@@ -234,13 +229,11 @@ def apply_shared(
     deleted, absent = found[DELETED], found[ABSENT]
     columns = columns_in(changed, n, inserted, overwritten, deleted, absent)
     end = inserted + overwritten + deleted + absent
-    note_between(there, n, rows, out_work.pending.rows, lists)
     yes: Any = np.bool_(True)
     no: Any = np.bool_(False)
-    task = _task(out, out_work, parts, columns, yes, end, gate, none)
+    task = _task(out, out_work, parts, columns, yes, end, gate, none, not beside_readers)
     if both:
-        note_between(here, n, in_rows, in_work.pending.rows, in_lists)
-        in_task = _task(in_, in_work, in_parts, columns, no, end, gate, np.int64(1))
+        in_task = _task(in_, in_work, in_parts, columns, no, end, gate, np.int64(1), not beside_readers)
         written, in_written = commit_either(task, in_task, lists, in_lists, crew, each)
         is_calm = _noted(did, np.int64(1), in_, in_written, end)
     else:
