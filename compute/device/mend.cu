@@ -7,8 +7,9 @@
 //    better, and not lost. Who finds none is lost, and the children of the lost are asked: also those that became their
 //    children in this very round. An adopted parent is strictly better, so adoptions close no circle; and the lost only
 //    become more, so it ends (in the manner of Ramalingam and Reps, 1996). Or trim: all children of the lost are lost.
-//    That takes fewer rounds and barriers, and loses more vertices where offers tie.
-// 3. The lost become unreached, and take the best that their in-neighbours offer. New edges are relaxed.
+//    That takes fewer rounds and barriers, and loses more vertices where offers tie. So whoever has few out-edges is
+//    trimmed where there is little to do.
+// 3. The lost, who are unreached by now, take the best that their in-neighbours offer. New edges are relaxed.
 // 4. push, in rounds: who improved offers along its row.
 //
 // After few updates the first block works for all (alone.cuh).
@@ -24,6 +25,19 @@
 
 #ifndef SETTLES
 #error "SETTLES says which of the two it is: 1 to settle, 0 to trim"
+#endif
+
+// While settling, whoever lost its support is lost at once, as when trimming, unless it has many out-edges: where there is
+// little to do, most of the time goes to rounds and their barriers. That is up to so many updates; among children of the
+// lost, up to so many out-edges of these; and with fewer than so many out-edges of its own.
+#ifndef AT_ONCE_UPDATES
+#define AT_ONCE_UPDATES (1u << 17)
+#endif
+#ifndef AT_ONCE_EDGES
+#define AT_ONCE_EDGES (1u << 17)
+#endif
+#ifndef ASKED_FROM
+#define ASKED_FROM 256
 #endif
 
 // Updates that a thread has under way at a time, in a large batch.
@@ -90,11 +104,6 @@ struct Mending : Pushing<false> {
     __device__ __forceinline__ void take()
     {
         if (n_lost) share(TAKE, load_counts(&job.counters->pulling));
-        if (SETTLES && n_lost) {
-            for (u32 x = place.thread; x < n_lost; x += place.n_threads)
-                store_cached(job.words + load_cached(job.lost + x), UNREACHED);
-            barrier();
-        }
         if (job.n_sources) {
             reach_sources();
             let_go(outgoing(job, turn));
@@ -187,7 +196,7 @@ struct Mending : Pushing<false> {
     // The chosen vertices, two a lane, are lost: logged, listed, and queued for their children to hear of it and for
     // taking the best that is left. All lanes take part; the counters are added to by one instruction.
     __device__ __forceinline__ void lose(
-        const bool (&chosen)[2], const u32 (&vertex)[2], const u32 (&bits)[2], const Frontier& passing)
+        const bool (&chosen)[2], const u32 (&vertex)[2], const Frontier& passing)
     {
         const Frontier pulls = pulling();
         Row to[2] = {{0, 0}, {0, 0}}, from[2] = {{0, 0}, {0, 0}};
@@ -196,7 +205,7 @@ struct Mending : Pushing<false> {
             if (!chosen[j]) continue;
             to[j] = load_row(out, vertex[j]);
             from[j] = load_row(in, vertex[j]);
-            store_cached(job.words + vertex[j], SETTLES ? word_of(bits[j], LOST) : UNREACHED);
+            store_cached(job.words + vertex[j], UNREACHED);
             before[j] = atomicExch(job.stamps + vertex[j], job.stamp);
         }
         __syncwarp();
@@ -232,11 +241,11 @@ struct Mending : Pushing<false> {
         __syncwarp();
     }
 
-    __device__ __forceinline__ void lose(bool is_chosen, u32 vertex, u32 bits, const Frontier& passing)
+    __device__ __forceinline__ void lose(bool is_chosen, u32 vertex, const Frontier& passing)
     {
         const bool chosen[2] = {is_chosen, false};
-        const u32 vertices[2] = {vertex, 0}, their_bits[2] = {bits, NOTHING};
-        lose(chosen, vertices, their_bits, passing);
+        const u32 vertices[2] = {vertex, 0};
+        lose(chosen, vertices, passing);
     }
 
     // The chosen vertices, two a lane, are asked in the next round.
@@ -344,7 +353,7 @@ struct Mending : Pushing<false> {
                 const u64 words[2] = {pair ? word[2] : word[0], pair ? word[3] : word[1]};
                 unsettle(those, heads, words);
 #pragma unroll 1
-                while (see_to_unsettled(is_more, 0)) {}
+                while (see_to_unsettled(is_more, job.n_updates <= AT_ONCE_UPDATES, 0)) {}
             }
         });
     }
@@ -356,18 +365,23 @@ struct Mending : Pushing<false> {
             {chosen[1], vertex[1], 0, value_bits(word[1]), NO_PARENT}});
     }
 
-    // Those that were put off, if it is time, are asked in turn ``next``, or lost at once.
-    __device__ __forceinline__ bool see_to_unsettled(bool may_wait, u32 next)
+    // Those that were put off, if it is time, are lost at once, and their rows queued for turn ``next``; or, where that is
+    // not for all of them or they have many out-edges, asked then.
+    __device__ __forceinline__ bool see_to_unsettled(bool may_wait, bool at_once, u32 next)
     {
         Offer offers[2];
         if (!take_found(may_wait, offers)) return false;
         const bool chosen[2] = {offers[0].is_good, offers[1].is_good};
         const u32 vertex[2] = {offers[0].vertex, offers[1].vertex}, bits[2] = {offers[0].bits, offers[1].bits};
-#if SETTLES
-        ask(chosen, vertex, bits, asked(next));
-#else
-        lose(chosen, vertex, bits, outgoing(job, next));
-#endif
+        bool is_lost[2];
+        for (u32 j = 0; j < 2; j++) {
+            is_lost[j] = chosen[j] && (!SETTLES || at_once);
+            if (SETTLES && is_lost[j]) is_lost[j] = load_row(out, vertex[j]).degree < ASKED_FROM;
+        }
+        const bool is_asked[2] = {chosen[0] && !is_lost[0], chosen[1] && !is_lost[1]};
+        __syncwarp();
+        if (__any_sync(ALL_LANES, is_lost[0] || is_lost[1])) lose(is_lost, vertex, outgoing(job, next));
+        if (SETTLES && __any_sync(ALL_LANES, is_asked[0] || is_asked[1])) ask(is_asked, vertex, bits, asked(next));
         return true;
     }
 
@@ -406,12 +420,11 @@ struct Mending : Pushing<false> {
         return false;
     }
 
-    // Whether a tail, whose word is ``word``, supports a value: offers it, is strictly better, and not lost.
+    // Whether a tail, whose word is ``word``, supports a value: offers it, and is strictly better, which no lost one is.
     __device__ __forceinline__ bool supports(const Edges& row, u32 which, u64 word, u32 bits)
     {
         if (!row.live[which] || bits == NOTHING) return false;
-        return parent_of(word) != LOST && is_better(value_bits(word), bits)
-            && offered(value_bits(word), weight_of(in, row, which)) == bits;
+        return is_better(value_bits(word), bits) && offered(value_bits(word), weight_of(in, row, which)) == bits;
     }
 
     // Of a long row, several warps look through parts: whether any of them found a parent shows when all have looked.
@@ -429,7 +442,7 @@ struct Mending : Pushing<false> {
                 const bool first = supports(row, 0, word[0], bits), second = supports(row, 1, word[1], bits);
                 const u32 found = __ballot_sync(ALL_LANES, first || second);
                 if (found) adopt(place.lane == __ffs(found) - 1, vertex, bits, first ? row.head[0] : row.head[1]);
-                else if (is_last) lose(place.lane == 0, vertex, bits, passing);
+                else if (is_last) lose(place.lane == 0, vertex, passing);
                 return found != 0;
             });
         barrier();
@@ -444,7 +457,7 @@ struct Mending : Pushing<false> {
                 word = load_word(job, vertex);
             }
             const bool is_lost = is_there && parent_of(word) == ASKED;
-            if (__any_sync(ALL_LANES, is_lost)) lose(is_lost, vertex, value_bits(word), passing);
+            if (__any_sync(ALL_LANES, is_lost)) lose(is_lost, vertex, passing);
         }
         barrier();
     }
@@ -461,6 +474,7 @@ struct Mending : Pushing<false> {
     // The children of the lost are asked, or lost in their turn.
     __device__ __forceinline__ void pass_on(const Frontier& passing, const Counts& counts)
     {
+        const bool at_once = counts.edges <= AT_ONCE_EDGES;
         struct Loaded {
             u64 word[2];
         };
@@ -475,7 +489,7 @@ struct Mending : Pushing<false> {
             for (u32 j = 0; j < 2; j++)
                 is_child[j] = parent_of(loaded.word[j]) == vertex && value_bits(loaded.word[j]) != NOTHING;
             unsettle(is_child, row.head, loaded.word);
-        }, [&](bool is_more) { return see_to_unsettled(is_more, turn + 1); });
+        }, [&](bool is_more) { return see_to_unsettled(is_more, at_once, turn + 1); });
     }
 
     // -- 3. what is left, and what is new ------------------------------------------------------------------------

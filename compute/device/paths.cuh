@@ -8,8 +8,7 @@
 #include "frontier.cuh"
 
 constexpr u32 NO_PARENT = 0xffffffffu;
-constexpr u32 ASKED = NO_PARENT;   // the parent, while a change is settled, of whoever must find another one
-constexpr u32 LOST = 0xfffffffeu;  // and of whoever found none; no vertex has this number
+constexpr u32 ASKED = NO_PARENT;  // the parent, while a change is settled, of whoever must find another one
 constexpr u64 UNREACHED = ~0ull;
 static_assert(READS_WEIGHTS == WEIGHTED, "rows are read as the program reads them");
 
