@@ -12,20 +12,14 @@
 // 3. The lost, who are unreached by now, take the best that their in-neighbours offer. New edges are relaxed.
 // 4. push, in rounds: who improved offers along its row.
 //
-// After few updates the first block works for all (alone.cuh).
-//
-// MARKS: when each part ended is told behind the list of changes, whose last entries are free then
-// (benchmarks/device_latency.py).
-#include "alone.cuh"
-#include "push.cuh"
-
-#ifndef MARKS
-#define MARKS 0
-#endif
-
+// After few updates the first block works for all (alone.cuh), with queues of its own (few.cuh).
 #ifndef SETTLES
 #error "SETTLES says which of the two it is: 1 to settle, 0 to trim"
 #endif
+
+enum Phase : unsigned { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH };
+
+#include "few.cuh"
 
 // While settling, whoever lost its support is lost at once, as when trimming, unless it has many out-edges: where there is
 // little to do, most of the time goes to rounds and their barriers. That is up to so many updates; among children of the
@@ -43,32 +37,29 @@
 // Updates that a thread has under way at a time, in a large batch.
 constexpr u32 TOGETHER = 4;
 
-enum Phase : u32 { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH };
-
-// What may be marked; the benchmark has the names.
-enum Mark : u32 { BEGUN, LOOKED, CLASSIFIED, SETTLED, TAKEN, PUSHED, LISTED, TOLD, CLEARED, N_MARKS };
-
 using Held = HeldBy<false>;
+
+// A block has its own queues first, if at all, and then what its warps hold.
+union Shared {
+    FewQueues few;
+    Held held[BLOCK_THREADS / 32];
+};
 
 struct Mending : Pushing<false> {
     const State& in;
     const Alone<PathHanded> alone;
     u32 n_lost = 0;
     u32 phase = CLASSIFY, stamp;
+    FewQueues& queues;
 
     __device__ __forceinline__ Mending(
-        const State& out, const State& in, const PathJob& job, const Place& place, Held* held)
-        : Pushing(out, job, place, held), in(in),
-          alone{place, &job.counters->handed, &job.counters->barrier}, stamp(job.stamp + 1)
+        const State& out, const State& in, const PathJob& job, const Place& place, Shared& shared)
+        : Pushing(out, job, place, shared.held), in(in),
+          alone{place, &job.counters->handed, &job.counters->barrier}, stamp(job.stamp + 1), queues(shared.few)
     {
     }
 
-    // Says when, in nanoseconds, the first thread is here.
-    __device__ __forceinline__ void mark(Mark what)
-    {
-        if (MARKS && place.thread == 0 && job.changes_room > N_MARKS)
-            job.changes[job.changes_room - N_MARKS + what] = make_ulonglong2(job.sequence, nanoseconds());
-    }
+    __device__ __forceinline__ void mark(Mark what) { set_mark(job, place, what); }
 
     __device__ __forceinline__ void run()
     {
@@ -76,9 +67,20 @@ struct Mending : Pushing<false> {
         if (place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_sources <= ALONE_ROWS)
             go_on(alone.begin(place, state(CLASSIFY)));
         if (phase == END) return;
-        if (is_few() && !changes_anything()) report_nothing();
-        else work();
+        if (place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= ALONE_UPDATES && !job.n_sources) mend_few();
+        if (phase != END) work();
         alone.let_go(place);
+    }
+
+    __device__ __forceinline__ void mend_few()
+    {
+        Few few(out, in, job, place, queues);
+        phase = few.run();
+        turn = slice = few.turn;
+        rounds = few.rounds;
+        n_lost = few.n_lost;
+        stamp = few.stamp;
+        edges = few.edges;
     }
 
     __device__ __forceinline__ void work()
@@ -138,41 +140,6 @@ struct Mending : Pushing<false> {
     __device__ __forceinline__ void share(Phase now, const Counts& rows)
     {
         if (alone.is_alone(place) && n_pieces(rows) > ALONE_ROWS) alone.call_others(place, state(now));
-    }
-
-    // -- nothing to do -------------------------------------------------------------------------------------------
-
-    // Whether one block has the job, of a few updates and nothing else.
-    __device__ __forceinline__ bool is_few() const
-    {
-        return place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= LOOK_UPDATES && !job.n_sources;
-    }
-
-    // Whether any update takes support, or offers what is better. Most batches of few do not: then two accesses, one
-    // after the other, are all that it takes, and nothing was counted or written.
-    __device__ __forceinline__ bool changes_anything()
-    {
-        bool changes = false;
-        if (place.thread < job.n_updates) {
-            const u8 outcome = load_constant(job.outcomes + place.thread);
-            const u64 key = load_constant(job.keys + place.thread);
-            const float weight = weight_of_update(place.thread);
-            if (may_worsen(outcome) || may_improve(outcome)) {
-                const u64 from = load_word(job, source(key)), to = load_word(job, destination(key));
-                const u32 bits = offered(value_bits(from), weight);
-                changes = may_improve(outcome) && is_better(bits, value_bits(to));
-                if (may_worsen(outcome)) changes = changes || takes_support(outcome, key, to, bits);
-            }
-        }
-        changes = __syncthreads_or(changes);
-        mark(LOOKED);
-        return changes;
-    }
-
-    __device__ __forceinline__ void report_nothing()
-    {
-        if (place.thread == 0) tell_all(job, 0, 0, 0, 0, stamp + 1, 0);
-        mark(TOLD);
     }
 
     // -- queues --------------------------------------------------------------------------------------------------
@@ -263,40 +230,10 @@ struct Mending : Pushing<false> {
 
     // -- 1. classify ---------------------------------------------------------------------------------------------
 
-    // Whether an update that was applied took its head's support away; its head's word was ``word``, and ``now`` is what
-    // the edge offers, if it is there.
-    __device__ __forceinline__ static bool takes_support(u8 outcome, u64 key, u64 word, u32 now)
-    {
-        if (!is_child(key, word)) return false;
-        return outcome == DELETED || (now != value_bits(word) && !is_better(now, value_bits(word)));
-    }
-
-    // Whether the head of an edge has its word from the tail.
-    __device__ __forceinline__ static bool is_child(u64 key, u64 word)
-    {
-        return parent_of(word) == source(key) && value_bits(word) != NOTHING;
-    }
-
     // What an edge of the batch offers.
     __device__ __forceinline__ u32 offered_by(u32 update, u64 key)
     {
-        return offered(value_bits(load_word(job, source(key))), weight_of_update(update));
-    }
-
-    __device__ __forceinline__ float weight_of_update(u32 update)
-    {
-        return WEIGHTED && job.weights ? load_constant(job.weights + update) : 1.0f;
-    }
-
-    // Whether what became of an update may have taken support; without weights an overwritten edge is what it was.
-    __device__ __forceinline__ static bool may_worsen(u8 outcome)
-    {
-        return outcome == DELETED || (WEIGHTED && outcome == OVERWRITTEN);
-    }
-
-    __device__ __forceinline__ static bool may_improve(u8 outcome)
-    {
-        return outcome == INSERTED || (WEIGHTED && outcome == OVERWRITTEN);
+        return offered(value_bits(load_word(job, source(key))), weight_of_update(job, update));
     }
 
     // TOGETHER updates of the batch, as far as there are so many: neighbouring lanes have neighbouring ones.
@@ -420,13 +357,6 @@ struct Mending : Pushing<false> {
         return false;
     }
 
-    // Whether a tail, whose word is ``word``, supports a value: offers it, and is strictly better, which no lost one is.
-    __device__ __forceinline__ bool supports(const Edges& row, u32 which, u64 word, u32 bits)
-    {
-        if (!row.live[which] || bits == NOTHING) return false;
-        return is_better(value_bits(word), bits) && offered(value_bits(word), weight_of(in, row, which)) == bits;
-    }
-
     // Of a long row, several warps look through parts: whether any of them found a parent shows when all have looked.
     __device__ __forceinline__ void answer(const Frontier& queue, const Counts& counts, const Frontier& passing)
     {
@@ -439,7 +369,7 @@ struct Mending : Pushing<false> {
                 u64 word[2] = {UNREACHED, UNREACHED};
                 for (u32 j = 0; j < 2; j++)
                     if (row.live[j]) word[j] = load_word(job, row.head[j]);
-                const bool first = supports(row, 0, word[0], bits), second = supports(row, 1, word[1], bits);
+                const bool first = supports(in, row, 0, word[0], bits), second = supports(in, row, 1, word[1], bits);
                 const u32 found = __ballot_sync(ALL_LANES, first || second);
                 if (found) adopt(place.lane == __ffs(found) - 1, vertex, bits, first ? row.head[0] : row.head[1]);
                 else if (is_last) lose(place.lane == 0, vertex, passing);
@@ -550,7 +480,7 @@ struct Mending : Pushing<false> {
                 const u64 key = updates.key[k];
                 u32 bits = NOTHING;
                 if (value_bits(from[k]) != NOTHING)
-                    bits = offered(value_bits(from[k]), weight_of_update(update_of(first, k)));
+                    bits = offered(value_bits(from[k]), weight_of_update(job, update_of(first, k)));
                 all[k] = offer_to(destination(key), seen[k], bits, source(key));
             }
 #pragma unroll 1
@@ -619,8 +549,8 @@ struct Mending : Pushing<false> {
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ PathJob job)
 {
-    __shared__ Held held[BLOCK_THREADS / 32];
-    Mending{out, in, job, place_in_grid(), held}.run();
+    __shared__ Shared shared;
+    Mending{out, in, job, place_in_grid(), shared}.run();
 }
 
 #if !REMOTE
@@ -629,8 +559,8 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend_several(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ Jobs<PathJob> jobs)
 {
     __shared__ PathJob job;
-    __shared__ Held held[BLOCK_THREADS / 32];
+    __shared__ Shared shared;
     const Place place = jobs.take(job);
-    Mending{out, in, job, place, held}.run();
+    Mending{out, in, job, place, shared}.run();
 }
 #endif
