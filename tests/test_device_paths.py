@@ -208,22 +208,14 @@ def mends_with(monkeypatch: pytest.MonkeyPatch, *macros: str) -> None:
         monkeypatch.setitem(path_runs.SOURCES, name, source._replace(macros=(*source.macros, *macros)))
 
 
-@pytest.mark.parametrize(
-    ("kind", "settles", "asks"),
-    [("bfs", True, True), ("sssp", True, True), ("bfs", True, False), ("sssp", False, False)],
-)
+@pytest.mark.parametrize(("kind", "settles"), [("bfs", True), ("sssp", True), ("sssp", False)])
 def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
-    run_of: Callable[..., TwinRun],
-    kind: str,
-    settles: bool,
-    asks: bool,
-    seed: int,
-    monkeypatch: pytest.MonkeyPatch,
+    run_of: Callable[..., TwinRun], kind: str, settles: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from graphtide.compute.device import path_runs
 
     cuda_emulator.seed(seed)
-    mends_with(monkeypatch, "-DALONE_ROWS=2", *(("-DASKED_FROM=0",) if asks else ()))
+    mends_with(monkeypatch, "-DALONE_ROWS=2")
     monkeypatch.setattr(path_runs, "TIES_MIN", 0.0 if settles else 2.0)
     run, n = run_of(kind), 400
     hub, chain = [(0, 1), *((1, v) for v in range(200, 400))], [(0, 2), *((v, v + 1) for v in range(2, 9))]
@@ -238,7 +230,7 @@ def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
     assert phase(inserts([(0, 300)], n)) == END
     assert phase(deletes([(0, 1)], n)) == PASS_ON, "a row of many leaves"
     assert phase(deletes([(0, 2)], n)) == TAKE, "one lost after the other"
-    assert phase(deletes(pairs[::2], n)) == (SETTLE if asks else PASS_ON)
+    assert phase(deletes(pairs[::2], n)) == (SETTLE if settles else PASS_ON)
     assert phase(inserts(pairs[::2], n)) == PUSH
     assert phase(inserts([(0, 1), (0, 2)], n)) == PUSH
     run = run_of(kind)

@@ -95,15 +95,22 @@ struct Few {
             else put_short(far, u32(atomicAdd(&far.counts->short_rows, 1ull)), vertex, row);
             return;
         }
-        const bool is_remote = is_remote_leaf(state, row.leaf);
-        const u32 last = is_remote ? last_leaf_of_remote_row(state, vertex, row) : last_leaf_of_row(state, vertex, row);
-        const Entry entry = {vertex, row.leaf, last - row.leaf + 1, atomicAdd(&near.n_leaves, last - row.leaf + 1)};
+        const u32 n_leaves = leaves_of(state, vertex, row);
+        const Entry entry = {vertex, row.leaf, n_leaves, atomicAdd(&near.n_leaves, n_leaves)};
         const u32 at = atomicAdd(&near.n_long, 1u);
         if (at < Near::ROOM) near.long_rows[at] = entry;
         else put_leaves(far, entry);
     }
 
-    __device__ __forceinline__ static void put_leaves(const Frontier& far, Entry entry)
+    // Code that is seldom needed stands once.
+    __device__ __noinline__ static u32 leaves_of(const State& state, u32 vertex, Row row)
+    {
+        const bool is_remote = is_remote_leaf(state, row.leaf);
+        const u32 last = is_remote ? last_leaf_of_remote_row(state, vertex, row) : last_leaf_of_row(state, vertex, row);
+        return last - row.leaf + 1;
+    }
+
+    __device__ __noinline__ static void put_leaves(Frontier far, Entry entry)
     {
         const u64 base = atomicAdd(&far.counts->long_rows, 1ull << 32 | entry.size);
         entry.number = u32(base);
