@@ -31,7 +31,7 @@ enum Phase : unsigned { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH };
 #define AT_ONCE_EDGES (1u << 17)
 #endif
 #ifndef ASKED_FROM
-#define ASKED_FROM 256
+#define ASKED_FROM 2048
 #endif
 
 // Updates that a thread has under way at a time, in a large batch.
@@ -208,13 +208,6 @@ struct Mending : Pushing<false> {
         __syncwarp();
     }
 
-    __device__ __forceinline__ void lose(bool is_chosen, u32 vertex, const Frontier& passing)
-    {
-        const bool chosen[2] = {is_chosen, false};
-        const u32 vertices[2] = {vertex, 0};
-        lose(chosen, vertices, passing);
-    }
-
     // The chosen vertices, two a lane, are asked in the next round.
     __device__ __forceinline__ void ask(
         const bool (&chosen)[2], const u32 (&vertex)[2], const u32 (&bits)[2], const Frontier& queue)
@@ -371,10 +364,12 @@ struct Mending : Pushing<false> {
                     if (row.live[j]) word[j] = load_word(job, row.head[j]);
                 const bool first = supports(in, row, 0, word[0], bits), second = supports(in, row, 1, word[1], bits);
                 const u32 found = __ballot_sync(ALL_LANES, first || second);
-                if (found) adopt(place.lane == __ffs(found) - 1, vertex, bits, first ? row.head[0] : row.head[1]);
-                else if (is_last) lose(place.lane == 0, vertex, passing);
+                const u32 parent = first ? row.head[0] : second ? row.head[1] : NO_PARENT;
+                const bool is_told = place.lane == (found ? __ffs(found) - 1 : 0);
+                if (found || is_last) put_off({{is_told, vertex, 0, bits, parent}, no_offer()});
                 return found != 0;
-            });
+            },
+            [&](bool is_more) { return see_to_answered(is_more, passing); });
         barrier();
         const u32 n = n_long(counts);
         if (!n) return;
@@ -387,24 +382,41 @@ struct Mending : Pushing<false> {
                 word = load_word(job, vertex);
             }
             const bool is_lost = is_there && parent_of(word) == ASKED;
-            if (__any_sync(ALL_LANES, is_lost)) lose(is_lost, vertex, passing);
+            const bool those[2] = {is_lost, false};
+            const u32 vertices[2] = {vertex, 0};
+            if (__any_sync(ALL_LANES, is_lost)) lose(those, vertices, passing);
         }
         barrier();
     }
 
-    __device__ __forceinline__ void adopt(bool is_chosen, u32 vertex, u32 bits, u32 parent)
+    // Those that were put off, if it is time, have another parent, or are lost.
+    __device__ __forceinline__ bool see_to_answered(bool may_wait, const Frontier& passing)
     {
-        if (is_chosen) {
-            store_cached(job.words + vertex, word_of(bits, parent));
-            if (touch(vertex)) job.log[u32(atomicAdd(&job.counters->logged, 1ull))] = vertex;
+        Offer found[2];
+        if (!take_found(may_wait, found)) return false;
+        bool is_first[2] = {false, false}, is_lost[2];
+        for (u32 j = 0; j < 2; j++) {
+            is_lost[j] = found[j].is_good && found[j].from == NO_PARENT;
+            if (!found[j].is_good || is_lost[j]) continue;
+            store_cached(job.words + found[j].vertex, word_of(found[j].bits, found[j].from));
+            is_first[j] = touch(found[j].vertex);
         }
         __syncwarp();
+        const Votes firsts = vote(is_first[0], is_first[1]);
+        u64 base = 0;
+        if (place.lane == 0) base = add_by_lane(&job.counters->logged, firsts.count());
+        const u32 at = u32(__shfl_sync(ALL_LANES, base, 0));
+        for (u32 j = 0; j < 2; j++)
+            if (is_first[j]) job.log[at + firsts.before(j)] = found[j].vertex;
+        const u32 vertices[2] = {found[0].vertex, found[1].vertex};
+        if (__any_sync(ALL_LANES, is_lost[0] || is_lost[1])) lose(is_lost, vertices, passing);
+        return true;
     }
 
     // The children of the lost are asked, or lost in their turn.
     __device__ __forceinline__ void pass_on(const Frontier& passing, const Counts& counts)
     {
-        const bool at_once = counts.edges <= AT_ONCE_EDGES;
+        const bool at_once = job.n_updates <= AT_ONCE_UPDATES && counts.edges <= AT_ONCE_EDGES;
         struct Loaded {
             u64 word[2];
         };
