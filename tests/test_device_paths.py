@@ -130,7 +130,7 @@ def runs() -> Iterator[Callable[..., TwinRun]]:
 
 
 def tiny(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
-    """Rows are long, and vertices asked, from few edges on; queues and lists run over; little is lost before a run starts over."""
+    """Rows are long, and vertices asked, from few edges on; queues and lists run over; little may be lost."""
     from graphtide.compute.device import path_runs, paths, taking
     from graphtide.gpma.device import constants
 
@@ -203,7 +203,7 @@ def mends_with(monkeypatch: pytest.MonkeyPatch, *macros: str) -> None:
     """Compile what mends words with these options."""
     from graphtide.compute.device import path_runs
 
-    for name in ("settle", "trim"):
+    for name in ("settle", "settle_few", "trim", "trim_few"):
         source = path_runs.SOURCES[name]
         monkeypatch.setitem(path_runs.SOURCES, name, source._replace(macros=(*source.macros, *macros)))
 

@@ -422,3 +422,12 @@ struct Few {
         set_mark(job, place, TOLD);
     }
 };
+
+// Mends, and tells: the END; or what mend.cu must know to go on.
+__device__ __forceinline__ PathHanded mend_few(
+    const State& out, const State& in, const PathJob& job, const Place& place, FewQueues& queues)
+{
+    Few few(out, in, job, place, queues);
+    const u32 phase = few.run();
+    return {phase, few.turn, few.rounds, few.n_lost, few.turn, few.stamp, few.edges};
+}

@@ -12,9 +12,13 @@
 // 3. The lost, who are unreached by now, take the best that their in-neighbours offer. New edges are relaxed.
 // 4. push, in rounds: who improved offers along its row.
 //
-// After few updates the first block works for all (alone.cuh), with queues of its own (few.cuh).
+// After few updates the first block works for all (alone.cuh), with queues of its own (few.cuh): in a kernel that is FEW,
+// since all others are slower where that stands beside them.
 #ifndef SETTLES
 #error "SETTLES says which of the two it is: 1 to settle, 0 to trim"
+#endif
+#ifndef FEW
+#error "FEW says whether it is the kernel for few updates"
 #endif
 
 enum Phase : unsigned { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH };
@@ -67,20 +71,10 @@ struct Mending : Pushing<false> {
         if (place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_sources <= ALONE_ROWS)
             go_on(alone.begin(place, state(CLASSIFY)));
         if (phase == END) return;
-        if (place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= ALONE_UPDATES && !job.n_sources) mend_few();
+        if (FEW && place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= ALONE_UPDATES && !job.n_sources)
+            go_on(mend_few(out, in, job, place, queues));
         if (phase != END) work();
         alone.let_go(place);
-    }
-
-    __device__ __forceinline__ void mend_few()
-    {
-        Few few(out, in, job, place, queues);
-        phase = few.run();
-        turn = slice = few.turn;
-        rounds = few.rounds;
-        n_lost = few.n_lost;
-        stamp = few.stamp;
-        edges = few.edges;
     }
 
     __device__ __forceinline__ void work()
@@ -160,7 +154,7 @@ struct Mending : Pushing<false> {
         return atomicExch(job.stamps + vertex, job.stamp) < job.stamp;
     }
 
-    // The chosen vertices, two a lane, are lost: logged, listed, and queued for their children to hear of it and for
+    // The chosen vertices, two a lane, are lost: logged, and queued for their children to hear of it and for
     // taking the best that is left. All lanes take part; the counters are added to by one instruction.
     __device__ __forceinline__ void lose(
         const bool (&chosen)[2], const u32 (&vertex)[2], const Frontier& passing)
@@ -185,21 +179,19 @@ struct Mending : Pushing<false> {
         u64* counter = &counters->logged;
         u32 amount = firsts.count();
         switch (place.lane) {
-        case 1: counter = &counters->lost, amount = all.count(); break;
-        case 2: counter = &passing.counts->short_rows, amount = passes.count(); break;
-        case 3: counter = &pulls.counts->short_rows, amount = takes.count(); break;
-        case 4: counter = &passing.counts->edges, amount = edges_to; break;
-        case 5: counter = &pulls.counts->edges, amount = edges_from; break;
-        case 6: counter = &passing.counts->lost, amount = all.count(); break;
+        case 1: counter = &passing.counts->short_rows, amount = passes.count(); break;
+        case 2: counter = &pulls.counts->short_rows, amount = takes.count(); break;
+        case 3: counter = &passing.counts->edges, amount = edges_to; break;
+        case 4: counter = &pulls.counts->edges, amount = edges_from; break;
+        case 5: counter = &passing.counts->lost, amount = all.count(); break;
         }
         u64 base = 0;
-        if (place.lane < 7) base = add_by_lane(counter, amount);
-        const u32 at_log = u32(__shfl_sync(ALL_LANES, base, 0)), at_lost = u32(__shfl_sync(ALL_LANES, base, 1));
-        const u32 at_passing = u32(__shfl_sync(ALL_LANES, base, 2)), at_pulling = u32(__shfl_sync(ALL_LANES, base, 3));
+        if (place.lane < 6) base = add_by_lane(counter, amount);
+        const u32 at_log = u32(__shfl_sync(ALL_LANES, base, 0));
+        const u32 at_passing = u32(__shfl_sync(ALL_LANES, base, 1)), at_pulling = u32(__shfl_sync(ALL_LANES, base, 2));
         for (u32 j = 0; j < 2; j++) {
             if (!chosen[j]) continue;
             if (is_first[j]) job.log[at_log + firsts.before(j)] = vertex[j];
-            if (at_lost + all.before(j) < job.room) job.lost[at_lost + all.before(j)] = vertex[j];
             if (is_short(to[j])) put_short(passing, at_passing + passes.before(j), vertex[j], to[j]);
             else if (to[j].degree) put_long(out, passing, vertex[j], to[j]);
             if (is_short(from[j])) put_short(pulls, at_pulling + takes.before(j), vertex[j], from[j]);
