@@ -438,7 +438,7 @@ def test_whether_to_settle_is_told_by_a_sample(run_of: Callable[..., TwinRun]) -
         run.step(deletes([(1, 30)], n))
         run.step(deletes([(1, 31), (2, 31), (0, 3)], n))
         runs = run.twin.runs
-        assert runs._mends is runs._kernels["settle" if settles else "trim"]
+        assert runs._mends and runs._mends[0] is runs._kernels["settle" if settles else "trim"]
 
 
 def test_stamps_begin_anew(run_of: Callable[..., TwinRun], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

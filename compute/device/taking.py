@@ -37,7 +37,8 @@ N_SAID: Final = N_TOLD + 3
 _GAVE_UP, _LOGGED, _NEXT_STAMP = 0, 1, 4
 # Behind what is said: whether to take anything, the host's words; the list that the kernel writes, its room, and
 # where vertices and their old words go; where the device's side says what the batch was, where the part of the job
-# is that differs from run to run, how many vertices may be lost at most, and whether the kernel is that for few updates.
+# is that differs from run to run, how many vertices may be lost at most, and whether the kernel is the one for few
+# updates.
 _N_MORE: Final = 10
 _TAKES, _KEPT, _LIST, _ROOM, _VERTICES, _OLD, _BATCH, _RUN, _LOST_ROOM, _IS_FEW = range(N_SAID, N_SAID + _N_MORE)
 assert STATE.fields is not None
@@ -231,8 +232,8 @@ def _carry_out_and_take(record: Keys) -> Int:
 def mend_again(record: Keys, lost_max: Int, edges_max: Int) -> Int:
     """Mend as the last call of the record did, without sources, after the batch that the device had last.
 
-    As ``carry_out``; OTHERWISE: rows are not read as they were then, or the kernel is not the one for as many updates,
-    and nothing was called.
+    As ``carry_out``; OTHERWISE: rows are not read as they were then, or the kernel is not the one for so many
+    updates, and nothing was called.
     """
     batch = array_at(record[SAID + _BATCH], BATCH_WORDS, np.uint64)
     if batch[BATCH_IS_READY] == 0 or batch[BATCH_ROWS] != parameter(record, 0):
