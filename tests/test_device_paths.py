@@ -130,7 +130,7 @@ def runs() -> Iterator[Callable[..., TwinRun]]:
 
 
 def tiny(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
-    """Rows are long from few edges on; queues and lists run over; little is lost before a run starts over."""
+    """Rows are long, and vertices asked, from few edges on; queues and lists run over; little may be lost."""
     from graphtide.compute.device import path_runs, paths, taking
     from graphtide.gpma.device import constants
 
@@ -138,6 +138,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     monkeypatch.setattr(path_runs, "LONG_ROW", 4)
     monkeypatch.setattr(path_runs, "QUEUE_SHARE", 1 << 20)
     monkeypatch.setattr(path_runs, "CHANGES_SHARE", 1 << 20)
+    mends_with(monkeypatch, f"-DASKED_FROM={rng.integers(5)}")
     monkeypatch.setattr(path_runs, "QUEUE_LEAST", int(rng.choice([1, 2, 5, 1000])))
     monkeypatch.setattr(path_runs, "CHANGES_LEAST", int(rng.choice([1, 5, 1000])))
     monkeypatch.setattr(taking, "TAKEN_MAX", int(rng.choice([1, 3, 1000])))
@@ -202,7 +203,7 @@ def mends_with(monkeypatch: pytest.MonkeyPatch, *macros: str) -> None:
     """Compile what mends words with these options."""
     from graphtide.compute.device import path_runs
 
-    for name in ("settle", "trim"):
+    for name in ("settle", "settle_few", "trim", "trim_few"):
         source = path_runs.SOURCES[name]
         monkeypatch.setitem(path_runs.SOURCES, name, source._replace(macros=(*source.macros, *macros)))
 
@@ -437,7 +438,7 @@ def test_whether_to_settle_is_told_by_a_sample(run_of: Callable[..., TwinRun]) -
         run.step(deletes([(1, 30)], n))
         run.step(deletes([(1, 31), (2, 31), (0, 3)], n))
         runs = run.twin.runs
-        assert runs._mends is runs._kernels["settle" if settles else "trim"]
+        assert runs._mends and runs._mends[0] is runs._kernels["settle" if settles else "trim"]
 
 
 def test_stamps_begin_anew(run_of: Callable[..., TwinRun], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

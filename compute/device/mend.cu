@@ -7,54 +7,63 @@
 //    better, and not lost. Who finds none is lost, and the children of the lost are asked: also those that became their
 //    children in this very round. An adopted parent is strictly better, so adoptions close no circle; and the lost only
 //    become more, so it ends (in the manner of Ramalingam and Reps, 1996). Or trim: all children of the lost are lost.
-//    That takes fewer rounds and barriers, and loses more vertices where offers tie.
-// 3. The lost become unreached, and take the best that their in-neighbours offer. New edges are relaxed.
+//    That takes fewer rounds and barriers, and loses more vertices where offers tie. So whoever has few out-edges is
+//    trimmed where there is little to do.
+// 3. The lost, who are unreached by now, take the best that their in-neighbours offer. New edges are relaxed.
 // 4. push, in rounds: who improved offers along its row.
 //
-// After few updates the first block works for all (alone.cuh).
-//
-// MARKS: when each part ended is told behind the list of changes, whose last entries are free then
-// (benchmarks/device_latency.py).
-#include "alone.cuh"
-#include "push.cuh"
-
-#ifndef MARKS
-#define MARKS 0
-#endif
-
+// After few updates the first block works for all (alone.cuh), with queues of its own (few.cuh): in a kernel that is FEW,
+// since all others are slower where that stands beside them.
 #ifndef SETTLES
 #error "SETTLES says which of the two it is: 1 to settle, 0 to trim"
+#endif
+#ifndef FEW
+#error "FEW says whether it is the kernel for few updates"
+#endif
+
+enum Phase : unsigned { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH };
+
+#include "few.cuh"
+
+// While settling, whoever lost its support is lost at once, as when trimming, unless it has many out-edges: where there is
+// little to do, most of the time goes to rounds and their barriers. That is up to so many updates; among children of the
+// lost, up to so many out-edges of these; and with fewer than so many out-edges of its own.
+#ifndef AT_ONCE_UPDATES
+#define AT_ONCE_UPDATES (1u << 17)
+#endif
+#ifndef AT_ONCE_EDGES
+#define AT_ONCE_EDGES (1u << 17)
+#endif
+#ifndef ASKED_FROM
+#define ASKED_FROM 2048
 #endif
 
 // Updates that a thread has under way at a time, in a large batch.
 constexpr u32 TOGETHER = 4;
 
-enum Phase : u32 { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH };
-
-// What may be marked; the benchmark has the names.
-enum Mark : u32 { BEGUN, LOOKED, CLASSIFIED, SETTLED, TAKEN, PUSHED, LISTED, TOLD, CLEARED, N_MARKS };
-
 using Held = HeldBy<false>;
+
+// A block has its own queues first, if at all, and then what its warps hold.
+union Shared {
+    FewQueues few;
+    Held held[BLOCK_THREADS / 32];
+};
 
 struct Mending : Pushing<false> {
     const State& in;
     const Alone<PathHanded> alone;
     u32 n_lost = 0;
     u32 phase = CLASSIFY, stamp;
+    FewQueues& queues;
 
     __device__ __forceinline__ Mending(
-        const State& out, const State& in, const PathJob& job, const Place& place, Held* held)
-        : Pushing(out, job, place, held), in(in),
-          alone{place, &job.counters->handed, &job.counters->barrier}, stamp(job.stamp + 1)
+        const State& out, const State& in, const PathJob& job, const Place& place, Shared& shared)
+        : Pushing(out, job, place, shared.held), in(in),
+          alone{place, &job.counters->handed, &job.counters->barrier}, stamp(job.stamp + 1), queues(shared.few)
     {
     }
 
-    // Says when, in nanoseconds, the first thread is here.
-    __device__ __forceinline__ void mark(Mark what)
-    {
-        if (MARKS && place.thread == 0 && job.changes_room > N_MARKS)
-            job.changes[job.changes_room - N_MARKS + what] = make_ulonglong2(job.sequence, nanoseconds());
-    }
+    __device__ __forceinline__ void mark(Mark what) { set_mark(job, place, what); }
 
     __device__ __forceinline__ void run()
     {
@@ -62,8 +71,9 @@ struct Mending : Pushing<false> {
         if (place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_sources <= ALONE_ROWS)
             go_on(alone.begin(place, state(CLASSIFY)));
         if (phase == END) return;
-        if (is_few() && !changes_anything()) report_nothing();
-        else work();
+        if (FEW && place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= ALONE_UPDATES && !job.n_sources)
+            go_on(mend_few(out, in, job, place, queues));
+        if (phase != END) work();
         alone.let_go(place);
     }
 
@@ -90,11 +100,6 @@ struct Mending : Pushing<false> {
     __device__ __forceinline__ void take()
     {
         if (n_lost) share(TAKE, load_counts(&job.counters->pulling));
-        if (SETTLES && n_lost) {
-            for (u32 x = place.thread; x < n_lost; x += place.n_threads)
-                store_cached(job.words + load_cached(job.lost + x), UNREACHED);
-            barrier();
-        }
         if (job.n_sources) {
             reach_sources();
             let_go(outgoing(job, turn));
@@ -131,41 +136,6 @@ struct Mending : Pushing<false> {
         if (alone.is_alone(place) && n_pieces(rows) > ALONE_ROWS) alone.call_others(place, state(now));
     }
 
-    // -- nothing to do -------------------------------------------------------------------------------------------
-
-    // Whether one block has the job, of a few updates and nothing else.
-    __device__ __forceinline__ bool is_few() const
-    {
-        return place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= LOOK_UPDATES && !job.n_sources;
-    }
-
-    // Whether any update takes support, or offers what is better. Most batches of few do not: then two accesses, one
-    // after the other, are all that it takes, and nothing was counted or written.
-    __device__ __forceinline__ bool changes_anything()
-    {
-        bool changes = false;
-        if (place.thread < job.n_updates) {
-            const u8 outcome = load_constant(job.outcomes + place.thread);
-            const u64 key = load_constant(job.keys + place.thread);
-            const float weight = weight_of_update(place.thread);
-            if (may_worsen(outcome) || may_improve(outcome)) {
-                const u64 from = load_word(job, source(key)), to = load_word(job, destination(key));
-                const u32 bits = offered(value_bits(from), weight);
-                changes = may_improve(outcome) && is_better(bits, value_bits(to));
-                if (may_worsen(outcome)) changes = changes || takes_support(outcome, key, to, bits);
-            }
-        }
-        changes = __syncthreads_or(changes);
-        mark(LOOKED);
-        return changes;
-    }
-
-    __device__ __forceinline__ void report_nothing()
-    {
-        if (place.thread == 0) tell_all(job, 0, 0, 0, 0, stamp + 1, 0);
-        mark(TOLD);
-    }
-
     // -- queues --------------------------------------------------------------------------------------------------
 
     __device__ __forceinline__ Frontier pulling() { return frontier_of(job, PULLING, &job.counters->pulling); }
@@ -184,10 +154,10 @@ struct Mending : Pushing<false> {
         return atomicExch(job.stamps + vertex, job.stamp) < job.stamp;
     }
 
-    // The chosen vertices, two a lane, are lost: logged, listed, and queued for their children to hear of it and for
+    // The chosen vertices, two a lane, are lost: logged, and queued for their children to hear of it and for
     // taking the best that is left. All lanes take part; the counters are added to by one instruction.
     __device__ __forceinline__ void lose(
-        const bool (&chosen)[2], const u32 (&vertex)[2], const u32 (&bits)[2], const Frontier& passing)
+        const bool (&chosen)[2], const u32 (&vertex)[2], const Frontier& passing)
     {
         const Frontier pulls = pulling();
         Row to[2] = {{0, 0}, {0, 0}}, from[2] = {{0, 0}, {0, 0}};
@@ -196,7 +166,7 @@ struct Mending : Pushing<false> {
             if (!chosen[j]) continue;
             to[j] = load_row(out, vertex[j]);
             from[j] = load_row(in, vertex[j]);
-            store_cached(job.words + vertex[j], SETTLES ? word_of(bits[j], LOST) : UNREACHED);
+            store_cached(job.words + vertex[j], UNREACHED);
             before[j] = atomicExch(job.stamps + vertex[j], job.stamp);
         }
         __syncwarp();
@@ -209,34 +179,25 @@ struct Mending : Pushing<false> {
         u64* counter = &counters->logged;
         u32 amount = firsts.count();
         switch (place.lane) {
-        case 1: counter = &counters->lost, amount = all.count(); break;
-        case 2: counter = &passing.counts->short_rows, amount = passes.count(); break;
-        case 3: counter = &pulls.counts->short_rows, amount = takes.count(); break;
-        case 4: counter = &passing.counts->edges, amount = edges_to; break;
-        case 5: counter = &pulls.counts->edges, amount = edges_from; break;
-        case 6: counter = &passing.counts->lost, amount = all.count(); break;
+        case 1: counter = &passing.counts->short_rows, amount = passes.count(); break;
+        case 2: counter = &pulls.counts->short_rows, amount = takes.count(); break;
+        case 3: counter = &passing.counts->edges, amount = edges_to; break;
+        case 4: counter = &pulls.counts->edges, amount = edges_from; break;
+        case 5: counter = &passing.counts->lost, amount = all.count(); break;
         }
         u64 base = 0;
-        if (place.lane < 7) base = add_by_lane(counter, amount);
-        const u32 at_log = u32(__shfl_sync(ALL_LANES, base, 0)), at_lost = u32(__shfl_sync(ALL_LANES, base, 1));
-        const u32 at_passing = u32(__shfl_sync(ALL_LANES, base, 2)), at_pulling = u32(__shfl_sync(ALL_LANES, base, 3));
+        if (place.lane < 6) base = add_by_lane(counter, amount);
+        const u32 at_log = u32(__shfl_sync(ALL_LANES, base, 0));
+        const u32 at_passing = u32(__shfl_sync(ALL_LANES, base, 1)), at_pulling = u32(__shfl_sync(ALL_LANES, base, 2));
         for (u32 j = 0; j < 2; j++) {
             if (!chosen[j]) continue;
             if (is_first[j]) job.log[at_log + firsts.before(j)] = vertex[j];
-            if (at_lost + all.before(j) < job.room) job.lost[at_lost + all.before(j)] = vertex[j];
             if (is_short(to[j])) put_short(passing, at_passing + passes.before(j), vertex[j], to[j]);
             else if (to[j].degree) put_long(out, passing, vertex[j], to[j]);
             if (is_short(from[j])) put_short(pulls, at_pulling + takes.before(j), vertex[j], from[j]);
             else if (from[j].degree) put_long(in, pulls, vertex[j], from[j]);
         }
         __syncwarp();
-    }
-
-    __device__ __forceinline__ void lose(bool is_chosen, u32 vertex, u32 bits, const Frontier& passing)
-    {
-        const bool chosen[2] = {is_chosen, false};
-        const u32 vertices[2] = {vertex, 0}, their_bits[2] = {bits, NOTHING};
-        lose(chosen, vertices, their_bits, passing);
     }
 
     // The chosen vertices, two a lane, are asked in the next round.
@@ -254,40 +215,10 @@ struct Mending : Pushing<false> {
 
     // -- 1. classify ---------------------------------------------------------------------------------------------
 
-    // Whether an update that was applied took its head's support away; its head's word was ``word``, and ``now`` is what
-    // the edge offers, if it is there.
-    __device__ __forceinline__ static bool takes_support(u8 outcome, u64 key, u64 word, u32 now)
-    {
-        if (!is_child(key, word)) return false;
-        return outcome == DELETED || (now != value_bits(word) && !is_better(now, value_bits(word)));
-    }
-
-    // Whether the head of an edge has its word from the tail.
-    __device__ __forceinline__ static bool is_child(u64 key, u64 word)
-    {
-        return parent_of(word) == source(key) && value_bits(word) != NOTHING;
-    }
-
     // What an edge of the batch offers.
     __device__ __forceinline__ u32 offered_by(u32 update, u64 key)
     {
-        return offered(value_bits(load_word(job, source(key))), weight_of_update(update));
-    }
-
-    __device__ __forceinline__ float weight_of_update(u32 update)
-    {
-        return WEIGHTED && job.weights ? load_constant(job.weights + update) : 1.0f;
-    }
-
-    // Whether what became of an update may have taken support; without weights an overwritten edge is what it was.
-    __device__ __forceinline__ static bool may_worsen(u8 outcome)
-    {
-        return outcome == DELETED || (WEIGHTED && outcome == OVERWRITTEN);
-    }
-
-    __device__ __forceinline__ static bool may_improve(u8 outcome)
-    {
-        return outcome == INSERTED || (WEIGHTED && outcome == OVERWRITTEN);
+        return offered(value_bits(load_word(job, source(key))), weight_of_update(job, update));
     }
 
     // TOGETHER updates of the batch, as far as there are so many: neighbouring lanes have neighbouring ones.
@@ -344,7 +275,7 @@ struct Mending : Pushing<false> {
                 const u64 words[2] = {pair ? word[2] : word[0], pair ? word[3] : word[1]};
                 unsettle(those, heads, words);
 #pragma unroll 1
-                while (see_to_unsettled(is_more, 0)) {}
+                while (see_to_unsettled(is_more, job.n_updates <= AT_ONCE_UPDATES, 0)) {}
             }
         });
     }
@@ -356,18 +287,23 @@ struct Mending : Pushing<false> {
             {chosen[1], vertex[1], 0, value_bits(word[1]), NO_PARENT}});
     }
 
-    // Those that were put off, if it is time, are asked in turn ``next``, or lost at once.
-    __device__ __forceinline__ bool see_to_unsettled(bool may_wait, u32 next)
+    // Those that were put off, if it is time, are lost at once, and their rows queued for turn ``next``; or, where that is
+    // not for all of them or they have many out-edges, asked then.
+    __device__ __forceinline__ bool see_to_unsettled(bool may_wait, bool at_once, u32 next)
     {
         Offer offers[2];
         if (!take_found(may_wait, offers)) return false;
         const bool chosen[2] = {offers[0].is_good, offers[1].is_good};
         const u32 vertex[2] = {offers[0].vertex, offers[1].vertex}, bits[2] = {offers[0].bits, offers[1].bits};
-#if SETTLES
-        ask(chosen, vertex, bits, asked(next));
-#else
-        lose(chosen, vertex, bits, outgoing(job, next));
-#endif
+        bool is_lost[2];
+        for (u32 j = 0; j < 2; j++) {
+            is_lost[j] = chosen[j] && (!SETTLES || at_once);
+            if (SETTLES && is_lost[j]) is_lost[j] = load_row(out, vertex[j]).degree < ASKED_FROM;
+        }
+        const bool is_asked[2] = {chosen[0] && !is_lost[0], chosen[1] && !is_lost[1]};
+        __syncwarp();
+        if (__any_sync(ALL_LANES, is_lost[0] || is_lost[1])) lose(is_lost, vertex, outgoing(job, next));
+        if (SETTLES && __any_sync(ALL_LANES, is_asked[0] || is_asked[1])) ask(is_asked, vertex, bits, asked(next));
         return true;
     }
 
@@ -406,14 +342,6 @@ struct Mending : Pushing<false> {
         return false;
     }
 
-    // Whether a tail, whose word is ``word``, supports a value: offers it, is strictly better, and not lost.
-    __device__ __forceinline__ bool supports(const Edges& row, u32 which, u64 word, u32 bits)
-    {
-        if (!row.live[which] || bits == NOTHING) return false;
-        return parent_of(word) != LOST && is_better(value_bits(word), bits)
-            && offered(value_bits(word), weight_of(in, row, which)) == bits;
-    }
-
     // Of a long row, several warps look through parts: whether any of them found a parent shows when all have looked.
     __device__ __forceinline__ void answer(const Frontier& queue, const Counts& counts, const Frontier& passing)
     {
@@ -426,12 +354,14 @@ struct Mending : Pushing<false> {
                 u64 word[2] = {UNREACHED, UNREACHED};
                 for (u32 j = 0; j < 2; j++)
                     if (row.live[j]) word[j] = load_word(job, row.head[j]);
-                const bool first = supports(row, 0, word[0], bits), second = supports(row, 1, word[1], bits);
+                const bool first = supports(in, row, 0, word[0], bits), second = supports(in, row, 1, word[1], bits);
                 const u32 found = __ballot_sync(ALL_LANES, first || second);
-                if (found) adopt(place.lane == __ffs(found) - 1, vertex, bits, first ? row.head[0] : row.head[1]);
-                else if (is_last) lose(place.lane == 0, vertex, bits, passing);
+                const u32 parent = first ? row.head[0] : second ? row.head[1] : NO_PARENT;
+                const bool is_told = place.lane == (found ? __ffs(found) - 1 : 0);
+                if (found || is_last) put_off({{is_told, vertex, 0, bits, parent}, no_offer()});
                 return found != 0;
-            });
+            },
+            [&](bool is_more) { return see_to_answered(is_more, passing); });
         barrier();
         const u32 n = n_long(counts);
         if (!n) return;
@@ -444,23 +374,41 @@ struct Mending : Pushing<false> {
                 word = load_word(job, vertex);
             }
             const bool is_lost = is_there && parent_of(word) == ASKED;
-            if (__any_sync(ALL_LANES, is_lost)) lose(is_lost, vertex, value_bits(word), passing);
+            const bool those[2] = {is_lost, false};
+            const u32 vertices[2] = {vertex, 0};
+            if (__any_sync(ALL_LANES, is_lost)) lose(those, vertices, passing);
         }
         barrier();
     }
 
-    __device__ __forceinline__ void adopt(bool is_chosen, u32 vertex, u32 bits, u32 parent)
+    // Those that were put off, if it is time, have another parent, or are lost.
+    __device__ __forceinline__ bool see_to_answered(bool may_wait, const Frontier& passing)
     {
-        if (is_chosen) {
-            store_cached(job.words + vertex, word_of(bits, parent));
-            if (touch(vertex)) job.log[u32(atomicAdd(&job.counters->logged, 1ull))] = vertex;
+        Offer found[2];
+        if (!take_found(may_wait, found)) return false;
+        bool is_first[2] = {false, false}, is_lost[2];
+        for (u32 j = 0; j < 2; j++) {
+            is_lost[j] = found[j].is_good && found[j].from == NO_PARENT;
+            if (!found[j].is_good || is_lost[j]) continue;
+            store_cached(job.words + found[j].vertex, word_of(found[j].bits, found[j].from));
+            is_first[j] = touch(found[j].vertex);
         }
         __syncwarp();
+        const Votes firsts = vote(is_first[0], is_first[1]);
+        u64 base = 0;
+        if (place.lane == 0) base = add_by_lane(&job.counters->logged, firsts.count());
+        const u32 at = u32(__shfl_sync(ALL_LANES, base, 0));
+        for (u32 j = 0; j < 2; j++)
+            if (is_first[j]) job.log[at + firsts.before(j)] = found[j].vertex;
+        const u32 vertices[2] = {found[0].vertex, found[1].vertex};
+        if (__any_sync(ALL_LANES, is_lost[0] || is_lost[1])) lose(is_lost, vertices, passing);
+        return true;
     }
 
     // The children of the lost are asked, or lost in their turn.
     __device__ __forceinline__ void pass_on(const Frontier& passing, const Counts& counts)
     {
+        const bool at_once = job.n_updates <= AT_ONCE_UPDATES && counts.edges <= AT_ONCE_EDGES;
         struct Loaded {
             u64 word[2];
         };
@@ -475,7 +423,7 @@ struct Mending : Pushing<false> {
             for (u32 j = 0; j < 2; j++)
                 is_child[j] = parent_of(loaded.word[j]) == vertex && value_bits(loaded.word[j]) != NOTHING;
             unsettle(is_child, row.head, loaded.word);
-        }, [&](bool is_more) { return see_to_unsettled(is_more, turn + 1); });
+        }, [&](bool is_more) { return see_to_unsettled(is_more, at_once, turn + 1); });
     }
 
     // -- 3. what is left, and what is new ------------------------------------------------------------------------
@@ -536,7 +484,7 @@ struct Mending : Pushing<false> {
                 const u64 key = updates.key[k];
                 u32 bits = NOTHING;
                 if (value_bits(from[k]) != NOTHING)
-                    bits = offered(value_bits(from[k]), weight_of_update(update_of(first, k)));
+                    bits = offered(value_bits(from[k]), weight_of_update(job, update_of(first, k)));
                 all[k] = offer_to(destination(key), seen[k], bits, source(key));
             }
 #pragma unroll 1
@@ -605,8 +553,8 @@ struct Mending : Pushing<false> {
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ PathJob job)
 {
-    __shared__ Held held[BLOCK_THREADS / 32];
-    Mending{out, in, job, place_in_grid(), held}.run();
+    __shared__ Shared shared;
+    Mending{out, in, job, place_in_grid(), shared}.run();
 }
 
 #if !REMOTE
@@ -615,8 +563,8 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend_several(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ Jobs<PathJob> jobs)
 {
     __shared__ PathJob job;
-    __shared__ Held held[BLOCK_THREADS / 32];
+    __shared__ Shared shared;
     const Place place = jobs.take(job);
-    Mending{out, in, job, place, held}.run();
+    Mending{out, in, job, place, shared}.run();
 }
 #endif

@@ -30,11 +30,11 @@ from . import fetch
 from .fetch import Fetch
 from .functor import cuda_text
 from .kernels import Calls, Kernel, KernelCall, Kernels, Source
-from .taking import N_LONGS, N_SAID, N_TOLD, N_WORDS, Taking, mend_again, take_listed
+from .taking import FEW_MAX, N_LONGS, N_SAID, N_TOLD, N_WORDS, Taking, mend_again, take_listed
 
 PATH_JOB: Final = np.dtype(
     [
-        *((name, np.uint64) for name in ("words", "stamps", "log", "lost", "short_rows", "long_rows", "counters")),
+        *((name, np.uint64) for name in ("words", "stamps", "log", "short_rows", "long_rows", "counters")),
         ("seen", np.uint64, 2),
         *((name, np.uint64) for name in ("status", "changes", "source_word")),
         *((name, np.uint32) for name in ("room", "long_room", "changes_room", "unused")),
@@ -117,8 +117,10 @@ class PathRun(NamedTuple):
 
 
 SOURCES: Final = {
-    "settle": Source("mend.cu", ("-DSETTLES=1",), takes_several=True),
-    "trim": Source("mend.cu", ("-DSETTLES=0",), takes_several=True),
+    "settle": Source("mend.cu", ("-DSETTLES=1", "-DFEW=0"), takes_several=True),
+    "settle_few": Source("mend.cu", ("-DSETTLES=1", "-DFEW=1"), takes_several=True),
+    "trim": Source("mend.cu", ("-DSETTLES=0", "-DFEW=0"), takes_several=True),
+    "trim_few": Source("mend.cu", ("-DSETTLES=0", "-DFEW=1"), takes_several=True),
     "ties": Source("ties.cu"),
     "search": Source("search.cu", blocks=3),
     "spread": Source("spread.cu", blocks=2),
@@ -127,7 +129,8 @@ SOURCES: Final = {
 
 def kernels_of(*, weighted: bool) -> tuple[str, ...]:
     """Which of them a program needs."""
-    return ("settle", "trim", "ties", "spread") if weighted else ("settle", "search")
+    settle, trim = ("settle", "settle_few"), ("trim", "trim_few")
+    return (*settle, *trim, "ties", "spread") if weighted else (*settle, "search")
 
 
 def path_kernels(form: Form) -> Kernels:
@@ -166,7 +169,6 @@ class _Vertices(NamedTuple):
     words: DeviceArray
     stamps: DeviceArray
     log: DeviceArray
-    lost: DeviceArray
     short_rows: DeviceArray
     seen: tuple[DeviceArray, DeviceArray]
     changes: Keys
@@ -199,8 +201,8 @@ class PathRuns:
         self._lost_room = 0
         self._kernels = path_kernels(form)
         self._stamp = 1
-        # None: it must be found out.
-        self._mends: Kernel | None = None
+        # After many updates and few; None: it must be found out.
+        self._mends: tuple[Kernel, Kernel] | None = None
         with self._stream:
             self._counters = zeros(PATH_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
@@ -255,7 +257,7 @@ class PathRuns:
         n_long = long_rows.size // (_QUEUES * _ENTRY_BYTES)
         self._room, self._arcs_room = vertices.room, n_long * LONG_ROW - 1
         job = self._calls.job
-        for name in ("words", "stamps", "log", "lost", "short_rows"):
+        for name in ("words", "stamps", "log", "short_rows"):
             job[name] = address(getattr(vertices, name))
         job["seen"] = [address(bits) for bits in vertices.seen]
         job["long_rows"], job["long_room"] = address(long_rows), n_long
@@ -275,7 +277,6 @@ class PathRuns:
             words=allocate(room, np.uint64),
             stamps=zeros(room, np.uint32),
             log=allocate(room, np.uint32),
-            lost=allocate(queue_room, np.uint32),
             short_rows=allocate(queue_room * _QUEUES * _ENTRY_BYTES, np.uint8),
             seen=(allocate(n_bits, np.uint32), allocate(n_bits, np.uint32)),
             changes=pinned(2 * changes_room, np.uint64).reshape(-1, 2),
@@ -295,8 +296,11 @@ class PathRuns:
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it; the words are void.
         """
-        kernel = self._mends or (yield from self._find_out(device))
+        many, few = self._mends or (yield from self._find_out(device))
+        is_few = device.report.n <= FEW_MAX
+        kernel = few if is_few else many
         self._say(device, device.report, sources, limits, kept)
+        self._taking.mends_few(is_few)
         yield KernelCall(self._calls, kernel, device)
         return self._ended()
 
@@ -330,10 +334,11 @@ class PathRuns:
         step = Limits(0, max(STEP_LEAST, device.n_arcs // STEP_SHARE))
         return (yield from self._run("spread", device, sources, step))
 
-    def _find_out(self, device: DeviceSide) -> Steps[Kernel]:
-        """The kernel that is to mend."""
+    def _find_out(self, device: DeviceSide) -> Steps[tuple[Kernel, Kernel]]:
+        """The kernels that are to mend."""
         settles = not self._weighted or (yield from self._tie_share(device)) >= TIES_MIN
-        self._mends = self._kernels["settle" if settles else "trim"]
+        name = "settle" if settles else "trim"
+        self._mends = self._kernels[name], self._kernels[f"{name}_few"]
         return self._mends
 
     def _tie_share(self, device: DeviceSide) -> Steps[float]:

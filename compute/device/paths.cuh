@@ -8,8 +8,7 @@
 #include "frontier.cuh"
 
 constexpr u32 NO_PARENT = 0xffffffffu;
-constexpr u32 ASKED = NO_PARENT;   // the parent, while a change is settled, of whoever must find another one
-constexpr u32 LOST = 0xfffffffeu;  // and of whoever found none; no vertex has this number
+constexpr u32 ASKED = NO_PARENT;  // the parent, while a change is settled, of whoever must find another one
 constexpr u64 UNREACHED = ~0ull;
 static_assert(READS_WEIGHTS == WEIGHTED, "rows are read as the program reads them");
 
@@ -38,7 +37,7 @@ struct PathHanded {
 // Of a run; zero between runs, all but the barrier and what was handed over.
 struct __align__(16) PathCounters {
     u64 logged;          // vertices in the log; while words are spread, those put aside
-    u64 lost;
+    u64 lost;            // of a sample, those who tie (ties.cu)
     Counts outgoing[3];  // rows to push along, or to ask the children of whoever was lost; by turn
     Counts asked[3];     // rows to look for another parent in; by turn
     Counts pulling;      // rows of lost vertices, to take the best from
@@ -53,7 +52,6 @@ struct PathJob {
     u64* words;   // [vertices]
     u32* stamps;  // [vertices] the last round in which a vertex was queued, or touched at all
     u32* log;     // [vertices] those whose word was written, each once
-    u32* lost;    // [room]
     Entry* short_rows;  // [QUEUES * room]
     Entry* long_rows;   // [QUEUES * long_room]
     PathCounters* counters;
@@ -95,6 +93,18 @@ __device__ __forceinline__ Frontier outgoing(const PathJob& job, u32 turn)
 }
 
 __device__ __forceinline__ u64 load_word(const PathJob& job, u32 vertex) { return load_cached(job.words + vertex); }
+
+// Calls visit(first, own, bits) for ``n_words`` words of bits, a bit for each vertex, by whole warps: a warp's next
+// 32 words, ``first`` and every n_warps-th behind it, are asked for at once, one a lane, its ``own``. Behind the last one
+// bits are ``beyond``.
+template <class Visit> __device__ __forceinline__ void for_words(
+    const Place& place, const u32* words, u32 n_words, u32 beyond, Visit visit)
+{
+    for (u64 first = place.warp; first < n_words; first += 32 * u64(place.n_warps)) {
+        const u64 own = first + place.lane * u64(place.n_warps);
+        visit(first, own, own < n_words ? load_cached(words + own) : beyond);
+    }
+}
 
 // Words of the status; the host has them as a tuple, PathRun.
 enum PathWord : u32 { GAVE_UP, LOGGED, N_LOST, ROUNDS, NEXT_STAMP, EDGES_LOW, EDGES_HIGH, PATH_WORDS };

@@ -148,10 +148,8 @@ struct Search {
         u64* const found = job.counters->found + pulls % 3;
         if (place.thread == 0) job.counters->found[(pulls + 1) % 3] = 0;
         u32 n_found = 0;
-        // A warp's next words are asked for at once, one a lane, and rows one word ahead of their turn.
-        for (u64 first = place.warp; first < n_words(); first += 32 * u64(place.n_warps)) {
-            const u64 own = first + place.lane * u64(place.n_warps);
-            u32 words = own < n_words() ? load_cached(before + own) : ALL_LANES;
+        for_words(place, before, n_words(), ALL_LANES, [&](u64 first, u64 own, u32 words) {
+            // Rows are asked for one word ahead of their turn.
             const u32 n = u32(min(u64(32), (n_words() - first + place.n_warps - 1) / place.n_warps));
             u32 vertex = u32(first) * 32 + place.lane;
             Row next = row_to_pull(__shfl_sync(ALL_LANES, words, 0), vertex);
@@ -165,7 +163,7 @@ struct Search {
                 n_found += __popc(hits);
             }
             if (own < n_words()) store_cached(after + own, words);
-        }
+        });
         add_by_block(found, n_found);
         pulls++;
         barrier();

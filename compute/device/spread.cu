@@ -64,15 +64,12 @@ struct Spread : Pushing<true> {
     // Calls work(vertex, waits) for all vertices of words with some that wait, by whole warps.
     template <class Work> __device__ __forceinline__ void for_waiting(Work work)
     {
-        // A warp's next words are asked for at once, one a lane: most of them are empty.
-        for (u64 first = place.warp; first < n_words(); first += 32 * u64(place.n_warps)) {
-            const u64 own = first + place.lane * u64(place.n_warps);
-            const u32 bits = own < n_words() ? load_cached(job.seen[0] + own) : 0;
+        for_words(place, job.seen[0], n_words(), 0, [&](u64 first, u64, u32 bits) {  // most of them are empty
             for (u32 left = __ballot_sync(ALL_LANES, bits); left; left &= left - 1) {
                 const u32 k = __ffs(left) - 1, waiting = __shfl_sync(ALL_LANES, bits, k);
                 work(u32(first + k * u64(place.n_warps)) * 32 + place.lane, bool(waiting >> place.lane & 1));
             }
-        }
+        });
     }
 
     __device__ __forceinline__ u32 sample_room() const { return min(min(SAMPLES_MAX, blockDim.x), job.room); }

@@ -37,9 +37,10 @@ N_SAID: Final = N_TOLD + 3
 _GAVE_UP, _LOGGED, _NEXT_STAMP = 0, 1, 4
 # Behind what is said: whether to take anything, the host's words; the list that the kernel writes, its room, and
 # where vertices and their old words go; where the device's side says what the batch was, where the part of the job
-# is that differs from run to run, and how many vertices may be lost at most.
-_N_MORE: Final = 9
-_TAKES, _KEPT, _LIST, _ROOM, _VERTICES, _OLD, _BATCH, _RUN, _LOST_ROOM = range(N_SAID, N_SAID + _N_MORE)
+# is that differs from run to run, how many vertices may be lost at most, and whether the kernel is the one for few
+# updates.
+_N_MORE: Final = 10
+_TAKES, _KEPT, _LIST, _ROOM, _VERTICES, _OLD, _BATCH, _RUN, _LOST_ROOM, _IS_FEW = range(N_SAID, N_SAID + _N_MORE)
 assert STATE.fields is not None
 _N_VERTICES_AT: Final = STATE.fields["n_vertices"][1]
 # The part of a job that differs: so many words of 64 bits, then such of 32.
@@ -51,6 +52,8 @@ _AHEAD: Final = 16
 # Lists of more vertices are taken over by all threads. With cold caches, on a host of 16 cores, one thread took 11
 # to 14 ns of a vertex, 190 us of 14,000; all of them took 120 us of 4,500 and 250 of 15,500.
 TAKEN_MAX = 1 << 14
+FEW_MAX: Final = 512
+"""After so many updates a kernel of its own mends: ALONE_UPDATES of ``alone.cuh``."""
 _PIECE: Final = 4096
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
@@ -88,6 +91,10 @@ class Taking:
         said[_LIST], said[_ROOM] = listed.ctypes.data, room
         said[_VERTICES], said[_OLD] = vertices.ctypes.data, old.ctypes.data
         said[_LOST_ROOM] = lost_room
+
+    def mends_few(self, is_few: bool) -> None:
+        """The kernel that is launched from now on is that for few updates, or not."""
+        self._said[_IS_FEW] = is_few
 
     @property
     def room(self) -> int:
@@ -225,10 +232,13 @@ def _carry_out_and_take(record: Keys) -> Int:
 def mend_again(record: Keys, lost_max: Int, edges_max: Int) -> Int:
     """Mend as the last call of the record did, without sources, after the batch that the device had last.
 
-    As ``carry_out``; OTHERWISE: rows are not read as they were then, and nothing was called.
+    As ``carry_out``; OTHERWISE: rows are not read as they were then, or the kernel is not the one for so many
+    updates, and nothing was called.
     """
     batch = array_at(record[SAID + _BATCH], BATCH_WORDS, np.uint64)
     if batch[BATCH_IS_READY] == 0 or batch[BATCH_ROWS] != parameter(record, 0):
+        return np.int64(OTHERWISE)
+    if (batch[BATCH_N] <= FEW_MAX) != (record[SAID + _IS_FEW] != 0):
         return np.int64(OTHERWISE)
     number, run = begin(record), record[SAID + _RUN]
     longs = array_at(run, N_LONGS, np.uint64)

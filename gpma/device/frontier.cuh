@@ -356,20 +356,30 @@ struct RowCursor {
 
 // Walks the rows of a frontier: calls begin(vertex) for each row or part of a long one, then visit(begun, vertex,
 // edges, is_last) leaf by leaf until it returns true. All lanes of a warp are in a call. ``is_last``: the leaf is the
-// last one of a short row. The queue of short rows must not have run over.
-template <class Begin, class Visit> __device__ __forceinline__ void walk_rows(
-    const State& state, const Frontier& frontier, const Counts& counts, const Place& place, Begin begin, Visit visit)
+// last one of a short row. The queue of short rows must not have run over. After each row comes after(is_more), as long
+// as it returns true: it has done something that visits put off, of which nothing may wait when there are no more.
+template <class Begin, class Visit, class After> __device__ __forceinline__ void walk_rows(const State& state,
+    const Frontier& frontier, const Counts& counts, const Place& place, Begin begin, Visit visit, After after)
 {
     RowCursor cursor(state, frontier, counts, place);
-    for (bool is_there = cursor.first(); is_there; is_there = cursor.next_row()) {
+    for (bool is_there = cursor.first(); is_there;) {
         const u32 vertex = cursor.entry.vertex;
         const auto begun = begin(vertex);
         for (bool goes_on = true; goes_on;) {
             const Edges edges = cursor.take();
             goes_on = !visit(begun, vertex, edges, cursor.in_short && !cursor.left) && cursor.left;
         }
+        is_there = cursor.next_row();
+#pragma unroll 1
+        while (after(is_there)) {}
     }
     cursor.read.tell(state);
+}
+
+template <class Begin, class Visit> __device__ __forceinline__ void walk_rows(
+    const State& state, const Frontier& frontier, const Counts& counts, const Place& place, Begin begin, Visit visit)
+{
+    walk_rows(state, frontier, counts, place, begin, visit, [](bool) { return false; });
 }
 
 // As walk_rows, leaf by leaf to the end of each row, where a visit needs more of memory: load(vertex, edges) asks for it
