@@ -58,9 +58,10 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
     """Whether only kernels call it."""
 
     def finalize(self) -> None:
-        names = [function.name for function in self._final_module.functions if not function.is_declaration]
+        functions = [function for function in self._final_module.functions if not function.is_declaration]
+        others = [function.name for function in functions if function.linkage != llvm.Linkage.internal]
         # Else Python has something to call it by.
-        self._is_part = bool(names) and all(name.startswith(_PARTS) for name in names)
+        self._is_part = bool(others) and all(name.startswith(_PARTS) for name in others)
         super().finalize()  # type: ignore[no-untyped-call]
 
     def _optimize_final_module(self) -> None:
