@@ -77,8 +77,8 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
         self._finalize_dynamic_globals()
         whole = self._final_module
         # Numba writes the addresses of environments into machine code, here and wherever it is linked in.
-        environments = "\n".join(_named(whole, _ENVIRONMENT))
-        self._final_module = llvm.parse_assembly(f"{self._codegen._create_empty_module(self.name)}\n{environments}")
+        empty = self._codegen._create_empty_module(self.name)
+        self._final_module = llvm.parse_assembly("\n".join([str(empty), *_named(whole, _ENVIRONMENT)]))
         super()._finalize_final_module()  # type: ignore[no-untyped-call]
         self._final_module = whole
 
