@@ -99,7 +99,8 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
     def _get_module_for_linking(self) -> Any:
         if self._bitcode is not None:
             module = llvm.parse_bitcode(self._bitcode)
-            self._codegen._engine._load_defined_symbols(module)
+            if self._bitcode.entries:  # else nothing of it has machine code
+                self._codegen._engine._load_defined_symbols(module)
             self._shared_module, self._bitcode = module, None
         return super()._get_module_for_linking()  # type: ignore[no-untyped-call]
 
