@@ -74,7 +74,7 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
         if not self._is_part:
             super()._finalize_final_module()  # type: ignore[no-untyped-call]
             return
-        self._finalize_dynamic_globals()
+        self._finalize_dynamic_globals()  # type: ignore[no-untyped-call]
         whole = self._final_module
         # Numba writes the addresses of environments into machine code, here and wherever it is linked in.
         empty = self._codegen._create_empty_module(self.name)
