@@ -1,13 +1,9 @@
-"""Compiled kernels are loaded without what only a compiler needs of them, and get machine code only where it runs.
+"""Compiled kernels are loaded without what only a compiler needs of them.
 
 Beside machine code Numba keeps a kernel's LLVM module, so that kernels which are compiled later can take it in. By
 itself it reads all of that with the machine code, which is half of the time that this takes, though a start that
 finds its kernels compiles none. Here the module stays bytes until a kernel is compiled that calls this one. The
 listing of types (``inspect_types``) is not kept at all.
-
-What only kernels call is never run by itself: each of its callers holds it, too, inlined or not. By itself Numba
-optimises it and makes machine code of it all the same, and again in each of its callers, a level after the other.
-Here it is neither optimised nor made machine code of, but in the kernels that Python calls.
 
 It all happens under Numba's lock of compiling, as compiling and loading do anyway. ``relied_on.py`` lists what of
 Numba is taken for granted; nothing else imports this module before that has been found there.
@@ -18,7 +14,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +29,6 @@ _NO_TYPES = ""
 """For the listing of every variable's type, which nobody reads: it would be a third of what is kept."""
 
 
-_PARTS = ("_ZN9graphtide", "_ZN5numba", "cfunc._ZN9graphtide", "cfunc._ZN5numba")
-"""How Numba begins the names of functions in LLVM, of ours and of its own, less those that Python calls them by.
-(``cfunc.`` are for functions that are handed out as values: nobody hands out those.)"""
-_ENVIRONMENT, _UNRESOLVED = "_ZN08NumbaEnv", ".numba.unresolved$"
-"""And of places for the addresses of environments, and of functions that are yet to be compiled."""
-
-
 class Bitcode(bytes):
     """An LLVM module as Numba keeps it, with those of the kernel's entries that are in the machine code.
 
@@ -54,33 +42,6 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
     """Machine code, and perhaps bytes of a module."""
 
     _bitcode: Bitcode | None = None
-    _is_part = False
-    """Whether only kernels call it."""
-
-    def finalize(self) -> None:
-        functions = [function for function in self._final_module.functions if not function.is_declaration]
-        others = [function.name for function in functions if function.linkage != llvm.Linkage.internal]
-        # Else Python has something to call it by.
-        self._is_part = bool(others) and all(name.startswith(_PARTS) for name in others)
-        super().finalize()  # type: ignore[no-untyped-call]
-
-    def _optimize_final_module(self) -> None:
-        # Calls that were not known when they were made (of recursions) are looked for in machine code.
-        self._is_part &= not any(_named(self._final_module, _UNRESOLVED))
-        if not self._is_part:
-            super()._optimize_final_module()  # type: ignore[no-untyped-call]
-
-    def _finalize_final_module(self) -> None:
-        if not self._is_part:
-            super()._finalize_final_module()  # type: ignore[no-untyped-call]
-            return
-        self._finalize_dynamic_globals()  # type: ignore[no-untyped-call]
-        whole = self._final_module
-        # Numba writes the addresses of environments into machine code, here and wherever it is linked in.
-        empty = self._codegen._create_empty_module(self.name)
-        self._final_module = llvm.parse_assembly("\n".join([str(empty), *_named(whole, _ENVIRONMENT)]))
-        super()._finalize_final_module()  # type: ignore[no-untyped-call]
-        self._final_module = whole
 
     @classmethod
     def _unserialize(cls, codegen: Any, state: Any) -> Any:
@@ -99,15 +60,9 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
     def _get_module_for_linking(self) -> Any:
         if self._bitcode is not None:
             module = llvm.parse_bitcode(self._bitcode)
-            if self._bitcode.entries:  # else nothing of it has machine code
-                self._codegen._engine._load_defined_symbols(module)
+            self._codegen._engine._load_defined_symbols(module)
             self._shared_module, self._bitcode = module, None
         return super()._get_module_for_linking()  # type: ignore[no-untyped-call]
-
-
-def _named(module: Any, begin: str) -> Iterator[str]:
-    """The definitions of those global variables whose names begin so."""
-    return (str(variable) for variable in module.global_variables if variable.name.startswith(begin))
 
 
 class _ByModule(UserProvidedCacheLocator):  # type: ignore[misc]

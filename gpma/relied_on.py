@@ -61,17 +61,7 @@ _RELIED_ON: dict[str, dict[str, tuple[str, str]]] = {
             "_codegen _engine _load_defined_symbols",
         ),
         "JITCodeLibrary._get_module_for_linking": ("self", "_shared_module"),
-        "JITCodeLibrary.finalize": (
-            "self",
-            "_final_module link_in _get_module_for_linking _optimize_final_module _finalize_final_module",
-        ),
-        "JITCodeLibrary._optimize_final_module": ("self", "_final_module"),
-        "JITCodeLibrary._finalize_final_module": (
-            "self",
-            "_finalize_dynamic_globals _final_module _add_module _finalize_specific _finalized",
-        ),
-        "JITCodeLibrary._finalize_dynamic_globals": ("self", "_final_module _dynamic_globals"),
-        "JITCPUCodegen._create_empty_module": ("self name", "Module"),
+        "JITCodeLibrary.finalize": ("self", "_get_module_for_linking"),
         "JITCodeLibrary.get_pointer_to_function": ("self name", "is_symbol_defined get_function_address"),
         "JitEngine.is_symbol_defined": ("self name", "_defined_symbols"),
         "JitEngine._load_defined_symbols": ("self mod", "_defined_symbols"),

@@ -19,14 +19,12 @@ import numpy as np
 import pytest
 from numba.core import caching, codegen, compiler, config
 from numba.core.caching import Cache
-from numba.core.itanium_mangler import mangle
 from waiting import PATIENCE_S
 
 from graphtide.daemon import kernels
 from graphtide.daemon.kernels import Needs
-from graphtide.gpma import kernel_cache, lazy_linking, shipped
-from graphtide.gpma.intrinsics import inner
-from graphtide.gpma.kernel_cache import MISSING, listening, only_from_cache
+from graphtide.gpma import kernel_cache, shipped
+from graphtide.gpma.kernel_cache import only_from_cache
 from graphtide.gpma.lazy_linking import Bitcode
 from graphtide.gpma.relied_on import lacking
 
@@ -83,40 +81,6 @@ def test_a_kernel_that_calls_it_takes_its_module_in(parsed: list[bytes]) -> None
     assert "twice" not in "".join(
         line for line in total.inspect_llvm(total.signatures[0]).splitlines() if " call " in line
     ), "it was not inlined"
-
-
-def halved(value: float) -> float:
-    if value < 0:
-        raise ValueError("less than nothing")
-    return value / 2
-
-
-def test_what_only_kernels_call_has_machine_code_in_these_alone(
-    parsed: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours = mangle(f"{__name__}.halved", ()).removesuffix("E")
-    monkeypatch.setattr(lazy_linking, "_PARTS", (*lazy_linking._PARTS, ours))
-    expect_halves(inner(halved))
-    with listening(MISSING, lambda: pytest.fail("it was not kept")):
-        expect_halves(inner(halved))
-    kept = [pickle.loads(file.read_bytes()) for file in files(tmp_path)]
-    has_code = {form[1].qualname: form[1].llvm_func_name.encode() in form[0][2][0] for form in kept}
-    assert has_code == {"halved": False, "twice": True}
-
-
-def expect_halves(part: Any) -> None:
-    """Of kernels that call it, and that are nowhere kept."""
-
-    @nb.njit
-    def total(values: Any) -> float:
-        found = 0.0
-        for value in values:
-            found += part(value)
-        return found
-
-    assert total(np.arange(4.0)) == 3
-    with pytest.raises(ValueError, match="less than nothing"):
-        total(np.array([1.0, -3.0]))
 
 
 def test_the_address_of_a_kernel_is_known_to_who_asks(parsed: list[bytes]) -> None:
