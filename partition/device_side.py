@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -102,6 +103,8 @@ class DeviceSide(Side[DevicePackedArray]):
         """
         self.directed = directed
         self.stream: Any = import_cupy().cuda.Stream(non_blocking=True)
+        self.shared: WeakValueDictionary[type, Any] = WeakValueDictionary()
+        """What programs here share, by its class, as long as one of them has it."""
         self._staging = Staging(self.stream)
         self._both: BothArrays | None = None
         self.in_ = None

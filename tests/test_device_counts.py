@@ -318,9 +318,10 @@ def test_which_have_a_twin(cupy: ModuleType, graphs: list[Graph]) -> None:
 
 
 def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) -> None:
-    from graphtide.compute.device.count_runs import COUNT_COUNTERS, COUNT_HANDED, COUNT_JOB
+    from graphtide.compute.device.count_runs import COUNT_COUNTERS, COUNT_HANDED, COUNT_JOB, COUNT_LEFT
 
-    dtypes = {"CountJob": COUNT_JOB, "CountCounters": COUNT_COUNTERS, "CountHanded": COUNT_HANDED}
+    dtypes = {"CountJob": COUNT_JOB, "CountCounters": COUNT_COUNTERS}
+    dtypes |= {"CountHanded": COUNT_HANDED, "CountLeft": COUNT_LEFT}
     for name, dtype in dtypes.items():
         assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
     assert differences(cupy, tmp_path, dtypes, "../../compute/device/recount.cu") == {}

@@ -156,6 +156,28 @@ def test_programs_that_share_launches_are_those_that_run_by_themselves(
     assert (3, 2) in launched or cupy.__version__ != "emulated"
 
 
+def test_levels_that_shared_runs_leave_are_counted_anew(
+    cupy: ModuleType,
+    several: Callable[..., Several],
+    launched: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    """Path counts that give differences up at once: for each the kernel follows that counts levels anew."""
+    from graphtide.compute.device import count_runs
+
+    monkeypatch.setattr(count_runs, "MOST_LEAST", 0)
+    monkeypatch.setattr(count_runs, "MOST_SHARE", 0.0)
+    cuda_emulator.seed(seed)
+    if cupy.__version__ == "emulated":
+        more_blocks(cupy, monkeypatch, 7)
+    them = several(("sspaths",), 3)
+    for epoch in random_history(seed, directed=True, epochs=5, vertex_share=0.1).epochs:
+        runs = them.step(epoch)
+        assert all(run.on_device for run in runs)
+    assert (3, 2) in launched or cupy.__version__ != "emulated"
+
+
 def test_more_jobs_than_a_device_has_blocks_take_several_launches(
     several: Callable[..., Several], launched: list[tuple[int, int]], seed: int, cupy: ModuleType
 ) -> None:

@@ -11,7 +11,7 @@ import shutil
 import threading
 import tracemalloc
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,9 +24,18 @@ from sampling import examples
 
 from graphtide.daemon.errors import ConfigError, SourceError
 from graphtide.daemon.ingest.spool import SpoolSource
-from graphtide.daemon.ingest.spool_records import CORRUPT
+from graphtide.daemon.ingest.spool_records import CORRUPT, LARGE_BYTES
 from graphtide.daemon.records.encodings import HEADER_LINE
-from graphtide.daemon.records.spool_format import FramingLost, SpoolWriter, file_kind, frame, frames, read_frames
+from graphtide.daemon.records.spool_format import (
+    Frame,
+    FramingLost,
+    SpoolWriter,
+    file_kind,
+    frame,
+    frames,
+    large_frames,
+    read_frames,
+)
 from graphtide.daemon.records.stream import Partition, RawRecord, Whole
 
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
@@ -75,6 +84,60 @@ def test_whole_frames_come_back_and_an_incomplete_one_waits(payloads: list[bytes
     assert [item.payload for item in found] == [p for p, end in zip(payloads, ends, strict=True) if end <= cut]
     assert all(item.good for item in found)
     assert [item.stop for item in found] == ends[: len(found)]
+
+
+def outcome(found: Iterator[Frame]) -> tuple[list[Frame], tuple[int, str] | None]:
+    """All frames, and where and why framing is lost after them."""
+    listed: list[Frame] = []
+    try:
+        listed.extend(found)
+    except FramingLost as lost:
+        return listed, (lost.position, lost.why)
+    return listed, None
+
+
+@given(
+    payloads=st.lists(st.binary(min_size=1, max_size=40), max_size=8),
+    cut=st.integers(0, 400),
+    broken=st.none() | st.tuples(st.integers(0, 400), st.integers(1, 255)),
+    least=st.integers(1, 12),
+    room=st.integers(1, 200),
+)
+@settings(deadline=None, max_examples=examples(200))
+def test_frames_read_one_by_one_are_those_of_a_buffer(
+    payloads: list[bytes], cut: int, broken: tuple[int, int] | None, least: int, room: int
+) -> None:
+    data = bytearray(b"".join(map(frame, payloads))[:cut])
+    if broken is not None and broken[0] < len(data):
+        data[broken[0]] ^= broken[1]
+    whole, lost = outcome(frames(bytes(data), bytes_max=1000))
+    found, lost_there = outcome(
+        large_frames(lambda start, count: bytes(data[start : start + count]), least, room, bytes_max=1000)
+    )
+    large = list(itertools.takewhile(lambda item: len(item.payload) >= least and item.start < room, whole))
+    assert found == large
+    if lost_there is not None:
+        assert lost_there == lost
+    elif lost is not None and len(found) == len(whole):
+        assert lost[0] >= room or least > 1
+
+
+@pytest.mark.parametrize("by", [-9, -8, -1, 0, 1])
+def test_records_about_as_large_as_are_read_one_by_one(tmp_path: Path, by: int) -> None:
+    """Beside small ones, incomplete at first, and one whose checksum does not hold."""
+    payloads = [b"a" * (LARGE_BYTES + by), b"b" * 10, b"c" * (LARGE_BYTES + by), b"d" * (2 * LARGE_BYTES), b"e"]
+    data = bytearray(b"".join(map(frame, payloads)))
+    data[len(payloads[0]) + 8 + 18 + 8 + 5] ^= 1  # of the third
+    path, source = tmp_path / "a.msgpack", opened(tmp_path)
+    records: list[RawRecord] = []
+    for end in (5, 1000, len(payloads[0]) + 8, len(payloads[0]) + 30, len(data) - 1, len(data)):
+        path.write_bytes(data[:end])
+        records += drain(source)
+    assert [record.encoding for record in records] == ["msgpack", "msgpack", CORRUPT, "msgpack", "msgpack"]
+    assert [record.value for record in records if record.encoding != CORRUPT] == payloads[:2] + payloads[3:]
+    assert [record.next_offset for record in records] == list(
+        itertools.accumulate(len(payload) + 8 for payload in payloads)
+    )
 
 
 def test_a_broken_checksum_spares_its_neighbours() -> None:
@@ -300,6 +363,71 @@ def test_earlier_names_come_first_and_growth_anywhere_is_seen(tmp_path: Path) ->
     (tmp_path / "0.el").write_bytes(b"9 9\n")
     assert values(drain(source)) == [b"9 9\n", b"5 6\n"]
     assert source.lag().amount[Partition("a.el")] == 1
+
+
+def grow(folder: Path, name: str, numbers: range) -> list[bytes]:
+    """Records of 4,000 bytes at the end of a file; their values."""
+    written = [b"%s %06d " % (name.encode(), number) * (4_000 // (len(name) + 8)) for number in numbers]
+    with SpoolWriter(folder, name=name) as writer:
+        for value in written:
+            writer.append(value)
+    return written
+
+
+def test_files_that_grow_side_by_side_are_read_in_turns(tmp_path: Path) -> None:
+    """However much comes to the others, each is read from in so many polls as there are files."""
+    names = ["a", "b", "c"]
+    for name in names:
+        grow(tmp_path, name, range(1))
+    source = opened(tmp_path)
+    drain(source)
+    waiting = {name: grow(tmp_path, name, range(1, 400)) for name in names}
+    read: dict[str, list[bytes]] = {name: [] for name in names}
+    while any(len(read[name]) < len(waiting[name]) for name in names):
+        before = {name: len(some) for name, some in read.items()}
+        for _ in names:
+            for record in source.poll(1 << 17, timeout_s=0):
+                read[record.partition.name.removesuffix(".msgpack")].append(record.value or b"")
+        for name in names:
+            assert len(read[name]) > before[name] or len(read[name]) == len(waiting[name])
+    assert read == waiting
+
+
+@given(
+    written=st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 40), st.integers(0, 3)), max_size=12),
+    bytes_max=st.sampled_from([1 << 12, 1 << 16, 1 << 18]),
+)
+@settings(deadline=None, max_examples=examples(60))
+def test_what_is_there_of_earlier_names_when_a_file_comes_is_read_before_it(
+    tmp_path_factory: pytest.TempPathFactory, written: list[tuple[str, int, int]], bytes_max: int
+) -> None:
+    """Also where others grow meanwhile: a writer may go on in another file. ``written``: to which file how many
+    records go, and how many polls follow."""
+    folder = tmp_path_factory.mktemp("spool")
+    source = opened(folder)
+    wrote: dict[str, list[bytes]] = defaultdict(list)
+    read: list[tuple[str, bytes]] = []
+    owed: dict[str, dict[str, int]] = {}
+
+    def polled() -> int:
+        records = source.poll(bytes_max, timeout_s=0)
+        for record in records:
+            name = record.partition.name[0]
+            for earlier, n in owed[name].items():
+                assert sum(one == earlier for one, _ in read) >= n, f"{name} before {n} records of {earlier}"
+            read.append((name, record.value or b""))
+        return len(records)
+
+    for name, n, polls in written:
+        if name not in wrote:
+            owed[name] = {earlier: len(values) for earlier, values in wrote.items() if earlier < name}
+        wrote[name] += grow(folder, name, range(len(wrote[name]), len(wrote[name]) + n))
+        for _ in range(polls):
+            polled()
+    while polled():
+        pass
+    for name, expected in wrote.items():
+        assert [value for one, value in read if one == name] == expected
 
 
 def test_what_is_met_while_a_file_is_held_waits_with_it(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ NAMES = 90
 def named(kind: Kind, numbers: np.ndarray) -> IdColumn:
     """The ids of these numbers."""
     if kind == "int":
-        return numbers.astype(np.int64) * 7_919 - 12_345
+        return numbers.astype(np.int64) * 7 - 20  # some below 0, some not small
     return StringColumn.of(f"{'v' * (number % 60)}{number}" for number in numbers.tolist())
 
 
@@ -75,6 +75,16 @@ class Index(RuleBasedStateMachine):
                 self.n += 1
         assert set(self.index.take_reused().tolist()) == given
         assert self.index.n_vertices == self.n
+
+    @rule(ends=st.lists(st.tuples(*[st.integers(0, NAMES - 1)] * 2), min_size=1, max_size=30))
+    def look_edges_up(self, ends: list[tuple[int, int]]) -> None:
+        src, dst = (named(self.kind, np.array(numbers)) for numbers in zip(*ends, strict=True))
+        keys, known = self.index.edge_keys(src, dst, np.zeros(len(ends), np.bool_))
+        both = [all(number in self.known for number in edge) for edge in ends]
+        assert both == ([True] * len(ends) if known is None else known.tolist())
+        for key, edge, is_known in zip(keys.tolist(), ends, both, strict=True):
+            if is_known:
+                assert divmod(key, 1 << 32) == tuple(self.known[number] for number in edge)
 
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:

@@ -1,6 +1,7 @@
 """Path counts after a batch like the last one, in one compiled call: it fills its job in, launches, and waits.
 
-As ``taking.py`` does for path programs; what the kernel lists the host takes over by itself.
+As ``taking.py`` does for path programs; what the kernel lists the host takes over by itself. A kernel that leaves
+levels to be counted anew is followed by the one for that, in any call.
 """
 
 from __future__ import annotations
@@ -9,29 +10,52 @@ from typing import Final
 
 import numpy as np
 
-from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter
+from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter, waits
+from ...gpma.device.launching import BLOCKS, KERNEL
 from ...gpma.device.structures import STATE
 from ...gpma.edges import Int, Keys
 from ...gpma.intrinsics import array_at, uncounted
 from ...partition.device_side import BATCH_IS_READY, BATCH_KEYS, BATCH_N, BATCH_OUTCOMES, BATCH_ROWS, BATCH_WORDS
 
-N_TOLD: Final = 10
+N_TOLD: Final = 12
 """Words that a kernel tells: COUNT_SAID of ``counting.cuh``, in halves."""
-# Behind them: where the device's side says what the batch was, and where the part of the job is that differs from
-# run to run.
-BATCH, RUN = range(N_TOLD, N_TOLD + 2)
-THEN: Final = Then(carry_out, 2)
+# Among them, whether levels are left.
+_LEFT: Final = 10
+# Behind them: where the device's side says what the batch was; where the part of the job is that differs from
+# run to run; the kernel for levels that are left, and its blocks.
+BATCH, RUN, REST_KERNEL, REST_BLOCKS = range(N_TOLD, N_TOLD + 4)
 assert STATE.fields is not None
 _N_VERTICES_AT: Final = STATE.fields["n_vertices"][1]
-# The part of a job that differs: so many words of 64 bits, then such of 32.
+# The part of a job that differs: so many words of 64 bits, then such of 32, one of which is the call's number.
 N_LONGS, N_WORDS = 5, 6
+_SEQUENCE: Final = 4
+_WORDS_FROM: Final = np.uint64(8 * N_LONGS)
+
+
+@uncounted
+def carry_on(record: Keys) -> Int:
+    """As ``carry_out``; where levels are left, the kernel for these is called, too, and what it says is said."""
+    status = carry_out(record)
+    if status != DONE or not waits(record) or record[SAID + _LEFT] == 0:
+        return np.int64(status)
+    kernel, blocks = record[KERNEL], record[BLOCKS]
+    record[KERNEL], record[BLOCKS] = record[SAID + REST_KERNEL], record[SAID + REST_BLOCKS]
+    number = begin(record)
+    words = array_at(record[SAID + RUN] + _WORDS_FROM, N_WORDS, np.uint32)
+    words[_SEQUENCE] = number
+    status = carry_out(record)
+    record[KERNEL], record[BLOCKS] = kernel, blocks
+    return np.int64(status)
+
+
+THEN: Final = Then(carry_on, 4)
 
 
 @uncounted
 def count_again(record: Keys, n_touched: Int, edges_max: Int, n_saturated: Int) -> Int:
     """Count as the last call of the record did, beside the same search, after the batch that the device had last.
 
-    As ``carry_out``; OTHERWISE: rows are not read as they were then, and nothing was called.
+    As ``carry_on``; OTHERWISE: rows are not read as they were then, and nothing was called.
     """
     batch = array_at(record[SAID + BATCH], BATCH_WORDS, np.uint64)
     if batch[BATCH_IS_READY] == 0 or batch[BATCH_ROWS] != parameter(record, 0):
@@ -39,15 +63,15 @@ def count_again(record: Keys, n_touched: Int, edges_max: Int, n_saturated: Int) 
     number, run = begin(record), record[SAID + RUN]
     longs = array_at(run, N_LONGS, np.uint64)
     longs[0], longs[1], longs[4] = batch[BATCH_KEYS], batch[BATCH_OUTCOMES], edges_max
-    words = array_at(run + np.uint64(8 * N_LONGS), N_WORDS, np.uint32)
+    words = array_at(run + _WORDS_FROM, N_WORDS, np.uint32)
     words[0], words[1] = batch[BATCH_N], n_touched
     words[3] = array_at(parameter(record, 0) + np.uint64(_N_VERTICES_AT), 1, np.uint32)[0]
-    words[4], words[5] = number, n_saturated
-    return carry_out(record)
+    words[_SEQUENCE], words[5] = number, n_saturated
+    return carry_on(record)
 
 
 def warm_up() -> None:
     """Compile what calls do."""
-    batch, record = np.zeros(BATCH_WORDS, np.uint64), np.zeros(SAID + N_TOLD + 2, np.uint64)
+    batch, record = np.zeros(BATCH_WORDS, np.uint64), np.zeros(SAID + N_TOLD + 4, np.uint64)
     record[SAID + BATCH] = batch.ctypes.data
-    assert carry_out(record) == DONE and count_again(record, 0, 0, 0) == OTHERWISE
+    assert carry_on(record) == DONE and count_again(record, 0, 0, 0) == OTHERWISE

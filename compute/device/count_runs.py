@@ -1,9 +1,10 @@
 """Runs of path counts on the device, after the search's words were brought up to date.
 
-``recount.cu`` counts after a batch, ``count_all.cu`` from scratch.
+``recount.cu`` counts after a batch, ``count_rest.cu`` anew the levels that it leaves, ``count_all.cu`` from
+scratch.
 
-A run is one cooperative kernel, waited for once. It allocates nothing, unless there are more vertices or long rows
-than ever before.
+A run is one cooperative kernel or two, each waited for once. It allocates nothing, unless there are
+more vertices or long rows than ever before.
 """
 
 from __future__ import annotations
@@ -49,6 +50,14 @@ COUNT_JOB: Final = np.dtype(
 COUNT_HANDED: Final = np.dtype([("phase", np.uint32), ("turn", np.uint32), ("edges", np.uint64)])
 """struct CountHanded of ``counting.cuh``."""
 
+COUNT_LEFT: Final = np.dtype(
+    [
+        *((name, np.uint64) for name in ("edges", "counted")),
+        *((name, np.uint32) for name in ("rounds", "from", "n_marks", "unused")),
+    ]
+)
+"""struct CountLeft of ``counting.cuh``."""
+
 COUNT_COUNTERS: Final = np.dtype(
     [
         ("receiving", np.uint64, 12),
@@ -58,12 +67,14 @@ COUNT_COUNTERS: Final = np.dtype(
         ("queued", np.uint32, 3),
         *((name, np.uint32) for name in ("above", "most", "barrier", "late", "unused")),
         ("handed", COUNT_HANDED),
+        ("left", COUNT_LEFT),
     ]
 )
 """struct CountCounters of ``counting.cuh``."""
 
 SOURCES: Final = {
     "recount": Source("recount.cu", takes_several=True),
+    "count_rest": Source("count_rest.cu", blocks=2),
     "count_all": Source("count_all.cu", blocks=2),
 }
 
@@ -94,7 +105,8 @@ class CountRun(NamedTuple):
     """What a run told: the words of ``counting.cuh``, in that order.
 
     ``changed``: how many counts are others. ``saturated``: by how many more of them are at the limit. ``edges``:
-    entries of the rows that were read. ``rounds``: levels. ``counted``: vertices that were.
+    entries of the rows that were read. ``rounds``: levels. ``counted``: vertices that were. ``left``: nothing,
+    once all kernels have been called.
     """
 
     changed: int
@@ -102,6 +114,7 @@ class CountRun(NamedTuple):
     edges: int
     rounds: int
     counted: int
+    left: int
 
 
 _WORDS = struct.Struct(f"={len(CountRun._fields)}q")
@@ -245,13 +258,19 @@ class CountRuns:
     def _run(self, name: str, device: DeviceSide, search: PathRuns, n_touched: int) -> Steps[CountRun]:
         device.be_ready()
         self._say(name, device, search, n_touched)
-        yield KernelCall(self._calls, self._kernels[name], device)
+        kernel = self._kernels[name]
+        self._calls.aim(kernel, device)  # for the kernel that may follow, where several jobs are launched together
+        yield KernelCall(self._calls, kernel, device)
         self._caller.wait()
         return self._told()
 
     def _say(self, name: str, device: DeviceSide, search: PathRuns, n_touched: int) -> None:
         """Say in the job what differs from run to run."""
         self._again = None
+        if name == "recount":
+            rest = self._kernels["count_rest"].variant(remote=device.states().reads_remote)
+            said = self._caller.said
+            said[count_calls.REST_KERNEL], said[count_calls.REST_BLOCKS] = rest.handle, rest.blocks
         report = device.report
         n_updates = report.n if name == "recount" else 0
         _CALL.pack_into(

@@ -1,6 +1,7 @@
-// Counts of shortest paths after a batch of updates (recount.cu), or from scratch (count_all.cu): one cooperative kernel,
-// after the one that mends the search (mend.cu, search.cu). The algorithm is the host's (compute/counts/sspaths.py says why it is right), and so are the
-// counts, whatever the order of threads: below the limit they are whole numbers, added in int64 or exactly in double.
+// Counts of shortest paths after a batch of updates (recount.cu, count_rest.cu), or from scratch (count_all.cu):
+// cooperative kernels, after the one that mends the search (mend.cu, search.cu). The algorithm is the host's
+// (compute/counts/sspaths.py says why it is right), and so are the counts, whatever the order of threads: below the limit
+// they are whole numbers, added in int64 or exactly in double.
 //
 // 1. moved: the vertices that the search wrote and that are on another level than before are seeds.
 // 2. heads: those of changed edges gain and lose the counts of their tails. Who moves farther takes its count back from
@@ -12,8 +13,9 @@
 // After few updates the first block does 1 to 3 for all (alone.cuh).
 //
 // Where that comes to too many edges, all vertices of the levels that are left are counted anew, and from scratch those of
-// all levels. Between two levels paths are added along the out-rows of the upper one, or along the in-rows of the lower
-// one: of whichever has fewer vertices. What they come to is written when all have been added up.
+// all levels: by kernels of two blocks a multiprocessor, since these passes over all wait for memory, and what goes by
+// differences would lack registers. Between two levels paths are added along the out-rows of the upper one, or along the
+// in-rows of the lower one: of whichever has fewer vertices. What they come to is written when all have been added up.
 //
 // MARKS: when each part ended is told behind the list of changes, whose last entries are free then
 // (benchmarks/device_counts.py).
@@ -43,7 +45,14 @@ struct CountHanded {
     u64 edges;
 };
 
-// Zero between runs, all but the barrier and what was handed over.
+// How far a run came that leaves levels to count_rest.cu: all above ``from`` are counted.
+struct CountLeft {
+    u64 edges, counted;
+    u32 rounds, from;
+    u32 n_marks, unused;
+};
+
+// Zero between runs, all but the barrier, what was handed over and what was left.
 struct __align__(16) CountCounters {
     Counts receiving[3];  // in-rows to add up; by turns
     Counts telling[3];    // out-rows whose heads learn of a difference; by turns
@@ -57,6 +66,7 @@ struct __align__(16) CountCounters {
     u32 late;             // a vertex that was queued must be counted by its in-edges, and was not known to
     u32 unused;
     CountHanded handed;
+    CountLeft left;
 };
 
 // What the kernel works in, and one run; passed by value.
@@ -98,7 +108,7 @@ struct CountJob {
 static_assert(__is_trivially_copyable(CountJob), "the host passes its bytes");
 
 // What a run says; the host has it as a tuple, CountRun.
-constexpr u32 COUNT_SAID = 5;
+constexpr u32 COUNT_SAID = 6;
 
 // Vertices that a warp has found and will list together: to claim a place in a list of all for each leaf that it reads
 // would keep it waiting, and all warps of a grid for one counter.
@@ -146,6 +156,10 @@ constexpr u32 LEVELS_AHEAD = 4;
 #define DENSE_LEVEL 32
 #endif
 constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
+// Updates of which a thread tells the heads at a time: an even number.
+#ifndef SEEDED_TOGETHER
+#define SEEDED_TOGETHER 2
+#endif
 // Leaves of rows of which a warp tells at a time.
 #ifndef TOLD_TOGETHER
 #define TOLD_TOGETHER 2
@@ -215,9 +229,23 @@ struct Counting : Run<CountJob> {
             edges = from.edges;
         }
         if (phase == END) return;
-        if (update(phase)) finish(true);
-        else if (place.thread == 0) tell_all();  // nothing was counted, and nothing is to be cleared
+        u32 from = NO_LEVEL;
+        if (!update(phase, from)) {
+            if (place.thread == 0) tell_all();  // nothing was counted, and nothing is to be cleared
+        } else if (from == NO_LEVEL) finish(true);
+        else leave(from);
         alone.let_go(place);
+    }
+
+    __device__ __forceinline__ void go_on()
+    {
+        const CountLeft left = job.counters->left;
+        edges = left.edges;
+        counted = left.counted;
+        rounds = left.rounds;
+        n_marks = left.n_marks;
+        count_from(left.from);
+        finish(true);
     }
 
     __device__ __forceinline__ void begin()
@@ -302,8 +330,8 @@ struct Counting : Run<CountJob> {
 
     // -- seeds -----------------------------------------------------------------------------------------------------
 
-    // Whether there were seeds.
-    __device__ __forceinline__ bool update(u32 phase)
+    // Whether there were seeds. ``from``: the level from which on all is to be counted anew, if any is.
+    __device__ __forceinline__ bool update(u32 phase, u32& from)
     {
         if (phase == MOVED && job.n_touched) {
             seed_moved();
@@ -315,7 +343,7 @@ struct Counting : Run<CountJob> {
             const Counts leaving = job.n_touched ? load_counts(telling().counts) : Counts{0, 0, 0, 0};
             if (n_pieces(leaving) > ALONE_ROWS) share(HEADS);
             if (leaving.edges > job.edges_max) {
-                count_from(0);
+                from = 0;
                 return true;
             }
             seed_heads();
@@ -332,8 +360,7 @@ struct Counting : Run<CountJob> {
             mark_time(ORDERED);
         }
         share(RECOUNT);
-        const u32 from = recount();
-        if (from != NO_LEVEL) count_from(from);
+        from = recount();
         return true;
     }
 
@@ -357,27 +384,60 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ void seed_heads()
     {
-        for_changes(place, job.keys, job.outcomes, job.n_updates, [&](bool is_change, u64 key, u8 outcome) {
-            const u32 u = source(key), v = destination(key);
-            bool is_new = false;
-            if (is_change) {
-                const u32 above = load_cached(job.levels + u);
-                const bool leads = above != NO_LEVEL && above + 1 == load_cached(job.levels + v);
-                const bool is_unknown = outcome == INSERTED && load_cached(job.roles + u) & FARTHER
-                    && level_now(u) != NO_LEVEL && level_now(u) + 1 == level_now(v);
-                if (is_unknown) is_new = mark(v, QUEUED | BY_ROW);
-                else if (leads) {
-                    const i64 count = i64(load_cached(job.paths + u));
-                    is_new = grow(v, outcome == INSERTED ? count : -count);
-                }
+        constexpr u32 T = SEEDED_TOGETHER;
+        __shared__ u32 room[BLOCK_THREADS / 32][Found::ROOM];
+        Found found{room[threadIdx.x >> 5]};
+        for (u64 begin = u64(place.warp) * 32; begin < job.n_updates; begin += u64(T) * place.n_threads) {
+            u8 outcome[T];
+            u64 key[T];
+#pragma unroll
+            for (u32 k = 0; k < T; k++) {
+                const u64 i = begin + u64(k) * place.n_threads + place.lane;
+                outcome[k] = i < job.n_updates ? load_constant(job.outcomes + i) : u8(ABSENT);
+                key[k] = i < job.n_updates ? load_constant(job.keys + i) : 0;
             }
-            __syncwarp();
-            list_one(job.seeds, &job.counters->seeds, is_new, v);
-        });
+            // All loads of a kind are under way together, and then all additions.
+            u32 above[T], below[T], role[T];
+#pragma unroll
+            for (u32 k = 0; k < T; k++) {
+                const bool is_change = outcome[k] == INSERTED || outcome[k] == DELETED;
+                above[k] = is_change ? load_cached(job.levels + source(key[k])) : NO_LEVEL;
+                below[k] = is_change ? load_cached(job.levels + destination(key[k])) : NO_LEVEL;
+                role[k] = outcome[k] == INSERTED ? load_cached(job.roles + source(key[k])) : 0;
+            }
+            i64 difference[T];
+            u32 gains[T];  // of the head's role; 0: nothing
+#pragma unroll
+            for (u32 k = 0; k < T; k++) {
+                const u32 u = source(key[k]);
+                const bool leads = above[k] != NO_LEVEL && above[k] + 1 == below[k];
+                const bool is_unknown = role[k] & FARTHER && level_now(u) != NO_LEVEL
+                    && level_now(u) + 1 == level_now(destination(key[k]));
+                difference[k] = leads && !is_unknown ? i64(load_cached(job.paths + u)) : 0;
+                gains[k] = is_unknown ? QUEUED | BY_ROW : difference[k] ? QUEUED : 0;
+            }
+            u64 before[T];
+#pragma unroll
+            for (u32 k = 0; k < T; k++) {
+                if (outcome[k] == DELETED) difference[k] = -difference[k];
+                if (difference[k]) before[k] = add_to(destination(key[k]), difference[k]);
+                role[k] = gains[k] ? atomicOr(job.roles + destination(key[k]), gains[k]) : QUEUED;
+            }
+#pragma unroll
+            for (u32 k = 0; k < T; k += 2) {
+                bool is_new[2];
+                u32 v[2];
+                for (u32 j = 0; j < 2; j++) {
+                    v[j] = destination(key[k + j]);
+                    is_new[j] = !(role[k + j] & QUEUED);
+                    if (difference[k + j]) heed_limit(v[j], before[k + j], difference[k + j]);
+                }
+                __syncwarp();
+                found.add(job.seeds, &job.counters->seeds, is_new, v);
+            }
+        }
+        found.list(job.seeds, &job.counters->seeds);
     }
-
-    // Whether the vertex must be queued.
-    __device__ __forceinline__ bool mark(u32 v, u32 role) { return !(atomicOr(job.roles + v, role) & QUEUED); }
 
     // Lets the count of a vertex grow; what it was to grow by before. Where differences add up to the limit in size it is
     // counted by its in-edges: more might not fit. What is added to a vertex that is counted so means nothing, and is
@@ -394,16 +454,6 @@ struct Counting : Run<CountJob> {
         if (now > -WHOLE_LIMIT && now < WHOLE_LIMIT) return;
         store_cached(&job.counters->late, 1u);
         atomicOr(job.roles + v, BY_ROW);
-    }
-
-    // Whether the vertex must be queued.
-    __device__ __forceinline__ bool grow(u32 v, i64 difference)
-    {
-        if (!difference) return false;
-        const u64 before = add_to(v, difference);
-        const bool is_new = mark(v, QUEUED);
-        heed_limit(v, before, difference);
-        return is_new;
     }
 
     // The successors of these vertices grow by the difference of each, and are listed if they were not.
@@ -536,12 +586,16 @@ struct Counting : Run<CountJob> {
 
     // -- level by level --------------------------------------------------------------------------------------------
 
-    // Sets level and count of a vertex, and that it waits for nothing; whether the count is another than ``before``.
+    __device__ __forceinline__ void wait_for_nothing(u32 v)
+    {
+        store_cached(job.deltas + v, i64(0));
+        store_cached(job.roles + v, 0u);
+    }
+
+    // Sets level and count of a vertex; whether the count is another than ``before``.
     __device__ __forceinline__ bool set_count(u32 v, u32 at, double count, double before)
     {
         store_cached(job.levels + v, at);
-        store_cached(job.deltas + v, i64(0));
-        store_cached(job.roles + v, 0u);
         if (count == before) return false;
         store_cached(job.paths + v, count);
         sums[0] += u64(i64(count >= LIMIT) - i64(before >= LIMIT));
@@ -550,6 +604,7 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ bool set_count(u32 v, u32 at, double count)
     {
+        wait_for_nothing(v);
         return set_count(v, at, count, load_cached(job.paths + v));
     }
 
@@ -675,6 +730,7 @@ struct Counting : Run<CountJob> {
                 const bool by_row = role[j] & BY_ROW || before[j] >= LIMIT, moves = at[j] != level;
                 const double grown = before[j] + double(delta[j]);
                 const double count = min(by_row ? load_cached(job.sums + v[j]) : grown, LIMIT);
+                wait_for_nothing(v[j]);
                 changes[j] = set_count(v[j], level, count, before[j]);
                 tells[j] = !(role[j] & FARTHER) && (moves || changes[j]) && row[j].degree;
                 if (tells[j]) store_cached(job.differences + v[j], i64(count) - (moves ? 0 : i64(before[j])));
@@ -699,12 +755,26 @@ struct Counting : Run<CountJob> {
         if (place.lane < 2)
             base = add_by_lane(place.lane ? &to.counts->edges : &to.counts->short_rows, place.lane ? told : shorts.count());
         if (place.lane == 2 && all.count()) base = atomicAdd(&job.counters->changed, all.count());
+        u32 leaves[2];
+        for (u32 j = 0; j < 2; j++)
+            leaves[j] = tells[j] && !is_short(row[j]) ? leaves_of_row(out, vertex[j], row[j]) : 0;
+        // Of long rows, and of their leaves, in one word.
+        u64 longs = 0, at_long = 0;
+        if (__any_sync(ALL_LANES, leaves[0] || leaves[1])) {
+            longs = u64((leaves[0] != 0) + (leaves[1] != 0)) << 32 | (leaves[0] + leaves[1]);
+            at_long = warp_scan(longs);
+            if (place.lane == 31) base = atomicAdd(&to.counts->long_rows, at_long);
+            at_long += __shfl_sync(ALL_LANES, base, 31) - longs;
+        }
         const u32 at = u32(__shfl_sync(ALL_LANES, base, 0)), at_log = u32(__shfl_sync(ALL_LANES, base, 2));
         for (u32 j = 0; j < 2; j++) {
             if (changes[j]) store_cached(job.log + at_log + all.before(j), vertex[j]);
             if (!tells[j]) continue;
             if (is_short(row[j])) put_short(to, at + shorts.before(j), vertex[j], row[j]);
-            else put_long(out, to, vertex[j], row[j]);
+            else {
+                store_wide(to.long_rows + u32(at_long >> 32), Entry{vertex[j], row[j].leaf, leaves[j], u32(at_long)});
+                at_long += 1ull << 32 | leaves[j];
+            }
         }
         __syncwarp();
     }
@@ -751,32 +821,66 @@ struct Counting : Run<CountJob> {
     template <bool BEGINS = false> __device__ __forceinline__ void count_from(u32 from)
     {
         CountCounters* const counters = job.counters;
-        barrier();
-        if (place.thread == 0) {
-            clear_work(counters);
-            counters->above = counters->most = 0;
-        }
-        barrier();
-        turn = 0;
         put_all_in_order(from);
         mark_time(ORDERED);
         const u32 least = ~load_cached(&counters->above), most = load_cached(&counters->most);
         if (least != NO_LEVEL) add_paths(from, least, most);
+        if (BEGINS) write_all();
+        else write_left(from);
+        mark_time(WRITTEN);
+    }
+
+    // Levels and counts of all vertices, from scratch.
+    __device__ __forceinline__ void write_all()
+    {
         u32 n_changed = 0;
         for_levels([&](bool is_there, u32 v, u32 at) {
-            const double count = is_there && at != NO_LEVEL && at >= from ? count_of(v) : 0.0;
-            // Level by level, seeds on no level are counted already, and the others have been on none before.
-            const bool is_left = is_there && at >= from && (at != NO_LEVEL || from == 0);
-            if (!BEGINS) return log_changed(is_left && set_count(v, at, count), v);
             if (!is_there) return;
+            const double count = at == NO_LEVEL ? 0.0 : count_of(v);
             store_cached(job.levels + v, at);
             store_cached(job.paths + v, count);
             n_changed += count > 0.0;
             sums[0] += count >= LIMIT;
         });
         n_changed = warp_sum(n_changed);
-        if (BEGINS && place.lane == 0 && n_changed) atomicAdd(&counters->changed, n_changed);
-        mark_time(WRITTEN);
+        if (place.lane == 0 && n_changed) atomicAdd(&job.counters->changed, n_changed);
+    }
+
+    // The same of those on a level and below; whose counts are others are logged.
+    __device__ __forceinline__ void write_left(u32 from)
+    {
+        __shared__ u32 room[BLOCK_THREADS / 32][Found::ROOM];
+        Found found{room[threadIdx.x >> 5]};
+        const u64 n = job.n_vertices;
+        for (u64 begin = u64(place.warp) * 32; begin < n; begin += u64(LEVELS_AHEAD) * place.n_threads) {
+            const auto vertex_of = [&](u32 k) { return begin + u64(k) * place.n_threads + place.lane; };
+            u32 at[LEVELS_AHEAD], role[LEVELS_AHEAD];
+            double count[LEVELS_AHEAD], before[LEVELS_AHEAD];
+#pragma unroll
+            for (u32 k = 0; k < LEVELS_AHEAD; k++) {
+                const bool is_there = vertex_of(k) < n;
+                const u32 v = is_there ? u32(vertex_of(k)) : 0;
+                at[k] = level_now(v);
+                role[k] = load_cached(job.roles + v);
+                count[k] = count_of(v);
+                before[k] = load_cached(job.paths + v);
+            }
+#pragma unroll
+            for (u32 k = 0; k < LEVELS_AHEAD; k++) {
+                const u32 v = u32(vertex_of(k));
+                // Level by level, seeds on no level are counted already, and the others have been on none before.
+                const bool is_left = vertex_of(k) < n && at[k] >= from && (at[k] != NO_LEVEL || from == 0);
+                bool changes[2] = {false, false};
+                if (is_left) {
+                    if (role[k]) wait_for_nothing(v);
+                    changes[0] = set_count(v, at[k], at[k] == NO_LEVEL ? 0.0 : count[k], before[k]);
+                }
+                __syncwarp();
+                const u32 vertex[2] = {v, 0};
+                found.add(job.log, &job.counters->changed, changes, vertex);
+            }
+        }
+        found.list(job.log, &job.counters->changed);
     }
 
     __device__ __forceinline__ double count_of(u32 v) const { return min(load_cached(job.sums + v), LIMIT); }
@@ -994,6 +1098,19 @@ struct Counting : Run<CountJob> {
 
     // -- the end ---------------------------------------------------------------------------------------------------
 
+    // Leaves the levels from one on to the next kernel, for which the host is told to call.
+    __device__ __forceinline__ void leave(u32 from)
+    {
+        CountCounters* const counters = job.counters;
+        add_by_block(sums, &counters->saturated);
+        barrier();  // all have seen what is cleared
+        if (place.thread) return;
+        clear_work(counters);
+        counters->above = counters->most = 0;
+        counters->left = {edges, counted, rounds, from, n_marks, 0};
+        tell_all(from + 1);
+    }
+
     // The list of changes is written at once: stores to the host's memory would keep each barrier waiting.
     __device__ __forceinline__ void finish(bool lists)
     {
@@ -1019,12 +1136,13 @@ struct Counting : Run<CountJob> {
         counters->late = 0;
     }
 
-    __device__ __forceinline__ void tell_all()
+    // ``left``: 0, or that all levels before this number are counted and the others are not.
+    __device__ __forceinline__ void tell_all(u64 left = 0)
     {
         const CountCounters* const counters = job.counters;
         const u64 said[COUNT_SAID] = {
             load_cached(&counters->changed), load_cached(&counters->saturated), edges + load_cached(&counters->pulled),
-            rounds, counted};
+            rounds, counted, left};
         __threadfence_system();  // for what all have listed: it was before the barrier
         for (u32 k = 0; k < COUNT_SAID; k++) tell(job, k, said[k]);
     }

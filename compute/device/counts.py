@@ -23,7 +23,7 @@ from .paths import DevicePathProgram
 from .program import DeviceProgram
 
 _NONE = np.empty(0, np.uint32)
-_NOTHING = CountRun(0, 0, 0, 0, 0)
+_NOTHING = CountRun(0, 0, 0, 0, 0, 0)
 
 
 class DeviceSSPaths(DeviceProgram):

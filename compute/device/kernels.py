@@ -212,7 +212,7 @@ class Calls:
         Raises:
             RuntimeError: the device, as CuPy says it, or it cannot read the rows on the host.
         """
-        self._aim(kernel, device, parameters)
+        self.aim(kernel, device, parameters)
         self.caller.launch()
 
     def launch_with(self, others: Sequence[Calls], kernel: Kernel, device: DeviceSide) -> None:
@@ -243,7 +243,7 @@ class Calls:
         Raises:
             RuntimeError: as ``launch`` and ``wait``.
         """
-        self._aim(kernel, device, parameters)
+        self.aim(kernel, device, parameters)
         self.caller.call()
 
     def wait(self) -> list[int]:
@@ -256,7 +256,7 @@ class Calls:
         words: list[int] = self.caller.said[: self._n_words].tolist()
         return words
 
-    def _aim(self, kernel: Kernel, device: DeviceSide, parameters: RowParameters | None = None) -> None:
+    def aim(self, kernel: Kernel, device: DeviceSide, parameters: RowParameters | None = None) -> None:
         """Have ``caller`` launch this from now on.
 
         Raises:

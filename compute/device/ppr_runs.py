@@ -20,7 +20,6 @@ from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final, NamedTuple, Self
-from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -189,7 +188,7 @@ class PprRuns:
             self._counters = zeros(PPR_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
         self._by_vertex: _ByVertex | None = None
-        self._sweeps = _sweeps_on(self._stream)
+        self._sweeps = _sweeps_on(device)
         self._entries = pinned(0, np.uint64)
         self._n_entries = 0
         self._stamp = 1
@@ -435,10 +434,11 @@ class _Sweep:
 
 
 class _Sweeps:
-    """Where passes of several go on, once for all programs on a stream: any of them may be the first that asks."""
+    """Where passes of several go on, once for all programs of a device's side: any of them may be the first that
+    asks."""
 
     def __init__(self, stream: Any) -> None:
-        self._stream = stream  # held: it is known by its place in memory
+        self._stream = stream
         self._sweep: _Sweep | None = None
         self._refused_at = -math.inf
 
@@ -461,14 +461,10 @@ class _Sweeps:
         self._sweep = None
 
 
-# By the stream's place in memory; gone with the last program there.
-_SWEEPS: WeakValueDictionary[int, _Sweeps] = WeakValueDictionary()
-
-
-def _sweeps_on(stream: Any) -> _Sweeps:
-    sweeps = _SWEEPS.get(id(stream))
+def _sweeps_on(device: DeviceSide) -> _Sweeps:
+    sweeps: _Sweeps | None = device.shared.get(_Sweeps)
     if sweeps is None:
-        sweeps = _SWEEPS[id(stream)] = _Sweeps(stream)
+        sweeps = device.shared[_Sweeps] = _Sweeps(device.stream)
     return sweeps
 
 

@@ -1,9 +1,10 @@
 """The source that needs no broker: a directory of append-only record files, followed while they grow.
 
-Every file is a partition of its own; offsets are bytes of its (decompressed) content. Files are read in name
-order: what an earlier name offers is read first, and what is added to any file later is picked up. An
-incomplete last record or line waits, except at the end of a complete compressed file, where a last line
-needs no line end.
+Every file is a partition of its own; offsets are bytes of its (decompressed) content. Files are begun in name
+order: what earlier names offer when a file comes is read before it, so that a writer may go on in another file.
+What is added to files later is picked up, of several that grow side by side in turns: where they grow faster than
+they are read, all are behind alike. An incomplete last record or line waits, except at the end of a complete
+compressed file, where a last line needs no line end.
 
 Append-only is checked. A file that shrinks below what was read, is replaced by another file, or whose first
 bytes change is a ``SourceError``, never silence: a fingerprint (length and CRC32C of the first bytes that
@@ -32,6 +33,7 @@ import math
 import os
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -139,6 +141,8 @@ class SpoolSource:
         self._grew_last: dict[str, None] = {}  # in the order in which they did
         self._others: Iterator[str] = iter(())
         self._to_read: set[str] = set()
+        self._came: str | None = None  # the last name of those that came since what is owed was noted
+        self._turn = ""  # whose turn it was
         self._away = False
         self._came_at = time.monotonic()
         self._opened = threading.Event()
@@ -168,6 +172,7 @@ class SpoolSource:
         for file in list(self._files.values()):
             self._look(file.name)
             self._check_beginning(file.name, file.fingerprint)
+        self._note_owed()
         self._opened.set()
         if offsets is None and self.start == "latest":
             while self.poll(READ_BYTES, timeout_s=0):
@@ -358,36 +363,48 @@ class SpoolSource:
 
     def _read_available(self, bytes_max: int) -> list[RawRecord]:
         records: list[RawRecord] = []
-        room, away = bytes_max, False
-        for name in sorted(self._to_read - self._held):
-            file = self._files[name]
-            while room > 0 and name in self._to_read:
-                read = file.read
-                try:
-                    fresh = self._read(file, room)
-                except SourceError:
-                    if records:  # what was read already is delivered first; the next poll fails again
-                        return records
-                    raise
-                if fresh is None:
-                    away = True
-                    break
-                records += fresh
-                if fresh:
-                    room -= fresh[-1].next_offset - fresh[0].offset + _RECORD_BYTES * len(fresh)
-                elif file.long_line is not None and file.read > read:
-                    room = 0  # this line comes first
-                else:
-                    file.idle_size = file.size
-                self._note(file)
-            if room <= 0:
-                break
+        room = bytes_max
+        names = sorted(self._to_read - self._held)
+        away = set[str]()
+        try:
+            for file in [self._files[name] for name in names]:
+                while room > 0 and file.is_owed and file.name in self._to_read and file.name not in away:
+                    room = self._read_some(file, room, records, away)
+            begin = bisect_right(names, self._turn)
+            turns = deque(names[begin:] + names[:begin])
+            while room > 0 and turns:
+                name = turns.popleft()
+                if name in self._to_read and name not in away:
+                    self._turn = name
+                    room = self._read_some(self._files[name], room, records, away)
+                    turns.append(name)
+        except SourceError:
+            if not records:  # else what was read already is delivered first; the next poll fails again
+                raise
+            return records
         if room > 0 and not away:
             self._at_end = self.clock()
             self._behind_since = None
         else:
             self._behind_since = self._at_end
         return records
+
+    def _read_some(self, file: SpoolFile, room: int, records: list[RawRecord], away: set[str]) -> int:
+        """Add some of a file's records; its name to those ``away`` where it cannot be read now. The room left."""
+        read = file.read
+        fresh = self._read(file, room)
+        if fresh is None:
+            away.add(file.name)
+            return room
+        records += fresh
+        if fresh:
+            room -= fresh[-1].next_offset - fresh[0].offset + _RECORD_BYTES * len(fresh)
+        elif file.long_line is not None and file.read > read:
+            room = 0  # this line comes first
+        else:
+            file.idle_size = file.size
+        self._note(file)
+        return room
 
     def _read(self, file: SpoolFile, room: int) -> list[RawRecord] | None:
         """The next records of this file, not all of them perhaps; None: it cannot be read now."""
@@ -486,6 +503,7 @@ class SpoolSource:
         if self._away:
             self._away = False
             log.info("the spool %s can be read again", self.path)
+        self._note_owed()
         self._keep_state()
         return True
 
@@ -519,9 +537,18 @@ class SpoolSource:
         file = self._files[name] = SpoolFile(name, kind, Partition(name), offset)
         if self._held:
             self._held |= {name}
+        self._came = max(self._came or name, name)
         self._grew(file)
         self._note(file)
         return file
+
+    def _note_owed(self) -> None:
+        """What there is of earlier names than one that came is read before it, and before all later ones."""
+        if self._came is not None:
+            for file in self._files.values():
+                if file.name < self._came:
+                    file.owed_to = file.size
+            self._came = None
 
     def _grew(self, file: SpoolFile) -> None:
         self._grew_last.pop(file.name, None)

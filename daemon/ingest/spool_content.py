@@ -26,7 +26,11 @@ class Plain:
 
     def peek(self, count: int) -> bytes:
         """Up to ``count`` bytes from here; fewer when no more are there yet."""
-        return os.pread(self.handle, count, self.offset)
+        return self.read(0, count)
+
+    def read(self, begin: int, count: int) -> bytes:
+        """The same from so many bytes further on."""
+        return os.pread(self.handle, count, self.offset + begin)
 
     def advance(self, count: int) -> None:
         self.offset += count

@@ -36,8 +36,9 @@ class SpoolFile:
     """What is known of one file.
 
     ``raw_read``: bytes of a compressed file that were decompressed; ``idle_size``: the size at which nothing
-    whole was left to read; ``in_preamble``: whether it is of MatrixMarket and its edges begin further on (None:
-    not known); ``aside``: the rest of it was set aside; ``away``: it could not be opened.
+    whole was left to read; ``owed_to``: up to which size later names wait for it; ``in_preamble``: whether it is
+    of MatrixMarket and its edges begin further on (None: not known); ``aside``: the rest of it was set aside;
+    ``away``: it could not be opened.
     """
 
     name: str
@@ -50,6 +51,7 @@ class SpoolFile:
     fingerprint: tuple[int, int] = (0, 0)
     raw_read: int = 0
     idle_size: int = -1
+    owed_to: int = 0
     header: bytes | None = None
     in_preamble: bool | None = None
     inflating: Inflated | None = None
@@ -76,6 +78,11 @@ class SpoolFile:
             return 0
         waiting = self.inflating is not None and not (self.inflating.drained and self.inflating.damage is None)
         return max(self.size - self.read, int(waiting))
+
+    @property
+    def is_owed(self) -> bool:
+        """Something is left of what later names wait for."""
+        return self.unread > self.size - self.owed_to
 
     @property
     def whole(self) -> bool:

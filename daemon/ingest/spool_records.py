@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable
 
 from ..records.encodings import HEADER_LINE, IN_PREAMBLE
-from ..records.spool_format import CUT_BYTES, FramingLost, frame_bytes, frames
+from ..records.spool_format import CUT_BYTES, FRAME_HEADER, FramingLost, frame_bytes, frames, large_frames
 from ..records.stream import BadRecord, RawRecord, Whole
 from . import matrix_market
 from .decode_columns import Reason
-from .spool_content import Content
+from .spool_content import Content, Plain
 from .spool_file import LongLine, SpoolFile, complete
 
 log = logging.getLogger(__name__)
@@ -21,6 +21,8 @@ CORRUPT = "none: the checksum does not hold"
 
 READ_BYTES = 4 << 20
 """So much is looked at together, unless a record is larger."""
+LARGE_BYTES = 1 << 17
+"""Frames of so many bytes are read one by one, each once."""
 _SKIP_BYTES = 64 << 20  # of a line that is too long, at one time
 
 # How to have read what was set aside.
@@ -56,9 +58,17 @@ class RecordReader:
         return records
 
     def _framed(self, file: SpoolFile, content: Content, room: int) -> list[RawRecord]:
-        buffer = content.peek(min(max(room, 1 << 16), READ_BYTES))
-        if len(buffer) < frame_bytes(buffer) <= self._bytes_max + 8:
-            buffer = content.peek(frame_bytes(buffer))
+        some_bytes = min(max(room, 1 << 16), READ_BYTES)
+        if (
+            isinstance(content, Plain)
+            and frame_bytes(content.peek(FRAME_HEADER.size)) > LARGE_BYTES + FRAME_HEADER.size
+        ):
+            found = large_frames(content.read, LARGE_BYTES, some_bytes, bytes_max=self._bytes_max)
+        else:
+            buffer = content.peek(some_bytes)
+            if len(buffer) < frame_bytes(buffer) <= self._bytes_max + 8:
+                buffer = content.peek(frame_bytes(buffer))
+            found = frames(buffer, bytes_max=self._bytes_max)
         records: list[RawRecord] = []
         now_ms = int(self._clock() * 1000)
         try:
@@ -72,12 +82,11 @@ class RecordReader:
                     encoding=file.kind.encoding if item.good else CORRUPT,
                     timestamp_ms=now_ms,
                 )
-                for item in frames(buffer, bytes_max=self._bytes_max)
+                for item in found
             )
         except FramingLost as error:
             if not records:  # else what is whole is delivered first, and the next read stops here
-                rest = buffer[:CUT_BYTES]
-                return [self.set_aside(file, rest, Reason.DAMAGED, error.why)]
+                return [self.set_aside(file, content.peek(CUT_BYTES), Reason.DAMAGED, error.why)]
         return records
 
     def _lines(self, file: SpoolFile, content: Content, again: Callable[[], Content]) -> list[RawRecord]:

@@ -11,7 +11,7 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -96,19 +96,55 @@ def frames(buffer: bytes, *, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[Fram
     start = 0
     while len(buffer) - start >= FRAME_HEADER.size:
         length, checksum = FRAME_HEADER.unpack_from(buffer, start)
-        if not 0 < length <= bytes_max:
-            raise FramingLost(start, f"a record's length reads {length}; 1 to {bytes_max} is possible")
+        _check_length(start, length, bytes_max)
         stop = start + FRAME_HEADER.size + length
         if stop > len(buffer):
             return
         payload = buffer[start + FRAME_HEADER.size : stop]
         good = crc32c.crc32c(payload) == checksum
-        if not good and len(buffer) - stop >= FRAME_HEADER.size:
-            following, _ = FRAME_HEADER.unpack_from(buffer, stop)
-            if not 0 < following <= bytes_max:
-                raise FramingLost(start, "a record's checksum does not hold, and no record follows it")
+        if not good:
+            _check_follower(start, buffer[stop : stop + FRAME_HEADER.size], bytes_max)
         yield Frame(start, stop, payload, good)
         start = stop
+
+
+def large_frames(
+    read: Callable[[int, int], bytes], least: int, room: int, *, bytes_max: int = RECORD_BYTES_MAX
+) -> Iterator[Frame]:
+    """As ``frames``, the first ones that have a payload of ``least`` bytes each, up to about ``room`` bytes.
+
+    ``read(start, count)`` gives so many bytes from there on, fewer where no more are there yet: each payload is
+    read by itself, and copied no more.
+
+    Raises:
+        FramingLost: as ``frames``.
+    """
+    start, header = 0, read(0, FRAME_HEADER.size)
+    while start < room and len(header) == FRAME_HEADER.size:
+        length, checksum = FRAME_HEADER.unpack(header)
+        _check_length(start, length, bytes_max)
+        if length < least:
+            return
+        payload, stop = read(start + FRAME_HEADER.size, length), start + FRAME_HEADER.size + length
+        if len(payload) < length:
+            return
+        header = read(stop, FRAME_HEADER.size)
+        good = crc32c.crc32c(payload) == checksum
+        if not good:
+            _check_follower(start, header, bytes_max)
+        yield Frame(start, stop, payload, good)
+        start = stop
+
+
+def _check_length(start: int, length: int, bytes_max: int) -> None:
+    if not 0 < length <= bytes_max:
+        raise FramingLost(start, f"a record's length reads {length}; 1 to {bytes_max} is possible")
+
+
+def _check_follower(start: int, header: bytes, bytes_max: int) -> None:
+    """``header``: of what follows a frame whose checksum does not hold, if it is there yet."""
+    if len(header) == FRAME_HEADER.size and not 0 < FRAME_HEADER.unpack(header)[0] <= bytes_max:
+        raise FramingLost(start, "a record's checksum does not hold, and no record follows it")
 
 
 def frame_bytes(buffer: bytes) -> int:

@@ -149,12 +149,13 @@ class Caller:
         Raises:
             RuntimeError: as ``launch`` and ``wait``.
         """
-        if status != _UNTOLD:
-            raise failure(status)
-        # The driver waits, and says whether a kernel failed.
-        self._told.wait(self._fields[_NUMBER])
-        self._fields[_HOW] = _WAITS
-        self._compiled(self._record)
+        while status:  # a ``Then`` may have made another call
+            if status != _UNTOLD:
+                raise failure(status)
+            # The driver waits, and says whether a kernel failed.
+            self._told.wait(self._fields[_NUMBER])
+            self._fields[_HOW] = _WAITS
+            status = self._compiled(self._record)
 
 
 @uncounted

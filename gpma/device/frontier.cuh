@@ -164,11 +164,17 @@ __device__ __forceinline__ void put_short(const Frontier& frontier, u32 at, u32 
     if (at < frontier.room) store_wide(frontier.short_rows + at, Entry{vertex, leaf, row.degree, 0});
 }
 
-__device__ __forceinline__ void put_long(const State& state, const Frontier& frontier, u32 vertex, const Row& row)
+// From the first to the last, of a row that is not empty.
+__device__ __forceinline__ u32 leaves_of_row(const State& state, u32 vertex, const Row& row)
 {
     const bool is_remote = is_remote_leaf(state, row.leaf);
     const u32 last = is_remote ? last_leaf_of_remote_row(state, vertex, row) : last_leaf_of_row(state, vertex, row);
-    const u32 leaves = last - row.leaf + 1;
+    return last - row.leaf + 1;
+}
+
+__device__ __forceinline__ void put_long(const State& state, const Frontier& frontier, u32 vertex, const Row& row)
+{
+    const u32 leaves = leaves_of_row(state, vertex, row);
     const u64 base = atomicAdd(&frontier.counts->long_rows, 1ull << 32 | leaves);
     store_wide(frontier.long_rows + u32(base >> 32), Entry{vertex, row.leaf, leaves, u32(base)});
 }

@@ -140,7 +140,7 @@ class _Table:
     header: Words
     table: Words
     old: Words
-    _arrays: Written = field(init=False, repr=False, compare=False)
+    written: Written = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         limit, (words, arena) = capacity(self.table.size), self.kept()
@@ -150,7 +150,7 @@ class _Table:
         arena = None if arena is None else frozen(arena)
         arrays = TableArrays(header, cells, old, limit, words, arena)
         write(written, arrays)
-        object.__setattr__(self, "_arrays", keeping(written, arrays))
+        object.__setattr__(self, "written", keeping(written, arrays))
 
     def kept(self) -> tuple[IntColumn | Words, Bytes | None]:
         """The ids by dense vertex, as kernels take them (``kinds.py``)."""
@@ -172,9 +172,9 @@ class _Table:
         column, data = self.column(ids)
         out = np.empty(len(ids), np.uint32)
         if out.size > PIECE_IDS:
-            lookup_shared(self._arrays, n_vertices, column, data, PIECE_IDS, out, crew)
+            lookup_shared(self.written, n_vertices, column, data, PIECE_IDS, out, crew)
         else:
-            lookup(self._arrays, n_vertices, column, data, out)
+            lookup(self.written, n_vertices, column, data, out)
         return out
 
     def look_up_edges(
@@ -184,17 +184,17 @@ class _Table:
         known (bool[n]), and how many are not."""
         keys, known = np.empty(len(src), np.uint64), np.empty(len(src), np.bool_)
         columns = *self.column(src), *self.column(dst)
-        unknown = look_up_edges(self._arrays, n_vertices, *columns, PIECE_IDS // 2, keys, known, crew)
+        unknown = look_up_edges(self.written, n_vertices, *columns, PIECE_IDS // 2, keys, known, crew)
         return keys, known, int(unknown)
 
     def insert(self, ids: IdColumn, half: int, begin: int, free: Vertices, counts: Counts, out: Vertices) -> int:
         """The visit at which room ran out; ``out.size`` when all are in."""
         column, data = self.column(ids)
-        return int(insert(self._arrays, free, counts, column, data, half, begin, out))
+        return int(insert(self.written, free, counts, column, data, half, begin, out))
 
     def remove(self, dense: Vertices, counts: Counts) -> None:
         """Take the ids of these vertices out of the table."""
-        remove(self._arrays, counts, frozen(dense), self.kept()[1])
+        remove(self.written, counts, frozen(dense), self.kept()[1])
 
 
 @dataclass(frozen=True, slots=True)

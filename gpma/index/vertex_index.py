@@ -34,6 +34,7 @@ from .id_table import (
     table_of,
 )
 from .ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn, concatenate_ids
+from .small_ids import SmallIds
 
 Kind = Literal["int", "string"]
 
@@ -86,6 +87,7 @@ class VertexIndex:
 
     def __init__(self, table: IdTable, allocate: Allocate, vertices_max: int) -> None:
         self._growing = GrowingTable(table, allocate)
+        self._small = SmallIds()
         self.crew: Crew = ALONE
         self._allocate = allocate
         self._vertices_max = min(vertices_max, capacity(CELLS_MAX))
@@ -141,7 +143,7 @@ class VertexIndex:
 
     def memory_bytes(self) -> int:
         """Bytes of the present arrays, room to grow included."""
-        return self._growing.memory_bytes()
+        return self._growing.memory_bytes() + self._small.nbytes
 
     def insert(self, ids: IdColumn) -> Vertices:
         """The dense vertex of each id (uint32[n]); new ones get free vertices, then are numbered in order.
@@ -179,7 +181,7 @@ class VertexIndex:
         if len(dst) != n or inserts.size != n:
             raise ValueError(f"src, dst and inserts must have one length, not {n}, {len(dst)} and {inserts.size}")
         if n < SAMPLED_MIN or self._knows_most(src, dst):
-            keys, known, unknown = self._table.look_up_edges(src, dst, self.n_vertices, self.crew)
+            keys, known, unknown = self._look_up_edges(src, dst, self.crew)
             if unknown == 0:
                 return keys, None
             new = np.flatnonzero(~known)
@@ -190,7 +192,7 @@ class VertexIndex:
             keys[added], known[added] = pack(*self.insert_edges(src[added], dst[added])), True
         if asked.size == 0:
             return keys, None
-        found = self._table.look_up_edges(src[asked], dst[asked], self.n_vertices, self.crew)
+        found = self._look_up_edges(src[asked], dst[asked], self.crew)
         keys[asked], known[asked], unknown = found
         return keys, known if unknown else None
 
@@ -201,6 +203,8 @@ class VertexIndex:
             ValueError: one of them has none any more.
         """
         self._growing.remove(dense)
+        if isinstance(self._table, IntTable):
+            self._small.forget(self._table.external[dense])
 
     def free(self, dense: Vertices) -> None:
         """New ids may have these vertices, whose own were removed: nothing may be read from them until then."""
@@ -275,7 +279,7 @@ class VertexIndex:
         growing.load(ids, dense, n)
         if without is not None:
             growing.give_back(np.sort(without)[::-1])
-        self._growing = growing
+        self._growing, self._small = growing, SmallIds()
 
     def _saved(
         self, state: Mapping[str, npt.NDArray[Any]], without: Vertices | None
@@ -314,9 +318,15 @@ class VertexIndex:
         self._growing.insert(ids, half, out)
         return out
 
+    def _look_up_edges(self, src: IdColumn, dst: IdColumn, crew: Crew) -> tuple[Keys, npt.NDArray[np.bool_], int]:
+        table = self._table
+        if isinstance(table, StringTable):
+            return table.look_up_edges(src, dst, self.n_vertices, crew)
+        return self._small.look_up_edges(table, src, dst, self.n_vertices, crew)
+
     def _knows_most(self, src: IdColumn, dst: IdColumn) -> bool:
         some = np.arange(0, len(src), len(src) // SAMPLED_EDGES)
-        *_, unknown = self._table.look_up_edges(src[some], dst[some], self.n_vertices, ALONE)
+        *_, unknown = self._look_up_edges(src[some], dst[some], ALONE)
         return unknown <= (1 - KNOWN_SHARE_MIN) * some.size
 
     def _check(self, dense: Vertices) -> None:

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-FLAGS = ["-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-w"]
+FLAGS = ["-Og", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-w"]
 ERROR_BYTES = 4000
 # Files of the product that a file of this folder stands in for.
 TWINS = {"intrinsics.cuh", "ieee.cuh"}

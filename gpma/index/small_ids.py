@@ -1,0 +1,151 @@
+"""The vertices of small integer ids, in an array by id: where the writer looks the ends of edges up first.
+
+Producers often count their ids from 0. One below four times the number of vertices costs a read of four bytes
+there, where the table (``hash_table.py``) takes a hash and reads a cell and the id itself, out of several times
+the memory. It is no state: an entry that is not there is looked up in the table, and kept. So the array may begin
+anew at any time, which it does when it is to hold larger ids.
+
+Threads that look up beside each other may keep the same entry, with the same vertex. Nobody else reads it.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ..atomics import fetch_add
+from ..edges import HALF, NO_VERTEX, Int, Keys, Offsets, Vertices
+from ..intrinsics import inner, prefetch_to_read
+from ..team import Crew, at_most, share
+from ..vertex_columns import new_column
+from ..written import Words as Written
+from .id_kernels import Bools, lookup
+from .id_table import PIECE_IDS, IntTable, let_go
+from .ids import IdColumn, IntColumn
+
+SPREAD = 4
+"""Ids below so many times the number of vertices are small: an entry is 4 bytes, and a vertex takes 25 to 50 in
+the other arrays."""
+ENTRIES_MIN = 1 << 12
+
+_BLOCK = 128
+_ONE = np.uint32(1)
+
+
+class SmallIds:
+    """For the one thread that inserts into an index of integers, and those that look up for it."""
+
+    def __init__(self) -> None:
+        self._vertices: Vertices = np.zeros(0, np.uint32)  # by id: its vertex plus 1; 0: not known here
+
+    @property
+    def nbytes(self) -> int:
+        return self._vertices.nbytes
+
+    def forget(self, ids: IntColumn) -> None:
+        """The table does not have these ids any more."""
+        small = ids[(ids >= 0) & (ids < self._vertices.size)]
+        self._vertices[small] = 0
+
+    def look_up_edges(
+        self, table: IntTable, src: IdColumn, dst: IdColumn, n_vertices: int, crew: Crew
+    ) -> tuple[Keys, npt.NDArray[np.bool_], int]:
+        """As ``table.look_up_edges``; all that the table knows has a vertex below ``n_vertices``."""
+        (tails, _), (heads, _) = table.column(src), table.column(dst)
+        keys, known = np.empty(tails.size, np.uint64), np.empty(tails.size, np.bool_)
+        small = SPREAD * n_vertices
+        unknown, largest = look_up_small_edges(
+            table.written, n_vertices, self._vertices, small, tails, heads, PIECE_IDS // 2, keys, known, crew
+        )
+        if largest >= self._vertices.size:
+            self._begin_anew(int(largest) + 1)
+        return keys, known, int(unknown)
+
+    def _begin_anew(self, n: int) -> None:
+        """With room for n ids at least, and none in it."""
+        size = max(1 << (n - 1).bit_length(), ENTRIES_MIN)
+        before: list[object] = [self._vertices]
+        try:
+            self._vertices = new_column(size, np.uint32)
+        except MemoryError:  # it does without
+            return
+        let_go(before)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def look_up_small_edges(
+    table: Written,
+    n: int,
+    vertices: Vertices,
+    small: int,
+    src: IntColumn,
+    dst: IntColumn,
+    piece: int,
+    keys: Keys,
+    known: Bools,
+    crew: Crew,
+) -> tuple[np.int64, np.int64]:
+    """keys[i] = the edge between the vertices of src[i] and dst[i]; known[i], whether the table has both. How many
+    it has not, and the largest id below ``small`` for which ``vertices`` has no entry; -1: none."""
+    n_pieces: Int = (keys.size + np.int64(piece) - 1) // np.int64(piece)
+    unknown, largest = np.zeros(n_pieces, np.int64), np.full(n_pieces, np.int64(-1))
+    cursor = np.zeros(1, np.int64)
+    ends = vertices, np.int64(small), src, dst
+    work = table, np.int64(n), ends, np.int64(piece), cursor, keys, known, unknown, largest
+    share(at_most(crew, n_pieces), _small_edges_of_pieces, work)
+    return np.int64(unknown.sum()), np.int64(largest.max()) if n_pieces else np.int64(-1)
+
+
+@inner
+def _small_edges_of_pieces(
+    thread: Int,
+    table: Written,
+    n: Int,
+    ends: tuple[Vertices, Int, IntColumn, IntColumn],
+    piece: Int,
+    cursor: Offsets,
+    keys: Keys,
+    known: Bools,
+    unknown: Offsets,
+    largest: Offsets,
+) -> None:
+    vertices, small, src, dst = ends
+    entries = np.uint64(vertices.size)
+    # Of a block: the vertices of src[0], dst[0], src[1] ...; of what is to be looked up the place, id and vertex.
+    found = np.empty(2 * _BLOCK, np.uint32)
+    places, ids, looked_up = np.empty(2 * _BLOCK, np.int64), np.empty(2 * _BLOCK, np.int64), np.empty_like(found)
+    while True:
+        number = fetch_add(cursor, 0, np.int64(1))
+        if number >= unknown.size:
+            return
+        for begin in range(piece * number, min(piece * (number + 1), keys.size), _BLOCK):
+            count = min(_BLOCK, keys.size - begin)
+            for j in range(begin, begin + count):
+                if np.uint64(src[j]) < entries:
+                    prefetch_to_read(vertices, src[j])
+                if np.uint64(dst[j]) < entries:
+                    prefetch_to_read(vertices, dst[j])
+            missing = 0
+            for place in range(2 * count):
+                at = begin + (place >> 1)
+                one = dst[at] if place & 1 else src[at]
+                entry = vertices[one] if np.uint64(one) < entries else np.uint32(0)
+                found[place] = entry - _ONE
+                if entry == np.uint32(0):
+                    places[missing], ids[missing] = place, one
+                    missing += 1
+            if missing:
+                lookup(table, n, ids[:missing], None, looked_up[:missing])
+                for k in range(missing):
+                    vertex, one = looked_up[k], ids[k]
+                    found[places[k]] = vertex
+                    if vertex != NO_VERTEX and np.uint64(one) < entries:
+                        vertices[one] = vertex + _ONE
+                    elif vertex != NO_VERTEX and np.int64(0) <= one < small:
+                        largest[number] = max(largest[number], one)
+            for j in range(count):
+                tail, head = found[2 * j], found[2 * j + 1]
+                keys[begin + j] = np.uint64(tail) << HALF | np.uint64(head)
+                known[begin + j] = tail != NO_VERTEX and head != NO_VERTEX
+                unknown[number] += not known[begin + j]
