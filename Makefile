@@ -27,25 +27,34 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 14
 
-$(BIN)/.core: pyproject.toml
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo 'graphtide needs Python 3.11 or newer; name one, say: make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable .
+
+# All that a target needs at once, so that our own package is built once and not twice.
+define INSTALL
+	@echo 'installing $(1) and what it needs into $(VENV), once'
+	@$(BIN)/pip install --quiet --editable '$(1)' \
+	  || { echo 'pip could not install it, as it says above. Packages come from the network (pypi.org, or PIP_INDEX_URL).' >&2; exit 1; }
+endef
+
+$(BIN)/.core: pyproject.toml | $(BIN)/pip
+	$(call INSTALL,.)
 	@touch $@
 
-# All at once, so that our own package is built once and not twice.
-$(BIN)/.test: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[test,bench,docs]'
-	@touch $(BIN)/.core
+$(BIN)/.demo: pyproject.toml | $(BIN)/pip
+	$(call INSTALL,.[demo])
+	@touch $(BIN)/.core $@
+
+$(BIN)/.test: pyproject.toml | $(BIN)/pip
+	$(call INSTALL,.[test,bench,docs])
+	@touch $(BIN)/.core $(BIN)/.demo
 	@mkdir -p .links && ln -sfn .. .links/graphtide
 	@touch $@
 
-demo: $(BIN)/.core $(BIN)/.demo  ## stream a real graph through the real daemon, query it, check every answer
+demo: $(BIN)/.demo  ## stream a real graph through the real daemon, query it, check every answer
 	$(BIN)/graphtide demo
-
-$(BIN)/.demo: $(BIN)/.core
-	$(BIN)/pip install --quiet --editable '.[demo]'
-	@touch $@
 
 debian:  ## install the Debian packages that the tests need (as root), or name them
 	@sh ops/debian.sh

@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 REPORT_SECONDS = 5.0
 """How often a log hears how compiling goes on."""
 
-ELSEWHERE = "elsewhere about 80 s of processor time, which all cores share"
+ELSEWHERE = "elsewhere about 140 s of processor time, which all cores share"
 """How long it took somewhere, with BFS, components and PageRank: of the processor, since seconds on the clock say
 more of what else was running."""
 

@@ -46,6 +46,8 @@ def no_thread(error: RuntimeError) -> str | None:
 def why(error: OSError) -> str:
     """What the system says, and what it leaves out: which limit of this process was met, or what is in the way."""
     said = error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        return f"{os.strerror(error.errno)}, perhaps by another graphtide: end that, or name another address"
     if error.errno == errno.EMFILE:
         return f"{said}: this process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} (ulimit -n)"
     if error.errno == errno.EFBIG:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -44,6 +45,10 @@ STREAM_SECONDS = 15
 SCALE, POOL, GENERATED = 14, 120_000, 300_000
 ASK_AT_ONCE = 10_000
 TOLERANCE = 1e-3
+
+# What the daemon's log says while it has no kernels: that it begins, and how far it is.
+_COMPILES = re.compile("compiling kernels for .*")
+_COMPILED = re.compile("compiling kernels: (.* kernels)")
 
 
 class DemoFailed(GraphtideError):
@@ -184,10 +189,18 @@ def _daemon(folder: Path, stream: Stream, console: Console) -> Iterator[str]:
 
 
 def _await_answer(address: str, process: subprocess.Popen[bytes], log: Path, console: Console) -> None:
-    with console.status("starting the daemon (its kernels are compiled once, then cached)"):
+    started, announced = time.monotonic(), False
+    with console.status("starting the daemon") as status:
         while True:
+            said = log.read_text(errors="replace")
             if process.poll() is not None:
                 raise DemoFailed(f"the daemon ended with status {process.returncode}:\n{_tail(log)}")
+            if not announced and (begun := _COMPILES.search(said)):
+                announced = True
+                console.print(f"{begun[0]}; later starts find them there", soft_wrap=True, markup=False)
+            if announced:
+                seconds, done = time.monotonic() - started, _COMPILED.findall(said)
+                status.update(f"compiling kernels, {seconds:.0f} s so far: {done[-1] if done else 'begun'}")
             try:
                 with Client(address, timeout=10) as client:
                     client.stats()
