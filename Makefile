@@ -33,6 +33,7 @@ $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 
 # All that a target needs at once, so that our own package is built once and not twice.
+FOR_TESTS := .[test,bench,docs]
 define INSTALL
 	@echo 'installing $(1) and what it needs into $(VENV), once'
 	@$(BIN)/pip install --quiet --editable '$(1)' \
@@ -48,7 +49,7 @@ $(BIN)/.demo: pyproject.toml | $(BIN)/pip
 	@touch $(BIN)/.core $@
 
 $(BIN)/.test: pyproject.toml | $(BIN)/pip
-	$(call INSTALL,.[test,bench,docs])
+	$(call INSTALL,$(FOR_TESTS))
 	@touch $(BIN)/.core $(BIN)/.demo
 	@mkdir -p .links && ln -sfn .. .links/graphtide
 	@touch $@
