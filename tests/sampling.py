@@ -1,7 +1,8 @@
 """Which cases of a test run: all of them with ``--run-long``, a sample else, drawn from the seed of the run.
 
 ``@pytest.mark.sample(n)`` keeps n of the cases of a test that is parametrised, and ``sample(n, of="a,b")`` n of
-the values of these parameters for each combination of the others. Whoever asks for a case by its name gets it, and
+the values of these parameters for each combination of the others. ``sample(n, among="a name")`` keeps n of all
+tests that say the same: those that try one thing in many places. Whoever asks for a case by its name gets it, and
 cases that need a device are never left out. The seed is shown at the head of a run; ``--sample-seed`` gives it.
 ``--all-cases`` leaves none out, and each is as short as in a sample: what another run may draw.
 """
@@ -60,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         mark = item.get_closest_marker("sample")
         if mark is None or item.get_closest_marker("gpu") is not None:
             continue
-        group = _group(item, mark.kwargs.get("of", ""))
+        group = _group(item, **mark.kwargs)
         cases[group].append(item)
         kept_of[group] = mark.args[0]
     left_out: set[pytest.Item] = set()
@@ -78,9 +79,11 @@ def drawn(cases: Sequence[pytest.Item], n: int, seed: int) -> list[pytest.Item]:
     return [cases[i] for i in rng.choice(len(cases), n, replace=False)]
 
 
-def _group(item: pytest.Item, of: str) -> tuple[object, ...]:
+def _group(item: pytest.Item, of: str = "", among: str = "") -> tuple[object, ...]:
     """The test, and the values of its parameters that are not drawn: all cases have the same objects of them."""
     assert isinstance(item, pytest.Function)
+    if among:
+        return (among,)
     test = item.nodeid.partition("[")[0]
     if not of:
         return (test,)

@@ -199,6 +199,7 @@ def test_a_daemon_whose_vertices_come_and_go(kind: str, tmp_path: Path, run_long
         assert daemon.stop() == 0, daemon.log_tail()
 
 
+@pytest.mark.sample(4, among="a daemon dies")
 @pytest.mark.long
 def test_a_daemon_that_dies_while_ids_change_hands(tmp_path: Path, seed: int, run_long: bool) -> None:
     """At seven points one after the other; a sample: at one of them."""

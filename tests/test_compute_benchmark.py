@@ -179,6 +179,7 @@ def test_kinds_without_directions(tmp_path: Path) -> None:
             assert row[name] == "-" if kind == "cdlp" else row[name] > 0
 
 
+@pytest.mark.sample(2, among="a small run of a benchmark")
 def test_a_small_run(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     lines = [f"I\t{k % 40}\t{(k * k) % 41}\t-\t-" for k in range(2_000)]

@@ -144,6 +144,7 @@ def test_change_events_with_only_the_key_of_the_row_before(kafka: DevKafka, tmp_
                 assert not stats(client)["dead_letters"]
 
 
+@pytest.mark.sample(4, among="a daemon dies")
 def test_the_last_of_two_keys_of_one_edge_is_the_last_again_after_a_crash(
     kafka: DevKafka, seed: int, tmp_path: Path
 ) -> None:
@@ -173,6 +174,7 @@ def test_the_last_of_two_keys_of_one_edge_is_the_last_again_after_a_crash(
                 assert edges(client, topic.end) == seen
 
 
+@pytest.mark.sample(4, among="a daemon dies")
 @pytest.mark.kill
 @pytest.mark.timeout(3600)
 def test_wherever_it_is_killed_the_rows_are_the_naive_ones(

@@ -410,6 +410,7 @@ def test_a_copy_of_the_edges_asks_first_and_goes_on_when_there_is_memory(system:
     assert np.array_equal(np.concatenate([piece.keys for piece in copy.edges()]), graph.export().keys)
 
 
+@pytest.mark.sample(2, among="memory is lacking")
 def test_a_copy_that_others_take_the_memory_of_stops_on_its_way(system: System, graph: Graph) -> None:
     system.group("a", GIB, 0)
     graph.load(edges(6_000_000), 6000)
@@ -589,6 +590,7 @@ def edge_list(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.sample(2, among="memory is lacking")
 def test_a_start_asks_for_its_checkpoint_within_the_budget(edge_list: Path, tmp_path: Path) -> None:
     """Where that does not fit it ends in one sentence; where only the graph is too much, it answers and waits."""
     settings = {

@@ -159,6 +159,7 @@ def test_a_checkpoint_that_has_no_room_is_put_off_and_nobody_is_killed(limited: 
     limited.require_recovered()
 
 
+@pytest.mark.sample(2, among="memory is lacking")
 def test_who_starts_or_loads_without_room_ends_in_one_sentence_and_is_not_killed(
     group: MemoryGroup, tmp_path: Path
 ) -> None:

@@ -115,6 +115,7 @@ def counts(amount: Any) -> Iterator[int]:
         yield from counts(value) if isinstance(value, dict) else (value,)
 
 
+@pytest.mark.sample(4, among="a daemon dies")
 @pytest.mark.kafka
 @pytest.mark.kill
 @pytest.mark.timeout(3600)

@@ -110,6 +110,7 @@ def sides(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, seed: int)
             pool.set_limit()
 
 
+@pytest.mark.sample(2, among="memory is lacking")
 def test_half_of_the_card_is_taken(sides: Sides) -> None:
     """Nothing of what is there is lost, and what is short is memory for what comes."""
     assert sides.graph.device is not None

@@ -29,6 +29,13 @@ def test_device(a): ...
 @pytest.mark.parametrize("a", range(3))
 def test_whole(a): ...
 
+@pytest.mark.sample(1, among="an idea")
+def test_idea_here(): ...
+
+@pytest.mark.sample(1, among="an idea")
+@pytest.mark.parametrize("a", range(2))
+def test_idea_there(a): ...
+
 def test_examples():
     import sampling
     print("examples:", sampling.examples(100))
@@ -71,6 +78,7 @@ def test_a_sample_is_drawn_from_its_seed(folder: Path) -> None:
     assert [case[-2] for case in sorted(of("test_each", first), key=lambda case: case[-2])] == ["x", "y"]
     assert len(of("test_device", first)) == 2 and "test_device[2]" in first, "what needs a device is always there"
     assert len(of("test_whole", first)) == 3
+    assert len([case for case in first if case.startswith("test_idea")]) == 1, "one of all that try it"
     (seed,) = re.findall(r"sampled tests: --sample-seed (\d+)", said)
     assert run(folder, "--sample-seed", seed)[0] == first
     others = (run(folder, "--collect-only", "-q", "--sample-seed", str(other))[0] for other in range(5))
@@ -85,7 +93,7 @@ def test_processes_side_by_side_draw_the_same(folder: Path) -> None:
 
 def test_all_cases_run_when_they_are_asked_for(folder: Path) -> None:
     whole, said = run(folder, "--run-long", "-s")
-    assert len(whole) == 6 + 10 + 3 + 3 + 1 and "examples: 100" in said
+    assert len(whole) == 6 + 10 + 3 + 3 + 3 + 1 and "examples: 100" in said
     short, said = run(folder, "--all-cases", "-s")
     assert short == whole and "examples: 10" in said
     assert run(folder, "-k", "test_some and 3")[0] == {"test_some[3]"}

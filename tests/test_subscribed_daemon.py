@@ -67,6 +67,7 @@ def test_subscribers_know_what_get_answers_whoever_is_killed(tmp_path: Path) -> 
                     assert [epoch[0] for epoch in watcher.snapshots] == [1, 2]
 
 
+@pytest.mark.sample(4, among="a daemon dies")
 @pytest.mark.kafka
 @pytest.mark.kill
 @pytest.mark.timeout(3600)

@@ -101,6 +101,7 @@ def test_edges_go_after_their_time_whatever_becomes_of_the_daemon(tmp_path: Path
                 assert shown["event_time_ms"] == shown["newest_ms"] == milliseconds(11)
 
 
+@pytest.mark.sample(4, among="a daemon dies")
 @pytest.mark.kafka
 def test_what_the_clock_decided_is_decided_for_good(kafka: DevKafka, tmp_path: Path) -> None:
     topic = f"window-{uuid.uuid4().hex[:8]}"

@@ -71,7 +71,9 @@ struct Mending : Pushing<false> {
         if (place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_sources <= ALONE_ROWS)
             go_on(alone.begin(place, state(CLASSIFY)));
         if (phase == END) return;
-        if (FEW && place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= ALONE_UPDATES && !job.n_sources)
+        // A block may have fewer threads than it was compiled for.
+        const u32 few = min(ALONE_UPDATES, blockDim.x);
+        if (FEW && place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= few && !job.n_sources)
             go_on(mend_few(out, in, job, place, queues));
         if (phase != END) work();
         alone.let_go(place);
