@@ -178,7 +178,11 @@ def test_checkpoints_are_made_listed_verified_and_copied_to_start_from(fed: Fed,
     fed.feed()
     made = run("checkpoint", "now", "--address", fed.daemon.address, "--timeout", "300")
     assert made["epoch"] == list(fed.client.stats().epoch)
-    assert run("checkpoint", "now", "--address", fed.daemon.address, "--timeout", "300") == made  # nothing is new
+    read = set(fed.client.stats().offsets)
+    again = run("checkpoint", "now", "--address", fed.daemon.address, "--timeout", "300")
+    if again != made:  # nothing is new, but files that no checkpoint needs may go: an epoch without updates
+        assert set(fed.client.stats().offsets) < read
+        made = again
     folder = Path(made["path"]).parent
     newest, *_ = run("checkpoint", "list", folder)
     assert newest["epoch"] == made["epoch"] and newest["path"] == made["path"]
