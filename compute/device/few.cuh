@@ -354,13 +354,7 @@ struct Few {
                 best = bits;
                 parent = row.head[j];
             }
-            for (u32 offset = 16; offset; offset >>= 1) {
-                const u32 bits = __shfl_xor_sync(ALL_LANES, best, offset);
-                const u32 from = __shfl_xor_sync(ALL_LANES, parent, offset);
-                if (!is_better(bits, best)) continue;
-                best = bits;
-                parent = from;
-            }
+            agree_on_best(best, parent);
             if (place.lane == 0) improve(offer_to(vertex, load_word(job, vertex), best, parent), turn, stamp);
             __syncwarp();
             return false;

@@ -458,13 +458,7 @@ struct Mending : Pushing<false> {
                 best = bits;
                 parent = row.head[j];
             }
-            for (u32 offset = 16; offset; offset >>= 1) {
-                const u32 bits = __shfl_xor_sync(ALL_LANES, best, offset);
-                const u32 from = __shfl_xor_sync(ALL_LANES, parent, offset);
-                if (!is_better(bits, best)) continue;
-                best = bits;
-                parent = from;
-            }
+            agree_on_best(best, parent);
             Offer offers[2] = {place.lane == 0 ? offer_to(vertex, loaded.seen, best, parent) : no_offer(), no_offer()};
             put_off(offers);
         }, [&](bool is_more) { return make_offers(is_more, outgoing(job, turn), job.stamp + 1); });

@@ -60,3 +60,15 @@ __device__ __forceinline__ bool supports(const State& in, const Edges& row, u32 
     if (!row.live[which] || bits == NOTHING) return false;
     return is_better(value_bits(word), bits) && offered(value_bits(word), weight_of(in, row, which)) == bits;
 }
+
+// The best of what the lanes of a warp were offered, and from whom: each has it then.
+__device__ __forceinline__ void agree_on_best(u32& best, u32& parent)
+{
+    for (u32 offset = 16; offset; offset >>= 1) {
+        const u32 bits = __shfl_xor_sync(ALL_LANES, best, offset);
+        const u32 from = __shfl_xor_sync(ALL_LANES, parent, offset);
+        if (!is_better(bits, best)) continue;
+        best = bits;
+        parent = from;
+    }
+}
