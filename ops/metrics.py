@@ -18,23 +18,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    ProcessCollector,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from .histograms import Counts, Histogram, HistogramFamily
+from .numbers import Numbers
+from .process import Process
 
 log = logging.getLogger(__name__)
-
-# Else every counter would come with the time of its first sample, which nobody asks for.
-disable_created_metrics()  # type: ignore[no-untyped-call]
 
 FRESHNESS_SECONDS_BUCKETS = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),
@@ -342,10 +335,10 @@ class Metrics:
             READ_WAYS,
         )
 
-    def _moved(self, name: str, help: str) -> Counter:
+    def _moved(self, name: str, help: str) -> Numbers:
         labels = ("reason", "to")
         self._declare(f"graphtide_{name}_total", "counter", labels, help)
-        counter = Counter(f"graphtide_{name}", help, labels, registry=self.registry)
+        counter = Numbers("counter", f"graphtide_{name}", help, labels, registry=self.registry)
         for reason in MOVE_REASONS:
             for side in SIDES:
                 counter.labels(reason, side)
@@ -410,8 +403,8 @@ class Metrics:
         self._audit_edges = self._counter("audit_edges_read", "Edges read by the audit.")
         help = "Findings that contradict the graph, by program (or storage) and rule: there should be none, ever."
         self._declare("graphtide_audit_violations_total", "counter", ("program", "rule"), help)
-        self._audit_violations = Counter(
-            "graphtide_audit_violations", help, ("program", "rule"), registry=self.registry
+        self._audit_violations = Numbers(
+            "counter", "graphtide_audit_violations", help, ("program", "rule"), registry=self.registry
         )
         for rule in storage_rules:
             self._audit_violations.labels("storage", rule)
@@ -497,7 +490,7 @@ class Metrics:
         )
 
     def _process_metrics(self, version: str) -> None:
-        ProcessCollector(registry=self.registry)
+        Process(registry=self.registry)
         self._started = self._gauge("start_timestamp_seconds", "When this process began.")
         self._started.set_to_current_time()
         self._ready = self._gauge("ready", "1 when /ready says yes.")
@@ -514,17 +507,17 @@ class Metrics:
     def _declare(self, name: str, kind: str, labels: tuple[str, ...], help: str) -> None:
         self.declared.append(Declared(name, kind, labels, help))
 
-    def _counter(self, name: str, help: str, label: str = "", values: tuple[str, ...] = ()) -> Counter:
+    def _counter(self, name: str, help: str, label: str = "", values: tuple[str, ...] = ()) -> Numbers:
         labels = (label,) if label else ()
         self._declare(f"graphtide_{name}_total", "counter", labels, help)
-        counter = Counter(f"graphtide_{name}", help, labels, registry=self.registry)
+        counter = Numbers("counter", f"graphtide_{name}", help, labels, registry=self.registry)
         for value in values:  # a rate needs the zero before the first one
             counter.labels(value)
         return counter
 
-    def _gauge(self, name: str, help: str, *labels: str) -> Gauge:
+    def _gauge(self, name: str, help: str, *labels: str) -> Numbers:
         self._declare(f"graphtide_{name}", "gauge", labels, help)
-        return Gauge(f"graphtide_{name}", help, labels, registry=self.registry)
+        return Numbers("gauge", f"graphtide_{name}", help, labels, registry=self.registry)
 
     def _histogram(
         self, name: str, help: str, buckets: Sequence[float], label: str = "", values: tuple[str, ...] = ()
@@ -957,7 +950,7 @@ class Metrics:
 
     def watch_server_process(self, pid: Callable[[], int]) -> None:
         """Also show memory, processor time and descriptors of the query server's process."""
-        ProcessCollector(namespace="graphtide_server", pid=pid, registry=self.registry)
+        Process(pid, prefix="graphtide_server_", registry=self.registry)
 
     def watch_health(
         self,
@@ -988,7 +981,7 @@ def _is(stage: Callable[[], str], name: str) -> bool:
     return stage() == name
 
 
-def _forget(metric: Counter | Gauge | Histogram, *labels: str) -> None:
+def _forget(metric: Numbers | Histogram, *labels: str) -> None:
     with suppress(KeyError):  # it never ran
         metric.remove(*labels)
 

@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 16
 TIMEOUT_SECONDS = 10.0
-GZIP_LEVEL = 4
-"""Higher ones take several times as long, for some per cent."""
+GZIP_LEVEL = 1
+"""Higher ones take up to several times as long, for some per cent."""
 _STRANGE = re.compile("escaping=(dots|values)")
 
 

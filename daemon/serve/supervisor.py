@@ -24,7 +24,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgpack
@@ -226,25 +226,27 @@ class Silence:
 
 @dataclass(slots=True)
 class _Totals:
-    """Latencies over all server processes: those that ended, and the present one's last report."""
+    """Latencies over all server processes. Any thread may ask for their sum."""
 
-    ended: dict[str, MethodLatency] = field(default_factory=dict)
-    present: dict[str, MethodLatency] = field(default_factory=dict)
+    _parts: tuple[dict[str, MethodLatency], dict[str, MethodLatency]] = ({}, {})
+    """Of those that ended, and the present one's last report: replaced together, so that nobody waits to read."""
 
     def take(self, wire: Mapping[str, Any]) -> None:
-        self.present = {
+        present = {
             name: MethodLatency(tuple(counts), total, dict(errors))
             for name, (counts, total, errors) in wire.items()
         }
+        self._parts = self._parts[0], present
 
     def end(self) -> None:
-        self.ended, self.present = self.sum(), {}
+        self._parts = self.sum(), {}
 
     def sum(self) -> dict[str, MethodLatency]:
+        ended, present = self._parts
         nothing = MethodLatency((0,) * (len(LATENCY_BUCKETS_SECONDS) + 1), 0.0, {})
         total = {}
-        for name in {*self.ended, *self.present}:
-            old, new = self.ended.get(name, nothing), self.present.get(name, nothing)
+        for name in {*ended, *present}:
+            old, new = ended.get(name, nothing), present.get(name, nothing)
             codes = {*old.errors, *new.errors}
             total[name] = MethodLatency(
                 tuple(a + b for a, b in zip(old.bucket_counts, new.bucket_counts, strict=True)),
@@ -504,9 +506,11 @@ class ServerLink:
         return ChangeLog(replace(place, fd=os.dup(place.fd)))
 
     def latency_snapshot(self) -> dict[str, MethodLatency]:
-        """Requests by method since ``start``, over all server processes; about a second old."""
-        with self._lock:
-            return self._totals.sum()
+        """Requests by method since ``start``, over all server processes; about a second old.
+
+        It does not wait for an epoch that is being published.
+        """
+        return self._totals.sum()
 
     def refused(self) -> dict[str, int]:
         """Connections refused since ``start``, by reason (``admission.REASONS``); about a second old."""
