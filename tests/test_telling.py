@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import os
 import threading
 from collections import Counter
@@ -29,11 +30,12 @@ from graphtide.daemon.serve.change_log import ChangeLog, ChangeLogWriter
 from graphtide.daemon.serve.largest import Largest
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
 from graphtide.daemon.serve.results import ResultsReader, ResultsWriter, Snapshot
-from graphtide.daemon.serve.scopes import Chosen, Everyone, Look, Scope
+from graphtide.daemon.serve.scopes import PART_VERTICES, Chosen, Everyone, Look, News, Scope
 from graphtide.daemon.serve.serving import Serving
 from graphtide.daemon.serve.shared_memory import SharedArray
 from graphtide.daemon.serve.subscriptions import Subscription, Subscriptions
 from graphtide.daemon.serve.turns import Turns
+from graphtide.daemon.serve.values import Values
 from graphtide.gpma.edges import NO_VERTEX
 
 ID = 100
@@ -300,7 +302,7 @@ def test_whoever_is_sent_much_hears_of_what_follows_together(
     serve: Callable[[int], Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    monkeypatch.setattr(telling, "pause_after", lambda much: sent.append(much) or 3600.0)
+    monkeypatch.setattr(telling, "pause_after", lambda much, by_all: sent.append(much) or 3600.0)
     served = serve(2 * telling.INLINE_MAX)
     (long,), quiet = served.subscribe([Everyone(0.0)]), served.subscribe([Chosen(ids_of(5), 0.0)])
     served.told([long, *quiet])
@@ -313,9 +315,54 @@ def test_whoever_is_sent_much_hears_of_what_follows_together(
 
 def test_a_pause_is_as_long_as_what_was_sent_and_bounded() -> None:
     second = telling.PACE_BYTES_PER_SECOND
-    assert telling.pause_after(0) == 0
-    assert telling.pause_after(second // 100) == pytest.approx(0.01)
-    assert telling.pause_after(100 * second) == telling.PAUSE_SECONDS_MAX
+    assert telling.pause_after(0, 0) == 0
+    assert telling.pause_after(second // 100, second // 100) == pytest.approx(0.01)
+    assert telling.pause_after(100 * second, second) == telling.PAUSE_SECONDS_MAX
+
+
+def test_a_pause_is_as_long_as_what_all_were_sent_and_bounded() -> None:
+    second = telling.ALL_BYTES_PER_SECOND
+    assert telling.pause_after(1, second // 2) == pytest.approx(0.5)
+    assert telling.pause_after(1, 100 * second) == telling.ALL_PAUSE_SECONDS_MAX
+
+
+def test_those_who_pause_count_together_until_they_are_told_again(
+    serve: Callable[[int], Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(telling, "pause_after", lambda *sent: asked.append(sent) or 0.0)
+    telling_them = serve(N).telling
+
+    async def pauses() -> None:
+        await asyncio.gather(*(telling_them._pause(sent) for sent in (1, 10, 100)))
+        await telling_them._pause(5)
+
+    asyncio.run(pauses())
+    assert asked == [(1, 1), (10, 11), (100, 111), (5, 5)]
+
+
+def test_who_lacks_the_same_is_sent_the_very_same_bytes() -> None:
+    size = 2 * PART_VERTICES + 1
+    nobody = np.empty(0, np.int64)
+    values = Values(np.arange(float(size)), np.zeros(size, bool))
+    news = News(np.arange(size), values, nobody, lambda: None)
+    found = telling._Found(cast(Snapshot, None), news, 1, {}, encode_stamp((1, 2), {}))
+
+    def messages(number: int, since: tuple[int, int] = (1, 1)) -> Iterator[bytes]:
+        who = SimpleNamespace(connection=Client(Counter()), number=number)
+        return found.messages(cast(Subscription, who), since)
+
+    first, slow = list(messages(0)), messages(0)
+    assert len(first) == 3 and next(slow) is first[0]
+    assert all(map(operator.is_, messages(0), first))
+    for number, since in ((1, (1, 1)), (0, (1, 0))):
+        others = messages(number, since)
+        begun = [next(others)]
+        assert list(messages(0)) == first, "others go on where they were"
+        for message in begun + list(others):
+            (notice,) = ClientCore().messages(message)
+            assert (notice.content["subscription"], tuple(notice.content["since"])) == (number, since)  # type: ignore[union-attr]
+    assert list(slow) == first[1:]
 
 
 def test_a_client_that_reads_again_wakes_nobody_else_and_is_told_all_at_once(

@@ -310,8 +310,10 @@ class Channel(asyncio.Protocol, ABC):
 
     async def reads(self, patience_s: float) -> bool:
         """Wait until the client has read what it was sent, or for so long; which it was."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._reads.wait(), patience_s)
+        if not self._reads.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    await self._reads.wait()
         return self._reads.is_set()
 
     def push(self, message: bytes) -> None:

@@ -60,6 +60,9 @@ PACE_BYTES_PER_SECOND = 8 << 20
 PAUSE_SECONDS_MAX = 0.1
 """Who is sent that much hears of the next epochs together, so that what changes in each of them is sent once: to
 copy it for many who read all keeps the server from questions, and memory from ingest."""
+ALL_BYTES_PER_SECOND = 512 << 20
+ALL_PAUSE_SECONDS_MAX = 1.0
+"""And likewise where all of them together are sent that much: what it takes does not grow with their number."""
 COPIED_SHARE = 4
 """Where more than this part of all vertices is looked at, results are copied first: epochs go on meanwhile."""
 
@@ -83,6 +86,9 @@ class _Found:
     at: float = field(default_factory=time.monotonic)
     _encoding: threading.Lock = field(default_factory=threading.Lock)
     _encoded: dict[type[OpenConnection], list[tuple[Entries, bool]]] = field(default_factory=dict)
+    # As they were sent last, and to whom they are the same: most know the same epoch, by the same number.
+    _alike: tuple[type[OpenConnection], int, tuple[int, int] | None] | None = None
+    _messages: list[bytes] = field(default_factory=list)
 
     @property
     def tells(self) -> bool:
@@ -111,9 +117,19 @@ class _Found:
         if not self.tells:
             return
         connection, number = subscription.connection, subscription.number
-        for shared, more in self.encoded(connection):
+        alike = type(connection), number, since
+        if alike != self._alike:
+            self._alike, self._messages = alike, []
+        made = self._messages
+        for place, (shared, more) in enumerate(self.encoded(connection)):
+            if place < len(made):
+                yield made[place]
+                continue
             own = {"subscription": number, "since": since, "more": more}
-            yield connection.notification("changed", own, self.stamp, shared)
+            message = connection.notification("changed", own, self.stamp, shared)
+            if made is self._messages:  # others who are sent the same may have come as far meanwhile
+                made.append(message)
+            yield message
 
 
 class Telling:
@@ -135,6 +151,8 @@ class Telling:
         # Likewise what takes long, while it is looked at, and then as long as somebody has memory for it.
         self._looking: dict[Hashable, asyncio.Task[_Found]] = {}
         self._sending: WeakValueDictionary[Hashable, _Found] = WeakValueDictionary()
+        # What those were sent last who are told nothing for a while.
+        self._sent_bytes = 0
 
     async def run(self) -> None:
         """Tell clients what is new, until cancelled."""
@@ -225,7 +243,7 @@ class Telling:
             self._unless_told(subscription, found)
             del found  # nobody has memory for it
             self._give_back(asker)
-            await asyncio.sleep(pause_after(sent))
+            await self._pause(sent)
             self._subscriptions.wake(subscription)
         except Unavailable:
             pass
@@ -234,6 +252,14 @@ class Telling:
         finally:
             self._give_back(asker)
             subscription.working = None
+
+    async def _pause(self, sent: int) -> None:
+        """After a client was sent so many bytes."""
+        self._sent_bytes += sent
+        try:
+            await asyncio.sleep(pause_after(sent, self._sent_bytes))
+        finally:
+            self._sent_bytes -= sent
 
     def _give_back(self, asker: Asker) -> None:
         """All memory that was asked for, if any still is."""
@@ -297,7 +323,7 @@ class Telling:
         Returns how many bytes these were.
         """
         patience_s = self._serving.limits.stall_seconds_max
-        ends, sent = time.monotonic() + patience_s, 0
+        ends, sent, turn_ends = time.monotonic() + patience_s, 0, time.perf_counter() + TURN_SECONDS
         for message in messages:
             reads = False
             while not reads:
@@ -308,6 +334,9 @@ class Telling:
                     return sent
             connection.push(message)
             sent += len(message)
+            if time.perf_counter() > turn_ends:
+                await asyncio.sleep(0)
+                turn_ends = time.perf_counter() + TURN_SECONDS
         return sent
 
     def _size(self, subscription: Subscription, snapshot: Snapshot) -> int:
@@ -452,9 +481,13 @@ class Telling:
             subscription.connection.push(subscription.connection.notification("ended", content))
 
 
-def pause_after(sent: int) -> float:
-    """For how many seconds a client that was sent so many bytes is told nothing."""
-    return min(sent / PACE_BYTES_PER_SECOND, PAUSE_SECONDS_MAX)
+def pause_after(sent: int, by_all: int) -> float:
+    """For how many seconds a client that was sent so many bytes is told nothing.
+
+    ``by_all``: so many were sent to all who pause, itself included.
+    """
+    own = min(sent / PACE_BYTES_PER_SECOND, PAUSE_SECONDS_MAX)
+    return max(own, min(by_all / ALL_BYTES_PER_SECOND, ALL_PAUSE_SECONDS_MAX))
 
 
 class _TooMany(NotAtOnce):
