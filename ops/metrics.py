@@ -24,7 +24,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from .histograms import Counts, Histogram, HistogramFamily
-from .numbers import Numbers
+from .numbers import Number, Numbers
 from .process import Process
 
 log = logging.getLogger(__name__)
@@ -930,7 +930,7 @@ class Metrics:
     def subscriptions(self, count: int, totals: Mapping[str, int]) -> None:
         """Subscriptions there are; since the start, all in all, messages (``sent``, ``snapshots``) and epochs
         that were ``merged`` with a later one in them."""
-        counters = {
+        counters: dict[str, Number | Numbers] = {
             "sent": self._told.labels("changes"),
             "snapshots": self._told.labels("snapshot"),
             "merged": self._merged,

@@ -1,8 +1,8 @@
 """What a process takes: memory, processor time, open descriptors, under the library's names.
 
-The library's collector opens two files of ``/proc`` and lists one of its folders, for each process anew. With each
-of the system calls that it takes, one for each descriptor among them, a scrape lets the interpreter go, which
-beside ingest is another thread's for up to a millisecond then. Here it does so four times.
+The library's collector opens two files of ``/proc`` and lists one of its folders, for each process anew. For each
+of these calls, and for each descriptor that it lists, it lets the interpreter go, which beside ingest is another
+thread's for up to a millisecond then. Here that is four times.
 """
 
 from __future__ import annotations
