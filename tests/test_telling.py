@@ -302,7 +302,7 @@ def test_whoever_is_sent_much_hears_of_what_follows_together(
     serve: Callable[[int], Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    monkeypatch.setattr(telling, "pause_after", lambda much, by_all: sent.append(much) or 3600.0)
+    monkeypatch.setattr(telling, "pause_after", lambda much, *_: sent.append(much) or 3600.0)
     served = serve(2 * telling.INLINE_MAX)
     (long,), quiet = served.subscribe([Everyone(0.0)]), served.subscribe([Chosen(ids_of(5), 0.0)])
     served.told([long, *quiet])
@@ -315,21 +315,23 @@ def test_whoever_is_sent_much_hears_of_what_follows_together(
 
 def test_a_pause_is_as_long_as_what_was_sent_and_bounded() -> None:
     second = telling.PACE_BYTES_PER_SECOND
-    assert telling.pause_after(0, 0) == 0
-    assert telling.pause_after(second // 100, second // 100) == pytest.approx(0.01)
-    assert telling.pause_after(100 * second, second) == telling.PAUSE_SECONDS_MAX
+    assert telling.pause_after(0, 1, 0) == 0
+    assert telling.pause_after(second // 100, 1, second // 100) == pytest.approx(0.01)
+    assert telling.pause_after(100 * second, 1, second) == telling.PAUSE_SECONDS_MAX
 
 
-def test_a_pause_is_as_long_as_what_all_were_sent_and_bounded() -> None:
+def test_a_pause_is_as_long_as_what_all_were_sent_but_for_who_is_sent_little() -> None:
     second = telling.ALL_BYTES_PER_SECOND
-    assert telling.pause_after(1, second // 2) == pytest.approx(0.5)
-    assert telling.pause_after(1, 100 * second) == telling.ALL_PAUSE_SECONDS_MAX
+    assert telling.pause_after(second // 200, 100, second // 2) == pytest.approx(0.5)
+    assert telling.pause_after(second // 100_000, 100, second) == pytest.approx(0.001, rel=0.01)
+    assert telling.pause_after(second // 200, 10_000, second // 2) == pytest.approx(0.5)
+    assert telling.pause_after(second, 100, 100 * second) == telling.ALL_PAUSE_SECONDS_MAX
 
 
 def test_those_who_pause_count_together_until_they_are_told_again(
     serve: Callable[[int], Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[int, int]] = []
+    asked: list[tuple[int, int, int]] = []
     monkeypatch.setattr(telling, "pause_after", lambda *sent: asked.append(sent) or 0.0)
     telling_them = serve(N).telling
 
@@ -338,7 +340,7 @@ def test_those_who_pause_count_together_until_they_are_told_again(
         await telling_them._pause(5)
 
     asyncio.run(pauses())
-    assert asked == [(1, 1), (10, 11), (100, 111), (5, 5)]
+    assert asked == [(1, 1, 1), (10, 2, 11), (100, 3, 111), (5, 1, 5)]
 
 
 def test_who_lacks_the_same_is_sent_the_very_same_bytes() -> None:

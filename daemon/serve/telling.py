@@ -151,7 +151,8 @@ class Telling:
         # Likewise what takes long, while it is looked at, and then as long as somebody has memory for it.
         self._looking: dict[Hashable, asyncio.Task[_Found]] = {}
         self._sending: WeakValueDictionary[Hashable, _Found] = WeakValueDictionary()
-        # What those were sent last who are told nothing for a while.
+        # Those who are told nothing for a while: how many they are, and what all of them were sent last.
+        self._pausing = 0
         self._sent_bytes = 0
 
     async def run(self) -> None:
@@ -255,10 +256,12 @@ class Telling:
 
     async def _pause(self, sent: int) -> None:
         """After a client was sent so many bytes."""
+        self._pausing += 1
         self._sent_bytes += sent
         try:
-            await asyncio.sleep(pause_after(sent, self._sent_bytes))
+            await asyncio.sleep(pause_after(sent, self._pausing, self._sent_bytes))
         finally:
+            self._pausing -= 1
             self._sent_bytes -= sent
 
     def _give_back(self, asker: Asker) -> None:
@@ -481,13 +484,15 @@ class Telling:
             subscription.connection.push(subscription.connection.notification("ended", content))
 
 
-def pause_after(sent: int, by_all: int) -> float:
+def pause_after(sent: int, pausing: int, sent_to_them: int) -> float:
     """For how many seconds a client that was sent so many bytes is told nothing.
 
-    ``by_all``: so many were sent to all who pause, itself included.
+    ``pausing``: so many are told nothing just then, itself included, who were sent ``sent_to_them`` together. Who
+    is sent little waits for no more than its share, and so does who is sent much where the others are not.
     """
     own = min(sent / PACE_BYTES_PER_SECOND, PAUSE_SECONDS_MAX)
-    return max(own, min(by_all / ALL_BYTES_PER_SECOND, ALL_PAUSE_SECONDS_MAX))
+    shared = min(pausing * sent, sent_to_them) / ALL_BYTES_PER_SECOND
+    return max(own, min(shared, ALL_PAUSE_SECONDS_MAX))
 
 
 class _TooMany(NotAtOnce):
