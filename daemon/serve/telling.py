@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Hashable, Iterator, Mapping
@@ -61,7 +62,7 @@ PAUSE_SECONDS_MAX = 0.1
 """Who is sent that much hears of the next epochs together, so that what changes in each of them is sent once: to
 copy it for many who read all keeps the server from questions, and memory from ingest."""
 ALL_BYTES_PER_SECOND = 512 << 20
-ALL_PAUSE_SECONDS_MAX = 1.0
+ALL_PAUSE_SECONDS_MAX = 8 * PAUSE_SECONDS_MAX
 """And likewise where all of them together are sent that much: what it takes does not grow with their number."""
 COPIED_SHARE = 4
 """Where more than this part of all vertices is looked at, results are copied first: epochs go on meanwhile."""
@@ -259,7 +260,8 @@ class Telling:
         self._pausing += 1
         self._sent_bytes += sent
         try:
-            await asyncio.sleep(pause_after(sent, self._pausing, self._sent_bytes))
+            pause = pause_after(sent, self._pausing, self._sent_bytes)
+            await asyncio.sleep(until_all_go_on(asyncio.get_running_loop().time(), pause))
         finally:
             self._pausing -= 1
             self._sent_bytes -= sent
@@ -493,6 +495,16 @@ def pause_after(sent: int, pausing: int, sent_to_them: int) -> float:
     own = min(sent / PACE_BYTES_PER_SECOND, PAUSE_SECONDS_MAX)
     shared = min(pausing * sent, sent_to_them) / ALL_BYTES_PER_SECOND
     return max(own, min(shared, ALL_PAUSE_SECONDS_MAX))
+
+
+def until_all_go_on(now: float, pause: float) -> float:
+    """Seconds to wait instead of a pause, so that those who pause about as long go on at one moment: then they know
+    the same epoch, lack the same, and it is looked up and encoded once for all. One such moment follows the other
+    after a pause at least."""
+    if not pause:
+        return 0.0
+    step = PAUSE_SECONDS_MAX * 2.0 ** math.ceil(math.log2(pause / PAUSE_SECONDS_MAX))
+    return step - now % step
 
 
 class _TooMany(NotAtOnce):
