@@ -28,6 +28,7 @@ from graphtide.daemon.serve import telling
 from graphtide.daemon.serve.asker import Asker, OpenConnection
 from graphtide.daemon.serve.change_log import ChangeLog, ChangeLogWriter
 from graphtide.daemon.serve.largest import Largest
+from graphtide.daemon.serve.pace import Pace
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
 from graphtide.daemon.serve.results import ResultsReader, ResultsWriter, Snapshot
 from graphtide.daemon.serve.scopes import PART_VERTICES, Chosen, Everyone, Look, News, Scope
@@ -302,7 +303,7 @@ def test_whoever_is_sent_much_hears_of_what_follows_together(
     serve: Callable[[int], Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    monkeypatch.setattr(telling, "pause_after", lambda much, *_: sent.append(much) or 3600.0)
+    monkeypatch.setattr(Pace, "pause", lambda pace, who, much, now: sent.append(much) or 3600.0)
     served = serve(2 * telling.INLINE_MAX)
     (long,), quiet = served.subscribe([Everyone(0.0)]), served.subscribe([Chosen(ids_of(5), 0.0)])
     served.told([long, *quiet])
@@ -311,36 +312,6 @@ def test_whoever_is_sent_much_hears_of_what_follows_together(
         served.told(quiet)
     assert long.epochs == [1] and quiet[0].epochs == [1, 2, 3, 4]
     assert len(sent) == 1 and sent[0] > 16 * served.rank.size, "its ids and values"
-
-
-def test_a_pause_is_as_long_as_what_was_sent_and_bounded() -> None:
-    second = telling.PACE_BYTES_PER_SECOND
-    assert telling.pause_after(0, 1, 0) == 0
-    assert telling.pause_after(second // 100, 1, second // 100) == pytest.approx(0.01)
-    assert telling.pause_after(100 * second, 1, second) == telling.PAUSE_SECONDS_MAX
-
-
-def test_a_pause_is_as_long_as_what_all_were_sent_but_for_who_is_sent_little() -> None:
-    second = telling.ALL_BYTES_PER_SECOND
-    assert telling.pause_after(second // 200, 100, second // 2) == pytest.approx(0.5)
-    assert telling.pause_after(second // 100_000, 100, second) == pytest.approx(0.001, rel=0.01)
-    assert telling.pause_after(second // 200, 10_000, second // 2) == pytest.approx(0.5)
-    assert telling.pause_after(second, 100, 100 * second) == telling.ALL_PAUSE_SECONDS_MAX
-
-
-def test_those_who_pause_count_together_until_they_are_told_again(
-    serve: Callable[[int], Served], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[int, int, int]] = []
-    monkeypatch.setattr(telling, "pause_after", lambda *sent: asked.append(sent) or 0.0)
-    telling_them = serve(N).telling
-
-    async def pauses() -> None:
-        await asyncio.gather(*(telling_them._pause(sent) for sent in (1, 10, 100)))
-        await telling_them._pause(5)
-
-    asyncio.run(pauses())
-    assert asked == [(1, 1, 1), (10, 2, 11), (100, 3, 111), (5, 1, 5)]
 
 
 def test_who_lacks_the_same_is_sent_the_very_same_bytes() -> None:

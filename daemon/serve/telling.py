@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 import time
 from collections.abc import Hashable, Iterator, Mapping
@@ -31,6 +30,7 @@ from ..client.wire import Entries, error_to_wire
 from ..errors import GraphtideError, Unavailable, UnknownProgram
 from .asker import Asker, OpenConnection
 from .change_log import ChangeLog, Changes, Passed
+from .pace import Pace
 from .results import ProgramResults, Snapshot, copied
 from .scopes import Look, News, NotAtOnce, Scope, depends_on, nothing, touched_since
 from .serving import Serving
@@ -57,13 +57,6 @@ ALIKE_VERTICES_MAX = 1 << 16
 """Of so many vertices are answers kept for others who may lack the same, until the next round."""
 ALIKE_SECONDS = 1.0
 """What takes long is sent to others so long after it was found, while anybody is sent it."""
-PACE_BYTES_PER_SECOND = 8 << 20
-PAUSE_SECONDS_MAX = 0.1
-"""Who is sent that much hears of the next epochs together, so that what changes in each of them is sent once: to
-copy it for many who read all keeps the server from questions, and memory from ingest."""
-ALL_BYTES_PER_SECOND = 512 << 20
-ALL_PAUSE_SECONDS_MAX = 8 * PAUSE_SECONDS_MAX
-"""And likewise where all of them together are sent that much: what it takes does not grow with their number."""
 COPIED_SHARE = 4
 """Where more than this part of all vertices is looked at, results are copied first: epochs go on meanwhile."""
 
@@ -152,9 +145,7 @@ class Telling:
         # Likewise what takes long, while it is looked at, and then as long as somebody has memory for it.
         self._looking: dict[Hashable, asyncio.Task[_Found]] = {}
         self._sending: WeakValueDictionary[Hashable, _Found] = WeakValueDictionary()
-        # Those who are told nothing for a while: how many they are, and what all of them were sent last.
-        self._pausing = 0
-        self._sent_bytes = 0
+        self._pace = Pace()
 
     async def run(self) -> None:
         """Tell clients what is new, until cancelled."""
@@ -245,7 +236,7 @@ class Telling:
             self._unless_told(subscription, found)
             del found  # nobody has memory for it
             self._give_back(asker)
-            await self._pause(sent)
+            await asyncio.sleep(self._pace.pause(subscription, sent, asyncio.get_running_loop().time()))
             self._subscriptions.wake(subscription)
         except Unavailable:
             pass
@@ -254,17 +245,6 @@ class Telling:
         finally:
             self._give_back(asker)
             subscription.working = None
-
-    async def _pause(self, sent: int) -> None:
-        """After a client was sent so many bytes."""
-        self._pausing += 1
-        self._sent_bytes += sent
-        try:
-            pause = pause_after(sent, self._pausing, self._sent_bytes)
-            await asyncio.sleep(until_all_go_on(asyncio.get_running_loop().time(), pause))
-        finally:
-            self._pausing -= 1
-            self._sent_bytes -= sent
 
     def _give_back(self, asker: Asker) -> None:
         """All memory that was asked for, if any still is."""
@@ -484,27 +464,6 @@ class Telling:
         content = {"subscription": subscription.number, "error": error_to_wire(error)}
         if self._subscriptions.end(subscription.connection, subscription.number):
             subscription.connection.push(subscription.connection.notification("ended", content))
-
-
-def pause_after(sent: int, pausing: int, sent_to_them: int) -> float:
-    """For how many seconds a client that was sent so many bytes is told nothing.
-
-    ``pausing``: so many are told nothing just then, itself included, who were sent ``sent_to_them`` together. Who
-    is sent little waits for no more than its share, and so does who is sent much where the others are not.
-    """
-    own = min(sent / PACE_BYTES_PER_SECOND, PAUSE_SECONDS_MAX)
-    shared = min(pausing * sent, sent_to_them) / ALL_BYTES_PER_SECOND
-    return max(own, min(shared, ALL_PAUSE_SECONDS_MAX))
-
-
-def until_all_go_on(now: float, pause: float) -> float:
-    """Seconds to wait instead of a pause, so that those who pause about as long go on at one moment: then they know
-    the same epoch, lack the same, and it is looked up and encoded once for all. One such moment follows the other
-    after a pause at least."""
-    if not pause:
-        return 0.0
-    step = PAUSE_SECONDS_MAX * 2.0 ** math.ceil(math.log2(pause / PAUSE_SECONDS_MAX))
-    return step - now % step
 
 
 class _TooMany(NotAtOnce):

@@ -1,0 +1,67 @@
+"""How soon subscribers who are sent much are told of more.
+
+What changes in several epochs is sent once to who hears of them together. To copy all of it for many who read all
+keeps the server from questions, and memory and cores from ingest: so each pauses, the longer the more all of them
+are sent, and all go on at common moments. Then they know the same epoch and lack the same, which is looked up and
+encoded once.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .subscriptions import Subscription
+
+BYTES_PER_SECOND = 8 << 20
+PAUSE_SECONDS_MAX = 0.1
+"""To whoever is sent that much, and so long at most, where others are not."""
+ALL_BYTES_PER_SECOND = 512 << 20
+ALL_PAUSE_SECONDS_MAX = 8 * PAUSE_SECONDS_MAX
+"""To all of them together, and so long at most."""
+LATELY_SECONDS = 3 * ALL_PAUSE_SECONDS_MAX
+"""Whoever was sent something so long ago does not count any more."""
+
+
+class Pace:
+    """Who was sent much lately."""
+
+    def __init__(self) -> None:
+        # The bytes of the last news of each, and when they were sent, in this order.
+        self._sent: dict[Subscription, tuple[int, float]] = {}
+        self._bytes = 0
+
+    def pause(self, subscription: Subscription, sent: int, now: float) -> float:
+        """One was sent so many bytes of news: for how many seconds it is told nothing."""
+        self._bytes += sent - self._sent.pop(subscription, (0, 0.0))[0]
+        self._sent[subscription] = sent, now
+        while True:
+            first = next(iter(self._sent))
+            size, then = self._sent[first]
+            if now - then <= LATELY_SECONDS:
+                break
+            del self._sent[first]
+            self._bytes -= size
+        return until_all_go_on(now, pause_after(sent, len(self._sent), self._bytes))
+
+
+def pause_after(sent: int, clients: int, sent_to_all: int) -> float:
+    """How many seconds should pass after a client was sent so many bytes.
+
+    ``clients``: so many were sent much lately, itself included, together ``sent_to_all``. Who is sent little waits
+    for no more than its share, and so does who is sent much where the others are not.
+    """
+    own = min(sent / BYTES_PER_SECOND, PAUSE_SECONDS_MAX)
+    shared = min(clients * sent, sent_to_all) / ALL_BYTES_PER_SECOND
+    return max(own, min(shared, ALL_PAUSE_SECONDS_MAX))
+
+
+def until_all_go_on(now: float, pause: float) -> float:
+    """Seconds to wait instead of a pause, so that those who pause about as long go on at one moment.
+
+    One such moment follows the other after a pause at least; whoever comes just before one waits for the next.
+    """
+    if not pause:
+        return 0.0
+    step = PAUSE_SECONDS_MAX * 2.0 ** math.ceil(math.log2(pause / PAUSE_SECONDS_MAX))
+    wait = step - now % step
+    return wait if wait > step / 4 else wait + step
