@@ -430,6 +430,25 @@ def test_what_is_there_of_earlier_names_when_a_file_comes_is_read_before_it(
         assert [value for one, value in read if one == name] == expected
 
 
+@pytest.mark.parametrize("compression", COMPRESSORS)
+def test_what_was_decompressed_when_a_file_came_is_read_before_it(tmp_path: Path, compression: str) -> None:
+    """Also what waits here already, where the earlier file grows on meanwhile."""
+    compress, there = COMPRESSORS[compression], [b"%06d 1\n" % i for i in range(20_000)]
+    earlier = tmp_path / f"a.el.{compression}"
+    earlier.write_bytes(compress(b"".join(there)))
+    source = opened(tmp_path, block_bytes=1 << 12)
+    read = values(source.poll(1 << 12, timeout_s=0))
+    (tmp_path / "b.el").write_bytes(b"7 7\n")
+    with open(earlier, "ab") as file:
+        file.write(compress(b"8 8\n"))
+    read += values(source.poll(1 << 12, timeout_s=0))
+    with open(earlier, "ab") as file:
+        file.write(compress(b"9 9\n"))
+    read += values(drain(source))
+    assert sum(map(len, read[: read.index(b"7 7\n")])) >= sum(map(len, there))
+    assert b"".join(block for block in read if block != b"7 7\n") == b"".join([*there, b"8 8\n9 9\n"])
+
+
 def test_what_is_met_while_a_file_is_held_waits_with_it(tmp_path: Path) -> None:
     (tmp_path / "a.el").write_bytes(b"1 2\n")
     (tmp_path / "b.el").write_bytes(b"3 4\n")
@@ -617,6 +636,22 @@ def test_changed_first_bytes_are_an_error(tmp_path: Path) -> None:
     with open(tmp_path / "a.el", "r+b") as file:
         file.write(b"9 2\n3 4\n5 6\n")
     with pytest.raises(SourceError, match="first 8 bytes changed"):
+        source.poll(100, timeout_s=0)
+
+
+def test_changed_first_bytes_are_an_error_however_much_comes_to_others(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_bytes(b"1 2\n")
+    (tmp_path / "b.el").write_bytes(b"3 4\n")
+    source = opened(tmp_path)
+    drain(source)
+    with open(tmp_path / "b.el", "r+b") as file:
+        file.write(b"9 4\n5 6\n")
+    with open(tmp_path / "a.el", "ab") as file:
+        file.write(b"1 2\n")
+    assert values(source.poll(100, timeout_s=0)) == [b"1 2\n"]
+    with open(tmp_path / "a.el", "ab") as file:
+        file.write(b"1 2\n")
+    with pytest.raises(SourceError, match="first 4 bytes changed"):
         source.poll(100, timeout_s=0)
 
 

@@ -143,6 +143,7 @@ class SpoolSource:
         self._to_read: set[str] = set()
         self._came: str | None = None  # the last name of those that came since what is owed was noted
         self._turn = ""  # whose turn it was
+        self._failed: SourceError | None = None  # for the next poll
         self._away = False
         self._came_at = time.monotonic()
         self._opened = threading.Event()
@@ -362,6 +363,8 @@ class SpoolSource:
             raise SourceError(f"{str(self.fingerprints)!r} cannot be read: {error}. Delete it to go on") from error
 
     def _read_available(self, bytes_max: int) -> list[RawRecord]:
+        if self._failed is not None:
+            raise self._failed
         records: list[RawRecord] = []
         room = bytes_max
         names = sorted(self._to_read - self._held)
@@ -378,9 +381,10 @@ class SpoolSource:
                     self._turn = name
                     room = self._read_some(self._files[name], room, records, away)
                     turns.append(name)
-        except SourceError:
-            if not records:  # else what was read already is delivered first; the next poll fails again
+        except SourceError as error:
+            if not records:  # else what was read already is delivered first
                 raise
+            self._failed = error  # whatever others offer by then
             return records
         if room > 0 and not away:
             self._at_end = self.clock()
@@ -396,6 +400,7 @@ class SpoolSource:
         if fresh is None:
             away.add(file.name)
             return room
+        file.note_owed()
         records += fresh
         if fresh:
             room -= fresh[-1].next_offset - fresh[0].offset + _RECORD_BYTES * len(fresh)
@@ -547,7 +552,7 @@ class SpoolSource:
         if self._came is not None:
             for file in self._files.values():
                 if file.name < self._came:
-                    file.owed_to = file.size
+                    file.owe()
             self._came = None
 
     def _grew(self, file: SpoolFile) -> None:
