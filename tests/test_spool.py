@@ -745,6 +745,15 @@ def test_where_reading_starts(tmp_path: Path) -> None:
         SpoolSource(tmp_path, start=1_700_000_000_000)  # type: ignore[arg-type]
 
 
+def test_a_line_that_takes_several_looks_is_skipped_by_a_start_at_the_latest(tmp_path: Path) -> None:
+    with open(tmp_path / "a.el", "wb") as file:
+        file.seek(200 << 20)  # zeros, which take no room on the disk
+        file.write(b"\n1 2\n")
+    (tmp_path / "b.el").write_bytes(b"3 4\n")
+    source = opened(tmp_path, start="latest", record_bytes_max=1 << 20)
+    assert source.position() == {Partition("a.el"): (200 << 20) + 5, Partition("b.el"): 4}
+
+
 def test_lag_counts_bytes_and_seconds(tmp_path: Path) -> None:
     now = 1000.0
     source = opened(tmp_path, block_bytes=4, clock=lambda: now)

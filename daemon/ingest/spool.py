@@ -176,9 +176,13 @@ class SpoolSource:
         self._note_owed()
         self._opened.set()
         if offsets is None and self.start == "latest":
-            while self.poll(READ_BYTES, timeout_s=0):
+            while self.poll(READ_BYTES, timeout_s=0) or self._could_read_on():
                 pass
         self._backlog = {file.name: file.size for file in self._files.values()}
+
+    def _could_read_on(self) -> bool:
+        """Whether a poll that found nothing ended within a line that is too long."""
+        return not self._away and any(not self._files[name].away for name in self._to_read - self._held)
 
     def _restore(self, offsets: Offsets, state: bytes) -> None:
         try:
