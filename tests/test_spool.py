@@ -430,6 +430,34 @@ def test_what_is_there_of_earlier_names_when_a_file_comes_is_read_before_it(
         assert [value for one, value in read if one == name] == expected
 
 
+@pytest.mark.parametrize("name", "abcdef")
+def test_a_writer_goes_on_in_another_file_however_many_there_are(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphtide.daemon.ingest.spool.LOOKED_AT", 1)
+    for one in "abcdef":
+        (tmp_path / f"{one}.el").write_bytes(b"1 2\n")
+    source = opened(tmp_path)
+    drain(source)
+    with open(tmp_path / f"{name}.el", "ab") as file:
+        file.write(b"3 4\n")
+    (tmp_path / "z.el").write_bytes(b"5 6\n")
+    assert values(drain(source)) == [b"3 4\n", b"5 6\n"]
+
+
+def test_files_that_come_beside_one_that_outruns_us_are_read(tmp_path: Path) -> None:
+    """Each comes while what there was when one before it came is not read yet."""
+    grow(tmp_path, "a", range(1))
+    source = opened(tmp_path)
+    drain(source)
+    read, size = set[str](), 1
+    for number in range(12):
+        size += len(grow(tmp_path, "a", range(size, size + 20)))
+        grow(tmp_path, f"b{number:02}", range(1))
+        read |= {record.partition.name for record in source.poll(40_000, timeout_s=0)}
+    assert "b00.msgpack" in read
+
+
 @pytest.mark.parametrize("compression", COMPRESSORS)
 def test_what_was_decompressed_when_a_file_came_is_read_before_it(tmp_path: Path, compression: str) -> None:
     """Also what waits here already, where the earlier file grows on meanwhile."""

@@ -21,7 +21,7 @@ whose framing or compressed data is damaged, a file whose name is not UTF-8. A f
 outage of this file, and the others go on.
 
 A look costs the same however many files there are: those that grew last are looked at each time, the others in
-turn, and the directory is listed when it changed.
+turn, and the directory is listed when it changed. Where files came, all that are not retired are looked at.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,7 +141,7 @@ class SpoolSource:
         self._grew_last: dict[str, None] = {}  # in the order in which they did
         self._others: Iterator[str] = iter(())
         self._to_read: set[str] = set()
-        self._came: str | None = None  # the last name of those that came since what is owed was noted
+        self._came: set[str] = set()  # files that came since what is owed was noted; they are not begun
         self._turn = ""  # whose turn it was
         self._failed: SourceError | None = None  # for the next poll
         self._away = False
@@ -371,12 +371,13 @@ class SpoolSource:
             raise self._failed
         records: list[RawRecord] = []
         room = bytes_max
-        names = sorted(self._to_read - self._held)
         away = set[str]()
         try:
-            for file in [self._files[name] for name in names]:
-                while room > 0 and file.is_owed and file.name in self._to_read and file.name not in away:
-                    room = self._read_some(file, room, records, away)
+            room = self._read_owed(room, records, away)
+            if room > 0 and self._came:
+                self._note_owed()
+                room = self._read_owed(room, records, away)
+            names = self._readable()
             begin = bisect_right(names, self._turn)
             turns = deque(names[begin:] + names[:begin])
             while room > 0 and turns:
@@ -396,6 +397,17 @@ class SpoolSource:
         else:
             self._behind_since = self._at_end
         return records
+
+    def _readable(self) -> list[str]:
+        """The files that have something to be read now, in order."""
+        return sorted(self._to_read - self._held - self._came)
+
+    def _read_owed(self, room: int, records: list[RawRecord], away: set[str]) -> int:
+        """Add what is owed, file by file; as ``_read_some``."""
+        for file in [self._files[name] for name in self._readable()]:
+            while room > 0 and file.is_owed and file.name in self._to_read and file.name not in away:
+                room = self._read_some(file, room, records, away)
+        return room
 
     def _read_some(self, file: SpoolFile, room: int, records: list[RawRecord], away: set[str]) -> int:
         """Add some of a file's records; its name to those ``away`` where it cannot be read now. The room left."""
@@ -499,9 +511,12 @@ class SpoolSource:
             SourceError: a file shrank, was replaced, or went before it was read.
         """
         try:
+            before = self._came.copy()
             if self._folder.look():
                 self._compare_names()
-            for name in self._next_to_look_at():
+            # The last that a writer wrote before it went on in another file must be known when that is begun.
+            everywhere = list(self._files) if self._came - before else []
+            for name in chain(everywhere, self._next_to_look_at()):
                 self._look(name)
         except OSError as error:
             if not self._away:
@@ -512,7 +527,6 @@ class SpoolSource:
         if self._away:
             self._away = False
             log.info("the spool %s can be read again", self.path)
-        self._note_owed()
         self._keep_state()
         return True
 
@@ -546,18 +560,22 @@ class SpoolSource:
         file = self._files[name] = SpoolFile(name, kind, Partition(name), offset)
         if self._held:
             self._held |= {name}
-        self._came = max(self._came or name, name)
+        self._came.add(name)
         self._grew(file)
         self._note(file)
         return file
 
     def _note_owed(self) -> None:
-        """What there is of earlier names than one that came is read before it, and before all later ones."""
-        if self._came is not None:
-            for file in self._files.values():
-                if file.name < self._came:
-                    file.owe()
-            self._came = None
+        """What there is of earlier names than those that came is read before them, and before all later ones.
+
+        Where some is still owed to files that came before, these wait: a file that grows faster than it is read
+        would else keep them from being begun for ever.
+        """
+        last = max(self._came, default="")
+        for file in self._files.values():
+            if file.name < last:
+                file.owe()
+        self._came.clear()
 
     def _grew(self, file: SpoolFile) -> None:
         self._grew_last.pop(file.name, None)
@@ -672,6 +690,7 @@ class SpoolSource:
         stop_inflating(file)
         del self._files[file.name], self._position[file.partition], self._amount[file.partition]
         self._to_read.discard(file.name)
+        self._came.discard(file.name)
         self._grew_last.pop(file.name, None)
 
 
