@@ -373,11 +373,10 @@ class SpoolSource:
         room = bytes_max
         away = set[str]()
         try:
-            room = self._read_owed(room, records, away)
+            room = self._read_owed(names := self._readable(), room, records, away)
             if room > 0 and self._came:
                 self._note_owed()
-                room = self._read_owed(room, records, away)
-            names = self._readable()
+                room = self._read_owed(names := self._readable(), room, records, away)
             begin = bisect_right(names, self._turn)
             turns = deque(names[begin:] + names[:begin])
             while room > 0 and turns:
@@ -402,9 +401,9 @@ class SpoolSource:
         """The files that have something to be read now, in order."""
         return sorted(self._to_read - self._held - self._came)
 
-    def _read_owed(self, room: int, records: list[RawRecord], away: set[str]) -> int:
-        """Add what is owed, file by file; as ``_read_some``."""
-        for file in [self._files[name] for name in self._readable()]:
+    def _read_owed(self, names: list[str], room: int, records: list[RawRecord], away: set[str]) -> int:
+        """Add what these files owe, one after the other; as ``_read_some``."""
+        for file in [self._files[name] for name in names]:
             while room > 0 and file.is_owed and file.name in self._to_read and file.name not in away:
                 room = self._read_some(file, room, records, away)
         return room
