@@ -80,7 +80,7 @@ def checkpoints(client: Client) -> list[int]:
     return list(client.stats()["checkpoint"]["epoch"])
 
 
-@pytest.mark.sample(4, among="a daemon dies")
+@pytest.mark.sample(3, among="a daemon dies")
 def test_a_clock_that_is_stepped_loses_nothing_and_ends_no_edge(tmp_path: Path) -> None:
     """Edges expire by the times of updates, intervals go by the monotonic clock, and no age is negative."""
     n = 0
