@@ -571,23 +571,47 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
     assert differences(cupy, tmp_path, dtypes, "../../compute/device/paths.cuh", head=head) == {}
 
 
-@pytest.mark.sample(1)
+WEIGHTED = "sssp", "sswp", "fading"
+# By their file: kernels, and the programs that need them.
+COMPILED = {
+    "mend.cu": {"settle": (*KINDS,), "settle_few": (*KINDS,), "trim": WEIGHTED, "trim_few": WEIGHTED},
+    "ties.cu": {"ties": WEIGHTED},
+    "spread.cu": {"spread": WEIGHTED},
+    "search.cu": {"search": tuple({*KINDS} - {*WEIGHTED})},
+}
+
+
+@pytest.mark.sample(1, of="name,kind,architecture")  # each file
 @pytest.mark.parametrize(
-    ("kind", "architecture"),
+    ("file", "name", "kind", "architecture"),
     [
-        *((kind, "sm_90") for kind in KINDS),
-        *(("sssp", architecture) for architecture in ARCHITECTURES if architecture != "sm_90"),
+        (file, name, kind, architecture)
+        for file, names in COMPILED.items()
+        for name, kinds in names.items()
+        for kind in sorted(kinds)
+        for architecture in (ARCHITECTURES if kind == "sssp" else ["sm_90"])
     ],
 )
-def test_kernels_compile_without_warnings(nvrtc: object, kind: str, architecture: str) -> None:
+def test_kernels_compile_without_warnings(
+    nvrtc: object, file: str, name: str, kind: str, architecture: str
+) -> None:
     from graphtide.compute.device.functor import cuda_text
-    from graphtide.compute.device.path_runs import SOURCES, kernels_of
+    from graphtide.compute.device.path_runs import SOURCES
     from graphtide.gpma.device import module
 
     form = KINDS[kind]("x", (0,)).form
-    for name in kernels_of(weighted=form.weighted):
-        file, macros, *_ = SOURCES[name]
-        options = [*module.options(weighted=form.weighted), *macros, *AS_CUPY, f"-arch={architecture}"]
-        code = cuda_text(form) + module.source(Path(module.__file__).parents[2] / "compute" / "device" / file)
-        done, log, _ = compiled(nvrtc, code, file, options)
-        assert done and not log, log
+    options = [*module.options(weighted=form.weighted), *SOURCES[name].macros, *AS_CUPY, f"-arch={architecture}"]
+    code = cuda_text(form) + module.source(Path(module.__file__).parents[2] / "compute" / "device" / file)
+    done, log, _ = compiled(nvrtc, code, file, options)
+    assert done and not log, log
+
+
+def test_all_that_programs_need_is_compiled() -> None:
+    from graphtide.compute.device.path_runs import SOURCES, kernels_of
+
+    assert {name: SOURCES[name].file for name in SOURCES} == {
+        n: file for file, names in COMPILED.items() for n in names
+    }
+    for kind, make in KINDS.items():
+        needed = {name for names in COMPILED.values() for name, kinds in names.items() if kind in kinds}
+        assert needed == {*kernels_of(weighted=make("x", (0,)).form.weighted)}, kind
