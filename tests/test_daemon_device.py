@@ -586,6 +586,7 @@ def test_answers_are_those_of_a_daemon_without_a_device(
         assert one.stop() == other.stop() == 0
 
 
+@pytest.mark.sample(3, among="a daemon has a device")
 def test_a_daemon_that_must_have_a_device_refuses_to_start_without_one(tmp_path: Path) -> None:
     with Daemon(tmp_path, {"device": {"enabled": True}}, program=("-c", WITHOUT_CUPY)) as daemon:
         daemon.start(ready_s=None)

@@ -752,6 +752,7 @@ def test_leaves_that_are_given_back_may_be_used_again_at_once(again: str, monkey
     assert array.check() == []
 
 
+@pytest.mark.sample(1, among="an array shrinks")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_shrinking_by_and_by_gives_memory_back_too() -> None:
     array = loaded(2_000_000, 1 << 14, seed=45)
@@ -800,6 +801,7 @@ def place_of(array: PackedMemoryArray) -> tuple[int, int]:
     return array.view().keys.ctypes.data, array.memory_bytes()["slots"]
 
 
+@pytest.mark.sample(1, among="an array shrinks")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_shrinking_gives_memory_back() -> None:
     array = loaded(2_000_000, 1 << 14, seed=20)
@@ -828,7 +830,7 @@ def test_address_space_is_not_reserved_where_it_is_limited_or_counts_as_memory(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is reserved on Linux only")
 def test_pages_of_new_leaves_come_ahead_of_their_use() -> None:
-    array = loaded(4_000_000, 1 << 14, seed=28)
+    array = loaded(1_000_000, 1 << 14, seed=28)
     rng = np.random.default_rng(29)
     while not array.migrating:
         array.apply(EdgeBatch.of(rng.integers(0, 1 << 14, 20_000), rng.integers(0, 1 << 14, 20_000)))

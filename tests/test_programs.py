@@ -345,6 +345,7 @@ def failing(value: Any, weight: Any) -> Any:
     return value + weight
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("gather", "words"),
     [
