@@ -149,7 +149,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     monkeypatch.setattr(path_runs, "STEP_LEAST", int(rng.choice([1, 30, 1000])))
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(1, of="directed")
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_history_gives_the_host_s_values(

@@ -121,7 +121,7 @@ def step(run: Any, epoch: Epoch, seed: int) -> Refresh:
     return done
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1, of="directed")
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_paths_of_any_history(
@@ -212,7 +212,7 @@ def test_components_of_any_history(
         assert run.graph.check() == []
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1, of="directed")
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("kind", [RanksRun, PprRun, CountsRun])
 def test_ranks_and_counts_of_any_history(

@@ -830,7 +830,7 @@ def test_address_space_is_not_reserved_where_it_is_limited_or_counts_as_memory(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is reserved on Linux only")
 def test_pages_of_new_leaves_come_ahead_of_their_use() -> None:
-    array = loaded(1_000_000, 1 << 14, seed=28)
+    array = loaded(2_000_000, 1 << 14, seed=28)
     rng = np.random.default_rng(29)
     while not array.migrating:
         array.apply(EdgeBatch.of(rng.integers(0, 1 << 14, 20_000), rng.integers(0, 1 << 14, 20_000)))
