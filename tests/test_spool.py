@@ -335,6 +335,7 @@ def test_the_damaged_rest_of_a_compressed_file_is_set_aside(tmp_path: Path, comp
     assert drain(source) == [] and sum(source.lag().amount.values()) == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("compression", COMPRESSORS)
 def test_a_file_that_inflates_without_end_takes_bounded_memory(tmp_path: Path, compression: str) -> None:
     """The memory that decompression and skipping take is counted, not the process's."""
