@@ -14,7 +14,7 @@ from device_rows import WARM_UP, Budget, Rows, clocked
 from graphtide.compute.device import count_runs
 from graphtide.compute.device import paths as device_paths
 from graphtide.compute.device.count_runs import CountRun, CountRuns
-from graphtide.compute.device.path_runs import Limits, PathRuns
+from graphtide.compute.device.path_runs import Limits, PathRun, PathRuns
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.steps import alone
 
@@ -60,23 +60,30 @@ class Counts(Rows):
         return search_us, counts_us, run
 
     def refresh(self) -> tuple[float, float, CountRun]:
-        """The same of what the product does after a batch, but for the copies on the host."""
+        """The same of what the product does after a batch, but for the copies on the host. Counting begins on the
+        device as the search ends there: its time is what is left of it when the host has the search."""
         edges = max(device_paths.SETTLE_LEAST, int(device_paths.SETTLE_SHARE[False] * self.device.out.n_edges))
         lost = max(device_paths.LOST_LEAST, int(device_paths.LOST_SHARE * self.graph.n_vertices))
-        search_us, mended = clocked(
-            lambda: self.search.mend_at_once(self.device, NO_SOURCES, Limits(lost, edges), self.kept)
-        )
+        limits = Limits(lost, edges)
+
+        def mend() -> PathRun:
+            return self.search.mend_at_once(self.device, NO_SOURCES, limits, self.kept, self.begin_counting)
+
+        search_us, mended = clocked(mend)
         if mended.gave_up:
             again_us, counts_us, run = self.start()
             return search_us + again_us, counts_us, run
 
         def count() -> CountRun:
-            run = self.counts.count_at_once(self.device, self.search, mended.logged)
+            run = self.counts.count_at_once(self.device, self.search)
             self.counts.changes(run)
             return run
 
         counts_us, run = clocked(count)
         return search_us, counts_us, run
+
+    def begin_counting(self) -> None:
+        self.counts.begin_again(self.device, self.search)
 
     def wrong(self) -> int:
         """How many counts are not those of a fresh start."""

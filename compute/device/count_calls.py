@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter, waits
+from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter, wait_later, waits
 from ...gpma.device.launching import BLOCKS, KERNEL
 from ...gpma.device.structures import STATE
 from ...gpma.edges import Int, Keys
@@ -27,8 +27,8 @@ BATCH, RUN, REST_KERNEL, REST_BLOCKS = range(N_TOLD, N_TOLD + 4)
 assert STATE.fields is not None
 _N_VERTICES_AT: Final = STATE.fields["n_vertices"][1]
 # The part of a job that differs: so many words of 64 bits, then such of 32, one of which is the call's number.
-N_LONGS, N_WORDS = 5, 6
-_SEQUENCE: Final = 4
+N_LONGS, N_WORDS = 6, 4
+_SEQUENCE: Final = 2
 _WORDS_FROM: Final = np.uint64(8 * N_LONGS)
 
 
@@ -52,21 +52,23 @@ THEN: Final = Then(carry_on, 4)
 
 
 @uncounted
-def count_again(record: Keys, n_touched: Int, edges_max: Int, n_saturated: Int) -> Int:
+def count_again(record: Keys, edges_max: Int, n_saturated: Int, waits_too: bool) -> Int:
     """Count as the last call of the record did, beside the same search, after the batch that the device had last.
 
-    As ``carry_on``; OTHERWISE: rows are not read as they were then, and nothing was called.
+    ``waits_too``: otherwise it is only launched. As ``carry_on``; OTHERWISE: rows are not read as they were then, and nothing was called.
     """
     batch = array_at(record[SAID + BATCH], BATCH_WORDS, np.uint64)
     if batch[BATCH_IS_READY] == 0 or batch[BATCH_ROWS] != parameter(record, 0):
         return np.int64(OTHERWISE)
     number, run = begin(record), record[SAID + RUN]
+    if not waits_too:
+        wait_later(record)
     longs = array_at(run, N_LONGS, np.uint64)
-    longs[0], longs[1], longs[4] = batch[BATCH_KEYS], batch[BATCH_OUTCOMES], edges_max
+    longs[0], longs[1], longs[5] = batch[BATCH_KEYS], batch[BATCH_OUTCOMES], edges_max
     words = array_at(run + _WORDS_FROM, N_WORDS, np.uint32)
-    words[0], words[1] = batch[BATCH_N], n_touched
-    words[3] = array_at(parameter(record, 0) + np.uint64(_N_VERTICES_AT), 1, np.uint32)[0]
-    words[_SEQUENCE], words[5] = number, n_saturated
+    words[0] = batch[BATCH_N]
+    words[1] = array_at(parameter(record, 0) + np.uint64(_N_VERTICES_AT), 1, np.uint32)[0]
+    words[_SEQUENCE], words[3] = number, n_saturated
     return carry_on(record)
 
 
@@ -74,4 +76,4 @@ def warm_up() -> None:
     """Compile what calls do."""
     batch, record = np.zeros(BATCH_WORDS, np.uint64), np.zeros(SAID + N_TOLD + 4, np.uint64)
     record[SAID + BATCH] = batch.ctypes.data
-    assert carry_on(record) == DONE and count_again(record, 0, 0, 0) == OTHERWISE
+    assert carry_on(record) == DONE and count_again(record, 0, 0, True) == OTHERWISE

@@ -97,10 +97,9 @@ struct CountJob {
     const u8* outcomes;
     const u64* words;
     const u32* touched;
-    u64 edges_max;  // from so many on all that are left are counted anew
+    const u32* told;  // how many it wrote, or NOT_MENDED
+    u64 edges_max;    // from so many on all that are left are counted anew
     u32 n_updates;
-    u32 n_touched;
-    u32 unused_word;
     u32 n_vertices;
     u32 sequence;
     u32 n_saturated;  // counts that are at the limit
@@ -170,7 +169,7 @@ struct Counting : Run<CountJob> {
     // What all threads agree about.
     u64 edges = 0, counted = 0;
     u32 rounds = 0, turn = 0;
-    u32 level = 0;
+    u32 level = 0, n_touched = 0;
     // Of this thread.
     u64 sums[2] = {};  // see CountCounters: saturated, pulled
     u32 n_marks = 0;
@@ -222,7 +221,13 @@ struct Counting : Run<CountJob> {
     {
         u32 phase = MOVED;
         mark_time(BEGUN);
-        if (place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_touched <= ALONE_UPDATES) {
+        // The search's kernel was launched before this one, whose end the host need not have seen.
+        n_touched = load_constant(job.told);
+        if (n_touched == NOT_MENDED) {
+            if (place.thread == 0) tell_all();
+            return;
+        }
+        if (place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && n_touched <= ALONE_UPDATES) {
             const CountHanded from = alone.begin(place, {MOVED, 0, 0});
             phase = from.phase;
             turn = from.turn;
@@ -333,14 +338,14 @@ struct Counting : Run<CountJob> {
     // Whether there were seeds. ``from``: the level from which on all is to be counted anew, if any is.
     __device__ __forceinline__ bool update(u32 phase, u32& from)
     {
-        if (phase == MOVED && job.n_touched) {
+        if (phase == MOVED && n_touched) {
             seed_moved();
             barrier();
             mark_time(SEEDED);
             edges += load_counts(telling().counts).edges;
         }
         if (phase <= HEADS) {
-            const Counts leaving = job.n_touched ? load_counts(telling().counts) : Counts{0, 0, 0, 0};
+            const Counts leaving = n_touched ? load_counts(telling().counts) : Counts{0, 0, 0, 0};
             if (n_pieces(leaving) > ALONE_ROWS) share(HEADS);
             if (leaving.edges > job.edges_max) {
                 from = 0;
@@ -366,7 +371,7 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ void seed_moved()
     {
-        for_each(job.n_touched, [&](u32 k, bool is_there) {
+        for_each(n_touched, [&](u32 k, bool is_there) {
             const u32 v = is_there ? load_cached(job.touched + k) : 0;
             bool moves = false, leaves = false;
             if (is_there) {
