@@ -164,12 +164,26 @@ constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
 #define TOLD_TOGETHER 2
 #endif
 
+// Neighbouring warps, by number, are of different blocks then: so that few vertices or rows are seen to by many
+// multiprocessors.
+__device__ __forceinline__ Place scattered(Place place)
+{
+    const u32 block = place.warp / (blockDim.x >> 5);
+    place.warp = (threadIdx.x >> 5) * place.n_blocks + block;
+    return place;
+}
+
+#ifndef TOLD_LEVEL
+#define TOLD_LEVEL(x) (*(x))
+#endif
+
 struct Counting : Run<CountJob> {
     const Alone<CountHanded> alone;
     // What all threads agree about.
     u64 edges = 0, counted = 0;
     u32 rounds = 0, turn = 0;
     u32 level = 0, n_touched = 0;
+    u32 ended_from = 0, ended = 0;  // so many levels have ends that must be cleared, when all have seen them
     // Of this thread.
     u64 sums[2] = {};  // see CountCounters: saturated, pulled
     u32 n_marks = 0;
@@ -303,11 +317,11 @@ struct Counting : Run<CountJob> {
     template <class Work> __device__ __forceinline__ void for_pairs(const Chosen& chosen, Work work)
     {
         const u32 n = chosen.n_first + chosen.n_second;
-        for (u64 first = u64(place.warp) * 64; first < n; first += 2 * u64(place.n_threads)) {
+        for (u64 first = u64(place.warp) * 32; first < n; first += 2 * u64(place.n_threads)) {
             bool is_there[2];
             u32 v[2] = {0, 0};
             for (u32 j = 0; j < 2; j++) {
-                const u64 k = first + 32 * j + place.lane;
+                const u64 k = first + u64(j) * place.n_threads + place.lane;
                 is_there[j] = k < n;
                 if (!is_there[j]) continue;
                 v[j] = load_cached(k < chosen.n_first ? chosen.first + k : chosen.second + (k - chosen.n_first));
@@ -480,7 +494,7 @@ struct Counting : Run<CountJob> {
 #pragma unroll
             for (u32 k = 0; k < TOLD_TOGETHER; k++)
                 for (u32 j = 0; j < 2; j++)
-                    level_of[k][j] = row[k].live[j] ? load_cached(job.levels + row[k].head[j]) : NO_LEVEL;
+                    level_of[k][j] = row[k].live[j] ? TOLD_LEVEL(job.levels + row[k].head[j]) : NO_LEVEL;
             bool grows[TOLD_TOGETHER][2];
             u64 before[TOLD_TOGETHER][2];
             u32 role[TOLD_TOGETHER][2];
@@ -521,7 +535,7 @@ struct Counting : Run<CountJob> {
         u32 least = NO_LEVEL, most = 0;
         for_chosen(seeds, [&](bool is_there, u32 v) {
             const u32 at = is_there ? level_now(v) : NO_LEVEL;
-            const bool changes = is_there && at == NO_LEVEL && set_count(v, NO_LEVEL, 0.0);
+            const bool changes = is_there && at == NO_LEVEL && unreach(v);
             if (at != NO_LEVEL) {
                 least = min(least, at);
                 most = max(most, at);
@@ -597,20 +611,21 @@ struct Counting : Run<CountJob> {
         store_cached(job.roles + v, 0u);
     }
 
-    // Sets level and count of a vertex; whether the count is another than ``before``.
-    __device__ __forceinline__ bool set_count(u32 v, u32 at, double count, double before)
+    // Sets the count of a vertex; whether it is another than ``before``.
+    __device__ __forceinline__ bool set_count(u32 v, double count, double before)
     {
-        store_cached(job.levels + v, at);
         if (count == before) return false;
         store_cached(job.paths + v, count);
         sums[0] += u64(i64(count >= LIMIT) - i64(before >= LIMIT));
         return true;
     }
 
-    __device__ __forceinline__ bool set_count(u32 v, u32 at, double count)
+    // Of a vertex that is on no level.
+    __device__ __forceinline__ bool unreach(u32 v)
     {
         wait_for_nothing(v);
-        return set_count(v, at, count, load_cached(job.paths + v));
+        store_cached(job.levels + v, NO_LEVEL);
+        return set_count(v, 0.0, load_cached(job.paths + v));
     }
 
     __device__ __forceinline__ void log_changed(bool changes, u32 v)
@@ -676,9 +691,8 @@ struct Counting : Run<CountJob> {
             if (!is_empty(told) || adds_up) barrier();
             mark_time(TOLD_ON);
         }
-        barrier();  // all have seen where levels end
-        for (u64 at = u64(least) + place.thread; least != NO_LEVEL && at <= most; at += place.n_threads)
-            store_cached(job.ends + at, 0u);
+        ended = least == NO_LEVEL ? 0 : most - least + 1;
+        ended_from = least;
         return from;
     }
 
@@ -736,7 +750,8 @@ struct Counting : Run<CountJob> {
                 const double grown = before[j] + double(delta[j]);
                 const double count = min(by_row ? load_cached(job.sums + v[j]) : grown, LIMIT);
                 wait_for_nothing(v[j]);
-                changes[j] = set_count(v[j], level, count, before[j]);
+                if (moves) store_cached(job.levels + v[j], level);
+                changes[j] = set_count(v[j], count, before[j]);
                 tells[j] = !(role[j] & FARTHER) && (moves || changes[j]) && row[j].degree;
                 if (tells[j]) store_cached(job.differences + v[j], i64(count) - (moves ? 0 : i64(before[j])));
             }
@@ -878,7 +893,8 @@ struct Counting : Run<CountJob> {
                 bool changes[2] = {false, false};
                 if (is_left) {
                     if (role[k]) wait_for_nothing(v);
-                    changes[0] = set_count(v, at[k], at[k] == NO_LEVEL ? 0.0 : count[k], before[k]);
+                    store_cached(job.levels + v, at[k]);
+                    changes[0] = set_count(v, at[k] == NO_LEVEL ? 0.0 : count[k], before[k]);
                 }
                 __syncwarp();
                 const u32 vertex[2] = {v, 0};
@@ -985,8 +1001,8 @@ struct Counting : Run<CountJob> {
             barrier();
             mark_time(ADDED);
         }
-        barrier();  // all have seen where levels end
-        for (u64 at = u64(least) + place.thread; at <= most; at += place.n_threads) store_cached(job.ends + at, 0u);
+        ended = most - least + 1;
+        ended_from = least;
     }
 
     // The paths of the level above, along their out-rows. Sums of whole numbers are exact up to the limit, and never fall
@@ -1103,12 +1119,18 @@ struct Counting : Run<CountJob> {
 
     // -- the end ---------------------------------------------------------------------------------------------------
 
+    __device__ __forceinline__ void clear_ends()
+    {
+        for (u32 k = place.thread; k < ended; k += place.n_threads) store_cached(job.ends + ended_from + k, 0u);
+    }
+
     // Leaves the levels from one on to the next kernel, for which the host is told to call.
     __device__ __forceinline__ void leave(u32 from)
     {
         CountCounters* const counters = job.counters;
         add_by_block(sums, &counters->saturated);
         barrier();  // all have seen what is cleared
+        clear_ends();
         if (place.thread) return;
         clear_work(counters);
         counters->above = counters->most = 0;
@@ -1122,6 +1144,7 @@ struct Counting : Run<CountJob> {
         CountCounters* const counters = job.counters;
         add_by_block(sums, &counters->saturated);
         barrier();
+        clear_ends();
         const u32 n = load_cached(&counters->changed);
         if (lists && n && n <= job.changes_room) {
             for (u32 x = place.thread; x < n; x += place.n_threads) {

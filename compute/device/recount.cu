@@ -4,7 +4,7 @@
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void recount(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ CountJob job)
 {
-    Counting(out, in, job, place_in_grid()).run();
+    Counting(out, in, job, scattered(place_in_grid())).run();
 }
 
 #if !REMOTE
@@ -14,6 +14,6 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void recount_several(
 {
     __shared__ CountJob job;
     const Place place = jobs.take(job);
-    Counting(out, in, job, place).run();
+    Counting(out, in, job, scattered(place)).run();
 }
 #endif
