@@ -42,6 +42,7 @@ COUNT_JOB: Final = np.dtype(
         *((name, np.uint32) for name in ("room", "long_room", "changes_room", "unused")),
         *((name, np.uint64) for name in ("keys", "outcomes", "words", "touched", "told", "edges_max")),
         *((name, np.uint32) for name in ("n_updates", "n_vertices", "sequence", "n_saturated")),
+        *((name, np.uint32) for name in ("rest_follows", "unused_word")),
     ]
 )
 """struct CountJob of ``counting.cuh``."""
@@ -52,7 +53,7 @@ COUNT_HANDED: Final = np.dtype([("phase", np.uint32), ("turn", np.uint32), ("edg
 COUNT_LEFT: Final = np.dtype(
     [
         *((name, np.uint64) for name in ("edges", "counted")),
-        *((name, np.uint32) for name in ("rounds", "from", "n_marks", "unused")),
+        *((name, np.uint32) for name in ("rounds", "from", "n_marks", "sequence")),
     ]
 )
 """struct CountLeft of ``counting.cuh``."""
@@ -92,6 +93,9 @@ _ROOM = 1.5
 CHANGES_SHARE, CHANGES_LEAST = 16, 4096
 # All levels that are left are counted anew when differences and rows come to this share of all arcs, and so many.
 MOST_SHARE, MOST_LEAST = 0.1, 16384
+
+# After so many updates levels are left most often.
+FOLLOWED_LEAST = 1 << 15
 
 # The part of a job that differs from run to run, in the order of ``_say`` and of ``count_calls.count_again``.
 _CALL = struct.Struct(f"={N_LONGS}Q{N_WORDS}I")
@@ -295,6 +299,7 @@ class CountRuns:
             rest = self._kernels["count_rest"].variant(remote=device.states().reads_remote)
             said = self._caller.said
             said[count_calls.REST_KERNEL], said[count_calls.REST_BLOCKS] = rest.handle, rest.blocks
+            said[count_calls.FOLLOWED_FROM] = FOLLOWED_LEAST
         report = device.report
         n_updates = report.n if name == "recount" else 0
         _CALL.pack_into(
@@ -310,6 +315,8 @@ class CountRuns:
             device.n_vertices,
             self._calls.next_number(),
             self._saturated,
+            0,
+            0,
         )
 
     def _told(self) -> CountRun:

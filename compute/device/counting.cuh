@@ -49,7 +49,8 @@ struct CountHanded {
 struct CountLeft {
     u64 edges, counted;
     u32 rounds, from;
-    u32 n_marks, unused;
+    u32 n_marks;
+    u32 sequence;  // of the run that left this
 };
 
 // Zero between runs, all but the barrier, what was handed over and what was left.
@@ -102,7 +103,9 @@ struct CountJob {
     u32 n_updates;
     u32 n_vertices;
     u32 sequence;
-    u32 n_saturated;  // counts that are at the limit
+    u32 n_saturated;   // counts that are at the limit
+    u32 rest_follows;  // count_rest.cu is launched already, with this very job: nothing is told of levels that are left
+    u32 unused_word;
 };
 static_assert(__is_trivially_copyable(CountJob), "the host passes its bytes");
 
@@ -259,6 +262,7 @@ struct Counting : Run<CountJob> {
     __device__ __forceinline__ void go_on()
     {
         const CountLeft left = job.counters->left;
+        if (job.rest_follows && left.sequence != job.sequence) return;
         edges = left.edges;
         counted = left.counted;
         rounds = left.rounds;
@@ -1124,7 +1128,7 @@ struct Counting : Run<CountJob> {
         for (u32 k = place.thread; k < ended; k += place.n_threads) store_cached(job.ends + ended_from + k, 0u);
     }
 
-    // Leaves the levels from one on to the next kernel, for which the host is told to call.
+    // Leaves the levels from one on to the next kernel, for which the host is told to call if it has not.
     __device__ __forceinline__ void leave(u32 from)
     {
         CountCounters* const counters = job.counters;
@@ -1134,8 +1138,8 @@ struct Counting : Run<CountJob> {
         if (place.thread) return;
         clear_work(counters);
         counters->above = counters->most = 0;
-        counters->left = {edges, counted, rounds, from, n_marks, 0};
-        tell_all(from + 1);
+        counters->left = {edges, counted, rounds, from, n_marks, job.sequence};
+        if (!job.rest_follows) tell_all(from + 1);
     }
 
     // The list of changes is written at once: stores to the host's memory would keep each barrier waiting.

@@ -232,8 +232,8 @@ def _carry_out_and_take(record: Keys) -> Int:
 def mend_again(record: Keys, lost_max: Int, edges_max: Int, waits_too: bool) -> Int:
     """Mend as the last call of the record did, without sources, after the batch that the device had last.
 
-    ``waits_too``: otherwise it is only launched. As ``carry_out``; OTHERWISE: rows are not read as they were then, or the kernel is not the one for so many
-    updates, and nothing was called.
+    ``waits_too``: otherwise it is only launched. As ``carry_out``; OTHERWISE: rows are not read as they were then,
+    or the kernel is not the one for so many updates, and nothing was called.
     """
     batch = array_at(record[SAID + _BATCH], BATCH_WORDS, np.uint64)
     if batch[BATCH_IS_READY] == 0 or batch[BATCH_ROWS] != parameter(record, 0):

@@ -197,6 +197,12 @@ def wait_later(record: Keys) -> None:
 
 
 @uncounted_inner
+def wait_now(record: Keys) -> None:
+    """Have ``carry_out`` wait for what was launched."""
+    record[_HOW] = _WAITS
+
+
+@uncounted_inner
 def parameter(record: Keys, place: Int) -> Int:
     """The address of a structure that the kernel takes."""
     return load_word(record[PARAMETERS] + np.uint64(_WORD_BYTES) * np.uint64(place))
