@@ -37,6 +37,15 @@ class CountsRun(TwinRun):
         column: np.ndarray = self.program.columns()["count"][: self.graph.n_vertices]
         return column
 
+    def apply(self, epoch: Epoch) -> Refresh:
+        """As an engine does: sources are told anew only when they are others."""
+        graph, before = self.graph, self.bound()
+        change = graph.apply(epoch.batch(weighted=graph.weighted), epoch.n_vertices, epoch.vertex_ops())
+        if not np.array_equal(before, self.bound()):
+            self.program.bind(self.bound())
+        self.report = self.program.refresh(graph, change)
+        return self.report
+
     def refresh(self, epoch: Epoch) -> Refresh:
         """Apply an epoch; exactly what changed is reported."""
         before = self.column.copy()
