@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from device_rows import WARM_UP, Budget, Rows, clocked
 from graphtide.compute.device import count_runs
 from graphtide.compute.device import paths as device_paths
 from graphtide.compute.device.count_runs import CountRun, CountRuns
-from graphtide.compute.device.path_runs import Limits, PathRun, PathRuns
+from graphtide.compute.device.path_runs import Limits, PathRuns
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.steps import alone
 
@@ -64,23 +65,18 @@ class Counts(Rows):
         device as the search ends there: its time is what is left of it when the host has the search."""
         edges = max(device_paths.SETTLE_LEAST, int(device_paths.SETTLE_SHARE[False] * self.device.out.n_edges))
         lost = max(device_paths.LOST_LEAST, int(device_paths.LOST_SHARE * self.graph.n_vertices))
-        limits = Limits(lost, edges)
-
-        def mend() -> PathRun:
-            return self.search.mend_at_once(self.device, NO_SOURCES, limits, self.kept, self.begin_counting)
-
-        search_us, mended = clocked(mend)
+        cupy.cuda.Device().synchronize()
+        begin = perf_counter()
+        mended = self.search.mend_at_once(
+            self.device, NO_SOURCES, Limits(lost, edges), self.kept, self.begin_counting
+        )
+        searched = perf_counter()
         if mended.gave_up:
             again_us, counts_us, run = self.start()
-            return search_us + again_us, counts_us, run
-
-        def count() -> CountRun:
-            run = self.counts.count_at_once(self.device, self.search)
-            self.counts.changes(run)
-            return run
-
-        counts_us, run = clocked(count)
-        return search_us, counts_us, run
+            return 1e6 * (searched - begin) + again_us, counts_us, run
+        run = self.counts.count_at_once(self.device, self.search)
+        self.counts.changes(run)
+        return 1e6 * (searched - begin), 1e6 * (perf_counter() - searched), run
 
     def begin_counting(self) -> None:
         self.counts.begin_again(self.device, self.search)
