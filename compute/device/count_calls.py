@@ -1,8 +1,8 @@
 """Path counts after a batch like the last one, in one compiled call: it fills its job in, launches, and waits.
 
 As ``taking.py`` does for path programs; what the kernel lists the host takes over by itself. A kernel that leaves
-levels to be counted anew is followed by the one for that, in any call: after a large batch that is launched behind it
-at once, and ends where nothing is left.
+levels to be counted anew is followed by the one for that, in any call: after a large batch that is launched behind
+it at once, and ends where nothing is left.
 """
 
 from __future__ import annotations

@@ -239,8 +239,8 @@ class CountRuns:
         return (yield from self._run("recount", device, search))
 
     def begin_again(self, device: DeviceSide, search: PathRuns) -> None:
-        """Launch what ``count_at_once`` will wait for, behind the search's run, which need not have ended; unless the
-        call is not like the last one. Where the search gives up, nothing is counted.
+        """Launch what ``count_at_once`` will wait for, behind the search's run, which need not have ended; unless
+        the call is not like the last one. Where the search gives up, nothing is counted.
 
         Raises:
             As ``count``.

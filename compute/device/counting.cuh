@@ -112,6 +112,11 @@ static_assert(__is_trivially_copyable(CountJob), "the host passes its bytes");
 // What a run says; the host has it as a tuple, CountRun.
 constexpr u32 COUNT_SAID = 6;
 
+// Leaves of rows of which a warp tells at a time.
+#ifndef TOLD_TOGETHER
+#define TOLD_TOGETHER 2
+#endif
+
 // Vertices that a warp has found and will list together: to claim a place in a list of all for each leaf that it reads
 // would keep it waiting, and all warps of a grid for one counter.
 struct Found {
@@ -143,6 +148,20 @@ struct Found {
     }
 };
 
+// Successors that a warp has found and will let grow together: of a leaf's edges few lead to any, and to let one of them
+// grow takes as long as 64.
+struct Growing {
+    static constexpr u32 ROOM = (2 * TOLD_TOGETHER + 2) * 32;
+    i64 difference[ROOM];
+    u32 vertex[ROOM];
+};
+
+// What a warp holds in shared memory, one after the other.
+union CountHeld {
+    u32 found[Found::ROOM];
+    Growing growing;
+};
+
 enum CountPhase : u32 { MOVED, HEADS, ORDER, RECOUNT };
 
 // What may be marked; the benchmark has the names.
@@ -162,10 +181,6 @@ constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
 #ifndef SEEDED_TOGETHER
 #define SEEDED_TOGETHER 2
 #endif
-// Leaves of rows of which a warp tells at a time.
-#ifndef TOLD_TOGETHER
-#define TOLD_TOGETHER 2
-#endif
 
 // Neighbouring warps, by number, are of different blocks then: so that few vertices or rows are seen to by many
 // multiprocessors.
@@ -182,6 +197,7 @@ __device__ __forceinline__ Place scattered(Place place)
 
 struct Counting : Run<CountJob> {
     const Alone<CountHanded> alone;
+    CountHeld* const held;  // of this warp; null where nothing is told
     // What all threads agree about.
     u64 edges = 0, counted = 0;
     u32 rounds = 0, turn = 0;
@@ -191,8 +207,9 @@ struct Counting : Run<CountJob> {
     u64 sums[2] = {};  // see CountCounters: saturated, pulled
     u32 n_marks = 0;
 
-    __device__ __forceinline__ Counting(const State& out, const State& in, const CountJob& job, const Place& place)
-        : Run(out, in, job, place), alone{place, &job.counters->handed, &job.counters->barrier}
+    __device__ __forceinline__ Counting(
+        const State& out, const State& in, const CountJob& job, const Place& place, CountHeld* held = nullptr)
+        : Run(out, in, job, place), alone{place, &job.counters->handed, &job.counters->barrier}, held(held)
     {
     }
 
@@ -408,8 +425,7 @@ struct Counting : Run<CountJob> {
     __device__ __forceinline__ void seed_heads()
     {
         constexpr u32 T = SEEDED_TOGETHER;
-        __shared__ u32 room[BLOCK_THREADS / 32][Found::ROOM];
-        Found found{room[threadIdx.x >> 5]};
+        Found found{held->found};
         for (u64 begin = u64(place.warp) * 32; begin < job.n_updates; begin += u64(T) * place.n_threads) {
             u8 outcome[T];
             u64 key[T];
@@ -490,44 +506,56 @@ struct Counting : Run<CountJob> {
             if (!is_there) return Tail{0, NO_LEVEL};
             return Tail{load_cached(job.differences + u), load_cached(job.levels + u) + 1};
         };
-        __shared__ u32 room[BLOCK_THREADS / 32][Found::ROOM];
-        Found found{room[threadIdx.x >> 5]};
+        Growing& growing = held->growing;
+        u32 n = 0;
         const auto visit = [&](const Tail& own, const u32 (&of)[TOLD_TOGETHER], const Edges (&row)[TOLD_TOGETHER]) {
-            // All loads are under way together, and then all additions.
             u32 level_of[TOLD_TOGETHER][2];
 #pragma unroll
             for (u32 k = 0; k < TOLD_TOGETHER; k++)
                 for (u32 j = 0; j < 2; j++)
                     level_of[k][j] = row[k].live[j] ? TOLD_LEVEL(job.levels + row[k].head[j]) : NO_LEVEL;
-            bool grows[TOLD_TOGETHER][2];
-            u64 before[TOLD_TOGETHER][2];
-            u32 role[TOLD_TOGETHER][2];
 #pragma unroll
             for (u32 k = 0; k < TOLD_TOGETHER; k++) {
                 const i64 difference = __shfl_sync(ALL_LANES, own.difference, of[k]);
                 const u32 below = __shfl_sync(ALL_LANES, own.below, of[k]);
+                bool grows[2];
+                for (u32 j = 0; j < 2; j++) grows[j] = row[k].live[j] && difference && level_of[k][j] == below;
+                const Votes votes = vote(grows[0], grows[1]);
                 for (u32 j = 0; j < 2; j++) {
-                    grows[k][j] = row[k].live[j] && difference && level_of[k][j] == below;
-                    if (!grows[k][j]) continue;
-                    before[k][j] = add_to(row[k].head[j], difference);
-                    role[k][j] = atomicOr(job.roles + row[k].head[j], QUEUED);
+                    if (!grows[j]) continue;
+                    growing.difference[n + votes.before(j)] = difference;
+                    growing.vertex[n + votes.before(j)] = row[k].head[j];
                 }
+                n += votes.count();
             }
-#pragma unroll
-            for (u32 k = 0; k < TOLD_TOGETHER; k++) {
-                const i64 difference = __shfl_sync(ALL_LANES, own.difference, of[k]);
-                bool is_new[2] = {false, false};
-                for (u32 j = 0; j < 2; j++) {
-                    if (!grows[k][j]) continue;
-                    is_new[j] = !(role[k][j] & QUEUED);
-                    heed_limit(row[k].head[j], before[k][j], difference);
-                }
-                __syncwarp();
-                found.add(to, counter, is_new, row[k].head);
-            }
+            __syncwarp();
         };
-        walk_rows_together<TOLD_TOGETHER>(out, telling(), counts, place, load, visit);
-        found.list(to, counter);
+        const auto let_grow = [&](bool is_more) {
+            if (n < (is_more ? 64 : 1)) return false;
+            const u32 first = n - min(n, 64);
+            bool is_new[2] = {false, false};
+            u32 v[2] = {0, 0}, role[2];
+            i64 difference[2];
+            u64 before[2];
+            for (u32 j = 0; j < 2; j++) {
+                const u32 at = first + 32 * j + place.lane;
+                if (at >= n) continue;
+                v[j] = growing.vertex[at];
+                difference[j] = growing.difference[at];
+                before[j] = add_to(v[j], difference[j]);
+                role[j] = atomicOr(job.roles + v[j], QUEUED);
+            }
+            for (u32 j = 0; j < 2; j++) {
+                if (first + 32 * j + place.lane >= n) continue;
+                is_new[j] = !(role[j] & QUEUED);
+                heed_limit(v[j], before[j], difference[j]);
+            }
+            __syncwarp();
+            n = first;
+            if (__any_sync(ALL_LANES, is_new[0] || is_new[1])) list(to, counter, is_new, v);
+            return true;
+        };
+        walk_rows_together<TOLD_TOGETHER>(out, telling(), counts, place, load, visit, let_grow);
     }
 
     // -- order -----------------------------------------------------------------------------------------------------

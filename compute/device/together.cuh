@@ -151,14 +151,19 @@ private:
 
 // Walks the rows of a frontier: each lane calls begin(is_there, vertex) for the row that it holds, and all lanes together
 // visit(begun, of, edges): edges of a row in a leaf each, and the lane whose row that is, which is this one's or all have
-// the same.
-template <u32 TOGETHER, class Begin, class Visit> __device__ __forceinline__ void walk_rows_together(
-    const State& state, const Frontier& frontier, const Counts& counts, const Place& place, Begin begin, Visit visit)
+// the same. Then comes after(is_more), as long as it returns true: as in walk_rows.
+template <u32 TOGETHER, class Begin, class Visit, class After> __device__ __forceinline__ void walk_rows_together(
+    const State& state, const Frontier& frontier, const Counts& counts, const Place& place, Begin begin, Visit visit,
+    After after)
 {
     RowsTogether rows(state, frontier, counts, place);
     bool is_new;
     auto begun = begin(false, 0);
-    while (rows.go_on(is_new)) {
+    for (;;) {
+        const bool is_more = rows.go_on(is_new);
+#pragma unroll 1
+        while (after(is_more)) {}
+        if (!is_more) break;
         if (is_new) begun = begin(rows.in_short ? rows.own.size != 0 : rows.own.number != 0xffffffffu, rows.own.vertex);
         u32 of[TOGETHER];
         Edges edges[TOGETHER];
