@@ -191,10 +191,6 @@ __device__ __forceinline__ Place scattered(Place place)
     return place;
 }
 
-#ifndef TOLD_LEVEL
-#define TOLD_LEVEL(x) (*(x))
-#endif
-
 struct Counting : Run<CountJob> {
     const Alone<CountHanded> alone;
     CountHeld* const held;  // of this warp; null where nothing is told
@@ -513,7 +509,7 @@ struct Counting : Run<CountJob> {
 #pragma unroll
             for (u32 k = 0; k < TOLD_TOGETHER; k++)
                 for (u32 j = 0; j < 2; j++)
-                    level_of[k][j] = row[k].live[j] ? TOLD_LEVEL(job.levels + row[k].head[j]) : NO_LEVEL;
+                    level_of[k][j] = row[k].live[j] ? load_cached(job.levels + row[k].head[j]) : NO_LEVEL;
 #pragma unroll
             for (u32 k = 0; k < TOLD_TOGETHER; k++) {
                 const i64 difference = __shfl_sync(ALL_LANES, own.difference, of[k]);
