@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -60,23 +61,25 @@ class Counts(Rows):
         return search_us, counts_us, run
 
     def refresh(self) -> tuple[float, float, CountRun]:
-        """The same of what the product does after a batch, but for the copies on the host."""
+        """The same of what the product does after a batch, but for the copies on the host. Counting begins on the
+        device as the search ends there: its time is what is left of it when the host has the search."""
         edges = max(device_paths.SETTLE_LEAST, int(device_paths.SETTLE_SHARE[False] * self.device.out.n_edges))
         lost = max(device_paths.LOST_LEAST, int(device_paths.LOST_SHARE * self.graph.n_vertices))
-        search_us, mended = clocked(
-            lambda: self.search.mend_at_once(self.device, NO_SOURCES, Limits(lost, edges), self.kept)
+        cupy.cuda.Device().synchronize()
+        begin = perf_counter()
+        mended = self.search.mend_at_once(
+            self.device, NO_SOURCES, Limits(lost, edges), self.kept, self.begin_counting
         )
+        searched = perf_counter()
         if mended.gave_up:
             again_us, counts_us, run = self.start()
-            return search_us + again_us, counts_us, run
+            return 1e6 * (searched - begin) + again_us, counts_us, run
+        run = self.counts.count_at_once(self.device, self.search)
+        self.counts.changes(run)
+        return 1e6 * (searched - begin), 1e6 * (perf_counter() - searched), run
 
-        def count() -> CountRun:
-            run = self.counts.count_at_once(self.device, self.search, mended.logged)
-            self.counts.changes(run)
-            return run
-
-        counts_us, run = clocked(count)
-        return search_us, counts_us, run
+    def begin_counting(self) -> None:
+        self.counts.begin_again(self.device, self.search)
 
     def wrong(self) -> int:
         """How many counts are not those of a fresh start."""

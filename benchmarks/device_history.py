@@ -86,7 +86,7 @@ def history_of_counts(rng: np.random.Generator) -> None:
             alone(search.start(device, SOURCE))
             alone(kept.start(device, search))
         else:
-            alone(kept.count(device, search, mended.logged))
+            alone(kept.count(device, search))
         alone(fresh.start(device, search))
         assert np.array_equal(kept.read(VERTICES), fresh.read(VERTICES))
 

@@ -37,6 +37,15 @@ class CountsRun(TwinRun):
         column: np.ndarray = self.program.columns()["count"][: self.graph.n_vertices]
         return column
 
+    def apply(self, epoch: Epoch) -> Refresh:
+        """As an engine does: sources are told anew only when they are others."""
+        graph, before = self.graph, self.bound()
+        change = graph.apply(epoch.batch(weighted=graph.weighted), epoch.n_vertices, epoch.vertex_ops())
+        if not np.array_equal(before, self.bound()):
+            self.program.bind(self.bound())
+        self.report = self.program.refresh(graph, change)
+        return self.report
+
     def refresh(self, epoch: Epoch) -> Refresh:
         """Apply an epoch; exactly what changed is reported."""
         before = self.column.copy()
@@ -80,7 +89,7 @@ def test_any_history(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where all is recounted by differences, and where that is given up in the midst of it; lists that run over,
-    and long rows that are those of few edges."""
+    long rows that are those of few edges, and rows that lanes go along by themselves, or never do."""
     from graphtide.compute.device import count_runs, path_runs
     from graphtide.gpma.device import constants
 
@@ -95,8 +104,10 @@ def test_any_history(
                     patched.setattr(module, "LONG_ROW", long_row)
             patched.setattr(count_runs, "MOST_LEAST", [1 << 30, 0, 10, 40][own_seed % 4])
             patched.setattr(count_runs, "CHANGES_LEAST", int(rng.choice([3, 4096])))
+            patched.setattr(count_runs, "FOLLOWED_LEAST", int(rng.choice([0, 3, 1 << 15])))
             if rng.random() < 0.6:  # every level is long, or none
-                macros = (f"-DDENSE_LEVEL={rng.choice([0, 1_000_000])}",)
+                dense, apart = rng.choice([0, 1_000_000]), rng.choice([0, 64])
+                macros = (f"-DDENSE_LEVEL={dense}", f"-DEDGES_APART={apart}", "-DROWS_TOGETHER=0")
                 patched.setattr(count_runs, "SOURCES", with_macros(macros))
             run = run_of(directed=directed, sources=tuple(rng.integers(0, 12, int(rng.integers(1, 3))).tolist()))
             share = 0.1 if rng.random() < 0.5 else 0.0
@@ -245,6 +256,35 @@ def test_small_batches_like_the_last_one_are_left_to_compiled_code(
     for v in range(10, 20):
         run.step(inserts([(v - 9, v), (v, v + 10)], n))
     assert told.count(count_calls.DONE) >= 5
+
+
+def test_counting_is_launched_behind_a_search_that_gives_up(
+    run_of: Callable[..., CountsRun], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphtide.compute.device import paths
+    from graphtide.compute.device.count_runs import CountRuns
+
+    began, begin = [], CountRuns.begin_again
+
+    def noted(runs: CountRuns, *given: Any) -> None:
+        begin(runs, *given)
+        began.append(runs._begun)
+
+    monkeypatch.setattr(CountRuns, "begin_again", noted)
+    cuda_emulator.seed(seed)
+    run, n = run_of(), 60
+    run.step(inserts([(v, v + 1) for v in range(50)], n))
+    for v in range(6):
+        run.step(inserts([(v, v + 53)], n))
+    assert began[-1:] == [True], "it is like the last one"
+    began.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(paths, "LOST_LEAST", 0)
+        run.step(deletes([(2, 3)], n))
+    assert run.report.started_over and began == [True]
+    for v in range(5, 9):
+        run.step(inserts([(v, v + 50), (v, v + 41)], n))
+    assert not run.report.started_over
 
 
 @pytest.mark.sample(2, among="awkward graphs on a device")

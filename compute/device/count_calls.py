@@ -1,7 +1,8 @@
 """Path counts after a batch like the last one, in one compiled call: it fills its job in, launches, and waits.
 
 As ``taking.py`` does for path programs; what the kernel lists the host takes over by itself. A kernel that leaves
-levels to be counted anew is followed by the one for that, in any call.
+levels to be counted anew is followed by the one for that, in any call: after a large batch that is launched behind
+it at once, and ends where nothing is left.
 """
 
 from __future__ import annotations
@@ -10,11 +11,22 @@ from typing import Final
 
 import numpy as np
 
-from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter, waits
+from ...gpma.device.calling import (
+    DONE,
+    OTHERWISE,
+    SAID,
+    Then,
+    begin,
+    carry_out,
+    parameter,
+    wait_later,
+    wait_now,
+    waits,
+)
 from ...gpma.device.launching import BLOCKS, KERNEL
 from ...gpma.device.structures import STATE
 from ...gpma.edges import Int, Keys
-from ...gpma.intrinsics import array_at, uncounted
+from ...gpma.intrinsics import array_at, uncounted, uncounted_inner
 from ...partition.device_side import BATCH_IS_READY, BATCH_KEYS, BATCH_N, BATCH_OUTCOMES, BATCH_ROWS, BATCH_WORDS
 
 N_TOLD: Final = 12
@@ -22,13 +34,14 @@ N_TOLD: Final = 12
 # Among them, whether levels are left.
 _LEFT: Final = 10
 # Behind them: where the device's side says what the batch was; where the part of the job is that differs from
-# run to run; the kernel for levels that are left, and its blocks.
-BATCH, RUN, REST_KERNEL, REST_BLOCKS = range(N_TOLD, N_TOLD + 4)
+# run to run; the kernel for levels that are left, its blocks, and after how many updates it is launched at once.
+_N_MORE: Final = 5
+BATCH, RUN, REST_KERNEL, REST_BLOCKS, FOLLOWED_FROM = range(N_TOLD, N_TOLD + _N_MORE)
 assert STATE.fields is not None
 _N_VERTICES_AT: Final = STATE.fields["n_vertices"][1]
 # The part of a job that differs: so many words of 64 bits, then such of 32, one of which is the call's number.
-N_LONGS, N_WORDS = 5, 6
-_SEQUENCE: Final = 4
+N_LONGS, N_WORDS = 6, 6
+_SEQUENCE, _REST_FOLLOWS = 2, 4
 _WORDS_FROM: Final = np.uint64(8 * N_LONGS)
 
 
@@ -38,40 +51,57 @@ def carry_on(record: Keys) -> Int:
     status = carry_out(record)
     if status != DONE or not waits(record) or record[SAID + _LEFT] == 0:
         return np.int64(status)
-    kernel, blocks = record[KERNEL], record[BLOCKS]
-    record[KERNEL], record[BLOCKS] = record[SAID + REST_KERNEL], record[SAID + REST_BLOCKS]
     number = begin(record)
     words = array_at(record[SAID + RUN] + _WORDS_FROM, N_WORDS, np.uint32)
-    words[_SEQUENCE] = number
+    words[_SEQUENCE], words[_REST_FOLLOWS] = number, 0
+    return _carry_out_rest(record)
+
+
+@uncounted_inner
+def _carry_out_rest(record: Keys) -> Int:
+    kernel, blocks = record[KERNEL], record[BLOCKS]
+    record[KERNEL], record[BLOCKS] = record[SAID + REST_KERNEL], record[SAID + REST_BLOCKS]
     status = carry_out(record)
     record[KERNEL], record[BLOCKS] = kernel, blocks
     return np.int64(status)
 
 
-THEN: Final = Then(carry_on, 4)
+THEN: Final = Then(carry_on, _N_MORE)
 
 
 @uncounted
-def count_again(record: Keys, n_touched: Int, edges_max: Int, n_saturated: Int) -> Int:
+def count_again(record: Keys, edges_max: Int, n_saturated: Int, waits_too: bool) -> Int:
     """Count as the last call of the record did, beside the same search, after the batch that the device had last.
 
-    As ``carry_on``; OTHERWISE: rows are not read as they were then, and nothing was called.
+    ``waits_too``: otherwise it is only launched. As ``carry_on``; OTHERWISE: rows are not read as they were then,
+    and nothing was called.
     """
     batch = array_at(record[SAID + BATCH], BATCH_WORDS, np.uint64)
     if batch[BATCH_IS_READY] == 0 or batch[BATCH_ROWS] != parameter(record, 0):
         return np.int64(OTHERWISE)
     number, run = begin(record), record[SAID + RUN]
+    follows = batch[BATCH_N] >= record[SAID + FOLLOWED_FROM]
     longs = array_at(run, N_LONGS, np.uint64)
-    longs[0], longs[1], longs[4] = batch[BATCH_KEYS], batch[BATCH_OUTCOMES], edges_max
+    longs[0], longs[1], longs[5] = batch[BATCH_KEYS], batch[BATCH_OUTCOMES], edges_max
     words = array_at(run + _WORDS_FROM, N_WORDS, np.uint32)
-    words[0], words[1] = batch[BATCH_N], n_touched
-    words[3] = array_at(parameter(record, 0) + np.uint64(_N_VERTICES_AT), 1, np.uint32)[0]
-    words[_SEQUENCE], words[5] = number, n_saturated
+    words[0] = batch[BATCH_N]
+    words[1] = array_at(parameter(record, 0) + np.uint64(_N_VERTICES_AT), 1, np.uint32)[0]
+    words[_SEQUENCE], words[3], words[_REST_FOLLOWS] = number, n_saturated, follows
+    if follows:
+        wait_later(record)
+        status = np.int64(carry_out(record))
+        if status == DONE:
+            status = _carry_out_rest(record)
+        if status != DONE or not waits_too:
+            return status
+        wait_now(record)
+    elif not waits_too:
+        wait_later(record)
     return carry_on(record)
 
 
 def warm_up() -> None:
     """Compile what calls do."""
-    batch, record = np.zeros(BATCH_WORDS, np.uint64), np.zeros(SAID + N_TOLD + 4, np.uint64)
+    batch, record = np.zeros(BATCH_WORDS, np.uint64), np.zeros(SAID + N_TOLD + _N_MORE, np.uint64)
     record[SAID + BATCH] = batch.ctypes.data
-    assert carry_on(record) == DONE and count_again(record, 0, 0, 0) == OTHERWISE
+    assert carry_on(record) == DONE and count_again(record, 0, 0, True) == OTHERWISE

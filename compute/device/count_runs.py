@@ -40,9 +40,9 @@ COUNT_JOB: Final = np.dtype(
         ("queues", np.uint64, 2),
         *((name, np.uint64) for name in _POINTERS),
         *((name, np.uint32) for name in ("room", "long_room", "changes_room", "unused")),
-        *((name, np.uint64) for name in ("keys", "outcomes", "words", "touched", "edges_max")),
-        *((name, np.uint32) for name in ("n_updates", "n_touched", "unused_word", "n_vertices")),
-        *((name, np.uint32) for name in ("sequence", "n_saturated")),
+        *((name, np.uint64) for name in ("keys", "outcomes", "words", "touched", "told", "edges_max")),
+        *((name, np.uint32) for name in ("n_updates", "n_vertices", "sequence", "n_saturated")),
+        *((name, np.uint32) for name in ("rest_follows", "unused_word")),
     ]
 )
 """struct CountJob of ``counting.cuh``."""
@@ -53,7 +53,7 @@ COUNT_HANDED: Final = np.dtype([("phase", np.uint32), ("turn", np.uint32), ("edg
 COUNT_LEFT: Final = np.dtype(
     [
         *((name, np.uint64) for name in ("edges", "counted")),
-        *((name, np.uint32) for name in ("rounds", "from", "n_marks", "unused")),
+        *((name, np.uint32) for name in ("rounds", "from", "n_marks", "sequence")),
     ]
 )
 """struct CountLeft of ``counting.cuh``."""
@@ -93,6 +93,9 @@ _ROOM = 1.5
 CHANGES_SHARE, CHANGES_LEAST = 16, 4096
 # All levels that are left are counted anew when differences and rows come to this share of all arcs, and so many.
 MOST_SHARE, MOST_LEAST = 0.1, 16384
+
+# After so many updates levels are left most often.
+FOLLOWED_LEAST = 1 << 15
 
 # The part of a job that differs from run to run, in the order of ``_say`` and of ``count_calls.count_again``.
 _CALL = struct.Struct(f"={N_LONGS}Q{N_WORDS}I")
@@ -161,6 +164,7 @@ class CountRuns:
         self._kernels = count_kernels()
         # The words of the search beside which the last call counted by itself, after a batch; None: it did not.
         self._again: DeviceArray | None = None
+        self._begun = False  # a call that is waited for by ``count_at_once``
         with self._stream:
             self._counters = zeros(COUNT_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
@@ -224,17 +228,28 @@ class CountRuns:
             MemoryError, RuntimeError: the device, as CuPy says it.
         """
         self._saturated = 0
-        return (yield from self._run("count_all", device, search, 0))
+        return (yield from self._run("count_all", device, search))
 
-    def count(self, device: DeviceSide, search: PathRuns, n_touched: int) -> Steps[CountRun]:
-        """Count after the batch that ``device`` applied last, for which the search wrote so many words.
+    def count(self, device: DeviceSide, search: PathRuns) -> Steps[CountRun]:
+        """Count after the batch that ``device`` applied last, with which the search has been brought up to date.
 
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it; the counts are void.
         """
-        return (yield from self._run("recount", device, search, n_touched))
+        return (yield from self._run("recount", device, search))
 
-    def count_at_once(self, device: DeviceSide, search: PathRuns, n_touched: int) -> CountRun:
+    def begin_again(self, device: DeviceSide, search: PathRuns) -> None:
+        """Launch what ``count_at_once`` will wait for, behind the search's run, which need not have ended; unless
+        the call is not like the last one. Where the search gives up, nothing is counted.
+
+        Raises:
+            As ``count``.
+        """
+        self._begun = self._count_again(device, search, waits_too=False)
+        if self._begun:
+            self._caller.expect()
+
+    def count_at_once(self, device: DeviceSide, search: PathRuns) -> CountRun:
         """``count`` by itself: of a small one, what Python does around its call is most. So where the call is like
         the last one, it is left to compiled code.
 
@@ -242,35 +257,49 @@ class CountRuns:
             As ``count``.
         """
         device.be_ready()
-        words = search.words
-        if words is self._again:
-            edges_max = _edges_max(device)
-            status = count_calls.count_again(self._caller.record, n_touched, edges_max, self._saturated)
-            if status != OTHERWISE:
-                if status != DONE:
-                    self._caller.see_to(status)
-                return self._told()
-        self._say("recount", device, search, n_touched)
-        self._calls.call(self._kernels["recount"], device)
-        self._again = words
+        if self._begun:
+            self._let_end()
+        elif not self._count_again(device, search, waits_too=True):
+            self._say("recount", device, search)
+            self._calls.call(self._kernels["recount"], device)
+            self._again = search.words
         return self._told()
 
-    def _run(self, name: str, device: DeviceSide, search: PathRuns, n_touched: int) -> Steps[CountRun]:
+    def _count_again(self, device: DeviceSide, search: PathRuns, *, waits_too: bool) -> bool:
+        """Whether the call is like the last one, and was carried out, or just launched."""
+        if search.words is not self._again:
+            return False
+        edges_max = _edges_max(device)
+        status = count_calls.count_again(self._caller.record, edges_max, self._saturated, waits_too)
+        if status == OTHERWISE:
+            return False
+        if status != DONE:
+            self._caller.see_to(status)
+        return True
+
+    def _let_end(self) -> None:
+        if self._begun:
+            self._begun = False
+            self._caller.wait()
+
+    def _run(self, name: str, device: DeviceSide, search: PathRuns) -> Steps[CountRun]:
         device.be_ready()
-        self._say(name, device, search, n_touched)
+        self._say(name, device, search)
         kernel = self._kernels[name]
         self._calls.aim(kernel, device)  # for the kernel that may follow, where several jobs are launched together
         yield KernelCall(self._calls, kernel, device)
         self._caller.wait()
         return self._told()
 
-    def _say(self, name: str, device: DeviceSide, search: PathRuns, n_touched: int) -> None:
+    def _say(self, name: str, device: DeviceSide, search: PathRuns) -> None:
         """Say in the job what differs from run to run."""
+        self._let_end()
         self._again = None
         if name == "recount":
             rest = self._kernels["count_rest"].variant(remote=device.states().reads_remote)
             said = self._caller.said
             said[count_calls.REST_KERNEL], said[count_calls.REST_BLOCKS] = rest.handle, rest.blocks
+            said[count_calls.FOLLOWED_FROM] = FOLLOWED_LEAST
         report = device.report
         n_updates = report.n if name == "recount" else 0
         _CALL.pack_into(
@@ -280,13 +309,14 @@ class CountRuns:
             report.addresses[2] if n_updates else 0,
             address(search.words),
             address(search.log),
+            search.told,
             _edges_max(device),
             n_updates,
-            n_touched,
-            0,
             device.n_vertices,
             self._calls.next_number(),
             self._saturated,
+            0,
+            0,
         )
 
     def _told(self) -> CountRun:

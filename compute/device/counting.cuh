@@ -49,7 +49,8 @@ struct CountHanded {
 struct CountLeft {
     u64 edges, counted;
     u32 rounds, from;
-    u32 n_marks, unused;
+    u32 n_marks;
+    u32 sequence;  // of the run that left this
 };
 
 // Zero between runs, all but the barrier, what was handed over and what was left.
@@ -97,18 +98,24 @@ struct CountJob {
     const u8* outcomes;
     const u64* words;
     const u32* touched;
-    u64 edges_max;  // from so many on all that are left are counted anew
+    const u32* told;  // how many it wrote, or NOT_MENDED
+    u64 edges_max;    // from so many on all that are left are counted anew
     u32 n_updates;
-    u32 n_touched;
-    u32 unused_word;
     u32 n_vertices;
     u32 sequence;
-    u32 n_saturated;  // counts that are at the limit
+    u32 n_saturated;   // counts that are at the limit
+    u32 rest_follows;  // count_rest.cu is launched already, with this very job: nothing is told of levels that are left
+    u32 unused_word;
 };
 static_assert(__is_trivially_copyable(CountJob), "the host passes its bytes");
 
 // What a run says; the host has it as a tuple, CountRun.
 constexpr u32 COUNT_SAID = 6;
+
+// Leaves of rows of which a warp tells at a time.
+#ifndef TOLD_TOGETHER
+#define TOLD_TOGETHER 2
+#endif
 
 // Vertices that a warp has found and will list together: to claim a place in a list of all for each leaf that it reads
 // would keep it waiting, and all warps of a grid for one counter.
@@ -141,6 +148,20 @@ struct Found {
     }
 };
 
+// Successors that a warp has found and will let grow together: of a leaf's edges few lead to any, and to let one of them
+// grow takes as long as 64.
+struct Growing {
+    static constexpr u32 ROOM = (2 * TOLD_TOGETHER + 2) * 32;
+    i64 difference[ROOM];
+    u32 vertex[ROOM];
+};
+
+// What a warp holds in shared memory, one after the other.
+union CountHeld {
+    u32 found[Found::ROOM];
+    Growing growing;
+};
+
 enum CountPhase : u32 { MOVED, HEADS, ORDER, RECOUNT };
 
 // What may be marked; the benchmark has the names.
@@ -160,23 +181,31 @@ constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
 #ifndef SEEDED_TOGETHER
 #define SEEDED_TOGETHER 2
 #endif
-// Leaves of rows of which a warp tells at a time.
-#ifndef TOLD_TOGETHER
-#define TOLD_TOGETHER 2
-#endif
+
+// Neighbouring warps, by number, are of different blocks then: so that few vertices or rows are seen to by many
+// multiprocessors.
+__device__ __forceinline__ Place scattered(Place place)
+{
+    const u32 block = place.warp / (blockDim.x >> 5);
+    place.warp = (threadIdx.x >> 5) * place.n_blocks + block;
+    return place;
+}
 
 struct Counting : Run<CountJob> {
     const Alone<CountHanded> alone;
+    CountHeld* const held;  // of this warp; null where nothing is told
     // What all threads agree about.
     u64 edges = 0, counted = 0;
     u32 rounds = 0, turn = 0;
-    u32 level = 0;
+    u32 level = 0, n_touched = 0;
+    u32 ended_from = 0, ended = 0;  // so many levels have ends that must be cleared, when all have seen them
     // Of this thread.
     u64 sums[2] = {};  // see CountCounters: saturated, pulled
     u32 n_marks = 0;
 
-    __device__ __forceinline__ Counting(const State& out, const State& in, const CountJob& job, const Place& place)
-        : Run(out, in, job, place), alone{place, &job.counters->handed, &job.counters->barrier}
+    __device__ __forceinline__ Counting(
+        const State& out, const State& in, const CountJob& job, const Place& place, CountHeld* held = nullptr)
+        : Run(out, in, job, place), alone{place, &job.counters->handed, &job.counters->barrier}, held(held)
     {
     }
 
@@ -222,7 +251,13 @@ struct Counting : Run<CountJob> {
     {
         u32 phase = MOVED;
         mark_time(BEGUN);
-        if (place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_touched <= ALONE_UPDATES) {
+        // The search's kernel was launched before this one, whose end the host need not have seen.
+        n_touched = load_constant(job.told);
+        if (n_touched == NOT_MENDED) {
+            if (place.thread == 0) tell_all();
+            return;
+        }
+        if (place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && n_touched <= ALONE_UPDATES) {
             const CountHanded from = alone.begin(place, {MOVED, 0, 0});
             phase = from.phase;
             turn = from.turn;
@@ -240,6 +275,7 @@ struct Counting : Run<CountJob> {
     __device__ __forceinline__ void go_on()
     {
         const CountLeft left = job.counters->left;
+        if (job.rest_follows && left.sequence != job.sequence) return;
         edges = left.edges;
         counted = left.counted;
         rounds = left.rounds;
@@ -298,11 +334,11 @@ struct Counting : Run<CountJob> {
     template <class Work> __device__ __forceinline__ void for_pairs(const Chosen& chosen, Work work)
     {
         const u32 n = chosen.n_first + chosen.n_second;
-        for (u64 first = u64(place.warp) * 64; first < n; first += 2 * u64(place.n_threads)) {
+        for (u64 first = u64(place.warp) * 32; first < n; first += 2 * u64(place.n_threads)) {
             bool is_there[2];
             u32 v[2] = {0, 0};
             for (u32 j = 0; j < 2; j++) {
-                const u64 k = first + 32 * j + place.lane;
+                const u64 k = first + u64(j) * place.n_threads + place.lane;
                 is_there[j] = k < n;
                 if (!is_there[j]) continue;
                 v[j] = load_cached(k < chosen.n_first ? chosen.first + k : chosen.second + (k - chosen.n_first));
@@ -333,14 +369,14 @@ struct Counting : Run<CountJob> {
     // Whether there were seeds. ``from``: the level from which on all is to be counted anew, if any is.
     __device__ __forceinline__ bool update(u32 phase, u32& from)
     {
-        if (phase == MOVED && job.n_touched) {
+        if (phase == MOVED && n_touched) {
             seed_moved();
             barrier();
             mark_time(SEEDED);
             edges += load_counts(telling().counts).edges;
         }
         if (phase <= HEADS) {
-            const Counts leaving = job.n_touched ? load_counts(telling().counts) : Counts{0, 0, 0, 0};
+            const Counts leaving = n_touched ? load_counts(telling().counts) : Counts{0, 0, 0, 0};
             if (n_pieces(leaving) > ALONE_ROWS) share(HEADS);
             if (leaving.edges > job.edges_max) {
                 from = 0;
@@ -366,7 +402,7 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ void seed_moved()
     {
-        for_each(job.n_touched, [&](u32 k, bool is_there) {
+        for_each(n_touched, [&](u32 k, bool is_there) {
             const u32 v = is_there ? load_cached(job.touched + k) : 0;
             bool moves = false, leaves = false;
             if (is_there) {
@@ -385,8 +421,7 @@ struct Counting : Run<CountJob> {
     __device__ __forceinline__ void seed_heads()
     {
         constexpr u32 T = SEEDED_TOGETHER;
-        __shared__ u32 room[BLOCK_THREADS / 32][Found::ROOM];
-        Found found{room[threadIdx.x >> 5]};
+        Found found{held->found};
         for (u64 begin = u64(place.warp) * 32; begin < job.n_updates; begin += u64(T) * place.n_threads) {
             u8 outcome[T];
             u64 key[T];
@@ -467,44 +502,56 @@ struct Counting : Run<CountJob> {
             if (!is_there) return Tail{0, NO_LEVEL};
             return Tail{load_cached(job.differences + u), load_cached(job.levels + u) + 1};
         };
-        __shared__ u32 room[BLOCK_THREADS / 32][Found::ROOM];
-        Found found{room[threadIdx.x >> 5]};
+        Growing& growing = held->growing;
+        u32 n = 0;
         const auto visit = [&](const Tail& own, const u32 (&of)[TOLD_TOGETHER], const Edges (&row)[TOLD_TOGETHER]) {
-            // All loads are under way together, and then all additions.
             u32 level_of[TOLD_TOGETHER][2];
 #pragma unroll
             for (u32 k = 0; k < TOLD_TOGETHER; k++)
                 for (u32 j = 0; j < 2; j++)
                     level_of[k][j] = row[k].live[j] ? load_cached(job.levels + row[k].head[j]) : NO_LEVEL;
-            bool grows[TOLD_TOGETHER][2];
-            u64 before[TOLD_TOGETHER][2];
-            u32 role[TOLD_TOGETHER][2];
 #pragma unroll
             for (u32 k = 0; k < TOLD_TOGETHER; k++) {
                 const i64 difference = __shfl_sync(ALL_LANES, own.difference, of[k]);
                 const u32 below = __shfl_sync(ALL_LANES, own.below, of[k]);
+                bool grows[2];
+                for (u32 j = 0; j < 2; j++) grows[j] = row[k].live[j] && difference && level_of[k][j] == below;
+                const Votes votes = vote(grows[0], grows[1]);
                 for (u32 j = 0; j < 2; j++) {
-                    grows[k][j] = row[k].live[j] && difference && level_of[k][j] == below;
-                    if (!grows[k][j]) continue;
-                    before[k][j] = add_to(row[k].head[j], difference);
-                    role[k][j] = atomicOr(job.roles + row[k].head[j], QUEUED);
+                    if (!grows[j]) continue;
+                    growing.difference[n + votes.before(j)] = difference;
+                    growing.vertex[n + votes.before(j)] = row[k].head[j];
                 }
+                n += votes.count();
             }
-#pragma unroll
-            for (u32 k = 0; k < TOLD_TOGETHER; k++) {
-                const i64 difference = __shfl_sync(ALL_LANES, own.difference, of[k]);
-                bool is_new[2] = {false, false};
-                for (u32 j = 0; j < 2; j++) {
-                    if (!grows[k][j]) continue;
-                    is_new[j] = !(role[k][j] & QUEUED);
-                    heed_limit(row[k].head[j], before[k][j], difference);
-                }
-                __syncwarp();
-                found.add(to, counter, is_new, row[k].head);
-            }
+            __syncwarp();
         };
-        walk_rows_together<TOLD_TOGETHER>(out, telling(), counts, place, load, visit);
-        found.list(to, counter);
+        const auto let_grow = [&](bool is_more) {
+            if (n < (is_more ? 64 : 1)) return false;
+            const u32 first = n - min(n, 64);
+            bool is_new[2] = {false, false};
+            u32 v[2] = {0, 0}, role[2];
+            i64 difference[2];
+            u64 before[2];
+            for (u32 j = 0; j < 2; j++) {
+                const u32 at = first + 32 * j + place.lane;
+                if (at >= n) continue;
+                v[j] = growing.vertex[at];
+                difference[j] = growing.difference[at];
+                before[j] = add_to(v[j], difference[j]);
+                role[j] = atomicOr(job.roles + v[j], QUEUED);
+            }
+            for (u32 j = 0; j < 2; j++) {
+                if (first + 32 * j + place.lane >= n) continue;
+                is_new[j] = !(role[j] & QUEUED);
+                heed_limit(v[j], before[j], difference[j]);
+            }
+            __syncwarp();
+            n = first;
+            if (__any_sync(ALL_LANES, is_new[0] || is_new[1])) list(to, counter, is_new, v);
+            return true;
+        };
+        walk_rows_together<TOLD_TOGETHER>(out, telling(), counts, place, load, visit, let_grow);
     }
 
     // -- order -----------------------------------------------------------------------------------------------------
@@ -516,7 +563,7 @@ struct Counting : Run<CountJob> {
         u32 least = NO_LEVEL, most = 0;
         for_chosen(seeds, [&](bool is_there, u32 v) {
             const u32 at = is_there ? level_now(v) : NO_LEVEL;
-            const bool changes = is_there && at == NO_LEVEL && set_count(v, NO_LEVEL, 0.0);
+            const bool changes = is_there && at == NO_LEVEL && unreach(v);
             if (at != NO_LEVEL) {
                 least = min(least, at);
                 most = max(most, at);
@@ -592,20 +639,21 @@ struct Counting : Run<CountJob> {
         store_cached(job.roles + v, 0u);
     }
 
-    // Sets level and count of a vertex; whether the count is another than ``before``.
-    __device__ __forceinline__ bool set_count(u32 v, u32 at, double count, double before)
+    // Sets the count of a vertex; whether it is another than ``before``.
+    __device__ __forceinline__ bool set_count(u32 v, double count, double before)
     {
-        store_cached(job.levels + v, at);
         if (count == before) return false;
         store_cached(job.paths + v, count);
         sums[0] += u64(i64(count >= LIMIT) - i64(before >= LIMIT));
         return true;
     }
 
-    __device__ __forceinline__ bool set_count(u32 v, u32 at, double count)
+    // Of a vertex that is on no level.
+    __device__ __forceinline__ bool unreach(u32 v)
     {
         wait_for_nothing(v);
-        return set_count(v, at, count, load_cached(job.paths + v));
+        store_cached(job.levels + v, NO_LEVEL);
+        return set_count(v, 0.0, load_cached(job.paths + v));
     }
 
     __device__ __forceinline__ void log_changed(bool changes, u32 v)
@@ -671,9 +719,8 @@ struct Counting : Run<CountJob> {
             if (!is_empty(told) || adds_up) barrier();
             mark_time(TOLD_ON);
         }
-        barrier();  // all have seen where levels end
-        for (u64 at = u64(least) + place.thread; least != NO_LEVEL && at <= most; at += place.n_threads)
-            store_cached(job.ends + at, 0u);
+        ended = least == NO_LEVEL ? 0 : most - least + 1;
+        ended_from = least;
         return from;
     }
 
@@ -731,7 +778,8 @@ struct Counting : Run<CountJob> {
                 const double grown = before[j] + double(delta[j]);
                 const double count = min(by_row ? load_cached(job.sums + v[j]) : grown, LIMIT);
                 wait_for_nothing(v[j]);
-                changes[j] = set_count(v[j], level, count, before[j]);
+                if (moves) store_cached(job.levels + v[j], level);
+                changes[j] = set_count(v[j], count, before[j]);
                 tells[j] = !(role[j] & FARTHER) && (moves || changes[j]) && row[j].degree;
                 if (tells[j]) store_cached(job.differences + v[j], i64(count) - (moves ? 0 : i64(before[j])));
             }
@@ -873,7 +921,8 @@ struct Counting : Run<CountJob> {
                 bool changes[2] = {false, false};
                 if (is_left) {
                     if (role[k]) wait_for_nothing(v);
-                    changes[0] = set_count(v, at[k], at[k] == NO_LEVEL ? 0.0 : count[k], before[k]);
+                    store_cached(job.levels + v, at[k]);
+                    changes[0] = set_count(v, at[k] == NO_LEVEL ? 0.0 : count[k], before[k]);
                 }
                 __syncwarp();
                 const u32 vertex[2] = {v, 0};
@@ -980,8 +1029,8 @@ struct Counting : Run<CountJob> {
             barrier();
             mark_time(ADDED);
         }
-        barrier();  // all have seen where levels end
-        for (u64 at = u64(least) + place.thread; at <= most; at += place.n_threads) store_cached(job.ends + at, 0u);
+        ended = most - least + 1;
+        ended_from = least;
     }
 
     // The paths of the level above, along their out-rows. Sums of whole numbers are exact up to the limit, and never fall
@@ -1098,17 +1147,23 @@ struct Counting : Run<CountJob> {
 
     // -- the end ---------------------------------------------------------------------------------------------------
 
-    // Leaves the levels from one on to the next kernel, for which the host is told to call.
+    __device__ __forceinline__ void clear_ends()
+    {
+        for (u32 k = place.thread; k < ended; k += place.n_threads) store_cached(job.ends + ended_from + k, 0u);
+    }
+
+    // Leaves the levels from one on to the next kernel, for which the host is told to call if it has not.
     __device__ __forceinline__ void leave(u32 from)
     {
         CountCounters* const counters = job.counters;
         add_by_block(sums, &counters->saturated);
         barrier();  // all have seen what is cleared
+        clear_ends();
         if (place.thread) return;
         clear_work(counters);
         counters->above = counters->most = 0;
-        counters->left = {edges, counted, rounds, from, n_marks, 0};
-        tell_all(from + 1);
+        counters->left = {edges, counted, rounds, from, n_marks, job.sequence};
+        if (!job.rest_follows) tell_all(from + 1);
     }
 
     // The list of changes is written at once: stores to the host's memory would keep each barrier waiting.
@@ -1117,6 +1172,7 @@ struct Counting : Run<CountJob> {
         CountCounters* const counters = job.counters;
         add_by_block(sums, &counters->saturated);
         barrier();
+        clear_ends();
         const u32 n = load_cached(&counters->changed);
         if (lists && n && n <= job.changes_room) {
             for (u32 x = place.thread; x < n; x += place.n_threads) {

@@ -64,13 +64,14 @@ class DeviceSSPaths(DeviceProgram):
         return (yield from self._count_all(graph, device, hops))
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
-        hops = self._hops._refresh(graph, device, change)
+        runs = self._runs_on(graph, device)
+        # Counting begins as the search ends, while the host takes over what that wrote.
+        hops = self._hops.refreshed(graph, device, change, lambda: runs.begin_again(device, self._hops.runs))
         if _moved(hops) is None:
             return alone(self._count_all(graph, device, hops))
-        runs = self._runs_on(graph, device)
         counted = _NOTHING
         if len(device.report) or hops.active:
-            counted = runs.count_at_once(device, self._hops.runs, hops.active)
+            counted = runs.count_at_once(device, self._hops.runs)
         return self._counted(graph, hops, runs, counted)
 
     def _refreshing(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Steps[Refresh]:
@@ -80,7 +81,7 @@ class DeviceSSPaths(DeviceProgram):
         runs = self._runs_on(graph, device)
         counted = _NOTHING
         if len(device.report) or hops.active:
-            counted = yield from runs.count(device, self._hops.runs, hops.active)
+            counted = yield from runs.count(device, self._hops.runs)
         return self._counted(graph, hops, runs, counted)
 
     def _counted(self, graph: Graph, hops: Refresh, runs: CountRuns, counted: CountRun) -> Refresh:

@@ -9,7 +9,7 @@ there are more vertices or long rows than ever before.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -57,12 +57,14 @@ PATH_COUNTERS: Final = np.dtype(
         *((name, np.uint64) for name in ("logged", "lost")),
         *((name, np.uint64, 4 * n) for name, n in (("outgoing", 3), ("asked", 3), ("pulling", 1))),
         ("found", np.uint64, 3),
-        *((name, np.uint32) for name in ("barrier", "unused")),
+        *((name, np.uint32) for name in ("barrier", "told")),
         ("handed", PATH_HANDED),
     ]
 )
 """struct PathCounters of ``paths.cuh``."""
 
+assert PATH_COUNTERS.fields is not None
+_TOLD_AT: Final = PATH_COUNTERS.fields["told"][1]
 # The part of a job that differs from run to run, in the order of ``_say_run`` and of ``taking.mend_again``.
 _RUN = struct.Struct("=QQQQQQIIIIII")
 assert PATH_JOB.fields is not None
@@ -230,6 +232,12 @@ class PathRuns:
         return self._vertices.log
 
     @property
+    def told(self) -> int:
+        """The address on the device of how many that were, or NOT_MENDED of ``frontier.cuh``, for kernels behind
+        that run."""
+        return address(self._counters) + _TOLD_AT
+
+    @property
     def memory_bytes(self) -> int:
         """Of the host, most of it pinned."""
         listed = 0 if self._vertices is None else self._vertices.changes.nbytes
@@ -304,19 +312,32 @@ class PathRuns:
         yield KernelCall(self._calls, kernel, device)
         return self._ended()
 
-    def mend_at_once(self, device: DeviceSide, sources: Vertices, limits: Limits, kept: Keys) -> PathRun:
+    def mend_at_once(
+        self,
+        device: DeviceSide,
+        sources: Vertices,
+        limits: Limits,
+        kept: Keys,
+        behind: Callable[[], None] | None = None,
+    ) -> PathRun:
         """``mend`` by itself: of a small one, what Python does around its call is most. So where the call is like
         the last one, it is left to compiled code.
+
+        ``behind`` is called there as soon as the kernel is launched, to launch the one that comes behind it.
 
         Raises:
             As ``mend``.
         """
         device.be_ready()
         if kept is self._again and not sources.size and self._stamp < STAMP_MAX:
-            status = mend_again(self._record, *limits)
+            status = mend_again(self._record, *limits, behind is None)
             if status != OTHERWISE:
                 if status != DONE:
                     self._caller.see_to(status)
+                elif behind is not None:
+                    self._caller.expect()
+                    behind()
+                    self._caller.wait()
                 return self._told()
         run = alone(self.mend(device, sources, limits, kept))
         self._again = kept

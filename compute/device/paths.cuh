@@ -34,7 +34,7 @@ struct PathHanded {
     u64 edges;
 };
 
-// Of a run; zero between runs, all but the barrier and what was handed over.
+// Of a run; zero between runs, all but the barrier, and what was handed over or told.
 struct __align__(16) PathCounters {
     u64 logged;          // vertices in the log; while words are spread, those put aside
     u64 lost;            // of a sample, those who tie (ties.cu)
@@ -43,7 +43,7 @@ struct __align__(16) PathCounters {
     Counts pulling;      // rows of lost vertices, to take the best from
     u64 found[3];        // vertices that a pulled level reached, or a step's sample has; by level or step
     u32 barrier;         // of the grid; never reset
-    u32 unused;
+    u32 told;            // for the kernel behind this one: how many vertices the last run logged, or NOT_MENDED
     PathHanded handed;
 };
 
@@ -118,6 +118,7 @@ __device__ __forceinline__ void tell(const PathJob& job, u32 word, u32 value)
 __device__ __forceinline__ void tell_all(
     const PathJob& job, u32 gave_up, u32 logged, u32 lost, u32 rounds, u32 next_stamp, u64 edges)
 {
+    job.counters->told = gave_up ? NOT_MENDED : logged;
     tell(job, GAVE_UP, gave_up);
     tell(job, LOGGED, logged);
     tell(job, N_LOST, lost);

@@ -5,6 +5,7 @@ The rules and the columns are those of ``compute/paths``. The host's program is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, cast
@@ -88,12 +89,19 @@ class DevicePathProgram(DeviceProgram):
         return Refresh({"word": None}, iterations=run.rounds, edges_read=run.edges, active=self._n_reached)
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
+        return self.refreshed(graph, device, change)
+
+    def refreshed(
+        self, graph: Graph, device: DeviceSide, change: GraphChange, behind: Callable[[], None] | None = None
+    ) -> Refresh:
+        """``refresh``, with what comes behind its kernel on the device (``PathRuns.mend_at_once``)."""
         if self.host.must_start(change):
             return _over(self._start(graph, device))
         due = self._due(graph, device, change)
         if not due.is_some:
             return Refresh(self._changed(due, _NONE))
-        run = self._runs_on(graph, device).mend_at_once(device, due.sources, self._limits(device), due.words)
+        runs = self._runs_on(graph, device)
+        run = runs.mend_at_once(device, due.sources, self._limits(device), due.words, behind)
         if run.gave_up:
             return _over(self._start(graph, device), run.edges)
         return self._mended(graph, due, run)

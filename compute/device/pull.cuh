@@ -39,6 +39,15 @@ struct RowsApart {
         }
     }
 
+    // Where the row of a vertex begins that has an edge, and begins in this leaf; by a thread.
+    __device__ __forceinline__ Cursor first_edge(u32 vertex, u32 leaf, u32 degree) const
+    {
+        const u32 count = load_constant(count_of(rows, leaf));
+        Cursor cursor = {leaf, keys_below(leaf, count, u64(vertex) << 32), count, degree};
+        step_over(cursor);
+        return cursor;
+    }
+
 private:
     // The same for those that are meant, one at least, which have rows on one side. Only where the first of these begins
     // is looked for, by all lanes: the others follow from the lengths of rows and the counts of leaves.

@@ -14,7 +14,7 @@ import numba as nb
 import numpy as np
 
 from ...gpma.atomics import fetch_add
-from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter, waits
+from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter, wait_later, waits
 from ...gpma.device.structures import STATE
 from ...gpma.edges import Int, Keys, Offsets, Vertices
 from ...gpma.intrinsics import array_at, inner, prefetch, uncounted, uncounted_inner
@@ -124,7 +124,7 @@ def warm_up() -> None:
     batch, record = np.zeros(BATCH_WORDS, np.uint64), np.zeros(SAID + N_SAID + _N_MORE, np.uint64)
     record[SAID + _BATCH] = batch.ctypes.data
     _carry_out_and_take(record)
-    mend_again(record, 0, 0)
+    mend_again(record, 0, 0, True)
     take_listed(np.zeros(1, np.uint64), np.zeros((1, 2), np.uint64), ALONE)
 
 
@@ -229,11 +229,11 @@ def _carry_out_and_take(record: Keys) -> Int:
 
 
 @uncounted
-def mend_again(record: Keys, lost_max: Int, edges_max: Int) -> Int:
+def mend_again(record: Keys, lost_max: Int, edges_max: Int, waits_too: bool) -> Int:
     """Mend as the last call of the record did, without sources, after the batch that the device had last.
 
-    As ``carry_out``; OTHERWISE: rows are not read as they were then, or the kernel is not the one for so many
-    updates, and nothing was called.
+    ``waits_too``: otherwise it is only launched. As ``carry_out``; OTHERWISE: rows are not read as they were then,
+    or the kernel is not the one for so many updates, and nothing was called.
     """
     batch = array_at(record[SAID + _BATCH], BATCH_WORDS, np.uint64)
     if batch[BATCH_IS_READY] == 0 or batch[BATCH_ROWS] != parameter(record, 0):
@@ -241,6 +241,8 @@ def mend_again(record: Keys, lost_max: Int, edges_max: Int) -> Int:
     if (batch[BATCH_N] <= FEW_MAX) != (record[SAID + _IS_FEW] != 0):
         return np.int64(OTHERWISE)
     number, run = begin(record), record[SAID + _RUN]
+    if not waits_too:
+        wait_later(record)
     longs = array_at(run, N_LONGS, np.uint64)
     longs[0], longs[1], longs[2] = batch[BATCH_KEYS], batch[BATCH_WEIGHTS], batch[BATCH_OUTCOMES]
     longs[3], longs[4], longs[5] = 0, edges_max, 0  # no sources; and edges that it need not know of

@@ -191,6 +191,18 @@ def begin(record: Keys) -> Int:
 
 
 @uncounted_inner
+def wait_later(record: Keys) -> None:
+    """Have ``carry_out`` launch what was begun, and not wait."""
+    record[_HOW] = _LAUNCHES
+
+
+@uncounted_inner
+def wait_now(record: Keys) -> None:
+    """Have ``carry_out`` wait for what was launched."""
+    record[_HOW] = _WAITS
+
+
+@uncounted_inner
 def parameter(record: Keys, place: Int) -> Int:
     """The address of a structure that the kernel takes."""
     return load_word(record[PARAMETERS] + np.uint64(_WORD_BYTES) * np.uint64(place))

@@ -39,6 +39,9 @@ struct Frontier {
     u32 room;
 };
 
+// Instead of how many vertices a run wrote: it gave up.
+constexpr u32 NOT_MENDED = 0xffffffffu;
+
 // A thread's place in the grid, or in the part of it that has one job.
 struct Place {
     u32 thread, n_threads, warp, n_warps, lane, n_blocks;
