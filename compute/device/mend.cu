@@ -18,7 +18,7 @@
 #error "SETTLES says which of the two it is: 1 to settle, 0 to trim"
 #endif
 #ifndef FEW
-#error "FEW says whether it is the kernel for few updates"
+#error "FEW says for how many updates at most it is the kernel for few; 0: it is not"
 #endif
 
 enum Phase : unsigned { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH };
@@ -38,9 +38,6 @@ enum Phase : unsigned { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH };
 #define ASKED_FROM 2048
 #endif
 
-#ifndef RELAX_FROM
-#define RELAX_FROM 1
-#endif
 // Updates that a thread has under way at a time, in a large batch.
 constexpr u32 TOGETHER = 4;
 
@@ -71,15 +68,19 @@ struct Mending : Pushing<false> {
     __device__ __forceinline__ void run()
     {
         mark(BEGUN);
-        if (FEW && place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_sources <= ALONE_ROWS)
-            go_on(alone.begin(place, state(CLASSIFY)));
-        if (phase == END) return;
         // A block may have fewer threads than it was compiled for.
-        const u32 few = min(ALONE_UPDATES, blockDim.x);
-        if (FEW && place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= few && !job.n_sources)
-            go_on(mend_few(out, in, job, place, queues));
+        if (FEW && job.n_updates <= min(u32(FEW), blockDim.x) && !job.n_sources) mend_alone();
         if (phase != END) work();
-        if (FEW) alone.let_go(place);
+    }
+
+    // By the first block, an update a thread, up to the end or until there is more to do than suits it.
+    __device__ __forceinline__ void mend_alone()
+    {
+        go_on(alone.begin(place, state(CLASSIFY)));
+        if (place.n_blocks > 1) return;
+        go_on(mend_few(out, in, job, place, queues));
+        if (phase == END) alone.let_go(place);
+        else if (alone.is_alone(place)) alone.call_others(place, state(phase));
     }
 
     __device__ __forceinline__ void work()
@@ -93,10 +94,7 @@ struct Mending : Pushing<false> {
         mark(SETTLED);
         if (phase <= TAKE) take();
         mark(TAKEN);
-        stamp = push(stamp, [&](const Counts& counts, u32 now) {
-            stamp = now;
-            share(PUSH, counts);
-        });
+        stamp = push(stamp);
         mark(PUSHED);
         finish();
     }
@@ -104,7 +102,6 @@ struct Mending : Pushing<false> {
     // What is left, what is new.
     __device__ __forceinline__ void take()
     {
-        if (FEW && n_lost) share(TAKE, load_counts(&job.counters->pulling));
         if (job.n_sources) {
             reach_sources();
             let_go(outgoing(job, turn));
@@ -119,7 +116,7 @@ struct Mending : Pushing<false> {
 
     // -- one block for all ---------------------------------------------------------------------------------------
 
-    __device__ __forceinline__ PathHanded state(Phase now) const
+    __device__ __forceinline__ PathHanded state(u32 now) const
     {
         return {now, turn, rounds, n_lost, slice, stamp, edges};
     }
@@ -133,12 +130,6 @@ struct Mending : Pushing<false> {
         slice = from.slice;
         stamp = from.stamp;
         edges = from.edges;
-    }
-
-    // Where the first block is alone and these rows are too many for it: all go on from here, in this phase.
-    __device__ __forceinline__ void share(Phase now, const Counts& rows)
-    {
-        if (FEW && alone.is_alone(place) && n_pieces(rows) > ALONE_ROWS) alone.call_others(place, state(now));
     }
 
     // -- queues --------------------------------------------------------------------------------------------------
@@ -252,7 +243,8 @@ struct Mending : Pushing<false> {
     }
 
     // Calls work(first, is_more) for updates ``first``, ``first`` + n_threads and so on, by whole warps; and once more
-    // without an update, where nothing that was put off may wait.
+    // without an update, where nothing that was put off may wait. The warp that is ``from`` before the end has the first
+    // updates.
     template <class Work> __device__ __forceinline__ void for_updates(u32 from, Work work)
     {
         const u32 at = place.warp + from;
@@ -337,7 +329,6 @@ struct Mending : Pushing<false> {
             else counts[1] = load_counts(passing.counts);
             const Counts ask = counts[0];
             if (phase != PASS_ON) {
-                share(SETTLE, ask);
                 edges += ask.edges;
                 if (SETTLES && !is_empty(ask)) {
                     if (n_short(ask) > job.room || edges > job.edges_max) break;
@@ -347,7 +338,6 @@ struct Mending : Pushing<false> {
             }
             phase = SETTLE;
             const Counts pass = counts[1];
-            share(PASS_ON, pass);
             edges += pass.edges;
             n_lost += u32(pass.lost);
             if (n_lost > job.lost_max || edges > job.edges_max) break;
@@ -484,10 +474,11 @@ struct Mending : Pushing<false> {
         }, [&](bool is_more) { return make_offers(is_more, outgoing(job, turn), job.stamp + 1); });
     }
 
-    // The edges that the batch inserted, or to which it gave another weight.
+    // The edges that the batch inserted, or to which it gave another weight. Where there are few, other warps see to them
+    // than those that have just pulled.
     __device__ __forceinline__ void relax()
     {
-        for_updates(RELAX_FROM * (place.n_warps / 2), [&](u32 first, bool is_more) {
+        for_updates(place.n_warps / 2, [&](u32 first, bool is_more) {
             const Updates updates = load_updates(first);
             u64 from[TOGETHER], seen[TOGETHER];
             for (u32 k = 0; k < TOGETHER; k++) {
@@ -570,7 +561,7 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ PathJob job)
 {
     __shared__ Shared shared;
-    Mending{out, in, job, place_in_grid(), shared}.run();
+    Mending{out, in, job, dealt(place_in_grid()), shared}.run();
 }
 
 #if !REMOTE
@@ -580,7 +571,7 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend_several(
 {
     __shared__ PathJob job;
     __shared__ Shared shared;
-    const Place place = jobs.take(job);
+    const Place place = dealt(jobs.take(job));
     Mending{out, in, job, place, shared}.run();
 }
 #endif

@@ -118,9 +118,9 @@ class PathRun(NamedTuple):
 
 SOURCES: Final = {
     "settle": Source("mend.cu", ("-DSETTLES=1", "-DFEW=0"), takes_several=True),
-    "settle_few": Source("mend.cu", ("-DSETTLES=1", "-DFEW=1"), takes_several=True),
+    "settle_few": Source("mend.cu", ("-DSETTLES=1", f"-DFEW={FEW_MAX}"), takes_several=True),
     "trim": Source("mend.cu", ("-DSETTLES=0", "-DFEW=0"), takes_several=True),
-    "trim_few": Source("mend.cu", ("-DSETTLES=0", "-DFEW=1"), takes_several=True),
+    "trim_few": Source("mend.cu", ("-DSETTLES=0", f"-DFEW={FEW_MAX}"), takes_several=True),
     "ties": Source("ties.cu"),
     "search": Source("search.cu", blocks=3),
     "spread": Source("spread.cu", blocks=2),

@@ -5,9 +5,6 @@
 
 #include "paths.cuh"
 
-#ifndef ROWS_AT_ONCE
-#define ROWS_AT_ONCE 1
-#endif
 // An offer to a vertex whose word was ``seen``.
 struct Offer {
     bool is_good;
@@ -110,7 +107,8 @@ template <bool BOUNDED> struct Pushing {
         return true;
     }
 
-    // Makes offers that were put off, as ``improve`` does, if it is time.
+    // Makes offers that were put off, as ``improve`` does, if it is time. Most of them are good: their rows are asked for
+    // with the words.
     __device__ __forceinline__ bool make_offers(bool may_wait, const Frontier& next, u32 stamp)
     {
         Offer offers[2];
@@ -119,12 +117,11 @@ template <bool BOUNDED> struct Pushing {
         for (u32 j = 0; j < 2; j++) {
             if (!offers[j].is_good) continue;
             offers[j].seen = load_word(job, offers[j].vertex);
-            if (ROWS_AT_ONCE) row[j] = load_row(out, offers[j].vertex);
+            row[j] = load_row(out, offers[j].vertex);
         }
         for (u32 j = 0; j < 2; j++)
             if (offers[j].is_good) offers[j].is_good = is_better(offers[j].bits, value_bits(offers[j].seen));
-        if (ROWS_AT_ONCE) improve(next, offers, row, stamp);
-        else improve(next, offers, stamp);
+        improve(next, offers, row, stamp);
         return true;
     }
 

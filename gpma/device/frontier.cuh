@@ -39,26 +39,25 @@ struct Frontier {
     u32 room;
 };
 
-#ifndef DEALT
-#define DEALT 1
-#endif
 // A thread's place in the grid, or in the part of it that has one job.
 struct Place {
-    u32 thread, n_threads, warp, n_warps, lane, n_blocks;
+    u32 thread, n_threads, warp, n_warps, lane, block, n_blocks;
 
-    __device__ __forceinline__ bool is_in_first_block() const
-    {
-        return DEALT ? warp == (threadIdx.x >> 5) * n_blocks : thread == threadIdx.x;
-    }
+    __device__ __forceinline__ bool is_in_first_block() const { return block == 0; }
 };
 
-// Warps are dealt out to blocks one by one: where there is work for few of them, no multiprocessor has more of it than
-// others.
 __device__ __forceinline__ Place place_among(u32 block, u32 n_blocks)
 {
-    const u32 own = threadIdx.x >> 5, n_own = blockDim.x >> 5;
-    const u32 warp = DEALT ? own * n_blocks + block : block * n_own + own, n_warps = n_blocks * n_own;
-    return {32 * warp + lane_number(), 32 * n_warps, warp, n_warps, lane_number(), n_blocks};
+    const u32 thread = block * blockDim.x + threadIdx.x, n_threads = n_blocks * blockDim.x;
+    return {thread, n_threads, thread >> 5, n_threads >> 5, lane_number(), block, n_blocks};
+}
+
+// The same with warps dealt out to blocks one by one: where there is work for few of them, no multiprocessor has more of
+// it than others.
+__device__ __forceinline__ Place dealt(const Place& place)
+{
+    const u32 warp = (threadIdx.x >> 5) * place.n_blocks + place.block;
+    return {32 * warp + place.lane, place.n_threads, warp, place.n_warps, place.lane, place.block, place.n_blocks};
 }
 
 __device__ __forceinline__ Place place_in_grid() { return place_among(blockIdx.x, gridDim.x); }
