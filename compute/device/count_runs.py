@@ -241,7 +241,6 @@ class CountRuns:
         Raises:
             As ``count``.
         """
-        device.be_ready()
         words = search.words
         if words is self._again:
             edges_max = _edges_max(device)
@@ -256,7 +255,6 @@ class CountRuns:
         return self._told()
 
     def _run(self, name: str, device: DeviceSide, search: PathRuns, n_touched: int) -> Steps[CountRun]:
-        device.be_ready()
         self._say(name, device, search, n_touched)
         kernel = self._kernels[name]
         self._calls.aim(kernel, device)  # for the kernel that may follow, where several jobs are launched together

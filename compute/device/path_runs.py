@@ -311,7 +311,6 @@ class PathRuns:
         Raises:
             As ``mend``.
         """
-        device.be_ready()
         if kept is self._again and not sources.size and self._stamp < STAMP_MAX:
             status = mend_again(self._record, *limits)
             if status != OTHERWISE:
