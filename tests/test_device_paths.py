@@ -274,8 +274,11 @@ def test_all_blocks_work_from_the_beginning(
     run_of: Callable[..., TwinRun], kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after many updates."""
+    from graphtide.compute.device import path_runs
+
     cuda_emulator.seed(seed)
-    mends_with(monkeypatch, "-DALONE_UPDATES=0")
+    for name in ("settle", "trim"):
+        monkeypatch.setitem(path_runs.SOURCES, f"{name}_few", path_runs.SOURCES[name])
     tiny(monkeypatch, np.random.default_rng(seed))
     run = run_of(kind)
     for epoch in random_history(seed, directed=True, vertices=40, epochs=20, vertex_share=0.1).epochs:

@@ -242,7 +242,6 @@ class CdlpRuns:
         return self._run(device, tell_max, begins=False)
 
     def _run(self, device: DeviceSide, tell_max: int, *, begins: bool) -> CdlpRun:
-        device.be_ready()
         report = device.report
         n_updates = 0 if begins else len(report)
         _CALL.pack_into(

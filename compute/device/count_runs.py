@@ -256,7 +256,6 @@ class CountRuns:
         Raises:
             As ``count``.
         """
-        device.be_ready()
         if self._begun:
             self._let_end()
         elif not self._count_again(device, search, waits_too=True):
@@ -283,7 +282,6 @@ class CountRuns:
             self._caller.wait()
 
     def _run(self, name: str, device: DeviceSide, search: PathRuns) -> Steps[CountRun]:
-        device.be_ready()
         self._say(name, device, search)
         kernel = self._kernels[name]
         self._calls.aim(kernel, device)  # for the kernel that may follow, where several jobs are launched together

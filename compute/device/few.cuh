@@ -10,7 +10,7 @@
 #include "mending.cuh"
 #include "push.cuh"
 
-static_assert(ALONE_UPDATES <= BLOCK_THREADS, "an update a thread");
+static_assert(FEW <= BLOCK_THREADS, "an update a thread");
 
 // A queue in shared memory: short rows, and long ones, whose leaves are numbered in any order of the rows. What it has no
 // room for goes to the frontier at once, and is too much for one block.

@@ -282,7 +282,6 @@ class ForestRuns:
         """
         if self._level_max > LEVEL_MAX:
             return ForestRun(1, 0, 0, 0, 0, 0)
-        device.be_ready()
         run = (self._mend_again(limits) if self._again else None) or self._mend(device, limits)
         self._level_max += run.rounds
         return run

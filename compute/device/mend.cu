@@ -18,7 +18,7 @@
 #error "SETTLES says which of the two it is: 1 to settle, 0 to trim"
 #endif
 #ifndef FEW
-#error "FEW says whether it is the kernel for few updates"
+#error "FEW says for how many updates at most it is the kernel for few; 0: it is not"
 #endif
 
 enum Phase : unsigned { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH };
@@ -68,15 +68,19 @@ struct Mending : Pushing<false> {
     __device__ __forceinline__ void run()
     {
         mark(BEGUN);
-        if (place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && job.n_sources <= ALONE_ROWS)
-            go_on(alone.begin(place, state(CLASSIFY)));
-        if (phase == END) return;
         // A block may have fewer threads than it was compiled for.
-        const u32 few = min(ALONE_UPDATES, blockDim.x);
-        if (FEW && place.n_blocks == 1 && phase == CLASSIFY && job.n_updates <= few && !job.n_sources)
-            go_on(mend_few(out, in, job, place, queues));
+        if (FEW && job.n_updates <= min(u32(FEW), blockDim.x) && !job.n_sources) mend_alone();
         if (phase != END) work();
-        alone.let_go(place);
+    }
+
+    // By the first block, an update a thread, up to the end or until there is more to do than suits it.
+    __device__ __forceinline__ void mend_alone()
+    {
+        go_on(alone.begin(place, state(CLASSIFY)));
+        if (place.n_blocks > 1) return;
+        go_on(mend_few(out, in, job, place, queues));
+        if (phase == END) alone.let_go(place);
+        else if (alone.is_alone(place)) alone.call_others(place, state(phase));
     }
 
     __device__ __forceinline__ void work()
@@ -90,10 +94,7 @@ struct Mending : Pushing<false> {
         mark(SETTLED);
         if (phase <= TAKE) take();
         mark(TAKEN);
-        stamp = push(stamp, [&](const Counts& counts, u32 now) {
-            stamp = now;
-            share(PUSH, counts);
-        });
+        stamp = push(stamp);
         mark(PUSHED);
         finish();
     }
@@ -101,7 +102,6 @@ struct Mending : Pushing<false> {
     // What is left, what is new.
     __device__ __forceinline__ void take()
     {
-        if (n_lost) share(TAKE, load_counts(&job.counters->pulling));
         if (job.n_sources) {
             reach_sources();
             let_go(outgoing(job, turn));
@@ -116,7 +116,7 @@ struct Mending : Pushing<false> {
 
     // -- one block for all ---------------------------------------------------------------------------------------
 
-    __device__ __forceinline__ PathHanded state(Phase now) const
+    __device__ __forceinline__ PathHanded state(u32 now) const
     {
         return {now, turn, rounds, n_lost, slice, stamp, edges};
     }
@@ -130,12 +130,6 @@ struct Mending : Pushing<false> {
         slice = from.slice;
         stamp = from.stamp;
         edges = from.edges;
-    }
-
-    // Where the first block is alone and these rows are too many for it: all go on from here, in this phase.
-    __device__ __forceinline__ void share(Phase now, const Counts& rows)
-    {
-        if (alone.is_alone(place) && n_pieces(rows) > ALONE_ROWS) alone.call_others(place, state(now));
     }
 
     // -- queues --------------------------------------------------------------------------------------------------
@@ -161,13 +155,23 @@ struct Mending : Pushing<false> {
     __device__ __forceinline__ void lose(
         const bool (&chosen)[2], const u32 (&vertex)[2], const Frontier& passing)
     {
-        const Frontier pulls = pulling();
         Row to[2] = {{0, 0}, {0, 0}}, from[2] = {{0, 0}, {0, 0}};
-        u32 before[2] = {job.stamp, job.stamp};
         for (u32 j = 0; j < 2; j++) {
             if (!chosen[j]) continue;
             to[j] = load_row(out, vertex[j]);
             from[j] = load_row(in, vertex[j]);
+        }
+        lose(chosen, vertex, to, from, passing);
+    }
+
+    // The same, by their rows; those of others are empty.
+    __device__ __forceinline__ void lose(const bool (&chosen)[2], const u32 (&vertex)[2], const Row (&to)[2],
+        const Row (&from)[2], const Frontier& passing)
+    {
+        const Frontier pulls = pulling();
+        u32 before[2] = {job.stamp, job.stamp};
+        for (u32 j = 0; j < 2; j++) {
+            if (!chosen[j]) continue;
             store_cached(job.words + vertex[j], UNREACHED);
             before[j] = atomicExch(job.stamps + vertex[j], job.stamp);
         }
@@ -204,14 +208,10 @@ struct Mending : Pushing<false> {
 
     // The chosen vertices, two a lane, are asked in the next round.
     __device__ __forceinline__ void ask(
-        const bool (&chosen)[2], const u32 (&vertex)[2], const u32 (&bits)[2], const Frontier& queue)
+        const bool (&chosen)[2], const u32 (&vertex)[2], const u32 (&bits)[2], const Row (&row)[2], const Frontier& queue)
     {
-        Row row[2] = {{0, 0}, {0, 0}};
-        for (u32 j = 0; j < 2; j++) {
-            if (!chosen[j]) continue;
-            row[j] = load_row(in, vertex[j]);
-            store_cached(job.words + vertex[j], word_of(bits[j], ASKED));
-        }
+        for (u32 j = 0; j < 2; j++)
+            if (chosen[j]) store_cached(job.words + vertex[j], word_of(bits[j], ASKED));
         put<true>(in, queue, chosen, vertex, row);
     }
 
@@ -243,10 +243,12 @@ struct Mending : Pushing<false> {
     }
 
     // Calls work(first, is_more) for updates ``first``, ``first`` + n_threads and so on, by whole warps; and once more
-    // without an update, where nothing that was put off may wait.
-    template <class Work> __device__ __forceinline__ void for_updates(Work work)
+    // without an update, where nothing that was put off may wait. The warp that is ``from`` before the end has the first
+    // updates.
+    template <class Work> __device__ __forceinline__ void for_updates(u32 from, Work work)
     {
-        for (u64 first = place.warp * 32;; first += u64(place.n_threads) * TOGETHER) {
+        const u32 at = place.warp + from;
+        for (u64 first = (at < place.n_warps ? at : at - place.n_warps) * 32;; first += u64(place.n_threads) * TOGETHER) {
             const bool is_more = first < job.n_updates;
             if (!is_more && !n_found) break;
             work(u32(min(first, u64(job.n_updates))) + place.lane, is_more);
@@ -255,7 +257,7 @@ struct Mending : Pushing<false> {
 
     __device__ __forceinline__ void classify()
     {
-        for_updates([&](u32 first, bool is_more) {
+        for_updates(0, [&](u32 first, bool is_more) {
             const Updates updates = load_updates(first);
             u64 word[TOGETHER];
             u32 head[TOGETHER];
@@ -297,15 +299,21 @@ struct Mending : Pushing<false> {
         if (!take_found(may_wait, offers)) return false;
         const bool chosen[2] = {offers[0].is_good, offers[1].is_good};
         const u32 vertex[2] = {offers[0].vertex, offers[1].vertex}, bits[2] = {offers[0].bits, offers[1].bits};
-        bool is_lost[2];
+        const bool may_lose = !SETTLES || at_once;
+        Row to[2] = {{0, 0}, {0, 0}}, from[2] = {{0, 0}, {0, 0}};
         for (u32 j = 0; j < 2; j++) {
-            is_lost[j] = chosen[j] && (!SETTLES || at_once);
-            if (SETTLES && is_lost[j]) is_lost[j] = load_row(out, vertex[j]).degree < ASKED_FROM;
+            if (chosen[j] && may_lose) to[j] = load_row(out, vertex[j]);
+            if (chosen[j]) from[j] = load_row(in, vertex[j]);
         }
+        bool is_lost[2];
+        for (u32 j = 0; j < 2; j++) is_lost[j] = chosen[j] && may_lose && (!SETTLES || to[j].degree < ASKED_FROM);
         const bool is_asked[2] = {chosen[0] && !is_lost[0], chosen[1] && !is_lost[1]};
         __syncwarp();
-        if (__any_sync(ALL_LANES, is_lost[0] || is_lost[1])) lose(is_lost, vertex, outgoing(job, next));
-        if (SETTLES && __any_sync(ALL_LANES, is_asked[0] || is_asked[1])) ask(is_asked, vertex, bits, asked(next));
+        if (SETTLES && __any_sync(ALL_LANES, is_asked[0] || is_asked[1]))
+            ask(is_asked, vertex, bits, from, asked(next));
+        for (u32 j = 0; j < 2; j++)
+            if (!is_lost[j]) to[j] = from[j] = {0, 0};
+        if (__any_sync(ALL_LANES, is_lost[0] || is_lost[1])) lose(is_lost, vertex, to, from, outgoing(job, next));
         return true;
     }
 
@@ -315,19 +323,21 @@ struct Mending : Pushing<false> {
     __device__ __forceinline__ bool settle()
     {
         for (;; turn++) {
-            const Counts ask = SETTLES ? load_counts(job.counters->asked + turn % 3) : Counts{0, 0, 0, 0};
             const Frontier passing = outgoing(job, turn);
+            Counts counts[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+            if (SETTLES) load_counts(job.counters->asked + turn % 3, passing.counts, counts);
+            else counts[1] = load_counts(passing.counts);
+            const Counts ask = counts[0];
             if (phase != PASS_ON) {
-                share(SETTLE, ask);
                 edges += ask.edges;
                 if (SETTLES && !is_empty(ask)) {
                     if (n_short(ask) > job.room || edges > job.edges_max) break;
                     answer(asked(turn), ask, passing);
+                    counts[1] = load_counts(passing.counts);
                 }
             }
             phase = SETTLE;
-            const Counts pass = load_counts(passing.counts);
-            share(PASS_ON, pass);
+            const Counts pass = counts[1];
             edges += pass.edges;
             n_lost += u32(pass.lost);
             if (n_lost > job.lost_max || edges > job.edges_max) break;
@@ -464,10 +474,11 @@ struct Mending : Pushing<false> {
         }, [&](bool is_more) { return make_offers(is_more, outgoing(job, turn), job.stamp + 1); });
     }
 
-    // The edges that the batch inserted, or to which it gave another weight.
+    // The edges that the batch inserted, or to which it gave another weight. Where there are few, other warps see to them
+    // than those that have just pulled.
     __device__ __forceinline__ void relax()
     {
-        for_updates([&](u32 first, bool is_more) {
+        for_updates(place.n_warps / 2, [&](u32 first, bool is_more) {
             const Updates updates = load_updates(first);
             u64 from[TOGETHER], seen[TOGETHER];
             for (u32 k = 0; k < TOGETHER; k++) {
@@ -550,7 +561,7 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ PathJob job)
 {
     __shared__ Shared shared;
-    Mending{out, in, job, place_in_grid(), shared}.run();
+    Mending{out, in, job, dealt(place_in_grid()), shared}.run();
 }
 
 #if !REMOTE
@@ -560,7 +571,7 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend_several(
 {
     __shared__ PathJob job;
     __shared__ Shared shared;
-    const Place place = jobs.take(job);
+    const Place place = dealt(jobs.take(job));
     Mending{out, in, job, place, shared}.run();
 }
 #endif

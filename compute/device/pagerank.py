@@ -182,7 +182,6 @@ class DevicePageRank(DeviceWalk):
             return Refresh({}, error_bound=self.host.error_bound)
         self._is_small = False
         runs, pushes = self._there(graph, device)
-        device.be_ready()
         runs.amend(device, inserted + deleted)
         runs.arrive(device, appeared, gone)
         if appeared.size:

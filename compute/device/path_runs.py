@@ -120,9 +120,9 @@ class PathRun(NamedTuple):
 
 SOURCES: Final = {
     "settle": Source("mend.cu", ("-DSETTLES=1", "-DFEW=0"), takes_several=True),
-    "settle_few": Source("mend.cu", ("-DSETTLES=1", "-DFEW=1"), takes_several=True),
+    "settle_few": Source("mend.cu", ("-DSETTLES=1", f"-DFEW={FEW_MAX}"), takes_several=True),
     "trim": Source("mend.cu", ("-DSETTLES=0", "-DFEW=0"), takes_several=True),
-    "trim_few": Source("mend.cu", ("-DSETTLES=0", "-DFEW=1"), takes_several=True),
+    "trim_few": Source("mend.cu", ("-DSETTLES=0", f"-DFEW={FEW_MAX}"), takes_several=True),
     "ties": Source("ties.cu"),
     "search": Source("search.cu", blocks=3),
     "spread": Source("spread.cu", blocks=2),
@@ -328,7 +328,6 @@ class PathRuns:
         Raises:
             As ``mend``.
         """
-        device.be_ready()
         if kept is self._again and not sources.size and self._stamp < STAMP_MAX:
             status = mend_again(self._record, *limits, behind is None)
             if status != OTHERWISE:

@@ -351,7 +351,6 @@ class PprRuns:
         there.differences[:n].view(np.float64).get(stream=self._copies, out=there.estimates[:n], blocking=False)
 
     def _prepare(self, device: DeviceSide, before: Sums, n_updates: int) -> None:
-        device.be_ready()
         report, arcs = device.report, device.n_arcs
         _CALL.pack_into(
             self._calls.packed,

@@ -191,6 +191,7 @@ class DeviceProgram(Program):
             return None
         if graph.device is not None:
             try:
+                graph.device.be_ready()
                 return work(graph.device)
             except Exception as error:
                 self._heed(error, graph)
@@ -203,6 +204,7 @@ class DeviceProgram(Program):
             return None
         if graph.device is not None:
             try:
+                graph.device.be_ready()
                 return (yield from work(graph.device))
             except Exception as error:
                 self._heed(error, graph)

@@ -107,17 +107,21 @@ template <bool BOUNDED> struct Pushing {
         return true;
     }
 
-    // Makes offers that were put off, as ``improve`` does, if it is time.
+    // Makes offers that were put off, as ``improve`` does, if it is time. Most of them are good: their rows are asked for
+    // with the words.
     __device__ __forceinline__ bool make_offers(bool may_wait, const Frontier& next, u32 stamp)
     {
         Offer offers[2];
         if (!take_found(may_wait, offers)) return false;
+        Row row[2] = {{0, 0}, {0, 0}};
         for (u32 j = 0; j < 2; j++) {
             if (!offers[j].is_good) continue;
-            const u64 seen = load_word(job, offers[j].vertex);
-            offers[j] = offer_to(offers[j].vertex, seen, offers[j].bits, offers[j].from);
+            offers[j].seen = load_word(job, offers[j].vertex);
+            row[j] = load_row(out, offers[j].vertex);
         }
-        improve(next, offers, stamp);
+        for (u32 j = 0; j < 2; j++)
+            if (offers[j].is_good) offers[j].is_good = is_better(offers[j].bits, value_bits(offers[j].seen));
+        improve(next, offers, row, stamp);
         return true;
     }
 
@@ -127,11 +131,18 @@ template <bool BOUNDED> struct Pushing {
     {
         if (!__any_sync(ALL_LANES, offers[0].is_good || offers[1].is_good)) return;
         Row row[2] = {{0, 0}, {0, 0}};
+        for (u32 j = 0; !FINDS_LATE && j < 2; j++)
+            if (offers[j].is_good) row[j] = load_row(out, offers[j].vertex);
+        improve(next, offers, row, stamp);
+    }
+
+    // The same where rows are there, unless they are found late.
+    __device__ __forceinline__ void improve(const Frontier& next, Offer (&offers)[2], Row (&row)[2], u32 stamp)
+    {
         u64 found[2] = {0, 0};
         u32 before[2] = {stamp, stamp};
         for (u32 j = 0; j < 2; j++) {
             if (!offers[j].is_good) continue;
-            if (!FINDS_LATE) row[j] = load_row(out, offers[j].vertex);
             found[j] = atomicCAS(job.words + offers[j].vertex, offers[j].seen, word_of(offers[j].bits, offers[j].from));
             // Where another offer was as good and came first, the vertex improved in this round all the same.
             if (!BOUNDED) before[j] = atomicExch(job.stamps + offers[j].vertex, stamp);

@@ -53,7 +53,7 @@ _AHEAD: Final = 16
 # to 14 ns of a vertex, 190 us of 14,000; all of them took 120 us of 4,500 and 250 of 15,500.
 TAKEN_MAX = 1 << 14
 FEW_MAX: Final = 512
-"""After so many updates a kernel of its own mends: ALONE_UPDATES of ``alone.cuh``."""
+"""After so many updates, a thread each, a kernel of its own mends: FEW of ``mend.cu``."""
 _PIECE: Final = 4096
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 

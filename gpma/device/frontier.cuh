@@ -44,15 +44,23 @@ constexpr u32 NOT_MENDED = 0xffffffffu;
 
 // A thread's place in the grid, or in the part of it that has one job.
 struct Place {
-    u32 thread, n_threads, warp, n_warps, lane, n_blocks;
+    u32 thread, n_threads, warp, n_warps, lane, block, n_blocks;
 
-    __device__ __forceinline__ bool is_in_first_block() const { return thread == threadIdx.x; }
+    __device__ __forceinline__ bool is_in_first_block() const { return block == 0; }
 };
 
 __device__ __forceinline__ Place place_among(u32 block, u32 n_blocks)
 {
     const u32 thread = block * blockDim.x + threadIdx.x, n_threads = n_blocks * blockDim.x;
-    return {thread, n_threads, thread >> 5, n_threads >> 5, lane_number(), n_blocks};
+    return {thread, n_threads, thread >> 5, n_threads >> 5, lane_number(), block, n_blocks};
+}
+
+// The same with warps dealt out to blocks one by one: where there is work for few of them, no multiprocessor has more of
+// it than others.
+__device__ __forceinline__ Place dealt(const Place& place)
+{
+    const u32 warp = (threadIdx.x >> 5) * place.n_blocks + place.block;
+    return {32 * warp + place.lane, place.n_threads, warp, place.n_warps, place.lane, place.block, place.n_blocks};
 }
 
 __device__ __forceinline__ Place place_in_grid() { return place_among(blockIdx.x, gridDim.x); }
@@ -112,6 +120,19 @@ __device__ __forceinline__ Counts load_counts(const Counts* counts)
             = load_wide(reinterpret_cast<const ulonglong2*>(counts) + threadIdx.x);
     __syncthreads();
     return found;
+}
+
+// Likewise for two.
+__device__ __forceinline__ void load_counts(const Counts* first, const Counts* second, Counts (&counts)[2])
+{
+    __shared__ Counts found[2];
+    __syncthreads();
+    if (threadIdx.x < 4)
+        reinterpret_cast<ulonglong2*>(found)[threadIdx.x]
+            = load_wide(reinterpret_cast<const ulonglong2*>(threadIdx.x < 2 ? first : second) + (threadIdx.x & 1));
+    __syncthreads();
+    counts[0] = found[0];
+    counts[1] = found[1];
 }
 
 // Likewise.
