@@ -699,7 +699,7 @@ def test_values_are_of_the_type_that_is_declared(kind: str) -> None:
     assert answer.values.dtype == (np.uint32 if answer.vertex_valued else program.value)
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", sorted(registry.KINDS))
 @pytest.mark.parametrize("far", [311, 5_000_000])
 def test_vertices_that_a_program_missed_are_found_for_every_kind(kind: str, far: int) -> None:

@@ -91,6 +91,7 @@ def test_rmat_histories(seed: int, directed: bool) -> None:
     run.check_against_oracle()
 
 
+@pytest.mark.sample(1)
 @on_both_homes
 @pytest.mark.parametrize(("name", "updates"), [("as733-21days", 150), ("highschool2012", 500)])
 def test_real_deletions(name: str, updates: int) -> None:
@@ -372,6 +373,7 @@ def word(hops: int, parent: int) -> np.uint64:
     return np.uint64(hops << 32 | parent)
 
 
+@pytest.mark.sample(6)
 @on_both_homes
 @pytest.mark.parametrize(
     ("vertex", "value", "rule"),

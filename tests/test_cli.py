@@ -241,6 +241,7 @@ def test_no_room_is_one_sentence_and_a_code_of_its_own(
     assert capsys.readouterr().err == message
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
@@ -642,6 +643,7 @@ def _output_of(command: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
 )

@@ -96,7 +96,7 @@ def plant(folder: Path, file: str, line: str) -> subprocess.CompletedProcess[str
     )
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("file", "line", "contract"),
     [

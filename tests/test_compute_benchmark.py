@@ -166,6 +166,7 @@ def test_gap_reads_the_graph_without_directions(benchmarks: None, tmp_path: Path
 # -- the whole ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2, among="a small run of a benchmark")
 def test_kinds_without_directions(tmp_path: Path) -> None:
     """Answers are compared before times are, of clustering, too."""
     result = tmp_path / "result.json"

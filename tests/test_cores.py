@@ -128,6 +128,7 @@ def test_mixed_histories(directed: bool, gap: int, seed: int) -> None:
     run.close()
 
 
+@pytest.mark.sample(2)
 @both_ways
 @pytest.mark.parametrize("kept", [0, 30])
 def test_levels_are_computed_anew_at_any_moment(
@@ -229,6 +230,7 @@ def test_vertices_that_go_and_come_back(directed: bool) -> None:
         run.close()
 
 
+@pytest.mark.sample(1)
 @both_ways
 def test_skewed_histories(directed: bool) -> None:
     run = Run(directed)
@@ -396,7 +398,7 @@ def test_waves_are_the_same_for_any_number_of_threads(shape: str) -> None:
     assert (np.array(after) <= core).all() and (np.array(high) >= core).all()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(4, among="work is in proportion")
 @both_ways
 def test_work_is_in_proportion_to_the_change(directed: bool) -> None:
     """On RMAT 16: a link that moves no counter over its rule reads no row; few are read in the median and mean."""
@@ -428,6 +430,7 @@ def test_work_is_in_proportion_to_the_change(directed: bool) -> None:
     graph.close()
 
 
+@pytest.mark.sample(4, among="work is in proportion")
 @both_ways
 def test_no_batch_reads_much_more_than_a_start(directed: bool) -> None:
     """Of any size, also where it gives up half way."""
@@ -446,6 +449,7 @@ def test_no_batch_reads_much_more_than_a_start(directed: bool) -> None:
     run.close()
 
 
+@pytest.mark.sample(8, among="threads change nothing")
 @both_ways
 @pytest.mark.parametrize("share", [None, 1.0], ids=["by-threads", "alike"])
 def test_threads_change_nothing(directed: bool, share: float | None, monkeypatch: pytest.MonkeyPatch) -> None:

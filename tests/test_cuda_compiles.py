@@ -49,7 +49,7 @@ def compiled(nvrtc: object, code: str, name: str, options: list[str]) -> tuple[b
     return status == 0, log.decode(errors="replace").strip("\0\n"), bytes(ptx)
 
 
-@pytest.mark.sample(1, of="architecture")
+@pytest.mark.sample(1, of="weighted,architecture")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)

@@ -230,7 +230,7 @@ def long_history(side: DeviceSide, seed: int, largest: int, steps: int) -> None:
         assert_moved_leaves_are_within_bounds(before, side.leaves(array))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("number", range(6))
 def test_emulated_long_histories_match_numpy(
     emulated_cupy: ModuleType, way: Callable[[], None], seed: int, number: int
@@ -350,7 +350,7 @@ def full_array(side: DeviceSide, stream: Any = None) -> Any:
     return array
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", WAYS_OF_BATCHES)
 def test_a_plan_changes_nothing_until_it_is_launched_which_takes_no_memory(
     emulated_cupy: ModuleType, way: Callable[[], None], monkeypatch: pytest.MonkeyPatch, name: str
@@ -399,6 +399,7 @@ def test_a_batch_that_was_given_up_is_not_overwritten_while_it_is_copied(
     assert waited.call_count == 2, "nothing is being copied any more"
 
 
+@pytest.mark.sample(1)
 def test_arrays_that_share_a_stream_are_launched_before_either_has_ended(
     cupy: ModuleType, way: Callable[[], None]
 ) -> None:
@@ -421,7 +422,7 @@ def test_arrays_that_share_a_stream_are_launched_before_either_has_ended(
 # All or nothing.
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", WAYS_OF_BATCHES)
 def test_a_failed_allocation_changes_nothing(
     emulated_cupy: ModuleType, way: Callable[[], None], name: str

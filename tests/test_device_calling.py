@@ -92,6 +92,7 @@ def test_each_thread_uses_the_device_once(emulated_cupy: ModuleType, monkeypatch
     assert used == ["one", "other"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("owned", [False, True])
 def test_a_call_like_the_last_one_is_right_after_any_batch(
     emulated_cupy: ModuleType, owned: bool, seed: int

@@ -299,6 +299,7 @@ def test_batches_of_which_too_much_was_to_be_pushed_are_edited(
     assert pushed.given_up == 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("due_share", [0.3, 3.0])
 def test_what_passes_leave_is_pushed(
     run_of: Callable[..., RanksRun], due_share: float, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -333,6 +334,7 @@ def test_what_passes_leave_is_pushed(
         assert (False, True) in ended
 
 
+@pytest.mark.sample(4, among="a larger graph on a device")
 def test_rows_of_many_leaves_are_added_up_beside_short_ones(run_of: Callable[..., RanksRun], seed: int) -> None:
     for own_seed in range(seed, seed + 3):
         rng = np.random.default_rng(own_seed)

@@ -149,6 +149,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     monkeypatch.setattr(path_runs, "STEP_LEAST", int(rng.choice([1, 30, 1000])))
 
 
+@pytest.mark.sample(1, of="directed")
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_history_gives_the_host_s_values(
@@ -171,6 +172,7 @@ def test_any_history_gives_the_host_s_values(
         assert run.graph.check() == []
 
 
+@pytest.mark.sample(3, among="lists on a device run over")
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("kind", ["bfs", "sssp", "sswp", "reached"])
 def test_queues_that_run_over_change_nothing(
@@ -208,6 +210,7 @@ def mends_with(monkeypatch: pytest.MonkeyPatch, *macros: str) -> None:
         monkeypatch.setitem(path_runs.SOURCES, name, source._replace(macros=(*source.macros, *macros)))
 
 
+@pytest.mark.sample(4, among="blocks of a device work together")
 @pytest.mark.parametrize(("kind", "settles"), [("bfs", True), ("sssp", True), ("sssp", False)])
 def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
     run_of: Callable[..., TwinRun], kind: str, settles: bool, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -265,6 +268,7 @@ def test_few_updates_that_change_nothing_touch_nothing(run_of: Callable[..., Twi
     assert touched(deletes(tree[-1:], n))
 
 
+@pytest.mark.sample(4, among="blocks of a device work together")
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_all_blocks_work_from_the_beginning(
     run_of: Callable[..., TwinRun], kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -278,6 +282,7 @@ def test_all_blocks_work_from_the_beginning(
         run.step(epoch)
 
 
+@pytest.mark.sample(4, among="a larger graph on a device")
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_hubs_of_a_larger_graph(run_of: Callable[..., TwinRun], kind: str, seed: int, run_long: bool) -> None:
     cuda_emulator.seed(seed)
@@ -289,6 +294,7 @@ def test_hubs_of_a_larger_graph(run_of: Callable[..., TwinRun], kind: str, seed:
         assert k or int(run.graph.out_rows().degrees.max()) > 64
 
 
+@pytest.mark.sample(4, among="a larger graph on a device")
 @pytest.mark.parametrize("kind", ["bfs", "sssp", "sswp", "reached"])
 def test_fresh_starts_on_a_larger_graph(
     run_of: Callable[..., TwinRun], kind: str, seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
@@ -321,6 +327,7 @@ def test_fresh_starts_on_a_larger_graph(
         assert rounds[1] > rounds[1 << 18]
 
 
+@pytest.mark.sample(4, among="blocks of a device work together")
 @pytest.mark.parametrize("settles", [True, False])
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_blocks_that_lag_read_the_counts_that_they_are_to_read(
@@ -341,6 +348,7 @@ def test_blocks_that_lag_read_the_counts_that_they_are_to_read(
     run.step(inserts(first[:60], n))
 
 
+@pytest.mark.sample(4, among="blocks of a device work together")
 @pytest.mark.parametrize(("kind", "settles"), [("bfs", True), ("sssp", True), ("sssp", False)])
 def test_a_warp_finds_more_than_it_sees_to_at_a_time(
     run_of: Callable[..., TwinRun], monkeypatch: pytest.MonkeyPatch, kind: str, settles: bool
@@ -525,6 +533,7 @@ def test_without_memory_a_program_goes_on_at_the_host(emulated_run_of: Callable[
     assert failed >= 6
 
 
+@pytest.mark.sample(6, among="a card that fails")
 @pytest.mark.parametrize("quiet", [True, False])
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_a_card_that_fails_is_dropped_within_the_run(
@@ -562,23 +571,47 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
     assert differences(cupy, tmp_path, dtypes, "../../compute/device/paths.cuh", head=head) == {}
 
 
-@pytest.mark.sample(1)
+WEIGHTED = "sssp", "sswp", "fading"
+# By their file: kernels, and the programs that need them.
+COMPILED = {
+    "mend.cu": {"settle": (*KINDS,), "settle_few": (*KINDS,), "trim": WEIGHTED, "trim_few": WEIGHTED},
+    "ties.cu": {"ties": WEIGHTED},
+    "spread.cu": {"spread": WEIGHTED},
+    "search.cu": {"search": tuple({*KINDS} - {*WEIGHTED})},
+}
+
+
+@pytest.mark.sample(1, of="name,kind,architecture")  # each file
 @pytest.mark.parametrize(
-    ("kind", "architecture"),
+    ("file", "name", "kind", "architecture"),
     [
-        *((kind, "sm_90") for kind in KINDS),
-        *(("sssp", architecture) for architecture in ARCHITECTURES if architecture != "sm_90"),
+        (file, name, kind, architecture)
+        for file, names in COMPILED.items()
+        for name, kinds in names.items()
+        for kind in sorted(kinds)
+        for architecture in (ARCHITECTURES if kind == "sssp" else ["sm_90"])
     ],
 )
-def test_kernels_compile_without_warnings(nvrtc: object, kind: str, architecture: str) -> None:
+def test_kernels_compile_without_warnings(
+    nvrtc: object, file: str, name: str, kind: str, architecture: str
+) -> None:
     from graphtide.compute.device.functor import cuda_text
-    from graphtide.compute.device.path_runs import SOURCES, kernels_of
+    from graphtide.compute.device.path_runs import SOURCES
     from graphtide.gpma.device import module
 
     form = KINDS[kind]("x", (0,)).form
-    for name in kernels_of(weighted=form.weighted):
-        file, macros, *_ = SOURCES[name]
-        options = [*module.options(weighted=form.weighted), *macros, *AS_CUPY, f"-arch={architecture}"]
-        code = cuda_text(form) + module.source(Path(module.__file__).parents[2] / "compute" / "device" / file)
-        done, log, _ = compiled(nvrtc, code, file, options)
-        assert done and not log, log
+    options = [*module.options(weighted=form.weighted), *SOURCES[name].macros, *AS_CUPY, f"-arch={architecture}"]
+    code = cuda_text(form) + module.source(Path(module.__file__).parents[2] / "compute" / "device" / file)
+    done, log, _ = compiled(nvrtc, code, file, options)
+    assert done and not log, log
+
+
+def test_all_that_programs_need_is_compiled() -> None:
+    from graphtide.compute.device.path_runs import SOURCES, kernels_of
+
+    assert {name: SOURCES[name].file for name in SOURCES} == {
+        n: file for file, names in COMPILED.items() for n in names
+    }
+    for kind, make in KINDS.items():
+        needed = {name for names in COMPILED.values() for name, kinds in names.items() if kind in kinds}
+        assert needed == {*kernels_of(weighted=make("x", (0,)).form.weighted)}, kind

@@ -160,6 +160,7 @@ def both(emulated_cupy: ModuleType, graphs: list[Graph]) -> Iterator[Callable[..
         one.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("directed", [True, False])
 def test_an_engine_on_a_device_computes_what_one_on_the_host_does(
     both: Callable[..., Both], directed: bool, seed: int
@@ -191,6 +192,7 @@ class Anywhere:
         pass
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 def test_programs_that_move_compute_what_those_on_the_host_do(
     both: Callable[..., Both], directed: bool, seed: int
@@ -624,7 +626,7 @@ def test_the_host_fails_as_it_always_did(both: Callable[..., Both], monkeypatch:
     assert pair.engine.states()["one"].state == "quarantined"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "quiet"),
     [("bfs", False), ("bfs", True), ("sssp", False), ("sssp", True), ("components", True)],

@@ -55,6 +55,7 @@ def array_of(keys: Keys, weights: Weights, *, weighted: bool) -> Any:
 SHAPES = ["random", "hubs", "one row", "short rows", "few", "none"]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rows_of_any_vertices_are_gathered(cupy: ModuleType, shape: str, weighted: bool, seed: int) -> None:
@@ -80,6 +81,7 @@ def kernel(name: str, *, weighted: bool) -> Any:
     return module.load(KERNELS, weighted=weighted).get_function(name)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_scans_by_leaf_and_by_row_sum_every_edge_once(

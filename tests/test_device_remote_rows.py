@@ -121,6 +121,7 @@ def step(run: Any, epoch: Epoch, seed: int) -> Refresh:
     return done
 
 
+@pytest.mark.sample(1, of="directed")
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_paths_of_any_history(
@@ -211,6 +212,7 @@ def test_components_of_any_history(
         assert run.graph.check() == []
 
 
+@pytest.mark.sample(1, of="directed")
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("kind", [RanksRun, PprRun, CountsRun])
 def test_ranks_and_counts_of_any_history(
@@ -267,6 +269,7 @@ def pack_in(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walk_runs, "SOURCES", sources)
 
 
+@pytest.mark.sample(4, among="rows that passes pack")
 @pytest.mark.parametrize("bits", [9, 10, 11, 12, 32])
 def test_ranks_of_rows_that_passes_pack(
     run_of: Make, bits: int, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -316,6 +319,7 @@ def passes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pagerank, "PUSH_LEAST", -1)
 
 
+@pytest.mark.sample(4, among="rows that passes pack")
 @pytest.mark.parametrize("words_an_edit", [6, 40])
 @pytest.mark.parametrize("directed", [True, False])
 def test_what_passes_packed_is_kept_from_batch_to_batch(
@@ -398,6 +402,7 @@ def test_only_edges_of_rows_on_the_host_take_room_among_edits(
         run.check()
 
 
+@pytest.mark.sample(4, among="rows that passes pack")
 @pytest.mark.parametrize("directed", [True, False])
 def test_what_was_packed_follows_rows_that_change_sides(
     run_of: Make, directed: bool, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -473,6 +478,7 @@ def keep_at_most(run: RanksRun, n_bytes: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(walk_runs, "free_bytes", free_bytes)
 
 
+@pytest.mark.sample(4, among="rows that passes pack")
 @pytest.mark.parametrize("room", [0.0, 0.3, 2.0])
 def test_packed_rows_that_passes_read_are_kept_on_the_device(
     run_of: Make, room: float, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -561,6 +567,7 @@ def test_what_was_packed_is_void_for_a_graph_that_is_loaded(
         run.check()
 
 
+@pytest.mark.sample(4, among="rows that passes pack")
 @pytest.mark.parametrize("refusal", ["allows", "pinned", "device"])
 def test_ranks_without_memory_to_pack_rows(
     emulated_run_of: Make, refusal: str, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -583,6 +590,7 @@ def test_ranks_without_memory_to_pack_rows(
     assert run_of_many_leaves(emulated_run_of(RanksRun), seed) == []
 
 
+@pytest.mark.sample(4, among="rows that passes pack")
 def test_memory_of_packed_rows_is_given_back(
     emulated_run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -744,7 +752,7 @@ def live(rows: RowView) -> list[np.ndarray]:
     return [rows.row_leaf, rows.degrees, *(column[part] for column, parts in by_leaf for part in parts)]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(4, among="rows that passes pack")
 @pytest.mark.parametrize("family", ["bfs", "components", "pagerank"])
 def test_while_the_host_s_array_grows_and_shrinks(
     emulated_run_of: Make, family: str, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -840,7 +848,7 @@ def test_kernels_compile_without_warnings(nvrtc: object, seed: int, run_long: bo
     from graphtide.gpma.device import module
 
     every = [*texts(run_long)]
-    chosen = np.random.default_rng(seed).choice(len(every), len(every) if run_long else 4, replace=False)
+    chosen = np.random.default_rng(seed).choice(len(every), len(every) if run_long else 2, replace=False)
     for file, text, weighted, macros in (every[which] for which in chosen):
         options = [*module.options(weighted=weighted), *macros, *REMOTE, *AS_CUPY, "-arch=sm_90"]
         done, log, _ = compiled(nvrtc, text, file, options)

@@ -134,6 +134,7 @@ def more_blocks(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, multiprocesso
     monkeypatch.setitem(cupy.cuda.Device.attributes, "MultiProcessorCount", multiprocessors)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", MAKERS)
 def test_programs_that_share_launches_are_those_that_run_by_themselves(
     cupy: ModuleType,
@@ -217,6 +218,7 @@ def many_leaves(seed: int) -> Epoch:
     return inserts([*zip(tails.tolist(), heads.tolist(), strict=True)], 300)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("n", [6, 9])
 def test_programs_whose_passes_go_together_are_those_that_run_by_themselves(
     several: Callable[..., Several], swept: list[int], seed: int, run_long: bool, n: int
@@ -354,6 +356,7 @@ def test_a_program_that_fails_does_no_harm_to_those_it_shares_launches_with(
     assert not any(them.engine.audit().values())
 
 
+@pytest.mark.sample(6, among="a card that fails")
 @pytest.mark.parametrize("quiet", [True, False])
 def test_a_card_that_fails_sends_all_home_within_the_run(
     emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, quiet: bool

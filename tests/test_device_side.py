@@ -176,6 +176,7 @@ def test_programs_find_the_rows_to_pull_from(emulated_cupy: ModuleType, graphs: 
                 _ = device.in_rows
 
 
+@pytest.mark.sample(2)
 def test_columns_of_the_graph_are_uploaded_from_where_they_are(
     emulated_cupy: ModuleType, graphs: list[Graph], kind: dict[str, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +221,7 @@ def test_the_device_works_while_the_host_writes(emulated_cupy: ModuleType, graph
 # Tried before it is used.
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_a_device_is_tried_before_it_is_used(cupy: ModuleType, directed: bool, weighted: bool) -> None:
@@ -312,7 +314,7 @@ def assert_host_went_on(graph: Graph, alone: Graph) -> None:
     assert graph.check() == []
 
 
-@pytest.mark.sample(1, of="name")
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["directed", "undirected"])
 def test_a_device_without_memory_is_dropped_and_the_host_goes_on(
     emulated_cupy: ModuleType, graphs: list[Graph], change: Callable[[Graph], Any], name: str
@@ -338,7 +340,7 @@ def test_a_device_without_memory_is_dropped_and_the_host_goes_on(
     assert edges_of(graph) == edges_of(alone)
 
 
-@pytest.mark.sample(1, of="name,quiet")
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("quiet", [False, True])
 @pytest.mark.parametrize("name", ["directed", "undirected"])
 def test_a_card_that_fails_at_any_launch_or_wait_is_dropped_and_the_host_goes_on(

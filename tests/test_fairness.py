@@ -172,7 +172,7 @@ def test_a_search_lets_others_ask_between_its_slices_and_ends_with_its_client(tm
         assert chain.searched == ended and client.stats()["server"]["held_bytes"] == 0
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("moves", [0, 1, SLICED_TRIES, 1000])
 def test_an_answer_in_slices_is_of_one_epoch(tmp_path: Path, moves: int) -> None:
     with counting(tmp_path) as (chain, _, client):
@@ -204,7 +204,7 @@ class Large(Counting):
         return vertices % 20_000 + vertices // DEGREES_AT_ONCE * 10_000
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("moves", [0, 1, 2 * SLICED_TRIES, 1000])
 def test_degrees_of_a_graph_of_any_size_are_counted_in_slices_of_one_epoch(tmp_path: Path, moves: int) -> None:
     chain = Large()
@@ -375,6 +375,7 @@ def anonymous_bytes(link: ServerLink) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("method", ["degree", "get"])
 def test_clients_that_do_not_read_cost_no_more_than_the_limit(tmp_path: Path, method: str) -> None:
     limit = 32 << 20
@@ -400,6 +401,7 @@ def test_clients_that_do_not_read_cost_no_more_than_the_limit(tmp_path: Path, me
         until(lambda: client.stats()["server"]["held_bytes"] == 0)
 
 
+@pytest.mark.sample(2, among="much is asked for")
 @pytest.mark.parametrize("stall", ["sends", "reads", "waits"])
 def test_memory_is_taken_from_who_stalls_while_others_wait(tmp_path: Path, stall: str) -> None:
     limits = {"memory_bytes_max": 4 << 20, "frame_bytes_max": 2 << 20, "output_bytes_max": 4 << 20}
@@ -422,6 +424,7 @@ def test_memory_is_taken_from_who_stalls_while_others_wait(tmp_path: Path, stall
 # -- many clients that mean well ----------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2, among="much is asked for")
 def test_many_large_requests_beside_many_epochs_are_answered_whole(tmp_path: Path) -> None:
     with counting(tmp_path) as (chain, link, client):
         pid, stop = link.pid, threading.Event()
@@ -450,6 +453,7 @@ def test_many_large_requests_beside_many_epochs_are_answered_whole(tmp_path: Pat
         assert client.wait({"t": {0: chain.number * 10}}).epoch == (1, chain.number)
 
 
+@pytest.mark.sample(2, among="much is asked for")
 @pytest.mark.parametrize("kind", ["int", "string"])
 def test_long_requests_are_worked_on_beside_the_event_loop(tmp_path: Path, kind: str) -> None:
     chain = Chain(kind)

@@ -73,6 +73,7 @@ def restless(rng: np.random.Generator) -> Callable[[], tuple[float, float]]:
     return lambda: (rng.uniform(0.85, 1.25), 0.006 * (rng.random() < 0.02))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", range(12))
 def test_never_more_than_a_tenth_behind_the_better_processor(case: int, seed: int) -> None:
     """Whatever three programs, batches and moves take, once there was a minute of epochs, which stall at times. In

@@ -246,6 +246,7 @@ def test_each_answer_is_of_the_epoch_that_it_names() -> None:
         engine.ask(go)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("directed", [True, False])
 def test_answers_of_many_sizes_of_batches_are_those_of_a_model_at_their_epochs(
@@ -509,6 +510,7 @@ def write_beside(gate, side, keys, row_leaf, n_parts, begin, end):  # type: igno
     go_on_to(gate, side, n_parts - 1, begin, end)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("directed", [True, False])
 def test_whatever_a_batch_moves_answers_are_of_one_epoch(directed: bool, seed: int) -> None:
     """Batches that are written in pieces, of random updates, more and more edges, fewer and fewer, one row alone,

@@ -174,6 +174,7 @@ def as_told(known: dict[int, Any], change: Change) -> dict[int, Any]:
     return kept | pairs(change)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("n", [20, telling.INLINE_MAX + 3000], ids=["few", "many"])
 def test_subscribers_know_what_top_answers(tmp_path: Path, n: int) -> None:
     rng = np.random.default_rng(n)

@@ -256,6 +256,7 @@ def read(program: Program, n: int) -> Answer:
     return type(program).read(published, np.arange(n, dtype=np.uint32))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("n_sides", [1, 2, 3])
 def test_whatever_happens_to_rows_on_several_sides(

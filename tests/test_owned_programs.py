@@ -114,6 +114,7 @@ DEVICE_KINDS: dict[str, dict[str, Any]] = {
 APPROXIMATE: dict[str, dict[str, Any]] = {"pagerank": {}, "ppr": {"sources": 0}}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("directed", [True, False])
 def test_programs_on_a_device_that_has_all_rows(
     cupy: ModuleType, directed: bool, monkeypatch: pytest.MonkeyPatch

@@ -154,7 +154,7 @@ def test_any_history_on_a_device(home: str, name: str, history: History, sources
         run.check_against_oracle()
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 @on_both_homes
 @every_case
 @both_ways
@@ -166,7 +166,7 @@ def test_long_histories(name: str, directed: bool, seed: int) -> None:
     run.check_against_oracle()
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @on_both_homes
 @every_case
 @both_ways
@@ -413,7 +413,7 @@ def test_a_weight_that_changes_no_value_reads_nothing() -> None:
 
 @on_both_homes
 @every_case
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_the_bridge_of_a_long_path(name: str) -> None:
     n = 1_200
     path = [(v, v + 1, 1.0) for v in range(n - 1)]
@@ -426,7 +426,7 @@ def test_the_bridge_of_a_long_path(name: str) -> None:
     run.check()
 
 
-@pytest.mark.sample(2, of="name")
+@pytest.mark.sample(1, of="name")
 @on_both_homes
 @every_case
 def test_leaves_on_a_long_chain_below_a_hub(name: str) -> None:
@@ -528,6 +528,7 @@ def side_by_side(
             run.graph.close()
 
 
+@pytest.mark.sample(8, among="threads change nothing")
 @pytest.mark.usefixtures("always_shared")
 @every_case
 @both_ways
@@ -558,7 +559,7 @@ def test_threads_change_nothing(
 @pytest.mark.usefixtures("always_shared")
 @every_case
 @both_ways
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_pushing_on_all_threads(name: str, directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LARGE", 0)
     history = rmat_history(4, directed=directed, scale=10, degree=8, updates=3_000, epochs=5)
@@ -571,6 +572,7 @@ def test_pushing_on_all_threads(name: str, directed: bool, monkeypatch: pytest.M
             assert run.program.audit(run.graph) == []
 
 
+@pytest.mark.sample(1)
 @weighted_cases
 def test_a_large_graph_from_scratch(name: str) -> None:
     """Large enough for threads as they are."""
@@ -633,7 +635,7 @@ def descendants_of_lost(run: Run, epoch: Epoch, before: np.ndarray) -> set[int]:
 
 
 @every_case
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_starting_over_is_rare(name: str) -> None:
     history = rmat_history(6, directed=True, scale=16, degree=12, updates=1_000, epochs=50)
     run = Run(name, True, (int(np.bincount(history.epochs[0].src).argmax()),))
@@ -691,6 +693,7 @@ def word(value: float, parent: int) -> np.uint64:
     return np.uint64(int(np.float32(value).view(np.uint32)) << 32 | parent)
 
 
+@pytest.mark.sample(6)
 @on_both_homes
 @pytest.mark.parametrize(
     ("vertex", "value", "rule"),

@@ -227,7 +227,7 @@ def stream(rng: np.random.Generator, model: Columns, n_vertices: int, step: int)
     return keys, ops
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("seed", range(12))
 def test_long_histories_match_numpy(seed: int, weighted: bool) -> None:
@@ -500,7 +500,7 @@ def test_no_batch_pays_for_growth() -> None:
 # Hot spots.
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("shape", "mean"), [("ascending", 3), ("descending", 25), ("hub", 30), ("one leaf", 15)])
 def test_batches_on_a_hot_spot_move_little(shape: str, mean: float) -> None:
     """``mean``: slots moved for each update; without a stretch beside it they were 110, 208, 24 and 118."""
@@ -521,6 +521,7 @@ def test_batches_on_a_hot_spot_move_little(shape: str, mean: float) -> None:
     assert array.check() == []
 
 
+@pytest.mark.sample(8, among="threads change nothing")
 @pytest.mark.parametrize("shape", ["descending", "hub"])
 def test_threads_carry_a_stretch_as_one_does(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Past many leaves at once, either way: what comes to lie where is the same, batch by batch."""
@@ -588,6 +589,7 @@ def with_churn(rng: np.random.Generator, keys: Keys, live: Keys, n_vertices: int
     return np.concatenate([keys, old, gone]), ops
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("orientation", ["out", "in"])
 def test_no_batch_pays_for_new_vertices(orientation: str, mixed: bool) -> None:
@@ -650,7 +652,7 @@ def deleted(keys: Keys) -> EdgeBatch:
     return EdgeBatch(keys, np.zeros(keys.size, np.uint8))
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("order", ["random", "ascending", "descending", "stretches"])
 @pytest.mark.parametrize(("back", "threads"), [(0.0, 5), (0.3, 1), (0.7, 2)])
 def test_shrinking_goes_on_in_order_whatever_comes(order: str, back: float, threads: int) -> None:
@@ -750,6 +752,7 @@ def test_leaves_that_are_given_back_may_be_used_again_at_once(again: str, monkey
     assert array.check() == []
 
 
+@pytest.mark.sample(1, among="an array shrinks")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_shrinking_by_and_by_gives_memory_back_too() -> None:
     array = loaded(2_000_000, 1 << 14, seed=45)
@@ -798,6 +801,7 @@ def place_of(array: PackedMemoryArray) -> tuple[int, int]:
     return array.view().keys.ctypes.data, array.memory_bytes()["slots"]
 
 
+@pytest.mark.sample(1, among="an array shrinks")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_shrinking_gives_memory_back() -> None:
     array = loaded(2_000_000, 1 << 14, seed=20)
@@ -826,7 +830,7 @@ def test_address_space_is_not_reserved_where_it_is_limited_or_counts_as_memory(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is reserved on Linux only")
 def test_pages_of_new_leaves_come_ahead_of_their_use() -> None:
-    array = loaded(4_000_000, 1 << 14, seed=28)
+    array = loaded(2_000_000, 1 << 14, seed=28)
     rng = np.random.default_rng(29)
     while not array.migrating:
         array.apply(EdgeBatch.of(rng.integers(0, 1 << 14, 20_000), rng.integers(0, 1 << 14, 20_000)))

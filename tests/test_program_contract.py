@@ -267,7 +267,7 @@ def new_run() -> Iterator[Any]:
 # -- epochs ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(1, of="directed")
+@pytest.mark.sample(6)
 @every_kind
 @both_ways
 def test_vertices_come_go_and_come_back(kind: str, directed: bool, new_run: Any) -> None:
@@ -283,6 +283,7 @@ def test_vertices_come_go_and_come_back(kind: str, directed: bool, new_run: Any)
     assert deleted > 20
 
 
+@pytest.mark.sample(6)
 @every_kind
 @settings(deadline=None, max_examples=examples(25))
 @given(history=small_histories(), seed=st.integers(0, 2**32))
@@ -297,7 +298,7 @@ def test_rechunking_changes_nothing(kind: str, history: History, seed: int) -> N
     other.close()
 
 
-@pytest.mark.sample(1, of="directed")
+@pytest.mark.sample(6)
 @every_kind
 @both_ways
 def test_all_at_once_is_a_start(kind: str, directed: bool, new_run: Any) -> None:
@@ -318,6 +319,7 @@ def test_all_at_once_is_a_start(kind: str, directed: bool, new_run: Any) -> None
     run.check()
 
 
+@pytest.mark.sample(12)
 @every_kind
 @both_ways
 def test_no_vertices_at_all(kind: str, directed: bool, new_run: Any) -> None:
@@ -394,7 +396,7 @@ def test_a_restored_program_knows_its_source(kind: str, new_run: Any) -> None:
 
 @every_kind
 @both_ways
-@pytest.mark.sample(1, of="directed,generator")
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("generator", [random_history, rmat_history])
 def test_a_saved_state_goes_on(kind: str, directed: bool, generator: Any, new_run: Any) -> None:
     """As if nothing had happened: with the values of the one that never stopped, bit for bit."""
@@ -430,6 +432,7 @@ REFUSED = {
 """What a refusal says; path programs keep words."""
 
 
+@pytest.mark.sample(6)
 @every_kind
 def test_a_state_that_is_not_of_this_graph_is_refused(kind: str, new_run: Any) -> None:
     """One of another graph, or whose column is missing or cut short; a start puts right what was taken over."""
@@ -458,7 +461,7 @@ def test_a_state_that_is_not_of_this_graph_is_refused(kind: str, new_run: Any) -
 # -- reading --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(1, of="directed")
+@pytest.mark.sample(6)
 @every_kind
 @both_ways
 def test_readers_need_the_published_columns_and_nothing_else(kind: str, directed: bool, new_run: Any) -> None:

@@ -486,6 +486,7 @@ def test_programs_that_take_longer_than_storage_leave_rows_where_they_are() -> N
 # -- hostile loads ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("period", [1, 17, 64, 65, 130, 300])
 def test_a_load_that_changes_to_and_fro_moves_ever_less(period: int) -> None:
     """Memory of the device comes and goes, and so do hot rows and updates."""

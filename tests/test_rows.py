@@ -174,6 +174,7 @@ def test_the_first_neighbor_of_many_rows_that_a_bitmap_holds(grow: bool) -> None
         np.testing.assert_array_equal(near, wanted)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("grow", [True, False])
 def test_a_walk_goes_on_where_it_stopped(grow: bool) -> None:
     """At every slot of rows that lie across the stretch, and behind the last one of a leaf, too."""
@@ -569,6 +570,7 @@ def other(rows, u):
 """
 
 
+@pytest.mark.sample(5, among="kernels in the cache")
 def test_other_processes_find_compiled_kernels_and_not_those_of_another_walk(tmp_path: Path) -> None:
     """The file of the kernel keeps its age and size, as if only the walk's had changed."""
     walks, script = tmp_path / "walks.py", tmp_path / "script.py"

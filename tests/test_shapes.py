@@ -190,6 +190,7 @@ def columns(epoch: Epoch) -> tuple[list[int], list[int], list[int], list[float]]
     return epoch.ops.tolist(), epoch.src.tolist(), epoch.dst.tolist(), epoch.weights.tolist()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_every_program_survives(story: Callable[[], Story], directed: bool) -> None:

@@ -335,6 +335,7 @@ def test_the_damaged_rest_of_a_compressed_file_is_set_aside(tmp_path: Path, comp
     assert drain(source) == [] and sum(source.lag().amount.values()) == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("compression", COMPRESSORS)
 def test_a_file_that_inflates_without_end_takes_bounded_memory(tmp_path: Path, compression: str) -> None:
     """The memory that decompression and skipping take is counted, not the process's."""
@@ -428,6 +429,53 @@ def test_what_is_there_of_earlier_names_when_a_file_comes_is_read_before_it(
         pass
     for name, expected in wrote.items():
         assert [value for one, value in read if one == name] == expected
+
+
+@pytest.mark.parametrize("name", "abcdef")
+def test_a_writer_goes_on_in_another_file_however_many_there_are(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphtide.daemon.ingest.spool.LOOKED_AT", 1)
+    for one in "abcdef":
+        (tmp_path / f"{one}.el").write_bytes(b"1 2\n")
+    source = opened(tmp_path)
+    drain(source)
+    with open(tmp_path / f"{name}.el", "ab") as file:
+        file.write(b"3 4\n")
+    (tmp_path / "z.el").write_bytes(b"5 6\n")
+    assert values(drain(source)) == [b"3 4\n", b"5 6\n"]
+
+
+def test_files_that_come_beside_one_that_outruns_us_are_read(tmp_path: Path) -> None:
+    """Each comes while what there was when one before it came is not read yet."""
+    grow(tmp_path, "a", range(1))
+    source = opened(tmp_path)
+    drain(source)
+    read, size = set[str](), 1
+    for number in range(12):
+        size += len(grow(tmp_path, "a", range(size, size + 20)))
+        grow(tmp_path, f"b{number:02}", range(1))
+        read |= {record.partition.name for record in source.poll(40_000, timeout_s=0)}
+    assert "b00.msgpack" in read
+
+
+@pytest.mark.parametrize("compression", COMPRESSORS)
+def test_what_was_decompressed_when_a_file_came_is_read_before_it(tmp_path: Path, compression: str) -> None:
+    """Also what waits here already, where the earlier file grows on meanwhile."""
+    compress, there = COMPRESSORS[compression], [b"%06d 1\n" % i for i in range(20_000)]
+    earlier = tmp_path / f"a.el.{compression}"
+    earlier.write_bytes(compress(b"".join(there)))
+    source = opened(tmp_path, block_bytes=1 << 12)
+    read = values(source.poll(1 << 12, timeout_s=0))
+    (tmp_path / "b.el").write_bytes(b"7 7\n")
+    with open(earlier, "ab") as file:
+        file.write(compress(b"8 8\n"))
+    read += values(source.poll(1 << 12, timeout_s=0))
+    with open(earlier, "ab") as file:
+        file.write(compress(b"9 9\n"))
+    read += values(drain(source))
+    assert sum(map(len, read[: read.index(b"7 7\n")])) >= sum(map(len, there))
+    assert b"".join(block for block in read if block != b"7 7\n") == b"".join([*there, b"8 8\n9 9\n"])
 
 
 def test_what_is_met_while_a_file_is_held_waits_with_it(tmp_path: Path) -> None:
@@ -620,6 +668,22 @@ def test_changed_first_bytes_are_an_error(tmp_path: Path) -> None:
         source.poll(100, timeout_s=0)
 
 
+def test_changed_first_bytes_are_an_error_however_much_comes_to_others(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_bytes(b"1 2\n")
+    (tmp_path / "b.el").write_bytes(b"3 4\n")
+    source = opened(tmp_path)
+    drain(source)
+    with open(tmp_path / "b.el", "r+b") as file:
+        file.write(b"9 4\n5 6\n")
+    with open(tmp_path / "a.el", "ab") as file:
+        file.write(b"1 2\n")
+    assert values(source.poll(100, timeout_s=0)) == [b"1 2\n"]
+    with open(tmp_path / "a.el", "ab") as file:
+        file.write(b"1 2\n")
+    with pytest.raises(SourceError, match="first 4 bytes changed"):
+        source.poll(100, timeout_s=0)
+
+
 def test_replacement_between_two_runs_is_an_error(tmp_path: Path) -> None:
     spool, fingerprints = tmp_path / "spool", tmp_path / "fingerprints"
     spool.mkdir()
@@ -708,6 +772,15 @@ def test_where_reading_starts(tmp_path: Path) -> None:
     assert values(drain(opened(tmp_path, {Partition("a.el"): 8}, start="latest"))) == [b"5 6\n"]
     with pytest.raises(ConfigError, match=r"source\.start"):
         SpoolSource(tmp_path, start=1_700_000_000_000)  # type: ignore[arg-type]
+
+
+def test_a_line_that_takes_several_looks_is_skipped_by_a_start_at_the_latest(tmp_path: Path) -> None:
+    with open(tmp_path / "a.el", "wb") as file:
+        file.seek(200 << 20)  # zeros, which take no room on the disk
+        file.write(b"\n1 2\n")
+    (tmp_path / "b.el").write_bytes(b"3 4\n")
+    source = opened(tmp_path, start="latest", record_bytes_max=1 << 20)
+    assert source.position() == {Partition("a.el"): (200 << 20) + 5, Partition("b.el"): 4}
 
 
 def test_lag_counts_bytes_and_seconds(tmp_path: Path) -> None:

@@ -228,6 +228,7 @@ def test_ids_that_no_vertex_can_have_are_not_kept(tmp_path: Path) -> None:
         assert client.call("subscribe", {"program": "bfs", "vertices": ["a", "é" * 128]})["subscription"] == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["int", "string"])
 @pytest.mark.parametrize("seed", range(2))
 def test_changes_give_what_get_answers_at_each_epoch(tmp_path: Path, seed: int, kind: Kind) -> None:

@@ -153,6 +153,7 @@ def test_dense_histories(directed: bool) -> None:
     run.close()
 
 
+@pytest.mark.sample(1)
 @both_ways
 def test_skewed_histories(directed: bool) -> None:
     run = Run(directed, threads=2)
@@ -275,6 +276,7 @@ def test_without_memory_for_a_start_a_change_is_taken_link_by_link(
     run.close()
 
 
+@pytest.mark.sample(2)
 @both_ways
 @pytest.mark.parametrize("hub", [0, 700, 1_500], ids=["smallest", "between", "largest"])
 def test_links_of_a_hub(directed: bool, hub: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,6 +322,7 @@ def test_two_hubs(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- work -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(4, among="work is in proportion")
 @both_ways
 def test_work_is_what_the_changed_links_rows_have(directed: bool) -> None:
     """On RMAT 16: at most both rows of a link where they are merged, the smaller one where it is looked up."""
@@ -384,6 +387,7 @@ def test_a_hub_that_is_deleted_costs_what_its_neighbors_have(
     run.close()
 
 
+@pytest.mark.sample(8, among="threads change nothing")
 @both_ways
 def test_threads_change_nothing(directed: bool) -> None:
     """Neither the counts nor what is said to have changed, from scratch and link by link."""
@@ -529,6 +533,7 @@ def test_the_audit_finds_each_rule_broken(directed: bool) -> None:
     run.close()
 
 
+@pytest.mark.sample(4, among="work is in proportion")
 @both_ways
 def test_a_pass_of_the_audit_reads_what_a_few_starts_read(directed: bool) -> None:
     """Not the row of every hub once for each of its neighbours. It finds a wrong tally at hubs and beside them."""

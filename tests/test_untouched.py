@@ -30,6 +30,7 @@ N, NEAR = 1 << 20, 1_000
 KINDS = ("triangles", "lcc", "kcore", "cdlp", "bfs")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_small_change_looks_at_no_other_vertex(kind: str, directed: bool) -> None:

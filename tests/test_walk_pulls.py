@@ -254,6 +254,7 @@ def test_whatever_a_wave_pushes_is_known_to_have_moved() -> None:
             assert (system.moved == np.uint64(2**64 - 1)).all()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("level", [1.0, 8.0])
 def test_a_sweep_is_divided_in_the_middle_of_what_it_pushes(level: float) -> None:
     """And not of all that is over its limits; a large one, undivided, pushes that, and leaves no flag out."""

@@ -90,6 +90,7 @@ def play(seed: int, folder: Path) -> None:
         life.end()
 
 
+@pytest.mark.timeout(3600)  # a thousand streams take ten minutes
 def test_any_stream_gives_the_naive_graph(seed: int, run_long: bool, tmp_path: Path) -> None:
     for number in range(1000 if run_long else 6):
         folder = tmp_path / str(number)

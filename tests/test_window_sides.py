@@ -122,6 +122,7 @@ def test_a_device_and_a_host_that_share_the_rows_lose_the_same_edges(
         run_history(whole, owned, 1, epochs=16)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("window", [{"count": 40}, {"length": 0.04}])
 def test_a_process_that_lost_rows_goes_on_with_what_expires(

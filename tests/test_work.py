@@ -70,6 +70,7 @@ class Run:
 # -- path programs --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", [*PATH_KINDS, "sspaths"])
 @both_ways
 def test_path_programs_read_in_proportion_to_what_changes(
@@ -134,6 +135,7 @@ def dependents(parent: Vertices, lost: Keys) -> npt.NDArray[np.bool_]:
         below = more
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", [*PATH_KINDS, "sspaths"])
 @both_ways
 def test_hardly_any_small_epoch_starts_over(kind: str, directed: bool, run_long: bool) -> None:
@@ -199,6 +201,7 @@ def cliques_at_random(n: int) -> list[npt.NDArray[np.int64]]:
     return [pairs[:, (pairs < n).all(axis=0)] for pairs in (*cliques, *shuffled)]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "shape", [band, ladder, band_below_a_hub, cliques_at_random], ids=lambda shape: shape.__name__
 )

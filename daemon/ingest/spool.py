@@ -21,7 +21,7 @@ whose framing or compressed data is damaged, a file whose name is not UTF-8. A f
 outage of this file, and the others go on.
 
 A look costs the same however many files there are: those that grew last are looked at each time, the others in
-turn, and the directory is listed when it changed.
+turn, and the directory is listed when it changed. Where files came, all that are not retired are looked at.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,8 +141,9 @@ class SpoolSource:
         self._grew_last: dict[str, None] = {}  # in the order in which they did
         self._others: Iterator[str] = iter(())
         self._to_read: set[str] = set()
-        self._came: str | None = None  # the last name of those that came since what is owed was noted
+        self._came: set[str] = set()  # files that came since what is owed was noted; they are not begun
         self._turn = ""  # whose turn it was
+        self._failed: SourceError | None = None  # for the next poll
         self._away = False
         self._came_at = time.monotonic()
         self._opened = threading.Event()
@@ -175,9 +176,13 @@ class SpoolSource:
         self._note_owed()
         self._opened.set()
         if offsets is None and self.start == "latest":
-            while self.poll(READ_BYTES, timeout_s=0):
+            while self.poll(READ_BYTES, timeout_s=0) or self._could_read_on():
                 pass
         self._backlog = {file.name: file.size for file in self._files.values()}
+
+    def _could_read_on(self) -> bool:
+        """Whether a poll that found nothing ended within a line that is too long."""
+        return not self._away and any(not self._files[name].away for name in self._to_read - self._held)
 
     def _restore(self, offsets: Offsets, state: bytes) -> None:
         try:
@@ -362,14 +367,16 @@ class SpoolSource:
             raise SourceError(f"{str(self.fingerprints)!r} cannot be read: {error}. Delete it to go on") from error
 
     def _read_available(self, bytes_max: int) -> list[RawRecord]:
+        if self._failed is not None:
+            raise self._failed
         records: list[RawRecord] = []
         room = bytes_max
-        names = sorted(self._to_read - self._held)
         away = set[str]()
         try:
-            for file in [self._files[name] for name in names]:
-                while room > 0 and file.is_owed and file.name in self._to_read and file.name not in away:
-                    room = self._read_some(file, room, records, away)
+            room = self._read_owed(names := self._readable(), room, records, away)
+            if room > 0 and self._came:
+                self._note_owed()
+                room = self._read_owed(names := self._readable(), room, records, away)
             begin = bisect_right(names, self._turn)
             turns = deque(names[begin:] + names[:begin])
             while room > 0 and turns:
@@ -378,9 +385,10 @@ class SpoolSource:
                     self._turn = name
                     room = self._read_some(self._files[name], room, records, away)
                     turns.append(name)
-        except SourceError:
-            if not records:  # else what was read already is delivered first; the next poll fails again
+        except SourceError as error:
+            if not records:  # else what was read already is delivered first
                 raise
+            self._failed = error  # whatever others offer by then
             return records
         if room > 0 and not away:
             self._at_end = self.clock()
@@ -389,6 +397,17 @@ class SpoolSource:
             self._behind_since = self._at_end
         return records
 
+    def _readable(self) -> list[str]:
+        """The files that have something to be read now, in order."""
+        return sorted(self._to_read - self._held - self._came)
+
+    def _read_owed(self, names: list[str], room: int, records: list[RawRecord], away: set[str]) -> int:
+        """Add what these files owe, one after the other; as ``_read_some``."""
+        for file in [self._files[name] for name in names]:
+            while room > 0 and file.is_owed and file.name in self._to_read and file.name not in away:
+                room = self._read_some(file, room, records, away)
+        return room
+
     def _read_some(self, file: SpoolFile, room: int, records: list[RawRecord], away: set[str]) -> int:
         """Add some of a file's records; its name to those ``away`` where it cannot be read now. The room left."""
         read = file.read
@@ -396,6 +415,7 @@ class SpoolSource:
         if fresh is None:
             away.add(file.name)
             return room
+        file.note_owed()
         records += fresh
         if fresh:
             room -= fresh[-1].next_offset - fresh[0].offset + _RECORD_BYTES * len(fresh)
@@ -490,9 +510,12 @@ class SpoolSource:
             SourceError: a file shrank, was replaced, or went before it was read.
         """
         try:
+            before = self._came.copy()
             if self._folder.look():
                 self._compare_names()
-            for name in self._next_to_look_at():
+            # The last that a writer wrote before it went on in another file must be known when that is begun.
+            everywhere = list(self._files) if self._came - before else []
+            for name in chain(everywhere, self._next_to_look_at()):
                 self._look(name)
         except OSError as error:
             if not self._away:
@@ -503,7 +526,6 @@ class SpoolSource:
         if self._away:
             self._away = False
             log.info("the spool %s can be read again", self.path)
-        self._note_owed()
         self._keep_state()
         return True
 
@@ -537,18 +559,22 @@ class SpoolSource:
         file = self._files[name] = SpoolFile(name, kind, Partition(name), offset)
         if self._held:
             self._held |= {name}
-        self._came = max(self._came or name, name)
+        self._came.add(name)
         self._grew(file)
         self._note(file)
         return file
 
     def _note_owed(self) -> None:
-        """What there is of earlier names than one that came is read before it, and before all later ones."""
-        if self._came is not None:
-            for file in self._files.values():
-                if file.name < self._came:
-                    file.owed_to = file.size
-            self._came = None
+        """What there is of earlier names than those that came is read before them, and before all later ones.
+
+        Where some is still owed to files that came before, these wait: a file that grows faster than it is read
+        would else keep them from being begun for ever.
+        """
+        last = max(self._came, default="")
+        for file in self._files.values():
+            if file.name < last:
+                file.owe()
+        self._came.clear()
 
     def _grew(self, file: SpoolFile) -> None:
         self._grew_last.pop(file.name, None)
@@ -663,6 +689,7 @@ class SpoolSource:
         stop_inflating(file)
         del self._files[file.name], self._position[file.partition], self._amount[file.partition]
         self._to_read.discard(file.name)
+        self._came.discard(file.name)
         self._grew_last.pop(file.name, None)
 
 

@@ -75,6 +75,11 @@ class Inflated:
         return self._decompressor is None and self.damage is None
 
     @property
+    def ready_bytes(self) -> int:
+        """How much is decompressed from here on."""
+        return len(self._ready)
+
+    @property
     def drained(self) -> bool:
         return not self._ready
 

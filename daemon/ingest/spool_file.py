@@ -36,9 +36,9 @@ class SpoolFile:
     """What is known of one file.
 
     ``raw_read``: bytes of a compressed file that were decompressed; ``idle_size``: the size at which nothing
-    whole was left to read; ``owed_to``: up to which size later names wait for it; ``in_preamble``: whether it is
-    of MatrixMarket and its edges begin further on (None: not known); ``aside``: the rest of it was set aside;
-    ``away``: it could not be opened.
+    whole was left to read; ``owed_to``: up to which size later names wait for it, and ``owed_until``: of one that
+    is decompressed so far, up to which offset; ``in_preamble``: whether it is of MatrixMarket and its edges begin
+    further on (None: not known); ``aside``: the rest of it was set aside; ``away``: it could not be opened.
     """
 
     name: str
@@ -52,6 +52,7 @@ class SpoolFile:
     raw_read: int = 0
     idle_size: int = -1
     owed_to: int = 0
+    owed_until: int = 0
     header: bytes | None = None
     in_preamble: bool | None = None
     inflating: Inflated | None = None
@@ -79,10 +80,20 @@ class SpoolFile:
         waiting = self.inflating is not None and not (self.inflating.drained and self.inflating.damage is None)
         return max(self.size - self.read, int(waiting))
 
+    def owe(self) -> None:
+        """Let later names wait for what there is now."""
+        self.owed_to = self.size if self.unread else 0
+        self.note_owed()
+
+    def note_owed(self) -> None:
+        """See how far the content goes for which later names wait, once all of it is decompressed."""
+        if self.inflating is not None and 0 < self.owed_to <= self.raw_read:
+            self.owed_to, self.owed_until = 0, self.offset + self.inflating.ready_bytes
+
     @property
     def is_owed(self) -> bool:
         """Something is left of what later names wait for."""
-        return self.unread > self.size - self.owed_to
+        return self.read < self.owed_to or self.offset < self.owed_until
 
     @property
     def whole(self) -> bool:
