@@ -63,7 +63,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         group = _group(item, **mark.kwargs)
         cases[group].append(item)
-        kept_of[group] = mark.args[0]
+        n = kept_of.setdefault(group, mark.args[0])
+        assert n == mark.args[0], f"of {group} {n} are drawn, and not {mark.args[0]} as {item.nodeid} says"
     left_out: set[pytest.Item] = set()
     for group, its in cases.items():
         if len(its) > kept_of[group]:
