@@ -299,6 +299,22 @@ def test_a_plateau_keeps_its_values_where_it_has_other_support() -> None:
     assert run.values() == [np.inf, *[None] * 199]
 
 
+@pytest.mark.parametrize(
+    ("name", "weights"), [("sssp", (2.0, 3.0, 0.0, 0.0, 5.0)), ("sswp", (9.0, 5.0, 7.0, 9.0, 5.0))]
+)
+def test_an_equal_offer_from_below_hides_no_other(name: str, weights: tuple[float, ...]) -> None:
+    """2 is offered its value by 3, which depends on it, and then by 4, which is seen: nothing below 2 is read."""
+    first, second, circle, beside, other = weights
+    edges = [(0, 1, first), (1, 2, second), (2, 3, circle), (3, 2, circle), (0, 4, beside)]
+    run = Run(name, directed=True)
+    run.step(weighted([*edges, *[(2, v, 7.0) for v in range(10, 200)]], 200))
+    run.step(weighted([(4, 2, other)], 200))
+    before = run.values()
+    refresh = run.step(deletes([(1, 2)], 200))
+    run.check()
+    assert run.values() == before and refresh.changed["word"].tolist() == [2] and refresh.edges_read < 10
+
+
 @on_both_homes
 def test_equals_that_lose_support_together_do_not_support_each_other() -> None:
     for name in ("sswp", "sssp"):

@@ -175,8 +175,12 @@ def keep_those_better(word, inner, begin, end, best):  # type: ignore[no-untyped
 
 @template
 @spliced
-def survey(t, word, role, in_, loss, end, piece):  # type: ignore[no-untyped-def]
-    """Read the in-edges of ``queue[.. end]``, in pieces of so many drawn from the cursor."""
+def survey(t, word, role, in_, loss, end, piece, source):  # type: ignore[no-untyped-def]
+    """Read the in-edges of ``queue[.. end]``, in pieces of so many drawn from the cursor.
+
+    No tail has a better value than a source, whose is ``source`` (bits). So what an edge offers at most is known
+    from its weight; where that is no gain on the best so far, its tail's word, which lies anywhere, stays unread.
+    """
     keys, weights = in_.keys, in_.weights
     queue, cursor = loss.queue, loss.counters
     inner = loss.own[t]
@@ -196,13 +200,19 @@ def survey(t, word, role, in_, loss, end, piece):  # type: ignore[no-untyped-def
             best = UNREACHED
             first_inner = n_inner
             for slot, stop in runs(in_, v):
-                ask_for_words(word, keys, slot, stop)
+                if not WEIGHTED:
+                    ask_for_words(word, keys, slot, stop)
                 i = slot
                 while i < stop:
                     u = keys[i] & LOW
-                    at_tail = word[u]
                     weight = weights[i] if WEIGHTED else _UNIT
                     i += 1
+                    if WEIGHTED:
+                        most = offer(source, weight)
+                        # Of an edge that may offer exactly the value one must know: its tail may be adopted.
+                        if most != value and not improves(most, best):
+                            continue
+                    at_tail = word[u]
                     if at_tail == UNREACHED:
                         continue
                     bits = offer(at_tail >> HALF, weight)
@@ -284,17 +294,17 @@ def arrange(role, loss, first_list, first_inner):  # type: ignore[no-untyped-def
 
 
 @template
-def survey_all(word, role, in_, loss, begin, end, crew):  # type: ignore[no-untyped-def]
+def survey_all(word, role, in_, loss, begin, end, source, crew):  # type: ignore[no-untyped-def]
     """Read the in-edges of ``queue[begin:end]``, on all threads if they are many."""
     cursor = loss.counters
     first_list, first_inner = cursor[LISTS_END], cursor[INNER_END]
     cursor[NEXT_PIECE] = begin
     # Not by their edges: who has many of them finds support among the first.
     if end - begin < SHARED_MIN:
-        survey_pieces(np.int64(0), word, role, in_, loss, end, np.int64(PIECE_MAX))
+        survey_pieces(np.int64(0), word, role, in_, loss, end, np.int64(PIECE_MAX), source)
     else:
         helped = at_most(crew, (end - begin) // PIECE_MAX + 1)
-        share(helped, survey_pieces, (word, role, in_, loss, end, np.int64(PIECE_MAX)))
+        share(helped, survey_pieces, (word, role, in_, loss, end, np.int64(PIECE_MAX), source))
     if cursor[LISTS_END] > first_list:
         arrange_lists(role, loss, first_list, first_inner)
 
@@ -449,7 +459,7 @@ def take_pieces(t, word, role, loss, n_lost):  # type: ignore[no-untyped-def]
 
 
 @template
-def take(word, role, in_, loss, n_lost, crew):  # type: ignore[no-untyped-def]
+def take(word, role, in_, loss, n_lost, source, crew):  # type: ignore[no-untyped-def]
     """Every lost vertex takes the best that there is. Who finds its best tail lost meanwhile is surveyed again."""
     queue, adopted, offers = loss.queue, loss.adopted, loss.offers
     n_outdated = np.int64(0)
@@ -465,7 +475,7 @@ def take(word, role, in_, loss, n_lost, crew):  # type: ignore[no-untyped-def]
         size = min(room, n_outdated - first)
         for k in range(size):
             queue[n_lost + k] = queue[adopted[first + k]]
-        survey_round(word, role, in_, loss, n_lost, n_lost + size, crew)
+        survey_round(word, role, in_, loss, n_lost, n_lost + size, source, crew)
         for k in range(size):
             offers[adopted[first + k]] = offers[n_lost + k]
     loss.counters[NEXT_PIECE] = 0
@@ -505,7 +515,7 @@ def relax_between(word, role, loss):  # type: ignore[no-untyped-def]
 
 
 @template
-def settle(word, log, role, lost, out, in_, loss, entries, edges_max, crew):  # type: ignore[no-untyped-def]
+def settle(word, log, role, lost, out, in_, loss, entries, source, edges_max, crew):  # type: ignore[no-untyped-def]
     """Settle the loss of these entries' support: (lost vertices, in front of the queue; entries; edges read).
 
     -1 lost vertices: it would read more than ``edges_max`` edges. ``entries`` (uint64[>= n]) gets the entries that
@@ -519,14 +529,14 @@ def settle(word, log, role, lost, out, in_, loss, entries, edges_max, crew):  # 
     tail = np.int64(lost.size)
     n_lost = np.int64(0)
     while head < tail:
-        survey_round(word, role, in_, loss, head, tail, crew)
+        survey_round(word, role, in_, loss, head, tail, source, crew)
         n_lost, n_parents = decide_round(word, log, role, loss, head, tail, n_lost)
         new_tail = append_children(word, out, loss, head, head + n_parents, tail, crew)
         head = tail
         tail = new_tail
         if tail > queue.size or edges_read(counters) > edges_max:
             return np.int64(-1), np.int64(0), edges_read(counters)
-    take_offers(word, role, in_, loss, n_lost, crew)
+    take_offers(word, role, in_, loss, n_lost, source, crew)
     relax_inner(word, role, loss)
     size = np.int64(0)
     for k in range(n_lost):

@@ -144,19 +144,20 @@ def improves(bits, head):  # type: ignore[no-untyped-def]
 def write(word, log, v, value):  # type: ignore[no-untyped-def]
     """Set a word, listing the vertex in the log if this is its first change of the run.
 
-    Without a branch: what is listed already lies behind the end.
+    With a branch: without one every write would wait for the mark of the one before, which may not be in cache.
     """
-    k = log.counted[0]
-    log.vertices[k] = v
-    log.old[k] = word[v]
-    log.counted[0] = k + 1 - log.listed[v]
-    log.listed[v] = 1
+    if log.listed[v] == 0:
+        log.listed[v] = 1
+        k = log.counted[0]
+        log.vertices[k] = v
+        log.old[k] = word[v]
+        log.counted[0] = k + 1
     word[v] = value
 
 
 @nb.njit(nogil=True, error_model="numpy")
 def begin_run(log):  # type: ignore[no-untyped-def]
-    """A new run begins: nothing is listed."""
+    """A new run begins: nothing is listed, even if the one before was not ended by ``changed``."""
     for k in range(log.counted[0]):
         log.listed[log.vertices[k]] = 0
     log.counted[0] = 0
@@ -164,12 +165,19 @@ def begin_run(log):  # type: ignore[no-untyped-def]
 
 @template
 def changed(word, log, n, found):  # type: ignore[no-untyped-def]
-    """Vertices below ``n`` that have another word than before the run: how many ``found`` (uint32) now names."""
+    """Vertices below ``n`` that have another word than before the run: how many ``found`` (uint32) now names.
+
+    That ends the run: marks are taken back while they are in cache.
+    """
     n_found = np.int64(0)
-    for k in range(log.counted[0]):
-        if k + AHEAD < log.counted[0]:
-            prefetch(word, np.int64(log.vertices[k + AHEAD]))
+    size = log.counted[0]
+    log.counted[0] = 0
+    for k in range(size):
+        ahead = np.int64(log.vertices[min(k + AHEAD, size - 1)])
+        prefetch_to_read(word, ahead)
+        prefetch(log.listed, ahead)
         v = log.vertices[k]
+        log.listed[v] = 0
         if v < n and word[v] != log.old[k]:
             found[n_found] = v
             n_found += 1
@@ -209,7 +217,7 @@ def ask_for_first_rows(word, rows, vertices, begin, end):  # type: ignore[no-unt
     """Ask for what ``ask_for_rows`` will not have asked for at the beginning of vertices[begin:end]."""
     for k in range(begin, min(begin + AHEAD, end)):
         ask_for_place(rows, np.int64(vertices[k]))
-        prefetch(word, np.int64(vertices[k]))
+        prefetch_to_read(word, np.int64(vertices[k]))
     for k in range(begin, min(begin + AHEAD // 2, end)):
         ask_for_row(rows, np.int64(vertices[k]))
 
@@ -222,7 +230,7 @@ def ask_for_rows(word, rows, vertices, k, end):  # type: ignore[no-untyped-def]
     """
     vertex = np.int64(vertices[min(k + AHEAD, end - 1)])
     ask_for_place(rows, vertex)
-    prefetch(word, vertex)
+    prefetch_to_read(word, vertex)
     ask_for_row(rows, np.int64(vertices[min(k + AHEAD // 2, end - 1)]))
 
 
@@ -248,7 +256,7 @@ def piece_of(n):  # type: ignore[no-untyped-def]
 def ask_for_words(word, keys, begin, end):  # type: ignore[no-untyped-def]
     """Ask for the words of the neighbours in these slots: branches on one then do not hold up the next."""
     for i in range(begin, end):
-        prefetch(word, np.int64(keys[i] & LOW))
+        prefetch_to_read(word, np.int64(keys[i] & LOW))
 
 
 # -- a heap of entries, best value first -----------------------------------------------------------------------
@@ -299,7 +307,7 @@ def classify_range(  # type: ignore[no-untyped-def]
     n_improving = at_improving
     for i in range(begin, min(end, deleted.size)):
         if i + AHEAD < deleted.size:
-            prefetch(word, np.int64(deleted[i + AHEAD] & LOW))
+            prefetch_to_read(word, np.int64(deleted[i + AHEAD] & LOW))
         head = deleted[i] & LOW
         at_head = word[head]
         if (at_head & LOW) == deleted[i] >> HALF:
@@ -308,8 +316,8 @@ def classify_range(  # type: ignore[no-untyped-def]
     if WEIGHTED:
         for i in range(begin, min(end, overwritten.size)):
             if i + AHEAD < overwritten.size:
-                prefetch(word, np.int64(overwritten[i + AHEAD] >> HALF))
-                prefetch(word, np.int64(overwritten[i + AHEAD] & LOW))
+                prefetch_to_read(word, np.int64(overwritten[i + AHEAD] >> HALF))
+                prefetch_to_read(word, np.int64(overwritten[i + AHEAD] & LOW))
             tail = overwritten[i] >> HALF
             at_tail = word[tail]
             if at_tail == UNREACHED:
@@ -326,8 +334,8 @@ def classify_range(  # type: ignore[no-untyped-def]
                 n_lost += 1
     for i in range(begin, min(end, inserted.size)):
         if i + AHEAD < inserted.size:
-            prefetch(word, np.int64(inserted[i + AHEAD] >> HALF))
-            prefetch(word, np.int64(inserted[i + AHEAD] & LOW))
+            prefetch_to_read(word, np.int64(inserted[i + AHEAD] >> HALF))
+            prefetch_to_read(word, np.int64(inserted[i + AHEAD] & LOW))
         at_tail = word[inserted[i] >> HALF]
         if at_tail == UNREACHED:
             continue
@@ -601,7 +609,9 @@ def mend(  # type: ignore[no-untyped-def]
     size = np.int64(0)
     edges = np.int64(0)
     if lost.size:
-        n_lost, size, edges = settle(word, log, role, lost, out, in_, loss, entries, edges_max, crew)
+        n_lost, size, edges = settle(
+            word, log, role, lost, out, in_, loss, entries, source_word >> HALF, edges_max, crew
+        )
         if n_lost < 0:
             return n_lost, np.int64(0), edges, np.int64(0)
     size = relax(word, log, role, sources, source_word, improving, improving_weights, entries, size)

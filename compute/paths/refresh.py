@@ -124,8 +124,8 @@ def refresh(  # type: ignore[no-untyped-def]
         )
         if n_lost < 0 or left > 0 or n_before == NOBODY_ASKS:
             return n_taking, n_lost, left, edges, rounds, log.counted[0], none
-        listed = changed(word, log, n_before, held.loss.adopted)
         written = log.counted[0]
+        listed = changed(word, log, n_before, held.loss.adopted)
     else:
         listed = none
         written = none
