@@ -20,6 +20,17 @@ __device__ __forceinline__ void set_mark(const PathJob& job, const Place& place,
         job.changes[job.changes_room - N_MARKS + what] = make_ulonglong2(job.sequence, nanoseconds());
 }
 
+// Whether to settle lost support, or to trim: SETTLES, in kernels that are compiled for one of the two. Otherwise the
+// job says; without weights offers tie, so that it is to settle.
+__device__ __forceinline__ bool settles(const PathJob& job)
+{
+#ifdef SETTLES
+    return SETTLES;
+#else
+    return !WEIGHTED || job.settles;
+#endif
+}
+
 // -- updates -----------------------------------------------------------------------------------------------------
 
 // Whether what became of an update may have taken support; without weights an overwritten edge is what it was.
