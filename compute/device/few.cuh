@@ -212,7 +212,7 @@ struct Few {
 
     __device__ __forceinline__ void unsettle(u32 vertex, u32 bits, u32 turn)
     {
-        if (!settles(job)) return lose(vertex, turn);
+        if (!SETTLES) return lose(vertex, turn);
         store_cached(job.words + vertex, word_of(bits, ASKED));
         const Frontier far = frontier_of(job, QUEUE_ASKED + (turn & 1), job.counters->asked + turn % 3);
         put_row(in, queues.asked[turn % 3], far, vertex, load_row(in, vertex), true);

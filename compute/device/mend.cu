@@ -16,7 +16,7 @@
 // since all others are slower where that stands beside them.
 //
 // For many updates there are two kernels, SETTLES=1 to settle and SETTLES=0 to trim: to decide it at run time makes them
-// slower. The one for few decides at run time, which costs nothing there (settles, in mending.cuh).
+// slower. The one for few decides at run time, which costs nothing there (SETTLES in mending.cuh).
 #ifndef FEW
 #error "FEW says for how many updates at most it is the kernel for few; 0: it is not"
 #endif
@@ -299,17 +299,17 @@ struct Mending : Pushing<false> {
         if (!take_found(may_wait, offers)) return false;
         const bool chosen[2] = {offers[0].is_good, offers[1].is_good};
         const u32 vertex[2] = {offers[0].vertex, offers[1].vertex}, bits[2] = {offers[0].bits, offers[1].bits};
-        const bool may_lose = !settles(job) || at_once;
+        const bool may_lose = !SETTLES || at_once;
         Row to[2] = {{0, 0}, {0, 0}}, from[2] = {{0, 0}, {0, 0}};
         for (u32 j = 0; j < 2; j++) {
             if (chosen[j] && may_lose) to[j] = load_row(out, vertex[j]);
             if (chosen[j]) from[j] = load_row(in, vertex[j]);
         }
         bool is_lost[2];
-        for (u32 j = 0; j < 2; j++) is_lost[j] = chosen[j] && may_lose && (!settles(job) || to[j].degree < ASKED_FROM);
+        for (u32 j = 0; j < 2; j++) is_lost[j] = chosen[j] && may_lose && (!SETTLES || to[j].degree < ASKED_FROM);
         const bool is_asked[2] = {chosen[0] && !is_lost[0], chosen[1] && !is_lost[1]};
         __syncwarp();
-        if (settles(job) && __any_sync(ALL_LANES, is_asked[0] || is_asked[1]))
+        if (SETTLES && __any_sync(ALL_LANES, is_asked[0] || is_asked[1]))
             ask(is_asked, vertex, bits, from, asked(next));
         for (u32 j = 0; j < 2; j++)
             if (!is_lost[j]) to[j] = from[j] = {0, 0};
@@ -325,12 +325,12 @@ struct Mending : Pushing<false> {
         for (;; turn++) {
             const Frontier passing = outgoing(job, turn);
             Counts counts[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
-            if (settles(job)) load_counts(job.counters->asked + turn % 3, passing.counts, counts);
+            if (SETTLES) load_counts(job.counters->asked + turn % 3, passing.counts, counts);
             else counts[1] = load_counts(passing.counts);
             const Counts ask = counts[0];
             if (phase != PASS_ON) {
                 edges += ask.edges;
-                if (settles(job) && !is_empty(ask)) {
+                if (SETTLES && !is_empty(ask)) {
                     if (n_short(ask) > job.room || edges > job.edges_max) break;
                     answer(asked(turn), ask, passing);
                     counts[1] = load_counts(passing.counts);
