@@ -583,23 +583,25 @@ import sys
 sys.path.insert(0, {folder!r})
 import my_programs, numpy as np
 from graphtide.compute.registry import make_program
-from graphtide.compute.paths.refresh import HELD
-from graphtide.gpma.changed import CHANGED
-from graphtide.gpma.written import new_words
-from graphtide.gpma.rows import ROW_VIEW
-vertices, at_once = np.empty(0, np.uint32), np.zeros(1, np.int64)
-held, rows, changed = new_words(HELD), new_words(ROW_VIEW), new_words(CHANGED)
-for name, given in (("within", {{"source": 0, "hops": {hops}}}), ("sssp", {{"source": 0}})):
-    kernel = make_program(name, None, given)._kernels.refresh
-    kernel(held, rows, rows, vertices, changed, at_once, 0, 0, 1, 0, 0)
+from graphtide.compute.paths.mend import new_log
+from graphtide.compute.paths.search import new_piles
+from graphtide.gpma.rows import RowView
+from graphtide.gpma.team import ALONE
+none = {{kind: np.empty(0, kind) for kind in (np.uint8, np.int32, np.uint32, np.uint64, np.float32)}}
+of_vertices = none[np.uint32]
+rows = RowView(none[np.uint64], none[np.float32], none[np.int32], of_vertices, of_vertices, 0, 0, 0)
+for name, given in (("fading", {{"source": 0, "keeps": {keeps}}}), ("sssp", {{"source": 0}})):
+    kernel = make_program(name, None, given)._kernels.spread
+    kernel(none[np.uint64], new_log(), none[np.uint8], none[np.uint64], rows, new_piles(0, 1), ALONE)
     print(name, sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
 """
 
 
-def compiled(folder: Path, hops: int) -> dict[str, tuple[int, int]]:
-    """(hits, misses) of the disk cache, for a kernel of either program in a new process."""
+def compiled(folder: Path, keeps: float) -> dict[str, tuple[int, int]]:
+    """(hits, misses) of the disk cache, for a kernel of either program in a new process: one of those that compile
+    soon, which has the functors in a step."""
     done = subprocess.run(
-        [sys.executable, "-c", RUN.format(folder=str(folder), hops=hops)],
+        [sys.executable, "-c", RUN.format(folder=str(folder), keeps=keeps)],
         env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache")},
         capture_output=True,
         text=True,
@@ -613,8 +615,8 @@ def compiled(folder: Path, hops: int) -> dict[str, tuple[int, int]]:
 def test_kernels_come_from_the_cache_until_a_functor_changes(own_module: Path) -> None:
     hit, missed = (1, 0), (0, 1)
     file = own_module / "my_programs.py"
-    assert compiled(own_module, hops=3) == {"within": missed, "sssp": missed}
-    assert compiled(own_module, hops=3) == {"within": hit, "sssp": hit}
-    assert compiled(own_module, hops=4) == {"within": missed, "sssp": hit}, "another captured value"
-    file.write_text(file.read_text().replace("value + 1 if value < hops", "value + 2 if value < hops"))
-    assert compiled(own_module, hops=3) == {"within": missed, "sssp": hit}, "another functor"
+    assert compiled(own_module, keeps=0.5) == {"fading": missed, "sssp": missed}
+    assert compiled(own_module, keeps=0.5) == {"fading": hit, "sssp": hit}
+    assert compiled(own_module, keeps=0.25) == {"fading": missed, "sssp": hit}, "another captured value"
+    file.write_text(file.read_text().replace("* share", "* (share * share)"))
+    assert compiled(own_module, keeps=0.5) == {"fading": missed, "sssp": hit}, "another functor"
