@@ -287,7 +287,7 @@ def phases(
 def _marks() -> Iterator[None]:
     """Runs that are made meanwhile set marks."""
     before = dict(path_runs.SOURCES)
-    for name in ("settle", "settle_few", "trim", "trim_few"):
+    for name in ("settle", "trim", "few"):
         source = before[name]
         path_runs.SOURCES[name] = source._replace(macros=(*source.macros, "-DMARKS=1"))
     try:

@@ -287,6 +287,34 @@ def test_counting_is_launched_behind_a_search_that_gives_up(
     assert not run.report.started_over
 
 
+def test_counting_that_was_launched_ends_where_the_host_fails_meanwhile(
+    run_of: Callable[..., CountsRun], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Levels that are left are counted by a second call, whose rows may be elsewhere after the next batch."""
+    from graphtide.compute.device import count_runs
+    from graphtide.compute.device.paths import DevicePathProgram
+
+    def fails(*given: Any) -> Any:
+        assert run.program._runs._begun, "it is like the last one"
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(count_runs, "MOST_LEAST", 0)
+    cuda_emulator.seed(seed)
+    run, n = run_of(), 60
+    run.step(inserts([(v, v + 1) for v in range(50)], n))
+    for v in range(6):
+        run.step(inserts([(v, v + 53)], n))
+    with monkeypatch.context() as patched:
+        patched.setattr(DevicePathProgram, "_take", fails)
+        with pytest.raises(ZeroDivisionError):
+            run.apply(inserts([(0, 20)], n))
+    runs = run.program._runs
+    assert not runs._begun and runs._told().left == 0
+    run.begin()
+    run.check()
+    run.step(inserts([(v, 59) for v in range(3)], 200))
+
+
 @pytest.mark.sample(2, among="awkward graphs on a device")
 def test_awkward_graphs(run_of: Callable[..., CountsRun]) -> None:
     """No vertices, a source that comes, loops, a long path, a star, a source that goes."""

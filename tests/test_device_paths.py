@@ -205,7 +205,7 @@ def mends_with(monkeypatch: pytest.MonkeyPatch, *macros: str) -> None:
     """Compile what mends words with these options."""
     from graphtide.compute.device import path_runs
 
-    for name in ("settle", "settle_few", "trim", "trim_few"):
+    for name in ("settle", "trim", "few"):
         source = path_runs.SOURCES[name]
         monkeypatch.setitem(path_runs.SOURCES, name, source._replace(macros=(*source.macros, *macros)))
 
@@ -269,17 +269,17 @@ def test_few_updates_that_change_nothing_touch_nothing(run_of: Callable[..., Twi
 
 
 @pytest.mark.sample(4, among="blocks of a device work together")
-@pytest.mark.parametrize("kind", ["bfs", "sssp"])
+@pytest.mark.parametrize(("kind", "settles"), [("bfs", True), ("sssp", True), ("sssp", False)])
 def test_all_blocks_work_from_the_beginning(
-    run_of: Callable[..., TwinRun], kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    run_of: Callable[..., TwinRun], kind: str, settles: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after many updates."""
     from graphtide.compute.device import path_runs
 
     cuda_emulator.seed(seed)
-    for name in ("settle", "trim"):
-        monkeypatch.setitem(path_runs.SOURCES, f"{name}_few", path_runs.SOURCES[name])
+    monkeypatch.setitem(path_runs.SOURCES, "few", path_runs.SOURCES["settle" if settles else "trim"])
     tiny(monkeypatch, np.random.default_rng(seed))
+    monkeypatch.setattr(path_runs, "TIES_MIN", 0.0 if settles else 2.0)
     run = run_of(kind)
     for epoch in random_history(seed, directed=True, vertices=40, epochs=20, vertex_share=0.1).epochs:
         run.step(epoch)
@@ -449,7 +449,8 @@ def test_whether_to_settle_is_told_by_a_sample(run_of: Callable[..., TwinRun]) -
         run.step(deletes([(1, 30)], n))
         run.step(deletes([(1, 31), (2, 31), (0, 3)], n))
         runs = run.twin.runs
-        assert runs._mends and runs._mends[0] is runs._kernels["settle" if settles else "trim"]
+        assert runs._mends == (runs._kernels["settle" if settles else "trim"], runs._kernels["few"])
+        assert runs._calls.job["settles"] == settles
 
 
 def test_stamps_begin_anew(run_of: Callable[..., TwinRun], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -577,7 +578,7 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
 WEIGHTED = "sssp", "sswp", "fading"
 # By their file: kernels, and the programs that need them.
 COMPILED = {
-    "mend.cu": {"settle": (*KINDS,), "settle_few": (*KINDS,), "trim": WEIGHTED, "trim_few": WEIGHTED},
+    "mend.cu": {"settle": (*KINDS,), "few": (*KINDS,), "trim": WEIGHTED},
     "ties.cu": {"ties": WEIGHTED},
     "spread.cu": {"spread": WEIGHTED},
     "search.cu": {"search": tuple({*KINDS} - {*WEIGHTED})},

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+import math
+import weakref
+from typing import cast
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,10 @@ from hypothesis import strategies as st
 from graphtide.daemon.serve import pace
 from graphtide.daemon.serve.pace import Pace, pause_after, until_all_go_on
 from graphtide.daemon.serve.subscriptions import Subscription
+
+
+class Gone:
+    """A subscription, as far as it is looked at."""
 
 
 def some(count: int) -> list[Subscription]:
@@ -37,7 +42,7 @@ def test_a_pause_is_as_long_as_what_all_were_sent_but_for_who_is_sent_little() -
 def test_those_who_pause_as_long_go_on_at_one_moment(pauses: list[tuple[float, float]]) -> None:
     for now, pause in pauses:
         wait = until_all_go_on(now, pause)
-        step = pace.PAUSE_SECONDS_MAX * 2.0 ** np.ceil(np.log2(pause / pace.PAUSE_SECONDS_MAX))
+        step = pace.PAUSE_SECONDS_MAX * 2.0 ** math.ceil(math.log2(pause / pace.PAUSE_SECONDS_MAX))
         assert pause <= step * (1 + 1e-9) and step < 2 * pause * (1 + 1e-9) and step / 4 < wait <= 1.25 * step
         moment = (now + wait) / step
         assert moment == pytest.approx(round(moment), abs=1e-3)
@@ -56,8 +61,16 @@ def test_what_all_were_sent_lately_is_what_each_was_sent_last(steps: list[tuple[
         now += later
         ours.pause(clients[number], sent, now)
         last[number] = sent, now
-        known: Any = {clients[at]: each for at, each in last.items() if now - each[1] <= pace.LATELY_SECONDS}
+        known = {id(clients[at]): each for at, each in last.items() if now - each[1] <= pace.LATELY_SECONDS}
         assert ours._sent == known and ours._bytes == sum(size for size, _ in known.values())
+
+
+def test_whoever_has_gone_is_not_kept() -> None:
+    ours, gone = Pace(), cast(Subscription, Gone())
+    ours.pause(gone, 1 << 20, 0.0)
+    there = weakref.ref(gone)
+    del gone
+    assert there() is None
 
 
 @pytest.mark.parametrize("count", [1, 10, 100, 400])

@@ -72,6 +72,26 @@ class Signed(PathProgram):
         return Functors(gather, better)
 
 
+class Budget(PathProgram):
+    """Shortest paths, as far as they are no longer than 4."""
+
+    kind: ClassVar[str] = "test-budget"
+    needs_weights: ClassVar[bool] = True
+    weight_domains: ClassVar[tuple[str, ...]] = ("non-negative",)
+    value = np.float32
+    at_source = 0.0
+
+    @classmethod
+    def functors(cls, **parameters: Any) -> Functors:
+        def gather(far, weight):  # type: ignore[no-untyped-def]
+            return far + weight if far + weight <= 4 else np.nan
+
+        def better(new, old):  # type: ignore[no-untyped-def]
+            return new < old
+
+        return Functors(gather, better)
+
+
 @dataclass(frozen=True)
 class Case:
     """A program, and what it should compute, said again in other words."""
@@ -313,6 +333,24 @@ def test_an_equal_offer_from_below_hides_no_other(name: str, weights: tuple[floa
     refresh = run.step(deletes([(1, 2)], 200))
     run.check()
     assert run.values() == before and refresh.changed["word"].tolist() == [2] and refresh.edges_read < 10
+
+
+def test_what_no_source_would_offer_nobody_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edges too long even from a source, and sources that come and go."""
+    shorter = CASES["sssp"]
+
+    def gather(far: Any, weight: Any) -> Any:
+        return shorter.gather(far, weight) if shorter.gather(far, weight) <= 4 else None
+
+    monkeypatch.setitem(CASES, "budget", Case(Budget, gather, shorter.better, shorter.at_source))
+    for directed in (True, False):
+        run = Run("budget", directed)
+        history = random_history(seed, directed=directed, vertices=30, epochs=24)
+        for k, epoch in enumerate(history.epochs):
+            run.sources = [(0, 3, 7), (3,), (7, 29), (0,)][k // 3 % 4]
+            run.step(epoch)
+            run.check()
+            run.check_against_oracle()
 
 
 @on_both_homes

@@ -257,7 +257,7 @@ class CountRuns:
             As ``count``.
         """
         if self._begun:
-            self._let_end()
+            self.let_end()
         elif not self._count_again(device, search, waits_too=True):
             self._say("recount", device, search)
             self._calls.call(self._kernels["recount"], device)
@@ -276,7 +276,12 @@ class CountRuns:
             self._caller.see_to(status)
         return True
 
-    def _let_end(self) -> None:
+    def let_end(self) -> None:
+        """Wait for what was begun and has not been waited for, if anything.
+
+        Raises:
+            As ``count``.
+        """
         if self._begun:
             self._begun = False
             self._caller.wait()
@@ -291,7 +296,7 @@ class CountRuns:
 
     def _say(self, name: str, device: DeviceSide, search: PathRuns) -> None:
         """Say in the job what differs from run to run."""
-        self._let_end()
+        self.let_end()
         self._again = None
         if name == "recount":
             rest = self._kernels["count_rest"].variant(remote=device.states().reads_remote)

@@ -182,12 +182,11 @@ constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
 #define SEEDED_TOGETHER 2
 #endif
 
-// Neighbouring warps, by number, are of different blocks then: so that few vertices or rows are seen to by many
-// multiprocessors.
+// Warps are dealt out to blocks: so that few vertices or rows are seen to by many multiprocessors. Threads, by number, are
+// not.
 __device__ __forceinline__ Place scattered(Place place)
 {
-    const u32 block = place.warp / (blockDim.x >> 5);
-    place.warp = (threadIdx.x >> 5) * place.n_blocks + block;
+    place.warp = dealt(place).warp;
     return place;
 }
 

@@ -66,7 +66,11 @@ class DeviceSSPaths(DeviceProgram):
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
         runs = self._runs_on(graph, device)
         # Counting begins as the search ends, while the host takes over what that wrote.
-        hops = self._hops.refreshed(graph, device, change, lambda: runs.begin_again(device, self._hops.runs))
+        try:
+            hops = self._hops.refreshed(graph, device, change, lambda: runs.begin_again(device, self._hops.runs))
+        except BaseException:
+            runs.let_end()  # while rows and counts lie where they did when it was launched
+            raise
         if _moved(hops) is None:
             return alone(self._count_all(graph, device, hops))
         counted = _NOTHING

@@ -14,9 +14,9 @@
 //
 // After few updates the first block works for all (alone.cuh), with queues of its own (few.cuh): in a kernel that is FEW,
 // since all others are slower where that stands beside them.
-#ifndef SETTLES
-#error "SETTLES says which of the two it is: 1 to settle, 0 to trim"
-#endif
+//
+// For many updates there are two kernels, SETTLES=1 to settle and SETTLES=0 to trim: to decide it at run time makes them
+// slower. The one for few decides at run time, which costs nothing there (SETTLES in mending.cuh).
 #ifndef FEW
 #error "FEW says for how many updates at most it is the kernel for few; 0: it is not"
 #endif

@@ -20,6 +20,13 @@ __device__ __forceinline__ void set_mark(const PathJob& job, const Place& place,
         job.changes[job.changes_room - N_MARKS + what] = make_ulonglong2(job.sequence, nanoseconds());
 }
 
+// Whether to settle lost support, or to trim: in kernels that are compiled for one of the two 1 or 0. Otherwise the job of
+// whoever asks says; without weights offers tie, so that it is to settle. No function: with one the kernel that trims is
+// compiled to other code.
+#ifndef SETTLES
+#define SETTLES (!WEIGHTED || job.settles)
+#endif
+
 // -- updates -----------------------------------------------------------------------------------------------------
 
 // Whether what became of an update may have taken support; without weights an overwritten edge is what it was.

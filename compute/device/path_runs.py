@@ -1,9 +1,10 @@
 """Runs of a path program on the device: its kernels, the arrays that they work in, and what they tell.
 
-``mend.cu`` brings the words up to date with a batch, settling or trimming. From scratch they are made by
-``search.cu`` where weights do not count, and by ``spread.cu`` where they do; there ``ties.cu`` tells whether to
-settle. Each run is one cooperative kernel, and waits for the device once. A refresh allocates nothing, unless
-there are more vertices or long rows than ever before.
+``mend.cu`` brings the words up to date with a batch, settling or trimming: after many updates by a kernel for
+either, after few by one that is told which. From scratch they are made by ``search.cu`` where weights do not
+count, and by ``spread.cu`` where they do; there ``ties.cu`` tells whether to settle. Each run is one
+cooperative kernel, and waits for the device once. A refresh allocates nothing, unless there are more vertices
+or long rows than ever before.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PATH_JOB: Final = np.dtype(
         *((name, np.uint64) for name in ("words", "stamps", "log", "short_rows", "long_rows", "counters")),
         ("seen", np.uint64, 2),
         *((name, np.uint64) for name in ("status", "changes", "source_word")),
-        *((name, np.uint32) for name in ("room", "long_room", "changes_room", "unused")),
+        *((name, np.uint32) for name in ("room", "long_room", "changes_room", "settles")),
         *((name, np.uint64) for name in ("keys", "weights", "outcomes", "sources", "edges_max", "n_edges")),
         *((name, np.uint32) for name in ("lost_max", "n_updates", "n_sources", "n_vertices", "stamp", "sequence")),
     ]
@@ -120,9 +121,8 @@ class PathRun(NamedTuple):
 
 SOURCES: Final = {
     "settle": Source("mend.cu", ("-DSETTLES=1", "-DFEW=0"), takes_several=True),
-    "settle_few": Source("mend.cu", ("-DSETTLES=1", f"-DFEW={FEW_MAX}"), takes_several=True),
     "trim": Source("mend.cu", ("-DSETTLES=0", "-DFEW=0"), takes_several=True),
-    "trim_few": Source("mend.cu", ("-DSETTLES=0", f"-DFEW={FEW_MAX}"), takes_several=True),
+    "few": Source("mend.cu", (f"-DFEW={FEW_MAX}",), takes_several=True),
     "ties": Source("ties.cu"),
     "search": Source("search.cu", blocks=3),
     "spread": Source("spread.cu", blocks=2),
@@ -131,8 +131,7 @@ SOURCES: Final = {
 
 def kernels_of(*, weighted: bool) -> tuple[str, ...]:
     """Which of them a program needs."""
-    settle, trim = ("settle", "settle_few"), ("trim", "trim_few")
-    return (*settle, *trim, "ties", "spread") if weighted else (*settle, "search")
+    return ("settle", "trim", "few", "ties", "spread") if weighted else ("settle", "few", "search")
 
 
 def path_kernels(form: Form) -> Kernels:
@@ -357,8 +356,8 @@ class PathRuns:
     def _find_out(self, device: DeviceSide) -> Steps[tuple[Kernel, Kernel]]:
         """The kernels that are to mend."""
         settles = not self._weighted or (yield from self._tie_share(device)) >= TIES_MIN
-        name = "settle" if settles else "trim"
-        self._mends = self._kernels[name], self._kernels[f"{name}_few"]
+        self._calls.job["settles"] = settles
+        self._mends = self._kernels["settle" if settles else "trim"], self._kernels["few"]
         return self._mends
 
     def _tie_share(self, device: DeviceSide) -> Steps[float]:

@@ -62,7 +62,7 @@ struct PathJob {
     u32 room;
     u32 long_room;
     u32 changes_room;
-    u32 unused;
+    u32 settles;  // whether to settle lost support, or to trim (mending.cuh)
     // The run. First the batch, and what became of its updates (gpma/device/report.py).
     const u64* keys;
     const float* weights;  // null: 1 throughout

@@ -178,8 +178,9 @@ def keep_those_better(word, inner, begin, end, best):  # type: ignore[no-untyped
 def survey(t, word, role, in_, loss, end, piece, source):  # type: ignore[no-untyped-def]
     """Read the in-edges of ``queue[.. end]``, in pieces of so many drawn from the cursor.
 
-    No tail has a better value than a source, whose is ``source`` (bits). So what an edge offers at most is known
-    from its weight; where that is no gain on the best so far, its tail's word, which lies anywhere, stays unread.
+    No tail has a better value than a source, whose is ``source`` (bits), and none offers more along the same edge:
+    both by the rules of ``Functors``. So what an edge offers at most is known from its weight; where that is no
+    gain on the best so far, its tail's word, which lies anywhere, stays unread.
     """
     keys, weights = in_.keys, in_.weights
     queue, cursor = loss.queue, loss.counters

@@ -26,14 +26,16 @@ class Pace:
     """Who was sent much lately."""
 
     def __init__(self) -> None:
-        # The bytes of the last news of each, and when they were sent, in this order.
-        self._sent: dict[Subscription, tuple[int, float]] = {}
+        # The bytes of the last news of each, and when they were sent, in this order. By what identifies them: a
+        # subscription that has ended would else be kept, with its connection, until somebody is sent something.
+        self._sent: dict[int, tuple[int, float]] = {}
         self._bytes = 0
 
     def pause(self, subscription: Subscription, sent: int, now: float) -> float:
         """One was sent so many bytes of news: for how many seconds it is told nothing."""
-        self._bytes += sent - self._sent.pop(subscription, (0, 0.0))[0]
-        self._sent[subscription] = sent, now
+        own = id(subscription)
+        self._bytes += sent - self._sent.pop(own, (0, 0.0))[0]
+        self._sent[own] = sent, now
         while True:
             first = next(iter(self._sent))
             size, then = self._sent[first]
