@@ -1,10 +1,11 @@
 """Which cases of a test run: all of them with ``--run-long``, a sample else, drawn from the seed of the run.
 
 ``@pytest.mark.sample(n)`` keeps n of the cases of a test that is parametrised, and ``sample(n, of="a,b")`` n of
-the values of these parameters for each combination of the others. ``sample(n, among="a name")`` keeps n of all
-tests that say the same: those that try one thing in many places. Whoever asks for a case by its name gets it, and
-cases that need a device are never left out. The seed is shown at the head of a run; ``--sample-seed`` gives it.
-``--all-cases`` leaves none out, and each is as short as in a sample: what another run may draw.
+the values of these parameters for each combination of the others. ``sample(among="a name")`` keeps as many of all
+tests that say the same, those that try one thing in many places, as ``POOLS`` says. Whoever asks for a case by its
+name gets it, and cases that need a device are never left out. The seed is shown at the head of a run;
+``--sample-seed`` gives it. ``--all-cases`` leaves none out, and each is as short as in a sample: what another run
+may draw.
 """
 
 from __future__ import annotations
@@ -16,6 +17,39 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+POOLS = {
+    "a card that fails": 6,
+    "a card that has rows fails": 3,
+    "a daemon dies": 3,
+    "a daemon has a device": 3,
+    "a daemon starts otherwise": 6,
+    "a grace period": 3,
+    "a larger graph on a device": 4,
+    "a long time": 2,
+    "a server process and its template": 6,
+    "a small run of a benchmark": 2,
+    "a stream through a daemon": 5,
+    "all that the cache is for": 1,
+    "an array shrinks": 1,
+    "awkward graphs on a device": 2,
+    "bad records": 2,
+    "blocks of a device work together": 4,
+    "containers and dashboards": 1,
+    "functions three ways": 1,
+    "kernels in the cache": 5,
+    "lists on a device run over": 3,
+    "memory is lacking": 3,
+    "much is asked for": 2,
+    "residuals over thousands of batches": 1,
+    "rows on both sides": 2,
+    "rows that passes pack": 4,
+    "subscriptions": 6,
+    "threads change nothing": 8,
+    "who may come in": 5,
+    "work is in proportion": 4,
+}
+"""How many are drawn among those that say so."""
 
 _whole = False
 
@@ -61,10 +95,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         mark = item.get_closest_marker("sample")
         if mark is None or item.get_closest_marker("gpu") is not None:
             continue
-        group = _group(item, **mark.kwargs)
+        group, n = _drawn_from(item, *mark.args, **mark.kwargs)
         cases[group].append(item)
-        n = kept_of.setdefault(group, mark.args[0])
-        assert n == mark.args[0], f"of {group} {n} are drawn, and not {mark.args[0]} as {item.nodeid} says"
+        kept_of[group] = n
     left_out: set[pytest.Item] = set()
     for group, its in cases.items():
         if len(its) > kept_of[group]:
@@ -80,14 +113,17 @@ def drawn(cases: Sequence[pytest.Item], n: int, seed: int) -> list[pytest.Item]:
     return [cases[i] for i in rng.choice(len(cases), n, replace=False)]
 
 
-def _group(item: pytest.Item, of: str = "", among: str = "") -> tuple[object, ...]:
-    """The test, and the values of its parameters that are not drawn: all cases have the same objects of them."""
+def _drawn_from(item: pytest.Item, n: int = 0, of: str = "", among: str = "") -> tuple[tuple[object, ...], int]:
+    """What a case is drawn from, and how many of that are: the test, and the values of its parameters that are not
+    drawn (all cases have the same objects of them), or a pool.
+    """
     assert isinstance(item, pytest.Function)
-    if among:
-        return (among,)
     test = item.nodeid.partition("[")[0]
+    assert (n > 0) is not (among in POOLS), f"{test} names no number and no pool, or both: {n}, {among!r}"
+    if among:
+        return (among,), POOLS[among]
     if not of:
-        return (test,)
+        return (test,), n
     values, names = item.callspec.params, of.split(",")
     assert set(names) <= set(values), f"{test} has no parameter of {names}"
-    return test, *sorted((name, id(value)) for name, value in values.items() if name not in names)
+    return (test, *sorted((name, id(value)) for name, value in values.items() if name not in names)), n

@@ -47,7 +47,7 @@ def hello(token: str, msgid: int = 1) -> bytes:
 # -- places -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(5, among="who may come in")
+@pytest.mark.sample(among="who may come in")
 def test_silent_strangers_keep_nobody_out_who_has_a_token(chain, tmp_path):
     with serving(chain, tmp_path, FEW, tokens=[TOKEN]) as link, contextlib.ExitStack() as stack:
         address = link.addresses[0]
@@ -65,7 +65,7 @@ def test_silent_strangers_keep_nobody_out_who_has_a_token(chain, tmp_path):
         until(lambda: link.refused()["full"] >= 1)
 
 
-@pytest.mark.sample(5, among="who may come in")
+@pytest.mark.sample(among="who may come in")
 def test_silent_clients_keep_nobody_out_where_no_token_is_asked_for_either(chain, tmp_path):
     with serving(chain, tmp_path, FEW) as link, contextlib.ExitStack() as stack:
         for _ in range(50):
@@ -74,7 +74,7 @@ def test_silent_clients_keep_nobody_out_where_no_token_is_asked_for_either(chain
             assert client.get("rank", [100]).values.tolist() == [1]
 
 
-@pytest.mark.sample(5, among="who may come in")
+@pytest.mark.sample(among="who may come in")
 def test_handshakes_that_never_end_keep_nobody_out(chain, tmp_path):
     own = certificate(tmp_path, "server")
     trust = ssl.create_default_context(cafile=own.certificate)
@@ -132,7 +132,7 @@ def test_where_a_connection_comes_from():
 # -- bytes and time ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(5, among="who may come in")
+@pytest.mark.sample(among="who may come in")
 def test_before_hello_a_request_has_four_kibibytes(chain, tmp_path):
     long = request(2, "get", {"program": "rank", "vertices": [100] * 50_000})
     with serving(chain, tmp_path, tokens=[TOKEN]) as link:
@@ -149,7 +149,7 @@ def test_before_hello_a_request_has_four_kibibytes(chain, tmp_path):
         until(lambda: link.refused()["request"] == 3)
 
 
-@pytest.mark.sample(5, among="who may come in")
+@pytest.mark.sample(among="who may come in")
 def test_who_says_nothing_is_told_so_and_those_inside_may_be_silent(chain, tmp_path):
     limits = LimitsConfig(hello_seconds_max=0.5)
     with serving(chain, tmp_path, limits, tokens=[TOKEN]) as link:
@@ -166,7 +166,7 @@ def test_who_says_nothing_is_told_so_and_those_inside_may_be_silent(chain, tmp_p
 # -- tokens -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(5, among="who may come in")
+@pytest.mark.sample(among="who may come in")
 def test_wrong_tokens_end_the_connection_are_counted_and_do_not_fill_the_log(chain, tmp_path, capfd):
     with serving(chain, tmp_path, tokens=[TOKEN]) as link:
         for _ in range(300):
@@ -181,7 +181,7 @@ def test_wrong_tokens_end_the_connection_are_counted_and_do_not_fill_the_log(cha
     assert len(lines) <= 5  # the first one, one a minute, and one at the end
 
 
-@pytest.mark.sample(5, among="who may come in")
+@pytest.mark.sample(among="who may come in")
 def test_counts_of_refusals_outlive_the_server(chain, tmp_path):
     with serving(chain, tmp_path, tokens=[TOKEN]) as link:
         for round in (1, 2):
@@ -216,7 +216,7 @@ def test_two_tokens_are_right_while_clients_change_over(chain, tmp_path):
 # -- TLS --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(5, among="who may come in")
+@pytest.mark.sample(among="who may come in")
 def test_clients_must_show_a_certificate_where_an_authority_is_named(chain, tmp_path):
     own, theirs, strange = (certificate(tmp_path, name) for name in ("server", "client", "strange"))
     files = TlsFiles(*own, client_ca=theirs.certificate)
@@ -239,7 +239,7 @@ def test_clients_must_show_a_certificate_where_an_authority_is_named(chain, tmp_
         until(lambda: link.refused()["tls"] == 2)
 
 
-@pytest.mark.sample(5, among="who may come in")
+@pytest.mark.sample(among="who may come in")
 def test_sighup_reads_tokens_and_certificates_again(tmp_path):
     """In a real daemon; what cannot be used leaves all as it was."""
     before, after = certificate(tmp_path, "before"), certificate(tmp_path, "after")
@@ -316,7 +316,7 @@ with _signals(lambda: (say("stop"), done.set()), lambda: say("reload")):
 """
 
 
-@pytest.mark.sample(5, among="who may come in")
+@pytest.mark.sample(among="who may come in")
 def test_sighup_means_a_stop_only_where_the_terminal_is_gone(tmp_path):
     said = tmp_path / "said"
     ours, theirs = os.openpty()
@@ -362,7 +362,7 @@ else:
 """
 
 
-@pytest.mark.sample(5, among="who may come in")
+@pytest.mark.sample(among="who may come in")
 def test_neither_sighup_nor_a_long_reason_ends_a_process_that_replaces_itself():
     done = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, "card it failed\n"), done.stderr

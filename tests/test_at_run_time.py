@@ -538,7 +538,7 @@ def test_one_that_is_dropped_while_it_is_computed_does_not_come(life: Life, clie
 # -- restarts -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 def test_what_was_answered_holds_after_a_kill(tmp_path: Path) -> None:
     """Wherever the list is when the process dies; of a graph whose vertices have names, by whose order some go."""
     (tmp_path / "waits.py").write_text(WAITS)

@@ -14,7 +14,7 @@ from walk_twins import FEW_THREADS, set_threads
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
-@pytest.mark.sample(2, among="a small run of a benchmark")
+@pytest.mark.sample(among="a small run of a benchmark")
 def test_rows_leave_a_limited_device(
     emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

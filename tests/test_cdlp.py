@@ -317,7 +317,7 @@ BARS = {100: 0.02, 1_000: 0.06, 10_000: 0.12}
 """Of what a start reads, how much a batch of so many updates may."""
 
 
-@pytest.mark.sample(4, among="work is in proportion")
+@pytest.mark.sample(among="work is in proportion")
 def test_work_is_in_proportion_to_the_change_by_the_leads() -> None:
     """On RMAT 16; and no bar is kept where rows are read again whenever something is heard."""
     links = LinkChurn(16, 16)
@@ -391,7 +391,7 @@ def test_an_arc_that_only_widens_a_lead_reads_no_row() -> None:
     run.close()
 
 
-@pytest.mark.sample(8, among="threads change nothing")
+@pytest.mark.sample(among="threads change nothing")
 @both_ways
 def test_threads_change_nothing(directed: bool) -> None:
     """Neither labels nor leads, nor what is read, nor what is said to have changed."""

@@ -137,7 +137,7 @@ def checkpointed(folder: Path) -> tuple[int, ...]:
     return max(found, default=(0, 0))
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 @pytest.mark.parametrize("kind", ["int", "string"])
 def test_a_daemon_whose_vertices_come_and_go(kind: str, tmp_path: Path, run_long: bool) -> None:
     records = RECORDS * (10 if run_long else 1)
@@ -199,7 +199,7 @@ def test_a_daemon_whose_vertices_come_and_go(kind: str, tmp_path: Path, run_long
         assert daemon.stop() == 0, daemon.log_tail()
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 @pytest.mark.long
 def test_a_daemon_that_dies_while_ids_change_hands(tmp_path: Path, seed: int, run_long: bool) -> None:
     """At seven points one after the other; a sample: at one of them."""
@@ -248,7 +248,7 @@ def test_a_daemon_that_dies_while_ids_change_hands(tmp_path: Path, seed: int, ru
         assert daemon.stop() == 0, daemon.log_tail()
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 def test_a_full_id_space_waits_for_the_ids_of_deleted_vertices(tmp_path: Path) -> None:
     """All records are there at once: the first poll alone names more vertices than there may be."""
     settings = {
@@ -288,7 +288,7 @@ Components.refresh = refresh
 """
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 def test_a_program_that_failed_holds_no_ids_and_says_nothing_of_others_vertices(tmp_path: Path) -> None:
     (tmp_path / "frail.py").write_text(FRAIL)
     settings = {

@@ -254,7 +254,7 @@ def test_starting_over_when_the_search_costs_too_much(monkeypatch: pytest.Monkey
     assert started_over > 5
 
 
-@pytest.mark.sample(8, among="threads change nothing")
+@pytest.mark.sample(among="threads change nothing")
 @pytest.mark.parametrize("directed", [True, False])
 def test_threads_change_nothing(directed: bool) -> None:
     """A graph large enough for several spans to the same forest with one; also one of many small trees."""
@@ -436,7 +436,7 @@ def test_a_replacement_in_the_same_epoch() -> None:
 # -- work -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(4, among="work is in proportion")
+@pytest.mark.sample(among="work is in proportion")
 def test_work_is_in_proportion_to_the_change() -> None:
     """Deleting links of a giant component reads a few rows each, and edges inside it read nothing."""
     n = 20_000

@@ -166,7 +166,7 @@ def test_gap_reads_the_graph_without_directions(benchmarks: None, tmp_path: Path
 # -- the whole ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(2, among="a small run of a benchmark")
+@pytest.mark.sample(among="a small run of a benchmark")
 def test_kinds_without_directions(tmp_path: Path) -> None:
     """Answers are compared before times are, of clustering, too."""
     result = tmp_path / "result.json"
@@ -180,7 +180,7 @@ def test_kinds_without_directions(tmp_path: Path) -> None:
             assert row[name] == "-" if kind == "cdlp" else row[name] > 0
 
 
-@pytest.mark.sample(2, among="a small run of a benchmark")
+@pytest.mark.sample(among="a small run of a benchmark")
 def test_a_small_run(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     lines = [f"I\t{k % 40}\t{(k * k) % 41}\t-\t-" for k in range(2_000)]

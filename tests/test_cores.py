@@ -398,7 +398,7 @@ def test_waves_are_the_same_for_any_number_of_threads(shape: str) -> None:
     assert (np.array(after) <= core).all() and (np.array(high) >= core).all()
 
 
-@pytest.mark.sample(4, among="work is in proportion")
+@pytest.mark.sample(among="work is in proportion")
 @both_ways
 def test_work_is_in_proportion_to_the_change(directed: bool) -> None:
     """On RMAT 16: a link that moves no counter over its rule reads no row; few are read in the median and mean."""
@@ -430,7 +430,7 @@ def test_work_is_in_proportion_to_the_change(directed: bool) -> None:
     graph.close()
 
 
-@pytest.mark.sample(4, among="work is in proportion")
+@pytest.mark.sample(among="work is in proportion")
 @both_ways
 def test_no_batch_reads_much_more_than_a_start(directed: bool) -> None:
     """Of any size, also where it gives up half way."""
@@ -449,7 +449,7 @@ def test_no_batch_reads_much_more_than_a_start(directed: bool) -> None:
     run.close()
 
 
-@pytest.mark.sample(8, among="threads change nothing")
+@pytest.mark.sample(among="threads change nothing")
 @both_ways
 @pytest.mark.parametrize("share", [None, 1.0], ids=["by-threads", "alike"])
 def test_threads_change_nothing(directed: bool, share: float | None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def run(tmp_path: Path, *arguments: str) -> tuple[list[dict[str, str]], str]:
     return list(csv.DictReader(lines, delimiter="\t")), done.stdout
 
 
-@pytest.mark.sample(2, among="a small run of a benchmark")
+@pytest.mark.sample(among="a small run of a benchmark")
 def test_a_small_run(tmp_path: Path) -> None:
     threads = [1, 2][: len(os.sched_getaffinity(0))]
     saved = tmp_path / "saved.json"
@@ -75,7 +75,7 @@ def test_a_small_run(tmp_path: Path) -> None:
     assert "components fresh" in shown and "stopped" not in shown
 
 
-@pytest.mark.sample(2, among="a small run of a benchmark")
+@pytest.mark.sample(among="a small run of a benchmark")
 def test_a_run_out_of_time_ends_in_mid_measurement(tmp_path: Path) -> None:
     endless = ["--rounds", "1000000000", "--seconds", "2"]
     rows, shown = run(tmp_path, "--threads", "1", "--programs", "bfs", *endless)

@@ -110,7 +110,7 @@ def test_a_stream_with_deletions_is_answered_right_and_survives_restarts(daemon:
         assert daemon.stop() == 0, daemon.log_tail()
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 @pytest.mark.parametrize(
     "daemon",
     [
@@ -145,7 +145,7 @@ SIMPLE = [{"name": "triangles"}, {"name": "lcc"}, {"name": "kcore"}, {"name": "c
 STRINGS = {"graph": {"vertex_ids": "string", "weights": "unweighted"}, "program": SIMPLE}
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 @pytest.mark.parametrize("daemon", [STRINGS], indirect=True)
 def test_triangles_clustering_cores_and_communities_of_strings(daemon: Daemon) -> None:
     """Over restarts, which take all over from the checkpoint; vertices that go and come back."""
@@ -232,7 +232,7 @@ def expect(client: Client, **expected: Any) -> None:
     assert len(client.top("hops", 10).ids) == reached
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 @pytest.mark.parametrize("daemon", [{"program": VERTEX_PROGRAMS}], indirect=True)
 def test_vertices_come_and_go_and_survive_restarts(daemon: Daemon) -> None:
     """insert_vertex and delete_vertex over the spool: every answer, the source included, before and after."""
@@ -272,7 +272,7 @@ def newest_manifest(daemon: Daemon) -> Iterator[dict[str, Any]]:
     path.write_bytes(json.dumps({"crc32c": crc32c.crc32c(body)}).encode() + b"\n" + body)
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 @pytest.mark.parametrize("daemon", [{"program": VERTEX_PROGRAMS}], indirect=True)
 def test_a_program_whose_saved_state_is_of_no_use_starts_over(daemon: Daemon) -> None:
     daemon.start()
@@ -290,7 +290,7 @@ def test_a_program_whose_saved_state_is_of_no_use_starts_over(daemon: Daemon) ->
     assert "program hops: its saved state is of no use" in daemon.log.read_text()
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 @pytest.mark.parametrize("daemon", [{"program": VERTEX_PROGRAMS}], indirect=True)
 def test_a_checkpoint_of_before_vertices_could_be_deleted_is_read(daemon: Daemon) -> None:
     daemon.start()
@@ -309,7 +309,7 @@ def test_a_checkpoint_of_before_vertices_could_be_deleted_is_read(daemon: Daemon
         assert client.stats()["vertices"] == 2
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 @pytest.mark.parametrize(
     "daemon",
     [
@@ -399,7 +399,7 @@ def test_bad_records_cost_nothing_but_a_clear_message(daemon: Daemon) -> None:
     assert row.value == encode_msgpack([2], [5], weights=[-1])
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_a_checkpoint_of_another_graph_is_refused_by_name(daemon: Daemon) -> None:
     write(daemon, "a", encode_msgpack(np.array([1]), np.array([2])))
     daemon.start()
@@ -414,7 +414,7 @@ def test_a_checkpoint_of_another_graph_is_refused_by_name(daemon: Daemon) -> Non
     assert "Traceback" not in daemon.log_tail()
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_new_programs_start_from_scratch_beside_restored_ones(daemon: Daemon) -> None:
     offsets = write(daemon, "a", encode_msgpack(np.array([1, 2, 9]), np.array([2, 3, 1])))
     daemon.start()
@@ -431,7 +431,7 @@ def test_new_programs_start_from_scratch_beside_restored_ones(daemon: Daemon) ->
         assert client.stats().offsets == offsets
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_damaged_newest_checkpoint_falls_back_and_replays(daemon: Daemon) -> None:
     for round_ in range(2):
         offsets = write(daemon, f"r{round_}", encode_msgpack(np.array([round_]), np.array([round_ + 1])))
@@ -450,7 +450,7 @@ def test_damaged_newest_checkpoint_falls_back_and_replays(daemon: Daemon) -> Non
     assert "is damaged" in daemon.log.read_text()
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_a_truncated_spool_is_an_error_and_not_silence(daemon: Daemon) -> None:
     offsets = write(daemon, "a", encode_msgpack(np.array([1]), np.array([2])))
     daemon.start()
@@ -462,7 +462,7 @@ def test_a_truncated_spool_is_an_error_and_not_silence(daemon: Daemon) -> None:
     assert "a.msgpack" in daemon.log_tail()
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_a_second_daemon_on_the_same_checkpoints_is_refused(daemon: Daemon) -> None:
     daemon.start()
     second = subprocess.run(
@@ -473,7 +473,7 @@ def test_a_second_daemon_on_the_same_checkpoints_is_refused(daemon: Daemon) -> N
     assert "in use by another graphtide process" in second.stderr
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 def test_what_is_not_offered_is_said(daemon: Daemon) -> None:
     daemon.start()
     with daemon.client() as client:
@@ -500,7 +500,7 @@ def test_the_server_process_comes_back_when_it_is_killed(daemon: Daemon) -> None
         assert answer.epoch == before
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 def test_interrupts_in_the_middle_of_a_stream_lose_nothing(daemon: Daemon) -> None:
     churn = Churn(scale=8, pool=4000, seed=3)
     parts, records = churn_records(churn, 60, 50)
@@ -518,7 +518,7 @@ def test_interrupts_in_the_middle_of_a_stream_lose_nothing(daemon: Daemon) -> No
         np.testing.assert_array_equal(client.get("components", final.ids).values, final.component_labels())
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 def test_query_from_the_shell(daemon: Daemon) -> None:
     offsets = write(daemon, "a", encode_msgpack(np.array([1, 2]), np.array([2, 3])))
     daemon.start()

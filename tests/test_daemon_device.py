@@ -272,7 +272,7 @@ def write_and_wait(daemon: Daemon, client: Client, numbers: range) -> None:
         client.wait(offsets, timeout_ms=120_000)
 
 
-@pytest.mark.sample(3, among="a daemon has a device")
+@pytest.mark.sample(among="a daemon has a device")
 def test_a_daemon_keeps_the_graph_on_the_device_through_restarts(emulated_daemon: Daemon) -> None:
     daemon = emulated_daemon.start()
     for numbers in (range(6), range(6, 9)):
@@ -318,7 +318,7 @@ def graph_of(numbers: range) -> Snapshot:
     return Snapshot(ids, src, dst, np.ones(src.size, np.float32), place.get(7))
 
 
-@pytest.mark.sample(3, among="a daemon has a device")
+@pytest.mark.sample(among="a daemon has a device")
 def test_a_device_that_fails_while_a_program_is_run_once_is_lost_and_the_host_runs_it(
     emulated_daemon: Daemon,
 ) -> None:
@@ -336,7 +336,7 @@ def test_a_device_that_fails_while_a_program_is_run_once_is_lost_and_the_host_ru
     assert daemon.stop() == 0
 
 
-@pytest.mark.sample(3, among="a daemon has a device")
+@pytest.mark.sample(among="a daemon has a device")
 def test_a_daemon_whose_device_fails_goes_on_within_the_same_epoch(emulated_daemon: Daemon) -> None:
     daemon = emulated_daemon.start()
     with daemon.client() as client:
@@ -358,7 +358,7 @@ def test_a_daemon_whose_device_fails_goes_on_within_the_same_epoch(emulated_daem
     assert daemon.log.read_text().count("the device is lost, and the host goes on alone") == 1
 
 
-@pytest.mark.sample(3, among="a daemon has a device")
+@pytest.mark.sample(among="a daemon has a device")
 @pytest.mark.parametrize("ends", ["killed", "stopped", "card lost"])
 def test_nothing_is_lost_while_the_host_is_behind(tmp_path: Path, ends: str) -> None:
     """Answers are those of the device; who asks for rows waits for the host; the end comes when it is behind."""
@@ -420,7 +420,7 @@ def test_nothing_is_lost_while_the_host_is_behind(tmp_path: Path, ends: str) -> 
             assert degrees[0].out.tolist() == degrees[1].out.tolist()
 
 
-@pytest.mark.sample(3, among="a daemon has a device")
+@pytest.mark.sample(among="a daemon has a device")
 def test_a_daemon_whose_device_alone_has_the_rows_goes_on_without_it_in_the_same_process(
     emulated_daemon: Daemon, run_long: bool
 ) -> None:
@@ -495,7 +495,7 @@ def on_device(request: pytest.FixtureRequest) -> tuple[str, ...]:
     return (PROGRAM,)
 
 
-@pytest.mark.sample(3, among="a daemon has a device")
+@pytest.mark.sample(among="a daemon has a device")
 @pytest.mark.parametrize("host_rows", ["all", "owned"])
 def test_a_program_is_run_once_on_the_device_and_leaves_it(
     on_device: tuple[str, ...], tmp_path: Path, host_rows: str
@@ -540,7 +540,7 @@ def test_a_program_is_run_once_on_the_device_and_leaves_it(
         assert daemon.stop() == 0
 
 
-@pytest.mark.sample(3, among="a daemon has a device")
+@pytest.mark.sample(among="a daemon has a device")
 @pytest.mark.parametrize("directed", [True, False])
 def test_answers_are_those_of_a_daemon_without_a_device(
     on_device: tuple[str, ...], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, directed: bool
@@ -586,7 +586,7 @@ def test_answers_are_those_of_a_daemon_without_a_device(
         assert one.stop() == other.stop() == 0
 
 
-@pytest.mark.sample(3, among="a daemon has a device")
+@pytest.mark.sample(among="a daemon has a device")
 def test_a_daemon_that_must_have_a_device_refuses_to_start_without_one(tmp_path: Path) -> None:
     with Daemon(tmp_path, {"device": {"enabled": True}}, program=("-c", WITHOUT_CUPY)) as daemon:
         daemon.start(ready_s=None)

@@ -83,7 +83,7 @@ def metrics_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert daemon.stop() == 0, daemon.log_tail()
 
 
-@pytest.mark.sample(1, among="containers and dashboards")
+@pytest.mark.sample(among="containers and dashboards")
 def test_every_panel_has_data_while_rows_move(prometheus_url: str) -> None:
     silent = queries()
 

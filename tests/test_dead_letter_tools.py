@@ -57,7 +57,7 @@ def letter(offset: int, value: bytes, **more: Any) -> BadRecord:
     )
 
 
-@pytest.mark.sample(2, among="bad records")
+@pytest.mark.sample(among="bad records")
 def test_what_was_refused_is_applied_once_it_is_put_right(tmp_path: Path) -> None:
     """Records of the wrong encoding in a file of a real daemon's spool, and a line of CSV."""
     settings = {"program": [{"name": "bfs", "source": 1}], "graph": {"weights": "non-negative"}}
@@ -297,7 +297,7 @@ def test_records_of_a_topic_that_the_daemon_did_not_write_are_shown_as_they_are(
     assert (cut.partition, cut.offset, cut.whole) == (Partition("t", 4), 9, Whole(10, 3))
 
 
-@pytest.mark.sample(2, among="bad records")
+@pytest.mark.sample(among="bad records")
 @pytest.mark.kafka
 def test_letters_of_a_topic_go_to_the_partitions_that_they_came_from(
     kafka: DevKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -243,7 +243,7 @@ def test_a_letter_too_large_for_the_topic_stays_in_a_file(kafka: DevKafka, topic
     assert [bad.offset for bad in read_dead_letters(tmp_path)] == [1]
 
 
-@pytest.mark.sample(2, among="bad records")
+@pytest.mark.sample(among="bad records")
 @pytest.mark.kafka
 def test_letters_wait_for_the_broker_over_a_restart_of_ours(
     kafka: DevKafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -311,7 +311,7 @@ class Contained(Daemon):
         return told
 
 
-@pytest.mark.sample(1, among="containers and dashboards")
+@pytest.mark.sample(among="containers and dashboards")
 @pytest.mark.kafka
 @pytest.mark.timeout(900)  # where no kernels are cached, the first start compiles them
 def test_the_daemon_of_compose_is_healthy_and_answers_as_before_after_a_kill(
@@ -494,7 +494,7 @@ def follow(changes: Subscription, known: dict[int, int], until_known: int) -> di
     return known
 
 
-@pytest.mark.sample(1, among="containers and dashboards")
+@pytest.mark.sample(among="containers and dashboards")
 @pytest.mark.kafka
 @pytest.mark.timeout(900)  # where no kernels are cached, the first start compiles them
 def test_clients_go_on_when_a_pod_is_killed_and_both_agree(kafka: DevKafka, pods: list[Pod]) -> None:

@@ -29,7 +29,7 @@ PARTS = (
 )
 
 
-@pytest.mark.sample(2, among="a small run of a benchmark")
+@pytest.mark.sample(among="a small run of a benchmark")
 def test_every_part_has_rows(
     emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

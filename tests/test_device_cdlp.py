@@ -119,7 +119,7 @@ def test_any_history(
                 run.step(epoch)
 
 
-@pytest.mark.sample(4, among="a larger graph on a device")
+@pytest.mark.sample(among="a larger graph on a device")
 @both_ways
 def test_hubs_of_a_larger_graph(
     run_of: Callable[..., CdlpRun], directed: bool, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -139,7 +139,7 @@ def test_hubs_of_a_larger_graph(
         assert np.unique(run.labels).size < run.labels.size
 
 
-@pytest.mark.sample(2, among="rows on both sides")
+@pytest.mark.sample(among="rows on both sides")
 @both_ways
 def test_rows_on_both_sides(
     run_of: Callable[..., CdlpRun], directed: bool, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -220,7 +220,7 @@ def column_of(ids: list[Any]) -> IdColumn:
     return StringColumn.of(ids) if isinstance(ids[0], str) else np.array(ids, np.int64)
 
 
-@pytest.mark.sample(2, among="awkward graphs on a device")
+@pytest.mark.sample(among="awkward graphs on a device")
 def test_awkward_graphs(run_of: Callable[..., CdlpRun], monkeypatch: pytest.MonkeyPatch) -> None:
     """No vertices, loops, a star of one label and of many, a clique that comes and goes, many new vertices."""
     from graphtide.compute.device import cdlp_runs
@@ -318,14 +318,14 @@ def named_run_of(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> 
     yield from runs(Named, monkeypatch)
 
 
-@pytest.mark.sample(6, among="a card that fails")
+@pytest.mark.sample(among="a card that fails")
 @both_kinds
 def test_without_memory_it_goes_on_at_the_host(named_run_of: Callable[..., Named], ids: Any) -> None:
     failed = failing_runs(lambda: named_run_of(ids=ids), cuda_emulator.failing_allocation, lambda left: not left)
     assert failed >= 17
 
 
-@pytest.mark.sample(6, among="a card that fails")
+@pytest.mark.sample(among="a card that fails")
 @pytest.mark.parametrize("quiet", [True, False])
 def test_a_card_that_fails_is_dropped_within_the_run(named_run_of: Callable[..., Named], quiet: bool) -> None:
     """And so is one that fails when its rounds are asked for."""

@@ -160,7 +160,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     monkeypatch.setattr(components, "SETTLE_LEAST", int(rng.choice([5, 4096])))
 
 
-@pytest.mark.sample(3, among="lists on a device run over")
+@pytest.mark.sample(among="lists on a device run over")
 @pytest.mark.parametrize("directed", [True, False])
 def test_lists_that_run_over_change_nothing(
     run_of: Callable[..., TwinRun],
@@ -183,7 +183,7 @@ def test_lists_that_run_over_change_nothing(
             run.step(epoch)
 
 
-@pytest.mark.sample(4, among="a larger graph on a device")
+@pytest.mark.sample(among="a larger graph on a device")
 @pytest.mark.parametrize("directed", [True, False])
 def test_hubs_of_a_larger_graph(run_of: Callable[..., TwinRun], directed: bool, seed: int, run_long: bool) -> None:
     cuda_emulator.seed(seed)
@@ -197,7 +197,7 @@ def test_hubs_of_a_larger_graph(run_of: Callable[..., TwinRun], directed: bool, 
         assert k or int(run.graph.out_rows().degrees.max()) > 64
 
 
-@pytest.mark.sample(4, among="a larger graph on a device")
+@pytest.mark.sample(among="a larger graph on a device")
 @pytest.mark.parametrize(
     ("push_share", "pull_share", "room"), [("0.5f", "0.0f", 32), ("0.002f", "0.07f", 1 << 20)]
 )
@@ -271,7 +271,7 @@ def test_vertices_go_and_come_back(run_of: Callable[..., TwinRun]) -> None:
         run.step(inserts(wheel, 13))
 
 
-@pytest.mark.sample(4, among="a larger graph on a device")
+@pytest.mark.sample(among="a larger graph on a device")
 def test_a_deep_path_is_mended_or_started_over(run_of: Callable[..., TwinRun]) -> None:
     n = 150
     path = [(v, v + 1) for v in range(n - 1)]
@@ -323,7 +323,7 @@ def test_a_run_that_moves_too_much_starts_over(
     assert run.step(inserts([star[25]], n)).started_over
 
 
-@pytest.mark.sample(4, among="blocks of a device work together")
+@pytest.mark.sample(among="blocks of a device work together")
 def test_blocks_that_lag_read_the_counts_that_they_are_to_read(run_of: Callable[..., TwinRun], seed: int) -> None:
     """Many vertices in each phase, of which the next ones follow at once: lost, hung, cut off and joined."""
     rng = np.random.default_rng(seed)
@@ -392,7 +392,7 @@ def break_in(run: TwinRun) -> None:
     run.check()
 
 
-@pytest.mark.sample(4, among="a larger graph on a device")
+@pytest.mark.sample(among="a larger graph on a device")
 def test_large_trees_are_named_anew_wherever_the_forest_is(
     run_of: Callable[..., TwinRun], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -451,7 +451,7 @@ def grown(run: TwinRun) -> Any:
     return change
 
 
-@pytest.mark.sample(6, among="a card that fails")
+@pytest.mark.sample(among="a card that fails")
 def test_without_memory_the_program_goes_on_at_the_host(emulated_run_of: Callable[..., TwinRun]) -> None:
     failed = 0
     for at in range(40):
@@ -475,7 +475,7 @@ def test_without_memory_the_program_goes_on_at_the_host(emulated_run_of: Callabl
     assert failed >= 10
 
 
-@pytest.mark.sample(4, among="blocks of a device work together")
+@pytest.mark.sample(among="blocks of a device work together")
 @pytest.mark.parametrize("directed", [True, False])
 def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
     run_of: Callable[..., TwinRun], directed: bool, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -177,7 +177,7 @@ def test_what_would_be_told_too_often_is_not_told_first(
     assert not run.report.started_over and run.report.edges_read < told / 2
 
 
-@pytest.mark.sample(3, among="lists on a device run over")
+@pytest.mark.sample(among="lists on a device run over")
 @pytest.mark.parametrize("directed", [True, False])
 def test_counts_stop_at_the_limit_and_come_down_again(run_of: Callable[..., CountsRun], directed: bool) -> None:
     run = run_of(directed=directed)
@@ -315,7 +315,7 @@ def test_counting_that_was_launched_ends_where_the_host_fails_meanwhile(
     run.step(inserts([(v, 59) for v in range(3)], 200))
 
 
-@pytest.mark.sample(2, among="awkward graphs on a device")
+@pytest.mark.sample(among="awkward graphs on a device")
 def test_awkward_graphs(run_of: Callable[..., CountsRun]) -> None:
     """No vertices, a source that comes, loops, a long path, a star, a source that goes."""
     run = run_of(sources=(3, 80))
@@ -360,7 +360,7 @@ def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., CountsRun]) 
     run.check_results()
 
 
-@pytest.mark.sample(6, among="a card that fails")
+@pytest.mark.sample(among="a card that fails")
 def test_without_memory_it_goes_on_at_the_host(emulated_run_of: Callable[..., CountsRun]) -> None:
     assert failing_runs(emulated_run_of, cuda_emulator.failing_allocation, lambda left: not left) >= 10
 

@@ -334,7 +334,7 @@ def test_what_passes_leave_is_pushed(
         assert (False, True) in ended
 
 
-@pytest.mark.sample(4, among="a larger graph on a device")
+@pytest.mark.sample(among="a larger graph on a device")
 def test_rows_of_many_leaves_are_added_up_beside_short_ones(run_of: Callable[..., RanksRun], seed: int) -> None:
     for own_seed in range(seed, seed + 3):
         rng = np.random.default_rng(own_seed)

@@ -172,7 +172,7 @@ def test_any_history_gives_the_host_s_values(
         assert run.graph.check() == []
 
 
-@pytest.mark.sample(3, among="lists on a device run over")
+@pytest.mark.sample(among="lists on a device run over")
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("kind", ["bfs", "sssp", "sswp", "reached"])
 def test_queues_that_run_over_change_nothing(
@@ -210,7 +210,7 @@ def mends_with(monkeypatch: pytest.MonkeyPatch, *macros: str) -> None:
         monkeypatch.setitem(path_runs.SOURCES, name, source._replace(macros=(*source.macros, *macros)))
 
 
-@pytest.mark.sample(4, among="blocks of a device work together")
+@pytest.mark.sample(among="blocks of a device work together")
 @pytest.mark.parametrize(("kind", "settles"), [("bfs", True), ("sssp", True), ("sssp", False)])
 def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
     run_of: Callable[..., TwinRun], kind: str, settles: bool, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -268,7 +268,7 @@ def test_few_updates_that_change_nothing_touch_nothing(run_of: Callable[..., Twi
     assert touched(deletes(tree[-1:], n))
 
 
-@pytest.mark.sample(4, among="blocks of a device work together")
+@pytest.mark.sample(among="blocks of a device work together")
 @pytest.mark.parametrize(("kind", "settles"), [("bfs", True), ("sssp", True), ("sssp", False)])
 def test_all_blocks_work_from_the_beginning(
     run_of: Callable[..., TwinRun], kind: str, settles: bool, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -285,7 +285,7 @@ def test_all_blocks_work_from_the_beginning(
         run.step(epoch)
 
 
-@pytest.mark.sample(4, among="a larger graph on a device")
+@pytest.mark.sample(among="a larger graph on a device")
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_hubs_of_a_larger_graph(run_of: Callable[..., TwinRun], kind: str, seed: int, run_long: bool) -> None:
     cuda_emulator.seed(seed)
@@ -297,7 +297,7 @@ def test_hubs_of_a_larger_graph(run_of: Callable[..., TwinRun], kind: str, seed:
         assert k or int(run.graph.out_rows().degrees.max()) > 64
 
 
-@pytest.mark.sample(4, among="a larger graph on a device")
+@pytest.mark.sample(among="a larger graph on a device")
 @pytest.mark.parametrize("kind", ["bfs", "sssp", "sswp", "reached"])
 def test_fresh_starts_on_a_larger_graph(
     run_of: Callable[..., TwinRun], kind: str, seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
@@ -330,7 +330,7 @@ def test_fresh_starts_on_a_larger_graph(
         assert rounds[1] > rounds[1 << 18]
 
 
-@pytest.mark.sample(4, among="blocks of a device work together")
+@pytest.mark.sample(among="blocks of a device work together")
 @pytest.mark.parametrize("settles", [True, False])
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_blocks_that_lag_read_the_counts_that_they_are_to_read(
@@ -351,7 +351,7 @@ def test_blocks_that_lag_read_the_counts_that_they_are_to_read(
     run.step(inserts(first[:60], n))
 
 
-@pytest.mark.sample(4, among="blocks of a device work together")
+@pytest.mark.sample(among="blocks of a device work together")
 @pytest.mark.parametrize(("kind", "settles"), [("bfs", True), ("sssp", True), ("sssp", False)])
 def test_a_warp_finds_more_than_it_sees_to_at_a_time(
     run_of: Callable[..., TwinRun], monkeypatch: pytest.MonkeyPatch, kind: str, settles: bool
@@ -537,7 +537,7 @@ def test_without_memory_a_program_goes_on_at_the_host(emulated_run_of: Callable[
     assert failed >= 6
 
 
-@pytest.mark.sample(6, among="a card that fails")
+@pytest.mark.sample(among="a card that fails")
 @pytest.mark.parametrize("quiet", [True, False])
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_a_card_that_fails_is_dropped_within_the_run(

@@ -152,7 +152,7 @@ def test_every_epoch_of_any_history_is_within_its_bound(
             assert run.graph.check() == []
 
 
-@pytest.mark.sample(1, among="residuals over thousands of batches")
+@pytest.mark.sample(among="residuals over thousands of batches")
 def test_residuals_are_those_of_the_graph_in_every_bit_after_many_epochs(
     run_of: Callable[..., PprRun], seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +242,7 @@ def test_what_was_given_up_twice_is_not_pushed_again_at_once(
     assert tried == [1] * ppr.IN_VAIN_MAX + [0] * ppr.UNTRIED_MAX + [1] + [0] * (ppr.IN_VAIN_MAX - 1)
 
 
-@pytest.mark.sample(4, among="a larger graph on a device")
+@pytest.mark.sample(among="a larger graph on a device")
 def test_rows_of_many_leaves_are_added_up_beside_short_ones(run_of: Callable[..., PprRun], seed: int) -> None:
     for own_seed in range(seed, seed + 3):
         rng = np.random.default_rng(own_seed)

@@ -269,7 +269,7 @@ def pack_in(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walk_runs, "SOURCES", sources)
 
 
-@pytest.mark.sample(4, among="rows that passes pack")
+@pytest.mark.sample(among="rows that passes pack")
 @pytest.mark.parametrize("bits", [9, 10, 11, 12, 32])
 def test_ranks_of_rows_that_passes_pack(
     run_of: Make, bits: int, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -319,7 +319,7 @@ def passes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pagerank, "PUSH_LEAST", -1)
 
 
-@pytest.mark.sample(4, among="rows that passes pack")
+@pytest.mark.sample(among="rows that passes pack")
 @pytest.mark.parametrize("words_an_edit", [6, 40])
 @pytest.mark.parametrize("directed", [True, False])
 def test_what_passes_packed_is_kept_from_batch_to_batch(
@@ -402,7 +402,7 @@ def test_only_edges_of_rows_on_the_host_take_room_among_edits(
         run.check()
 
 
-@pytest.mark.sample(4, among="rows that passes pack")
+@pytest.mark.sample(among="rows that passes pack")
 @pytest.mark.parametrize("directed", [True, False])
 def test_what_was_packed_follows_rows_that_change_sides(
     run_of: Make, directed: bool, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -478,7 +478,7 @@ def keep_at_most(run: RanksRun, n_bytes: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(walk_runs, "free_bytes", free_bytes)
 
 
-@pytest.mark.sample(4, among="rows that passes pack")
+@pytest.mark.sample(among="rows that passes pack")
 @pytest.mark.parametrize("room", [0.0, 0.3, 2.0])
 def test_packed_rows_that_passes_read_are_kept_on_the_device(
     run_of: Make, room: float, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -567,7 +567,7 @@ def test_what_was_packed_is_void_for_a_graph_that_is_loaded(
         run.check()
 
 
-@pytest.mark.sample(4, among="rows that passes pack")
+@pytest.mark.sample(among="rows that passes pack")
 @pytest.mark.parametrize("refusal", ["allows", "pinned", "device"])
 def test_ranks_without_memory_to_pack_rows(
     emulated_run_of: Make, refusal: str, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -590,7 +590,7 @@ def test_ranks_without_memory_to_pack_rows(
     assert run_of_many_leaves(emulated_run_of(RanksRun), seed) == []
 
 
-@pytest.mark.sample(4, among="rows that passes pack")
+@pytest.mark.sample(among="rows that passes pack")
 def test_memory_of_packed_rows_is_given_back(
     emulated_run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -752,7 +752,7 @@ def live(rows: RowView) -> list[np.ndarray]:
     return [rows.row_leaf, rows.degrees, *(column[part] for column, parts in by_leaf for part in parts)]
 
 
-@pytest.mark.sample(4, among="rows that passes pack")
+@pytest.mark.sample(among="rows that passes pack")
 @pytest.mark.parametrize("family", ["bfs", "components", "pagerank"])
 def test_while_the_host_s_array_grows_and_shrinks(
     emulated_run_of: Make, family: str, seed: int, monkeypatch: pytest.MonkeyPatch

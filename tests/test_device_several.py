@@ -356,7 +356,7 @@ def test_a_program_that_fails_does_no_harm_to_those_it_shares_launches_with(
     assert not any(them.engine.audit().values())
 
 
-@pytest.mark.sample(6, among="a card that fails")
+@pytest.mark.sample(among="a card that fails")
 @pytest.mark.parametrize("quiet", [True, False])
 def test_a_card_that_fails_sends_all_home_within_the_run(
     emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, quiet: bool

@@ -105,7 +105,7 @@ def test_any_history(
                 run.step(epoch)
 
 
-@pytest.mark.sample(4, among="a larger graph on a device")
+@pytest.mark.sample(among="a larger graph on a device")
 @both_ways
 @pytest.mark.parametrize("piece_leaves", [1, 4])
 def test_hubs_of_a_larger_graph(
@@ -149,7 +149,7 @@ def test_short_rows_that_begin_in_one_leaf_and_end_in_another(
         run.step(inserts(changed, 400))
 
 
-@pytest.mark.sample(2, among="rows on both sides")
+@pytest.mark.sample(among="rows on both sides")
 @both_members
 @both_ways
 def test_rows_on_both_sides(
@@ -239,7 +239,7 @@ def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., TallyRun]) -
 starts_or_not = pytest.mark.parametrize("floor", [0, 1 << 14], ids=["start", "change"])
 
 
-@pytest.mark.sample(6, among="a card that fails")
+@pytest.mark.sample(among="a card that fails")
 @starts_or_not
 def test_without_memory_it_goes_on_at_the_host(
     emulated_run_of: Callable[..., TallyRun], monkeypatch: pytest.MonkeyPatch, floor: int
@@ -249,7 +249,7 @@ def test_without_memory_it_goes_on_at_the_host(
     assert failed >= (4 if floor else 8)
 
 
-@pytest.mark.sample(6, among="a card that fails")
+@pytest.mark.sample(among="a card that fails")
 @starts_or_not
 @pytest.mark.parametrize("quiet", [True, False])
 def test_a_card_that_fails_is_dropped_within_the_run(

@@ -53,7 +53,7 @@ def test_any_order_of_threads_gives_the_same_bits(
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.sample(4, among="a larger graph on a device")
+@pytest.mark.sample(among="a larger graph on a device")
 def test_hubs_of_a_larger_graph(run_of: Callable[..., WalkRun], seed: int, run_long: bool) -> None:
     cuda_emulator.seed(seed)
     scale = 11 if run_long else 8
@@ -105,13 +105,13 @@ def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., WalkRun]) ->
     run.check()
 
 
-@pytest.mark.sample(6, among="a card that fails")
+@pytest.mark.sample(among="a card that fails")
 def test_without_memory_it_goes_on_at_the_host(emulated_run_of: Callable[..., WalkRun]) -> None:
     failed = failing_runs(emulated_run_of, cuda_emulator.failing_allocation, lambda left: not left)
     assert failed >= 7  # every column of the new vertices
 
 
-@pytest.mark.sample(6, among="a card that fails")
+@pytest.mark.sample(among="a card that fails")
 @pytest.mark.parametrize("quiet", [True, False])
 def test_a_card_that_fails_is_dropped_within_the_run(emulated_run_of: Callable[..., WalkRun], quiet: bool) -> None:
     failed = failing_runs(
@@ -153,7 +153,7 @@ def test_what_could_not_be_fetched_is_reported_anew(emulated_run_of: Callable[..
     assert run.refresh(epoch_of([], 40)).changed == {}
 
 
-@pytest.mark.sample(2, among="awkward graphs on a device")
+@pytest.mark.sample(among="awkward graphs on a device")
 def test_awkward_graphs(run_of: Callable[..., WalkRun]) -> None:
     """No vertices, none with edges, none without a loop, a cycle, a star both ways, and none that is left."""
     for directed in (True, False):

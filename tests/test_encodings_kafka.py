@@ -31,7 +31,7 @@ def transfer(src: int, kind: str, **after: object) -> bytes:
     return json.dumps({"from_account": src, "kind": kind, "payload": {"after": after}}).encode()
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 @pytest.mark.kafka
 @pytest.mark.timeout(600)  # where no kernels are cached, the first start compiles them
 def test_records_are_read_as_their_headers_say(kafka: DevKafka, tmp_path: Path) -> None:

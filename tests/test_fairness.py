@@ -401,7 +401,7 @@ def test_clients_that_do_not_read_cost_no_more_than_the_limit(tmp_path: Path, me
         until(lambda: client.stats()["server"]["held_bytes"] == 0)
 
 
-@pytest.mark.sample(2, among="much is asked for")
+@pytest.mark.sample(among="much is asked for")
 @pytest.mark.parametrize("stall", ["sends", "reads", "waits"])
 def test_memory_is_taken_from_who_stalls_while_others_wait(tmp_path: Path, stall: str) -> None:
     limits = {"memory_bytes_max": 4 << 20, "frame_bytes_max": 2 << 20, "output_bytes_max": 4 << 20}
@@ -424,7 +424,7 @@ def test_memory_is_taken_from_who_stalls_while_others_wait(tmp_path: Path, stall
 # -- many clients that mean well ----------------------------------------------------------------------------
 
 
-@pytest.mark.sample(2, among="much is asked for")
+@pytest.mark.sample(among="much is asked for")
 def test_many_large_requests_beside_many_epochs_are_answered_whole(tmp_path: Path) -> None:
     with counting(tmp_path) as (chain, link, client):
         pid, stop = link.pid, threading.Event()
@@ -453,7 +453,7 @@ def test_many_large_requests_beside_many_epochs_are_answered_whole(tmp_path: Pat
         assert client.wait({"t": {0: chain.number * 10}}).epoch == (1, chain.number)
 
 
-@pytest.mark.sample(2, among="much is asked for")
+@pytest.mark.sample(among="much is asked for")
 @pytest.mark.parametrize("kind", ["int", "string"])
 def test_long_requests_are_worked_on_beside_the_event_loop(tmp_path: Path, kind: str) -> None:
     chain = Chain(kind)

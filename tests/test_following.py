@@ -245,7 +245,7 @@ def test_programs_that_move_find_the_rows_of_their_epoch(pair: Both, seed: int) 
     assert not any(pair.engine.audit().values())
 
 
-@pytest.mark.sample(3, among="a card that has rows fails")
+@pytest.mark.sample(among="a card that has rows fails")
 def test_a_card_that_fails_while_the_host_is_behind_loses_nothing(pair: Both, seed: int) -> None:
     """Wherever it fails: the host catches up, and programs start over there in the same epoch."""
     rng = np.random.default_rng(seed)
@@ -264,7 +264,7 @@ def test_a_card_that_fails_while_the_host_is_behind_loses_nothing(pair: Both, se
     assert np.array_equal(pair.graph.export().keys, pair.host_graph.export().keys)
 
 
-@pytest.mark.sample(3, among="a card that has rows fails")
+@pytest.mark.sample(among="a card that has rows fails")
 def test_a_card_may_fail_at_any_call_while_a_copy_is_made(
     emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None, seed: int
 ) -> None:

@@ -73,7 +73,7 @@ def documented() -> dict[str, Form]:
     }
 
 
-@pytest.mark.sample(1, among="functions three ways")
+@pytest.mark.sample(among="functions three ways")
 def test_known_programs_compute_the_same_three_ways(cupy: ModuleType, tmp_path: Path) -> None:
     check_three_ways(FORMS | documented(), cupy, tmp_path)
 
@@ -94,7 +94,7 @@ def test_random_functions_compute_the_same_three_ways(
     check_three_ways(dict(floats + wholes), cupy, tmp_path_factory.mktemp("drawn"), seed)
 
 
-@pytest.mark.sample(1, among="functions three ways")
+@pytest.mark.sample(among="functions three ways")
 def test_what_python_says_of_division_holds(cupy: ModuleType, tmp_path: Path) -> None:
     """Signs, infinities and zeros of // and %, of floats and whole numbers."""
     forms = {
@@ -279,7 +279,7 @@ def test_what_nothing_depends_on_is_left_out() -> None:
     assert "multiply" not in functions_of(form_of(gather))
 
 
-@pytest.mark.sample(1, among="functions three ways")
+@pytest.mark.sample(among="functions three ways")
 def test_subnormal_values_are_values(cupy: ModuleType, tmp_path: Path) -> None:
     """Whatever CuPy thinks of them."""
     tiny = np.float32(1e-42)

@@ -71,13 +71,13 @@ def ask(link: ServerLink, method: str, **params: Any) -> threading.Thread:
     return thread
 
 
-@pytest.mark.sample(3, among="a grace period")
+@pytest.mark.sample(among="a grace period")
 def test_where_nobody_asks_it_is_over_at_once(link: ServerLink) -> None:
     assert becomes(link.begin_grace())
     assert all(becomes(is_over) for is_over in [link.begin_grace() for _ in range(100)])
 
 
-@pytest.mark.sample(3, among="a grace period")
+@pytest.mark.sample(among="a grace period")
 def test_one_follows_another(link: ServerLink) -> None:
     for _ in range(3):
         assert becomes(link.begin_grace())
@@ -85,7 +85,7 @@ def test_one_follows_another(link: ServerLink) -> None:
     assert becomes(both[0]) and becomes(both[1])
 
 
-@pytest.mark.sample(3, among="a grace period")
+@pytest.mark.sample(among="a grace period")
 def test_it_waits_for_requests_that_began_before(chain: SlowChain, link: ServerLink) -> None:
     thread = ask(link, "neighbors", vertex=103)
     assert chain.asked_about.wait(60)
@@ -96,7 +96,7 @@ def test_it_waits_for_requests_that_began_before(chain: SlowChain, link: ServerL
     thread.join()
 
 
-@pytest.mark.sample(3, among="a grace period")
+@pytest.mark.sample(among="a grace period")
 def test_it_does_not_wait_for_those_that_wait_for_an_epoch(chain: SlowChain, link: ServerLink) -> None:
     with Client(link.addresses[0]) as client:
         offsets = {"t": {0: 1000}}
@@ -112,7 +112,7 @@ def test_it_does_not_wait_for_those_that_wait_for_an_epoch(chain: SlowChain, lin
         link.publish(chain.publication())
 
 
-@pytest.mark.sample(3, among="a grace period")
+@pytest.mark.sample(among="a grace period")
 def test_a_client_that_goes_away_keeps_nothing(chain: SlowChain, link: ServerLink) -> None:
     with raw(link.addresses[0]) as connection:
         connection.send(request(1, "neighbors", {"vertex": 103}))
@@ -121,7 +121,7 @@ def test_a_client_that_goes_away_keeps_nothing(chain: SlowChain, link: ServerLin
     assert becomes(is_over)
 
 
-@pytest.mark.sample(3, among="a grace period")
+@pytest.mark.sample(among="a grace period")
 def test_the_requests_of_a_dead_server_have_ended(chain: SlowChain, link: ServerLink) -> None:
     with Client(link.addresses[0], timeout=PATIENCE_S):
         assert link.pid is not None
@@ -134,7 +134,7 @@ def test_the_requests_of_a_dead_server_have_ended(chain: SlowChain, link: Server
         assert becomes(link.begin_grace())
 
 
-@pytest.mark.sample(3, among="a grace period")
+@pytest.mark.sample(among="a grace period")
 def test_requests_after_it_find_no_removed_id(chain: SlowChain, link: ServerLink) -> None:
     """Also where the arrays were renewed meanwhile, of which the server hears with epochs only."""
     generation = chain.index.generation

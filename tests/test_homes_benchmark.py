@@ -15,7 +15,7 @@ from graphtide.gpma.edges import Op
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
-@pytest.mark.sample(2, among="a small run of a benchmark")
+@pytest.mark.sample(among="a small run of a benchmark")
 @pytest.mark.parametrize("directed", [True, False])
 def test_all_choices_take_the_same_batches(
     emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, directed: bool

@@ -162,7 +162,7 @@ def test_how_compiling_goes_on_is_shown(
     assert ("3/12" in screen.getvalue()) == on_terminal
 
 
-@pytest.mark.sample(1, among="all that the cache is for")
+@pytest.mark.sample(among="all that the cache is for")
 @pytest.mark.long
 @pytest.mark.timeout(900)  # all kernels are compiled, on a machine as busy as it may be
 def test_what_the_first_start_compiles_the_second_one_finds(
@@ -255,7 +255,7 @@ main()
 """
 
 
-@pytest.mark.sample(5, among="kernels in the cache")
+@pytest.mark.sample(among="kernels in the cache")
 @pytest.mark.timeout(900)
 def test_a_signal_while_kernels_compile_ends_all_processes(tmp_path: Path, cold: Path) -> None:
     """None of them is asked to end, and waited for, not even the template: it is stopped here, and would not."""
@@ -315,7 +315,7 @@ def test_only_what_is_configured_is_compiled() -> None:
     assert "classes of rows" in [name for name, _ in owned.steps()]
 
 
-@pytest.mark.sample(5, among="kernels in the cache")
+@pytest.mark.sample(among="kernels in the cache")
 @pytest.mark.parametrize("first", ["numba", "graphtide.daemon.service", "graphtide.compute.registry"])
 def test_kernels_are_kept_in_one_folder_whoever_imports_numba_first(tmp_path: Path, first: str) -> None:
     code = f"import {first}; from graphtide.gpma.host import sorting; print(sorting.survey._cache.cache_path)"
@@ -397,19 +397,19 @@ def test_large_batches_of_both_orientations_find_their_kernels(monkeypatch: pyte
     assert set(called) == {"look_up_both", "commit_both"}
 
 
-@pytest.mark.sample(5, among="kernels in the cache")
+@pytest.mark.sample(among="kernels in the cache")
 def test_two_processes_that_need_a_kernel_compile_it_once(tmp_path: Path) -> None:
     assert sum(count_compilations(tmp_path, "int64", "int64")) == 1
 
 
-@pytest.mark.sample(5, among="kernels in the cache")
+@pytest.mark.sample(among="kernels in the cache")
 def test_forms_of_a_kernel_that_are_saved_at_once_are_all_kept(tmp_path: Path) -> None:
     dtypes = ["int64", "float64", "uint8"]
     assert count_compilations(tmp_path, *dtypes) == [1, 1, 1]
     assert count_compilations(tmp_path, ",".join(dtypes)) == [0]
 
 
-@pytest.mark.sample(1, among="all that the cache is for")
+@pytest.mark.sample(among="all that the cache is for")
 def test_what_another_version_left_in_the_cache_is_compiled_anew(tmp_path: Path) -> None:
     """Its index names types that are no longer there, or is cut."""
     assert count_compilations(tmp_path, "int64") == [1]
@@ -455,7 +455,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.sample(5, among="kernels in the cache")
+@pytest.mark.sample(among="kernels in the cache")
 def test_waiting_for_another_process_can_be_stopped() -> None:
     """And ends by itself when that process does."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -491,7 +491,7 @@ def test_a_stop_while_this_process_compiles_ends_it(monkeypatch: pytest.MonkeyPa
         kernels.prepare(needs(), stop, lambda progress: None)
 
 
-@pytest.mark.sample(5, among="kernels in the cache")
+@pytest.mark.sample(among="kernels in the cache")
 @pytest.mark.parametrize(
     "before",
     [
@@ -521,7 +521,7 @@ def modules() -> list[str]:
     return [f"graphtide.{name}".removesuffix(".__init__") for name in names]
 
 
-@pytest.mark.sample(5, among="kernels in the cache")
+@pytest.mark.sample(among="kernels in the cache")
 @pytest.mark.parametrize("module", WITH_NUMBA)
 def test_whatever_is_imported_first_kernels_share_their_cache(module: str) -> None:
     script = f"import {module}; from graphtide.daemon.records import placement; "
@@ -587,7 +587,7 @@ def test_python_calls_no_kernel_that_only_kernels_may_call(room: str) -> None:
     assert found == set()
 
 
-@pytest.mark.sample(1, among="all that the cache is for")
+@pytest.mark.sample(among="all that the cache is for")
 @pytest.mark.parametrize("folder", ["tests", "benchmarks"])
 def test_nor_do_tests_and_benchmarks(folder: str) -> None:
     for file in (ROOT / folder).glob("*.py"):

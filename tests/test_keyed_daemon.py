@@ -82,7 +82,7 @@ def killed(daemon: Daemon) -> None:
     until(lambda: not daemon.answers())
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 def test_a_record_replaces_the_edge_of_its_key_and_a_tombstone_removes_it(kafka: DevKafka, tmp_path: Path) -> None:
     with kafka_client(KafkaProducer, kafka.bootstrap) as producer:
         topic = Topic(kafka, producer, 1)
@@ -125,7 +125,7 @@ def test_a_record_replaces_the_edge_of_its_key_and_a_tombstone_removes_it(kafka:
             assert "source.keyed was True and is now None" in daemon.log_tail()
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 def test_change_events_with_only_the_key_of_the_row_before(kafka: DevKafka, tmp_path: Path) -> None:
     def event(op: str, after: Mapping[str, Any] | None) -> dict[str, Any]:
         return {"op": op, "before": {"id": 7, "from": 0, "to": 0, "amount": 0}, "after": after}
@@ -146,7 +146,7 @@ def test_change_events_with_only_the_key_of_the_row_before(kafka: DevKafka, tmp_
                 assert not stats(client)["dead_letters"]
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 def test_the_last_of_two_keys_of_one_edge_is_the_last_again_after_a_crash(
     kafka: DevKafka, seed: int, tmp_path: Path
 ) -> None:
@@ -176,7 +176,7 @@ def test_the_last_of_two_keys_of_one_edge_is_the_last_again_after_a_crash(
                 assert edges(client, topic.end) == seen
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 @pytest.mark.kill
 @pytest.mark.timeout(3600)
 def test_wherever_it_is_killed_the_rows_are_the_naive_ones(

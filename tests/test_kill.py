@@ -237,7 +237,7 @@ def test_nothing_is_lost_or_doubled_whenever_the_daemon_dies(
     assert set(dead_letter_sources(kafka.bootstrap, f"{topic}-dead")) == history.bad
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 def test_nothing_of_a_spool_is_lost_or_doubled_while_files_go(
     rng: np.random.Generator, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

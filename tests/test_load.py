@@ -156,7 +156,7 @@ def test_large_files_are_ordered_by_several_threads(tmp_path: Path) -> None:
     assert len(expected) < n and edges == expected and len(vertices) == 700
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_a_daemon_goes_on_from_there(tmp_path: Path) -> None:
     """The files hold what the stream held up to some byte; the daemon reads on behind it, and other files."""
     with Daemon(tmp_path, {"program": [{"name": "sssp", "source": 1}]}) as daemon:
@@ -179,7 +179,7 @@ def test_a_daemon_goes_on_from_there(tmp_path: Path) -> None:
         assert CliRunner().invoke(app, command).exit_code == CHECKPOINT
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 @pytest.mark.kafka
 @pytest.mark.timeout(600)  # where no kernels are cached, the first start compiles them
 def test_a_daemon_goes_on_at_the_offsets_of_a_real_broker(kafka: DevKafka, tmp_path: Path) -> None:

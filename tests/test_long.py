@@ -166,7 +166,7 @@ def test_every_kind_has_two_oracles() -> None:
     assert set(KINDS) <= set(ORACLES) and min(map(len, ORACLES.values())) >= 2
 
 
-@pytest.mark.sample(2, among="a long time")
+@pytest.mark.sample(among="a long time")
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 def test_small_graphs_for_a_long_time(directed: bool, seed: int, run_long: bool) -> None:
     """A sample: half of all shapes with their shares of vertices, one after the other, from any of them on."""
@@ -185,7 +185,7 @@ def test_small_graphs_for_a_long_time(directed: bool, seed: int, run_long: bool)
     assert reused > histories
 
 
-@pytest.mark.sample(2, among="a long time")
+@pytest.mark.sample(among="a long time")
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 def test_a_skewed_graph_for_a_long_time(directed: bool, seed: int, run_long: bool) -> None:
     scale, epochs, most = (16, 1_000, 100_000) if run_long else (12, 40, 15_000)

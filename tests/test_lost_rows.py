@@ -46,7 +46,7 @@ def replaced(daemon: Daemon, before: int) -> bool:
     return daemon.log.read_text().count("the process replaces itself") > before
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 @pytest.mark.timeout(1800)
 def test_nothing_is_lost_or_doubled_with_rows_that_are_lost(
     tmp_path: Path, seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch

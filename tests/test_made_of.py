@@ -202,7 +202,7 @@ def kept(folder: Path) -> int:
     return len([*(folder / "cache").rglob("*.nbc")])
 
 
-@pytest.mark.sample(5, among="kernels in the cache")
+@pytest.mark.sample(among="kernels in the cache")
 def test_a_change_in_another_module_is_seen(folder: Path) -> None:
     """In functions that are inlined or called, by others too, in what stands for them, and in constants."""
     first = run(folder, "ours", NAMES)
@@ -215,7 +215,7 @@ def test_a_change_in_another_module_is_seen(folder: Path) -> None:
     assert {name: value for name, (value, _) in then.items()} == dict.fromkeys(then, 6.0)
 
 
-@pytest.mark.sample(5, among="kernels in the cache")
+@pytest.mark.sample(among="kernels in the cache")
 def test_it_makes_no_difference_where_a_package_lies_and_what_stands_beside_a_kernel(folder: Path) -> None:
     """In another virtual environment, say, or after an upgrade."""
     elsewhere = folder / "elsewhere"
@@ -227,7 +227,7 @@ def test_it_makes_no_difference_where_a_package_lies_and_what_stands_beside_a_ke
     assert run(elsewhere, "ours", NAMES) == dict.fromkeys(NAMES, (4.0, 0))
 
 
-@pytest.mark.sample(1, among="all that the cache is for")
+@pytest.mark.sample(among="all that the cache is for")
 def test_of_each_form_a_few_versions_are_kept(folder: Path) -> None:
     """Two checkouts that are used in turns do not take each other's kernels away."""
     names, found = ["of_called"], []
@@ -242,7 +242,7 @@ def test_of_each_form_a_few_versions_are_kept(folder: Path) -> None:
     assert run(folder, "ours", names)["of_called"] == (2.0 * (7 - FORMS_MAX), 3)
 
 
-@pytest.mark.sample(5, among="kernels in the cache")
+@pytest.mark.sample(among="kernels in the cache")
 def test_so_is_one_in_a_function_that_kernels_of_other_packages_use(folder: Path) -> None:
     names = ["alone", "of_called", "of_jitable"]
     assert all(value == 4 and n > 0 for value, n in run(folder, "theirs", names).values())

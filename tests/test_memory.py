@@ -389,7 +389,7 @@ def test_a_daemon_over_its_budget_reads_nothing_answers_and_stops_well(tmp_path:
         assert log.count("reading waits until memory comes free") == 1
 
 
-@pytest.mark.sample(3, among="memory is lacking")
+@pytest.mark.sample(among="memory is lacking")
 def test_a_copy_of_the_edges_asks_first_and_goes_on_when_there_is_memory(system: System, graph: Graph) -> None:
     """It is copied in pieces that are too small to ask for each, and changes are laid over it at once."""
     system.group("a", GIB, 0)
@@ -411,7 +411,7 @@ def test_a_copy_of_the_edges_asks_first_and_goes_on_when_there_is_memory(system:
     assert np.array_equal(np.concatenate([piece.keys for piece in copy.edges()]), graph.export().keys)
 
 
-@pytest.mark.sample(3, among="memory is lacking")
+@pytest.mark.sample(among="memory is lacking")
 def test_a_copy_that_others_take_the_memory_of_stops_on_its_way(system: System, graph: Graph) -> None:
     system.group("a", GIB, 0)
     graph.load(edges(6_000_000), 6000)
@@ -591,7 +591,7 @@ def edge_list(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.mark.sample(3, among="memory is lacking")
+@pytest.mark.sample(among="memory is lacking")
 def test_a_start_asks_for_its_checkpoint_within_the_budget(edge_list: Path, tmp_path: Path) -> None:
     """Where that does not fit it ends in one sentence; where only the graph is too much, it answers and waits."""
     settings = {
@@ -632,7 +632,7 @@ def test_a_start_asks_for_its_checkpoint_within_the_budget(edge_list: Path, tmp_
         assert daemon.stop() == 0
 
 
-@pytest.mark.sample(3, among="memory is lacking")
+@pytest.mark.sample(among="memory is lacking")
 def test_bad_rows_of_a_daemon_wait_for_room_within_the_budget(tmp_path: Path) -> None:
     settings = {"memory": {"budget": "off"}, "program": [{"name": "components"}]}
     src = np.arange(30_000)

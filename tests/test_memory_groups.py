@@ -101,7 +101,7 @@ def limited(tmp_path: Path, group: MemoryGroup) -> Iterator[Limited]:
         yield limited
 
 
-@pytest.mark.sample(3, among="memory is lacking")
+@pytest.mark.sample(among="memory is lacking")
 def test_a_graph_that_grows_waits_and_is_not_killed(limited: Limited) -> None:
     limited.leave(150 * MIB)
     rng, n = np.random.default_rng(1), 0
@@ -126,7 +126,7 @@ def test_a_graph_that_grows_waits_and_is_not_killed(limited: Limited) -> None:
     limited.require_recovered()
 
 
-@pytest.mark.sample(3, among="memory is lacking")
+@pytest.mark.sample(among="memory is lacking")
 def test_vertices_that_come_in_large_numbers_wait_and_nobody_is_killed(limited: Limited) -> None:
     """They have no edges: what grows are the index and columns."""
     limited.leave(120 * MIB)
@@ -138,7 +138,7 @@ def test_vertices_that_come_in_large_numbers_wait_and_nobody_is_killed(limited: 
     limited.require_recovered()
 
 
-@pytest.mark.sample(3, among="memory is lacking")
+@pytest.mark.sample(among="memory is lacking")
 def test_a_checkpoint_that_has_no_room_is_put_off_and_nobody_is_killed(limited: Limited) -> None:
     vertices = np.arange(2000)
     for first in range(0, 2000, 20):
@@ -163,7 +163,7 @@ def test_a_checkpoint_that_has_no_room_is_put_off_and_nobody_is_killed(limited: 
     limited.require_recovered()
 
 
-@pytest.mark.sample(3, among="memory is lacking")
+@pytest.mark.sample(among="memory is lacking")
 def test_who_starts_or_loads_without_room_ends_in_one_sentence_and_is_not_killed(
     group: MemoryGroup, tmp_path: Path
 ) -> None:
@@ -214,7 +214,7 @@ def test_who_starts_or_loads_without_room_ends_in_one_sentence_and_is_not_killed
         assert codes[:2] == [NO_ROOM, NO_ROOM] and codes[-1] == 0
 
 
-@pytest.mark.sample(3, among="memory is lacking")
+@pytest.mark.sample(among="memory is lacking")
 def test_a_daemon_that_has_hardly_any_memory_left_can_be_stopped(limited: Limited) -> None:
     """The query server shares most of its pages with the process that forked it, and must not write to all."""
     limited.leave(8 * MIB)

@@ -155,7 +155,7 @@ def test_without_memory_the_numbering_stays(
     assert "no memory" in caplog.text
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_a_daemon_numbers_a_scattered_graph_anew_when_it_restarts(tmp_path: Path) -> None:
     """Roads that come in no order, then deletions; after the restart the same answers, and right ones later."""
     rng = np.random.default_rng(3)

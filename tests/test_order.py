@@ -93,7 +93,7 @@ def kill(daemon: Daemon) -> None:
     until(lambda: not daemon.answers())
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 @pytest.mark.kafka
 def test_what_was_answered_is_answered_again_after_a_crash(
     kafka: DevKafka, writer: Writer, tmp_path: Path
@@ -132,7 +132,7 @@ def test_what_was_answered_is_answered_again_after_a_crash(
             kill(daemon)
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 @pytest.mark.kafka
 def test_a_barrier_orders_partitions(kafka: DevKafka, writer: Writer, tmp_path: Path) -> None:
     """All of it is there before the daemon, which reads partition by partition; it dies while it waits."""
@@ -169,7 +169,7 @@ def test_a_barrier_orders_partitions(kafka: DevKafka, writer: Writer, tmp_path: 
         assert daemon.stop() == 0
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 @pytest.mark.kafka
 def test_a_barrier_is_given_up_in_time(kafka: DevKafka, writer: Writer, tmp_path: Path) -> None:
     with Daemon(tmp_path, settings(kafka, writer, barrier_timeout=0.5)) as daemon:
@@ -187,7 +187,7 @@ def test_a_barrier_is_given_up_in_time(kafka: DevKafka, writer: Writer, tmp_path
         assert unknown(daemon, range(51)) == []
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 def test_files_of_a_spool_that_grow_side_by_side_keep_their_order(tmp_path: Path) -> None:
     """They are read in name order where nothing else is known."""
     with Daemon(tmp_path, {"program": [{"name": "bfs", "id": "hops", "source": 0}]}) as daemon:

@@ -181,7 +181,7 @@ def test_barriers_stand_in_every_partition_between_what_they_order(
     assert orders == [[1, first, 3, last]] * 4 and first != last
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 @pytest.mark.kafka
 def test_what_one_file_inserts_and_deletes_is_gone(
     kafka: DevKafka, topic: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

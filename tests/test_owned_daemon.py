@@ -152,7 +152,7 @@ def check_topology(asked: Client, final: FinalGraph) -> None:
     assert asked.top("pagerank", 5).values.tolist() == sorted(ranks.tolist())[:-6:-1]
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 def test_rows_move_while_it_is_killed_and_nothing_is_lost_or_doubled(
     daemon: Daemon, seed: int, run_long: bool
 ) -> None:

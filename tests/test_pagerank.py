@@ -115,7 +115,7 @@ def check_history(history: WalkHistory) -> None:
     graph.close()
 
 
-@pytest.mark.sample(1, among="residuals over thousands of batches")
+@pytest.mark.sample(among="residuals over thousands of batches")
 def test_residuals_stay_those_of_the_graph_over_thousands_of_batches(graphs: list[Graph]) -> None:
     """With a tolerance that leaves no room for shares of float32."""
     rng = np.random.default_rng(20)
@@ -222,7 +222,7 @@ def test_large_batches_on_a_larger_graph(
     assert wholes > 0
 
 
-@pytest.mark.sample(8, among="threads change nothing")
+@pytest.mark.sample(among="threads change nothing")
 @pytest.mark.parametrize("way", ["two parts", "waves", "passes"])
 def test_the_number_of_threads_changes_no_bit(
     way: str, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
@@ -329,7 +329,7 @@ def test_the_sum_of_errors_is_bounded_by_more_than_the_sizes_of_residuals(graphs
     assert off <= program._sum_error < 0.6 * np.abs(true).sum() / (0.15 * estimate.sum())
 
 
-@pytest.mark.sample(4, among="work is in proportion")
+@pytest.mark.sample(among="work is in proportion")
 def test_one_edge_in_a_big_graph_reads_few_edges(graphs: list[Graph]) -> None:
     rng = np.random.default_rng(8)
     n, per_vertex = 50_000, 8

@@ -566,7 +566,7 @@ def side_by_side(
             run.graph.close()
 
 
-@pytest.mark.sample(8, among="threads change nothing")
+@pytest.mark.sample(among="threads change nothing")
 @pytest.mark.usefixtures("always_shared")
 @every_case
 @both_ways

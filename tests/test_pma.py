@@ -521,7 +521,7 @@ def test_batches_on_a_hot_spot_move_little(shape: str, mean: float) -> None:
     assert array.check() == []
 
 
-@pytest.mark.sample(8, among="threads change nothing")
+@pytest.mark.sample(among="threads change nothing")
 @pytest.mark.parametrize("shape", ["descending", "hub"])
 def test_threads_carry_a_stretch_as_one_does(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Past many leaves at once, either way: what comes to lie where is the same, batch by batch."""
@@ -752,7 +752,7 @@ def test_leaves_that_are_given_back_may_be_used_again_at_once(again: str, monkey
     assert array.check() == []
 
 
-@pytest.mark.sample(1, among="an array shrinks")
+@pytest.mark.sample(among="an array shrinks")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_shrinking_by_and_by_gives_memory_back_too() -> None:
     array = loaded(2_000_000, 1 << 14, seed=45)
@@ -801,7 +801,7 @@ def place_of(array: PackedMemoryArray) -> tuple[int, int]:
     return array.view().keys.ctypes.data, array.memory_bytes()["slots"]
 
 
-@pytest.mark.sample(1, among="an array shrinks")
+@pytest.mark.sample(among="an array shrinks")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_shrinking_gives_memory_back() -> None:
     array = loaded(2_000_000, 1 << 14, seed=20)

@@ -46,7 +46,7 @@ def letters(daemon: Daemon) -> dict[str, BadRecord]:
     return {bad.place: bad for bad in read_dead_letters(daemon.folder / "dead-letters")}
 
 
-@pytest.mark.sample(2, among="bad records")
+@pytest.mark.sample(among="bad records")
 def test_all_that_a_spool_can_be_poisoned_with_at_once(tmp_path: Path) -> None:
     settings = {"program": PROGRAMS, "checkpoint": {"interval": 0.1}}
     with Daemon(tmp_path, settings) as daemon:
@@ -116,7 +116,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", path], check=True)
 
 
-@pytest.mark.sample(2, among="bad records")
+@pytest.mark.sample(among="bad records")
 def test_a_full_disk_for_dead_letters_is_waited_for(tmp_path: Path, small_disk: Path) -> None:
     with Daemon(tmp_path, {"program": PROGRAMS, "checkpoint": {"interval": 0.1}}) as daemon:
         (small_disk / "junk").write_bytes(bytes(200 << 10))
@@ -150,7 +150,7 @@ def test_a_full_disk_for_dead_letters_is_waited_for(tmp_path: Path, small_disk: 
         assert log.count("bad records find room again after") == 1 and "Traceback" not in log
 
 
-@pytest.mark.sample(2, among="bad records")
+@pytest.mark.sample(among="bad records")
 @pytest.mark.kafka
 def test_a_kafka_record_that_inflates_to_more_than_a_letter_can_hold(kafka: DevKafka, tmp_path: Path) -> None:
     topic = f"edges-{uuid.uuid4().hex[:8]}"

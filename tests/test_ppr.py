@@ -133,7 +133,7 @@ def test_awkward_shapes_come_and_go(
         check(program, graph, program.refresh(graph, change))
 
 
-@pytest.mark.sample(1, among="residuals over thousands of batches")
+@pytest.mark.sample(among="residuals over thousands of batches")
 def test_residuals_stay_those_of_the_graph_over_thousands_of_batches(graphs: list[Graph]) -> None:
     rng = np.random.default_rng(21)
     graph = new_graph()
@@ -219,7 +219,7 @@ def islands(rng: np.random.Generator, count: int, size: int) -> Edges:
     return list(zip(src.ravel().tolist(), dst.ravel().tolist(), strict=True))
 
 
-@pytest.mark.sample(4, among="work is in proportion")
+@pytest.mark.sample(among="work is in proportion")
 def test_work_stays_where_the_sources_reach(graphs: list[Graph]) -> None:
     rng = np.random.default_rng(8)
     graph = new_graph(edges=islands(rng, 500, 100), n=50_000)

@@ -114,7 +114,7 @@ def test_short_slices_leave_the_policy_that_was_chosen(policy: str, priority: in
     assert slice_ns is None or (slice_ns == SLICE_NS) == has_slices
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 @pytest.mark.parametrize("nice", [5, 0])
 def test_a_daemon_s_threads_that_ingest_and_compute_give_way_to_answers(tmp_path: Path, nice: int) -> None:
     results = {"kind": "spool", "path": tmp_path / "results"}

@@ -101,7 +101,7 @@ def test_the_configuration_is_accepted(own_module: Path) -> None:
     ]
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 def test_the_daemon_keeps_and_serves_them(own_module: Path) -> None:
     programs = [
         {"name": "within", "source": 1, "hops": 2},
@@ -611,7 +611,7 @@ def compiled(folder: Path, keeps: float) -> dict[str, tuple[int, int]]:
     return {name: (int(hits), int(misses)) for name, hits, misses in lines}
 
 
-@pytest.mark.sample(1, among="all that the cache is for")
+@pytest.mark.sample(among="all that the cache is for")
 def test_kernels_come_from_the_cache_until_a_functor_changes(own_module: Path) -> None:
     hit, missed = (1, 0), (0, 1)
     file = own_module / "my_programs.py"

@@ -736,7 +736,7 @@ def test_a_real_registry(run_long: bool, tmp_path: Path) -> None:
 # -- the daemon -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 @pytest.mark.kafka
 def test_a_daemon_waits_for_its_registry(kafka: DevKafka, tmp_path: Path) -> None:
     """Events of Debezium in Avro: while the registry is away nothing is read or lost, and ``stats`` says why."""

@@ -115,7 +115,7 @@ def counts(amount: Any) -> Iterator[int]:
         yield from counts(value) if isinstance(value, dict) else (value,)
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 @pytest.mark.kafka
 @pytest.mark.kill
 @pytest.mark.timeout(3600)
@@ -152,7 +152,7 @@ def test_a_topic_is_whole_and_right_whenever_the_daemon_dies_or_the_broker_is_aw
         assert daemon.stop() == 0
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 @pytest.mark.kafka
 @pytest.mark.kill
 @pytest.mark.timeout(3600)
@@ -169,7 +169,7 @@ def test_a_topic_of_the_source_s_brokers_is_whole_and_right(
         assert daemon.stop() == 0
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 def test_a_kept_program_is_written_from_the_epoch_at_which_it_joins(tmp_path: Path, seed: int) -> None:
     folder = tmp_path / "results"
     settings = {**SETTINGS, "results": {"kind": "spool", "path": folder}, "checkpoint": {"interval": 3600}}
@@ -201,7 +201,7 @@ def test_a_kept_program_is_written_from_the_epoch_at_which_it_joins(tmp_path: Pa
         assert daemon.stop() == 0
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 def test_files_go_on_where_somebody_took_the_newest_away(tmp_path: Path, seed: int) -> None:
     folder = tmp_path / "results"
     settings = {**SETTINGS, "results": {"kind": "spool", "path": folder, "file_bytes": 1 << 16}}
@@ -227,7 +227,7 @@ def test_files_go_on_where_somebody_took_the_newest_away(tmp_path: Path, seed: i
         assert daemon.stop() == 0
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 @pytest.mark.kill
 @pytest.mark.timeout(3600)
 def test_files_are_whole_and_right_whenever_the_daemon_dies(tmp_path: Path, seed: int, run_long: bool) -> None:

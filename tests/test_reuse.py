@@ -347,7 +347,7 @@ def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(id_table, "_COPIED_MIN", 1)
 
 
-@pytest.mark.sample(8, among="threads change nothing")
+@pytest.mark.sample(among="threads change nothing")
 @pytest.mark.usefixtures("_eager")
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 @pytest.mark.parametrize("kind", ["int", "string"])
@@ -402,7 +402,7 @@ def test_who_finds_the_id_space_full_waits_and_goes_on(seed_more: int, seed: int
     world.close()
 
 
-@pytest.mark.sample(2, among="a long time")
+@pytest.mark.sample(among="a long time")
 @pytest.mark.usefixtures("_eager")
 @pytest.mark.parametrize("kind", ["int", "string"])
 def test_vertices_that_come_and_go_for_ever_need_no_more_ids(kind: Kind) -> None:

@@ -110,7 +110,7 @@ def sides(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, seed: int)
             pool.set_limit()
 
 
-@pytest.mark.sample(3, among="memory is lacking")
+@pytest.mark.sample(among="memory is lacking")
 def test_half_of_the_card_is_taken(sides: Sides) -> None:
     """Nothing of what is there is lost, and what is short is memory for what comes."""
     assert sides.graph.device is not None
@@ -123,7 +123,7 @@ def test_half_of_the_card_is_taken(sides: Sides) -> None:
     assert all(program.on_device for program in sides.engine.programs)
 
 
-@pytest.mark.sample(3, among="memory is lacking")
+@pytest.mark.sample(among="memory is lacking")
 def test_more_of_the_card_is_taken_than_was_free(sides: Sides) -> None:
     """No allocation succeeds until rows have left."""
     sides.pool.set_limit(sides.pool.used_bytes())
@@ -175,7 +175,7 @@ def starved(sides: Sides, monkeypatch: pytest.MonkeyPatch, times: int) -> list[i
     return asked
 
 
-@pytest.mark.sample(3, among="memory is lacking")
+@pytest.mark.sample(among="memory is lacking")
 def test_a_program_that_finds_no_memory_is_tried_after_rows_have_left(
     sides: Sides, monkeypatch: pytest.MonkeyPatch
 ) -> None:

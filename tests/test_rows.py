@@ -570,7 +570,7 @@ def other(rows, u):
 """
 
 
-@pytest.mark.sample(5, among="kernels in the cache")
+@pytest.mark.sample(among="kernels in the cache")
 def test_other_processes_find_compiled_kernels_and_not_those_of_another_walk(tmp_path: Path) -> None:
     """The file of the kernel keeps its age and size, as if only the walk's had changed."""
     walks, script = tmp_path / "walks.py", tmp_path / "script.py"

@@ -29,10 +29,10 @@ def test_device(a): ...
 @pytest.mark.parametrize("a", range(3))
 def test_whole(a): ...
 
-@pytest.mark.sample(1, among="an idea")
+@pytest.mark.sample(among="an idea")
 def test_idea_here(): ...
 
-@pytest.mark.sample(1, among="an idea")
+@pytest.mark.sample(among="an idea")
 @pytest.mark.parametrize("a", range(2))
 def test_idea_there(a): ...
 
@@ -46,6 +46,7 @@ def test_examples():
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "conftest.py").write_text(
         "import sampling\n"
+        "sampling.POOLS['an idea'] = 1\n"
         "from sampling import pytest_collection_modifyitems, pytest_configure_node, pytest_report_header\n"
         "def pytest_addoption(parser):\n"
         "    parser.addoption('--run-long', action='store_true')\n"

@@ -105,7 +105,7 @@ def test_the_newest_epoch_that_a_message_tells_of(asking: ModuleType) -> None:
     assert asking._newest(b"\x93\x02") is None and asking._newest(messages[0][: -len(messages[0]) + 24]) is None
 
 
-@pytest.mark.sample(2, among="a small run of a benchmark")
+@pytest.mark.sample(among="a small run of a benchmark")
 def test_a_small_run(tmp_path: Path, run_long: bool) -> None:
     result = tmp_path / "result.json"
     command = [sys.executable, BENCHMARKS / "serve.py", "--seconds", "0.3", "--scale", "8", "--edges", "1000"]

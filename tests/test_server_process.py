@@ -42,7 +42,7 @@ def parent(pid: int | None) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_a_server_that_pauses_is_kept_and_answers_from_the_newest_epoch(chain: Chain, link: ServerLink) -> None:
     pid = link.pid
     assert pid is not None
@@ -77,7 +77,7 @@ def fill(link: ServerLink, chain: Chain) -> None:
     assert process.generations["results"] != link._writer.generation
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_what_finds_no_room_is_sent_when_there_is_some(chain: Chain, link: ServerLink) -> None:
     pid = link.pid
     assert pid is not None
@@ -94,7 +94,7 @@ def test_what_finds_no_room_is_sent_when_there_is_some(chain: Chain, link: Serve
     assert (link.pid, link.restarts) == (pid, 0)
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_other_tokens_that_find_no_room_are_sent_when_there_is_some(chain: Chain, tmp_path: Path) -> None:
     with serving(chain, tmp_path, tokens=["old-token"]) as link:
         address, pid = link.addresses[0], link.pid
@@ -112,7 +112,7 @@ def test_other_tokens_that_find_no_room_are_sent_when_there_is_some(chain: Chain
         assert (link.pid, link.restarts) == (pid, 0)
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_one_that_has_no_room_for_too_long_is_replaced(
     chain: Chain, link: ServerLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,7 +132,7 @@ def test_one_that_has_no_room_for_too_long_is_replaced(
         assert client.get("rank", [99 + chain.n]).values.tolist() == [chain.n / chain.number]
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_one_that_hangs_is_replaced_though_there_is_nothing_to_tell_it(
     chain: Chain, link: ServerLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_pause_of_the_daemon_itself_is_no_silence_of_the_server() -> None:
     assert supervisor.HUNG_SECONDS_MAX > supervisor.SILENT_SECONDS_MAX
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_a_killed_server_is_followed_by_one_that_has_nothing_to_load(link: ServerLink) -> None:
     template = link.template_pid
     assert parent(link.pid) == template
@@ -210,13 +210,13 @@ def test_a_template_is_a_fork_that_has_what_the_daemon_has_loaded() -> None:
     assert template_of("killed") == said[1:]
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_a_process_with_other_threads_is_not_forked() -> None:
     """One of them might hold what the fork would wait for."""
     assert template_of("threads") == ["closed"]
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_a_daemon_forks_its_template(tmp_path: Path) -> None:
     with Daemon(tmp_path, {"program": [{"name": "bfs", "source": 0}]}) as daemon:
         process = daemon.start().process
@@ -252,7 +252,7 @@ def test_a_template_that_forked_nothing_is_not_waited_for(monkeypatch: pytest.Mo
     loading.close()
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_a_server_that_stands_still_does_not_outlive_its_daemon() -> None:
     """Who is killed closes its sockets, and no more; the next daemon could not listen where the server does."""
     daemon = template.Template("int", [])
@@ -272,7 +272,7 @@ def test_a_server_that_stands_still_does_not_outlive_its_daemon() -> None:
         server.close()
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_a_template_whose_daemon_ends_before_it_has_forked_says_nothing(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     loading, aloud = tmp_path / "loading", tmp_path / "aloud"
@@ -291,7 +291,7 @@ def test_a_template_whose_daemon_ends_before_it_has_forked_says_nothing(tmp_path
     assert (loading.read_bytes(), aloud.read_bytes()) == (b"", b"")
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_a_server_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> None:
     """Though its interpreter is not taken down."""
     daemon = template.Template("int", [])
@@ -307,7 +307,7 @@ def test_a_server_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> None
     assert "Traceback" in capfd.readouterr().err
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_a_template_that_cannot_load_says_why_in_the_daemons_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -332,7 +332,7 @@ def test_a_template_that_cannot_load_says_why_in_the_daemons_log(
     assert "its template ended with status 1: " in said and "ValueError: not so); the next try" in said
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 @pytest.mark.parametrize("daemon", ["forks", "starts"])
 def test_a_template_that_is_killed_is_told_of_by_its_signal(daemon: str) -> None:
     script = (
@@ -349,7 +349,7 @@ def test_a_template_that_is_killed_is_told_of_by_its_signal(daemon: str) -> None
     assert (done.stdout, done.stderr) == ("its template was ended by signal 9 (Killed)\n", "")
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_what_a_template_says_while_it_loads_and_is_no_last_word_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -380,7 +380,7 @@ def test_what_a_template_said_while_it_loaded_is_not_why_it_ended_later() -> Non
     assert (done.stdout, done.stderr) == ("its template was ended by signal 9 (Killed)\n", "loaded")
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_a_server_is_started_again_where_threads_were_short(
     link: ServerLink, chain: Chain, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -401,7 +401,7 @@ def test_a_server_is_started_again_where_threads_were_short(
         assert client.get("rank", [103]).epoch == (1, chain.number)
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_a_lost_template_costs_a_start_and_nothing_else(link: ServerLink) -> None:
     template = link.template_pid
     assert template is not None
@@ -413,7 +413,7 @@ def test_a_lost_template_costs_a_start_and_nothing_else(link: ServerLink) -> Non
     assert link.template_pid != template and parent(link.pid) == link.template_pid
 
 
-@pytest.mark.sample(6, among="a server process and its template")
+@pytest.mark.sample(among="a server process and its template")
 def test_the_next_server_does_not_wait_for_an_answer_to_the_one_before(
     chain: SlowChain, link: ServerLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:

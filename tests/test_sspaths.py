@@ -217,7 +217,7 @@ def test_any_history_around_the_limit(history: History, first: int) -> None:
 # -- work -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(4, among="work is in proportion")
+@pytest.mark.sample(among="work is in proportion")
 def test_work_is_in_proportion_to_the_change() -> None:
     rng = np.random.default_rng(5)
     n = 20_000
@@ -258,7 +258,7 @@ def test_hubs_are_pushed_and_pulled_on_all_threads() -> None:
     assert pulled.edges_read == sum(v < few for _, v in below) and pulled.active == hubs + 10
 
 
-@pytest.mark.sample(8, among="threads change nothing")
+@pytest.mark.sample(among="threads change nothing")
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 def test_threads_change_nothing(directed: bool) -> None:
     """Neither the counts nor the search below them, on a graph that is large enough for several."""

@@ -86,7 +86,7 @@ def reconfigure(daemon: Daemon, old: str, new: str) -> None:
 # -- where reading begins -------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 @pytest.mark.parametrize("there", [True, False], ids=["after-a-file", "in-an-empty-spool"])
 def test_what_was_acknowledged_after_a_start_at_the_latest_survives_a_kill(tmp_path: Path, there: bool) -> None:
     with running(tmp_path, source={"start": "latest"}) as daemon:
@@ -100,7 +100,7 @@ def test_what_was_acknowledged_after_a_start_at_the_latest_survives_a_kill(tmp_p
         assert daemon.stop() == 0, daemon.log_tail()
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 @pytest.mark.kafka
 @pytest.mark.parametrize("start", ["a time", "a table"])
 def test_after_a_start_at_a_time_it_survives_as_well(kafka: DevKafka, tmp_path: Path, start: str) -> None:
@@ -126,7 +126,7 @@ def test_after_a_start_at_a_time_it_survives_as_well(kafka: DevKafka, tmp_path: 
         assert daemon.stop() == 0, daemon.log_tail()
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_settings_may_change_as_long_as_nothing_was_read(tmp_path: Path) -> None:
     with running(tmp_path, graph={"directed": True}) as daemon:
         daemon.start()
@@ -143,7 +143,7 @@ def test_settings_may_change_as_long_as_nothing_was_read(tmp_path: Path) -> None
 # -- checkpoints that do not fit ------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_a_checkpoint_of_another_source_is_refused_or_discarded(tmp_path: Path) -> None:
     with running(tmp_path, checkpoint={"path": tmp_path / "checkpoints", "on_mismatch": "refuse"}) as daemon:
         fed(daemon, "a", edges((1, 2)))
@@ -165,7 +165,7 @@ def test_a_checkpoint_of_another_source_is_refused_or_discarded(tmp_path: Path) 
         assert hops(daemon, 7, 2) == [1, None], "not discarded again: it has one of its own now"
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_an_order_log_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         fed(daemon, "a", edges((1, 2)))
@@ -178,7 +178,7 @@ def test_an_order_log_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         assert "Traceback" not in daemon.log_tail() and written.exists()
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 @pytest.mark.kafka
 def test_a_topic_made_anew_is_begun_anew_where_that_is_wanted(kafka: DevKafka, tmp_path: Path) -> None:
     topic = f"anew-{uuid.uuid4().hex[:8]}"
@@ -206,7 +206,7 @@ def test_a_topic_made_anew_is_begun_anew_where_that_is_wanted(kafka: DevKafka, t
         assert daemon.stop() == 0, daemon.log_tail()
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_a_checkpoint_that_names_no_source_is_refused_or_discarded_and_no_mystery(tmp_path: Path) -> None:
     with running(tmp_path, checkpoint={"path": tmp_path / "checkpoints", "on_mismatch": "refuse"}) as daemon:
         fed(daemon, "a", edges((1, 2)))
@@ -225,7 +225,7 @@ def test_a_checkpoint_that_names_no_source_is_refused_or_discarded_and_no_myster
         assert hops(daemon, 2) == [1]
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_a_program_of_other_parameters_and_a_new_one_start_over_with_a_line_each(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         fed(daemon, "a", edges((1, 2), (2, 3)))
@@ -245,7 +245,7 @@ def test_a_program_of_other_parameters_and_a_new_one_start_over_with_a_line_each
 # -- no room --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_a_stop_that_cannot_write_its_checkpoint_says_so_and_loses_nothing(tmp_path: Path) -> None:
     """The limit stands for a full disk: writes fail, while a running graph needs no more."""
     src = np.arange(1, 40_001)
@@ -295,7 +295,7 @@ def scraped(port: int) -> str:
         return str(answer.read().decode())
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_probes_are_answered_from_the_first_moment_of_a_long_restore(
     port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,7 +333,7 @@ def test_probes_are_answered_from_the_first_moment_of_a_long_restore(
         assert hops(daemon, 2) == [1]
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_a_replay_is_told_from_being_up_to_date_and_is_answered_from_all_the_same(
     port: int, tmp_path: Path
 ) -> None:
@@ -377,7 +377,7 @@ main()
 """
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_ready_says_no_while_the_query_server_does_not_answer(port: int, tmp_path: Path) -> None:
     settings = {"program": HOPS, "metrics": {"listen": f"127.0.0.1:{port}"}}
     with Daemon(tmp_path, settings, program=("-c", IMPATIENT)) as daemon:
@@ -403,7 +403,7 @@ def test_ready_says_no_while_the_query_server_does_not_answer(port: int, tmp_pat
         assert 'graphtide_checkpoint_offset{partition="a.msgpack"}' not in scraped(port), "nothing lay there"
 
 
-@pytest.mark.sample(6, among="a daemon starts otherwise")
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_a_checkpoint_of_more_vertices_than_are_allowed_is_one_sentence(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         fed(daemon, "a", edges((1, 2), (2, 3)))

@@ -80,7 +80,7 @@ def checkpoints(client: Client) -> list[int]:
     return list(client.stats()["checkpoint"]["epoch"])
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 def test_a_clock_that_is_stepped_loses_nothing_and_ends_no_edge(tmp_path: Path) -> None:
     """Edges expire by the times of updates, intervals go by the monotonic clock, and no age is negative."""
     n = 0
@@ -118,7 +118,7 @@ def test_a_clock_that_is_stepped_loses_nothing_and_ends_no_edge(tmp_path: Path) 
         assert len([*read_dead_letters(tmp_path / "dead-letters")]) == stepped.bad
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 def test_a_clock_stepped_back_sets_aside_what_it_takes_to_be_of_the_future(tmp_path: Path) -> None:
     """Past ``max_future_skew``. What there is stays, and what was decided once comes again under a right clock."""
     window = {"length": LENGTH, "allowed_lateness": 100.0, "max_future_skew": HOUR}

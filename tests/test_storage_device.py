@@ -22,7 +22,7 @@ def benchmark_modules(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
         del sys.modules[name]
 
 
-@pytest.mark.sample(2, among="a small run of a benchmark")
+@pytest.mark.sample(among="a small run of a benchmark")
 def test_every_table_has_rows(benchmark_modules: list[ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
     graph, reads, benchmark = benchmark_modules
     monkeypatch.setattr(graph, "COPY_WORDS", 1 << 10)

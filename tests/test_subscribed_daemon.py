@@ -41,7 +41,7 @@ def watching(client: Client, chosen: Any) -> Iterator[list[Watcher]]:
             watcher.end()
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 def test_subscribers_know_what_get_answers_whoever_is_killed(tmp_path: Path) -> None:
     parts, records = churn_records(Churn(scale=8, pool=1500, seed=7), 60, 100)
     ids = np.unique(np.concatenate([part.src for part in parts] + [part.dst for part in parts])).tolist()
@@ -68,7 +68,7 @@ def test_subscribers_know_what_get_answers_whoever_is_killed(tmp_path: Path) -> 
                     assert [epoch[0] for epoch in watcher.snapshots] == [1, 2]
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 @pytest.mark.kafka
 @pytest.mark.kill
 @pytest.mark.timeout(3600)

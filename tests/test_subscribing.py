@@ -220,7 +220,7 @@ def test_of_whom_nothing_changed_hears_of_new_epochs_all_the_same(tmp_path: Path
             change = next(subscription)
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_of_results_that_stand_still_labels_fade_with_their_vertices(tmp_path: Path) -> None:
     with (
         results(tmp_path) as (made, address),
@@ -310,7 +310,7 @@ def test_places_are_divided_and_come_back(tmp_path: Path) -> None:
         other.close()
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_a_snapshot_that_is_too_large_is_refused_before_it_is_made(tmp_path: Path) -> None:
     with results(tmp_path, 10, vertices_max=5) as (made, address), Client(address) as client:
         with pytest.raises(errors.LimitExceeded, match="10 vertices exist; an answer names at most 5"):
@@ -325,7 +325,7 @@ def test_a_snapshot_that_is_too_large_is_refused_before_it_is_made(tmp_path: Pat
         Everyone(0.0).look(Look(cast(Any, None), snapshot, cast(Any, None), None, None, 5))
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_many_may_be_chosen_and_each_counts_once(tmp_path: Path) -> None:
     with (
         results(tmp_path) as (made, address),
@@ -338,7 +338,7 @@ def test_many_may_be_chosen_and_each_counts_once(tmp_path: Path) -> None:
         assert pairs(next(subscription)) == {103: 5}
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_a_subscription_that_outgrows_the_limits_ends_and_says_why(tmp_path: Path) -> None:
     with results(tmp_path, 8, vertices_max=10) as (made, address), Client(address) as client:
         with client.subscribe("rank") as everybody:
@@ -356,7 +356,7 @@ def test_a_subscription_that_outgrows_the_limits_ends_and_says_why(tmp_path: Pat
 # -- who comes back -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_one_may_go_on_from_an_epoch_that_is_still_known(tmp_path: Path) -> None:
     with results(tmp_path, changes_bytes=1 << 16) as (made, address), Client(address) as client:
         for value in range(2, 6):
@@ -378,7 +378,7 @@ def test_one_may_go_on_from_an_epoch_that_is_still_known(tmp_path: Path) -> None
             assert next(anew).is_snapshot
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_a_server_that_dies_costs_subscribers_nothing_but_time(tmp_path: Path) -> None:
     with results(tmp_path) as (made, address), Client(address) as client:
         assert made.link is not None
@@ -412,7 +412,7 @@ def server_dies(made: Results) -> None:
     made.publish(rank=[0])
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_nothing_is_lost_where_the_server_dies_before_it_told_anything(tmp_path: Path) -> None:
     with (
         results(tmp_path) as (made, address),
@@ -425,7 +425,7 @@ def test_nothing_is_lost_where_the_server_dies_before_it_told_anything(tmp_path:
         assert change.since == (1, 1) and pairs(change) == {100: 10}
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_the_asynchronous_client_goes_on_where_nothing_was_told_yet(tmp_path: Path) -> None:
     async def first(address: str, made: Results) -> Change:
         async with AsyncClient(address) as client:
@@ -442,7 +442,7 @@ def test_the_asynchronous_client_goes_on_where_nothing_was_told_yet(tmp_path: Pa
     assert change.since == (1, 1) and pairs(change) == {100: 10}
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_the_asynchronous_client_asks_again_where_the_snapshot_did_not_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -465,7 +465,7 @@ def test_the_asynchronous_client_asks_again_where_the_snapshot_did_not_come(
         assert asyncio.run(first(address)).is_snapshot
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_the_asynchronous_client_subscribes_too(tmp_path: Path) -> None:
     with results(tmp_path) as (made, address):
         assert made.link is not None
@@ -504,7 +504,7 @@ def test_the_asynchronous_client_subscribes_too(tmp_path: Path) -> None:
 N = 100_000
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_a_client_that_does_not_read_costs_nothing_and_gets_all_at_once(tmp_path: Path) -> None:
     with results(tmp_path, N) as (made, address), contextlib.ExitStack() as stack:
         client = stack.enter_context(Client(address, timeout=60))
@@ -526,7 +526,7 @@ def test_a_client_that_does_not_read_costs_nothing_and_gets_all_at_once(tmp_path
         assert told.known == dict(zip(range(100, 100 + N), made.rank.tolist(), strict=True))
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_whoever_falls_behind_the_log_gets_a_snapshot(tmp_path: Path) -> None:
     with results(tmp_path, N, changes_bytes=1 << 16) as (made, address), contextlib.ExitStack() as stack:
         told = Told(program="rank")
@@ -543,7 +543,7 @@ def test_whoever_falls_behind_the_log_gets_a_snapshot(tmp_path: Path) -> None:
         assert told.known == dict(zip(range(100, 100 + N), made.rank.tolist(), strict=True))
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_whoever_does_not_read_gives_way_where_others_need_the_memory(tmp_path: Path) -> None:
     short = {"memory_bytes_max": 1 << 20, "frame_bytes_max": 1 << 18, "output_bytes_max": 1 << 20}
     with results(tmp_path, N, stall_seconds_max=0.2, **short) as (_, address), contextlib.ExitStack() as stack:
@@ -556,7 +556,7 @@ def test_whoever_does_not_read_gives_way_where_others_need_the_memory(tmp_path: 
         assert client.stats()["server"]["held_bytes"] == 0
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_whoever_reads_slowly_gives_way_where_others_need_the_memory(tmp_path: Path) -> None:
     short = {"memory_bytes_max": 1 << 20, "frame_bytes_max": 1 << 18, "output_bytes_max": 1 << 20}
     with results(tmp_path, N, stall_seconds_max=0.5, **short) as (_, address), contextlib.ExitStack() as stack:
@@ -725,7 +725,7 @@ def test_requests_get_their_turn_between_subscribers_and_connections_between_eac
     assert [turn for _, turn in visits] == list(range(visits[0][1], visits[0][1] + 32))
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_a_subscriber_is_not_idle(tmp_path: Path) -> None:
     with results(tmp_path, idle_seconds_max=1.0) as (made, address), Client(address) as client:
         client.stats()
@@ -759,7 +759,7 @@ def test_whoever_would_remember_too_much_is_told_before_anything_is_looked_at() 
     assert isinstance(ended, Notification) and ended.content["error"]["code"] == "limit-exceeded"
 
 
-@pytest.mark.sample(6, among="subscriptions")
+@pytest.mark.sample(among="subscriptions")
 def test_where_much_is_looked_at_the_next_epoch_need_not_wait_for_it() -> None:
     reading: list[bool] = []
     looked: list[tuple[bool, Any]] = []

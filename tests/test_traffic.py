@@ -220,7 +220,7 @@ def test_a_card_that_fails_when_it_is_told_classes_is_lost(living: Callable[...,
     assert there.graph.device_lost is not None and there.graph.rows_lost
 
 
-@pytest.mark.sample(3, among="a card that has rows fails")
+@pytest.mark.sample(among="a card that has rows fails")
 def test_wherever_a_card_fails_while_rows_move_its_rows_are_lost_and_nothing_else(
     living: Callable[..., Living],
 ) -> None:

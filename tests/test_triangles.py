@@ -322,7 +322,7 @@ def test_two_hubs(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- work -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(4, among="work is in proportion")
+@pytest.mark.sample(among="work is in proportion")
 @both_ways
 def test_work_is_what_the_changed_links_rows_have(directed: bool) -> None:
     """On RMAT 16: at most both rows of a link where they are merged, the smaller one where it is looked up."""
@@ -387,7 +387,7 @@ def test_a_hub_that_is_deleted_costs_what_its_neighbors_have(
     run.close()
 
 
-@pytest.mark.sample(8, among="threads change nothing")
+@pytest.mark.sample(among="threads change nothing")
 @both_ways
 def test_threads_change_nothing(directed: bool) -> None:
     """Neither the counts nor what is said to have changed, from scratch and link by link."""
@@ -533,7 +533,7 @@ def test_the_audit_finds_each_rule_broken(directed: bool) -> None:
     run.close()
 
 
-@pytest.mark.sample(4, among="work is in proportion")
+@pytest.mark.sample(among="work is in proportion")
 @both_ways
 def test_a_pass_of_the_audit_reads_what_a_few_starts_read(directed: bool) -> None:
     """Not the row of every hub once for each of its neighbours. It finds a wrong tally at hubs and beside them."""

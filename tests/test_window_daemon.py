@@ -70,7 +70,7 @@ def restart(daemon: Daemon, **settings: dict[str, Any]) -> None:
     daemon.start()
 
 
-@pytest.mark.sample(5, among="a stream through a daemon")
+@pytest.mark.sample(among="a stream through a daemon")
 def test_edges_go_after_their_time_whatever_becomes_of_the_daemon(tmp_path: Path) -> None:
     many = [(0, head) for head in range(100, 140)]
     pairs = [(1, 2), (3, 4), (5, 6), (7, 8), (8, 7), *many]
@@ -102,7 +102,7 @@ def test_edges_go_after_their_time_whatever_becomes_of_the_daemon(tmp_path: Path
                 assert shown["event_time_ms"] == shown["newest_ms"] == milliseconds(11)
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 @pytest.mark.kafka
 def test_what_the_clock_decided_is_decided_for_good(kafka: DevKafka, tmp_path: Path) -> None:
     topic = f"window-{uuid.uuid4().hex[:8]}"
@@ -143,7 +143,7 @@ def test_what_the_clock_decided_is_decided_for_good(kafka: DevKafka, tmp_path: P
             assert window(client)["event_time_ms"] == milliseconds(20)
 
 
-@pytest.mark.sample(3, among="a daemon dies")
+@pytest.mark.sample(among="a daemon dies")
 @pytest.mark.kafka
 @pytest.mark.kill
 @pytest.mark.timeout(3600)
