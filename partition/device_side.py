@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
+from typing import Any, NamedTuple, Protocol
+from weakref import ReferenceType, WeakValueDictionary, ref
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +84,21 @@ class Moved(NamedTuple):
     to_host: bool
 
 
+class Follower(Protocol):
+    """A program's runs after batches, of which the next may be launched before the batch's own kernel has ended."""
+
+    def begin_behind(self, device: DeviceSide) -> None:
+        """Launch the run after the batch that ``device.report`` tells of but for its totals; waits for nothing.
+
+        Behind it on the stream: where the device gives up to apply the batch to one array, or to both, that one is as
+        it was, which is found out by ``finish``, and then the report is another. Of what is given up of the out-rows
+        every outcome is ABSENT.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+
+
 class DeviceSide(Side[DevicePackedArray]):
     """Arrays on a device. Any exception of a method but ``prepare`` and ``ensure_vertices`` may leave them at odds
     with each other, and with the host: they are of no use then."""
@@ -137,6 +152,9 @@ class DeviceSide(Side[DevicePackedArray]):
         out, in_ = (state.ctypes.data for state in self._joint)
         self._joint_states = States(out, in_, reads_remote=True)
         self._moves = self._batches = 0
+        self._follower: ReferenceType[Follower] | None = None
+        # Whether somebody is to follow the next batch, since the last one.
+        self._is_followed = False
         # Moves that are remembered, the last one last: what they were the next of, and all of what each moved.
         self._moved: list[tuple[RowsVersion, list[Moved]]] = []
 
@@ -321,10 +339,22 @@ class DeviceSide(Side[DevicePackedArray]):
     def launch(self, plan: DeviceSidePlan) -> None:
         """Begin to write what ``prepare`` planned: takes no memory, waits for nothing. ``finish`` comes next."""
         if self._both is not None and plan is _TOGETHER:
-            return self._both.launch()
+            return self._launch_both(self._both)
         self.out.launch(plan.out)
         if self.in_ is not None and plan.in_ is not None:
             self.in_.launch(plan.in_)
+
+    def _launch_both(self, both: BothArrays) -> None:
+        both.launch()
+        self._tell_of(both.out.report_of(both.columns()))  # while the kernel works
+        follower = None if self._follower is None else self._follower()
+        if follower is not None:
+            follower.begin_behind(self)
+
+    def follow(self, follower: Follower) -> None:
+        """Have the next run of a program launched behind the next batch, if it is the first to ask since the last."""
+        if not self._is_followed:
+            self._is_followed, self._follower = True, ref(follower)
 
     def finish(self, plan: DeviceSidePlan) -> None:
         """Wait for the end of what ``launch`` began, and apply what its kernels gave up; fills ``report``."""
@@ -338,9 +368,7 @@ class DeviceSide(Side[DevicePackedArray]):
             self._joined.arrived()
 
     def _finish_both(self, both: BothArrays) -> None:
-        columns = both.columns()
-        report = both.out.report_of(columns)
-        self._tell_of(report)  # while the kernel works
+        columns, report = self._own.updates, self._own
         if both.wait():
             report.totals, report.slots_moved = both.settle()
         else:
@@ -382,7 +410,7 @@ class DeviceSide(Side[DevicePackedArray]):
         return [moved for _, rows in since for moved in rows] if [at for at, _ in since] == in_order else None
 
     def _tell_of(self, report: DeviceReport) -> None:
-        self._own, self._heard, self._whole = report, [], None
+        self._own, self._heard, self._whole, self._is_followed = report, [], None, False
         has_all = self._remote is None or not self._remote.n_rows
         self._is_ready, self._ready_remote, self._ready_states = has_all, None, None
         _BATCH.pack_into(self._batch_bytes, 0, has_all, *report.addresses, report.n, self.out.state_address)

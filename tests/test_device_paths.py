@@ -48,6 +48,7 @@ class TwinRun:
         self.host = self.make("host", sources)
         self.twin = DevicePathProgram(self.make("twin", sources))
         self.started_over = 0
+        self.behind: list[Any] = []  # the batches behind which a run was launched, as it was told of them
         self.unresolved = True
         self.bind()
         for program in (self.host, self.twin):
@@ -75,6 +76,8 @@ class TwinRun:
         """Apply an epoch; check the twin against the host's program, and that it reports exactly what changed."""
         batch, vertex_ops = epoch.batch(weighted=True), epoch.vertex_ops()
         change = self.graph.apply(batch, epoch.n_vertices, vertex_ops)
+        if self.twin._runs is not None and self.twin._runs._behind is not None:
+            self.behind.append(self.twin._runs._behind)
         before = self.twin.state()["word"].copy()
         self.unresolved |= change.deleted_vertices.size > 0
         self.bind()
@@ -619,3 +622,62 @@ def test_all_that_programs_need_is_compiled() -> None:
     for kind, make in KINDS.items():
         needed = {name for names in COMPILED.values() for name, kinds in names.items() if kind in kinds}
         assert needed == {*kernels_of(weighted=make("x", (0,)).form.weighted)}, kind
+
+
+# -- runs behind their batches ---------------------------------------------------------------------------------------
+
+
+def any_updates(rng: np.random.Generator, n_vertices: int, n: int, *, inserts_share: float = 0.5) -> Epoch:
+    """Updates of edges anywhere, with weights 1 to 8."""
+    src, dst = (rng.integers(0, n_vertices, n).astype(np.uint32) for _ in range(2))
+    ops = (rng.random(n) < inserts_share).astype(np.uint8)
+    return Epoch(src, dst, ops, rng.integers(1, 9, n).astype(np.float32), n_vertices)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("kind", ["bfs", "sssp"])
+def test_runs_are_launched_behind_their_batches(run_of: Callable[..., TwinRun], kind: str, seed: int) -> None:
+    """Of few updates and of many; also where a vertex goes, comes back or is new."""
+    rng, n = np.random.default_rng(seed), 200
+    run = run_of(kind)
+    run.step(any_updates(rng, n, 8000, inserts_share=1.0))
+    for size in (3, 40, 700):
+        launched = len(run.behind)
+        for _ in range(4):
+            run.step(any_updates(rng, n, size))
+        assert len(run.behind) >= launched + 2
+    for _ in range(3):
+        gone, others = int(rng.integers(1, n)), rng.integers(0, n, 3).tolist()
+        for epoch in (
+            epoch_of([(Op.DELETE_VERTEX, gone, 0, 0.0)], n),
+            any_updates(rng, n, 3),
+            epoch_of([(Op.INSERT, v, gone, 2.0) for v in others], n),
+            epoch_of([(Op.INSERT, v, n, 3.0) for v in others], n + 1),
+        ):
+            n = epoch.n_vertices
+            run.step(epoch)
+            run.step(any_updates(rng, n, 3))
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("is_head", [False, True])
+@pytest.mark.parametrize("kind", ["bfs", "sssp"])
+def test_a_run_behind_a_batch_that_one_array_gives_up(
+    run_of: Callable[..., TwinRun], kind: str, is_head: bool, seed: int
+) -> None:
+    """Of one vertex there are so many updates that the kernel gives up its row, but not those of the others."""
+    rng, n = np.random.default_rng(seed), 700
+    run = run_of(kind)
+    run.step(any_updates(rng, n, 3000, inserts_share=1.0))
+    given_up = 0
+    for op in (Op.INSERT, Op.DELETE, Op.INSERT, Op.DELETE):
+        run.step(any_updates(rng, n, 5))
+        launched = len(run.behind)
+        others = rng.permutation(n)[:200].tolist()
+        run.step(epoch_of([(op, v, 1, 1.0 + v % 8) if is_head else (op, 1, v, 1.0 + v % 8) for v in others], n))
+        device = run.graph.device
+        assert device is not None
+        given_up += len(run.behind) > launched and run.behind[-1] is not device.report
+        for array in device.arrays:
+            array._untried = 0
+    assert given_up >= 2

@@ -197,8 +197,11 @@ class PathRuns:
         self._taking.bind(said, device.batch, run)
         self._said, self._packed = said[:N_SAID], self._calls.packed
         self._record = self._caller.record
-        # The host's copy that the last call mended, if it did: the next call is like it.
+        # The host's copy that the last call mended, if it did, and up to which limits: the next call is like it.
         self._again: Keys | None = None
+        self._limits = _NO_LIMITS
+        # The batch behind which a run was launched that nobody has waited for.
+        self._behind: DeviceReport | None = None
         self._lost_room = 0
         self._kernels = path_kernels(form)
         self._stamp = 1
@@ -250,6 +253,7 @@ class PathRuns:
         """
         if n_vertices <= self._room and n_arcs <= self._arcs_room:
             return
+        self.let_end()  # there is room for what a run behind a batch does: who needs more is about to start
         long_bytes = _QUEUES * _ENTRY_BYTES * (n_arcs // LONG_ROW + 1)
         vertices, long_rows = self._vertices, self._long_rows
         with self._stream:
@@ -320,13 +324,21 @@ class PathRuns:
         behind: Callable[[], None] | None = None,
     ) -> PathRun:
         """``mend`` by itself: of a small one, what Python does around its call is most. So where the call is like
-        the last one, it is left to compiled code.
+        the last one, it is left to compiled code, and may have been launched behind the batch (``begin_behind``).
 
         ``behind`` is called there as soon as the kernel is launched, to launch the one that comes behind it.
 
         Raises:
             As ``mend``.
         """
+        device.follow(self)
+        self._limits = limits
+        if self._behind is not None and self._is_all(device, sources, kept):
+            self._behind = None
+            if behind is not None:
+                behind()
+            self._caller.wait()
+            return self._told()
         if kept is self._again and not sources.size and self._stamp < STAMP_MAX:
             status = mend_again(self._record, *limits, behind is None)
             if status != OTHERWISE:
@@ -340,6 +352,49 @@ class PathRuns:
         run = alone(self.mend(device, sources, limits, kept))
         self._again = kept
         return run
+
+    def begin_behind(self, device: DeviceSide) -> None:
+        """Of a ``Follower``: where that is like the last run, by its limits; room is for what the batch may insert."""
+        if self._behind is not None or self._again is None or self._stamp >= STAMP_MAX:
+            return
+        if device.n_vertices > self._room or device.n_arcs + device.report.n > self._arcs_room:
+            return
+        status = mend_again(self._record, *self._limits, False)
+        if status == OTHERWISE:
+            return
+        if status != DONE:
+            self._caller.see_to(status)
+        self._caller.expect()
+        self._behind = device.report
+
+    def ended_behind(self, device: DeviceSide, sources: Vertices, kept: Keys) -> PathRun | None:
+        """The run that was launched behind the batch, where that is not all that is to be done (``mend``); None: there
+        is none, or it is. ``kept`` has what it wrote, as after ``mend``, and what it gave up is void.
+
+        Raises:
+            As ``mend``.
+        """
+        if self._behind is None or self._is_all(device, sources, kept):
+            return None
+        return self._end_behind(kept)
+
+    def let_end(self) -> None:
+        """Wait for the run that was launched behind a batch, if there is one: it writes into memory of the host.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        if self._behind is not None:
+            self._end_behind(None)
+
+    def _is_all(self, device: DeviceSide, sources: Vertices, kept: Keys) -> bool:
+        """Whether the run behind the batch is all that is to be done: the batch was applied as it was told of then."""
+        return self._behind is device.report and kept is self._again and not sources.size
+
+    def _end_behind(self, kept: Keys | None) -> PathRun:
+        self._behind = self._again = None
+        self._taking.expect(kept)
+        return self._ended()
 
     def start(self, device: DeviceSide, sources: Vertices) -> Steps[PathRun]:
         """Compute the words from scratch, from these sources.
@@ -375,6 +430,7 @@ class PathRuns:
         self, device: DeviceSide, report: DeviceReport | None, sources: Vertices, limits: Limits, kept: Keys | None
     ) -> None:
         """Say what the next call is to do, whatever the last one did."""
+        self.let_end()
         self._again = None
         self._taking.expect(kept)
         self._say_run(device, report, sources, limits, device.n_arcs)
@@ -471,6 +527,7 @@ class PathRuns:
 
     def write(self, words: Keys) -> None:
         """Set the words of as many vertices."""
+        self.let_end()
         self._mends = self._again = None
         self.words[: words.size].set(words, stream=self._stream)
 

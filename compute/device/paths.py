@@ -6,6 +6,7 @@ The rules and the columns are those of ``compute/paths``. The host's program is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, cast
@@ -44,6 +45,16 @@ class _Due(NamedTuple):
     words: Keys
     sources: Vertices
     is_some: bool
+
+
+class _Written(NamedTuple):
+    """Vertices, each once, whose words became others, and what these were, good until the next run."""
+
+    vertices: Vertices
+    old: Keys
+
+
+_NOTHING_WRITTEN = _Written(_NONE, np.empty(0, np.uint64))
 
 
 class DevicePathProgram(DeviceProgram):
@@ -101,10 +112,13 @@ class DevicePathProgram(DeviceProgram):
         if not due.is_some:
             return Refresh(self._changed(due, _NONE))
         runs = self._runs_on(graph, device)
+        early = self._early(runs, device, due, graph.crew)
+        if early is None:
+            return _over(self._start(graph, device))
         run = runs.mend_at_once(device, due.sources, self._limits(device), due.words, behind)
         if run.gave_up:
             return _over(self._start(graph, device), run.edges)
-        return self._mended(graph, due, run)
+        return self._mended(graph, due, run, early)
 
     def _refreshing(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Steps[Refresh]:
         if self.host.must_start(change):
@@ -113,10 +127,13 @@ class DevicePathProgram(DeviceProgram):
         if not due.is_some:
             return Refresh(self._changed(due, _NONE))
         runs = self._runs_on(graph, device)
+        early = self._early(runs, device, due, graph.crew)
+        if early is None:
+            return _over((yield from self.starting(graph, device)))
         run = yield from runs.mend(device, due.sources, self._limits(device), due.words)
         if run.gave_up:
             return _over((yield from self.starting(graph, device)), run.edges)
-        return self._mended(graph, due, run)
+        return self._mended(graph, due, run, early)
 
     def _due(self, graph: Graph, device: DeviceSide, change: GraphChange) -> _Due:
         before, self._n = self._n, graph.n_vertices
@@ -124,8 +141,23 @@ class DevicePathProgram(DeviceProgram):
         sources = self.host.sources_to_reach(graph, change)
         return _Due(before, words, sources, is_some=bool(sources.size or len(device.report)))
 
-    def _mended(self, graph: Graph, due: _Due, run: PathRun) -> Refresh:
-        changed = self._changed(due, self._take(self.runs, run, due, graph.crew))
+    def _early(self, runs: PathRuns, device: DeviceSide, due: _Due, crew: Crew) -> _Written | None:
+        """Take over what a run behind the batch wrote where more is to be done, such as to reach sources; None: it
+        gave up."""
+        run = runs.ended_behind(device, due.sources, due.words)
+        if run is None:
+            return _NOTHING_WRITTEN
+        if run.gave_up:
+            return None
+        vertices, old = self._take(runs, run, due, crew)
+        return _Written(vertices, old.copy())
+
+    def _mended(self, graph: Graph, due: _Due, run: PathRun, early: _Written) -> Refresh:
+        vertices, _ = self._take(self.runs, run, due, graph.crew)
+        if early.vertices.size:
+            before = early.vertices[due.words[early.vertices] != early.old]
+            vertices = np.concatenate([before, np.setdiff1d(vertices, early.vertices)])
+        changed = self._changed(due, vertices)
         return Refresh(changed, iterations=run.rounds, edges_read=run.edges, active=run.logged)
 
     def _changed(self, due: _Due, vertices: Vertices) -> dict[str, Vertices | None]:
@@ -139,7 +171,7 @@ class DevicePathProgram(DeviceProgram):
         edges = max(SETTLE_LEAST, int(SETTLE_SHARE[weighted] * device.n_arcs))
         return Limits(_ALL if weighted else max(LOST_LEAST, int(LOST_SHARE * self._n_reached)), edges)
 
-    def _take(self, runs: PathRuns, run: PathRun, due: _Due, crew: Crew) -> Vertices:
+    def _take(self, runs: PathRuns, run: PathRun, due: _Due, crew: Crew) -> _Written:
         """Take over what a run changed, as far as its call has not; the vertices of before whose words differ."""
         taken, words = runs.taken(run), due.words
         if taken is None:
@@ -148,10 +180,13 @@ class DevicePathProgram(DeviceProgram):
             vertices, old = taken, runs.were(run)
             gained = run.n_were_unreached - run.n_are_unreached
         if not vertices.size:
-            return vertices
+            return _NOTHING_WRITTEN
         self.host.note_words(vertices, old)
         self._n_reached += gained
-        return vertices if self._n == due.n_before else vertices[vertices < due.n_before]
+        if self._n == due.n_before:
+            return _Written(vertices, old)
+        is_of_before = vertices < due.n_before
+        return _Written(vertices[is_of_before], old[is_of_before])
 
     def _take_over(self, graph: Graph, device: DeviceSide) -> None:
         self._n = graph.n_vertices
@@ -160,6 +195,9 @@ class DevicePathProgram(DeviceProgram):
         self._n_reached = int(np.count_nonzero(words != UNREACHED))
 
     def _let_go(self) -> None:
+        if self._runs is not None:
+            with suppress(RuntimeError):  # what it raises of the device has been heard of, or will be
+                self._runs.let_end()
         self._runs = None
 
     @property

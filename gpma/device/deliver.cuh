@@ -137,12 +137,14 @@ __device__ __forceinline__ void allocate_records(
     __syncthreads();
 }
 
-// Takes back everything that delivered updates left in work arrays; the grid takes part.
+// Takes back everything that delivered updates left in work arrays; the grid takes part. What became of them is nothing:
+// so kernels that were launched behind the batch hear.
 __device__ __forceinline__ void forget_updates(const State& state, const Batch& batch)
 {
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < batch.n; i += gridDim.x * blockDim.x) {
         const u32 leaf = load_cached(state.update_leaf + i);
         if (leaf != NO_LEAF) state.pending[leaf] = 0;
         state.items[i].n_updates = state.items[state.room - 1 - i].n_updates = 0;
+        state.outcome[i] = ABSENT;
     }
 }
