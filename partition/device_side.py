@@ -85,14 +85,13 @@ class Moved(NamedTuple):
 
 
 class Follower(Protocol):
-    """A program's runs after batches, of which the next may be launched before the batch's own kernel has ended."""
+    """A program's runs after batches, of which the next may be launched before the batch's kernel has ended."""
 
     def begin_behind(self, device: DeviceSide) -> None:
-        """Launch the run after the batch that ``device.report`` tells of but for its totals; waits for nothing.
+        """Launch the run after the batch that ``device.report`` tells of, but for its totals; waits for nothing.
 
-        Behind it on the stream: where the device gives up to apply the batch to one array, or to both, that one is as
-        it was, which is found out by ``finish``, and then the report is another. Of what is given up of the out-rows
-        every outcome is ABSENT.
+        When it runs, an array may be as it was: the kernel has given the batch up there, if in the out-rows with
+        every outcome ABSENT. ``DeviceSide.finish`` finds that out, applies it, and makes another report.
 
         Raises:
             RuntimeError: the device, as CuPy says it.
@@ -352,7 +351,7 @@ class DeviceSide(Side[DevicePackedArray]):
             follower.begin_behind(self)
 
     def follow(self, follower: Follower) -> None:
-        """Have the next run of a program launched behind the next batch, if it is the first to ask since the last."""
+        """Have a program's next run launched behind the next batch, if it is the first to ask since the last."""
         if not self._is_followed:
             self._is_followed, self._follower = True, ref(follower)
 

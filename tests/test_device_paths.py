@@ -22,6 +22,7 @@ from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.paths.sswp import SSWP
 from graphtide.compute.program import Refresh
+from graphtide.compute.steps import alone
 from graphtide.gpma.edges import NO_VERTEX, Op, Vertices
 from graphtide.partition.graph import Graph
 
@@ -49,6 +50,7 @@ class TwinRun:
         self.twin = DevicePathProgram(self.make("twin", sources))
         self.started_over = 0
         self.behind: list[Any] = []  # the batches behind which a run was launched, as it was told of them
+        self.by_steps = False
         self.unresolved = True
         self.bind()
         for program in (self.host, self.twin):
@@ -82,7 +84,10 @@ class TwinRun:
         self.unresolved |= change.deleted_vertices.size > 0
         self.bind()
         self.host.refresh(self.graph, change)
-        refresh = self.twin.refresh(self.graph, change)
+        if self.by_steps:
+            refresh = alone(self.twin.refreshing(self.graph, change))
+        else:
+            refresh = self.twin.refresh(self.graph, change)
         self.started_over += refresh.started_over
         after = self.twin.state()["word"]
         if refresh.started_over:
@@ -624,7 +629,7 @@ def test_all_that_programs_need_is_compiled() -> None:
         assert needed == {*kernels_of(weighted=make("x", (0,)).form.weighted)}, kind
 
 
-# -- runs behind their batches ---------------------------------------------------------------------------------------
+# -- runs behind their batches --------------------------------------------------------------------------------
 
 
 def any_updates(rng: np.random.Generator, n_vertices: int, n: int, *, inserts_share: float = 0.5) -> Epoch:
@@ -656,6 +661,7 @@ def test_runs_are_launched_behind_their_batches(run_of: Callable[..., TwinRun], 
         ):
             n = epoch.n_vertices
             run.step(epoch)
+            run.by_steps = not run.by_steps
             run.step(any_updates(rng, n, 3))
 
 

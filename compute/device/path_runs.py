@@ -307,6 +307,8 @@ class PathRuns:
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it; the words are void.
         """
+        if self._is_all_behind(device, sources, kept):
+            return self._ended_all()
         many, few = self._mends or (yield from self._find_out(device))
         is_few = device.report.n <= FEW_MAX
         kernel = few if is_few else many
@@ -333,12 +335,10 @@ class PathRuns:
         """
         device.follow(self)
         self._limits = limits
-        if self._behind is not None and self._is_all(device, sources, kept):
-            self._behind = None
+        if self._is_all_behind(device, sources, kept):
             if behind is not None:
                 behind()
-            self._caller.wait()
-            return self._told()
+            return self._ended_all()
         if kept is self._again and not sources.size and self._stamp < STAMP_MAX:
             status = mend_again(self._record, *limits, behind is None)
             if status != OTHERWISE:
@@ -354,7 +354,7 @@ class PathRuns:
         return run
 
     def begin_behind(self, device: DeviceSide) -> None:
-        """Of a ``Follower``: where that is like the last run, by its limits; room is for what the batch may insert."""
+        """Of a ``Follower``: where it is like the last run, within the limits of that."""
         if self._behind is not None or self._again is None or self._stamp >= STAMP_MAX:
             return
         if device.n_vertices > self._room or device.n_arcs + device.report.n > self._arcs_room:
@@ -368,13 +368,14 @@ class PathRuns:
         self._behind = device.report
 
     def ended_behind(self, device: DeviceSide, sources: Vertices, kept: Keys) -> PathRun | None:
-        """The run that was launched behind the batch, where that is not all that is to be done (``mend``); None: there
-        is none, or it is. ``kept`` has what it wrote, as after ``mend``, and what it gave up is void.
+        """The run that was launched behind the batch, if ``mend`` has more to do; else, or if there is none, None.
+
+        ``kept`` has what it wrote, as after ``mend``.
 
         Raises:
             As ``mend``.
         """
-        if self._behind is None or self._is_all(device, sources, kept):
+        if self._behind is None or self._is_all_behind(device, sources, kept):
             return None
         return self._end_behind(kept)
 
@@ -387,9 +388,15 @@ class PathRuns:
         if self._behind is not None:
             self._end_behind(None)
 
-    def _is_all(self, device: DeviceSide, sources: Vertices, kept: Keys) -> bool:
-        """Whether the run behind the batch is all that is to be done: the batch was applied as it was told of then."""
+    def _is_all_behind(self, device: DeviceSide, sources: Vertices, kept: Keys) -> bool:
+        """Whether a run behind the batch is all that is to be done: that was applied as it was told of then."""
+        if self._behind is None:
+            return False
         return self._behind is device.report and kept is self._again and not sources.size
+
+    def _ended_all(self) -> PathRun:
+        self._behind = None
+        return self._ended()
 
     def _end_behind(self, kept: Keys | None) -> PathRun:
         self._behind = self._again = None
