@@ -339,6 +339,9 @@ class PathRuns:
             if behind is not None:
                 behind()
             return self._ended_all()
+        early = self.ended_behind(device, sources, kept)  # whoever wants to know what it wrote has ended it
+        if early is not None and early.gave_up:
+            return early
         if kept is self._again and not sources.size and self._stamp < STAMP_MAX:
             status = mend_again(self._record, *limits, behind is None)
             if status != OTHERWISE:
