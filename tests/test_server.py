@@ -801,7 +801,7 @@ def test_doors_open_when_they_listen_and_a_path_that_another_took_stays_its_own(
             client.stats()
     second = Doors(listen=[f"unix:{tmp_path}/s"])  # to which the first, not listening, looks like a leftover
     second.listen()
-    with pytest.raises(errors.ConfigError, match="cannot listen on unix:.* in use"):
+    with pytest.raises(errors.ConfigError, match=r"cannot listen on unix:.* in use"):
         first.listen()
     first.close()
     with socket.socket(socket.AF_UNIX) as probe:
