@@ -87,8 +87,10 @@ class Moved(NamedTuple):
 class Follower(Protocol):
     """A program's runs after batches, of which the next may be launched before the batch's kernel has ended."""
 
-    def begin_behind(self, device: DeviceSide) -> None:
-        """Launch the run after the batch that ``device.report`` tells of, but for its totals; waits for nothing.
+    def begin_behind(self, device: DeviceSide, n: int, report_number: int) -> None:
+        """Launch the run after a batch of n updates, which ``device.batch`` tells of; waits for nothing.
+
+        It is all that is to be done where the report that there is in the end has this number.
 
         When it runs, an array may be as it was: the kernel has given the batch up there, if in the out-rows with
         every outcome ABSENT. ``DeviceSide.finish`` finds that out, applies it, and makes another report.
@@ -152,8 +154,8 @@ class DeviceSide(Side[DevicePackedArray]):
         self._joint_states = States(out, in_, reads_remote=True)
         self._moves = self._batches = 0
         self._follower: ReferenceType[Follower] | None = None
-        # Whether somebody is to follow the next batch, since the last one.
-        self._is_followed = False
+        # Whether somebody is to follow the next batch, since the last one; so many reports there were.
+        self._is_followed, self._n_told = False, 0
         # Moves that are remembered, the last one last: what they were the next of, and all of what each moved.
         self._moved: list[tuple[RowsVersion, list[Moved]]] = []
 
@@ -345,10 +347,12 @@ class DeviceSide(Side[DevicePackedArray]):
 
     def _launch_both(self, both: BothArrays) -> None:
         both.launch()
-        self._tell_of(both.out.report_of(both.columns()))  # while the kernel works
         follower = None if self._follower is None else self._follower()
-        if follower is not None:
-            follower.begin_behind(self)
+        if follower is not None:  # before anything else: whatever Python touches here is in no cache
+            *addresses, n = both.addresses()
+            _BATCH.pack_into(self._batch_bytes, 0, self._has_all, *addresses, n, self.out.state_address)
+            follower.begin_behind(self, n, self._n_told + 1)
+        self._tell_of(both.out.report_of(both.columns()))  # while the kernel works
 
     def follow(self, follower: Follower) -> None:
         """Have a program's next run launched behind the next batch, if it is the first to ask since the last."""
@@ -408,9 +412,20 @@ class DeviceSide(Side[DevicePackedArray]):
         in_order = [RowsVersion(moves, version.batches) for moves in range(version.moves, self._moves)]
         return [moved for _, rows in since for moved in rows] if [at for at, _ in since] == in_order else None
 
+    @property
+    def report_number(self) -> int:
+        """Another one for each report."""
+        return self._n_told + bool(self._heard)
+
+    @property
+    def _has_all(self) -> bool:
+        """Whether no row is remote."""
+        return self._remote is None or not self._remote.n_rows
+
     def _tell_of(self, report: DeviceReport) -> None:
         self._own, self._heard, self._whole, self._is_followed = report, [], None, False
-        has_all = self._remote is None or not self._remote.n_rows
+        self._n_told += 1
+        has_all = self._has_all
         self._is_ready, self._ready_remote, self._ready_states = has_all, None, None
         _BATCH.pack_into(self._batch_bytes, 0, has_all, *report.addresses, report.n, self.out.state_address)
 

@@ -49,7 +49,7 @@ class TwinRun:
         self.host = self.make("host", sources)
         self.twin = DevicePathProgram(self.make("twin", sources))
         self.started_over = 0
-        self.behind: list[Any] = []  # the batches behind which a run was launched, as it was told of them
+        self.behind: list[int] = []  # the reports of batches behind which a run was launched, by number
         self.by_steps = False
         self.unresolved = True
         self.bind()
@@ -78,7 +78,7 @@ class TwinRun:
         """Apply an epoch; check the twin against the host's program, and that it reports exactly what changed."""
         batch, vertex_ops = epoch.batch(weighted=True), epoch.vertex_ops()
         change = self.graph.apply(batch, epoch.n_vertices, vertex_ops)
-        if self.twin._runs is not None and self.twin._runs._behind is not None:
+        if self.twin._runs is not None and self.twin._runs._behind:
             self.behind.append(self.twin._runs._behind)
         before = self.twin.state()["word"].copy()
         self.unresolved |= change.deleted_vertices.size > 0
@@ -683,7 +683,7 @@ def test_a_run_behind_a_batch_that_one_array_gives_up(
         run.step(epoch_of([(op, v, 1, 1.0 + v % 8) if is_head else (op, 1, v, 1.0 + v % 8) for v in others], n))
         device = run.graph.device
         assert device is not None
-        given_up += len(run.behind) > launched and run.behind[-1] is not device.report
+        given_up += len(run.behind) > launched and run.behind[-1] != device.report_number
         for array in device.arrays:
             array._untried = 0
     assert given_up >= 2

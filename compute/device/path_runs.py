@@ -200,8 +200,8 @@ class PathRuns:
         # The host's copy that the last call mended, if it did, and up to which limits: the next call is like it.
         self._again: Keys | None = None
         self._limits = _NO_LIMITS
-        # The batch behind which a run was launched that nobody has waited for.
-        self._behind: DeviceReport | None = None
+        # The number of the report of the batch behind which a run was launched that nobody has waited for; or 0.
+        self._behind = 0
         self._lost_room = 0
         self._kernels = path_kernels(form)
         self._stamp = 1
@@ -356,11 +356,11 @@ class PathRuns:
         self._again = kept
         return run
 
-    def begin_behind(self, device: DeviceSide) -> None:
+    def begin_behind(self, device: DeviceSide, n: int, report_number: int) -> None:
         """Of a ``Follower``: where it is like the last run, within the limits of that."""
-        if self._behind is not None or self._again is None or self._stamp >= STAMP_MAX:
+        if self._behind or self._again is None or self._stamp >= STAMP_MAX:
             return
-        if device.n_vertices > self._room or device.n_arcs + device.report.n > self._arcs_room:
+        if device.out.n_vertices > self._room or device.out.n_edges + n > self._arcs_room:
             return
         status = mend_again(self._record, *self._limits, False)
         if status == OTHERWISE:
@@ -368,7 +368,7 @@ class PathRuns:
         if status != DONE:
             self._caller.see_to(status)
         self._caller.expect()
-        self._behind = device.report
+        self._behind = report_number
 
     def ended_behind(self, device: DeviceSide, sources: Vertices, kept: Keys) -> PathRun | None:
         """The run that was launched behind the batch, if ``mend`` has more to do; else, or if there is none, None.
@@ -378,7 +378,7 @@ class PathRuns:
         Raises:
             As ``mend``.
         """
-        if self._behind is None or self._is_all_behind(device, sources, kept):
+        if not self._behind or self._is_all_behind(device, sources, kept):
             return None
         return self._end_behind(kept)
 
@@ -388,21 +388,21 @@ class PathRuns:
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
-        if self._behind is not None:
+        if self._behind:
             self._end_behind(None)
 
     def _is_all_behind(self, device: DeviceSide, sources: Vertices, kept: Keys) -> bool:
         """Whether a run behind the batch is all that is to be done: that was applied as it was told of then."""
-        if self._behind is None:
+        if not self._behind:
             return False
-        return self._behind is device.report and kept is self._again and not sources.size
+        return self._behind == device.report_number and kept is self._again and not sources.size
 
     def _ended_all(self) -> PathRun:
-        self._behind = None
+        self._behind = 0
         return self._ended()
 
     def _end_behind(self, kept: Keys | None) -> PathRun:
-        self._behind = self._again = None
+        self._behind, self._again = 0, None
         self._taking.expect(kept)
         return self._ended()
 

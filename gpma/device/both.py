@@ -34,6 +34,7 @@ from .launching import (
     launch_recorded,
 )
 from .staging import DeviceBatch, Staging
+from .state import Work, address
 from .structures import BATCH, DIRECTIONS, STATE
 from .update import BLOCKS_LEAST
 
@@ -61,6 +62,8 @@ class BothArrays:
         )
         self._staging, self._weighted = staging, weighted
         self._batch: EdgeBatch | None = None
+        self._work: Work | None = None
+        self._outcomes = 0  # of these work arrays
         self._parameters, self._copier = Parameters((said,)), Copier(stream)
         self._record: Keys = np.zeros(_TOLD + 2 * STATUS_WORDS, np.uint64)
         fields = self._fields = memoryview(self._record)
@@ -101,6 +104,15 @@ class BothArrays:
         self._fields[_LOOKS] = waiting.LOOKS_MAX
         if status := _begin(self._record, self._copier.record):
             raise failure(status)
+
+    def addresses(self) -> tuple[int, int, int, int]:
+        """Of the batch on the device, as out-rows have it: keys, weights (0: there are none), outcomes; and how many
+        updates."""
+        fields, work = self._fields, self.out.kernels.work
+        if work is not self._work:
+            self._work, self._outcomes = work, address(work.outcome)
+        n, at = fields[_N], fields[_DEVICE]
+        return at, at + 8 * n if self._weighted else 0, self._outcomes, n
 
     def columns(self) -> DeviceBatch:
         """The batch on the device, as out-rows have it."""
