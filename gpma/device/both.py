@@ -106,8 +106,8 @@ class BothArrays:
             raise failure(status)
 
     def addresses(self) -> tuple[int, int, int, int]:
-        """Of the batch on the device, as out-rows have it: keys, weights (0: there are none), outcomes; and how many
-        updates."""
+        """Of the batch on the device, as out-rows have it: keys, weights (0: there are none), outcomes; and how
+        many updates."""
         fields, work = self._fields, self.out.kernels.work
         if work is not self._work:
             self._work, self._outcomes = work, address(work.outcome)
