@@ -107,7 +107,7 @@ CASES = {
     "sssp": Case(SSSP, lambda far, weight: far + weight, lambda a, b: a < b, np.float32(0)),
     "sswp": Case(SSWP, lambda wide, weight: min(wide, weight), lambda a, b: a > b, INFINITY),
     "within": Case(
-        lambda id, sources: Within(id, sources, limit=3),
+        lambda id, sources: Within(id, sources, hops=3),
         lambda hops, _: hops + 1 if hops < 3 else None,
         lambda a, b: a < b,
         np.uint32(0),
@@ -796,9 +796,9 @@ def test_slices_of_the_audit_are_the_whole(name: str) -> None:
 
 def test_a_state_of_other_functions_is_refused() -> None:
     graph = Graph()
-    state = Within("made", (0,), limit=3).state()
-    Within("same", (0,), limit=3).restore(state, graph)
-    for other in (Within("other", (0,), limit=4), BFS("other", (0,))):
+    state = Within("made", (0,), hops=3).state()
+    Within("same", (0,), hops=3).restore(state, graph)
+    for other in (Within("other", (0,), hops=4), BFS("other", (0,))):
         with pytest.raises(ValueError, match="other functions made them"):
             other.restore(state, graph)
     graph.close()
