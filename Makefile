@@ -60,13 +60,13 @@ demo: $(BIN)/.demo  ## stream a real graph through the real daemon, query it, ch
 debian:  ## install the Debian packages that the tests need (as root), or name them
 	@sh ops/debian.sh
 
-test: $(BIN)/.test debian  ## lint, types, unit, property, broker, kill and monitoring tests
+test: $(BIN)/.test debian warm  ## lint, types, unit, property, broker, kill and monitoring tests
 	$(BIN)/pytest $(SIDE_BY_SIDE)
 
-test-cases: $(BIN)/.test debian  ## every case of the tests of which `make test` draws some, each as short as there
+test-cases: $(BIN)/.test debian warm  ## every case of the tests of which `make test` draws some, each as short as there
 	$(BIN)/pytest $(SIDE_BY_SIDE) --all-cases -m sample
 
-test-long: $(BIN)/.test debian  ## the same, with every sampled test run whole
+test-long: $(BIN)/.test debian warm  ## the same, with every sampled test run whole
 	$(BIN)/pytest $(SIDE_BY_SIDE) --run-long --kills 500 --attacks 100
 
 test-gpu:  ## the tests that need a CUDA device, with PYTHON as it is: nothing is installed
