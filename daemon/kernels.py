@@ -285,7 +285,7 @@ def main() -> None:
         with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as aside:  # workers begin without kernels
             if aside.submit(_are_there, configurations).result():
                 return
-        print(f"compiling all kernels for this machine, once, into {runtime.cache_directory()}", file=sys.stderr)
+        print(f"compiling all kernels, once, into {runtime.cache_directory()}", file=sys.stderr)
     else:
         configurations = [Needs(**json.loads(sys.stdin.buffer.readline()))]
         threading.Thread(target=_end_with_daemon, daemon=True).start()

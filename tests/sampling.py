@@ -31,7 +31,7 @@ POOLS = {
     "a server process and its template": 6,
     "a small run of a benchmark": 2,
     "a stream through a daemon": 5,
-    "a user's path program": 2,
+    "a user's path program": 1,
     "all that the cache is for": 1,
     "an array shrinks": 1,
     "awkward graphs on a device": 2,
