@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,14 +122,19 @@ def _unlike(items: Sequence[pytest.Item], seed: int) -> set[pytest.Item]:
             tests[item.nodeid.partition("[")[0]][str(item.callspec.params[name])].append(item)
     return {
         item
-        for values in tests.values()
-        for value in sorted(values, key=lambda value: _drawn_number(value, seed))[ALIKE:]
-        for item in values[value]
+        for cases in tests.values()
+        for value in cases.keys() - favourites(cases, seed)
+        for item in cases[value]
     }
 
 
-def _drawn_number(value: str, seed: int) -> float:
-    return float(np.random.default_rng([seed, zlib.crc32(value.encode())]).random())
+def favourites(values: Iterable[str], seed: int) -> set[str]:
+    """``ALIKE`` of these; of other values beside the same, as far as they are there."""
+
+    def place(value: str) -> float:
+        return float(np.random.default_rng([seed, zlib.crc32(value.encode())]).random())
+
+    return set(sorted(values, key=place)[:ALIKE])
 
 
 def drawn(cases: Sequence[pytest.Item], n: int, seed: int) -> list[pytest.Item]:
