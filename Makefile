@@ -17,7 +17,7 @@ SANITIZE = PYTHONPATH=$(CURDIR)/.links compute-sanitizer --error-exitcode 1
 # a broker of its own. One more than there are cores: daemons are waited for.
 WORKERS ?= $(shell nproc | awk '{ print ($$1 < 4 ? $$1 + 1 : 4) }')
 SIDE_BY_SIDE ?= -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# Every kernel that is not in the cache: before tests, which would wait for each other's.
+# Every kernel that is not in the cache: before tests, which would wait for each other's. Where that fails they tell why.
 COMPILE = $(BIN)/python -P -m graphtide.daemon.kernels --all > /dev/null
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Hundreds of daemons are started: where no bytecode is kept, each of them would compile all modules anew, twice.
@@ -63,15 +63,15 @@ debian:  ## install the Debian packages that the tests need (as root), or name t
 	@sh ops/debian.sh
 
 test: $(BIN)/.test debian  ## lint, types, unit, property, broker, kill and monitoring tests
-	@$(COMPILE)
+	-@$(COMPILE)
 	$(BIN)/pytest $(SIDE_BY_SIDE)
 
 test-cases: $(BIN)/.test debian  ## every case of the tests of which `make test` draws some, each as short as there
-	@$(COMPILE)
+	-@$(COMPILE)
 	$(BIN)/pytest $(SIDE_BY_SIDE) --all-cases -m sample
 
 test-long: $(BIN)/.test debian  ## the same, with every sampled test run whole
-	@$(COMPILE)
+	-@$(COMPILE)
 	$(BIN)/pytest $(SIDE_BY_SIDE) --run-long --kills 500 --attacks 100
 
 test-gpu:  ## the tests that need a CUDA device, with PYTHON as it is: nothing is installed
