@@ -151,6 +151,31 @@ def test_a_full_disk_loses_no_letter_and_leaves_no_half_of_one(
     assert [bad.offset for bad in read_dead_letters(tmp_path)] == list(range(10))
 
 
+def test_letters_of_before_a_full_disk_are_synced_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that passes them comes after that."""
+    synced, disk, fsync = set[int](), Disk(monkeypatch, 1 << 20), os.fsync
+
+    def noted(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    letters = FileDeadLetters(tmp_path)
+    letters.write([letter(0)])
+    disk.room = 0
+    with pytest.raises(DeadLettersFull):
+        letters.write([letter(1)])
+    disk.room = 1 << 20
+    letters.write([letter(1)])
+    monkeypatch.setattr(os, "fsync", noted)
+    letters.flush()
+    assert [bad.offset for bad in read_dead_letters(tmp_path)] == [0, 1]
+    assert synced == {file.stat().st_ino for file in tmp_path.iterdir()} and len(synced) == 2
+    synced.clear()
+    letters.flush()
+    assert len(synced) == 1
+    letters.close()
+
+
 def test_files_that_cannot_be_written_are_named_by_path_and_setting(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(
