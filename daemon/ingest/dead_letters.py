@@ -274,7 +274,8 @@ class FileDeadLetters:
         """Take back what was appended and may not have been written; the next letter begins a new segment."""
         if self._writer is not None:
             self._writer.give_up(self._flushed)
-            self._unsynced.append(self._writer.path)
+            if self._flushed:
+                self._unsynced.append(self._writer.path)
             self._writer = None
 
 
