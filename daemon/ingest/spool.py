@@ -79,6 +79,7 @@ OPEN_SECONDS_MAX = 5.0
 LOOKED_AT = 128
 """So many files that grew last are looked at each time, and so many of all others."""
 
+_KEPT_OF_A_FILE = ("bytes", "crc32c", "offset", "whole")
 _RECORD_BYTES = 64  # what a record takes besides its value, about: tiny ones must not make a poll endless
 
 SpoolStart = Literal["earliest", "latest"] | Mapping[str, int]
@@ -362,8 +363,9 @@ class SpoolSource:
         if self.fingerprints is None or not self.fingerprints.exists():
             return {}
         try:
-            return dict(json.loads(self.fingerprints.read_text()))
-        except ValueError as error:
+            known = json.loads(self.fingerprints.read_text())
+            return {name: {key: entry[key] for key in _KEPT_OF_A_FILE} for name, entry in known.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SourceError(f"{str(self.fingerprints)!r} cannot be read: {error}. Delete it to go on") from error
 
     def _read_available(self, bytes_max: int) -> list[RawRecord]:
