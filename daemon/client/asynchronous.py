@@ -23,7 +23,8 @@ T = TypeVar("T")
 class AsyncClient(Asynchronous, Requests):
     """One connection for any number of tasks: requests are pipelined, answers come as they are ready.
 
-    Its methods are those of ``Client``, each a coroutine.
+    Its methods are those of ``Client``, each a coroutine. Connections are of one event loop: when that has ended
+    another may go on with the client, on a connection of its own.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class AsyncClient(Asynchronous, Requests):
         super().__init__(address, token, timeout, ssl_context)
         self._connecting = asyncio.Lock()
         self._link: _Link | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -46,6 +48,7 @@ class AsyncClient(Asynchronous, Requests):
 
     async def close(self) -> None:
         """Close the connection; the next call would open one again."""
+        self._be_of_this_loop()
         link, self._link = self._link, None
         if link is not None:
             await link.close()
@@ -139,7 +142,7 @@ class AsyncClient(Asynchronous, Requests):
             raise
         except Unavailable:
             # One that only reads may be put to another replica where it met one that went away.
-            if not link.broken or not call.reads or len(self._replicas) == 1:
+            if not link.broken or link.closed or not call.reads or len(self._replicas) == 1:
                 raise
         return await self._exchange(await self._connected(), call)
 
@@ -152,7 +155,20 @@ class AsyncClient(Asynchronous, Requests):
             link.abort()
             await link.close()
 
+    def _be_of_this_loop(self) -> None:
+        """
+        Raises:
+            RuntimeError: another event loop uses this client, which would not wake who waits in this one.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._loop is not None and self._loop.is_running():
+            raise RuntimeError("this client is used by another event loop, which runs: make one for each")
+        self._loop, self._link, self._connecting = loop, None, asyncio.Lock()
+
     async def _connected(self) -> _Link:
+        self._be_of_this_loop()
         async with self._connecting:
             if self._link is None or self._link.broken:
                 await self.close()
@@ -212,7 +228,8 @@ async def _received(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:
-    writer.close()
+    # Without what is not sent yet, which nobody waits for: a server that does not read would never let go of it.
+    writer.transport.abort()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
 
@@ -226,6 +243,8 @@ class _Link:
         self._core = ClientCore()
         self._open: dict[int, asyncio.Future[Response]] = {}
         self._failure: Exception | None = None
+        self.closed = False
+        """We broke it off ourselves, for good."""
         self.heard = 0
         """How often something came."""
         self._task = asyncio.get_running_loop().create_task(self._read())
@@ -257,9 +276,9 @@ class _Link:
         self._writer.transport.abort()
 
     async def close(self) -> None:
+        self.closed = not self.broken
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.wait([self._task])  # whose end is no error of ours, as our own being cancelled is
         await _closed(self._writer)
 
     async def _read(self) -> None:
@@ -275,6 +294,7 @@ class _Link:
         except (OSError, GraphtideError) as error:
             failure = error
         finally:
+            self._writer.transport.abort()  # also where the loop ends, and nobody has closed it
             self._failure = self._failure or failure
             for future in self._open.values():
                 if not future.done():
