@@ -324,8 +324,10 @@ def _printable(value: Any) -> str | None:
 
 
 def _checked_programs(layers: _Layers, config: Config, graph: GraphConfig | None) -> tuple[ProgramConfig, ...]:
-    """The programs with their ids filled in; mistakes are reported to ``layers``. ``graph``: None where that section
-    has some itself."""
+    """The programs with their ids filled in; mistakes are reported to ``layers``.
+
+    ``graph``: None where that section has mistakes itself.
+    """
     # Loading every program loads Numba: only whoever names programs pays for it.
     from ...compute import registry
     from ...compute.program import ProgramError
