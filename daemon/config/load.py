@@ -11,6 +11,7 @@ import difflib
 import json
 import os
 import re
+import reprlib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from ...gpma.index.ids import MAX_STRING_ID_BYTES
+from ...gpma.index.ids import INTEGER, MAX_STRING_ID_BYTES
 from ..errors import ConfigError
 from ..os_errors import why
 from .settings import Config, GraphConfig, ProgramConfig, Section, is_secret
@@ -380,11 +381,9 @@ def _require_ids(program: ProgramConfig, kind: Literal["int", "string"]) -> None
                 expected = f"texts of at most {MAX_STRING_ID_BYTES} bytes"
             else:
                 continue
-            raise ProgramError(f"{program.name}: {parameter.name} = {given!r} is not allowed; expected {expected}")
+            shown = reprlib.repr(given)
+            raise ProgramError(f"{program.name}: {parameter.name} = {shown} is not allowed; expected {expected}")
 
 
 def _is_int64(text: str) -> bool:
-    try:
-        return -(2**63) <= int(text) < 2**63
-    except ValueError:
-        return False
+    return INTEGER.fullmatch(text) is not None and -(2**63) <= int(text) < 2**63
