@@ -38,6 +38,7 @@ class Scripted:
         self.hello_error = hello_error
         self.hellos: list[dict] = []
         self.requests: list[tuple] = []
+        self.gone = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self._connections: list[socket.socket] = []
@@ -53,6 +54,10 @@ class Scripted:
         for thread in self._threads:
             thread.join()
         self._listener.close()
+
+    def say(self, message: bytes) -> None:
+        """To the first client, though it asks for nothing."""
+        self._connections[0].sendall(message)
 
     def hang_up(self) -> None:
         for connection in self._connections:
@@ -87,6 +92,7 @@ class Scripted:
                         if message is CLOSE:
                             return
                         connection.sendall(message if isinstance(message, bytes) else msgpack.packb(message))
+        self.gone += 1
 
 
 def stamped(result: dict) -> dict:
@@ -542,6 +548,54 @@ def test_an_event_loop_after_another_has_a_connection_of_its_own():
             assert asyncio.run(client.get("p", range(n))).values.tolist() == [n]
             gc.collect()  # of a socket that nobody closed a warning would be said here
         assert len(server.hellos) == 2
+
+
+@pytest.fixture
+def left(monkeypatch):
+    """Within the block a client has met a server that says nothing; a task, given too, waits on for an answer."""
+
+    @contextlib.asynccontextmanager
+    async def leaving(server):
+        async def in_vain(method, params):
+            raise TimeoutError
+
+        async with AsyncClient(server.address) as client:
+            await client.get("p", [1])
+            server.answer = lambda *_: []
+            patient = asyncio.create_task(client.wait({"t": {0: 9}}, timeout_ms=300_000))
+            await asyncio.to_thread(until, lambda: len(server.requests) == 2)
+            monkeypatch.setattr(client._link, "exchange", in_vain)
+            with pytest.raises(errors.TimedOut):
+                await client.stats()
+            server.answer = ok
+            yield client, patient
+
+    return leaving
+
+
+def test_a_connection_that_says_nothing_is_left_to_those_who_wait(left):
+    async def go(server):
+        async with left(server) as (client, patient):
+            assert (await client.get("p", [1, 2])).values.tolist() == [2]
+            assert len(server.hellos) == 2
+            server.say(msgpack.packb([1, server.requests[1][0], None, stamped({})]))
+            assert (await patient).epoch == (3, 7)
+            await asyncio.to_thread(until, lambda: server.gone == 1)
+            assert (await client.get("p", [1])).values.tolist() == [1]
+
+    with Scripted(ok) as server:
+        asyncio.run(go(server))
+
+
+def test_closing_ends_those_who_wait_on_a_connection_that_was_left(left):
+    async def go(server):
+        async with left(server) as (client, patient):
+            await client.close()
+            with pytest.raises(errors.Unavailable, match="the client was closed"):
+                await patient
+
+    with Scripted(ok) as server:
+        asyncio.run(go(server))
 
 
 def test_two_event_loops_at_once_are_refused():

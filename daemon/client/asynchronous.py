@@ -38,6 +38,7 @@ class AsyncClient(Asynchronous, Requests):
         super().__init__(address, token, timeout, ssl_context)
         self._connecting = asyncio.Lock()
         self._link: _Link | None = None
+        self._left: list[_Link] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
@@ -49,9 +50,10 @@ class AsyncClient(Asynchronous, Requests):
     async def close(self) -> None:
         """Close the connection; the next call would open one again."""
         self._be_of_this_loop()
-        link, self._link = self._link, None
-        if link is not None:
-            await link.close()
+        links, self._link, self._left = [*self._left, self._link], None, []
+        for link in links:
+            if link is not None:
+                await link.close()
 
     async def subscribe(
         self,
@@ -147,13 +149,21 @@ class AsyncClient(Asynchronous, Requests):
         return await self._exchange(await self._connected(), call)
 
     async def _leave(self, link: _Link) -> None:
-        """Turn from a server that says nothing to the next one, where there is one. Whoever waits for an answer of
-        it meets a connection that broke."""
-        if len(self._replicas) > 1 and link is self._link:
-            self._link = None
-            self._replicas.turn()
-            link.abort()
-            await link.close()
+        """Turn from one that says nothing to the next server, or, where there is none, to another connection.
+
+        Whoever waits for an answer on it meets one that broke where there is another server, else waits on.
+        """
+        if link is not self._link:
+            return
+        self._link = None
+        self._replicas.turn()
+        if len(self._replicas) == 1:
+            self._left = [left for left in self._left if not left.broken]
+            self._left.append(link)
+            link.leave()
+            return
+        link.abort()
+        await link.close()
 
     def _be_of_this_loop(self) -> None:
         """
@@ -165,13 +175,15 @@ class AsyncClient(Asynchronous, Requests):
             return
         if self._loop is not None and self._loop.is_running():
             raise RuntimeError("this client is used by another event loop, which runs: make one for each")
-        self._loop, self._link, self._connecting = loop, None, asyncio.Lock()
+        self._loop, self._link, self._left, self._connecting = loop, None, [], asyncio.Lock()
 
     async def _connected(self) -> _Link:
         self._be_of_this_loop()
         async with self._connecting:
             if self._link is None or self._link.broken:
-                await self.close()
+                broken, self._link = self._link, None
+                if broken is not None:
+                    await broken.close()
                 self._link = await self._connect()
             return self._link
 
@@ -243,6 +255,7 @@ class _Link:
         self._core = ClientCore()
         self._open: dict[int, asyncio.Future[Response]] = {}
         self._failure: Exception | None = None
+        self._is_left = False
         self.closed = False
         """We broke it off ourselves, for good."""
         self.heard = 0
@@ -269,6 +282,14 @@ class _Link:
             raise
         finally:
             self._open.pop(msgid, None)
+            if self._is_left:
+                self.leave()
+
+    def leave(self) -> None:
+        """Nothing more is asked: break off once nobody waits."""
+        self._is_left = True
+        if not self._open:
+            self.abort()
 
     def abort(self) -> None:
         """Break off, with what is not sent yet: nothing came for too long."""
