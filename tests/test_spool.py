@@ -394,6 +394,26 @@ def test_files_that_grow_side_by_side_are_read_in_turns(tmp_path: Path) -> None:
     assert read == waiting
 
 
+@pytest.mark.parametrize("files", [2, 3, 6, 8])
+@pytest.mark.parametrize("record_bytes", [3_000, 17_000, 18_500, 70_000])
+def test_files_that_cannot_all_be_read_are_behind_alike(tmp_path: Path, files: int, record_bytes: int) -> None:
+    """Also where the end of each poll would come within the turns of the same files."""
+    turn = 1 << 16
+    names = [f"{number}.msgpack" for number in range(files)]
+    for name in names:
+        (tmp_path / name).touch()
+    source = opened(tmp_path)
+    drain(source)
+    for name in names:
+        (tmp_path / name).write_bytes(frame(bytes(record_bytes)) * (30 * turn // record_bytes))
+    read = dict.fromkeys(names, 0)
+    for _ in range(6 * files):
+        for record in source.poll(4 * turn, timeout_s=0):
+            read[record.partition.name] += 1
+        assert max(read.values()) - min(read.values()) <= max(turn // record_bytes, 1)
+    assert min(read.values()) > 0
+
+
 @given(
     written=st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 40), st.integers(0, 3)), max_size=12),
     bytes_max=st.sampled_from([1 << 12, 1 << 16, 1 << 18]),
