@@ -338,9 +338,10 @@ def measure(
         answers = queries_out.recv()
         edges = client.stats()["edges"]
     seen = [seen_at(its.offsets, answers[:, [0, 2 + number]]) for number, its in enumerate(sent)]
-    files = [by_file(target.name, *each, due.min()) for target, *each in zip(targets, sent, seen, strict=True)]
     # The first second is warming up: the first epochs after a pause are not what a stream sees.
-    warm = due > due.min() + 1.0
+    since = due.min() + min(1.0, seconds / 2)
+    warm = due > since
+    files = [by_file(target.name, *each, since) for target, *each in zip(targets, sent, seen, strict=True)]
     settled = 1e3 * (np.concatenate(seen) - due)[warm]
     late = 1e3 * (np.concatenate([its.written for its in sent]) - due)[warm]
     latency = answers[(answers[:, 0] > due.min()) & (answers[:, 0] < due.max()), 1] * 1000
@@ -369,15 +370,19 @@ def measure(
     }
 
 
-def by_file(name: str, sent: Sent, seen: np.ndarray, start: float) -> dict[str, Any]:
-    """Of one partition's or file's records but those of the first second: milliseconds from when they were due until
-    they were written, until they were seen, and between."""
-    warm = sent.due > start + 1.0
-    row: dict[str, Any] = {"file": name}
-    for what, times in (("written late", sent.written - sent.due), ("fresh", seen - sent.due), ("between", seen - sent.written)):
-        for percentile in (50, 99):
-            row[f"{what} p{percentile} ms"] = 1e3 * float(np.percentile(times[warm], percentile))
-    return row
+def by_file(name: str, sent: Sent, seen: np.ndarray, since: float) -> dict[str, Any]:
+    """Of a partition's or file's records due since then: milliseconds from when they were due until they were
+    written, until they were seen, and from the one to the other."""
+    spans = {
+        "written late": sent.written - sent.due,
+        "fresh": seen - sent.due,
+        "seen after it": seen - sent.written,
+    }
+    return {"file": name} | {
+        f"{what} p{percentile} ms": 1e3 * float(np.percentile(span[sent.due > since], percentile))
+        for what, span in spans.items()
+        for percentile in (50, 99)
+    }
 
 
 def seen_at(offsets: np.ndarray, answers: np.ndarray) -> np.ndarray:
