@@ -14,8 +14,8 @@ its own partition or file, in turns; together they send at the rate. Processor t
 made before a rate begins, as many as a quarter of the free memory holds (*made ahead*: what share), so that
 sending takes little of the cores that the daemon has, too; the others are made when they are due.
 
-A second table says, for each partition or file, how late records were *written* behind when they were due, and
-how long after that they could be seen: so whose lateness it is.
+A second table says, for each partition or file, how late records were *written* behind when they were due (those
+for Kafka: given to its client), and how long after it they were seen: so whose lateness it is.
 
 A third table says where the daemon's time went: milliseconds of an epoch by stage and program (programs of one
 epoch run side by side), and how much of a core its busiest thread used.

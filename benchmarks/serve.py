@@ -241,7 +241,7 @@ def requests(daemon: Fed, peak: float, ids: np.ndarray, arguments: argparse.Name
                 rate = None if share == 1 else share * peak
                 found, taken = daemon.during(rate, lambda: asked(load), arguments.ahead)  # noqa: B023
             else:
-                nothing = dict.fromkeys(("daemon cores", "an epoch"), float("nan"))
+                nothing = dict.fromkeys(("an epoch", "daemon cores"), float("nan"))
                 found, taken = asked(load), {"updates/s": 0.0, **nothing}
             spent_us = (daemon.server_seconds() - before) / found.kinds.size * 1e6
             about = {"ingest": name, "door": door, **taken, "of peak": 0.0}
