@@ -209,7 +209,7 @@ def load_edges(generator: Generator, record_edges: int, sent: Any) -> None:
 
 def generate(generator: Generator, schedule: Schedule, ahead_bytes: int, connection: Any) -> None:
     """Make records, as many as so many bytes hold; say that; once the start is said, send them and all others when
-    they are due. Last send what was ``Sent``.
+    they are due. Send what was ``Sent``, and None when all of it is where it shall stay.
     """
     target, churn = generator
     target.open()
@@ -228,9 +228,10 @@ def generate(generator: Generator, schedule: Schedule, ahead_bytes: int, connect
             time.sleep(pause)
         offsets[i] = target.send(value)
         written[i] = time.monotonic()
-    # Before the file is on the disk, which nobody waits for.
+    # Before the file is on the disk: freshness does not wait for that.
     connection.send(Sent(due, written, offsets, time.process_time() - cpu_before, made_ahead, churn.present))
     target.close()
+    connection.send(None)
 
 
 def query(
@@ -337,6 +338,8 @@ def measure(
         stop.set()
         answers = queries_out.recv()
         edges = client.stats()["edges"]
+    for one in sending:
+        one.recv()  # else the next stage has the disk's work, too
     seen = [seen_at(its.offsets, answers[:, [0, 2 + number]]) for number, its in enumerate(sent)]
     # The first second is warming up: the first epochs after a pause are not what a stream sees.
     since = due.min() + min(1.0, seconds / 2)
