@@ -382,7 +382,7 @@ class SpoolSource:
                 room = self._read_owed(names := self._readable(), room, records, away)
             begin = bisect_right(names, self._turn)
             turns = deque(names[begin:] + names[:begin])
-            # Whole turns only: the same files would be cut short at the end of each poll, and fall behind the others.
+            # Whole turns only: else the same files could be cut short by each poll, and fall behind all others.
             turn = min(READ_BYTES, max(bytes_max // _TURNS, 1))
             while room >= turn and turns:
                 name = turns.popleft()
