@@ -632,6 +632,13 @@ def test_all_that_programs_need_is_compiled() -> None:
 # -- runs behind their batches --------------------------------------------------------------------------------
 
 
+def behind_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have runs launched behind few updates, too."""
+    from graphtide.compute.device import path_runs
+
+    monkeypatch.setattr(path_runs, "BEHIND_LEAST", 1)
+
+
 def any_updates(rng: np.random.Generator, n_vertices: int, n: int, *, inserts_share: float = 0.5) -> Epoch:
     """Updates of edges anywhere, with weights 1 to 8."""
     src, dst = (rng.integers(0, n_vertices, n).astype(np.uint32) for _ in range(2))
@@ -641,8 +648,11 @@ def any_updates(rng: np.random.Generator, n_vertices: int, n: int, *, inserts_sh
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
-def test_runs_are_launched_behind_their_batches(run_of: Callable[..., TwinRun], kind: str, seed: int) -> None:
+def test_runs_are_launched_behind_their_batches(
+    run_of: Callable[..., TwinRun], kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of few updates and of many; also where a vertex goes, comes back or is new."""
+    behind_any(monkeypatch)
     rng, n = np.random.default_rng(seed), 200
     run = run_of(kind)
     run.step(any_updates(rng, n, 8000, inserts_share=1.0))
@@ -669,9 +679,10 @@ def test_runs_are_launched_behind_their_batches(run_of: Callable[..., TwinRun], 
 @pytest.mark.parametrize("is_head", [False, True])
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_a_run_behind_a_batch_that_one_array_gives_up(
-    run_of: Callable[..., TwinRun], kind: str, is_head: bool, seed: int
+    run_of: Callable[..., TwinRun], kind: str, is_head: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one vertex there are so many updates that the kernel gives up its row, but not those of the others."""
+    behind_any(monkeypatch)
     rng, n = np.random.default_rng(seed), 700
     run = run_of(kind)
     run.step(any_updates(rng, n, 3000, inserts_share=1.0))

@@ -83,6 +83,9 @@ _ROOM = 1.5
 # Lost support is settled where so many values of the sample tie, else trimmed: on an H200 trimming took SSSP with
 # weights 1 to 255, which seldom tie, 0.75 of the time after 10,000 updates, and BFS up to four times as long.
 TIES_MIN = 0.25
+BEHIND_LEAST = FEW_MAX + 1
+"""A run is launched behind a batch of so many updates at least: on an H200 it gained after 10,000, not after 100.
+After few the device is done before the host, with cold caches, has launched what comes next."""
 STAMP_MAX = 1 << 31
 """From here on stamps begin anew. No run has as many rounds as are left then."""
 
@@ -358,7 +361,7 @@ class PathRuns:
 
     def begin_behind(self, device: DeviceSide, n: int, report_number: int) -> None:
         """Of a ``Follower``: where it is like the last run, within the limits of that."""
-        if self._behind or self._again is None or self._stamp >= STAMP_MAX:
+        if n < BEHIND_LEAST or self._behind or self._again is None or self._stamp >= STAMP_MAX:
             return
         if device.out.n_vertices > self._room or device.out.n_edges + n > self._arcs_room:
             return
