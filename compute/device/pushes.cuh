@@ -285,22 +285,21 @@ struct Pushes : Run<WalkJob> {
                 row[0] = load_row(out, v);
             }
             const bool is_taken = is_there && is_over<IS_MAJORANT>(sum - value, weight);
-            bool is_queued[2] = {false, false}, is_listed[2] = {false, false};  // as moved, and as a candidate of the majorant
-            u32 stamp = push.stamp, majorant_stamp = push.stamp;
+            bool is_queued[2] = {false, false};
+            u32 stamp = push.stamp, majorant_stamp = push.stamp;  // of what moved, and of the majorant's candidates
             if (is_taken) {
                 stamp = atomicExch(listed.moved_stamps + vertex[0], push.stamp);
                 set_value<IS_MAJORANT>(vertex[0], value, sum, sum);
                 if (!IS_MAJORANT && reweigh(vertex[0], weight, sum))
                     majorant_stamp = atomicExch(push.majorant.stamps + vertex[0], push.stamp);
                 is_queued[0] = row[0].degree && renew_share<IS_MAJORANT>(vertex[0], row[0].degree, sum, before);
-                is_listed[0] = stamp != push.stamp;
-                is_listed[1] = majorant_stamp != push.stamp;
             }
             __syncwarp();
+            if (__any_sync(ALL_LANES, is_queued[0])) put<false>(out, rows(), is_queued, vertex, row);
+            const bool is_listed[2] = {stamp != push.stamp, majorant_stamp != push.stamp};
             u32* const to[2] = {listed.moved, push.majorant.candidates[0]};
             u32* const counters[2] = {push.counters->moved + IS_MAJORANT, n_candidates<true>(0)};
             list_in(to, counters, is_listed, vertex[0]);
-            if (__any_sync(ALL_LANES, is_queued[0])) put<false>(out, rows(), is_queued, vertex, row);
         }
     }
 
