@@ -8,7 +8,8 @@
 // and are right as they are. It is applied before shares are made, so that every pass leaves exact sums. Weights follow the
 // values, and the majorant's right-hand sides the weights, before anything is added to these.
 //
-// Vertices are gone through once a pass: while their values are made, residuals of the pass before are held against their
+// Vertices are gone through once a pass, after the first one those with in-edges alone (on RMAT less than half), since the
+// others keep what that makes of them: while their values are made, residuals of the pass before are held against their
 // limits, and what the factor of the next pass takes is added up. All that vertices receive together is known as soon as
 // their shares are; how much of it those without out-edges receive is added up as they do, from scratch. That costs a sixth
 // of a pass. After batches it is taken to grow as all of it does, which is off by less in every pass. However far it is, a
