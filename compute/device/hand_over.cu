@@ -1,5 +1,5 @@
 // The end of a run of PageRank's passes: estimates that pushes changed since all of them went to the host go there, too, and the
-// words that say what the run did. It is launched twice: those of the first vertices go while those of the last are copied yet.
+// words that say what the run did.
 #include "pushes.cuh"
 
 struct HandingOver : Run<WalkJob> {
@@ -12,9 +12,8 @@ struct HandingOver : Run<WalkJob> {
         if (job.made)
             for (u32 k = place.thread; k < n_moved; k += place.n_threads) {
                 const u32 v = load_cached(push.ranks.moved + k);
-                if (v >= job.sent_from && v < job.sent_to) job.estimates[v] = double(load_cached(job.ranks.values + v)) / job.unit;
+                job.estimates[v] = double(load_cached(job.ranks.values + v)) / job.unit;
             }
-        if (job.sent_to < job.n_vertices) return;
         barrier();
         if (place.thread) return;
         const WalkTotals& totals = counters->totals;

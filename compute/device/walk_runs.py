@@ -48,7 +48,7 @@ WALK_JOB: Final = np.dtype(
         *((name, np.uint64) for name in ("cache", "cache_places")),
         *((name, np.uint64) for name in ("keys", "outcomes")),
         *((name, np.uint32) for name in ("n_packed", "packed_bits", "edits_room", "n_updates")),
-        *((name, np.uint32) for name in ("moved", "cache_lines", "sent_from", "sent_to")),
+        *((name, np.uint32) for name in ("moved", "cache_lines")),
         *((name, np.float64) for name in ("damping", "unit", "majorant_unit", "hub", "hysteresis")),
         *((name, np.float64) for name in ("below", "above", "majorant_below", "majorant_above")),
         *((name, np.uint64) for name in ("due_max", "push_max")),
@@ -99,8 +99,6 @@ _SUM_BITS, _SPARE = 60, 1.125
 BITS_MIN = 23
 # Columns grow by this factor, and what is packed gets so much more than it needs.
 _ROOM, _ROOM_PACKED = 1.5, 1.1
-# Estimates that pushes changed go to the host while so small a part of all is copied yet.
-_LAST_PART = 5
 # Beside what is packed there is room for one edit to so many words: with that many a pass reads an eighth more,
 # which in fifteen passes comes to what packing anew costs.
 _WORDS_AN_EDIT = 16
@@ -284,7 +282,7 @@ class WalkRuns:
         self._kernels = walk_kernels()
         cuda = import_cupy().cuda
         self._copies = cuda.Stream(non_blocking=True)
-        self._made, self._most_copied, self._copied = (cuda.Event(disable_timing=True) for _ in range(3))
+        self._made, self._copied = (cuda.Event(disable_timing=True) for _ in range(2))
         with self._stream:
             self._counters = zeros(WALK_COUNTERS.itemsize, np.uint8)
         self._reads_remote = device.reads_remote
@@ -503,29 +501,19 @@ class WalkRuns:
         self, device: DeviceSide, call: Call, parameters: RowParameters, *, hands_over: bool
     ) -> None:
         """Passes, and what comes after them; waits for nothing."""
-        calls, kernels, stream, n = self._calls, self._kernels, self._stream, device.n_vertices
+        calls, kernels, stream = self._calls, self._kernels, self._stream
         calls.job["made"] = address(self._there.made) if hands_over else 0
         self._prepare(device, call)
         calls.launch(kernels["passes"], device)
         if hands_over:
             self._made.record(stream)
         calls.launch(kernels["settle"], device, parameters)
-        sent = 0
         if hands_over:
-            copies, last = self._copies, n - n // _LAST_PART
+            n, copies = device.n_vertices, self._copies
             copies.wait_event(self._made)
-            for begin, end, copied in ((0, last, self._most_copied), (last, n, self._copied)):
-                if begin < end:
-                    part = slice(begin, end)
-                    self._there.made[part].get(stream=copies, out=self.estimates[part], blocking=False)
-                copied.record(copies)
-            stream.wait_event(self._most_copied)
-            calls.job["sent_from"], calls.job["sent_to"] = 0, last
-            if last < n:
-                calls.launch(kernels["hand_over"], device, parameters)
-                sent = last
+            self._there.made[:n].get(stream=copies, out=self.estimates[:n], blocking=False)
+            self._copied.record(copies)
             stream.wait_event(self._copied)
-        calls.job["sent_from"], calls.job["sent_to"] = sent, n
         calls.launch(kernels["hand_over"], device, parameters)
 
     # -- rows on the host -----------------------------------------------------------------------------------------

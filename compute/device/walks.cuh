@@ -81,7 +81,6 @@ struct WalkJob {
     u32 n_updates;
     u32 moved;  // instead of a batch there are in-rows that have come to the host, or left it; see enum Moved
     u32 cache_lines;
-    u32 sent_from, sent_to;  // whose estimates hand_over.cu sends, if they changed since all were copied
     double damping;
     double unit, majorant_unit;  // powers of two: what 1 is in either system
     double hub, hysteresis;      // of weights, as the host follows them
