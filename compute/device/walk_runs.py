@@ -2,7 +2,7 @@
 
 A run is a few cooperative kernels one behind the other, waited for once. It allocates nothing, unless there are
 more vertices than ever before, or more rows on the host. Estimates go to the host while the last pass adds up and
-pushes follow: what these change goes there after them, of most vertices while the last ones' are copied yet.
+pushes follow: what these change goes there after them.
 
 **The point.** The exact solution of the ranks adds up to at most C = 1 / (1 - damping) a vertex, and so does what
 a pass makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of all
