@@ -25,6 +25,7 @@ from report import machine, save, show
 from graphtide.daemon.client.addresses import UnixAddress, parse_address
 from graphtide.daemon.client.wire import encode_request
 from graphtide.daemon.serve import shared_memory
+from graphtide.daemon.serve.listening import Doors
 from graphtide.daemon.serve.results import ProgramPublication, Publication
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.gpma.index.vertex_index import VertexIndex
@@ -122,7 +123,8 @@ def main() -> None:
         graph = {"directed": True, "weighted": False, "vertex_ids": "int"}
         addresses = [f"unix:{folder}/s", "tcp://127.0.0.1:0"]
         http = f"unix:{folder}/http"
-        link = ServerLink(listen=addresses, graph=graph, index=index, topology=nothing, http=[http])
+        doors = Doors(listen=addresses, http=[http])
+        link = ServerLink(doors=doors, graph=graph, index=index, topology=nothing)
         link.start()
         try:
             link.publish(publication())

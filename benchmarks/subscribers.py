@@ -30,6 +30,7 @@ from report import machine, save, show
 from graphtide.daemon.client.wire import encode_request
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.serve import shared_memory
+from graphtide.daemon.serve.listening import Doors
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.gpma.index.vertex_index import VertexIndex
@@ -165,8 +166,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         nothing: Any = None  # nobody asks about edges
         link = ServerLink(
-            listen=[f"unix:{folder}/s"],
-            http=[f"unix:{folder}/http"],
+            doors=Doors(listen=[f"unix:{folder}/s"], http=[f"unix:{folder}/http"]),
             graph={"directed": True, "weighted": False, "vertex_ids": "int"},
             index=index,
             topology=nothing,

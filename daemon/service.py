@@ -79,7 +79,7 @@ from .priority import give_way
 from .records.position import Position
 from .records.stream import Offsets, Partition, offsets_from_wire
 from .serve.endpoint import Exposition
-from .serve.listening import TlsFiles
+from .serve.listening import Doors, TlsFiles
 from .serve.shared_memory import allocate_within
 from .serve.supervisor import ServerLink
 from .serve.template import Template
@@ -126,6 +126,7 @@ def serve(config: Config, template: Template, *, progress: bool) -> int:
         try:
             with _signals(service.stop, service.reload):
                 service.open_probes()
+                service.reserve()
                 try:
                     warm_up(config, service.stopping, service.health.advance, progress=progress)
                 except kernels.Stopped:
@@ -254,19 +255,39 @@ class Service:
         self._renewals.append(exposition.renew_tls)
         log.info("metrics at %s", exposition.url)
 
-    def startup(self) -> None:
-        """Take the checkpoint folder, restore, publish the first epoch, begin to answer, begin to read.
+    def reserve(self) -> None:
+        """Take what only one daemon can have: the checkpoint folder, and the addresses.
 
-        1. Lock the checkpoint folder and read the newest good checkpoint; refuse one of another graph. Where one
-           of another source is to be discarded, the source must be reached first.
+        Whoever cannot have them, or whose files of secrets cannot be used, is told so before kernels are compiled
+        and a graph is restored.
+
+        Raises:
+            CheckpointError: the folder cannot be used, or another daemon has it.
+            ConfigError: an address, a certificate or a file of tokens cannot be used.
+        """
+        server, checkpoint = self.config.server, self.config.checkpoint
+        server.read_tokens(), server.read_admin_tokens()
+        self.store = CheckpointStore(checkpoint.path, keep=checkpoint.keep)
+        self._stack.callback(self.store.close)
+        self.doors = Doors(
+            listen=server.listen,
+            http=server.http,
+            tls=_tls_files(server.tls),
+            insecure=server.insecure,
+            socket_group=server.socket_group,
+        )
+        self._stack.callback(self.doors.close)
+
+    def startup(self) -> None:
+        """Restore, publish the first epoch, begin to answer, begin to read.
+
+        1. Read the newest good checkpoint; refuse one of another graph. Where one of another source is to be
+           discarded, the source must be reached first.
         2. Build graph, index and programs, from the checkpoint or empty.
         3. Start the query server, publish the first epoch: from here on queries are answered.
         4. Start to read the source (an outage there delays only fresh data).
         """
-        config = self.config
-        config.server.read_tokens(), config.server.read_admin_tokens()  # what cannot be used is said at once
-        store = CheckpointStore(config.checkpoint.path, keep=config.checkpoint.keep)
-        self._stack.callback(store.close)
+        config, store = self.config, self.store
         self.source = make_source(config)
         self._stack.callback(self.source.close)
         self._identity: dict[str, Any] = {"graph": config.graph.identity()}
@@ -784,8 +805,7 @@ class Service:
     def _make_link(self, topology: EngineTopology) -> ServerLink:
         server = self.config.server
         return ServerLink(
-            listen=server.listen,
-            http=server.http,
+            doors=self.doors,
             http_hosts=server.http_hosts,
             graph={
                 "directed": self.config.graph.directed,
@@ -799,8 +819,6 @@ class Service:
             tokens=server.read_tokens(),
             admin_tokens=server.read_admin_tokens(),
             tls=_tls_files(server.tls),
-            insecure=server.insecure,
-            socket_group=server.socket_group,
             python_modules=self.config.compute.python_modules,
             template=self._template,
             crew=self.graph.crew,

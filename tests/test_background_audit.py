@@ -313,6 +313,7 @@ class Running:
         with SpoolWriter(folder / "spool") as spool:
             spool.append(encode_msgpack(src, dst))
         self.service = Service(config, stack)
+        self.service.reserve()
         self.service.startup()
         stack.callback(self.service.shutdown)
         self.client = stack.enter_context(Client(self.address, timeout=30))

@@ -28,7 +28,7 @@ from graphtide.daemon.config.settings import (
     parse_tcp,
 )
 from graphtide.daemon.errors import ConfigError
-from graphtide.daemon.serve.listening import open_listener, others_may_write
+from graphtide.daemon.serve.listening import bind_socket, others_may_write
 from graphtide.daemon.tools import doctor
 
 ROOT = Path(__file__).parent.parent
@@ -348,12 +348,12 @@ def test_the_default_socket_is_not_made_where_others_may_write(
     assert found.status == ("fail" if mode & 0o002 else "ok")
     if mode & 0o002:
         with pytest.raises(ConfigError, match=rf"server\.listen: .*{tmp_path}/graphtide\.sock.*XDG_RUNTIME_DIR"):
-            open_listener(text, beyond_loopback=False)
+            bind_socket(text, beyond_loopback=False)
         assert not list(tmp_path.iterdir())
         named = f"unix:{tmp_path}/s"  # whoever names one has decided
-        open_listener(named, beyond_loopback=False)[0].close()
+        bind_socket(named, beyond_loopback=False)[0].close()
     else:
-        open_listener(text, beyond_loopback=False)[0].close()
+        bind_socket(text, beyond_loopback=False)[0].close()
 
 
 def test_a_folder_of_another_user_is_one_that_others_may_write(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.config.settings import default_socket_path
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.records.spool_format import SpoolWriter
-from graphtide.daemon.serve.listening import open_listener
+from graphtide.daemon.serve.listening import bind_socket
 from graphtide.daemon.tools import doctor
 from graphtide.gpma import runtime
 
@@ -123,7 +123,7 @@ def test_the_doctor_names_folders_that_every_user_may_write(tmp_path: Path) -> N
 def test_the_socket_is_the_named_groups(tmp_path: Path, umask: int) -> None:
     groups = [group for group in grp.getgrall() if os.geteuid() == 0 or group.gr_gid in os.getgroups()]
     group = next((group for group in groups if group.gr_gid != os.getegid()), groups[0])
-    listener, _ = open_listener(f"unix:{tmp_path}/s", beyond_loopback=False, socket_group=group.gr_name)
+    listener, _ = bind_socket(f"unix:{tmp_path}/s", beyond_loopback=False, socket_group=group.gr_name)
     with listener:
         assert mode(tmp_path / "s") == 0o660
         assert os.stat(tmp_path / "s").st_gid == group.gr_gid
@@ -134,14 +134,14 @@ def test_a_group_that_the_socket_cannot_be_given_to_is_named(
 ) -> None:
     address = f"unix:{tmp_path}/s"
     with pytest.raises(ConfigError, match=r"server\.socket_group = 'no-such': there is no"):
-        open_listener(address, beyond_loopback=False, socket_group="no-such")
+        bind_socket(address, beyond_loopback=False, socket_group="no-such")
 
     def refuse(*_: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "chown", refuse)
     with pytest.raises(ConfigError, match=r"server.socket_group = '\w+': user \d+ is not in that group"):
-        open_listener(address, beyond_loopback=False, socket_group=grp.getgrall()[0].gr_name)
+        bind_socket(address, beyond_loopback=False, socket_group=grp.getgrall()[0].gr_name)
 
 
 # -- the unit ---------------------------------------------------------------------------------------------

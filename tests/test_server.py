@@ -39,6 +39,7 @@ from graphtide.daemon.records.topology import (
 )
 from graphtide.daemon.serve import shared_memory, supervisor
 from graphtide.daemon.serve.channel import Channel
+from graphtide.daemon.serve.listening import Doors
 from graphtide.daemon.serve.results import ProgramPublication, Publication
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.daemon.serve.values import wire_ids
@@ -258,13 +259,14 @@ class Chain:
 
 
 @contextlib.contextmanager
-def serving(chain: Chain, folder, limits: LimitsConfig = LIMITS, listen=None, **more):
+def serving(chain: Chain, folder, limits: LimitsConfig = LIMITS, listen=None, http=(), tls=None, **more):
     link = ServerLink(
-        listen=[f"unix:{folder}/s"] if listen is None else listen,
+        doors=Doors(listen=[f"unix:{folder}/s"] if listen is None else listen, http=http, tls=tls),
         graph={"directed": True, "weighted": True, "vertex_ids": chain.kind},
         index=chain.index,
         topology=chain,
         limits=limits,
+        tls=tls,
         **more,
     )
     link.asked = chain
@@ -789,6 +791,23 @@ def test_addresses(tmp_path):
         with pytest.raises(errors.ConfigError, match=message), serving(chain, tmp_path, listen=[wrong]):
             pass
     assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_doors_open_when_they_listen_and_a_path_that_another_took_stays_its_own(tmp_path):
+    places = [f"unix:{tmp_path}/s", "tcp://127.0.0.1:0"]
+    first = Doors(listen=places)
+    for address in first.addresses:
+        with pytest.raises(errors.Unavailable), Client(address, timeout=5) as client:
+            client.stats()
+    second = Doors(listen=[f"unix:{tmp_path}/s"])  # to which the first, not listening, looks like a leftover
+    second.listen()
+    with pytest.raises(errors.ConfigError, match=r"cannot listen on unix:.* in use"):
+        first.listen()
+    first.close()
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(f"{tmp_path}/s")
+    second.close()
+    assert not os.path.exists(tmp_path / "s")
 
 
 def test_a_token_is_asked_for_before_anything_else(tmp_path):

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import urllib.error
 import urllib.request
 import uuid
@@ -413,6 +414,16 @@ def test_a_checkpoint_of_more_vertices_than_are_allowed_is_one_sentence(tmp_path
         daemon.start(ready_s=None)
         assert daemon.process is not None and daemon.process.wait(60) == 2
         assert "graph.vertices_max is 2" in daemon.log_tail(1) and "Traceback" not in daemon.log_tail()
+
+
+def test_an_address_in_use_is_said_before_kernels_are_compiled(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        with running(tmp_path, server={"listen": [taken]}) as daemon:
+            daemon.start(ready_s=None)
+            assert ended(daemon) == 2
+            assert f"cannot listen on {taken}" in daemon.log_tail(1)
+            assert "kernels are ready" not in daemon.log.read_text()
 
 
 def test_a_token_file_that_cannot_be_used_is_said_before_anything_is_read(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.errors import RequestError
 from graphtide.daemon.serve import shared_memory
+from graphtide.daemon.serve.listening import Doors
 from graphtide.daemon.serve.publication import Publication
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.gpma.index.vertex_index import Kind, VertexIndex
@@ -126,7 +127,7 @@ class Published(World):
         self.close()
         self.index = VertexIndex.create(kind, shared_memory.allocate)
         self.link = ServerLink(
-            listen=[f"unix:{folder}/s"],
+            doors=Doors(listen=[f"unix:{folder}/s"]),
             graph={"directed": True, "weighted": True, "vertex_ids": kind},
             index=self.index,
             topology=Chain(),

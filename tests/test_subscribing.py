@@ -36,6 +36,7 @@ from graphtide.daemon.client.wire import (
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.serve import shared_memory, telling
 from graphtide.daemon.serve.asker import OpenConnection
+from graphtide.daemon.serve.listening import Doors
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
 from graphtide.daemon.serve.results import Packed, ProgramResults, Snapshot
 from graphtide.daemon.serve.scopes import Everyone, Look, _differ
@@ -113,7 +114,7 @@ class Results:
 def results(folder: Path, n: int = 10, **limits: Any) -> Iterator[tuple[Results, str]]:
     made = Results(n)
     made.link = ServerLink(
-        listen=[f"unix:{folder}/s"],
+        doors=Doors(listen=[f"unix:{folder}/s"]),
         graph={"directed": True, "weighted": True, "vertex_ids": "int"},
         index=made.index,
         topology=Chain(),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import grp
 import os
 import socket
 import ssl
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,10 +67,8 @@ def checked_tls(files: TlsFiles) -> ssl.SSLContext:
         raise ConfigError(f"TLS with {named}: {error}") from error
 
 
-def open_listener(
-    text: str, *, beyond_loopback: bool, socket_group: str | None = None
-) -> tuple[socket.socket, str]:
-    """A listening socket for an address, and the address as clients reach it (the port is filled in).
+def bind_socket(text: str, *, beyond_loopback: bool, socket_group: str | None = None) -> tuple[socket.socket, str]:
+    """A socket at an address, and the address as clients reach it (the port is filled in). It does not listen yet.
 
     ``socket_group``: the group that may connect to a Unix socket (None: our own).
 
@@ -88,21 +88,21 @@ def open_listener(
                     f"others may take its name first. Name one in a folder of your own (server.listen = "
                     f"['unix:/path/to/it', 'tcp://127.0.0.1:7420']), set XDG_RUNTIME_DIR, or start elsewhere"
                 )
-            return _open_unix(address.path, socket_group), text
+            return _bind_unix(address.path, socket_group), text
         if not beyond_loopback and not is_loopback(address):
             raise ConfigError(f"{text} is beyond loopback: configure TLS, or allow it as insecure")
-        return _open_tcp(address)
+        return _bind_tcp(address)
     except OSError as error:
         raise ConfigError(f"cannot listen on {text}: {why(error)}") from error
 
 
-def open_http_listener(
+def bind_http_socket(
     text: str, *, has_tls: bool, insecure: bool, socket_group: str | None = None
 ) -> tuple[socket.socket, str]:
-    """As ``open_listener``, for the HTTP door: ``http://`` beyond loopback only where that is ``insecure``.
+    """As ``bind_socket``, for the HTTP door: ``http://`` beyond loopback only where that is ``insecure``.
 
     Raises:
-        ConfigError: as ``open_listener``, or ``https://`` without files for TLS.
+        ConfigError: as ``bind_socket``, or ``https://`` without files for TLS.
     """
     try:
         address = parse_http_address(text)
@@ -111,8 +111,97 @@ def open_http_listener(
     if address.tls and not has_tls:
         raise ConfigError(f"{text} needs TLS: configure server.tls")
     beyond = address.tls or insecure
-    listener, opened = open_listener(str(address.place), beyond_loopback=beyond, socket_group=socket_group)
-    return listener, str(address._replace(place=parse_address(opened)))
+    bound, place = bind_socket(str(address.place), beyond_loopback=beyond, socket_group=socket_group)
+    return bound, str(address._replace(place=parse_address(place)))
+
+
+class Doors:
+    """The sockets at which a server is reached.
+
+    They are bound when they are made, so that an address in use is told of before anything is computed, and closed
+    to clients until they ``listen``.
+    """
+
+    def __init__(
+        self,
+        *,
+        listen: Sequence[str],
+        http: Sequence[str] = (),
+        tls: TlsFiles | None = None,
+        insecure: bool = False,
+        socket_group: str | None = None,
+    ) -> None:
+        """``listen`` and ``http``: addresses of the socket and of the HTTP door.
+
+        Raises:
+            ConfigError: an address, or the files for TLS, cannot be used; nothing is left bound.
+        """
+        self._bound: list[tuple[socket.socket, str]] = []
+        self._inodes: dict[str, int] = {}
+        self._n_sockets = len(listen)
+        has_tls = tls is not None
+        try:
+            if tls is not None:
+                checked_tls(tls)
+            for text in listen:
+                self._keep(*bind_socket(text, beyond_loopback=has_tls or insecure, socket_group=socket_group))
+            for text in http:
+                self._keep(*bind_http_socket(text, has_tls=has_tls, insecure=insecure, socket_group=socket_group))
+        except BaseException:
+            self.close()
+            raise
+
+        self.kinds = ["socket"] * len(listen) + [parse_http_address(text).door for text in http]
+        """What is spoken at each."""
+
+    def _keep(self, bound: socket.socket, text: str) -> None:
+        self._bound.append((bound, text))
+        if bound.family == socket.AF_UNIX:
+            self._inodes[bound.getsockname()] = os.stat(bound.getsockname()).st_ino
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where clients connect to the socket, with the ports that were given."""
+        return [text for _, text in self._bound[: self._n_sockets]]
+
+    @property
+    def http_addresses(self) -> list[str]:
+        """Where the HTTP door is, with the ports that were given."""
+        return [text for _, text in self._bound[self._n_sockets :]]
+
+    def listen(self) -> None:
+        """Let clients in; they wait until somebody accepts them.
+
+        Raises:
+            ConfigError: another process took an address meanwhile.
+        """
+        for bound, text in self._bound:
+            try:
+                if bound.family == socket.AF_UNIX and not self._is_ours(bound.getsockname()):
+                    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+                bound.listen(BACKLOG)
+            except OSError as error:
+                raise ConfigError(f"cannot listen on {text}: {why(error)}") from error
+
+    def filenos(self) -> list[int]:
+        """The descriptors, in the order of ``kinds``."""
+        return [bound.fileno() for bound, _ in self._bound]
+
+    def close(self) -> None:
+        """Close the sockets and remove their paths, unless they are others' now; harmless to repeat."""
+        for bound, _ in self._bound:
+            path = bound.getsockname()
+            bound.close()
+            if path in self._inodes and self._is_ours(path):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+        self._bound.clear()
+
+    def _is_ours(self, path: str) -> bool:
+        try:
+            return os.stat(path).st_ino == self._inodes[path]
+        except FileNotFoundError:
+            return False
 
 
 def others_may_write(folder: Path) -> bool:
@@ -121,20 +210,28 @@ def others_may_write(folder: Path) -> bool:
     return bool(status.st_mode & stat.S_IWOTH) or status.st_uid not in (0, os.geteuid())
 
 
-def _open_tcp(address: TcpAddress) -> tuple[socket.socket, str]:
+def _bind_tcp(address: TcpAddress) -> tuple[socket.socket, str]:
     family, _, _, _, place = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
-    listener = socket.create_server(place[:2], family=family, backlog=BACKLOG)
-    return listener, str(TcpAddress(address.host, listener.getsockname()[1]))
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(place)
+    except BaseException:
+        bound.close()
+        raise
+    return bound, str(TcpAddress(address.host, bound.getsockname()[1]))
 
 
-def _open_unix(path: str, group: str | None) -> socket.socket:
+def _bind_unix(path: str, group: str | None) -> socket.socket:
     """Only we may connect until the group has it: between bind and a later chmod anyone else could."""
     group_id = -1 if group is None else _group_id(group)
     _remove_stale(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(listener.fileno(), 0o600)  # Linux makes the path with the mode that the socket has
-        listener.bind(path)
+        os.fchmod(bound.fileno(), 0o600)  # Linux makes the path with the mode that the socket has
+        bound.bind(path)
         try:
             os.chown(path, -1, group_id)
         except PermissionError:
@@ -142,11 +239,10 @@ def _open_unix(path: str, group: str | None) -> socket.socket:
                 f"server.socket_group = {group!r}: user {os.geteuid()} is not in that group"
             ) from None
         os.chmod(path, SOCKET_MODE)
-        listener.listen(BACKLOG)
     except BaseException:
-        listener.close()
+        bound.close()
         raise
-    return listener
+    return bound
 
 
 def _group_id(name: str) -> int:

@@ -37,7 +37,6 @@ from ...gpma.edges import Vertices
 from ...gpma.index.ids import IdColumn
 from ...gpma.team import ALONE, Crew
 from ...partition.graph import RowsLost
-from ..client.addresses import parse_http_address
 from ..client.wire import (
     LATENCY_BUCKETS_SECONDS,
     NOTIFICATION,
@@ -48,7 +47,7 @@ from ..client.wire import (
     plain,
 )
 from ..config.settings import LimitsConfig
-from ..errors import ConfigError, GraphtideError, NotSupported, RequestError, Unavailable
+from ..errors import GraphtideError, NotSupported, RequestError, Unavailable
 from ..records.asked import Asked
 from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
@@ -58,7 +57,7 @@ from .change_log import ChangeLog, ChangeLogWriter
 from .engine_calls import BESIDE
 from .exploring import exploration_answer
 from .held import Held
-from .listening import TlsFiles, checked_tls, open_http_listener, open_listener
+from .listening import Doors, TlsFiles, checked_tls
 from .publication import Publication
 from .results import ResultsReader, ResultsWriter
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
@@ -262,8 +261,7 @@ class ServerLink:
     def __init__(
         self,
         *,
-        listen: Sequence[str],
-        http: Sequence[str] = (),
+        doors: Doors,
         http_hosts: Sequence[str] = (),
         graph: Mapping[str, Any],
         index: PublishedIndex,
@@ -272,14 +270,14 @@ class ServerLink:
         tokens: Sequence[str] = (),
         admin_tokens: Sequence[str] = (),
         tls: TlsFiles | None = None,
-        insecure: bool = False,
-        socket_group: str | None = None,
         python_modules: Sequence[str] = (),
         template: Template | None = None,
         crew: Crew = ALONE,
         open_lane: Callable[[], Lane | None] = _no_lane,
     ) -> None:
-        """``http``: where the HTTP door is, and names by which it may be called.
+        """``doors``: where clients connect; they are ``stop``'s to close.
+
+        ``http_hosts``: names by which the HTTP door may be called.
 
         ``graph``: ``directed``, ``weighted`` and ``vertex_ids`` (``"int"`` or ``"string"``).
 
@@ -290,8 +288,7 @@ class ServerLink:
         ``crew``: who copies whole columns of results. ``open_lane``: makes a server's lane.
         """
         given = limits or LimitsConfig()
-        self.listen = list(listen)
-        self.http = list(http)
+        self.doors = doors
         self.topology = topology
         self.asked: Asked | None = None
         """Who answers for programs at run time, if anyone; to be set before ``start``."""
@@ -308,6 +305,7 @@ class ServerLink:
                 "admin_tokens": list(admin_tokens),
                 "tls": None if tls is None else dataclasses.asdict(tls),
             },
+            "doors": doors.kinds,
             "http_hosts": [name.lower() for name in http_hosts],
             "graph": dict(graph),
             "version": __version__,
@@ -315,11 +313,8 @@ class ServerLink:
         self._access_generation = 0
         self._python_modules = list(python_modules)
         self._tls = tls
-        self._insecure = insecure
-        self._socket_group = socket_group
         self._changes = ChangeLogWriter(given.changes_bytes, index.external)
         self._writer = ResultsWriter(self._changes, crew)
-        self._listeners: list[tuple[socket.socket, str]] = []
         self._template = template
         self._process: _Process | None = None
         self._answering: list[threading.Thread] = []
@@ -342,36 +337,21 @@ class ServerLink:
         """Listen, and start the server; it accepts clients once an epoch is published.
 
         Raises:
-            ConfigError: an address, or the files for TLS, cannot be used.
+            ConfigError: another process took an address meanwhile.
         """
-        try:
-            if self._tls is not None:
-                checked_tls(self._tls)
-            has_tls, group = self._tls is not None, self._socket_group
-            for text in self.listen:
-                beyond = has_tls or self._insecure
-                self._listeners.append(open_listener(text, beyond_loopback=beyond, socket_group=group))
-            for text in self.http:
-                self._listeners.append(
-                    open_http_listener(text, has_tls=has_tls, insecure=self._insecure, socket_group=group)
-                )
-        except ConfigError:
-            self._close_listeners()
-            raise
-        kinds = [parse_http_address(text).door for text in self.http]
-        self._settings["doors"] = ["socket"] * len(self.listen) + kinds
+        self.doors.listen()
         self._watcher = threading.Thread(target=self._watch, name="server-watch", daemon=True)
         self._watcher.start()
 
     @property
     def addresses(self) -> list[str]:
-        """Where clients connect, with the ports that were given."""
-        return [text for _, text in self._listeners[: len(self.listen)]]
+        """Where clients connect to the socket, with the ports that were given."""
+        return self.doors.addresses
 
     @property
     def http_addresses(self) -> list[str]:
         """Where the HTTP door is, with the ports that were given."""
-        return [text for _, text in self._listeners[len(self.listen) :]]
+        return self.doors.http_addresses
 
     @property
     def is_ready(self) -> bool:
@@ -439,15 +419,7 @@ class ServerLink:
             thread.join()
         for lane in self._lanes:
             lane.join(STOP_SECONDS_MAX)
-        self._close_listeners()
-
-    def _close_listeners(self) -> None:
-        for listener, text in self._listeners:
-            listener.close()
-            if text.startswith("unix:"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(text.removeprefix("unix:"))
-        self._listeners.clear()
+        self.doors.close()
 
     # -- publishing -------------------------------------------------------------------------------------------
 
@@ -606,7 +578,7 @@ class ServerLink:
         with self._lock:
             self._process = process
             settings = {**self._settings, "restarts": self.restarts}
-            process.send(settings, [listener.fileno() for listener, _ in self._listeners])
+            process.send(settings, self.doors.filenos())
             process.generations["access"] = self._access_generation
             self._send_owed()
         answering = threading.Thread(target=self._answer, args=(process,), name="topology", daemon=True)
