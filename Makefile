@@ -17,6 +17,8 @@ SANITIZE = PYTHONPATH=$(CURDIR)/.links compute-sanitizer --error-exitcode 1
 # a broker of its own. One more than there are cores: daemons are waited for.
 WORKERS ?= $(shell nproc | awk '{ print ($$1 < 4 ? $$1 + 1 : 4) }')
 SIDE_BY_SIDE ?= -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Every kernel that is not in the cache: before tests, which would wait for each other's. Where that fails they tell why.
+COMPILE = $(BIN)/python -P -m graphtide.daemon.kernels --all > /dev/null
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Hundreds of daemons are started: where no bytecode is kept, each of them would compile all modules anew, twice.
 unexport PYTHONDONTWRITEBYTECODE
@@ -61,12 +63,15 @@ debian:  ## install the Debian packages that the tests need (as root), or name t
 	@sh ops/debian.sh
 
 test: $(BIN)/.test debian  ## lint, types, unit, property, broker, kill and monitoring tests
+	-@$(COMPILE)
 	$(BIN)/pytest $(SIDE_BY_SIDE)
 
 test-cases: $(BIN)/.test debian  ## every case of the tests of which `make test` draws some, each as short as there
+	-@$(COMPILE)
 	$(BIN)/pytest $(SIDE_BY_SIDE) --all-cases -m sample
 
 test-long: $(BIN)/.test debian  ## the same, with every sampled test run whole
+	-@$(COMPILE)
 	$(BIN)/pytest $(SIDE_BY_SIDE) --run-long --kills 500 --attacks 100
 
 test-gpu:  ## the tests that need a CUDA device, with PYTHON as it is: nothing is installed
@@ -128,8 +133,8 @@ dashboards: $(BIN)/.test  ## write the Grafana dashboards anew from their Python
 page: $(BIN)/.test debian  ## draw docs/page.png anew: the page of the HTTP door over a real stream, in Chromium
 	$(BIN)/python benchmarks/page.py
 
-warm: $(BIN)/.core  ## compile every kernel into the cache, on all cores, before tests or a first start
-	@$(BIN)/python -P -m graphtide.daemon.kernels --all > /dev/null
+warm: $(BIN)/.core  ## compile every kernel into the cache, on all cores, before a first start (tests do so by themselves)
+	@$(COMPILE)
 
 clean-cache:  ## remove all kernels that graphtide has compiled and cached, for any copy of its source
 	find gpma partition compute daemon -name '*.nb[ci]' -delete

@@ -104,6 +104,16 @@ def asked(load: Load) -> Asked:
     return Asked(kinds, late, latency, sum(part[3] for part in parts))
 
 
+def can_ask_at_once() -> bool:
+    """Whether this process may have a core before all others."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError:
+        return False
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    return True
+
+
 def _ask_alone(load: Load, number: int, start: float, out: Any) -> None:
     gc.freeze()  # no pauses of its own for what it was forked with
     if load.at_once:

@@ -9,10 +9,15 @@ rate too, and each answer names the offsets it reflects: a record's freshness is
 until the first answer that covers it. BFS, components and PageRank are kept. Beside it, in the same run, a
 SciPy script recomputes PageRank and components under the same rates.
 
-``--generators``: so many processes make and send the updates, each those of its own vertices (as producers place
-edges) to its own partition or file, in turns; together they send at the rate. Processor time is that of all.
+``--generators``: so many processes send the updates, each those of its own vertices (as producers place edges) to
+its own partition or file, in turns; together they send at the rate. Processor time is that of all. Records are
+made before a rate begins, as many as a quarter of the free memory holds (*made ahead*: what share), so that
+sending takes little of the cores that the daemon has, too; the others are made when they are due.
 
-A second table says where the daemon's time went: milliseconds of an epoch by stage and program (programs of one
+A second table says, for each partition or file, how late records were *written* behind when they were due (those
+for Kafka: given to its client), and how long after it they were seen: so whose lateness it is.
+
+A third table says where the daemon's time went: milliseconds of an epoch by stage and program (programs of one
 epoch run side by side), and how much of a core its busiest thread used.
 """
 
@@ -27,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -75,6 +81,10 @@ class SpoolTarget:
         self.writer.flush()
         return offset
 
+    @property
+    def name(self) -> str:
+        return self.file
+
     def visible(self, offsets: dict[str, Any]) -> int:
         return int(offsets.get(self.file, 0))
 
@@ -110,6 +120,10 @@ class KafkaTarget:
         self.next += 1
         return self.next
 
+    @property
+    def name(self) -> str:
+        return f"{self.stage}, {TOPIC}/{self.number}"
+
     def visible(self, offsets: dict[str, Any]) -> int:
         return int(offsets.get(TOPIC, {}).get(self.number, 0))
 
@@ -144,19 +158,42 @@ def encode(updates: Updates) -> bytes:
     return encode_msgpack(updates.src, updates.dst, updates.ops, updates.weights)
 
 
+class Schedule(NamedTuple):
+    """When a generator's records are due: the first so many seconds after the start, then one ``every`` so many;
+    ``records`` of ``updates`` each."""
+
+    first: float
+    every: float
+    records: int
+    updates: int
+
+
+class Sent(NamedTuple):
+    """What a generator sent: of each record when it was due and when it was written (monotonic seconds) and the
+    offset after it; the processor seconds that took, how many records were made before, and which pairs are
+    present after it."""
+
+    due: np.ndarray
+    written: np.ndarray
+    offsets: np.ndarray
+    cpu_seconds: float
+    made_ahead: int
+    present: np.ndarray
+
+
 # -- the load, each part in a process of its own ------------------------------------------------------------
 
 
 def in_background(work: Callable[..., None], *arguments: Any) -> Any:
-    """Run work(*arguments, connection) in a forked process; the end that what it sends can be received from.
+    """Run work(*arguments, connection) in a forked process; our end of the connection.
 
     Receiving raises EOFError when the process ends without sending.
     """
-    receive, send = fork.Pipe(duplex=False)
-    process = fork.Process(target=work, args=(*arguments, send), daemon=True)
+    ours, theirs = fork.Pipe()
+    process = fork.Process(target=work, args=(*arguments, theirs), daemon=True)
     process.start()
-    send.close()
-    return receive
+    theirs.close()
+    return ours
 
 
 def load_edges(generator: Generator, record_edges: int, sent: Any) -> None:
@@ -170,22 +207,31 @@ def load_edges(generator: Generator, record_edges: int, sent: Any) -> None:
     sent.send(offset)
 
 
-def generate(generator: Generator, start: float, every: float, records: int, record: int, sent: Any) -> None:
-    """Send records when they are due, from ``start`` on; report (due time, offset after) of each, our processor
-    time, and which pairs are present.
+def generate(generator: Generator, schedule: Schedule, ahead_bytes: int, connection: Any) -> None:
+    """Make records, as many as so many bytes hold; say that; once the start is said, send them and all others when
+    they are due. Send what was ``Sent``, and None when all of it is where it shall stay.
     """
     target, churn = generator
     target.open()
-    due, offsets = [], []
-    for i in range(records):
-        value = encode(churn.next(record))
-        moment = start + i * every
+    ahead: deque[bytes] = deque()
+    while len(ahead) < schedule.records and (not ahead or len(ahead[0]) * (len(ahead) + 1) <= ahead_bytes):
+        ahead.append(encode(churn.next(schedule.updates)))
+    made_ahead = len(ahead)
+    connection.send(made_ahead)
+    start = connection.recv()
+    cpu_before = time.process_time()
+    due = start + schedule.first + np.arange(schedule.records) * schedule.every
+    written, offsets = np.empty(schedule.records), np.empty(schedule.records, np.int64)
+    for i, moment in enumerate(due):
+        value = ahead.popleft() if ahead else encode(churn.next(schedule.updates))
         if (pause := moment - time.monotonic()) > 0:
             time.sleep(pause)
-        offsets.append(target.send(value))
-        due.append(moment)
+        offsets[i] = target.send(value)
+        written[i] = time.monotonic()
+    # Before the file is on the disk: freshness does not wait for that.
+    connection.send(Sent(due, written, offsets, time.process_time() - cpu_before, made_ahead, churn.present))
     target.close()
-    sent.send((np.array(due), np.array(offsets), time.process_time(), churn.present))
+    connection.send(None)
 
 
 def query(
@@ -261,40 +307,46 @@ def measure(
     ids = np.unique(np.concatenate([one.churn.src[: 100_000 // len(generators)] for one in generators]))
     cpu = {"daemon": Cpu(daemon_pid)} | ({"broker": Cpu(broker_pid)} if broker_pid else {})
     targets = [generator.target for generator in generators]
+    every = record * len(generators) / rate
+    ahead_bytes = psutil.virtual_memory().available // 4 // len(generators)
+    sending = [
+        in_background(
+            generate, one, Schedule(number * record / rate, every, int(seconds / every) or 1, record), ahead_bytes
+        )
+        for number, one in enumerate(generators)
+    ]
+    for one in sending:
+        one.recv()
     queries_out = in_background(query, address, targets, programs, ids, query_rate, stop)
     time.sleep(1.0)
     before = {name: part.seconds() for name, part in cpu.items()}
     stood = standing(metrics_port, daemon_pid)
-    started = time.monotonic()
-    every = record * len(generators) / rate
-    sending = [
-        in_background(
-            generate, one, started + 0.5 + number * record / rate, every, int(seconds / every) or 1, record
-        )
-        for number, one in enumerate(generators)
-    ]
-    sent = [receive.recv() for receive in sending]
-    for one, (_, _, _, present) in zip(generators, sent, strict=True):
-        one.churn.present[:] = present
-    due = np.concatenate([times for times, *_ in sent])
+    started = time.monotonic() + 0.2
+    for one in sending:
+        one.send(started)
+    sent: list[Sent] = [one.recv() for one in sending]
+    for generator, its in zip(generators, sent, strict=True):
+        generator.churn.present[:] = its.present
+    due = np.concatenate([its.due for its in sent])
     with Client(address, timeout=drain_s + 10) as client:
-        reached = wanted(generators, [int(offsets[-1]) for _, offsets, *_ in sent])
+        reached = wanted(generators, [int(its.offsets[-1]) for its in sent])
         client.wait(min_offsets=reached, timeout_ms=int(drain_s * 1000))
-        elapsed = time.monotonic() - started - 0.5
+        elapsed = time.monotonic() - started
         used = {name: part.seconds() - before[name] for name, part in cpu.items()}
         times = between(stood, standing(metrics_port, daemon_pid), elapsed)
         time.sleep(0.1)
         stop.set()
         answers = queries_out.recv()
         edges = client.stats()["edges"]
-    fresh = np.concatenate(
-        [
-            freshness(times, offsets, answers[:, [0, 2 + number]])
-            for number, (times, offsets, *_) in enumerate(sent)
-        ]
-    )
+    for one in sending:
+        one.recv()  # else the next stage has the disk's work, too
+    seen = [seen_at(its.offsets, answers[:, [0, 2 + number]]) for number, its in enumerate(sent)]
     # The first second is warming up: the first epochs after a pause are not what a stream sees.
-    settled = fresh[due > due.min() + 1.0] * 1000
+    since = due.min() + min(1.0, seconds / 2)
+    warm = due > since
+    files = [by_file(target.name, *each, since) for target, *each in zip(targets, sent, seen, strict=True)]
+    settled = 1e3 * (np.concatenate(seen) - due)[warm]
+    late = 1e3 * (np.concatenate([its.written for its in sent]) - due)[warm]
     latency = answers[(answers[:, 0] > due.min()) & (answers[:, 0] < due.max()), 1] * 1000
     memory = sum(p.memory_info().rss for p in [psutil.Process(daemon_pid), *psutil.Process(daemon_pid).children()])
     updates = due.size * record
@@ -306,25 +358,43 @@ def measure(
         "updates/s": int(updates / max(elapsed, due.max() - due.min() + record / rate)),
         "fresh p50 ms": float(np.percentile(settled, 50)),
         "fresh p99 ms": float(np.percentile(settled, 99)),
+        "written late p99 ms": float(np.percentile(late, 99)),
+        "made ahead": sum(its.made_ahead for its in sent) / due.size,
         "query p50 ms": float(np.percentile(latency, 50)),
         "query p99 ms": float(np.percentile(latency, 99)),
         "query p99.9 ms": float(np.percentile(latency, 99.9)),
         "daemon cores": used["daemon"] / elapsed,
         "broker cores": used.get("broker", 0.0) / elapsed,
-        "generator cores": sum(seconds for _, _, seconds, _ in sent) / elapsed,
+        "generator cores": sum(its.cpu_seconds for its in sent) / elapsed,
         "edges": int(edges),
         "bytes/edge": memory / edges,
         "times": times,
+        "files": files,
     }
 
 
-def freshness(due: np.ndarray, offsets: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Seconds from when each record was due to the first answer (answered at, visible offset) that covers it."""
+def by_file(name: str, sent: Sent, seen: np.ndarray, since: float) -> dict[str, Any]:
+    """Of a partition's or file's records due since then: milliseconds from when they were due until they were
+    written, until they were seen, and from the one to the other."""
+    spans = {
+        "written late": sent.written - sent.due,
+        "fresh": seen - sent.due,
+        "seen after it": seen - sent.written,
+    }
+    return {"file": name} | {
+        f"{what} p{percentile} ms": 1e3 * float(np.percentile(span[sent.due > since], percentile))
+        for what, span in spans.items()
+        for percentile in (50, 99)
+    }
+
+
+def seen_at(offsets: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """When the first answer came, of (answered at, visible offset), that covers the record before each offset."""
     order = np.argsort(answers[:, 0])
     answered, visible = answers[order, 0], np.maximum.accumulate(answers[order, 1])
     first = np.searchsorted(visible, offsets)
     assert first.max() < visible.size, "an answer must cover every record by now"
-    return answered[first] - due
+    return answered[first]
 
 
 # -- the daemon under load ----------------------------------------------------------------------------------
@@ -458,8 +528,9 @@ def _drive(
 
 
 def show_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """What was measured, and where the daemon's time went."""
-    show(title, [{name: value for name, value in row.items() if name != "times"} for row in rows])
+    """What was measured, by file, and where the daemon's time went."""
+    show(title, [{name: value for name, value in row.items() if name not in ("times", "files")} for row in rows])
+    show("by partition or file", [file for row in rows for file in row["files"]])
     names = dict.fromkeys(name for row in rows for name in row["times"])
     times = [{"stage": row["stage"]} | {name: row["times"].get(name, 0.0) for name in names} for row in rows]
     show("an epoch of the daemon", times)
@@ -503,6 +574,8 @@ def run_baseline(churn: Churn, arguments: argparse.Namespace) -> list[dict[str, 
     script.step(first.src, first.dst, first.ops)
     rows = []
     for rate, record, _ in arguments.rates:
+        # Made ahead, as those for the daemon are.
+        ahead = [churn.next(record) for _ in range(int(arguments.baseline_seconds * rate / record) + 1)]
         fresh: list[np.ndarray] = []
         steps, done, start = [], 0, time.monotonic()
         while (now := time.monotonic()) < start + arguments.baseline_seconds or not steps:
@@ -510,8 +583,9 @@ def run_baseline(churn: Churn, arguments: argparse.Namespace) -> list[dict[str, 
             if due == done:
                 time.sleep(record / rate)
                 continue
-            updates = churn.next(due - done)
-            steps.append(script.step(updates.src, updates.dst, updates.ops))
+            part = ahead[done // record : due // record]
+            columns = (np.concatenate([getattr(one, name) for one in part]) for name in ("src", "dst", "ops"))
+            steps.append(script.step(*columns))
             fresh.append(time.monotonic() - (start + np.arange(done, due, record) / rate))
             done = due
         # The script starts with nothing waiting; what comes after its first step is what a stream sees.

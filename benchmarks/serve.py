@@ -39,7 +39,19 @@ from typing import Any
 import hostile
 import numpy as np
 import psutil
-from asking import CHOSEN, KINDS, PERCENTILES, Load, asked, echo, fork, percentile_of, published, told
+from asking import (
+    CHOSEN,
+    KINDS,
+    PERCENTILES,
+    Load,
+    asked,
+    can_ask_at_once,
+    echo,
+    fork,
+    percentile_of,
+    published,
+    told,
+)
 from beside import encoded, running
 from connections import cpu_seconds
 from end_to_end import Cpu
@@ -241,7 +253,7 @@ def requests(daemon: Fed, peak: float, ids: np.ndarray, arguments: argparse.Name
                 rate = None if share == 1 else share * peak
                 found, taken = daemon.during(rate, lambda: asked(load), arguments.ahead)  # noqa: B023
             else:
-                nothing = dict.fromkeys(("daemon cores", "an epoch"), float("nan"))
+                nothing = dict.fromkeys(("an epoch", "daemon cores"), float("nan"))
                 found, taken = asked(load), {"updates/s": 0.0, **nothing}
             spent_us = (daemon.server_seconds() - before) / found.kinds.size * 1e6
             about = {"ingest": name, "door": door, **taken, "of peak": 0.0}
@@ -534,7 +546,9 @@ def main() -> None:
     parser.add_argument("--shares", type=parsed_shares, default="get=70,neighbors=20,top=5,stats=5")
     parser.add_argument("--doors", default="socket,http,echo", help="where they are asked")
     parser.add_argument("--ahead", type=int, default=AHEAD, help="records in the spool at full peak")
-    parser.add_argument("--at-once", action="store_true", help="those who ask never wait for a core (as root)")
+    parser.add_argument(
+        "--at-once", action="store_true", help="those who ask never wait for a core (where that is permitted)"
+    )
     parser.add_argument("--askers", type=int, default=2, help="processes that ask, or listen")
     parser.add_argument("--subscribers", type=int, default=1000)
     parser.add_argument("--chosen", type=int, default=100, help="vertices of each subscriber")
@@ -549,6 +563,9 @@ def main() -> None:
     parser.add_argument("--only", type=parsed_parts, default=",".join(PARTS), help="what to measure")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if arguments.at_once and not can_ask_at_once():
+        print("--at-once is not permitted here: those who ask wait for a core as all others do", flush=True)
+        arguments.at_once = False
     load = [round(each, 2) for each in os.getloadavg()]
     result = run(arguments)
     parameters = vars(arguments) | {"json": None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import itertools
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -157,7 +158,8 @@ def parse_parameters(kind: str, params: Mapping[str, Any]) -> dict[str, Any]:
         try:
             parsed[name] = parameter.parse(params[name])
         except (ValueError, TypeError) as error:
-            raise ProgramError(f"{kind}: {name} = {params[name]!r} is not allowed; expected {error}") from error
+            shown = reprlib.repr(params[name])
+            raise ProgramError(f"{kind}: {name} = {shown} is not allowed; expected {error}") from error
     return parsed
 
 

@@ -278,10 +278,14 @@ def _compile_aside(needs: Needs, stop: threading.Event, report: Callable[[Progre
 def main() -> None:
     """Compile what standard input names, saying on standard output which steps are done, and a line a kernel.
 
-    With ``--all`` compile what there is, for any configuration.
+    With ``--all`` compile what there is, for any configuration, unless it is in the cache.
     """
     if sys.argv[1:] == ["--all"]:
         configurations = list(_all())
+        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as aside:  # workers begin without kernels
+            if aside.submit(_are_there, configurations).result():
+                return
+        print(f"compiling all kernels, once, into {runtime.cache_directory()}", file=sys.stderr)
     else:
         configurations = [Needs(**json.loads(sys.stdin.buffer.readline()))]
         threading.Thread(target=_end_with_daemon, daemon=True).start()
@@ -314,6 +318,17 @@ def _all() -> Iterator[Needs]:
             expires=directed,
             keyed=directed,
         )
+
+
+def _are_there(configurations: list[Needs]) -> bool:
+    """Whether all kernels of these are in the cache."""
+    try:
+        with only_from_cache():
+            for needs in configurations:
+                _load(needs)
+    except Missing:
+        return False
+    return True
 
 
 def _compile(needs: Needs, step: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import reprlib
 import signal
 import sys
 import threading
@@ -27,7 +28,7 @@ from ..compute.program import ExternalId, Program, ProgramError, require_publish
 from ..gpma import runtime
 from ..gpma.device.card import Card
 from ..gpma.edges import EdgeList, Vertices
-from ..gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn
+from ..gpma.index.ids import INTEGER, MAX_STRING_ID_BYTES, IdColumn, StringColumn
 from ..gpma.index.vertex_index import VertexIndex
 from ..gpma.memory import Memory
 from ..ops.metrics import Metrics
@@ -608,7 +609,7 @@ class Service:
         try:
             ids = id_column(sources, kind)
         except (ValueError, OverflowError) as error:
-            shown = ", ".join(map(repr, sources))
+            shown = reprlib.repr(list(sources))[1:-1]
             raise ProgramError(f"{shown}: no ids of this graph, where graph.vertex_ids = {kind!r}") from error
         return self.index.lookup(ids)
 
@@ -1046,7 +1047,9 @@ def id_column(ids: Sequence[ExternalId], kind: str) -> IdColumn:
         ValueError, OverflowError: one can be no id of this kind.
     """
     if kind == "int":
-        return np.array(ids, np.int64)
+        if not all(isinstance(id, int) or INTEGER.fullmatch(id) for id in ids):
+            raise ValueError("an id is an integer")
+        return np.array(list(map(int, ids)), np.int64)
     column = StringColumn.of(map(str, ids))
     if (column.lengths > MAX_STRING_ID_BYTES).any():
         raise ValueError(f"an id has at most {MAX_STRING_ID_BYTES} bytes")

@@ -1,33 +1,55 @@
-"""Path programs as a user writes them."""
+"""Path programs as a user writes them: those of docs/programs.md, and another.
+
+Their functions are the page's: what a test of the page has compiled is there for these, and the other way round.
+"""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 
+from graphtide.compute import registry
 from graphtide.compute.paths.form import Functors
 from graphtide.compute.paths.program import PathProgram
 
+_PAGE = Path(__file__).resolve().parents[1] / "docs" / "programs.md"
 
-class Within(PathProgram):
-    """Hops, but at most three of them."""
+
+def _of_the_page() -> Any:
+    """The page's programs in a module of the name that others give it, and not registered."""
+    (text,) = re.findall(
+        r"^```python\n([^`]*?class Within.*?)^```", _PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    module, before = ModuleType("my_programs"), dict(registry.KINDS)
+    exec(compile(text, str(_PAGE), "exec"), vars(module))
+    registry.KINDS.clear()
+    registry.KINDS.update(before)
+    return module
+
+
+_page = _of_the_page()
+
+
+class Within(_page.Within):  # type: ignore[misc]
+    """Hops, but at most so many of them."""
 
     kind: ClassVar[str] = "test-within"
-    value = np.uint32
-    at_source = 0
+
+
+class Fading(_page.Fading):  # type: ignore[misc]
+    """Widest path on which every edge passes on nine tenths."""
+
+    kind: ClassVar[str] = "test-fading"
+    at_source = 1000.0
 
     @classmethod
     def functors(cls, **parameters: Any) -> Functors:
-        limit = parameters["limit"]
-
-        def gather(hops, weight):  # type: ignore[no-untyped-def]
-            return hops + 1 if hops < limit else 0xFFFF_FFFF
-
-        def better(new, old):  # type: ignore[no-untyped-def]
-            return new < old
-
-        return Functors(gather, better)
+        of_the_page: Functors = super().functors(keeps=0.9)
+        return of_the_page
 
 
 class Reached(PathProgram):
@@ -44,27 +66,5 @@ class Reached(PathProgram):
 
         def better(new, old):  # type: ignore[no-untyped-def]
             return new < old
-
-        return Functors(gather, better)
-
-
-class Fading(PathProgram):
-    """Widest path on which every edge passes on nine tenths."""
-
-    kind: ClassVar[str] = "test-fading"
-    needs_weights: ClassVar[bool] = True
-    weight_domains: ClassVar[tuple[str, ...]] = ("non-negative",)
-    value = np.float32
-    at_source = 1000.0
-
-    @classmethod
-    def functors(cls, **parameters: Any) -> Functors:
-        share = np.float32(0.9)
-
-        def gather(width, weight):  # type: ignore[no-untyped-def]
-            return min(width, weight) * share
-
-        def better(new, old):  # type: ignore[no-untyped-def]
-            return new > old
 
         return Functors(gather, better)

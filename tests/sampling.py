@@ -2,17 +2,18 @@
 
 ``@pytest.mark.sample(n)`` keeps n of the cases of a test that is parametrised, and ``sample(n, of="a,b")`` n of
 the values of these parameters for each combination of the others. ``sample(among="a name")`` keeps as many of all
-tests that say the same, those that try one thing in many places, as ``POOLS`` says. Whoever asks for a case by its
-name gets it, and cases that need a device are never left out. The seed is shown at the head of a run;
-``--sample-seed`` gives it. ``--all-cases`` leaves none out, and each is as short as in a sample: what another run
-may draw.
+tests that say the same, those that try one thing in many places, as ``POOLS`` says. With ``alike="a"`` only cases
+are drawn that have one of ``ALIKE`` values of this parameter, and all tests draw the same ones: it is for what is
+compiled for each value. Whoever asks for a case by its name gets it, and cases that need a device are never left
+out. The seed is shown at the head of a run; ``--sample-seed`` gives it. ``--all-cases`` leaves none out, and each
+is as short as in a sample: what another run may draw.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ POOLS = {
     "a server process and its template": 6,
     "a small run of a benchmark": 2,
     "a stream through a daemon": 5,
+    "a user's path program": 1,
     "all that the cache is for": 1,
     "an array shrinks": 1,
     "awkward graphs on a device": 2,
@@ -50,6 +52,9 @@ POOLS = {
     "work is in proportion": 4,
 }
 """How many are drawn among those that say so."""
+
+ALIKE = 2
+"""How many values of a parameter are drawn for all tests that want the same ones."""
 
 _whole = False
 
@@ -89,16 +94,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out the cases that are not drawn."""
     if all_cases(config):
         return
+    left_out = _unlike(items, config.option.sample_seed)
     cases: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
     kept_of: dict[tuple[object, ...], int] = {}
     for item in items:
         mark = item.get_closest_marker("sample")
-        if mark is None or item.get_closest_marker("gpu") is not None:
+        if mark is None or item.get_closest_marker("gpu") is not None or item in left_out:
             continue
         group, n = _drawn_from(item, *mark.args, **mark.kwargs)
         cases[group].append(item)
         kept_of[group] = n
-    left_out: set[pytest.Item] = set()
     for group, its in cases.items():
         if len(its) > kept_of[group]:
             left_out |= set(its) - set(drawn(its, kept_of[group], config.option.sample_seed))
@@ -107,13 +112,40 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
+def _unlike(items: Sequence[pytest.Item], seed: int) -> set[pytest.Item]:
+    """The cases with other values than those that all tests draw, of the values that a test has here."""
+    tests: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        mark = item.get_closest_marker("sample")
+        if mark is not None and (name := mark.kwargs.get("alike")) is not None:
+            assert isinstance(item, pytest.Function)
+            tests[item.nodeid.partition("[")[0]][str(item.callspec.params[name])].append(item)
+    return {
+        item
+        for cases in tests.values()
+        for value in cases.keys() - favourites(cases, seed)
+        for item in cases[value]
+    }
+
+
+def favourites(values: Iterable[str], seed: int) -> set[str]:
+    """``ALIKE`` of these; of other values beside the same, as far as they are there."""
+
+    def place(value: str) -> float:
+        return float(np.random.default_rng([seed, zlib.crc32(value.encode())]).random())
+
+    return set(sorted(values, key=place)[:ALIKE])
+
+
 def drawn(cases: Sequence[pytest.Item], n: int, seed: int) -> list[pytest.Item]:
     """n of the cases of a test; for other tests and other seeds others."""
     rng = np.random.default_rng([seed, zlib.crc32(cases[0].nodeid.encode())])
     return [cases[i] for i in rng.choice(len(cases), n, replace=False)]
 
 
-def _drawn_from(item: pytest.Item, n: int = 0, of: str = "", among: str = "") -> tuple[tuple[object, ...], int]:
+def _drawn_from(
+    item: pytest.Item, n: int = 0, of: str = "", among: str = "", alike: str = ""
+) -> tuple[tuple[object, ...], int]:
     """What a case is drawn from, and how many of that are: the test, and the values of its parameters that are not
     drawn (all cases have the same objects of them), or a pool.
     """

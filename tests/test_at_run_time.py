@@ -340,6 +340,8 @@ def test_a_run_covers_the_offsets_that_are_asked_for(life: Life, client: Client)
         ("bfs", {}, {}, RequestError, "needs the parameter 'source'"),
         ("bfs", {"source": 1.5}, {}, RequestError, "source = 1.5 is not allowed"),
         ("bfs", {"source": "alice"}, {}, RequestError, "'alice': no ids of this graph"),
+        ("bfs", {"source": "1_000"}, {}, RequestError, "'1_000': no ids of this graph"),
+        ("bfs", {"source": [1.5] * 1000}, {}, RequestError, r"source = \[1.5, 1.5, .*\.\.\.\] is not allowed"),
         ("pagerank", {"dumping": 1}, {}, RequestError, "did you mean 'damping'"),
         ("bfs", {"source": 1}, {"top": 3, "vertices": [1]}, RequestError, "together"),
         ("components", {}, {"top": 3}, RequestError, "have no order"),
@@ -610,6 +612,18 @@ def test_what_was_answered_holds_after_a_kill(tmp_path: Path) -> None:
                 client.drop("newest")
         assert daemon.process is not None and daemon.process.wait(60) == -signal.SIGKILL, daemon.log_tail()
     assert list(read_kept(tmp_path / "checkpoints")) == ["stays", "newest"], "it was not answered"
+
+
+@pytest.mark.parametrize("text", ["1_000", " 7", "7\n", "\u0667", "0x7", "", "1.0", "9" * 65])
+def test_what_is_no_integer_as_it_is_written_is_no_id_of_a_graph_of_integers(text: str) -> None:
+    with pytest.raises(ValueError, match="an id is an integer"):
+        id_column([text], "int")
+
+
+def test_ids_may_be_strings_of_digits() -> None:
+    assert np.asarray(id_column(["-9223372036854775808", "+7", "007"], "int")).tolist() == [-(2**63), 7, 7]
+    with pytest.raises(OverflowError):
+        id_column(["9223372036854775808"], "int")
 
 
 def test_no_vertex_of_texts_is_longer_than_an_id() -> None:

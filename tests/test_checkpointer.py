@@ -350,6 +350,18 @@ def test_one_that_finds_no_memory_is_put_off_with_one_line_until_there_is_some(
     assert not stream.checkpoints._is_put_off  # the next one would be told of
 
 
+@pytest.mark.parametrize("part", ["window", "keyed"])
+def test_tables_that_are_kept_ask_for_their_memory_first(stream: Stream, part: str) -> None:
+    untouched = SimpleNamespace(facts=dict, memory_bytes=lambda: 1 << 60, arrays=lambda: pytest.fail("was copied"))
+    setattr(stream.checkpoints, part, untouched)
+    stream.epoch()
+    with pytest.raises(NotWritten, match=r"out of memory \(\d+ bytes more are needed"):
+        stream.checkpoints.close()
+    setattr(stream.checkpoints, part, None)
+    stream.checkpoints.close()
+    stream.check(read_all(stream.store)[0])
+
+
 def _once_changed(copy_piece: Callable[[EdgeCopy], bool]) -> Callable[[EdgeCopy], bool]:
     def later(copy: EdgeCopy) -> bool:
         if not copy._n_changes and threading.current_thread().name == "checkpoint":

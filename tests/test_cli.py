@@ -995,6 +995,23 @@ def test_answers_are_tables_for_people(method: str, asked: list[Any], capsys: py
     assert lines[-1] == ["epoch", "2.17,", "offsets", '{"edges":', '{"0":', "5}}"]
 
 
+def test_degrees_are_shown_where_in_edges_are_not_kept(
+    asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"out": column([2, 0], "<i8"), "in": None, "null": b"\2", "unknown": column([9], "<i8")}
+    monkeypatch.setitem(ANSWERS, "degree", ({}, found, []))
+    assert query.run_query("unix:/x", "degree", {"vertices": [1, 9]}) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["1", "2"] in lines and ["9", "-"] in lines and ["in", "-"] in lines
+
+
+def test_names_that_users_gave_are_no_columns_of_an_answer() -> None:
+    values = {"values": column([1], "<i8"), "null": None}
+    named = {"results": {"null": values, "values": values}, "offsets": {"null": {0: 5}}}
+    one = {"values": [1]}
+    assert query.readable(named) == {"results": {"null": one, "values": one}, "offsets": {"null": {0: 5}}}
+
+
 def test_answers_are_json_for_programs(runner: CliRunner, asked: list[Any]) -> None:
     arguments = ["query", "unix:/x", "get", "--program", "hops", "--vertices", "1,2,9", "--parents", "--json"]
     done = runner.invoke(cli.app, arguments)

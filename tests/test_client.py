@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import pickle
 import socket
@@ -37,6 +38,7 @@ class Scripted:
         self.hello_error = hello_error
         self.hellos: list[dict] = []
         self.requests: list[tuple] = []
+        self.gone = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self._connections: list[socket.socket] = []
@@ -52,6 +54,10 @@ class Scripted:
         for thread in self._threads:
             thread.join()
         self._listener.close()
+
+    def say(self, message: bytes) -> None:
+        """To the first client, though it asks for nothing."""
+        self._connections[0].sendall(message)
 
     def hang_up(self) -> None:
         for connection in self._connections:
@@ -86,6 +92,7 @@ class Scripted:
                         if message is CLOSE:
                             return
                         connection.sendall(message if isinstance(message, bytes) else msgpack.packb(message))
+        self.gone += 1
 
 
 def stamped(result: dict) -> dict:
@@ -453,6 +460,172 @@ def test_the_asynchronous_client_raises_the_same_errors():
 
     with Scripted(refuse) as server:
         asyncio.run(go(server))
+
+
+@contextlib.contextmanager
+def deaf():
+    """The address of a server that answers hello and then reads nothing."""
+    over = threading.Event()
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(msgpack.packb([1, 0, None, stamped({})]))
+            over.wait(60)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            over.set()
+            thread.join()
+
+
+UNREAD = np.arange(3_000_000)
+"""More than the buffers of a socket hold."""
+
+
+def test_closing_waits_for_no_server_that_does_not_read():
+    async def go(address):
+        client = AsyncClient(address, timeout=0.2)
+        with pytest.raises(errors.TimedOut):
+            await client.get("p", UNREAD)
+        async with asyncio.timeout(60):
+            await client.close()
+
+    with deaf() as address:
+        asyncio.run(go(address))
+
+
+def test_a_subscription_that_is_not_read_ends_in_time():
+    async def go(address):
+        async with asyncio.timeout(60):
+            with pytest.raises(errors.TimedOut):
+                await anext(AsyncClient(address, timeout=0.2).subscribe("p", UNREAD))
+
+    with deaf() as address:
+        asyncio.run(go(address))
+
+
+def test_who_is_cancelled_while_it_closes_is_cancelled():
+    async def go(address):
+        client = AsyncClient(address)
+        await client.get("p", [1])
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+    with Scripted(ok) as server:
+        asyncio.run(go(server.address))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_calls_under_way_end_with_the_client_and_open_nothing(replicas):
+    async def go(server):
+        client = AsyncClient([server.address] * replicas)
+        await client.get("p", [1])
+        server.answer = lambda *_: []
+        call = asyncio.create_task(client.stats())
+        await asyncio.to_thread(until, lambda: len(server.requests) == 2)
+        await client.close()
+        with pytest.raises(errors.Unavailable, match="the client was closed"):
+            await call
+        assert len(server.hellos) == 1
+
+    with Scripted(ok) as server:
+        asyncio.run(go(server))
+
+
+def test_an_event_loop_after_another_has_a_connection_of_its_own():
+    with Scripted(ok) as server:
+        client = AsyncClient(server.address)
+        for n in (1, 2):
+            assert asyncio.run(client.get("p", range(n))).values.tolist() == [n]
+            gc.collect()  # of a socket that nobody closed a warning would be said here
+        assert len(server.hellos) == 2
+
+
+@pytest.fixture
+def left(monkeypatch):
+    """Within the block a client has met a server that says nothing; a task, given too, waits on for an answer."""
+
+    @contextlib.asynccontextmanager
+    async def leaving(server):
+        async def in_vain(method, params):
+            raise TimeoutError
+
+        async with AsyncClient(server.address) as client:
+            await client.get("p", [1])
+            server.answer = lambda *_: []
+            patient = asyncio.create_task(client.wait({"t": {0: 9}}, timeout_ms=300_000))
+            await asyncio.to_thread(until, lambda: len(server.requests) == 2)
+            monkeypatch.setattr(client._link, "exchange", in_vain)
+            with pytest.raises(errors.TimedOut):
+                await client.stats()
+            server.answer = ok
+            yield client, patient
+
+    return leaving
+
+
+def test_a_connection_that_says_nothing_is_left_to_those_who_wait(left):
+    async def go(server):
+        async with left(server) as (client, patient):
+            assert (await client.get("p", [1, 2])).values.tolist() == [2]
+            assert len(server.hellos) == 2
+            server.say(msgpack.packb([1, server.requests[1][0], None, stamped({})]))
+            assert (await patient).epoch == (3, 7)
+            await asyncio.to_thread(until, lambda: server.gone == 1)
+            assert (await client.get("p", [1])).values.tolist() == [1]
+
+    with Scripted(ok) as server:
+        asyncio.run(go(server))
+
+
+def test_closing_ends_those_who_wait_on_a_connection_that_was_left(left):
+    async def go(server):
+        async with left(server) as (client, patient):
+            await client.close()
+            with pytest.raises(errors.Unavailable, match="the client was closed"):
+                await patient
+
+    with Scripted(ok) as server:
+        asyncio.run(go(server))
+
+
+def test_two_event_loops_at_once_are_refused():
+    async def other(client):
+        with pytest.raises(RuntimeError, match="make one for each"):
+            await client.stats()
+        with pytest.raises(RuntimeError, match="make one for each"):
+            await client.close()
+
+    async def go(address):
+        async with AsyncClient(address) as client:
+            await client.get("p", [1])
+            await asyncio.to_thread(asyncio.run, other(client))
+            assert (await client.get("p", [1, 2])).values.tolist() == [2]
+
+    with Scripted(ok) as server:
+        asyncio.run(go(server.address))
+
+
+def test_a_connection_that_does_not_come_about_says_why():
+    async def go(address):
+        await AsyncClient(address, timeout=0.2).stats()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as waiting:
+        for _ in range(4):  # as many as wait to be accepted; whoever comes then is not answered
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(listener.getsockname())
+        with pytest.raises(errors.Unavailable, match=r"cannot connect to .*: timed out$"):
+            asyncio.run(go(f"tcp://127.0.0.1:{listener.getsockname()[1]}"))
 
 
 # -- the wire -----------------------------------------------------------------------------------------------

@@ -532,3 +532,23 @@ def test_what_is_wrong_in_several_ways_at_once_is_one_problem() -> None:
     with pytest.raises(ConfigError) as caught:
         from_tables({"storage": {"threads": 0}})
     assert len(caught.value.detail["problems"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("tables", "key"),
+    [
+        (
+            {
+                "graph": {"vertex_ids": "string", "weights": "none"},
+                "program": [{"name": "bfs", "source": "b"}],
+            },
+            "graph.weights",
+        ),
+        ({"source": {"kind": "kafka", "topcs": ["a"]}, "dead_letters": {"topic": "bad"}}, "source.topcs"),
+        ({"program": [{"id": "hops", "nam": "bfs"}], "results": {"programs": ["hops"]}}, "program[0].name"),
+    ],
+)
+def test_of_a_section_with_mistakes_no_other_is_said_to_contradict_it(tables: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_tables(tables)
+    assert [problem["key"] for problem in caught.value.detail["problems"]] == [key]

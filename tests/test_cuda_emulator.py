@@ -11,7 +11,7 @@ import cuda_emulator
 import numpy as np
 import pytest
 from cuda_emulator import EmulatorError
-from cuda_emulator.build import TWINS
+from cuda_emulator.build import TWINS, build, unread_alike
 
 from graphtide.compute.device.functor import HEAD
 from graphtide.gpma.device.module import FOLDER
@@ -96,6 +96,27 @@ extern "C" __global__ void other(unsigned* out) { *out = 2; }
     assert out.tolist() == [2 - chosen]
     with pytest.raises(RuntimeError, match="CUDA_ERROR_NOT_FOUND"):
         module.get_function(missing)
+
+
+def test_modules_that_differ_in_what_they_do_not_read_are_one(emulated_cupy: ModuleType) -> None:
+    code = """constexpr u32 READ = OF_READ;
+constexpr u32 UNREAD = OF_UNREAD;  // no READ_TOO
+#if defined(ALONE) && READ_TOO
+u32 f() { return READ; }
+#endif
+"""
+    names = "OF_READ", "OF_UNREAD", "ALONE", "READ_TOO", "NOWHERE"
+    given = ("-std=c++17", *(f"-D{name}=7" for name in names))
+    values = (7, 0, 0, 7, 0)
+    assert unread_alike(code, given) == (
+        "-std=c++17",
+        *(f"-D{name}={v}" for name, v in zip(names, values, strict=True)),
+    )
+    with_barrier, other, without = (
+        build(SOURCE, (f"-DBARRIER={barrier}", f"-DNOWHERE={nowhere}"))
+        for barrier, nowhere in ((1, 1), (1, 2), (0, 2))
+    )
+    assert with_barrier is other is not without
 
 
 def test_threads_and_blocks_run_in_an_order_drawn_from_the_seed(emulated_cupy: ModuleType) -> None:

@@ -8,6 +8,7 @@ import os
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import crc32c
@@ -29,8 +30,9 @@ from graphtide.daemon.ingest.dead_letters import (
     unpack_letter,
 )
 from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
+from graphtide.daemon.ingest.kafka_client import KafkaLink
 from graphtide.daemon.records import spool_format
-from graphtide.daemon.records.spool_format import CUT_BYTES, RECORD_BYTES_MAX, frame
+from graphtide.daemon.records.spool_format import CUT_BYTES, RECORD_BYTES_MAX, SpoolWriter, frame, read_frames
 from graphtide.daemon.records.stream import BadRecord, DeadLettersFull, Partition, Whole
 from graphtide.ops.kafka import DevKafka
 
@@ -147,6 +149,33 @@ def test_a_full_disk_loses_no_letter_and_leaves_no_half_of_one(
         letters.write(rest[full.value.taken :])
         letters.close()
     assert [bad.offset for bad in read_dead_letters(tmp_path)] == list(range(10))
+
+
+def test_letters_of_before_a_full_disk_are_synced_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that passes them comes after that."""
+    synced, disk, fsync = set[int](), Disk(monkeypatch, 1 << 20), os.fsync
+
+    def noted(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    letters = FileDeadLetters(tmp_path)
+    letters.write([letter(0)])
+    disk.room = 0
+    for _ in range(3):
+        with pytest.raises(DeadLettersFull):
+            letters.write([letter(1)])
+    assert len(letters._unsynced) == 1, "however long the disk is full"
+    disk.room = 1 << 20
+    letters.write([letter(1)])
+    monkeypatch.setattr(os, "fsync", noted)
+    letters.flush()
+    assert [bad.offset for bad in read_dead_letters(tmp_path)] == [0, 1]
+    assert synced == {file.stat().st_ino for file in tmp_path.iterdir()} and len(synced) == 2
+    synced.clear()
+    letters.flush()
+    assert len(synced) == 1
+    letters.close()
 
 
 def test_files_that_cannot_be_written_are_named_by_path_and_setting(tmp_path: Path) -> None:
@@ -268,6 +297,26 @@ def test_letters_wait_for_the_broker_over_a_restart_of_ours(
     second.close()
     sources = [headers["graphtide-source"] for _, _, headers in delivered(kafka, topic)]
     assert set(sources) == {b"edges/3/%d" % i for i in range(4)}
+
+
+def test_what_is_no_letter_keeps_no_others_from_the_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+
+    def send(topic: str, *, value: bytes, **_: Any) -> Any:
+        sent.append(value)
+        return SimpleNamespace(get=lambda timeout: None)
+
+    monkeypatch.setattr(KafkaLink, "client", lambda self: SimpleNamespace(send=send))
+    foreign = [b"\x05", b"\xc1", msgpack.packb({"topic": "t"})]
+    with SpoolWriter(tmp_path, name="dead-0") as writer:
+        for payload in (foreign[0], pack_letter(letter(0, b"first"), 0), *foreign[1:]):
+            writer.append(payload)
+    with KafkaDeadLetters("127.0.0.1:1", "dead", tmp_path) as letters:
+        letters.write([letter(1, b"second")])
+        until(lambda: not list(tmp_path.glob("dead-*")))
+    assert sent == [b"first", b"second"]
+    (aside,) = tmp_path.iterdir()
+    assert [item.payload for item in read_frames(aside)] == foreign and letters.sent == 2
 
 
 def test_few_bytes_of_letters_are_in_memory_on_their_way_to_a_topic(

@@ -29,7 +29,7 @@ KINDS: dict[str, Callable[[str, tuple[int, ...]], PathProgram]] = {
     "bfs": BFS,
     "sssp": SSSP,
     "sswp": SSWP,
-    "within": lambda id, source: Within(id, source, limit=3),
+    "within": lambda id, source: Within(id, source, hops=3),
     "fading": Fading,
     "reached": Reached,
 }

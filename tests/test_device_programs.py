@@ -42,7 +42,7 @@ MAKERS: dict[str, Callable[[str], Program]] = {
     "bfs": lambda id: BFS(id, (0,)),
     "sssp": lambda id: SSSP(id, (0, 3)),
     "sswp": lambda id: SSWP(id, (0,)),
-    "within": lambda id: Within(id, (2,), limit=3),
+    "within": lambda id: Within(id, (2,), hops=3),
     "fading": lambda id: Fading(id, (0,)),
     "components": lambda id: Components(id, Ids(5)),
     "sspaths": lambda id: SSPaths(id, (0,)),

@@ -240,6 +240,27 @@ def test_a_damaged_checkpoint_is_told_from_a_good_one(fed: Fed, tmp_path: Path) 
     assert "holds no checkpoints" in refused(5, "export", tmp_path / "g.npz", "--checkpoint", tmp_path)
 
 
+def test_a_list_says_which_checkpoint_is_damaged_wherever_that_is(tmp_path: Path) -> None:
+    """A list compares no checksums: what it reads of arrays may be anything."""
+    with closing(CheckpointStore(tmp_path)) as store:
+        store.write(of([("a", "b")], ["b"], directed=True))
+        store.write(replace(of([("a", "b")], ["b"], directed=True), epoch=(2, 8)))
+    newest = folder_of(tmp_path, (2, 8))
+    name = json.loads((newest / "manifest.json").read_bytes().partition(b"\n")[2])["files"]["graph/dead"]["file"]
+    whole = (newest / name).read_bytes()
+    header = whole.index(b"}") + 1
+    for place in range(header):
+        for bit in range(8):
+            content = bytearray(whole)
+            content[place] ^= 1 << bit
+            (newest / name).write_bytes(content)
+            listed = checkpoints._listed(newest)
+            assert "damaged" in listed or listed["vertices"] >= 0
+    (newest / name).write_bytes(whole.replace(b"{", b";", 1))
+    (damaged, good) = run("checkpoint", "list", tmp_path)
+    assert "damaged" in damaged and good["vertices"] == 1
+
+
 def of(edges: list[tuple[str, str]], dead: list[str], *, directed: bool) -> Checkpoint:
     """A checkpoint of a graph with these string ids."""
     index, graph = VertexIndex.create("string"), Graph(directed=directed, weighted=False)

@@ -30,7 +30,7 @@ from graphtide.compute.paths.sswp import SSWP
 
 ROOT = Path(__file__).resolve().parents[1]
 FORMS = {
-    cls.__name__: Form.of(cls.functors(limit=3), cls.value, weighted=cls.needs_weights)
+    cls.__name__: Form.of(cls.functors(hops=3), cls.value, weighted=cls.needs_weights)
     for cls in (BFS, SSSP, SSWP, Within, Reached, Fading)
 }
 
@@ -58,24 +58,9 @@ def check_three_ways(forms: dict[str, Form], cupy: ModuleType, folder: Path, see
         functor_texts.assert_equal(device, expected, defined, name)
 
 
-def documented() -> dict[str, Form]:
-    """The programs of docs/programs.md."""
-    text = (ROOT / "docs" / "programs.md").read_text()
-    (code,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "@register" in block)
-    names: dict[str, Any] = {"__name__": __name__}
-    exec(code.replace("@register\n", ""), names)
-    parameters = {"Within": {"hops": 3}, "Fading": {"keeps": 0.9}}
-    return {
-        f"docs {name}": Form.of(
-            names[name].functors(**given), names[name].value, weighted=names[name].needs_weights
-        )
-        for name, given in parameters.items()
-    }
-
-
 @pytest.mark.sample(among="functions three ways")
 def test_known_programs_compute_the_same_three_ways(cupy: ModuleType, tmp_path: Path) -> None:
-    check_three_ways(FORMS | documented(), cupy, tmp_path)
+    check_three_ways(FORMS, cupy, tmp_path)
 
 
 @settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
@@ -306,7 +291,7 @@ def test_texts_compile_for_devices_and_round_nothing_together(nvrtc: object, arc
             total = total + value * weight + np.sqrt(weight) / 3 + value // weight
         return -np.float32(total) * weight + min(value, weight) + (value < weight) * abs(value)
 
-    forms = [*FORMS.values(), *documented().values(), form_of(mixed), form_of(mixed, np.uint32)]
+    forms = [*FORMS.values(), form_of(mixed), form_of(mixed, np.uint32)]
     code = functor_texts.module_text(forms, kernels=True)
     done, log, ptx = compiled(nvrtc, code, "functors.cu", ["-std=c++17", *AS_CUPY, f"-arch={architecture}"])
     assert done and not log, log

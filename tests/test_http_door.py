@@ -271,6 +271,16 @@ def test_a_token_is_asked_for_with_every_request(tmp_path: Path) -> None:
             assert browser.ask("GET", "/v1/stats", headers=bearer("another-token"))[0] == 200
 
 
+@pytest.mark.parametrize("coding", ["utf-8", "latin-1"])
+def test_a_token_may_have_letters_that_are_not_ascii(tmp_path: Path, coding: str) -> None:
+    with (
+        serving(engine("int"), tmp_path, LIMITS, http=[HTTP], tokens=["sésame"]) as link,
+        contextlib.closing(Browser(link)) as browser,
+    ):
+        given = "sésame".encode(coding).decode("latin-1")  # as http.client writes it
+        assert browser.ask("GET", "/v1/stats", headers=bearer(given))[0] == 200
+
+
 def test_who_wants_to_change_something_presents_a_token_of_its_own(tmp_path: Path) -> None:
     with (
         serving(engine("int"), tmp_path, LIMITS, http=[HTTP], admin_tokens=["sesame-change"]) as link,

@@ -18,6 +18,7 @@ from certificates import certificate
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.parser import KafkaProtocol
 from kafka.protocol.sasl import SaslBytesRequest
+from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from graphtide.daemon.ingest import kafka_receiving
 from graphtide.daemon.ingest.kafka_receiving import Receiver
@@ -155,3 +156,32 @@ def test_what_keeps_the_bytes_that_it_reads_gets_bytes() -> None:
         data, _ = receive()
         ((_, answer),) = parser.receive_bytes(data)
     assert answer.auth_bytes.decode() == "r=abc"
+
+
+class Odd(str):
+    """A name that is written as it would be in Latin-1."""
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        return super().encode("latin-1")
+
+
+@pytest.mark.parametrize("compression", [0, 1])
+def test_a_header_of_any_name_stops_no_stream(compression: int) -> None:
+    """Brokers take them, and other clients read them with U+FFFD for what is no UTF-8."""
+    batch = MemoryRecordsBuilder(magic=2, compression_type=compression, batch_size=1 << 16)
+    for number, name in enumerate(["plain", Odd("caf\u00e9"), Odd("\u00e9t\u00e9"), "\u00e9t\u00e9"]):
+        batch.append(None, b"key", b"value %d" % number, [(name, b"x"), ("other", None)])
+    batch.append(None, None, None, [])
+    batch.close()
+    records = MemoryRecords(batch.buffer())
+    read = list(records.next_batch())
+    assert [record.headers[0][0] for record in read[:4]] == [
+        "plain",
+        "caf\ufffd",
+        "\ufffdt\ufffd",
+        "\u00e9t\u00e9",
+    ]
+    assert [record.value for record in read] == [*(b"value %d" % number for number in range(4)), None]
+    assert [record.key for record in read] == [*[b"key"] * 4, None]
+    assert {type(record.value) for record in read[:4]} == {bytes}
+    assert read[3].headers[1] == ("other", None) and not read[4].headers

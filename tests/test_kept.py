@@ -44,7 +44,15 @@ def test_a_disk_that_takes_nothing_leaves_all_as_it_was(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"format": 2, "programs": {}}', '{"format": 1, "programs": [1]}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"format": 2, "programs": {}}',
+        '{"format": 1, "programs": [1]}',
+        '{"format": 1, "programs": {"hops": {}}}',
+    ],
 )
 def test_a_list_that_cannot_be_read_is_refused_with_what_to_do(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)

@@ -263,21 +263,29 @@ def test_a_batch_that_finds_no_memory_is_taken_when_there_is_some(system: System
 
 
 def test_an_epoch_that_waits_for_memory_leaves_keys_as_they_were(system: System, graph: Graph) -> None:
-    """A checkpoint that is made meanwhile is of the epoch before."""
+    """A checkpoint that is made meanwhile is of the epoch before, and has all of that."""
     queue, waited, seen = PreparedQueue(10**7), list[Any](), list[int]()
     pipeline = pipeline_of(graph, queue, Metrics(), system, waited)
     keyed = pipeline.keyed = KeyedRows(directed=True)
     checkpoints: Any = vars(pipeline.checkpoints)
     checkpoints["go_on"] = lambda: seen.append(len(keyed))
-    n = 1_000_000
-    row_keys = np.arange(2 * n, dtype=np.uint64).reshape(n, 2) | np.uint64(1)
-    item = prepared(edges(n), 1000)
-    queue.put(replace(item, batches=[item.batches[0]._replace(row_keys=row_keys)]))
+
+    def put(n: int) -> None:
+        row_keys = np.arange(2 * n, dtype=np.uint64).reshape(n, 2) | np.uint64(1)
+        item = prepared(edges(n), 1000)
+        queue.put(replace(item, batches=[item.batches[0]._replace(row_keys=row_keys)]))
+
+    n, before = 1_000_000, 1000
+    system.group("a", GIB, 0)
+    put(before)
     engine = threading.Thread(target=pipeline.run)
     engine.start()
     try:
+        until(lambda: graph.n_edges == before)
+        system.group("a", GIB, GIB)
+        put(n)
         until(lambda: len(seen) >= 2)
-        assert not any(seen) and graph.n_edges == 0
+        assert set(seen) == {before} and graph.n_edges == before
         system.group("a", GIB, 0)
         until(lambda: waited == [GROWTH, None])
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from graphtide.daemon.ingest.barriers import LATE_MAX, Barriers
+from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.ordered import OrderedReader, Step
 from graphtide.daemon.ingest.spool import SpoolSource
 from graphtide.daemon.records.barrier import HEADERS, barrier_value
@@ -403,6 +405,33 @@ def test_blocks_of_lines_end_where_they_ended_before() -> None:
         [(9, 12, b"dd\n")],
     ]
     assert [step.recorded for step in steps] == [True, True, True, False]
+
+
+MATRIX = b"%%MatrixMarket matrix coordinate real general\n% made by hand\n9 9 4\n1 2 5\n3 4 6\n5 6 7\n7 8 9\n"
+
+
+@pytest.mark.parametrize("begin", [0, MATRIX.index(b"% made"), MATRIX.index(b"9 9 4"), MATRIX.index(b"1 2")])
+def test_a_replay_knows_where_the_edges_of_a_matrix_begin_wherever_blocks_ended(
+    begin: int, tmp_path: Path
+) -> None:
+    """The line of sizes is no edge, and the first line behind a cut is one."""
+    a, b = Partition("a.el"), Partition("b.el")
+    (tmp_path / "a.el").write_bytes(MATRIX)
+    (tmp_path / "b.el").write_bytes(b"1 2\n")
+    places = [place + 1 for place, byte in enumerate(MATRIX) if byte == ord("\n") and place + 1 > begin]
+    for ended in combinations(places, 2):
+        source = SpoolSource(tmp_path)
+        source.open({a: begin, b: 4})
+        reader = reader_of(source)
+        reader.follow(iter([Passed({a: place, b: 4}, True) for place in ended]))
+        decoder, edges = Decoder(), list[tuple[int, int]]()
+        while step := reader.poll(BYTES, 0).records:
+            for item in decoder.decode_all(step):
+                assert not item.bad and item.record.partition == a
+                if item.block is not None:
+                    edges += zip(item.block.src.tolist(), item.block.dst.tolist(), strict=True)
+        assert edges == [(1, 2), (3, 4), (5, 6), (7, 8)], ended
+        source.close()
 
 
 def test_files_that_come_during_a_replay_come_after_those_that_were_there(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ CASES = {
     "sssp": Case(SSSP, lambda far, weight: far + weight, lambda a, b: a < b, np.float32(0)),
     "sswp": Case(SSWP, lambda wide, weight: min(wide, weight), lambda a, b: a > b, INFINITY),
     "within": Case(
-        lambda id, sources: Within(id, sources, limit=3),
+        lambda id, sources: Within(id, sources, hops=3),
         lambda hops, _: hops + 1 if hops < 3 else None,
         lambda a, b: a < b,
         np.uint32(0),
@@ -278,6 +278,7 @@ def test_a_plateau_of_zeros_is_cut_off() -> None:
     assert run.values() == [0.0, *[None] * (n - 1)]
 
 
+@pytest.mark.sample(among="a user's path program")
 @on_both_homes
 def test_a_zero_has_one_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither sign is better: the first to come would stay, and a fresh start may meet the other first."""
@@ -335,6 +336,7 @@ def test_an_equal_offer_from_below_hides_no_other(name: str, weights: tuple[floa
     assert run.values() == before and refresh.changed["word"].tolist() == [2] and refresh.edges_read < 10
 
 
+@pytest.mark.sample(among="a user's path program")
 def test_what_no_source_would_offer_nobody_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Edges too long even from a source, and sources that come and go."""
     shorter = CASES["sssp"]
@@ -566,7 +568,7 @@ def side_by_side(
             run.graph.close()
 
 
-@pytest.mark.sample(among="threads change nothing")
+@pytest.mark.sample(among="threads change nothing", alike="name")  # what is shared so is compiled for each
 @pytest.mark.usefixtures("always_shared")
 @every_case
 @both_ways
@@ -597,7 +599,7 @@ def test_threads_change_nothing(
 @pytest.mark.usefixtures("always_shared")
 @every_case
 @both_ways
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, alike="name")
 def test_pushing_on_all_threads(name: str, directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LARGE", 0)
     history = rmat_history(4, directed=directed, scale=10, degree=8, updates=3_000, epochs=5)
@@ -796,9 +798,9 @@ def test_slices_of_the_audit_are_the_whole(name: str) -> None:
 
 def test_a_state_of_other_functions_is_refused() -> None:
     graph = Graph()
-    state = Within("made", (0,), limit=3).state()
-    Within("same", (0,), limit=3).restore(state, graph)
-    for other in (Within("other", (0,), limit=4), BFS("other", (0,))):
+    state = Within("made", (0,), hops=3).state()
+    Within("same", (0,), hops=3).restore(state, graph)
+    for other in (Within("other", (0,), hops=4), BFS("other", (0,))):
         with pytest.raises(ValueError, match="other functions made them"):
             other.restore(state, graph)
     graph.close()

@@ -37,7 +37,7 @@ from graphtide.gpma.index.id_order import IdOrder, order_of
 from graphtide.partition.graph import Graph
 
 OWN = {
-    "own within": lambda id, sources: Within(id, sources, limit=3),
+    "own within": lambda id, sources: Within(id, sources, hops=3),
     "own fading": Fading,
 }
 ON_DEVICE = " on a device"

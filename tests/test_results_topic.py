@@ -15,11 +15,12 @@ import numpy as np
 import orjson
 import pytest
 from brokers import client
-from kafka import KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.errors import KafkaError, KafkaTimeoutError
 from kafka.structs import TopicPartition
 from results_readers import FilesReader, TopicReader, read_up_to
 from typer.testing import CliRunner
+from waiting import until
 
 from graphtide.daemon import cli
 from graphtide.daemon.config.load import from_tables
@@ -582,6 +583,26 @@ def test_a_topic_that_is_not_there_is_named(kafka: Any) -> None:
     with pytest.raises(KafkaError, match=r"topic nowhere \(results.topic\) is not there"):
         sink.open(lambda last: True)
     sink.close()
+
+
+@pytest.mark.kafka
+def test_a_topic_that_is_made_anew_is_not_gone_on_with(
+    kafka: Any, topic: str, open_topic: Callable[[], KafkaSink]
+) -> None:
+    """Readers of the new one would lack whoever does not change any more."""
+    sink = open_topic()
+    sink.open(lambda last: True)
+    sink.write(hops(1, range(10)), end(1))
+    with client(KafkaAdminClient, kafka.bootstrap) as admin:
+        admin.delete_topics([topic])
+        until(lambda: admin.describe_topics([topic])[0]["error_code"] != 0)
+    kafka.create_topic(topic, 2, {"cleanup.policy": "compact"})
+    with pytest.raises(KafkaError, match="was deleted and made again"):
+        sink.write(hops(2, [3]), end(2))
+    sink.close()
+    assert sink.open(lambda last: True) is None
+    sink.write(hops(1, range(20)), end(1, "b"))
+    assert known_hops(read_up_to(TopicReader(kafka.bootstrap, topic, 2), (1, 1))) == dict.fromkeys(range(20), 1)
 
 
 @pytest.mark.kafka

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sampling import ALIKE, favourites
 
 TESTS = """
 import pytest
@@ -36,6 +37,15 @@ def test_idea_here(): ...
 @pytest.mark.parametrize("a", range(2))
 def test_idea_there(a): ...
 
+@pytest.mark.sample(1, of="b", alike="a")
+@pytest.mark.parametrize("b", ["x", "y", "z"])
+@pytest.mark.parametrize("a", ["low", "mild", "mean", "much", "most"])
+def test_alike_here(a, b): ...
+
+@pytest.mark.sample(among="another idea", alike="a")
+@pytest.mark.parametrize("a", ["most", "much", "mean", "mild", "low"])
+def test_alike_there(a): ...
+
 def test_examples():
     import sampling
     print("examples:", sampling.examples(100))
@@ -46,7 +56,7 @@ def test_examples():
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "conftest.py").write_text(
         "import sampling\n"
-        "sampling.POOLS['an idea'] = 1\n"
+        "sampling.POOLS |= {'an idea': 1, 'another idea': 9}\n"
         "from sampling import pytest_collection_modifyitems, pytest_configure_node, pytest_report_header\n"
         "def pytest_addoption(parser):\n"
         "    parser.addoption('--run-long', action='store_true')\n"
@@ -86,6 +96,21 @@ def test_a_sample_is_drawn_from_its_seed(folder: Path) -> None:
     assert any(other != first for other in others)
 
 
+def test_values_are_drawn_alike_by_all_tests_that_want_it(folder: Path) -> None:
+    cases = run(folder, "-k", "alike")[0]
+    there = {case[len("test_alike_there[") : -1] for case in of("test_alike_there", cases)}
+    assert len(there) == ALIKE
+    assert {case[len("test_alike_here[") : -len("-x]")] for case in of("test_alike_here", cases)} == there
+    assert run(folder, "-k", "test_alike_there and mild")[0] == {"test_alike_there[mild]"}
+
+
+def test_no_value_is_never_drawn() -> None:
+    values = {"bfs", "sssp", "sswp", "within", "reached", "fading"}
+    assert {value for seed in range(100) for value in favourites(values, seed)} == values
+    fewer = values - {"bfs"}
+    assert all(favourites(values, seed) - {"bfs"} <= favourites(fewer, seed) for seed in range(100))
+
+
 def test_processes_side_by_side_draw_the_same(folder: Path) -> None:
     """Else pytest-xdist refuses to run."""
     assert run(folder, "--sample-seed", "7")[0] == run(folder, "-n", "2", "--sample-seed", "7")[0]
@@ -94,7 +119,7 @@ def test_processes_side_by_side_draw_the_same(folder: Path) -> None:
 
 def test_all_cases_run_when_they_are_asked_for(folder: Path) -> None:
     whole, said = run(folder, "--run-long", "-s")
-    assert len(whole) == 6 + 10 + 3 + 3 + 3 + 1 and "examples: 100" in said
+    assert len(whole) == 6 + 10 + 3 + 3 + 3 + 15 + 5 + 1 and "examples: 100" in said
     short, said = run(folder, "--all-cases", "-s")
     assert short == whole and "examples: 10" in said
     assert run(folder, "-k", "test_some and 3")[0] == {"test_some[3]"}

@@ -394,6 +394,69 @@ def test_files_that_grow_side_by_side_are_read_in_turns(tmp_path: Path) -> None:
     assert read == waiting
 
 
+@pytest.mark.parametrize("files", [2, 3, 6, 8])
+@pytest.mark.parametrize("record_bytes", [3_000, 17_000, 18_500, 70_000])
+def test_files_that_cannot_all_be_read_are_behind_alike(tmp_path: Path, files: int, record_bytes: int) -> None:
+    """Also where the end of each poll would come within the turns of the same files."""
+    turn = 1 << 16
+    names = [f"{number}.msgpack" for number in range(files)]
+    for name in names:
+        (tmp_path / name).touch()
+    source = opened(tmp_path)
+    drain(source)
+    for name in names:
+        (tmp_path / name).write_bytes(frame(bytes(record_bytes)) * (30 * turn // record_bytes))
+    read = dict.fromkeys(names, 0)
+    for _ in range(6 * files):
+        for record in source.poll(4 * turn, timeout_s=0):
+            read[record.partition.name] += 1
+        assert max(read.values()) - min(read.values()) <= max(turn // record_bytes, 1)
+    assert min(read.values()) > 0
+
+
+@st.composite
+def uneven_growth(draw: st.DrawFn) -> tuple[list[str], list[list[int]]]:
+    """Files by name, and how many records of 4,000 bytes come to each before each poll: from some more than a poll
+    takes, from some little or nothing."""
+    kinds = draw(st.lists(st.sampled_from(["msgpack", "el"]), min_size=2, max_size=7))
+    counts = st.sampled_from([0, 0, 1, 3, 20, 60])
+    rounds = draw(st.lists(st.tuples(*[counts] * len(kinds)), min_size=1, max_size=20))
+    return [f"{number}.{kind}" for number, kind in enumerate(kinds)], [list(some) for some in rounds]
+
+
+@given(growth=uneven_growth(), bytes_max=st.sampled_from([1 << 12, 1 << 16, 1 << 18]))
+@settings(deadline=None, max_examples=examples(60))
+def test_no_file_waits_for_longer_than_it_takes_to_read_from_each_once(
+    tmp_path_factory: pytest.TempPathFactory, growth: tuple[list[str], list[list[int]]], bytes_max: int
+) -> None:
+    """However unevenly they grow, and however much faster than they are read."""
+    folder, (names, rounds) = tmp_path_factory.mktemp("spool"), growth
+    for name in names:
+        (folder / name).touch()
+    source = opened(folder, block_bytes=1 << 13)
+    drain(source)
+    offered = dict.fromkeys(names, b"")
+    taken = dict.fromkeys(names, b"")
+    waits = dict.fromkeys(names, 0)
+    for number, counts in enumerate([*rounds, *[[0] * len(names)] * 3 * len(names)]):
+        for name, count in zip(names, counts, strict=True):
+            values = [b"%06d%06d%s\n" % (number, i, b"#" * 3_987) for i in range(count)]
+            with open(folder / name, "ab") as file:
+                file.write(b"".join(map(frame, values) if name.endswith("msgpack") else values))
+            offered[name] += b"".join(values)
+        waiting = [name for name in names if len(taken[name]) < len(offered[name])]
+        came = set[str]()
+        for record in source.poll(bytes_max, timeout_s=0):
+            taken[record.partition.name] += record.value or b""
+            came.add(record.partition.name)
+        for name in names:
+            waits[name] = waits[name] + 1 if name in waiting and name not in came else 0
+            assert waits[name] < len(names), f"{name} was passed over {waits[name]} times"
+    for record in drain(source):
+        taken[record.partition.name] += record.value or b""
+    assert taken == offered
+
+
 @given(
     written=st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 40), st.integers(0, 3)), max_size=12),
     bytes_max=st.sampled_from([1 << 12, 1 << 16, 1 << 18]),
@@ -694,6 +757,16 @@ def test_replacement_between_two_runs_is_an_error(tmp_path: Path) -> None:
     (spool / "a.el").write_bytes(b"7 8\n3 4\n")
     with pytest.raises(SourceError, match="first 8 bytes changed"):
         opened(spool, source.position(), fingerprints=fingerprints)
+
+
+@pytest.mark.parametrize("text", ["", "nul", "null", "[1]", '{"a.el": 7}', '{"a.el": {"bytes": 8, "crc32c": 1}}'])
+def test_fingerprints_that_cannot_be_read_are_named(text: str, tmp_path: Path) -> None:
+    spool, fingerprints = tmp_path / "spool", tmp_path / "fingerprints"
+    spool.mkdir()
+    (spool / "a.el").write_bytes(b"1 2\n3 4\n")
+    fingerprints.write_text(text)
+    with pytest.raises(SourceError, match=r"fingerprints' cannot be read: .*Delete it to go on"):
+        opened(spool, {Partition("a.el"): 8}, fingerprints=fingerprints)
 
 
 def test_a_file_read_whole_may_be_deleted_and_others_not(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ T = TypeVar("T")
 class AsyncClient(Asynchronous, Requests):
     """One connection for any number of tasks: requests are pipelined, answers come as they are ready.
 
-    Its methods are those of ``Client``, each a coroutine.
+    Its methods are those of ``Client``, each a coroutine. Connections are of one event loop: when that has ended
+    another may go on with the client, on a connection of its own.
     """
 
     def __init__(
@@ -37,6 +38,8 @@ class AsyncClient(Asynchronous, Requests):
         super().__init__(address, token, timeout, ssl_context)
         self._connecting = asyncio.Lock()
         self._link: _Link | None = None
+        self._left: list[_Link] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -46,9 +49,11 @@ class AsyncClient(Asynchronous, Requests):
 
     async def close(self) -> None:
         """Close the connection; the next call would open one again."""
-        link, self._link = self._link, None
-        if link is not None:
-            await link.close()
+        self._be_of_this_loop()
+        links, self._link, self._left = [*self._left, self._link], None, []
+        for link in links:
+            if link is not None:
+                await link.close()
 
     async def subscribe(
         self,
@@ -139,23 +144,46 @@ class AsyncClient(Asynchronous, Requests):
             raise
         except Unavailable:
             # One that only reads may be put to another replica where it met one that went away.
-            if not link.broken or not call.reads or len(self._replicas) == 1:
+            if not link.broken or link.closed or not call.reads or len(self._replicas) == 1:
                 raise
         return await self._exchange(await self._connected(), call)
 
     async def _leave(self, link: _Link) -> None:
-        """Turn from a server that says nothing to the next one, where there is one. Whoever waits for an answer of
-        it meets a connection that broke."""
-        if len(self._replicas) > 1 and link is self._link:
-            self._link = None
-            self._replicas.turn()
-            link.abort()
-            await link.close()
+        """Turn from one that says nothing to the next server, or, where there is none, to another connection.
+
+        Whoever waits for an answer on it meets one that broke where there is another server, else waits on.
+        """
+        if link is not self._link:
+            return
+        self._link = None
+        self._replicas.turn()
+        if len(self._replicas) == 1:
+            self._left = [left for left in self._left if not left.broken]
+            self._left.append(link)
+            link.leave()
+            return
+        link.abort()
+        await link.close()
+
+    def _be_of_this_loop(self) -> None:
+        """
+        Raises:
+            RuntimeError: another event loop uses this client, which would not wake who waits in this one.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._loop is not None and self._loop.is_running():
+            raise RuntimeError("this client is used by another event loop, which runs: make one for each")
+        self._loop, self._link, self._left, self._connecting = loop, None, [], asyncio.Lock()
 
     async def _connected(self) -> _Link:
+        self._be_of_this_loop()
         async with self._connecting:
             if self._link is None or self._link.broken:
-                await self.close()
+                broken, self._link = self._link, None
+                if broken is not None:
+                    await broken.close()
                 self._link = await self._connect()
             return self._link
 
@@ -212,7 +240,8 @@ async def _received(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:
-    writer.close()
+    # Without what is not sent yet, which nobody waits for: a server that does not read would never let go of it.
+    writer.transport.abort()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
 
@@ -226,6 +255,9 @@ class _Link:
         self._core = ClientCore()
         self._open: dict[int, asyncio.Future[Response]] = {}
         self._failure: Exception | None = None
+        self._is_left = False
+        self.closed = False
+        """We broke it off ourselves, for good."""
         self.heard = 0
         """How often something came."""
         self._task = asyncio.get_running_loop().create_task(self._read())
@@ -250,6 +282,14 @@ class _Link:
             raise
         finally:
             self._open.pop(msgid, None)
+            if self._is_left:
+                self.leave()
+
+    def leave(self) -> None:
+        """Nothing more is asked: break off once nobody waits."""
+        self._is_left = True
+        if not self._open:
+            self.abort()
 
     def abort(self) -> None:
         """Break off, with what is not sent yet: nothing came for too long."""
@@ -257,9 +297,9 @@ class _Link:
         self._writer.transport.abort()
 
     async def close(self) -> None:
+        self.closed = not self.broken
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.wait([self._task])  # whose end is no error of ours, as our own being cancelled is
         await _closed(self._writer)
 
     async def _read(self) -> None:
@@ -275,6 +315,7 @@ class _Link:
         except (OSError, GraphtideError) as error:
             failure = error
         finally:
+            self._writer.transport.abort()  # also where the loop ends, and nobody has closed it
             self._failure = self._failure or failure
             for future in self._open.values():
                 if not future.done():

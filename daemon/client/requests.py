@@ -570,7 +570,7 @@ class Requests:
     # -- what goes wrong on the way ---------------------------------------------------------------------------
 
     def _no_connection(self, error: OSError) -> Unavailable:
-        return Unavailable(f"cannot connect to {self._address}: {error.strerror or error}")
+        return Unavailable(f"cannot connect to {self._address}: {error.strerror or str(error) or 'timed out'}")
 
     def _no_answer(self) -> TimedOut:
         return TimedOut(f"{self._address} did not answer in time")

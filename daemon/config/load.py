@@ -11,6 +11,7 @@ import difflib
 import json
 import os
 import re
+import reprlib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +21,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from ...gpma.index.ids import MAX_STRING_ID_BYTES
+from ...gpma.index.ids import INTEGER, MAX_STRING_ID_BYTES
 from ..errors import ConfigError
 from ..os_errors import why
-from .settings import Config, ProgramConfig, Section, is_secret
+from .settings import Config, GraphConfig, ProgramConfig, Section, is_secret
 
 ENV_PREFIX = "GRAPHTIDE_"
 MASK = "********"
@@ -219,9 +220,12 @@ def _validate(layers: _Layers) -> Loaded:
                 path = (name, *key.split("."))
                 layers.report(path, _value_at(layers.tables, path), allowed, layers.origin(path))
     config = Config.model_construct(**{**_defaults(), **sections})
+    # What one section means for another is not asked of the defaults that stand for one with mistakes.
+    wrong = layers.tables.keys() & Config.model_fields.keys() - sections.keys()
     if "program" in sections or config.compute.python_modules:
-        config = config.model_copy(update={"program": _checked_programs(layers, config)})
-    for key, allowed in config.problems():
+        programs = _checked_programs(layers, config, None if "graph" in wrong else config.graph)
+        config = config.model_copy(update={"program": programs})
+    for key, allowed in () if wrong else config.problems():
         path = tuple(key.split("."))
         layers.report(path, _value_at(layers.tables, path), allowed, layers.origin(path))
     if layers.problems:
@@ -320,8 +324,11 @@ def _printable(value: Any) -> str | None:
 # -- programs ---------------------------------------------------------------------------------------------
 
 
-def _checked_programs(layers: _Layers, config: Config) -> tuple[ProgramConfig, ...]:
-    """The programs with their ids filled in; mistakes are reported to ``layers``."""
+def _checked_programs(layers: _Layers, config: Config, graph: GraphConfig | None) -> tuple[ProgramConfig, ...]:
+    """The programs with their ids filled in; mistakes are reported to ``layers``.
+
+    ``graph``: None where that section has mistakes itself.
+    """
     # Loading every program loads Numba: only whoever names programs pays for it.
     from ...compute import registry
     from ...compute.program import ProgramError
@@ -336,8 +343,9 @@ def _checked_programs(layers: _Layers, config: Config) -> tuple[ProgramConfig, .
     for position, program in enumerate(programs):
         try:
             registry.parse_parameters(program.name, program.parameters)
-            registry.program_class(program.name).require_weights(config.graph.weights)
-            _require_ids(program, config.graph.vertex_ids)
+            if graph is not None:
+                registry.program_class(program.name).require_weights(graph.weights)
+                _require_ids(program, graph.vertex_ids)
         except ProgramError as error:
             path: KeyPath = ("program", position)
             layers.report(path, None, str(error), layers.origin(path))
@@ -373,11 +381,9 @@ def _require_ids(program: ProgramConfig, kind: Literal["int", "string"]) -> None
                 expected = f"texts of at most {MAX_STRING_ID_BYTES} bytes"
             else:
                 continue
-            raise ProgramError(f"{program.name}: {parameter.name} = {given!r} is not allowed; expected {expected}")
+            shown = reprlib.repr(given)
+            raise ProgramError(f"{program.name}: {parameter.name} = {shown} is not allowed; expected {expected}")
 
 
 def _is_int64(text: str) -> bool:
-    try:
-        return -(2**63) <= int(text) < 2**63
-    except ValueError:
-        return False
+    return INTEGER.fullmatch(text) is not None and -(2**63) <= int(text) < 2**63

@@ -95,9 +95,13 @@ class KeyedRows:
             batch.weights[:] = made.weights
         return batch
 
+    def done(self) -> None:
+        """What came of the last ``settle`` is in the graph: nothing of it is taken back any more."""
+        self._last = None
+
     def undo(self) -> None:
         """Nothing of the last ``settle`` came to be: have every key stand for what it stood for before. Harmless
-        where that found no memory."""
+        where that found no memory, and after ``done``."""
         if self._last is None:
             return
         row_keys, before = (column[::-1].copy() for column in self._last)

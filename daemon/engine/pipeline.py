@@ -393,6 +393,8 @@ class Pipeline:
             if self.stop.wait(MEMORY_PAUSE_S):
                 return False
         self.memory.granted()
+        if self.keyed is not None:
+            self.keyed.done()
         if self.window is not None:
             self.window.note(taken, batch, vertex_ops, change)
             self.metrics.expired(0 if expiring is None else len(expiring.batches[0].edges))

@@ -182,6 +182,7 @@ class FileDeadLetters:
             raise ConfigError(f"dead_letters.path = {str(path)!r} cannot be used: {why(error)}") from error
         self._writer: SpoolWriter | None = None
         self._flushed = 0
+        self._unsynced: list[Path] = []  # segments that were given up with letters in them
 
     def write(self, bad: Sequence[BadRecord]) -> None:
         """Append these.
@@ -226,6 +227,9 @@ class FileDeadLetters:
     def flush(self) -> None:
         """Return when everything written is on disk."""
         with self._lock:
+            while self._unsynced:
+                _sync(self._unsynced[-1])
+                self._unsynced.pop()
             if self._writer is not None:
                 self._writer.sync()
 
@@ -270,4 +274,12 @@ class FileDeadLetters:
         """Take back what was appended and may not have been written; the next letter begins a new segment."""
         if self._writer is not None:
             self._writer.give_up(self._flushed)
+            if self._flushed:
+                self._unsynced.append(self._writer.path)
             self._writer = None
+
+
+def _sync(file: Path) -> None:
+    """Return when it is on disk, if it is still there."""
+    with contextlib.suppress(FileNotFoundError), open(file, "rb") as opened:
+        os.fsync(opened.fileno())

@@ -2,7 +2,7 @@
 
 Everything goes through the files of ``dead_letters``: first written there, then sent, and a segment is deleted
 once all it holds is acknowledged. So an outage or a restart loses nothing, and ``flush`` only has to sync a file.
-Letters that the topic refuses for their size stay in ``undeliverable-<number>.msgpack``.
+Letters that the topic refuses for their size, and what is no letter, stay in ``undeliverable-<number>.msgpack``.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class KafkaDeadLetters(FileDeadLetters):
 
         1. Read up to a hundred letters, and not many bytes, behind those that are done.
         2. Send them, and wait for every answer.
-        3. Put what is refused for its size aside, synced.
+        3. Put what is refused for its size, or is no letter, aside, synced.
         4. Only now count them as done; a segment that is done is deleted, the one in use is closed first.
 
         Raises:
@@ -174,11 +174,16 @@ class KafkaDeadLetters(FileDeadLetters):
 
     def _deliver(self, payloads: Sequence[bytes]) -> None:
         producer = self._producer.client()
-        refused = []
+        refused, others = list[bytes](), list[bytes]()
         waiting = []
         for payload in payloads:
             try:
-                waiting.append((payload, self._send(producer, unpack_letter(payload))))
+                letter = unpack_letter(payload)
+            except ValueError:  # of another folder, say, or of a later version
+                others.append(payload)
+                continue
+            try:
+                waiting.append((payload, self._send(producer, letter)))
             except _TOO_LARGE:
                 refused.append(payload)
         for payload, future in waiting:
@@ -187,8 +192,10 @@ class KafkaDeadLetters(FileDeadLetters):
             except _TOO_LARGE:
                 refused.append(payload)
         if refused:
-            self._set_aside(refused)
-        self.sent += len(payloads) - len(refused)
+            self._set_aside(refused, f"bad records are too large for topic {self.topic}")
+        if others:
+            self._set_aside(others, "records are no bad records that we can read")
+        self.sent += len(payloads) - len(refused) - len(others)
 
     def _send(self, producer: KafkaProducer, bad: BadRecord) -> Any:
         headers = [
@@ -204,8 +211,8 @@ class KafkaDeadLetters(FileDeadLetters):
             ]
         return producer.send(self.topic, value=bad.value, key=bad.key, headers=headers)
 
-    def _set_aside(self, payloads: Sequence[bytes]) -> None:
-        log.error("%d bad records are too large for topic %s; kept in %s", len(payloads), self.topic, self.path)
+    def _set_aside(self, payloads: Sequence[bytes], why: str) -> None:
+        log.error("%d %s; kept in %s", len(payloads), why, self.path)
         with SpoolWriter(self.path, name=f"{UNDELIVERABLE}{time.time_ns():020}-{os.getpid()}") as writer:
             for payload in payloads:
                 writer.append(payload)

@@ -7,7 +7,6 @@ Each function takes a column as some encoding delivered it and returns the check
 from __future__ import annotations
 
 import contextlib
-import re
 import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Op, Ops, Weights
-from ...gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, IntColumn, StringColumn, concatenate_ids, equal_ids
+from ...gpma.index.ids import (
+    INTEGER,
+    MAX_STRING_ID_BYTES,
+    IdColumn,
+    IntColumn,
+    StringColumn,
+    concatenate_ids,
+    equal_ids,
+)
 from ...partition.weights import WeightDomain, are_allowed, in_domain, why_not, without_minus_zero
 from ..records.event_time import NO_TIME, UNLIMITED
 from ..records.stream import UpdateBlock
@@ -116,7 +123,6 @@ OPS_BY_NAME = {
 }
 COLUMNS = ("src", "dst", "op", "weight", "ts")
 """What the fields of a line may be."""
-INTEGER = re.compile(r"[+-]?[0-9]{1,64}")
 
 
 def shown(value: object) -> str:

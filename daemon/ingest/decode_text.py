@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Op
-from ...gpma.index.ids import IntColumn
+from ...gpma.index.ids import INTEGER, IntColumn
 from ..records.stream import UpdateBlock
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason, Rules
@@ -232,6 +232,6 @@ def _weight(text: str, *, insert: bool) -> float:
 def _timestamp(text: str, timestamp_ms: int) -> int:
     if not text:
         return timestamp_ms
-    if columns.INTEGER.fullmatch(text) is None:
+    if INTEGER.fullmatch(text) is None:
         raise Bad(Reason.BAD_TIMESTAMP, f"ts is {columns.shown(text)}; it must be an integer (milliseconds)")
     return int(text)

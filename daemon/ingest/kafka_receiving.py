@@ -3,6 +3,9 @@
 kafka-python receives 4 KiB at a time, each time giving the interpreter's lock away and waiting for it again, and
 copies an answer five times before it is decoded, holding the lock. Beside threads that ingest and compute, that is
 what a fast stream waits for.
+
+Brokers take any bytes for the names of headers. kafka-python calls a record damaged whose names are no UTF-8, and
+stops there for ever; here they are read as Java's clients read them, with U+FFFD for what is none.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 from kafka.errors import KafkaConnectionError
 from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.parser import KafkaProtocol
+from kafka.record.default_records import DefaultRecordBatch
 
 ENOUGH_BYTES = 1 << 20
 """So much is handed on at once; what else has arrived comes with the next look."""
@@ -79,3 +83,29 @@ class _Answer:
 
     def seek(self, at: int) -> None:
         self._at = at
+
+
+class _Lenient(bytearray):
+    """Bytes whose parts are text, whatever they are."""
+
+    def __getitem__(self, at: Any) -> Any:
+        part = super().__getitem__(at)
+        return _Lenient(part) if isinstance(at, slice) else part
+
+    def decode(self, encoding: str = "utf-8", errors: str = "replace") -> str:
+        return bytes(self).decode(encoding, errors)
+
+
+_read_strictly = DefaultRecordBatch._read_msg
+
+
+def _read_record(batch: Any) -> Any:
+    """The next record of a batch; where it stands is as before if it cannot be read."""
+    try:
+        return _read_strictly(batch)
+    except UnicodeDecodeError:
+        batch._buffer = _Lenient(batch._buffer)  # for the rest of it, too, which may be as bad
+        return _read_strictly(batch)
+
+
+DefaultRecordBatch._read_msg = _read_record

@@ -14,12 +14,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
 from ..records.stream import Decided, Lag, LateBarrier, Partition, Passed, RawRecord, Source
 from .barriers import Barriers, is_barrier
+from .spool_records import cut
 
 log = logging.getLogger(__name__)
 
@@ -196,11 +196,9 @@ class OrderedReader:
     def _cut(self, kept: deque[RawRecord], offset: int) -> None:
         """Lines come in blocks, which another time may end elsewhere: have one end here."""
         for place, record in enumerate(kept):
-            value = record.value or b""
-            if record.offset < offset < record.next_offset == record.offset + len(value):
-                at = offset - record.offset
-                kept[place] = replace(record, next_offset=offset, value=value[:at])
-                kept.insert(place + 1, replace(record, offset=offset, value=value[at:]))
+            if record.offset < offset < record.next_offset == record.offset + len(record.value or b""):
+                kept[place], rest = cut(record, offset - record.offset)
+                kept.insert(place + 1, rest)
                 self._kept_bytes += _RECORD_BYTES
             if record.next_offset >= offset:
                 return

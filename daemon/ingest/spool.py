@@ -79,6 +79,8 @@ OPEN_SECONDS_MAX = 5.0
 LOOKED_AT = 128
 """So many files that grew last are looked at each time, and so many of all others."""
 
+_KEPT_OF_A_FILE = ("bytes", "crc32c", "offset", "whole")
+_TURNS = 4  # of files with enough to read, in one poll at least
 _RECORD_BYTES = 64  # what a record takes besides its value, about: tiny ones must not make a poll endless
 
 SpoolStart = Literal["earliest", "latest"] | Mapping[str, int]
@@ -362,8 +364,9 @@ class SpoolSource:
         if self.fingerprints is None or not self.fingerprints.exists():
             return {}
         try:
-            return dict(json.loads(self.fingerprints.read_text()))
-        except ValueError as error:
+            known = json.loads(self.fingerprints.read_text())
+            return {name: {key: entry[key] for key in _KEPT_OF_A_FILE} for name, entry in known.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SourceError(f"{str(self.fingerprints)!r} cannot be read: {error}. Delete it to go on") from error
 
     def _read_available(self, bytes_max: int) -> list[RawRecord]:
@@ -379,18 +382,20 @@ class SpoolSource:
                 room = self._read_owed(names := self._readable(), room, records, away)
             begin = bisect_right(names, self._turn)
             turns = deque(names[begin:] + names[:begin])
-            while room > 0 and turns:
+            # Whole turns only: else the same files could be cut short by each poll, and fall behind all others.
+            turn = min(READ_BYTES, max(bytes_max // _TURNS, 1))
+            while room >= turn and turns:
                 name = turns.popleft()
                 if name in self._to_read and name not in away:
                     self._turn = name
-                    room = self._read_some(self._files[name], room, records, away)
+                    room -= turn - self._read_some(self._files[name], turn, records, away)
                     turns.append(name)
         except SourceError as error:
             if not records:  # else what was read already is delivered first
                 raise
             self._failed = error  # whatever others offer by then
             return records
-        if room > 0 and not away:
+        if not self._to_read - self._held:
             self._at_end = self.clock()
             self._behind_since = None
         else:
@@ -420,7 +425,7 @@ class SpoolSource:
         if fresh:
             room -= fresh[-1].next_offset - fresh[0].offset + _RECORD_BYTES * len(fresh)
         elif file.long_line is not None and file.read > read:
-            room = 0  # this line comes first
+            room = 0  # a long line takes a turn
         else:
             file.idle_size = file.size
         self._note(file)

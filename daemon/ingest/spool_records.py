@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..records.encodings import HEADER_LINE, IN_PREAMBLE
 from ..records.spool_format import CUT_BYTES, FRAME_HEADER, FramingLost, frame_bytes, frames, large_frames
@@ -28,6 +29,18 @@ _SKIP_BYTES = 64 << 20  # of a line that is too long, at one time
 # How to have read what was set aside.
 _REPAIRED = "To have it read once it is repaired, give it another name"
 _NO_EDGES = "To have its edges read, put them into a new file: by `graphtide produce`, or as lines of src and dst"
+
+
+def cut(record: RawRecord, at: int) -> tuple[RawRecord, RawRecord]:
+    """A block of lines as two, the second from this byte of its value on, where a line begins."""
+    value = record.value or b""
+    first = replace(record, next_offset=record.offset + at, value=value[:at])
+    headers = tuple(header for header in record.headers if header[0] != IN_PREAMBLE)
+    if record.encoding == "el":
+        inside = len(headers) < len(record.headers)
+        if matrix_market.next_is_inside(value[:at], first=record.offset == 0, inside=inside):
+            headers += ((IN_PREAMBLE, b""),)
+    return first, replace(record, offset=record.offset + at, value=value[at:], headers=headers)
 
 
 class RecordReader:

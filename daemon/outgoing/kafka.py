@@ -187,10 +187,20 @@ class KafkaSink:
             sent.append(producer.send(self._topic, last, end_key(self._encoding), partition=partition))
         ends = sent[-self._partitions :]
         _arrived(producer, sent)
+        self._require_behind({str(at): future.value.offset for at, future in enumerate(ends)})
         point("results.sent")
         commit(producer, timeout_s=_WAIT_S, given_up=lambda: self._broken)
         point("results.committed")
         self._place = {str(at): future.value.offset + 1 for at, future in enumerate(ends)}
+
+    def _require_behind(self, ends: Mapping[str, int]) -> None:
+        """A topic that was made anew takes what is sent to it as the one before did; but its offsets begin again.
+
+        Raises:
+            KafkaError: what was sent does not stand behind all that was written before.
+        """
+        if any(offset < self._place.get(part, 0) for part, offset in ends.items()):
+            raise KafkaError(f"topic {self._topic} (results.topic) was deleted and made again")
 
     def _newest_end(self, consumer: Any) -> End | None:
         """The newest committed one of the first partition: what is behind it belongs to no transaction of ours.

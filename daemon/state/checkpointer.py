@@ -56,6 +56,10 @@ class KeptWindow(Protocol):
 class KeptRows(Protocol):
     """What a checkpoint keeps of what keys of records stand for, of the present epoch."""
 
+    def memory_bytes(self) -> int:
+        """What it holds, which is more than its columns take."""
+        ...
+
     def arrays(self) -> dict[str, Array]:
         """Columns, by names of their own."""
         ...
@@ -357,6 +361,7 @@ class Checkpointer:
             self.graph.memory.require(self.window.memory_bytes())  # about what its columns take
             arrays |= {f"window/{name}": array for name, array in self.window.arrays().items()}
         if self.keyed is not None:
+            self.graph.memory.require(self.keyed.memory_bytes())
             arrays |= {f"keyed/{name}": array for name, array in self.keyed.arrays().items()}
         checkpoint = Checkpoint(
             epoch=epoch,

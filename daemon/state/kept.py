@@ -104,7 +104,7 @@ def read_kept(folder: Path) -> dict[str, Spec]:
         found = json.loads(path.read_text())
         if found["format"] != FORMAT:
             raise ValueError(f"format {found['format']!r}, and this version reads {FORMAT}")
-        return {str(id): dict(spec) for id, spec in found["programs"].items()}
+        return {str(id): {**spec, "name": str(spec["name"])} for id, spec in found["programs"].items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -9,6 +9,7 @@ import time
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -156,9 +157,16 @@ def _listed(folder: Path) -> dict[str, Any]:
 
 
 def _deleted(folder: Path, manifest: dict[str, Any]) -> int:
-    """How many of its vertices are deleted ones whose places nobody else has yet."""
+    """How many of its vertices are deleted ones whose places nobody else has yet.
+
+    Raises:
+        OSError, ValueError, EOFError: that cannot be read.
+    """
     entry = manifest["files"].get("graph/dead")
-    return 0 if entry is None else int(np.load(folder / entry["file"], mmap_mode="r").size)
+    try:
+        return 0 if entry is None else int(np.load(folder / entry["file"], mmap_mode="r").size)
+    except (SyntaxError, TokenError) as error:  # Python's own, where the header is damaged
+        raise ValueError(f"{entry['file']} is no array: {error}") from error
 
 
 def list_all(path: Path, *, as_json: bool) -> int:

@@ -168,9 +168,12 @@ def readable(value: Any) -> Any:
     if value.keys() == {"dtype", "data"}:
         return unpack_column(value).tolist()
     shown = {key: readable(item) for key, item in value.items()}
-    if "null" in shown:
+    # Where it is no bitmap (None: no flag is set), keys may be names that users gave, of topics or programs.
+    if isinstance(shown.get("null", 0), bytes | None):
         bitmap = shown.pop("null")
-        shown = {key: _masked(item, bitmap) if key in NULLABLE else item for key, item in shown.items()}
+        for key in NULLABLE & shown.keys():
+            if shown[key] is not None:  # in-degrees, where in-edges are not kept
+                shown[key] = _masked(shown[key], bitmap)
     return shown
 
 

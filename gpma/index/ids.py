@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_STRING_ID_BYTES = 256
+INTEGER = re.compile(r"[+-]?[0-9]{1,64}")
+"""An integer as text, of any size: of what else Python takes for one (``1_000``) nobody says that it is."""
 
 _WORD = 8
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import functools
 import hashlib
 import os
@@ -11,6 +12,8 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -33,6 +36,10 @@ _DYNAMIC = re.compile(
 _SHARED = re.compile(
     r"(?<!extern )\b__shared__\s+(?:__align__\s*\(\s*\d+\s*\)\s*)?" + _TYPE + r"\s+(\w+)\s*((?:\[[^\]]+\])*)\s*;"
 )
+
+# A constant whose value an option says: ``constexpr u32 LEAF_SLOTS = GPMA_LEAF_SLOTS;``
+_OPTION_S_CONSTANT = re.compile(r"^constexpr \w+ (\w+) = (\w+);", re.MULTILINE)
+_COMMENT_OR_DEFINED = re.compile(r"//.*|\bdefined\(\w+\)")
 
 
 class EmulatorError(RuntimeError):
@@ -71,8 +78,7 @@ def translated(code: str) -> str:
     code = _SHARED.sub(lambda m: f"EMULATED_SHARED({m[1]}, {m[2]}, {m[3]}, __COUNTER__);", code)
     if left := re.search(r"^(?!\s*//).*\b__shared__\b.*$", code, re.MULTILINE):
         raise EmulatorError(f"one variable in each declaration of shared memory, please: {left[0].strip()}")
-    give_back = 'extern "C" EMULATED_ENTRY void emulated_give_back_stacks() { emulator::give_back_stacks(); }\n'
-    return f'#include "emulator.h"\nnamespace product {{\n{code}\n}}\n{_entries(code)}{give_back}'
+    return f'#include "emulator.h"\nnamespace product {{\n{code}\n}}\n{_entries(code)}'
 
 
 def _entries(code: str) -> str:
@@ -103,6 +109,21 @@ def with_twins(code: str) -> str:
     return text
 
 
+def unread_alike(code: str, options: tuple[str, ...]) -> tuple[str, ...]:
+    """The options, with 0 for each definition (``-DNAME=1``) whose value the module does not use.
+
+    So modules that differ only in such values are one. Nor is a value used that only an unused constant has.
+    """
+    uses = Counter(re.findall(r"\w+", _COMMENT_OR_DEFINED.sub("", code)))
+    for constant, option in _OPTION_S_CONSTANT.findall(code):
+        uses[option] -= uses[constant] == 1
+    names = [option.removeprefix("-D").partition("=")[0] for option in options]
+    return tuple(
+        f"-D{name}=0" if option.startswith("-D") and not uses[name] else option
+        for name, option in zip(names, options, strict=True)
+    )
+
+
 @functools.cache
 def build(code: str, options: tuple[str, ...]) -> ctypes.CDLL:
     """The library of this module; compiled once for each text, kept in the folder for temporary files.
@@ -114,40 +135,56 @@ def build(code: str, options: tuple[str, ...]) -> ctypes.CDLL:
     if gxx is None:
         raise EmulatorError("g++ is not installed")
     text = translated(code)
-    flags = [*FLAGS, *options, *os.environ.get("CUDA_EMULATOR_FLAGS", "").split()]
+    more = tuple(os.environ.get("CUDA_EMULATOR_FLAGS", "").split())
+    flags = (*FLAGS, *unread_alike(text, options), *more)
+    machine = _machine(gxx, more)
     header = (FOLDER / "emulator.h").read_text(encoding="utf-8")
-    folder = Path(tempfile.gettempdir()) / f"graphtide-cuda-emulator-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    digest = _digest(text, header, _version(gxx), *flags)
-    library = folder / f"{digest}.so"
-    if not library.exists():
-        parsed = _parsed_header(gxx, tuple(flag for flag in flags if not flag.startswith("-D")), header, folder)
-        with tempfile.TemporaryDirectory(dir=folder) as work:
-            (Path(work) / "module.cpp").write_text(text, encoding="utf-8")
-            command = [gxx, *flags, f"-I{parsed}", f"-I{FOLDER}", "module.cpp", "-o", "module.so"]
-            done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise EmulatorError(f"g++ refuses the source:\n{done.stderr[:6000]}")
-            (Path(work) / "module.so").rename(library)
+    return _loaded(_made("module.so", gxx, flags, text, (header, machine.name), (str(machine),)))
+
+
+@functools.cache
+def _loaded(library: Path) -> ctypes.CDLL:
+    """The library, once: what modules that are one keep, they keep once."""
     return ctypes.CDLL(str(library))
 
 
-def _parsed_header(gxx: str, flags: tuple[str, ...], header: str, folder: Path) -> Path:
-    """The folder of ``emulator.h`` as g++ has parsed it, which is a third of compiling a module.
+@functools.cache
+def _machine(gxx: str, more: tuple[str, ...]) -> Path:
+    """What runs kernels, as an object that every module is linked with."""
+    text, header = ((FOLDER / name).read_text(encoding="utf-8") for name in ("emulator.cpp", "emulator.h"))
+    return _made("machine.o", gxx, (*FLAGS, "-O2", *more, "-c"), text, (header,))
 
-    Definitions (``-D``) are a module's: the header asks for none. Where it cannot be had, g++ reads the header.
+
+def _made(
+    name: str, gxx: str, flags: tuple[str, ...], text: str, made_of: tuple[str, ...], objects: tuple[str, ...] = ()
+) -> Path:
+    """What g++ makes of a text, which is ``made_of`` these beside; kept in the folder for temporary files.
+
+    Raises:
+        EmulatorError: g++ refuses the text.
     """
-    parsed = folder / f"header-{_digest(header, _version(gxx), *flags)}"
-    if not parsed.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as work:
-            made = Path(work) / "header"
-            made.mkdir()
-            (made / "emulator.h").write_text(header, encoding="utf-8")
-            command = [gxx, *flags, "-x", "c++-header", "emulator.h", "-o", "emulator.h.gch"]
-            subprocess.run(command, cwd=made, capture_output=True, check=False)
-            with contextlib.suppress(OSError):  # another process has made it meanwhile
-                made.rename(parsed)
-    return parsed
+    folder = Path(tempfile.gettempdir()) / f"graphtide-cuda-emulator-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    made = folder / f"{_digest(text, *made_of, _version(gxx), *flags)}-{name}"
+    if made.exists():
+        return made
+    with _turn(made), tempfile.TemporaryDirectory(dir=folder) as work:
+        if not made.exists():  # nor has another process made it meanwhile
+            (Path(work) / "text.cpp").write_text(text, encoding="utf-8")
+            command = [gxx, *flags, f"-I{FOLDER}", "text.cpp", *objects, "-o", name]
+            done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise EmulatorError(f"g++ refuses the source:\n{done.stderr[:6000]}")
+            (Path(work) / name).rename(made)
+    return made
+
+
+@contextlib.contextmanager
+def _turn(made: Path) -> Iterator[None]:
+    """One process makes this at a time, and others wait; the system frees the turn of one that ends."""
+    with open(made.with_suffix(".lock"), "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @functools.cache

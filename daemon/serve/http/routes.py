@@ -66,9 +66,15 @@ class Head:
 
     @property
     def token(self) -> str | None:
-        """What it presents by ``Authorization: Bearer``."""
+        """What it presents by ``Authorization: Bearer``: bytes of UTF-8, or of Latin-1 as browsers have it."""
         scheme, _, token = self.headers.get("authorization", "").partition(" ")
-        return token.strip() if scheme.lower() == "bearer" and token else None
+        if scheme.lower() != "bearer" or not token:
+            return None
+        token = token.strip()
+        try:
+            return token.encode("latin-1").decode()
+        except UnicodeDecodeError:
+            return token
 
 
 @dataclass(frozen=True, slots=True)
