@@ -144,6 +144,29 @@ __device__ __forceinline__ void list(u32* to, u32* counter, const bool (&chosen)
     __syncwarp();
 }
 
+// Lists the chosen ones of the warp's vertices, one a lane, in several lists: places in all of them are claimed at once. All
+// lanes take part.
+template <u32 N> __device__ __forceinline__ void list_in(
+    u32* const (&to)[N], u32* const (&counters)[N], const bool (&chosen)[N], u32 vertex)
+{
+    u32 votes[N], n = 0, base = 0;
+    u32* own = counters[0];  // a counter of this lane
+#pragma unroll
+    for (u32 k = 0; k < N; k++) {
+        votes[k] = __ballot_sync(ALL_LANES, chosen[k]);
+        if (lane_number() != k) continue;
+        own = counters[k];
+        n = __popc(votes[k]);
+    }
+    if (n) base = atomicAdd(own, n);
+#pragma unroll
+    for (u32 k = 0; k < N; k++) {
+        const u32 at = __shfl_sync(ALL_LANES, base, k);
+        if (chosen[k]) store_cached(to[k] + at + __popc(votes[k] & lanes_before()), vertex);
+    }
+    __syncwarp();
+}
+
 // The same, but for those that have this stamp, and so are in the list already.
 __device__ __forceinline__ void list_once(
     u32* to, u32* counter, u32* stamps, u32 stamp, bool first, bool second, const u32 (&vertex)[2])
@@ -162,9 +185,10 @@ template <class Work> __device__ __forceinline__ void for_changes(
     for (u64 first = place.warp * 32; first < n_updates; first += place.n_threads) {
         const u64 i = first + place.lane;
         const u8 outcome = i < n_updates ? load_constant(outcomes + i) : u8(ABSENT);
+        const u64 key = i < n_updates ? load_constant(keys + i) : 0;  // at once
         const bool is_change = outcome == INSERTED || outcome == DELETED;
         if (!__any_sync(ALL_LANES, is_change)) continue;
-        work(is_change, is_change ? load_constant(keys + i) : 0, outcome);
+        work(is_change, is_change ? key : 0, outcome);
     }
 }
 

@@ -8,7 +8,8 @@
 // and are right as they are. It is applied before shares are made, so that every pass leaves exact sums. Weights follow the
 // values, and the majorant's right-hand sides the weights, before anything is added to these.
 //
-// Vertices are gone through once a pass: while their values are made, residuals of the pass before are held against their
+// Vertices are gone through once a pass, after the first one those with in-edges alone (on RMAT less than half), since the
+// others keep what that makes of them: while their values are made, residuals of the pass before are held against their
 // limits, and what the factor of the next pass takes is added up. All that vertices receive together is known as soon as
 // their shares are; how much of it those without out-edges receive is added up as they do, from scratch. That costs a sixth
 // of a pass. After batches it is taken to grow as all of it does, which is off by less in every pass. However far it is, a
@@ -39,12 +40,10 @@ struct Making : Passes {
             job.weights[v], in_degree(v) != 0};
     }
 
-    __device__ __forceinline__ Vertex load_again(u32 v) const
+    __device__ __forceinline__ Vertex load_again(u32 v, bool receives) const
     {
-        Vertex vertex = {{load_cached(job.ranks.sums + v), load_cached(job.majorant.sums + v)},
-            {job.ranks.values[v], job.majorant.values[v]}, out_degree(v), job.weights[v], false};
-        vertex.receives = vertex.sum[RANKS] != right_hand_side(RANKS, vertex.weight);
-        return vertex;
+        return {{load_cached(job.ranks.sums + v), load_cached(job.majorant.sums + v)},
+            {job.ranks.values[v], job.majorant.values[v]}, out_degree(v), job.weights[v], receives};
     }
 
     __device__ __forceinline__ PassSums* counted(u32 passes) const { return job.counters->passes + passes % 3; }
@@ -63,12 +62,13 @@ struct Making : Passes {
             const double by[SYSTEMS] = {factor(last, before, RANKS), factor(last, before, MAJORANT)};
             PassSums* const now = counted(++passes);
             const bool is_first = passes == 1 && job.begins != EXACT;
-            if (is_first) make<true>(by, now);
-            else make<false>(by, now);
+            if (is_first) make<FIRST>(by, now);
+            else if (passes == 1) make<ALL>(by, now);
+            else make<RECEIVERS>(by, now);
             barrier();
             due = is_first ? ~0ull : max(load_cached(&now->over_edges), load_cached(&now->over));
             if (due <= job.due_max || passes >= job.passes_max) break;
-            if (place.thread == 0) *counted(passes + 1) = PassSums();
+            if (place.thread == 0) begin(*counted(passes + 1), *now);
             pull(passes);
             if (counts_dangling) {
                 add_by_block(dangling, now->dangling);
@@ -93,6 +93,17 @@ struct Making : Passes {
         const double lost = (1.0 - job.damping) * all + job.damping * dangling;
         const double given = counted(last.restarts) + job.damping * counted(last.fixed);
         return lost > 0.0 ? given / lost : 1.0;
+    }
+
+    // Sums of the next pass, with what vertices without in-edges hand on again.
+    __device__ __forceinline__ static void begin(PassSums& next, const PassSums& now)
+    {
+        PassSums sums = PassSums();
+        for (u32 system = 0; system < SYSTEMS; system++) {
+            sums.received[system] = sums.still[system] = load_cached(now.still + system);
+            sums.fixed[system] = load_cached(now.fixed + system);
+        }
+        next = sums;
     }
 
     // A vertex in what the factor takes, but for what it receives itself; it has handed on so much.
@@ -136,13 +147,19 @@ struct Making : Passes {
         add_by_block(sums, counted(0)->received);
     }
 
-    template <bool IS_FIRST> __device__ __forceinline__ void make(const double (&by)[SYSTEMS], PassSums* to)
+    // Of which vertices values are made: in the first pass of a run of all of them, of which those of before may count or not.
+    enum Of { FIRST, ALL, RECEIVERS };
+
+    // What passes make of vertices without in-edges, one makes for all.
+    template <Of OF> __device__ __forceinline__ void make(const double (&by)[SYSTEMS], PassSums* to)
     {
         u64 sums[PASS_SUMS] = {};
         const double times = job.due_max ? SHRINKS : 1.0, per_unit = 1.0 / job.unit;  // exact
-        const auto load = [&](u32 v) { return IS_FIRST ? load_first(v) : load_again(v); };
-        for_vertices<Vertex, 1>(place, job.n_vertices, load, [&](u32 v, const Vertex& vertex) {
-            if (!IS_FIRST
+        const auto load = [&](u32 v) {
+            return OF == FIRST ? load_first(v) : load_again(v, OF == RECEIVERS || in_degree(v) != 0);
+        };
+        const auto use = [&](u32 v, const Vertex& vertex) {
+            if (OF != FIRST
                 && !(is_within(job, vertex.sum[RANKS] - vertex.value[RANKS], vertex.weight, times)
                     && is_within_slack(job, vertex.sum[MAJORANT] - vertex.value[MAJORANT], vertex.weight, times))) {
                 sums[4 * SYSTEMS]++;
@@ -161,15 +178,43 @@ struct Making : Passes {
                 own.values[v] = value;
                 own.sums[v] = restart;
                 shares[system] = share_of(value, each);
-                count(sums, system, vertex, restart, u64(integer(shares[system])) * vertex.degree);
+                const u64 handed_on = u64(integer(shares[system])) * vertex.degree;
+                count(sums, system, vertex, restart, handed_on);
+                if (OF != RECEIVERS && !vertex.receives) sums[4 * SYSTEMS + 2 + system] += handed_on;
                 const i64 dangles = counts_dangling ? restart : sum;  // and what is yet to be received, or was before
                 sums[2 * SYSTEMS + system] += vertex.receives && !vertex.degree ? u64(dangles) : 0;
                 if (system == RANKS && weight > 0.0f) weight = followed(job, weight, double(value) * per_unit);
             }
             if (weight != before) job.weights[v] = weight;
             reinterpret_cast<float2*>(job.ranks.shares)[v] = make_float2(shares[RANKS], shares[MAJORANT]);
-        });
+        };
+        if (OF == RECEIVERS) for_receivers([&](u32 v) { use(v, load(v)); });
+        else for_vertices<Vertex, 1>(place, job.n_vertices, load, use);
         add_by_block(sums, to->received);
+    }
+
+    // Calls use(vertex) for the vertices with in-edges: those that a warp finds wait until it has one for each lane.
+    template <class Use> __device__ __forceinline__ void for_receivers(Use use)
+    {
+        __shared__ u32 waiting[BLOCK_THREADS / 32][3 * 32];
+        u32* const own = waiting[threadIdx.x / 32];
+        u32 n = 0;
+        for (u64 first = u64(place.warp) * 64; first < job.n_vertices; first += 2 * u64(place.n_threads)) {
+            bool receives[2];
+#pragma unroll
+            for (u32 j = 0; j < 2; j++) {
+                const u64 v = first + 32 * j + place.lane;
+                receives[j] = v < job.n_vertices && in_degree(u32(v));
+            }
+            const Votes votes = vote(receives[0], receives[1]);
+            for (u32 j = 0; j < 2; j++)
+                if (receives[j]) own[n + votes.before(j)] = u32(first) + 32 * j + place.lane;
+            n += votes.count();
+            __syncwarp();
+            for (; n >= 32; n -= 32) use(own[n - 32 + place.lane]);
+            __syncwarp();
+        }
+        if (place.lane < n) use(own[place.lane]);
     }
 };
 

@@ -75,21 +75,26 @@ struct Editing : Pushes {
         for_changes(place, push.keys, push.outcomes, push.n_updates, work);
     }
 
+    __device__ __forceinline__ float2* shares(u32 v) const { return reinterpret_cast<float2*>(job.ranks.shares) + v; }
+
     __device__ __forceinline__ void edit()
     {
         for_batch([&](bool is_change, u64 key, u8 outcome) {
             const u32 tail = source(key), head = destination(key);
             if (is_change) {
-                atomicAdd(push.degree_changes + tail, outcome == INSERTED ? 1 : -1);
-                const i64 own = integer(load_cached(share(job.ranks, tail)));
-                const i64 other = integer(load_cached(share(job.majorant, tail)));
-                receive<false>(head, outcome == INSERTED ? own : -own);
-                receive<true>(head, outcome == INSERTED ? other : -other);
-                if (outcome == INSERTED) count_degree(head, load_cached(job.weights + head));
+                const bool is_new = outcome == INSERTED;
+                const float2 received = load_cached(shares(tail));
+                const float weight = load_cached(job.weights + head);
+                const u32 in_degree = load_row(in, head).degree;
+                atomicAdd(push.degree_changes + tail, is_new ? 1 : -1);
+                const i64 own = is_new ? integer(received.x) : -integer(received.x);
+                const i64 other = is_new ? integer(received.y) : -integer(received.y);
+                add(job.majorant.sums + head, other);
+                count(add_to<false>(head, own), own);
+                if (is_new) count_degree(in_degree, weight);
             }
-            const u32 vertex[2] = {head, 0};
-            propose<false>(0, is_change, false, vertex);
-            propose<true>(0, is_change, false, vertex);
+            __syncwarp();
+            propose_both<false>(is_change, head);
         });
     }
 
@@ -97,41 +102,48 @@ struct Editing : Pushes {
     {
         for_batch([&](bool is_change, u64 key, u8) {
             const u32 v = source(key);
-            const int change = is_change ? atomicExch(push.degree_changes + v, 0) : 0;
-            const Row row = change ? load_row(out, v) : Row{0, 0};
+            int change = 0;
+            Row row = {0, 0};
+            float2 kept = {0.0f, 0.0f};
+            float weight = 0.0f;
+            i64 value = 0, majorant = 0, sum = 0;
+            if (is_change) {
+                change = atomicExch(push.degree_changes + v, 0);
+                row = load_row(out, v);
+                kept = load_cached(shares(v));
+                weight = load_cached(job.weights + v);
+                value = load_cached(job.ranks.values + v);
+                majorant = load_cached(job.majorant.values + v);
+                sum = load_cached(job.ranks.sums + v);
+            }
             const bool trades = trades_share(row.degree, change);
             const bool follows = row.degree && !trades && change;
             bool is_queued = false;
-            if (change && row.degree == 0) {
-                store_cached(share(job.ranks, v), 0.0f);
-                store_cached(share(job.majorant, v), 0.0f);
-            }
+            if (change && row.degree == 0) store_cached(shares(v), make_float2(0.0f, 0.0f));
             if (trades) {
-                const bool own = renew_share<false>(v, row.degree), other = renew_share<true>(v, row.degree);
+                const bool own = renew_share<false>(v, row.degree, value, kept.x);
+                const bool other = renew_share<true>(v, row.degree, majorant, kept.y);
                 is_queued = own || other;
             }
             if (follows) {
-                follow_share<false>(v, row.degree);
-                follow_share<true>(v, row.degree);
-                reweigh(v, load_cached(job.ranks.values + v));
+                const i64 now = value_of(kept.x, row.degree);
+                set_value<false>(v, value, now, sum);
+                set_value<true>(v, majorant, value_of(kept.y, row.degree), 0);
+                reweigh(v, weight, now);
             }
             __syncwarp();
+            propose_both<true>(follows, v);
             const u32 vertex[2] = {v, 0};
-            propose<false>(0, follows, false, vertex);
-            propose<true>(0, follows, false, vertex);
-            log_moved<false>(follows, false, vertex);
-            log_moved<true>(follows, false, vertex);
             const bool chosen[2] = {is_queued, false};
             const Row queued[2] = {row, {0, 0}};
             if (__any_sync(ALL_LANES, is_queued)) put<false>(out, rows(), chosen, vertex, queued);
         });
     }
 
-    // The value that the share belongs to.
-    template <bool IS_MAJORANT> __device__ __forceinline__ void follow_share(u32 v, u32 degree)
+    // The value that a share belongs to.
+    __device__ __forceinline__ i64 value_of(float share, u32 degree) const
     {
-        const double kept = double(integer(load_cached(share(system<IS_MAJORANT>(), v))));
-        set_value<IS_MAJORANT>(v, nearest(exact::divide(exact::multiply(kept, double(degree)), job.damping)));
+        return nearest(exact::divide(exact::multiply(double(integer(share)), double(degree)), job.damping));
     }
 
     __device__ __forceinline__ void trade(const Counts& counts)
@@ -145,8 +157,8 @@ struct Editing : Pushes {
         walk_rows(out, rows(), counts, place, load, [&](const Differences& by, u32, const Edges& row, bool) {
             for (u32 j = 0; j < 2; j++) {
                 if (!row.live[j]) continue;
-                receive<false>(row.head[j], by.own);
-                receive<true>(row.head[j], by.other);
+                add(job.majorant.sums + row.head[j], by.other);
+                count(add_to<false>(row.head[j], by.own), by.own);
             }
             __syncwarp();
             propose<false>(0, row.live[0], row.live[1], row.head);
@@ -161,13 +173,10 @@ struct Editing : Pushes {
     {
         barrier();  // all have read the counters
         PushCounters* const counters = push.counters;
-        add_up();
-        const u32 n_moved = load_cached(&counters->moved[0]);
-        for (u32 k = place.thread; k < n_moved; k += place.n_threads) {
-            const u32 v = load_cached(push.ranks.moved + k);
+        add_up([&](u32 k, u32 v) {
             job.estimates[v] = double(load_cached(job.ranks.values + v)) / job.unit;
             if (k < push.changes_room) push.changes[k] = v;
-        }
+        });
         if (push.looks) {
             double ratio = 0.0;
             for (u32 v = place.thread; v < job.n_vertices; v += place.n_threads)
@@ -176,7 +185,7 @@ struct Editing : Pushes {
         }
         barrier();
         if (place.thread) return;
-        const u64 said[WALK_SAID] = {is_solved, 0, rounds, edges, n_moved, load_cached(&counters->norm),
+        const u64 said[WALK_SAID] = {is_solved, 0, rounds, edges, load_cached(&counters->moved[0]), load_cached(&counters->norm),
             load_cached(&counters->size), load_cached(&counters->total), 0, 0, load_cached(&counters->degree),
             load_cached(&counters->ratio)};
         clear(counters);

@@ -125,23 +125,74 @@ struct Pushes : Run<WalkJob> {
         list_once(own.moved, push.counters->moved + IS_MAJORANT, own.moved_stamps, push.stamp, first, second, vertex);
     }
 
+    // Both systems', of a vertex a lane. ``moves``: of those also in what moved.
+    template <bool MOVES> __device__ __forceinline__ void propose_both(bool is_chosen, u32 v) const
+    {
+        constexpr u32 N = MOVES ? 4 : 2;
+        u32* const stamps[4] = {push.ranks.stamps, push.majorant.stamps, push.ranks.moved_stamps, push.majorant.moved_stamps};
+        u32* const to[4] = {push.ranks.candidates[0], push.majorant.candidates[0], push.ranks.moved, push.majorant.moved};
+        u32* const counters[4] = {n_candidates<false>(0), n_candidates<true>(0), push.counters->moved, push.counters->moved + 1};
+        bool is_new[N];
+        u32* own_lists[N];
+        u32* own_counters[N];
+        u32 before[N];
+#pragma unroll
+        for (u32 k = 0; k < N; k++) before[k] = is_chosen ? atomicExch(stamps[k] + v, push.stamp) : push.stamp;
+#pragma unroll
+        for (u32 k = 0; k < N; k++) {
+            is_new[k] = before[k] != push.stamp;
+            own_lists[k] = to[k];
+            own_counters[k] = counters[k];
+        }
+        __syncwarp();
+        list_in(own_lists, own_counters, is_new, v);
+    }
+
     // -- residuals -------------------------------------------------------------------------------------------------
 
-    // Adds to a sum; whether that brings its residual over a limit within which it was. The ranks count.
-    template <bool IS_MAJORANT> __device__ __forceinline__ bool receive(u32 v, i64 amount)
+    // A sum before something was added to it, and the value that goes with it: two accesses at a time.
+    struct Added {
+        i64 sum, value;
+    };
+
+    template <bool IS_MAJORANT> __device__ __forceinline__ Added add_to(u32 v, i64 amount) const
     {
         const System& own = system<IS_MAJORANT>();
-        const i64 before = i64(atomicAdd(reinterpret_cast<u64*>(own.sums + v), u64(amount)));
-        const i64 value = load_cached(own.values + v), old = before - value, now = old + amount;
-        if (!IS_MAJORANT) {
-            sums[1] += u64(size_of(now) - size_of(old));
-            sums[2] += u64(amount);
-        }
+        return {i64(atomicAdd(reinterpret_cast<u64*>(own.sums + v), u64(amount))), load_cached(own.values + v)};
+    }
+
+    // What was added to a sum of the ranks counts.
+    __device__ __forceinline__ void count(const Added& to, i64 amount)
+    {
+        const i64 old = to.sum - to.value;
+        sums[1] += u64(size_of(old + amount) - size_of(old));
+        sums[2] += u64(amount);
+    }
+
+    // Adds to the sums of the vertices of a lane, both at a time; whether that brings a residual over a limit within which it
+    // was.
+    template <bool IS_MAJORANT> __device__ __forceinline__ void receive(
+        const bool (&is_there)[2], const u32 (&v)[2], i64 amount, bool (&crosses)[2])
+    {
+        Added to[2] = {{0, 0}, {0, 0}};
+#pragma unroll
+        for (u32 j = 0; j < 2; j++)
+            if (is_there[j]) to[j] = add_to<IS_MAJORANT>(v[j], amount);
         const double unit = IS_MAJORANT ? job.majorant_unit : job.unit;
         const double least = IS_MAJORANT ? min(job.majorant_below, job.majorant_above) : min(job.below, job.above);
-        if (double(size_of(now)) <= least * unit) return false;
-        const float weight = load_cached(job.weights + v);
-        return is_over<IS_MAJORANT>(now, weight) && !is_over<IS_MAJORANT>(old, weight);
+        float weight[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (u32 j = 0; j < 2; j++) {
+            const i64 now = to[j].sum - to[j].value + amount;
+            crosses[j] = is_there[j] && double(size_of(now)) > least * unit;
+            if (crosses[j]) weight[j] = load_cached(job.weights + v[j]);
+            if (!IS_MAJORANT && is_there[j]) count(to[j], amount);
+        }
+#pragma unroll
+        for (u32 j = 0; j < 2; j++) {
+            const i64 old = to[j].sum - to[j].value;
+            crosses[j] = crosses[j] && is_over<IS_MAJORANT>(old + amount, weight[j]) && !is_over<IS_MAJORANT>(old, weight[j]);
+        }
     }
 
     template <bool IS_MAJORANT> __device__ __forceinline__ bool is_over(i64 residual, float weight) const
@@ -149,43 +200,38 @@ struct Pushes : Run<WalkJob> {
         return IS_MAJORANT ? !is_within_slack(job, residual, weight) : !is_within(job, residual, weight);
     }
 
-    // Sets a value; what that does to its residual is counted.
-    template <bool IS_MAJORANT> __device__ __forceinline__ void set_value(u32 v, i64 value)
+    // Sets a value, of which the one before and the sum are known; what that does to its residual is counted.
+    template <bool IS_MAJORANT> __device__ __forceinline__ void set_value(u32 v, i64 before, i64 value, i64 sum)
     {
-        const System& own = system<IS_MAJORANT>();
-        const i64 before = load_cached(own.values + v);
-        store_cached(own.values + v, value);
+        store_cached(system<IS_MAJORANT>().values + v, value);
         if (IS_MAJORANT) return;
-        const i64 sum = load_cached(own.sums + v);
         sums[0] += u64(value - before);
         sums[1] += u64(size_of(sum - value) - size_of(sum - before));
         sums[2] += u64(before - value);
     }
 
     // Lets a weight follow its value; whether it changed, of which the majorant has then been told.
-    __device__ __forceinline__ bool reweigh(u32 v, i64 value)
+    __device__ __forceinline__ bool reweigh(u32 v, float before, i64 value)
     {
-        const float before = load_cached(job.weights + v), now = followed(job, before, double(value) / job.unit);
+        const float now = followed(job, before, double(value) / job.unit);
         if (now == before) return false;
         store_cached(job.weights + v, now);
         add(job.majorant.sums + v, i64((double(now) - double(before)) * job.majorant_unit));
-        count_degree(v, now);
+        count_degree(load_row(in, v).degree, now);
         return true;
     }
 
     // Where in-degrees grow or weights shrink, shares may be rounded to more of a weight.
-    __device__ __forceinline__ void count_degree(u32 v, float weight)
+    __device__ __forceinline__ void count_degree(u32 in_degree, float weight)
     {
-        if (weight > 0.0f) degree = max(degree, double(load_row(in, v).degree) / double(weight));
+        if (weight > 0.0f) degree = max(degree, double(in_degree) / double(weight));
     }
 
-    // The share that belongs to the value; whether it changed, by what is to be handed on.
-    template <bool IS_MAJORANT> __device__ __forceinline__ bool renew_share(u32 v, u32 degree)
+    // The share that belongs to a value, of which the one before is known; whether it changed, by what is to be handed on.
+    template <bool IS_MAJORANT> __device__ __forceinline__ bool renew_share(u32 v, u32 degree, i64 value, float before)
     {
-        const System& own = system<IS_MAJORANT>();
-        const float before = load_cached(share(own, v));
-        const float now = share_of(load_cached(own.values + v), exact::divide(job.damping, double(degree)));
-        store_cached(share(own, v), now);
+        const float now = share_of(value, exact::divide(job.damping, double(degree)));
+        store_cached(share(system<IS_MAJORANT>(), v), now);
         store_cached(lists<IS_MAJORANT>().differences + v, integer(now) - integer(before));
         return now != before;
     }
@@ -217,32 +263,43 @@ struct Pushes : Run<WalkJob> {
         }
     }
 
-    // Who is over its limits takes its sum for its value.
+    // Who is over its limits takes its sum for its value. All that this may need of a vertex is asked for at once: a round of
+    // few waits for one access after the other, and for nothing else.
     template <bool IS_MAJORANT> __device__ __forceinline__ void take(u32 round, u32 n)
     {
         const System& own = system<IS_MAJORANT>();
-        const u32* const candidates = lists<IS_MAJORANT>().candidates[round & 1];
-        for (u64 first = place.warp * 64; first < n; first += 2 * u64(place.n_threads)) {
-            bool is_taken[2], is_queued[2] = {false, false}, is_reweighed[2] = {false, false};
+        const Lists& listed = lists<IS_MAJORANT>();
+        const u32* const candidates = listed.candidates[round & 1];
+        for (u64 first = place.warp * 32; first < n; first += place.n_threads) {
+            const bool is_there = first + place.lane < n;
             u32 vertex[2] = {0, 0};
+            i64 sum = 0, value = 0;
+            float weight = 0.0f, before = 0.0f;
             Row row[2] = {{0, 0}, {0, 0}};
-            for (u32 j = 0; j < 2; j++) {
-                const u64 i = first + 32 * j + place.lane;
-                is_taken[j] = i < n;
-                if (!is_taken[j]) continue;
-                const u32 v = vertex[j] = load_cached(candidates + i);
-                const i64 sum = load_cached(own.sums + v);
-                is_taken[j] = is_over<IS_MAJORANT>(sum - load_cached(own.values + v), load_cached(job.weights + v));
-                if (!is_taken[j]) continue;
-                set_value<IS_MAJORANT>(v, sum);
-                if (!IS_MAJORANT) is_reweighed[j] = reweigh(v, sum);
-                row[j] = load_row(out, v);
-                is_queued[j] = row[j].degree && renew_share<IS_MAJORANT>(v, row[j].degree);
+            if (is_there) {
+                const u32 v = vertex[0] = load_cached(candidates + first + place.lane);
+                sum = load_cached(own.sums + v);
+                value = load_cached(own.values + v);
+                weight = load_cached(job.weights + v);
+                before = load_cached(share(own, v));
+                row[0] = load_row(out, v);
+            }
+            const bool is_taken = is_there && is_over<IS_MAJORANT>(sum - value, weight);
+            bool is_queued[2] = {false, false};
+            u32 stamp = push.stamp, majorant_stamp = push.stamp;  // of what moved, and of the majorant's candidates
+            if (is_taken) {
+                stamp = atomicExch(listed.moved_stamps + vertex[0], push.stamp);
+                set_value<IS_MAJORANT>(vertex[0], value, sum, sum);
+                if (!IS_MAJORANT && reweigh(vertex[0], weight, sum))
+                    majorant_stamp = atomicExch(push.majorant.stamps + vertex[0], push.stamp);
+                is_queued[0] = row[0].degree && renew_share<IS_MAJORANT>(vertex[0], row[0].degree, sum, before);
             }
             __syncwarp();
-            log_moved<IS_MAJORANT>(is_taken[0], is_taken[1], vertex);
-            if (__any_sync(ALL_LANES, is_queued[0] || is_queued[1])) put<false>(out, rows(), is_queued, vertex, row);
-            if (!IS_MAJORANT) propose<true>(0, is_reweighed[0], is_reweighed[1], vertex);
+            if (__any_sync(ALL_LANES, is_queued[0])) put<false>(out, rows(), is_queued, vertex, row);
+            const bool is_listed[2] = {stamp != push.stamp, majorant_stamp != push.stamp};
+            u32* const to[2] = {listed.moved, push.majorant.candidates[0]};
+            u32* const counters[2] = {push.counters->moved + IS_MAJORANT, n_candidates<true>(0)};
+            list_in(to, counters, is_listed, vertex[0]);
         }
     }
 
@@ -252,7 +309,7 @@ struct Pushes : Run<WalkJob> {
         const auto load = [&](u32 v) { return load_cached(differences + v); };
         walk_rows(out, rows(), counts, place, load, [&](i64 by, u32, const Edges& row, bool) {
             bool crosses[2];
-            for (u32 j = 0; j < 2; j++) crosses[j] = row.live[j] && receive<IS_MAJORANT>(row.head[j], by);
+            receive<IS_MAJORANT>(row.live, row.head, by, crosses);
             __syncwarp();
             propose<IS_MAJORANT>(round + 1, crosses[0], crosses[1], row.head);
             return false;
@@ -268,17 +325,22 @@ struct Pushes : Run<WalkJob> {
         return estimate > 0.0 ? majorant / estimate : exact::double_of(0x7ff0000000000000ull);
     }
 
-    // Adds what changed to the counters, and the largest ratio of those where either value did.
-    __device__ __forceinline__ void add_up()
+    // Adds what changed to the counters, and the largest ratio of those where either value did. Calls moved(k, vertex) for
+    // those whose estimates changed.
+    template <class Moved> __device__ __forceinline__ void add_up(Moved moved)
     {
         PushCounters* const counters = push.counters;
         add_sums();
         max_by_warp(degree, &counters->degree);
         double ratio = 0.0;
         for (u32 system = 0; system < 2; system++) {
-            const u32* const moved = system ? push.majorant.moved : push.ranks.moved;
+            const u32* const listed = system ? push.majorant.moved : push.ranks.moved;
             const u32 n = load_cached(&counters->moved[system]);
-            for (u32 k = place.thread; k < n; k += place.n_threads) ratio = max(ratio, ratio_of(load_cached(moved + k)));
+            for (u32 k = place.thread; k < n; k += place.n_threads) {
+                const u32 v = load_cached(listed + k);
+                if (!system) moved(k, v);
+                ratio = max(ratio, ratio_of(v));
+            }
         }
         max_by_warp(ratio, &counters->ratio);
     }

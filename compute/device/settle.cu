@@ -24,7 +24,7 @@ struct Settling : Passes {
         if (!is_solved && due <= job.push_max && pushes.fits(double(load_cached(&totals.size))))
             is_solved = pushes.solve();
         barrier();  // all have read the counters
-        pushes.add_up();
+        pushes.add_up([](u32, u32) {});
         if (place.thread) return;
         counters->is_solved = is_solved;
         counters->rounds = pushes.rounds;

@@ -60,7 +60,7 @@ WALK_JOB: Final = np.dtype(
 
 WALK_COUNTERS: Final = np.dtype(
     [
-        ("passes", np.uint64, 30),
+        ("passes", np.uint64, 36),
         ("totals", np.uint64, 8),
         ("edges", np.uint64),
         *((name, np.uint32) for name in ("n_passes", "rounds", "is_solved", "barrier", "unpacked")),

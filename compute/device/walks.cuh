@@ -26,6 +26,7 @@ __device__ __forceinline__ float* share(const System& system, u32 v) { return sy
 struct PassSums {
     u64 received[2], restarts[2], dangling[2], fixed[2];
     u64 over, over_edges;  // vertices that were far over their limits in either system before it, and their out-edges
+    u64 still[2];  // of what is received: what vertices without in-edges hand on, the same in all passes of a run
 };
 constexpr u32 PASS_SUMS = sizeof(PassSums) / 8;
 
