@@ -456,8 +456,12 @@ def test_small_batches_gather_before_the_thread_takes_them(
 
 
 def test_the_thread_takes_what_waits_as_one_batch_and_tries_again(
-    emulated_cupy: ModuleType, graphs: list[Graph], caplog: pytest.LogCaptureFixture
+    emulated_cupy: ModuleType,
+    graphs: list[Graph],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(whole, "SECONDS_MAX", 3600.0)  # else a batch would wait for the thread that is held
     graph = following(graphs)
     held, sizes = threading.Event(), []
     prepare = graph.host.prepare
@@ -471,11 +475,13 @@ def test_the_thread_takes_what_waits_as_one_batch_and_tries_again(
         return prepare(out, in_)
 
     with mock.patch.object(graph.host, "prepare", slow), mock.patch.object(behind, "RETRY_S", 0.01):
-        for number in range(4):
-            graph.apply(batch_of(number), 500)
-            until(lambda: sizes)
-        assert graph.lag.updates == 12000
-        held.set()
+        try:
+            for number in range(4):
+                graph.apply(batch_of(number), 500)
+                until(lambda: sizes)
+            assert graph.lag.updates == 12000
+        finally:
+            held.set()
         until(lambda: graph.lag.updates == 0)
     assert sizes == [3000, 12000, 12000]
     assert caplog.text.count("for want of memory") == 1
