@@ -541,6 +541,36 @@ def test_calls_under_way_end_with_the_client_and_open_nothing(replicas):
         asyncio.run(go(server))
 
 
+def test_a_client_that_is_closed_while_it_connects_leaves_no_connection():
+    greeted, closed = threading.Event(), threading.Event()
+    more = []
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1 << 16)
+            greeted.set()
+            closed.wait(60)
+            connection.sendall(msgpack.packb([1, 0, None, stamped({})]))
+            more.append(connection.recv(1 << 16))
+
+    async def go(address):
+        client = AsyncClient(address)
+        call = asyncio.create_task(client.get("p", [1]))
+        await asyncio.to_thread(greeted.wait, 60)
+        await client.close()
+        closed.set()
+        with pytest.raises(errors.Unavailable, match="the client was closed"):
+            await call
+        await asyncio.to_thread(thread.join, 60)
+        assert more == [b""]
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        asyncio.run(go(f"tcp://127.0.0.1:{listener.getsockname()[1]}"))
+
+
 def test_an_event_loop_after_another_has_a_connection_of_its_own():
     with Scripted(ok) as server:
         client = AsyncClient(server.address)

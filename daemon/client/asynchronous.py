@@ -18,6 +18,7 @@ from .results import Change, VertexIds, WireOffsets
 from .wire import RECEIVE_BYTES, ClientCore, Notification, Response
 
 T = TypeVar("T")
+_CLOSED = "the client was closed"
 
 
 class AsyncClient(Asynchronous, Requests):
@@ -40,6 +41,7 @@ class AsyncClient(Asynchronous, Requests):
         self._link: _Link | None = None
         self._left: list[_Link] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._n_closes = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -50,6 +52,7 @@ class AsyncClient(Asynchronous, Requests):
     async def close(self) -> None:
         """Close the connection; the next call would open one again."""
         self._be_of_this_loop()
+        self._n_closes += 1
         links, self._link, self._left = [*self._left, self._link], None, []
         for link in links:
             if link is not None:
@@ -184,7 +187,11 @@ class AsyncClient(Asynchronous, Requests):
                 broken, self._link = self._link, None
                 if broken is not None:
                     await broken.close()
-                self._link = await self._connect()
+                n_closes, link = self._n_closes, await self._connect()
+                if n_closes != self._n_closes:
+                    await link.close()
+                    raise self._broken(ConnectionError(_CLOSED))
+                self._link = link
             return self._link
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -303,7 +310,7 @@ class _Link:
         await _closed(self._writer)
 
     async def _read(self) -> None:
-        failure: Exception = ConnectionError("the client was closed")
+        failure: Exception = ConnectionError(_CLOSED)
         try:
             while True:
                 data = await _received(self._reader)
