@@ -388,7 +388,7 @@ class SpoolSource:
                 name = turns.popleft()
                 if name in self._to_read and name not in away:
                     self._turn = name
-                    room -= turn - self._read_some(self._files[name], turn, records, away)
+                    room -= self._read_some(self._files[name], turn, records, away)
                     turns.append(name)
         except SourceError as error:
             if not records:  # else what was read already is delivered first
@@ -407,29 +407,30 @@ class SpoolSource:
         return sorted(self._to_read - self._held - self._came)
 
     def _read_owed(self, names: list[str], room: int, records: list[RawRecord], away: set[str]) -> int:
-        """Add what these files owe, one after the other; as ``_read_some``."""
+        """Add what these files owe, one after the other. The room left."""
         for file in [self._files[name] for name in names]:
             while room > 0 and file.is_owed and file.name in self._to_read and file.name not in away:
-                room = self._read_some(file, room, records, away)
+                room -= self._read_some(file, room, records, away)
         return room
 
     def _read_some(self, file: SpoolFile, room: int, records: list[RawRecord], away: set[str]) -> int:
-        """Add some of a file's records; its name to those ``away`` where it cannot be read now. The room left."""
+        """Add some of a file's records; its name to ``away`` where it cannot be read now. The room it took."""
         read = file.read
         fresh = self._read(file, room)
         if fresh is None:
             away.add(file.name)
-            return room
+            return 0
         file.note_owed()
         records += fresh
+        took = 0
         if fresh:
-            room -= fresh[-1].next_offset - fresh[0].offset + _RECORD_BYTES * len(fresh)
+            took = fresh[-1].next_offset - fresh[0].offset + _RECORD_BYTES * len(fresh)
         elif file.long_line is not None and file.read > read:
-            room = 0  # a long line takes a turn
+            took = room  # a long line takes a turn
         else:
             file.idle_size = file.size
         self._note(file)
-        return room
+        return took
 
     def _read(self, file: SpoolFile, room: int) -> list[RawRecord] | None:
         """The next records of this file, not all of them perhaps; None: it cannot be read now."""
