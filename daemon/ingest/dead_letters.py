@@ -9,6 +9,9 @@ and ``whole``: the length and the CRC32C of its value.
 The files are bounded. When they are full, or the disk is, ``write`` raises ``DeadLettersFull``: whoever calls
 it tries again until there is room (an operator takes files away, the topic comes back), and no letter is ever
 dropped.
+
+Letters stay in memory until their segment is synced: those of a sync that failed are written again, to another
+segment (``durable``). Segments are synced when they are full, so that these are no more than one holds.
 """
 
 from __future__ import annotations
@@ -181,8 +184,8 @@ class FileDeadLetters:
         except OSError as error:
             raise ConfigError(f"dead_letters.path = {str(path)!r} cannot be used: {why(error)}") from error
         self._writer: SpoolWriter | None = None
-        self._flushed = 0
-        self._unsynced: list[Path] = []  # segments that were given up with letters in them
+        self._unsynced: list[bytes] = []  # letters that readers see, behind what was synced
+        self._again: list[bytes] = []  # letters whose sync failed: they are in no file
 
     def write(self, bad: Sequence[BadRecord]) -> None:
         """Append these.
@@ -193,27 +196,31 @@ class FileDeadLetters:
         """
         safe = 0
         with self._lock:
-            held = self.held_bytes()
+            fresh: list[bytes] = []
             try:
+                self._write_again()
+                held = self.held_bytes()
                 for number, letter in enumerate(bad):
                     payload = pack_letter(letter, time.time_ns() // 10**6)
-                    if held and held + len(payload) > self.bytes_max:
+                    is_full = held > 0 and held + len(payload) > self.bytes_max
+                    if is_full or self._is_over():
                         self._seal()  # whoever makes room finds no file in use
+                        fresh.clear()
+                        safe = number
+                    if is_full:
                         raise DeadLettersFull(
                             f"{str(self.path)!r} holds {held} bytes of bad records and may hold "
                             f"{self.bytes_max}; the stream waits until some are taken away or "
                             f"dead_letters.spill_bytes_max is raised",
                             taken=number,
                         )
-                    if self._is_over():
-                        self._seal()
-                        safe = number
                     self._segment().append(payload)
+                    fresh.append(payload)
                     point("dead_letter.appended")
                     held += len(payload)
                 if self._writer is not None:
                     self._writer.flush()
-                    self._flushed = self._writer.offset
+                    self._unsynced += fresh
             except OSError as error:
                 self._give_up()
                 place = f"dead_letters.path = {str(self.path)!r}"
@@ -225,17 +232,27 @@ class FileDeadLetters:
                 raise DeadLettersError(f"{place} cannot be written to: {why(error)}") from error
 
     def flush(self) -> None:
-        """Return when everything written is on disk."""
+        """Return when everything written is on disk.
+
+        Raises:
+            OSError: it is not; what may be lost is written again when this is called again, or ``write``.
+        """
         with self._lock:
-            while self._unsynced:
-                _sync(self._unsynced[-1])
-                self._unsynced.pop()
-            if self._writer is not None:
-                self._writer.sync()
+            try:
+                self._write_again()
+                self._sync()
+            except OSError:
+                self._give_up()
+                raise
 
     def close(self) -> None:
-        """Sync and close."""
+        """Sync and close.
+
+        Raises:
+            OSError: something is not on disk. No checkpoint passes it.
+        """
         with self._lock:
+            self._write_again()
             self._seal()
 
     def __enter__(self) -> FileDeadLetters:
@@ -262,24 +279,35 @@ class FileDeadLetters:
     def _segment(self) -> SpoolWriter:
         if self._writer is None:
             self._writer = SpoolWriter(self.path, name=f"{SEGMENT}{time.time_ns():020}-{os.getpid()}")
-            self._flushed = 0
         return self._writer
+
+    def _sync(self) -> None:
+        if self._writer is not None:
+            self._writer.sync()
+            self._unsynced.clear()
 
     def _seal(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+            self._unsynced.clear()
+
+    def _write_again(self) -> None:
+        """Write what a sync that failed may have lost."""
+        if self._again:
+            for payload in self._again:
+                self._segment().append(payload)
+            self._sync()
+            self._again.clear()
 
     def _give_up(self) -> None:
-        """Take back what was appended and may not have been written; the next letter begins a new segment."""
-        if self._writer is not None:
-            self._writer.give_up(self._flushed)
-            if self._flushed:
-                self._unsynced.append(self._writer.path)
-            self._writer = None
-
-
-def _sync(file: Path) -> None:
-    """Return when it is on disk, if it is still there."""
-    with contextlib.suppress(FileNotFoundError), open(file, "rb") as opened:
-        os.fsync(opened.fileno())
+        """Take back what was appended and may not have been written, and, where it cannot be synced, what was
+        written before. The next letter begins a new segment."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(OSError):
+                writer.sync_flushed()
+            if writer.synced < writer.flushed:
+                self._again += self._unsynced
+            self._unsynced.clear()
+            writer.give_up(writer.synced)

@@ -162,7 +162,9 @@ class KafkaDeadLetters(FileDeadLetters):
                 if writer is None or writer.path != segment or writer.offset > self._read.get(segment, 0):
                     self._work.set()
                     return
-                self._seal()
+                writer.give_up(writer.offset)  # all of it was acknowledged: no disk needs to have it
+                self._writer = None
+                self._unsynced.clear()
             rest = segment.stat().st_size - self._read.pop(segment, 0)
             if rest > 0:
                 # Damaged, or cut short when we died: whoever can read more of it shall have it.

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import crc32c
 
+from ..durable import Syncing
 from .encodings import ENCODINGS, FRAMED, Encoding
 
 COMPRESSIONS = ("gz", "xz", "zst")
@@ -173,7 +174,8 @@ class SpoolWriter:
 
     Without a name it makes a new file, named by the time, so that files of one writer are read in the order
     in which they were made. A file has one writer at a time (a lock). An incomplete last record, which a
-    writer that died may have left and no reader has taken, is cut off.
+    writer that died may have left and no reader has taken, is cut off. After a sync that failed none succeeds
+    (``durable``): what was written behind ``synced`` must be written again, to another file.
     """
 
     def __init__(self, directory: Path | str, *, name: str | None = None, encoding: Encoding = "msgpack") -> None:
@@ -207,6 +209,9 @@ class SpoolWriter:
         except BaseException:
             self._file.close()
             raise
+        self.flushed = self.synced = self.offset
+        """Readers see what lies before ``flushed``; what lies before ``synced`` is on disk."""
+        self._syncing = Syncing(self._file.fileno(), folder)
 
     @property
     def is_in_place(self) -> bool:
@@ -226,11 +231,25 @@ class SpoolWriter:
     def flush(self) -> None:
         """Let readers see what was written."""
         self._file.flush()
+        self.flushed = self.offset
 
     def sync(self) -> None:
-        """Return once everything written is on disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Return once everything written is on disk, and the file's name.
+
+        Raises:
+            OSError: what lies behind ``synced`` may never be.
+        """
+        self.flush()
+        self.sync_flushed()
+
+    def sync_flushed(self) -> None:
+        """Return once everything that readers see is on disk, and the file's name.
+
+        Raises:
+            OSError: what lies behind ``synced`` may never be.
+        """
+        self._syncing.sync()
+        self.synced = self.flushed
 
     def close(self) -> None:
         """Sync and close."""
@@ -238,23 +257,27 @@ class SpoolWriter:
             self.sync()
             self._file.close()
 
-    def give_up(self, offset: int) -> None:
-        """Close, and cut off what was appended behind ``offset``, of which some may not have been written.
+    def give_up(self, offset: int) -> bool:
+        """Close, and cut off what was appended behind ``offset``, of which some may not have been written; whether
+        nothing of it is left.
 
         What cannot be cut off now stays, and a file that has taken the place of this one is left alone.
         """
-        is_ours = False
+        is_ours: bool | None = None
         with contextlib.suppress(OSError):
             is_ours = self.is_in_place
         with contextlib.suppress(OSError):  # what cannot be written is not wanted any more
             self._file.close()
-        with contextlib.suppress(OSError):
-            if not is_ours:
-                return
+        if not is_ours:
+            return is_ours is not None
+        try:
             if offset:
                 os.truncate(self.path, min(offset, self.path.stat().st_size))
             else:
                 self.path.unlink()
+        except OSError:
+            return False
+        return True
 
     def __enter__(self) -> SpoolWriter:
         return self

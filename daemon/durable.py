@@ -1,0 +1,93 @@
+"""What is on disk, and what may not be: the one rule for everybody who syncs.
+
+A sync that failed is not asked again. The system may have dropped what it could not write, and says of the next
+sync that all is well. So whatever was written since the last sync that succeeded is written again, to another
+file, by whoever still has it; who has it no more ends, or says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+class Replaced(OSError):
+    """The new file stands in the place of the old one; which is found after a loss of power is not known."""
+
+
+class Syncing:
+    """Makes durable what is appended to one file, and the file's name.
+
+    After a sync that failed each one fails: what was written since the last that did not goes to another file.
+    """
+
+    def __init__(self, handle: int, folder: Path) -> None:
+        """``handle``: of the file, in ``folder``."""
+        self._handle = handle
+        self._folder = folder
+        self._failed: OSError | None = None
+        self.named = False
+        """The file's name is durable."""
+
+    @property
+    def failed(self) -> bool:
+        """A sync failed."""
+        return self._failed is not None
+
+    def sync(self) -> None:
+        """Return once everything that was written is on disk.
+
+        Raises:
+            OSError: it may never be.
+        """
+        if self._failed is not None:
+            raise OSError(self._failed.errno, self._failed.strerror)
+        try:
+            os.fdatasync(self._handle)
+            if not self.named:
+                sync_folder(self._folder)
+        except OSError as error:
+            self._failed = error
+            raise
+        self.named = True
+
+
+def sync_folder(path: Path) -> None:
+    """Return when the names in a folder are durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Make a file of this content, which is durable but for its name. One that failed is made anew.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_file(path: Path, content: bytes, *, written: Callable[[], None] = lambda: None) -> None:
+    """Put a file in the place of one that may be there, as a whole and durably, by way of ``<name>.new``.
+
+    ``written`` is called when the other file is on disk, before it takes the place.
+
+    Raises:
+        Replaced: see there.
+        OSError: all is as before.
+    """
+    fresh = path.with_suffix(".new")
+    write_synced(fresh, content)
+    written()
+    os.replace(fresh, path)
+    try:
+        sync_folder(path.parent)
+    except OSError as error:
+        raise Replaced(error.errno, error.strerror, error.filename) from error
