@@ -321,6 +321,40 @@ def test_what_cannot_be_cut_off_at_once_is_cut_off_later(
     assert known_hops(FilesReader(folder)) == {1: 1, 2: 2}
 
 
+@pytest.mark.parametrize("file_bytes", [1, 1 << 30])
+def test_a_transaction_whose_sync_failed_is_not_taken_for_written(
+    open_files: Callable[..., SpoolSink], folder: Path, monkeypatch: pytest.MonkeyPatch, file_bytes: int
+) -> None:
+    """It stands there whole, and cannot be cut off: no later sync tells whether it is on disk."""
+
+    def refused(*_: Any) -> None:
+        raise OSError(errno.EIO, "away")
+
+    sink = open_files(file_bytes)
+    sink.write(hops(1, [1]), end(1))
+    sync, before = os.fdatasync, os.stat(files(folder)[0]).st_size
+
+    def refused_what_is_new(handle: int) -> None:
+        if os.fstat(handle).st_size > before or os.readlink(f"/proc/self/fd/{handle}") != str(files(folder)[0]):
+            refused()
+        sync(handle)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", refused_what_is_new)
+        patched.setattr(os, "truncate", refused)
+        patched.setattr(Path, "unlink", refused)
+        with pytest.raises(OSError, match="away"):
+            sink.write(hops(2, [2]), end(2))
+        sink.close()
+        with pytest.raises(OSError, match="away"):
+            sink.open(lambda last: True)
+        sink.close()
+    found = sink.open(lambda last: True)
+    assert found is not None and found.is_same(end(1))
+    sink.write(hops(2, [3]), end(2))
+    assert known_hops(FilesReader(folder)) == {1: 1, 3: 2}
+
+
 def test_a_disk_that_fails_is_let_go(
     open_files: Callable[..., SpoolSink], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +364,7 @@ def test_a_disk_that_fails_is_let_go(
     sink = open_files()
     sink.write(hops(1, [1]), end(1))
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", refused)
+        patched.setattr(os, "fdatasync", refused)
         with pytest.raises(OSError, match="away"):
             sink.write(hops(2, [2]), end(2))
         sink.close()
@@ -342,7 +376,7 @@ def test_a_disk_that_fails_is_let_go(
     assert found is not None and found.is_same(end(1))
     sink.write(hops(2, [2]), end(2))
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", refused)
+        patched.setattr(os, "fdatasync", refused)
         sink.close()
     assert known_hops(FilesReader(folder)) == {1: 1, 2: 2}
 

@@ -74,6 +74,7 @@ class SpoolSink:
         self._writer: SpoolWriter | None = None
         self._number = 0
         self._place: tuple[str, int] = ("", 0)
+        self._uncut: tuple[Path, int] | None = None  # what lies behind there may never be on disk
 
     @property
     def place(self) -> Place:
@@ -84,6 +85,7 @@ class SpoolSink:
 
         Raises:
             NotWritten: another process has the folder.
+            OSError: the folder cannot be read, or what was written last and could not be synced not be cut off.
         """
         make_folder(self._folder)
         if self._lock is None:
@@ -96,6 +98,11 @@ class SpoolSink:
                     f"results.path = {str(self._folder)!r} is in use by another graphtide process"
                 ) from None
             self._lock = lock
+        if self._uncut is not None:
+            file, behind = self._uncut
+            if file.exists() and file.stat().st_size > behind:
+                os.truncate(file, behind)
+            self._uncut = None
         found = files(self._folder)
         last, self._place = None, ("", 0)
         for file in reversed(found):
@@ -189,7 +196,9 @@ class SpoolSink:
         """See ``Sink``. What belongs to no whole transaction is cut off."""
         writer, self._writer = self._writer, None
         if writer is not None:
-            writer.give_up(self._place[1] if writer.name == self._place[0] else 0)
+            behind = self._place[1] if writer.name == self._place[0] else 0
+            if not writer.give_up(behind):
+                self._uncut = writer.path, behind
         if self._lock is not None:
             self._lock.close()
             self._lock = None
