@@ -174,6 +174,7 @@ def test_late_barriers_are_kept_as_long_as_they_are_late(tmp_path: Path, opened:
     assert [passed.late for passed in open_log(log.folder, opened)[1]] == [(), late[:1], late]
     log.cut({P: 2, Q: 1})
     record(log, Passed({P: 3, Q: 2}, False, late))
+    log._syncing.submit(int).result(10)
     again, found = open_log(log.folder, opened)
     assert found == [Passed({P: 2, Q: 1}, False, late), Passed({P: 3, Q: 2}, False, late)]
     record(again, Passed({P: 4, Q: 3}, True, late[1:]), Passed({P: 5, Q: 4}, False))
@@ -198,8 +199,20 @@ def test_segments_stay_until_the_next_one_has_begun(
         with pytest.raises(KeyboardInterrupt):
             log.record({P: 2, Q: 3}, [at(3, 3)])
     assert first.exists()
-    record(log, at(3, 3))
-    assert not first.exists() and len(list(log.folder.glob("*.log"))) == 1
+    real = os.fdatasync
+    with monkeypatch.context() as patch:
+        patch.setattr(order_log.os, "fdatasync", full)
+        with pytest.raises(OSError, match="No space"):
+            record(log, at(4, 5, together=True))
+        assert first.exists(), "what the next one says may be lost"
+        log.undo()
+        synced = list[int]()
+        patch.setattr(order_log.os, "fdatasync", lambda handle: synced.append(handle) or real(handle))
+        record(log, at(4, 5, together=True))
+        assert synced
+    log.cut({P: 2, Q: 3})
+    record(log, at(5, 5, together=True))
+    assert not first.exists()
 
 
 def segment(folder: Path, *entries: object) -> Path:
@@ -248,6 +261,77 @@ def test_a_damaged_segment_does_not_hide_the_next(
     _, found = open_log(log.folder, opened)
     assert found == [at(1, 1), at(2, 2, together=True), at(2, 2), at(3, 3, together=True)]
     assert "is damaged at byte" in caplog.text
+
+
+def damaged(path: Path, byte: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[byte] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("byte", [0, 3, 5, 12, 60])
+def test_a_newest_segment_that_is_damaged_at_its_beginning_is_not_lost_silently(
+    tmp_path: Path, opened: list[OrderLog], caplog: pytest.LogCaptureFixture, byte: int
+) -> None:
+    """No crash does that: what stands behind was written and synced later."""
+    log, _ = open_log(tmp_path / "order", opened)
+    record(log, at(1, 1, together=True))
+    log.cut({})
+    record(log, at(2, 2, together=True))
+    record(log, at(3, 3, together=True))
+    path = newest(log.folder)
+    damaged(path, byte)
+    content = path.read_bytes()
+    again, found = open_log(log.folder, opened)
+    assert found[-1] == at(1, 1, together=True)
+    assert f"{path} is damaged at its beginning" in caplog.text
+    assert path.with_suffix(".damaged").read_bytes() == content
+    record(again, at(2, 3, together=True))
+    assert open_log(log.folder, opened)[1][-1] == at(2, 3, together=True)
+    assert caplog.text.count("damaged at its beginning") == 1
+
+
+def test_a_newest_segment_that_a_crash_left_without_a_beginning_is_nothing_to_tell(
+    tmp_path: Path, opened: list[OrderLog], caplog: pytest.LogCaptureFixture
+) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    record(log, at(1, 1, together=True))
+    log.cut({})
+    record(log, at(2, 2))
+    path, content = newest(log.folder), newest(log.folder).read_bytes()
+    for torn in (b"", content[:5], content[:70], bytes(len(content)), content[:70] + bytes(200)):
+        path.write_bytes(torn)
+        assert open_log(log.folder, opened)[1][-1] == at(1, 1, together=True)
+        assert not path.exists()
+        opened.pop().close()
+    assert not caplog.text
+
+
+def test_damage_within_the_newest_segment_is_told_from_a_torn_end(
+    tmp_path: Path, opened: list[OrderLog], caplog: pytest.LogCaptureFixture
+) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    record(log, at(1, 1, together=True))
+    end = newest(log.folder).stat().st_size
+    record(log, at(2, 2, together=True))
+    record(log, at(3, 3, together=True))
+    damaged(newest(log.folder), end + 12)
+    assert open_log(log.folder, opened)[1][-1] == at(1, 1, together=True)
+    assert f"is damaged at byte {end}: what was answered since may come again in another order" in caplog.text
+
+
+def test_what_a_start_goes_along_is_on_disk(
+    tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who wrote it may have died before that; and nothing of it is written again."""
+    log, _ = open_log(tmp_path / "order", opened)
+    record(log, at(1, 1, together=True), at(2, 1))
+    synced, real = set[int](), os.fdatasync
+    monkeypatch.setattr(
+        order_log.os, "fdatasync", lambda handle: synced.add(os.fstat(handle).st_ino) or real(handle)
+    )
+    assert open_log(log.folder, opened)[1][-1] == at(2, 1)
+    assert newest(log.folder).stat().st_ino in synced
 
 
 # -- a disk that does not take it -----------------------------------------------------------------------------
@@ -318,6 +402,44 @@ def test_a_failed_sync_is_tried_again_in_another_file(
     assert failed and len(list(log.folder.glob("*.log"))) == 2
     found = open_log(log.folder, opened)[1]
     assert found[-2:] == [at(1, 1), at(2, 2, together=True)]
+
+
+def test_nothing_is_certain_in_a_segment_that_could_not_be_synced(
+    tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its beginning may be lost, whatever the next sync says."""
+    log, _ = open_log(tmp_path / "order", opened)
+    monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
+    with monkeypatch.context() as patch:
+        patch.setattr(order_log.os, "fdatasync", full)
+        record(log, at(1, 1))  # which nobody waits for
+        log._syncing.submit(int).result(10)
+    recording = Recording(log, threading.Event(), lambda: None)
+    recording.begin(log._newest.offsets, [item(2, 3, together=True)], lambda: None)
+    recording.finish(lambda: None)
+    first, *_ = sorted(log.folder.glob("*.log"))
+    first.unlink()
+    assert open_log(log.folder, opened)[1][-2:] == [at(1, 1), at(2, 3, together=True)]
+
+
+def test_a_disk_that_syncs_nothing_gets_no_file_for_each_epoch(
+    tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    now = 100.0
+    monkeypatch.setattr(order_log.time, "monotonic", lambda: now)
+    with monkeypatch.context() as patch:
+        patch.setattr(order_log.os, "fdatasync", full)
+        for epoch in range(1, 41):
+            now += order_log.SYNC_INTERVAL_S / 10
+            record(log, at(epoch, epoch))
+            log._syncing.submit(int).result(10)
+    assert 2 <= len(list(log.folder.glob("*.log"))) <= 6
+    now += order_log.SYNC_INTERVAL_S
+    record(log, at(41, 41))
+    log._syncing.submit(int).result(10)
+    assert log._segment is not None and log._segment.syncing.named
+    assert open_log(log.folder, opened)[1][-1] == at(41, 41)
 
 
 def test_a_stop_ends_the_wait_and_the_epoch_is_not_shown(

@@ -18,6 +18,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,14 +26,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import crc32c
 import msgpack
 
+from ..durable import Syncing
 from ..errors import CheckpointError
 from ..failpoints import point
 from ..os_errors import why
-from ..records.spool_format import FramingLost, frame, read_frames
+from ..records.spool_format import FRAME_HEADER, FramingLost, frame, read_frames
 from ..records.stream import Decided, LateBarrier, Offsets, Partition, Passed, offsets_from_wire, offsets_to_wire
-from .checkpoint import sync_folder
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,8 @@ READABLE = range(1, VERSION + 1)
 SYNC_INTERVAL_S = 1.0
 """What need not be durable at once is synced so often, while epochs go on."""
 _SUFFIX = ".log"
+_ENTRY = re.compile(rb"(?s)(?=(.{%d})([\x92-\x94][\xc2\xc3]))" % FRAME_HEADER.size)
+"""Where an entry may begin: MessagePack's array of two to four, of which the first tells whether it is a step."""
 
 
 @dataclass(slots=True)
@@ -50,9 +54,9 @@ class _Segment:
 
     path: Path
     handle: int
+    syncing: Syncing
     end: int
     size: int
-    named: bool = False  # its name in the folder is durable
 
 
 class OrderLog:
@@ -88,7 +92,7 @@ class OrderLog:
         try:
             begins = [_begin_of(path) for path in paths]
             while paths and begins[-1] is None:  # a crash before its first frame was whole
-                paths.pop().unlink()
+                _take_away(paths.pop())
                 begins.pop()
             if any(begin is not None and begin["identity"] != self._identity for begin in begins):
                 log.warning("the order log %s is of another source or graph, and is not used", self.folder)
@@ -118,6 +122,8 @@ class OrderLog:
         if all(_alone(item.offsets) and item.decided is None for item in passed):
             return done
         self._end_segment_if_covered(passed[-1].offsets)
+        if self._segment is not None and self._segment.syncing.failed and time.monotonic() >= self._sync_at:
+            self._end_segment()  # while nothing must stay there is another one a second at most
         fixed, must_stay = self._fixed, b""
         newest = Passed(dict(before), together=False, late=self._newest.late)
         for item in passed:
@@ -138,16 +144,15 @@ class OrderLog:
             self._newest = newest
             return done
         self._failing = False
-        self._delete_unneeded()
         segment.end += len(must_stay)
         self._before, self._fixed, self._newest = self._newest, fixed, newest
         point("order.written")
-        if must_stay:
-            return self._syncing.submit(_sync, segment)
-        if time.monotonic() >= self._sync_at:
-            self._sync_at = time.monotonic() + SYNC_INTERVAL_S
-            self._syncing.submit(_sync, segment)
-        return done
+        if not must_stay and time.monotonic() < self._sync_at:
+            return done
+        self._sync_at = time.monotonic() + SYNC_INTERVAL_S
+        unneeded, self._unneeded = self._unneeded, []
+        synced = self._syncing.submit(self._sync, segment, unneeded)
+        return synced if must_stay else done
 
     def undo(self) -> None:
         """The sync of what was recorded last failed: it may be recorded again, in another file."""
@@ -169,7 +174,7 @@ class OrderLog:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / f"{self._number + 1:020}{_SUFFIX}"
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        segment = _Segment(path, handle, 0, 0)
+        segment = _Segment(path, handle, Syncing(handle, self.folder), 0, 0)
         begin = {"v": VERSION, "identity": self._identity, "offsets": offsets_to_wire(self._fixed.offsets)}
         begin["late"] = self._fixed.late
         try:
@@ -180,6 +185,7 @@ class OrderLog:
         segment.end = segment.size
         self._segment = segment
         self._number += 1
+        self._sync_at = 0.0
         return segment
 
     def _write(self, segment: _Segment, data: bytes) -> None:
@@ -212,12 +218,19 @@ class OrderLog:
         self._unneeded += [path for path, _ in self._closed[:n_ended]]
         del self._closed[:n_ended]
 
-    def _delete_unneeded(self) -> None:
-        """Now that the next segment has begun, which says what was still to be known of them."""
-        for path in self._unneeded:
-            with contextlib.suppress(OSError):  # it may go another time
+    # -- the thread that syncs --------------------------------------------------------------------------
+
+    def _sync(self, segment: _Segment, unneeded: list[Path]) -> None:
+        """``unneeded``: segments that go once this one, which says what was still to be known of them, is on
+        disk."""
+        try:
+            _sync(segment)
+        except OSError:
+            self._unneeded += unneeded
+            raise
+        for path in unneeded:
+            with contextlib.suppress(OSError):  # the next start finds it again
                 path.unlink()
-        self._unneeded.clear()
 
 
 def _begin_of(path: Path) -> dict[str, Any] | None:
@@ -278,8 +291,33 @@ def _late(wire: Sequence[tuple[str, str, Sequence[int]]]) -> tuple[LateBarrier, 
     return tuple(LateBarrier(topic, id, tuple(partitions)) for topic, id, partitions in wire)
 
 
+def _take_away(path: Path) -> None:
+    """A segment of which it is not known where it begins."""
+    if not _whole_behind(path, 0):
+        path.unlink()
+        return
+    aside = path.with_suffix(".damaged")
+    path.rename(aside)
+    log.error(
+        "the order log %s is damaged at its beginning and cannot be used; it is now %s. What was answered since "
+        "it was begun may come again in another order",
+        *(path, aside.name),
+    )
+
+
+def _whole_behind(path: Path, offset: int) -> bool:
+    """Whether a whole entry stands behind what is not whole, so that it was no crash that tore it."""
+    content = path.read_bytes()
+    for found in _ENTRY.finditer(content, offset + 1):
+        length, checksum = FRAME_HEADER.unpack(found[1])
+        payload = content[found.start(2) : found.start(2) + length]
+        if 0 < length == len(payload) and crc32c.crc32c(payload) == checksum:
+            return True
+    return False
+
+
 def _end_of(path: Path) -> Passed:
-    """Where a segment ends. What is incomplete there, or was torn, is cut off."""
+    """Where a segment ends. What is incomplete there, or was torn, is cut off; what is left is on disk then."""
     passed = Passed({}, together=False)
     end = 0
     try:
@@ -290,7 +328,14 @@ def _end_of(path: Path) -> Passed:
             end = item.stop
     except FramingLost as error:
         log.warning("the order log %s is cut off at byte %d: %s", path, end, error.why)
-    os.truncate(path, end)
+    if end < path.stat().st_size and _whole_behind(path, end):
+        log.error(
+            "the order log %s is damaged at byte %d: what was answered since may come again in another order",
+            *(path, end),
+        )
+    with open(path, "r+b") as file:
+        file.truncate(end)
+        os.fdatasync(file.fileno())  # whoever wrote it may have died before that
     return passed
 
 
@@ -325,11 +370,8 @@ def _covers(covered: Offsets, end: Offsets, present: Offsets) -> bool:
 
 
 def _sync(segment: _Segment) -> None:
-    os.fdatasync(segment.handle)
+    segment.syncing.sync()
     point("order.synced")
-    if not segment.named:
-        sync_folder(segment.path.parent)
-        segment.named = True
 
 
 def _close(segment: _Segment) -> None:
