@@ -13,6 +13,7 @@ import pytest
 
 from graphtide.compute import registry
 from graphtide.daemon.errors import CheckpointError, NotWritten
+from graphtide.daemon.state import checkpoint
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore, require_same
 from graphtide.daemon.tools import checkpoints
 
@@ -149,6 +150,25 @@ def test_a_write_that_did_not_finish_is_ignored_and_cleared(store: CheckpointSto
     again = CheckpointStore(store.path)
     assert not draft.exists()
     again.close()
+
+
+def test_a_checkpoint_whose_name_is_not_sure_to_last_is_taken_away(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would count as one of those that are kept, and be the newest of a start."""
+    store.write(snapshot(1))
+
+    def fails(folder: Path) -> None:
+        if folder == store.path:
+            raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "sync_folder", fails)
+        with pytest.raises(OSError, match="Input/output error"):
+            store.write(snapshot(2))
+    assert store.names() == ["checkpoint-1-1"]
+    store.write(snapshot(2))
+    assert store.names() == ["checkpoint-1-2", "checkpoint-1-1"]
 
 
 def test_one_process_at_a_time(store: CheckpointStore) -> None:

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from waiting import until
 
 from graphtide.daemon import cli
-from graphtide.daemon.errors import RequestError
+from graphtide.daemon.errors import NotWritten, RequestError
 from graphtide.daemon.ingest.dead_letters import FileDeadLetters
 from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
 from graphtide.daemon.ingest.decode import Decoder
@@ -224,6 +224,19 @@ def test_a_full_disk_and_records_without_content_leave_nothing_half_done(
     assert (done["replayed"], done["cut"], done["empty"]) == (2, 0, 1)
     lines, framed = map(Path, done["files"])
     assert lines.read_bytes() == b"1 2\n" and [item.payload for item in read_frames(framed)] == [b"a"]
+
+
+def test_files_that_stand_in_the_spool_are_named_where_that_is_not_sure_to_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(folder: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(dead_letters, "sync_folder", away)
+    with pytest.raises(NotWritten, match=r"Input/output error\. 1 of 1 files are there \(replay-") as told:
+        replay_to_spool([letter(1, b"1 2", partition=Partition("x.el"))], tmp_path / "spool", None)
+    (file,) = (tmp_path / "spool").iterdir()
+    assert file.name in told.value.message and file.read_bytes() == b"1 2\n"
 
 
 class Topic:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,34 @@ def test_a_disk_that_takes_nothing_leaves_all_as_it_was(tmp_path: Path, monkeypa
         with pytest.raises(NotWritten, match="No space left"):
             change()
         assert kept.programs == read_kept(tmp_path) == {"hops": HOPS}
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_folder_that_cannot_be_synced_is_answered_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """The new list stands there by then, and would be found by any start."""
+    kept = KeptPrograms(tmp_path)
+    kept.add("hops", HOPS)
+    sync, left = os.fsync, 0
+
+    def fails(handle: int) -> None:
+        nonlocal left
+        if left and stat.S_ISDIR(os.fstat(handle).st_mode):
+            left -= 1
+            raise OSError(5, "Input/output error")
+        sync(handle)
+
+    for change in (lambda: kept.add("ranks", RANKS), lambda: kept.remove("hops")):
+        left = failures
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fails)
+            with pytest.raises(NotWritten, match="Input/output error") as told:
+                change()
+        assert kept.programs == read_kept(tmp_path) == {"hops": HOPS}
+        assert ("the next start may find it as it was asked" in told.value.message) == (failures == 2)
+    kept.remove("hops")
+    assert read_kept(tmp_path) == {}
 
 
 @pytest.mark.parametrize(

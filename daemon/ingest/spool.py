@@ -41,6 +41,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
+from ..durable import replace_file
 from ..errors import ConfigError, SourceError
 from ..os_errors import why
 from ..records.spool_format import (
@@ -350,13 +351,8 @@ class SpoolSource:
             elif partition.name in self._known:
                 entries[partition.name] = self._known[partition.name]
         self._known = entries
-        draft = path.with_suffix(".new")
         try:
-            with open(draft, "w") as out:
-                json.dump(entries, out)
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(draft, path)
+            replace_file(path, json.dumps(entries).encode())
         except OSError as error:  # the fingerprints of before still hold for what they cover
             log.error("fingerprints of the spool cannot be kept in %s: %s", path, why(error))
 

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from ...compute.program import Program
 from ...compute.saved_scalars import named
 from ...gpma.memory import Memory
+from ..durable import replace_file, sync_folder, write_synced
 from ..errors import CheckpointError, NotWritten
 from ..failpoints import point
 from ..os_errors import why
@@ -158,14 +159,8 @@ class CheckpointStore:
             written = int(time.time())
             log.warning("the count of starts in %s is damaged: it goes on from the time of day", counter)
         incarnation = max(written, newest) + 1
-        fresh = self.path / f"{_INCARNATION}.new"
         try:
-            with open(fresh, "w") as file:
-                file.write(f"{incarnation}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, counter)
-            sync_folder(self.path)
+            replace_file(counter, b"%d\n" % incarnation)
         except OSError as error:
             raise NotWritten(
                 f"checkpoint.path = {str(self.path)!r}: the number of this start cannot be written to "
@@ -189,17 +184,16 @@ class CheckpointStore:
         """
         incarnation, number = checkpoint.epoch
         draft = self.path / f"writing-{incarnation}-{number}"
+        target = folder_of(self.path, checkpoint.epoch)
         shutil.rmtree(draft, ignore_errors=True)
         try:
             size = self._draft(draft, checkpoint, in_pieces or {})
             point("checkpoint.before_rename")
-            target = folder_of(self.path, checkpoint.epoch)
             shutil.rmtree(target, ignore_errors=True)  # of a try that failed after the renaming
-            os.rename(draft, target)
+            put_in_place(draft, target)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        sync_folder(self.path)
         point("checkpoint.after_rename")
         self._prune()
         point("checkpoint.pruned")
@@ -222,11 +216,7 @@ class CheckpointStore:
             "files": files,
         }
         body = json.dumps(manifest, indent=1).encode()
-        with open(draft / "manifest.json", "wb") as file:
-            file.write(json.dumps({"crc32c": crc32c.crc32c(body)}).encode() + b"\n" + body)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(draft)
+        write_synced(draft / "manifest.json", json.dumps({"crc32c": crc32c.crc32c(body)}).encode() + b"\n" + body)
         return sum(int(file["bytes"]) for file in files.values()) + len(body)
 
     def _prune(self) -> None:
@@ -426,10 +416,16 @@ def read_checkpoint(
     )
 
 
-def sync_folder(path: Path) -> None:
-    """Return when the names in a folder are durable."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def put_in_place(draft: Path, target: Path) -> None:
+    """Rename a folder whose files are synced, durably.
+
+    Raises:
+        OSError: it is not sure to be there after a loss of power; now it is not.
+    """
+    sync_folder(draft)
+    os.rename(draft, target)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync_folder(target.parent)
+    except OSError:
+        shutil.rmtree(target, ignore_errors=True)
+        raise

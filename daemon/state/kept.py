@@ -8,16 +8,15 @@ matter: one that is in none is computed at the start.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..durable import Replaced, replace_file
 from ..errors import CheckpointError, NotWritten
 from ..failpoints import point
 from ..os_errors import why
-from .checkpoint import sync_folder
 
 FORMAT = 1
 FILE = "kept.json"
@@ -62,7 +61,7 @@ class KeptPrograms:
         """Durable when this returns.
 
         Raises:
-            NotWritten: the disk does not take it; all is as before.
+            NotWritten: the disk does not take it; all is as before, unless the message says what a start may find.
         """
         with self._changing:
             self._write({**self._programs, id: dict(spec)})
@@ -71,26 +70,33 @@ class KeptPrograms:
         """Durable when this returns; harmless to repeat.
 
         Raises:
-            NotWritten: the disk does not take it; all is as before.
+            NotWritten: the disk does not take it; all is as before, unless the message says what a start may find.
         """
         with self._changing:
             if id in self._programs:
                 self._write({other: spec for other, spec in self._programs.items() if other != id})
 
     def _write(self, programs: Mapping[str, Spec]) -> None:
-        fresh = self._path.with_suffix(".new")
+        trouble = f"{str(self._path)!r} cannot be written"
         try:
-            with open(fresh, "w") as file:
-                json.dump({"format": FORMAT, "programs": programs}, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            point("kept.before_replace")
-            os.replace(fresh, self._path)
-            sync_folder(self._path.parent)
+            replace_file(self._path, _content(programs), written=lambda: point("kept.before_replace"))
             point("kept.replaced")
+        except Replaced as error:
+            try:
+                replace_file(self._path, _content(self._programs))
+            except OSError:
+                raise NotWritten(
+                    f"{trouble}: {why(error)}; nor is it certain that it can be taken back: the next start may "
+                    "find it as it was asked for"
+                ) from error
+            raise NotWritten(f"{trouble}: {why(error)}") from error
         except OSError as error:
-            raise NotWritten(f"{str(self._path)!r} cannot be written: {why(error)}") from error
+            raise NotWritten(f"{trouble}: {why(error)}") from error
         self._programs = dict(programs)
+
+
+def _content(programs: Mapping[str, Spec]) -> bytes:
+    return json.dumps({"format": FORMAT, "programs": programs}, indent=1).encode()
 
 
 def read_kept(folder: Path) -> dict[str, Spec]:

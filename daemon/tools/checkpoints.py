@@ -23,9 +23,9 @@ from ..state.checkpoint import (
     NewerFormat,
     epochs_in,
     folder_of,
+    put_in_place,
     read_checkpoint,
     read_manifest,
-    sync_folder,
 )
 from ..terminal import count, output, progress, size, table
 
@@ -266,9 +266,7 @@ def copy(path: Path, target: Path, at: Epoch | None, *, as_json: bool) -> int:
         try:
             shutil.copytree(folder, draft, copy_function=_copy_synced)
             read_checkpoint(draft)
-            sync_folder(draft)
-            os.rename(draft, final)
-            sync_folder(target)
+            put_in_place(draft, final)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise

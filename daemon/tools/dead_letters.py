@@ -13,12 +13,13 @@ from typing import Any
 
 import orjson
 
-from ..errors import ConfigError, RequestError, SourceUnavailable
+from ..durable import sync_folder, write_synced
+from ..errors import ConfigError, NotWritten, RequestError, SourceUnavailable
 from ..ingest.dead_letters import read_dead_letters, source_of
+from ..os_errors import why
 from ..records.encodings import CONTENT_TYPES, FRAMED, HEADER_LINE, encoding_of
 from ..records.spool_format import file_kind, frame, make_folder
 from ..records.stream import BadRecord, Partition, Whole
-from ..state.checkpoint import sync_folder
 from ..terminal import count, output, size, table
 from .destinations import KafkaDestination
 from .replayed import TopicLetter, identity
@@ -248,6 +249,7 @@ def replay_to_spool(
     Raises:
         RequestError: of one it is not known what it was.
         OSError: there is no room for them; none is there then.
+        NotWritten: some are there, and may be read, and others not, or a loss of power may take them away.
     """
     done, groups = Replayed(), dict[tuple[str, bytes], list[bytes]]()
     for letter in letters:
@@ -277,10 +279,8 @@ def replay_to_spool(
                 content = b"".join(line + b"\n" for line in lines)
             name = f"{stamp}-{number}.{as_}"
             drafts[spool / name] = spool / f"{name}.tmp"
-            _write(drafts[spool / name], content)
-        for path, draft in drafts.items():
-            os.replace(draft, path)
-        sync_folder(spool)
+            write_synced(drafts[spool / name], content)
+        _put_in_place(drafts)
     finally:
         for draft in drafts.values():
             draft.unlink(missing_ok=True)
@@ -298,11 +298,23 @@ def _on_one_line(value: bytes) -> bytes:
     return value.translate(_ONE_LINE)  # none of these can stand within a string
 
 
-def _write(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def _put_in_place(drafts: Mapping[Path, Path]) -> None:
+    there: list[Path] = []
+    try:
+        for path, draft in drafts.items():
+            os.replace(draft, path)
+            there.append(path)
+        if there:
+            sync_folder(there[0].parent)
+    except OSError as error:
+        if not there:
+            raise
+        names = ", ".join(path.name for path in there)
+        raise NotWritten(
+            f"{str(there[0].parent)!r} cannot be written: {why(error)}. {len(there)} of {len(drafts)} files are "
+            f"there ({names}) and may have been read, but are not sure to outlast a loss of power; their letters "
+            "are not marked as sent"
+        ) from error
 
 
 def replay_to_topic(
