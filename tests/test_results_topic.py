@@ -497,9 +497,11 @@ def test_files_tell_who_was_written_since_a_place(open_files: Callable[..., Spoo
 def check_ids_since(sink: Sink, places: Sequence[Any]) -> None:
     """Behind the first of these places there are transactions 2, 3 and 4; everything there is are 1 to 4."""
     for first, place in enumerate(places, 2):
-        found = sink.ids_since(place).get("hops", np.arange(0))
+        found = sink.ids_since(place, 5 - first).get("hops", np.arange(0))
         later = range(first, 5)
         assert sorted(np.asarray(found).tolist()) == [*later, *(10 + sequence for sequence in later)]
+    with pytest.raises(PlaceLost, match="transactions are not there"):
+        sink.ids_since(places[0], 4)
     everything = np.asarray(sink.ids_since(None)["hops"]).tolist()
     assert sorted(everything) == [1, 2, 3, 4, 11, 12, 13, 14]
 
@@ -664,7 +666,7 @@ def test_half_a_transaction_is_never_seen_in_a_topic(
 
 @pytest.mark.kafka
 def test_a_topic_tells_who_was_written_since_a_place(
-    kafka: Any, topic: str, open_topic: Callable[[], KafkaSink]
+    kafka: Any, topic: str, open_topic: Callable[[], KafkaSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = open_topic()
     sink.open(lambda last: True)
@@ -676,6 +678,17 @@ def test_a_topic_tells_who_was_written_since_a_place(
     check_ids_since(sink, places)
     with pytest.raises(PlaceLost):
         sink.ids_since({"0": 10**6, "1": 0})
+    until_end = sink._until
+
+    def compacted(*given: Any, **options: Any) -> Iterator[Any]:
+        """A tombstone is forgotten."""
+        records = list(until_end(*given, **options))
+        forgotten = next(record for record in records if record.value is None)
+        return (record for record in records if record is not forgotten)
+
+    monkeypatch.setattr(sink, "_until", compacted)
+    with pytest.raises(PlaceLost, match="records of a transaction"):
+        sink.ids_since(places[0], 3)
 
 
 @pytest.mark.kafka

@@ -27,7 +27,7 @@ from ..ingest.kafka_client import KafkaLink, commit, connect, disconnect, fault_
 from ..records.placement import partition_of
 from .batches import batches
 from .records import Chunk, End, OutgoingEncoding, end_key, ids_by_program, read_key
-from .sink import Accepts, Fenced, Place, PlaceLost
+from .sink import Accepts, Fenced, Place, PlaceLost, Whole
 
 IN_FLIGHT_BYTES = 8 << 20
 """After so many bytes all are waited for: the client itself would take any number."""
@@ -117,16 +117,16 @@ class KafkaSink:
         if not accepts(last):
             raise Fenced(f"another daemon writes results to topic {self._topic} as {self._id}")
 
-    def ids_since(self, place: Place | None) -> dict[str, IdColumn]:
+    def ids_since(self, place: Place | None, transactions: int = 0) -> dict[str, IdColumn]:
         """See ``Sink``.
 
         Raises:
             KafkaError: the cluster cannot be reached.
         """
         with self._consumer() as consumer:
-            return ids_by_program(self._keys_since(consumer, place))
+            return ids_by_program(self._keys_since(consumer, place, transactions))
 
-    def _keys_since(self, consumer: Any, place: Place | None) -> Iterator[bytes]:
+    def _keys_since(self, consumer: Any, place: Place | None, transactions: int) -> Iterator[bytes]:
         parts = self._parts()
         consumer.assign(parts)
         ends, begins = consumer.end_offsets(parts), consumer.beginning_offsets(parts)
@@ -137,9 +137,18 @@ class KafkaSink:
                 if not begins[part] <= start <= ends[part]:
                     raise PlaceLost(f"{self._topic}/{part.partition} has no offset {start} any more")
             consumer.seek(part, start)
+        whole = None if place is None else Whole(self._partitions, transactions)
         for record in self._until(consumer, ends, records_max=20_000):
-            if record.key is not None:
-                yield record.key
+            if record.key is None:
+                continue
+            yield record.key
+            if whole is not None:
+                if read_key(record.key) is None:
+                    whole.end(record.partition, End.unpack(record.value).records)
+                else:
+                    whole.record(record.partition)
+        if whole is not None:
+            whole.require()
 
     def _until(
         self, consumer: Any, ends: Mapping[TopicPartition, int], records_max: int | None = None

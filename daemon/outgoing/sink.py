@@ -27,6 +27,38 @@ class PlaceLost(Exception):
     """What stood behind a place cannot be read any more."""
 
 
+class Whole:
+    """Counts what is read behind a place, in each partition, so that what was taken out is missed."""
+
+    def __init__(self, partitions: int, transactions: int) -> None:
+        """``transactions``: how many there must be."""
+        self._records = [0] * partitions
+        self._left = [transactions] * partitions
+
+    def record(self, partition: int) -> None:
+        self._records[partition] += 1
+
+    def end(self, partition: int, records: int) -> None:
+        """Of a transaction that has so many records there.
+
+        Raises:
+            PlaceLost: fewer were read.
+        """
+        if self._records[partition] != records:
+            raise PlaceLost(f"of {records} records of a transaction {self._records[partition]} are still there")
+        self._records[partition] = 0
+        self._left[partition] -= 1
+
+    def require(self) -> None:
+        """Now that all is read.
+
+        Raises:
+            PlaceLost: a transaction is missing.
+        """
+        if any(self._left):
+            raise PlaceLost("transactions are not there any more")
+
+
 class Sink(Protocol):
     """Takes transactions: readers find all of one or nothing, in the order in which they were written."""
 
@@ -46,11 +78,14 @@ class Sink(Protocol):
         """Behind the newest end."""
         ...
 
-    def ids_since(self, place: Place | None) -> dict[str, IdColumn]:
-        """By program, the vertices of whom something is written behind this place (None: anywhere).
+    def ids_since(self, place: Place | None, transactions: int = 0) -> dict[str, IdColumn]:
+        """By program, the vertices of whom something is written behind this place (None: anywhere, as far as it is
+        still there).
+
+        ``transactions``: how many there must be behind the place, each whole.
 
         Raises:
-            PlaceLost: that is not to be found out.
+            PlaceLost: that is not to be found out: compaction has taken some away, tombstones perhaps.
             Exception: as ``open``.
         """
         ...

@@ -23,7 +23,7 @@ from ..errors import NotWritten
 from ..failpoints import point
 from ..records.spool_format import FramingLost, SpoolWriter, make_folder, read_frames
 from .records import Chunk, End, OutgoingEncoding, end_key, ids_by_program, read_key
-from .sink import Accepts, Fenced, Place, PlaceLost
+from .sink import Accepts, Fenced, Place, PlaceLost, Whole
 
 log = logging.getLogger(__name__)
 
@@ -120,17 +120,18 @@ class SpoolSink:
             )
         return last
 
-    def ids_since(self, place: Place | None) -> dict[str, IdColumn]:
+    def ids_since(self, place: Place | None, transactions: int = 0) -> dict[str, IdColumn]:
         """See ``Sink``.
 
         Raises:
             FramingLost: a file is damaged.
         """
-        return ids_by_program(self._keys_since(place))
+        return ids_by_program(self._keys_since(place, transactions))
 
-    def _keys_since(self, place: Place | None) -> Iterator[bytes]:
+    def _keys_since(self, place: Place | None, n_transactions: int) -> Iterator[bytes]:
         found = files(self._folder)
         first, offset = found[0].name if found else "", 0
+        whole = None if place is None else Whole(1, n_transactions)
         if place is not None:
             first, offset = str(place["file"]), int(place["offset"])
             start = self._folder / first
@@ -141,8 +142,15 @@ class SpoolSink:
                 raise PlaceLost(f"some file between {first} and {found[-1].name} is not there any more")
         for file in found:
             if file.name >= first:
-                for _, records, _ in transactions(file, offset if file.name == first else 0):
-                    yield from (key for key, _ in records)
+                for _, records, end in transactions(file, offset if file.name == first else 0):
+                    for key, _ in records:
+                        yield key
+                        if whole is not None:
+                            whole.record(0)
+                    if whole is not None:
+                        whole.end(0, end.records)
+        if whole is not None:
+            whole.require()
 
     def write(self, chunks: Iterable[Chunk], end: End) -> None:
         """See ``Sink``.

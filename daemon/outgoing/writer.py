@@ -15,6 +15,8 @@ A transaction carries its own progress (``records.End``). What a start goes on f
 - For that, whatever changed between that transaction and the checkpoint must have been written behind it. So it
   is where the newest end is not of an earlier epoch than the checkpoint; unless small changes were left out, or
   every vertex was written at once: one that came before the checkpoint and went after it is in no record then.
+- What stands behind that transaction must still be whole: compaction forgets tombstones, and of a vertex that went
+  before the crash and came back in the replay, as the checkpoint has it, nothing would tell that readers lack it.
 - Where that is not to be had, every vertex is written, and a tombstone for every other that the sink has. So it is
   where somebody took away the newest of what was written, before a start or at any time. What is written then is
   of another series: numbers and places come again, and checkpoints from before do not mean these.
@@ -411,7 +413,7 @@ class Writer:
         if last.last_snapshot > resume.sequence:
             return
         try:
-            self._extra = self._sink.ids_since(resume.place)
+            self._extra = self._sink.ids_since(resume.place, last.sequence - resume.sequence)
         except PlaceLost as error:
             log.info("every vertex is written to %s anew: %s", self.name, error)
         else:
