@@ -64,6 +64,18 @@ def test_strange_requests_are_turned_away(shared: tuple[Engine, ServerLink], sen
     assert error is None if sent.startswith(b"HEAD") else error.keys() == {"code", "message", "detail"}
 
 
+@pytest.mark.parametrize("more", [0, 1, 1000, 4096])
+@pytest.mark.parametrize("before", [b"", get("/v1/stats", "X: " + "b" * 5000)], ids=["first", "second"])
+def test_a_head_may_have_16_kib_and_no_byte_more(
+    shared: tuple[Engine, ServerLink], before: bytes, more: int
+) -> None:
+    short = len(get("/v1/stats", CLOSE, "A: "))
+    sent = get("/v1/stats", CLOSE, "A: " + "a" * ((1 << 14) + more - short))
+    assert len(sent) == (1 << 14) + more
+    *_, (status, answer) = answers(talk(shared[1], before + sent))
+    assert (status, "code" in answer) == ((431, True) if more else (200, False))
+
+
 def test_a_connection_is_closed_once_it_was_turned_away(shared: tuple[Engine, ServerLink]) -> None:
     ((status, _),) = answers(talk(shared[1], get("/v1/nothing") + get("/v1/stats")))
     assert status == 404

@@ -22,9 +22,9 @@ from .plain import read_request, write_answer
 from .routes import JSON, Asked, Head, Refused, check_origin, route, status_of
 
 HEAD_BYTES_MAX = 1 << 14
-"""The longest head of a request: the line that names what is asked for, and headers."""
+"""The longest head of a request: the line that names what is asked for, headers, and the empty line."""
 PARSED_BYTES = HEAD_BYTES_MAX // 4
-"""So much is parsed at once: a head is too long only where it is unfinished."""
+"""So much is parsed at once."""
 JSON_COST = 24
 """Bytes of objects that a byte of JSON can make: an empty array is two characters and a comma."""
 COLUMN_COST = 4
@@ -102,9 +102,7 @@ class HttpConnection(Channel):
                 elif isinstance(event, h11.EndOfMessage):
                     self._take_end()
                 elif event is h11.NEED_DATA and self._unparsed:
-                    self._http_has_some = True
-                    self._http.receive_data(bytes(self._unparsed[:PARSED_BYTES]))
-                    del self._unparsed[:PARSED_BYTES]
+                    self._parse_more()
                 else:  # nothing more has come
                     if self._http.they_are_waiting_for_100_continue:
                         self._write(self._sent(h11.InformationalResponse(status_code=100, headers=[])))
@@ -117,6 +115,21 @@ class HttpConnection(Channel):
             self._turn_away(refused)
         if not self._busy:
             self._pause(self._continuing or self._getting_room is not None or not self._reads.is_set())
+
+    def _parse_more(self) -> None:
+        """Give h11 more of what came; of a head no more than there may be of one.
+
+        Raises:
+            Refused: the head is too long.
+        """
+        size = PARSED_BYTES
+        if self._http.their_state is h11.IDLE:
+            size = min(size, HEAD_BYTES_MAX - len(self._http.trailing_data[0]))
+            if size == 0:
+                raise Refused(431, RequestError(f"a head has at most {HEAD_BYTES_MAX} bytes"))
+        self._http_has_some = True
+        self._http.receive_data(bytes(self._unparsed[:size]))
+        del self._unparsed[:size]
 
     def _take_plain(self) -> bool:
         """Answer the request that comes next if all of it is there, and h11 is not needed for it."""
