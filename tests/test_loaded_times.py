@@ -125,6 +125,16 @@ def test_edges_without_a_time_count_as_if_they_came_when_event_time_begins(
     assert made(config).facts["window"]["adopts"]
 
 
+def test_the_beginning_of_1970_is_a_time(tmp_path: Path, graphs: list[Graph]) -> None:
+    config = settings_of(tmp_path, {"length": 10.0})
+    (tmp_path / "a.csv").write_text("src,dst,ts\n1,2,0\n3,4,\n5,6,-7\n5,6,0\n7,8,-9\n7,8,\n")
+    (tmp_path / "b.csv").write_text("src,dst,ts\n9,10,0\n11,12,0\n")
+    parquet.write_table(pa.table({"src": [13, 15], "dst": [14, 16], "ts": [0, None]}), tmp_path / "c.parquet")
+    assert load.load_files(config, [tmp_path / name for name in ("a.csv", "b.csv", "c.parquet")], {}) == 0
+    window, index = restored(config, graphs)
+    assert times(window, index) == {(1, 2): 0, (5, 6): 0, (7, 8): -9, (9, 10): 0, (11, 12): 0, (13, 14): 0}
+
+
 def test_times_in_the_future_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As the daemon refuses them: such an edge would stay for ever."""
     config = settings_of(tmp_path, {"length": 10.0, "max_future_skew": 60.0})

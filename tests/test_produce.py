@@ -10,6 +10,7 @@ import json
 import lzma
 import subprocess
 import sys
+import time
 import uuid
 from collections import deque
 from pathlib import Path
@@ -222,6 +223,18 @@ def test_string_ids(tmp_path: Path) -> None:
         assert file_rows(tmp_path / "timeless.tsv") == [(1, 1, 2, None, None)]
     for name, op in (("a.csv", 1), ("a.tsv", 0)):
         assert [row[:3] for row in file_rows(tmp_path / name, Accepts("string"))] == [(op, "ann", "bob")]
+
+
+def test_rows_without_a_time_come_now_and_the_beginning_of_1970_is_one(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("src,dst,ts\n1,2,0\n3,4,\n5,6,7\n")
+    (tmp_path / "b.csv").write_text("src,dst,ts\n1,2,0\n3,4,0\n")
+    began_ms = int(1000 * time.time())
+    some, others = read_files([tmp_path / "a.csv", tmp_path / "b.csv"], ANYTHING, LeftOut())
+    (first, now, last), zeros = (
+        [] if part.timestamps_ms is None else part.timestamps_ms.tolist() for part in (some, others)
+    )
+    assert (first, last, zeros) == (0, 7, [0, 0]) and began_ms <= now <= 1000 * time.time()
+    assert read_updates(tmp_path / "a.csv").timestamps_ms[1] >= began_ms  # type: ignore[index]
 
 
 def test_tables_of_two_columns_are_edge_lists(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from ..ingest.decode_columns import COLUMNS, Bad, BadRows, Reason, Rules, finish
 from ..ingest.decode_text import csv_layout
 from ..records.columns import UpdateColumns
 from ..records.encodings import IN_PREAMBLE, ROW
+from ..records.event_time import NO_TIME
 from ..records.stream import BadRecord, Partition, RawRecord, UpdateBlock
 
 PLACES_KEPT = 3
@@ -62,8 +63,6 @@ _OTHER_NAMES = "Name them so there; or put the file into a spool as it is, and i
 _NO_HEADER = "; if it is a header line, it must begin with #, or (in a .tsv or .csv) name src and dst"
 _NO_WEIGHT = re.compile(rb"^((?:[^\t\n]*\t){3})-(?=\t)", re.MULTILINE)
 _NO_TS = re.compile(rb"(?<=\t)-(?=\r?$)", re.MULTILINE)
-_NO_TIME = -(1 << 63)
-"""The time of an event that has none."""
 _SECONDS_MAX = (1 << 63) // 1000
 
 
@@ -109,7 +108,8 @@ class LeftOut:
 def read_columns(
     path: Path, accepts: Accepts, left_out: LeftOut, advance: Callable[[float], None] = lambda share: None
 ) -> Iterator[UpdateColumns]:
-    """The updates of one file, in big blocks. ``advance`` is told how much of it is read, from 0 to 1.
+    """The updates of one file, in big blocks; ``NO_TIME`` is the time of those that have none, where others have
+    one. ``advance`` is told how much of it is read, from 0 to 1.
 
     Raises:
         BadInput: the file cannot be decompressed, its header line names no columns, or it is no graph.
@@ -137,12 +137,12 @@ def read_columns(
             if form == "el" and matrix_market.begins(block):
                 matrix = _Matrix(accepts.directed and matrix_market.is_symmetric(block))
         value = _event_lines(block, accepts.vertex_ids) if events else block
-        stop, time_ms = offset + len(value), _NO_TIME if events else 0
+        stop = offset + len(value)
         headers = ((IN_PREAMBLE, b""),) if inside else ()
         if matrix is not None and (inside or offset == 0):
             inside = matrix_market.next_is_inside(value, first=offset == 0, inside=inside)
             matrix.promised = None if inside else matrix_market.edges_promised(value)
-        record = RawRecord(Partition(str(path)), offset, stop, value, encoding, time_ms, headers=headers)
+        record = RawRecord(Partition(str(path)), offset, stop, value, encoding, NO_TIME, headers=headers)
         decoded = decoder.decode(record)
         for bad in decoded.bad:
             place = partial(_place, path, form, lines, value, bad.offset - offset, bad)
@@ -212,7 +212,8 @@ def _other_half(half: UpdateColumns) -> Iterator[UpdateColumns]:
 
 
 def read_updates(path: Path, accepts: Accepts | None = None) -> UpdateColumns:
-    """The updates of one file, all at once: see ``read_columns``; weights are 1.0 where the file has none.
+    """The updates of one file, all at once: see ``read_columns``; weights are 1.0 where the file has none, and
+    times now, where it has any.
 
     Raises:
         BadInput: something in it is no update.
@@ -223,14 +224,14 @@ def read_updates(path: Path, accepts: Accepts | None = None) -> UpdateColumns:
         raise BadInput(places[0], {"reason": reason})
     if not parts:
         raise BadInput(f"{path} holds no edges")
-    whole = concatenated(parts)
+    whole = concatenated(list(map(timed, parts)))
     weights = np.ones(len(whole), np.float32) if whole.weights is None else whole.weights
     return UpdateColumns(whole.src, whole.dst, whole.ops, weights, whole.timestamps_ms)
 
 
 def _columns(updates: UpdateBlock) -> UpdateColumns:
     times = updates.timestamps_ms
-    ts = times if isinstance(times, np.ndarray) and times.any() else None
+    ts = times if isinstance(times, np.ndarray) and (times != NO_TIME).any() else None
     return UpdateColumns(updates.src, updates.dst, updates.ops, updates.weights, ts)
 
 
@@ -350,7 +351,7 @@ def _parquet(
                 raise Bad(Reason.BAD_COLUMN, f"{allowed}; they are {shown(there)}")
             row, rows = 0, max(file.metadata.num_rows, 1)
             for batch in file.iter_batches(_BATCH_ROWS, columns=names):
-                sifted = decode_batch(batch, rules, 0)
+                sifted = decode_batch(batch, rules, NO_TIME)
                 for _, places, error in sifted.refused:
                     for bad_row in error.rows.tolist():
                         place = partial(_row_place, f"{path}: row {row + int(places[bad_row])}", error, bad_row)
@@ -385,8 +386,8 @@ def _event_lines(block: bytes, vertex_ids: str) -> bytes:
 def _in_milliseconds(updates: UpdateBlock, path: Path, left_out: LeftOut) -> UpdateBlock:
     """The events with their seconds as milliseconds; without times where one has none."""
     seconds = updates.timestamps_ms
-    if isinstance(seconds, int) or (seconds == _NO_TIME).any():
-        return UpdateBlock(updates.src, updates.dst, updates.ops, updates.weights, 0)
+    if isinstance(seconds, int) or (seconds == NO_TIME).any():
+        return UpdateBlock(updates.src, updates.dst, updates.ops, updates.weights, NO_TIME)
     fits = np.abs(seconds) <= _SECONDS_MAX
     for second in seconds[~fits].tolist():
         detail = f"{path}: ts is {second}; in milliseconds it must be a 64-bit integer"
@@ -398,6 +399,14 @@ def _in_milliseconds(updates: UpdateBlock, path: Path, left_out: LeftOut) -> Upd
 
 def _row_place(row: str, error: BadRows, bad_row: int) -> str:
     return f"{row}: {error.why(bad_row)}"
+
+
+def timed(columns: UpdateColumns) -> UpdateColumns:
+    """These, of which now is the time where they have none, and others have one."""
+    times = columns.timestamps_ms
+    if times is None or (times != NO_TIME).all():
+        return columns
+    return replace(columns, timestamps_ms=np.where(times == NO_TIME, time.time_ns() // 10**6, times))
 
 
 def concatenated(parts: Sequence[UpdateColumns]) -> UpdateColumns:

@@ -27,7 +27,7 @@ from ..ingest.dense import dense_batch
 from ..ingest.sources import make_source
 from ..memory import WithinBudget
 from ..os_errors import why
-from ..records.event_time import UNLIMITED
+from ..records.event_time import NO_TIME, UNLIMITED
 from ..records.stream import Offsets, UpdateBlock, offsets_from_wire, offsets_to_wire
 from ..serve.shared_memory import allocate_within
 from ..state.checkpoint import Checkpoint, CheckpointStore
@@ -152,7 +152,7 @@ def _blocks(files: Sequence[Path], accepts: Accepts, left_out: LeftOut, latest_m
             for columns in read_columns(file, accepts, left_out, advance):
                 if int(columns.ops.max(initial=0)) == Op.DELETE_VERTEX:
                     raise BadInput(f"{file} deletes vertices: load takes edges and new vertices; produce the rest")
-                times = 0 if columns.timestamps_ms is None else columns.timestamps_ms
+                times = NO_TIME if columns.timestamps_ms is None else columns.timestamps_ms
                 block = UpdateBlock(columns.src, columns.dst, columns.ops, columns.weights, times)
                 yield _not_in_future(block, latest_ms, file, left_out)
             done += size

@@ -18,7 +18,7 @@ from ..config.settings import WindowConfig
 from ..engine.edge_times import EdgeTimes, Times, canonical
 from ..engine.window import CountWindow, TimeWindow
 from ..ingest.dense import DenseBatch
-from ..records.event_time import EventState
+from ..records.event_time import NO_TIME, EventState
 
 _COPIED_BYTES = 2 * 16
 """Of each time with its key, as they are copied for a checkpoint."""
@@ -59,7 +59,7 @@ class LoadedTimes:
         keys, times = self._times.all()
         if self._counts:
             return {"keys": keys, "times": times, "empty": np.concatenate([np.empty(0, np.int64), *self._gone])}
-        timed = times != 0  # what files give no time has this one
+        timed = times != NO_TIME
         return {"keys": keys[timed], "times": times[timed]}
 
     def facts(self, n_timed: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ..records.encodings import Encoding, SchemaKind
 from ..records.registry_records import FORMS
 from ..records.stream import Partition, offsets_to_wire
 from .destinations import Destination, KafkaDestination, SpoolDestination
-from .files import Accepts, LeftOut, concatenated, read_columns, require_readable
+from .files import Accepts, LeftOut, concatenated, read_columns, require_readable, timed
 from .windows import windowed
 
 EDGES_PER_RECORD = 32_768
@@ -118,7 +118,9 @@ def read_files(
     Raises:
         BadInput: see ``read_columns``; or the files do not suit a window.
     """
-    blocks = itertools.chain.from_iterable(read_columns(Path(file), accepts, left_out) for file in files)
+    blocks = map(
+        timed, itertools.chain.from_iterable(read_columns(Path(file), accepts, left_out) for file in files)
+    )
     if window_seconds is None:
         yield from blocks
         return
