@@ -65,6 +65,17 @@ def pack_column(column: npt.NDArray[Any]) -> dict[str, Any]:
     return {"dtype": column.dtype.str, "data": column.tobytes()}
 
 
+def is_column(value: Any) -> bool:
+    """Whether this part of an answer is a numeric column. Other keys of these names are users': of programs, or of
+    topics."""
+    return (
+        isinstance(value, Mapping)
+        and value.keys() == {"dtype", "data"}
+        and isinstance(value["dtype"], str)
+        and isinstance(value["data"], bytes)
+    )
+
+
 def unpack_column(wire: Mapping[str, Any]) -> npt.NDArray[Any]:
     """The inverse of ``pack_column``; the array is read-only."""
     return np.frombuffer(wire["data"], np.dtype(wire["dtype"]))

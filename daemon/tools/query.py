@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from ..client import Client
-from ..client.wire import unpack_bitmap, unpack_column
+from ..client.wire import is_column, unpack_bitmap, unpack_column
 from ..errors import RequestError
 from ..terminal import output, shown_text, table
 
@@ -165,7 +166,7 @@ def readable(value: Any) -> Any:
         return [readable(item) for item in value]
     if not isinstance(value, Mapping):
         return value
-    if value.keys() == {"dtype", "data"}:
+    if is_column(value):
         return unpack_column(value).tolist()
     shown = {key: readable(item) for key, item in value.items()}
     # Where it is no bitmap (None: no flag is set), keys may be names that users gave, of topics or programs.
@@ -195,7 +196,7 @@ def show(method: str, params: Mapping[str, Any], result: Mapping[str, Any], cons
     unknown = result.get("unknown") or []
     if method == "programs":
         entries = answer.pop("programs")
-        columns = {"program": list(entries), **_transposed(list(entries.values()))}
+        columns = [("program", list(entries)), *_transposed(list(entries.values()))]
     elif method == "get":
         columns, answer = _values(params, answer, set(unknown))
     elif method == "placement":
@@ -204,12 +205,11 @@ def show(method: str, params: Mapping[str, Any], result: Mapping[str, Any], cons
         columns, answer = _edges(answer, console)
     else:
         columns, answer = _parallel(params, answer)
-    if method == "path" and not any(columns.values()):
+    if method == "path" and not any(column for _, column in columns):
         console.print(f"there is no path to {params.get('target')!r}", markup=False)
-        columns, answer = {}, {}
+        columns, answer = [], {}
     if columns:
-        headings = tuple(VERTEX if name in VERTEX_COLUMNS else name for name in columns)
-        console.print(table(headings, zip(*columns.values(), strict=True)))
+        console.print(_table(columns))
     if rows := list(_rows(answer)):
         console.print(table(("", ""), rows))
     if unknown:
@@ -220,23 +220,31 @@ def show(method: str, params: Mapping[str, Any], result: Mapping[str, Any], cons
 VERTEX, VERTEX_COLUMNS = "vertex", ("vertices", "ids", "members")
 """What the column of vertices is called in every table, and what the protocol calls it."""
 
-Split = tuple[dict[str, list[Any]], dict[str, Any]]
-"""The columns of an answer by the heading that they get, and what else it says."""
+Columns = list[tuple[str, list[Any]]]
+"""With their headings, of which several may be equal: some are ids of programs."""
+
+Split = tuple[Columns, dict[str, Any]]
+"""The columns of an answer, and what else it says."""
+
+
+def _table(columns: Columns) -> Table:
+    return table([heading for heading, _ in columns], zip(*(column for _, column in columns), strict=True))
 
 
 def _values(params: Mapping[str, Any], answer: Mapping[str, Any], unknown: set[Any]) -> Split:
     """``get``: the vertices that were asked for and are known, and each program's values."""
     asked = params["vertices"]
     results: Mapping[str, Any] = answer.get("results", {str(params["program"]): answer})
-    columns, rest = {VERTEX: asked}, {}
+    columns: Columns = [(VERTEX, asked)]
+    rest = {}
     for id, result in results.items():
-        columns[id] = result["values"]
+        columns.append((id, result["values"]))
         if "parents" in result:
-            columns[f"{id} parent"] = result["parents"]["values"]
+            columns.append((f"{id} parent", result["parents"]["values"]))
         if "stale" in result:
             rest[f"{id} is stale"] = result["stale"]
     known = [vertex not in unknown for vertex in asked]
-    return {name: _kept(column, known) for name, column in columns.items()}, rest
+    return [(heading, _kept(column, known)) for heading, column in columns], rest
 
 
 EDGE_COLUMNS = frozenset({"src", "dst", "size"})
@@ -248,7 +256,7 @@ def _edges(answer: Mapping[str, Any], console: Console) -> Split:
         console.print(table((VERTEX,), zip(answer["ids"], strict=True)))
     names = [name for name in ("src", "dst", "weights") if name in answer]
     rest = {key: value for key, value in answer.items() if key not in names and key != "ids"}
-    return {name: answer[name] for name in names}, rest
+    return [(name, answer[name]) for name in names], rest
 
 
 DECISIONS = {
@@ -270,19 +278,18 @@ def _placement(params: Mapping[str, Any], answer: Mapping[str, Any], console: Co
     rest = dict(answer)
     sides = rest.pop("sides")
     applied = rest.pop("applied")
-    columns = {"side": sides, **{name: rest.pop(name) for name in ("vertices", "edges", "bytes")}}
-    columns |= {name: [applied.get(side, {}).get(name, 0) for side in sides] for name in ("updates", "seconds")}
-    console.print(table(tuple(columns), zip(*columns.values(), strict=True)))
+    columns = [("side", sides), *((name, rest.pop(name)) for name in ("vertices", "edges", "bytes"))]
+    of_applied = ("updates", "seconds")
+    columns += [(name, [applied.get(side, {}).get(name, 0) for side in sides]) for name in of_applied]
+    console.print(_table(columns))
     _bus(rest.pop("bus"), console)
     rebalancing = dict(rest.pop("rebalancing") or {})
     if decisions := rebalancing.pop("decisions", []):
         rows = [[decision[name] for name in DECISIONS] for decision in decisions]
         console.print(table(tuple(DECISIONS.values()), rows))
-    of_vertices: dict[str, list[Any]] = {
-        name: rest.pop(name) for name in ("owner", "degree", "why") if name in rest
-    }
-    asked: dict[str, list[Any]] = {VERTEX: params["vertices"]} if of_vertices else {}
-    return {**asked, **of_vertices}, {**rest, **({"rebalancing": rebalancing} if rebalancing else {})}
+    of_vertices: Columns = [(name, rest.pop(name)) for name in ("owner", "degree", "why") if name in rest]
+    asked: Columns = [(VERTEX, params["vertices"])] if of_vertices else []
+    return [*asked, *of_vertices], {**rest, **({"rebalancing": rebalancing} if rebalancing else {})}
 
 
 def _bus(bus: Mapping[str, Any], console: Console) -> None:
@@ -311,18 +318,19 @@ def _parallel(params: Mapping[str, Any], answer: Mapping[str, Any]) -> Split:
     # The weights of a path belong to its edges: its first vertex has none.
     came = {name: [None, *column] if len(column) == length - 1 else column for name, column in came.items()}
     columns = {**asked, **came} if all(len(column) == length for column in came.values()) else {}
-    return columns, {name: value for name, value in answer.items() if name not in columns}
+    rest = {name: value for name, value in answer.items() if name not in columns}
+    return [(VERTEX if name in VERTEX_COLUMNS else name, column) for name, column in columns.items()], rest
 
 
 def _kept(column: Sequence[Any], keep: Sequence[bool]) -> list[Any]:
     return [item for item, wanted in zip(column, keep, strict=True) if wanted]
 
 
-def _transposed(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _transposed(entries: Sequence[Mapping[str, Any]]) -> Columns:
     """Maps with similar keys as columns; keys that no map has a value for are left out."""
     names = list(dict.fromkeys(name for entry in entries for name in entry))
     columns = {name: [_short(entry.get(name)) for entry in entries] for name in names}
-    return {name: column for name, column in columns.items() if any(item is not None for item in column)}
+    return [(name, column) for name, column in columns.items() if any(item is not None for item in column)]
 
 
 def _short(value: Any) -> Any:

@@ -29,7 +29,7 @@ export function toJson(value) {
 export function meaning(value) {
   if (Array.isArray(value)) return value.map(meaning);
   if (value === null || typeof value !== "object" || value instanceof Map || value instanceof Uint8Array) return value;
-  if (Object.keys(value).sort().join() === "data,dtype") {
+  if (Object.keys(value).sort().join() === "data,dtype" && typeof value.dtype === "string") {
     return value.dtype === "|b1" ? Array.from(column(value), Boolean) : Array.from(column(value));
   }
   const read = Object.fromEntries(Object.entries(value).map(([key, item]) => [key, meaning(item)]));

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from ...client.wire import PIECE_ITEMS, error_to_wire, unpack_bitmap, unpack_column
+from ...client.wire import PIECE_ITEMS, error_to_wire, is_column, unpack_bitmap, unpack_column
 from ...errors import GraphtideError
 
 EXACT = 2**53
@@ -97,7 +97,7 @@ def _entries(entries: Mapping[Any, Any], *, first: bool) -> Iterator[bytes]:
 
 def _nullable(value: Any, null: npt.NDArray[np.bool_] | None) -> Iterator[bytes]:
     """Any value; where it is a column, null where ``null`` says so."""
-    if isinstance(value, Mapping) and value.keys() == {"dtype", "data"}:
+    if is_column(value):
         yield from _column(unpack_column(value), null)
     elif isinstance(value, Mapping):
         yield b"{"
