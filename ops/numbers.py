@@ -43,11 +43,13 @@ class Number:
 
     def set(self, value: float) -> None:
         """It is this now."""
-        self._value = float(value)
+        number = float(value)
+        with self._lock:  # or whoever is adding just now would put back what it was
+            self._value = number
 
     def set_to_current_time(self) -> None:
         """It is the time now, in seconds since 1970."""
-        self._value = time.time()
+        self.set(time.time())
 
     def set_function(self, ask: Callable[[], float]) -> None:
         """Ask this whenever it is read."""

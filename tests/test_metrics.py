@@ -33,6 +33,7 @@ from graphtide.ops.metrics import (
     Metrics,
     catalogue_markdown,
 )
+from graphtide.ops.numbers import Number
 
 YES = Verdict(True, {})
 ROOT = Path(__file__).parent.parent
@@ -308,6 +309,23 @@ def test_the_server_process_is_shown_beside_our_own() -> None:
     seen = samples(metrics)
     assert seen["graphtide_server_process_resident_memory_bytes", ()] > 0
     assert seen["process_resident_memory_bytes", ()] > 0
+
+
+def test_what_a_number_is_set_to_is_not_lost_to_who_adds_just_then() -> None:
+    number = Number()
+    setting = threading.Thread(target=number.set, args=(5.0,))
+
+    class More(float):
+        """Is added while somebody else sets."""
+
+        def __radd__(self, value: float) -> float:
+            setting.start()
+            setting.join(0.2)  # it waits until this is over
+            return value + 1.0
+
+    number.inc(More())
+    setting.join(60)
+    assert number.read() == 5.0
 
 
 def test_reports_from_several_threads_add_up() -> None:

@@ -168,6 +168,8 @@ def allocate(n: int, dtype: npt.DTypeLike) -> DeviceArray:
     try:
         return cupy.empty(n, dtype)
     except MemoryError:
+        # Where there are spare arrays, ``pool._malloc`` has released blocks by then, and none are left. CuPy's own
+        # arrays come by that alone, and where there are none this alone is asked.
         if memory_pool().free_bytes() == 0:
             raise
         release_blocks()  # those of other sizes count against a limit, too
