@@ -134,6 +134,35 @@ def test_a_retired_file_that_grows_is_taken_up_again(
     assert read(opened(tmp_path, retired.position(), retired.state())) == []
 
 
+def test_a_retired_file_that_grew_is_read_before_a_file_that_came_after(
+    retired: SpoolSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer went on in the other."""
+    monkeypatch.setattr(retired, "_next_to_look_at", lambda: iter(()))  # it may not be its turn
+    for turn in range(2):  # it is retired anew in between
+        with open(tmp_path / "a.el", "ab") as file:
+            file.write(b"5 6\n")
+        (tmp_path / f"c{turn}.el").write_bytes(b"7 8\n")
+        assert read(retired) == [("a.el", b"5 6\n"), (f"c{turn}.el", b"7 8\n")]
+        retire(retired)
+        assert A not in retired.position() and list(retired._retired)[-1] == "a.el"
+
+
+def test_of_retired_files_those_that_retired_last_are_looked_at_where_files_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = with_files(20, tmp_path, monkeypatch)
+    read(source)
+    retire(source)
+    looked = list[str]()
+    look = source._look
+    monkeypatch.setattr(source, "_look", lambda name: (looked.append(name), look(name)))
+    monkeypatch.setattr(source, "_next_to_look_at", lambda: iter(()))
+    (tmp_path / "20.el").write_bytes(b"1 2\n")
+    assert read(source) == [("20.el", b"1 2\n")]
+    assert sorted({*looked}) == ["16.el", "17.el", "18.el", "19.el", "20.el"]
+
+
 def test_the_order_of_before_goes_through_a_retired_file_that_grew(retired: SpoolSource, tmp_path: Path) -> None:
     """A crash came before a checkpoint knew of it; until it is read a start is not over, nor is b.el read on."""
     before = retired.position(), retired.state()

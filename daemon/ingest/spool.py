@@ -21,7 +21,8 @@ whose framing or compressed data is damaged, a file whose name is not UTF-8. A f
 outage of this file, and the others go on.
 
 A look costs the same however many files there are: those that grew last are looked at each time, the others in
-turn, and the directory is listed when it changed. Where files came, all that are not retired are looked at.
+turn, and the directory is listed when it changed. Where files came, all that are not retired are looked at, and
+of the others those that retired last: whoever wrote them may have gone on there before.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ OPEN_SECONDS_MAX = 5.0
 """So long does whoever asks about a file wait for the source to be opened."""
 
 LOOKED_AT = 128
-"""So many files that grew last are looked at each time, and so many of all others."""
+"""So many files that grew last are looked at each time, and so many of all others; and where files came, so many
+of those that retired last."""
 
 _KEPT_OF_A_FILE = ("bytes", "crc32c", "offset", "whole")
 _TURNS = 4  # of files with enough to read, in one poll at least
@@ -332,9 +334,10 @@ class SpoolSource:
             for file in self._files.values()
             if file.whole and covered.get(file.partition) == file.offset and (file.name != last or file.aside)
         ]
-        self._retired |= {file.name: file.entry for file in done}
         self._state_is_old |= bool(done)
         for file in done:
+            self._retired.pop(file.name, None)  # the last that retired are the last here
+            self._retired[file.name] = file.entry
             self._drop(file)
         self._keep_state()
 
@@ -516,7 +519,8 @@ class SpoolSource:
             if self._folder.look():
                 self._compare_names()
             # The last that a writer wrote before it went on in another file must be known when that is begun.
-            everywhere = list(self._files) if self._came - before else []
+            came = bool(self._came - before)
+            everywhere = [*self._files, *islice(reversed(self._retired), LOOKED_AT)] if came else []
             for name in chain(everywhere, self._next_to_look_at()):
                 self._look(name)
         except OSError as error:
