@@ -447,6 +447,26 @@ def test_who_went_and_came_back_is_written_where_compaction_has_forgotten_the_to
     assert sink.known() == truth(updates)
 
 
+def test_a_checkpoint_knows_the_place_of_the_transaction_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it is made: the thread that writes may just be noting one."""
+    facts = list[dict[str, Any] | None]()
+    sink, updates = Memory(), [(1, 5)]
+    daemon = started(sink, updates)
+
+    def place(memory: Memory) -> Place:
+        facts.append(daemon.writer.fact())
+        return {"at": len(memory.transactions)}
+
+    monkeypatch.setattr(Memory, "place", property(place))
+    for value in (6, 7):
+        updates.append((1, value))
+        daemon.go_on(1)
+        daemon.write()
+    assert [(fact["sequence"], fact["place"]) for fact in [*facts, daemon.writer.fact()] if fact is not None] == [
+        (number, {"at": number}) for number in (1, 2, 3)
+    ]
+
+
 def test_while_the_sink_is_away_epochs_are_merged_and_the_newest_values_written() -> None:
     sink, updates = Memory(), [(vertex, 0) for vertex in range(50)]
     daemon = started(sink, updates)

@@ -152,7 +152,8 @@ class Writer:
         self._told_at = 0.0
         self._behind_since: float | None = None
         self._first_number = 0
-        self._place_of_last: Place | None = None
+        # What was written last, and the place behind it: both at once, for the thread that makes a checkpoint.
+        self._safe: tuple[End, Place] | None = None
 
     # -- for other threads --------------------------------------------------------------------------------
 
@@ -173,9 +174,10 @@ class Writer:
     def fact(self) -> dict[str, Any] | None:
         """For a checkpoint of the epoch at hand, what a later start needs to know (``Resume``); None: nothing is
         written yet."""
-        place, last = self._place_of_last, self._last
-        if place is None or last is None or last.run != self._run:
+        safe = self._safe
+        if safe is None:
             return None
+        last, place = safe
         if self._approximate and last.epoch != self._told:
             return None
         return {
@@ -347,7 +349,7 @@ class Writer:
         self._last, self._try = done.end, None
         self._place, self._extra, self._knows_extra = found.snapshot.sequence, {}, False
         self._told_of = self._current = frozenset(done.end.programs)
-        self._place_of_last = self._sink.place
+        self._safe = done.end, self._sink.place
         self._written = replace(
             before,
             transactions=before.transactions + 1,
@@ -383,7 +385,7 @@ class Writer:
         elif last is None or not last.is_same(self._last):  # it was emptied, or its end was taken away
             log.warning("what was written last is not in %s any more: every vertex is written anew", self.name)
             self._last, self._place, self._knows_extra = last, None, False
-            self._place_of_last = None
+            self._safe = None
             self._series = uuid.uuid4().hex
         self._try = None
 
