@@ -19,6 +19,7 @@ from brokers import client
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import MessageSizeTooLargeError
 from waiting import until
 
 from graphtide.daemon.errors import ConfigError, DeadLettersError
@@ -392,6 +393,55 @@ def test_what_is_no_letter_keeps_no_others_from_the_topic(tmp_path: Path, monkey
     assert sent == [b"first", b"second"]
     (aside,) = tmp_path.iterdir()
     assert [item.payload for item in read_frames(aside)] == foreign and letters.sent == 2
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What a topic has got that takes all but the value ``large``."""
+    values = list[bytes]()
+
+    def send(topic: str, *, value: bytes, **_: Any) -> Any:
+        if value == b"large":
+            raise MessageSizeTooLargeError
+        values.append(value)
+        return SimpleNamespace(get=lambda timeout: None)
+
+    monkeypatch.setattr(KafkaLink, "client", lambda self: SimpleNamespace(send=send))
+    return values
+
+
+def test_a_segment_with_a_letter_that_is_damaged_is_kept_aside(tmp_path: Path, sent: list[bytes]) -> None:
+    """Those around it are sent."""
+    with SpoolWriter(tmp_path, name="dead-0") as writer:
+        ends = [writer.append(pack_letter(letter(number, b"%d" % number), 0)) for number in range(3)]
+    content = bytearray((tmp_path / writer.name).read_bytes())
+    content[ends[0] + 20] ^= 1
+    (tmp_path / writer.name).write_bytes(content)
+    with KafkaDeadLetters("127.0.0.1:1", "dead", tmp_path):
+        until(lambda: not (tmp_path / writer.name).exists())
+    (aside,) = tmp_path.iterdir()
+    assert sent == [b"0", b"2"] and aside.name == f"damaged-{writer.name}" and aside.read_bytes() == content
+
+
+def test_what_is_put_aside_while_the_disk_is_full_is_there_once(
+    tmp_path: Path, sent: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, tries = os.fdatasync, 0
+
+    def fails_at_first(handle: int) -> None:
+        nonlocal tries
+        if "undeliverable" in os.readlink(f"/proc/self/fd/{handle}"):
+            tries += 1
+            if tries < 4:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fdatasync", fails_at_first)
+    monkeypatch.setattr(dead_letters_kafka.Backoff, "wait_s", lambda self: 0.001)
+    with KafkaDeadLetters("127.0.0.1:1", "dead", tmp_path) as letters:
+        letters.write([letter(0, b"large")])
+        until(lambda: tries >= 4 and not list(tmp_path.glob("dead-*")))
+    assert [bad.value for bad in read_dead_letters(tmp_path)] == [b"large"]
 
 
 def test_few_bytes_of_letters_are_in_memory_on_their_way_to_a_topic(

@@ -796,8 +796,8 @@ def test_a_segment_that_fills_while_it_is_looked_at_is_not_deleted_unsent(
         def _deliver(self, payloads: Sequence[bytes]) -> None:
             sent.extend(unpack_letter(payload).offset for payload in payloads)
 
-    def letters_of(file: Path, offset: int) -> Iterator[tuple[int, bytes]]:
-        found = list(real_letters(file, offset))
+    def letters_of(file: Path, offset: int, damaged: Callable[[], None]) -> Iterator[tuple[int, bytes]]:
+        found = list(real_letters(file, offset, damaged))
         if offset and not found:
             looked.set()
             filled.wait(60)

@@ -22,7 +22,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -145,14 +145,16 @@ def read_dead_letters(path: Path | str) -> Iterator[BadRecord]:
             log.error("%s: %d of its records are no dead letters, and left out", file, others)
 
 
-def letters(file: Path, offset: int) -> Iterator[tuple[int, bytes]]:
-    """(offset after it, payload) of every letter from ``offset`` on."""
+def letters(file: Path, offset: int, damaged: Callable[[], None] = lambda: None) -> Iterator[tuple[int, bytes]]:
+    """(offset after it, payload) of every letter from ``offset`` on. ``damaged`` is called for each that is left
+    out."""
     try:
         for item in read_frames(file, offset):
             if item.good:
                 yield item.stop, item.payload
             else:
                 log.error("%s: the letter at byte %d is damaged and left out", file, item.start)
+                damaged()
     except FramingLost as error:
         log.error("%s is damaged from byte %d on: %s", file, error.position, error.why)
 

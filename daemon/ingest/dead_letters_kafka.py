@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ class KafkaDeadLetters(FileDeadLetters):
         self._work = threading.Event()
         self._work.set()
         self._read: dict[Path, int] = {}
+        self._damaged: set[Path] = set()  # segments with letters that were left out
         self._sender = threading.Thread(target=self._run, name="dead-letters", daemon=True)
         self._sender.start()
 
@@ -142,7 +144,8 @@ class KafkaDeadLetters(FileDeadLetters):
             with self._lock:  # asked before reading: only a segment that was closed by then was read to its end
                 in_use = self._writer is not None and self._writer.path == segment
             batch, n_bytes = list[tuple[int, bytes]](), 0
-            for stop, payload in letters(segment, self._read.get(segment, 0)):
+            damaged = partial(self._damaged.add, segment)
+            for stop, payload in letters(segment, self._read.get(segment, 0), damaged):
                 batch.append((stop, payload))
                 n_bytes += len(payload)
                 if len(batch) == _SEND_AT_ONCE or n_bytes >= _SEND_BYTES:
@@ -166,11 +169,13 @@ class KafkaDeadLetters(FileDeadLetters):
                 self._writer = None
                 self._unsynced.clear()
             rest = segment.stat().st_size - self._read.pop(segment, 0)
-            if rest > 0:
+            if rest > 0 or segment in self._damaged:
                 # Damaged, or cut short when we died: whoever can read more of it shall have it.
                 aside = segment.with_name(f"damaged-{segment.name}")
-                log.error("the last %d bytes of %s are no letters; it is now %s", rest, segment, aside.name)
+                what = f"the last {rest} bytes" if rest > 0 else "some bytes"
+                log.error("%s of %s are no letters; it is now %s", what, segment, aside.name)
                 segment.rename(aside)
+                self._damaged.discard(segment)
             else:
                 segment.unlink()
 
@@ -215,9 +220,14 @@ class KafkaDeadLetters(FileDeadLetters):
 
     def _set_aside(self, payloads: Sequence[bytes], why: str) -> None:
         log.error("%d %s; kept in %s", len(payloads), why, self.path)
-        with SpoolWriter(self.path, name=f"{UNDELIVERABLE}{time.time_ns():020}-{os.getpid()}") as writer:
+        writer = SpoolWriter(self.path, name=f"{UNDELIVERABLE}{time.time_ns():020}-{os.getpid()}")
+        try:
             for payload in payloads:
                 writer.append(payload)
+            writer.close()
+        except OSError:  # all of them come again
+            writer.give_up(0)
+            raise
 
     def _fails(self, error: BaseException) -> None:
         if not self._away:
