@@ -7,6 +7,7 @@ import gzip
 import itertools
 import lzma
 import os
+import random
 import shutil
 import threading
 import tracemalloc
@@ -292,6 +293,34 @@ def test_compressed_files_have_offsets_of_their_content(tmp_path: Path, compress
     second = drain(opened(tmp_path, position, block_bytes=1000))
     assert b"".join(values(first + second)) == content
     assert second[-1].next_offset == len(content)
+
+
+@pytest.mark.parametrize("compression", COMPRESSORS)
+@pytest.mark.parametrize("fails_at", [1, 3])
+def test_a_compressed_file_that_cannot_be_read_on_the_way_is_gone_on_with_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str, fails_at: int
+) -> None:
+    """On the way to where reading had stopped before a restart."""
+    rng = random.Random(5)
+    lines = [b"%d %d\n" % (rng.getrandbits(60), rng.getrandbits(60)) for _ in range(9000)]
+    name = f"a.el.{compression}"
+    (tmp_path / name).write_bytes(COMPRESSORS[compression](b"".join(lines)))
+    done = len(b"".join(lines[:8000]))
+    pread, reads = os.pread, 0
+
+    def fails(handle: int, count: int, offset: int) -> bytes:
+        nonlocal reads
+        reads += count > 0
+        if count and reads == fails_at:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(handle, count, offset)
+
+    source = opened(tmp_path, {Partition(name): done})
+    monkeypatch.setattr(os, "pread", fails)
+    assert drain(source) == [] and source.outages == 1
+    records = drain(source)
+    assert b"".join(values(records)) == b"".join(lines[8000:]) and records[0].offset == done
+    source.close()
 
 
 @pytest.mark.parametrize("compression", COMPRESSORS)

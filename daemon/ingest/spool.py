@@ -484,12 +484,13 @@ class SpoolSource:
             check_fingerprint(file.name, file.fingerprint, handle)
             if file.kind.compression is None:
                 return Plain(handle, file.read)
-            file.inflating = Inflated(handle, file.kind.compression)
+            inflated = Inflated(handle, file.kind.compression)
+            skip(file, inflated)
         except BaseException:
             os.close(handle)
             raise
-        skip(file, file.inflating)
-        return file.inflating
+        file.inflating = inflated
+        return inflated
 
     def _let_go(self, file: SpoolFile, content: Content) -> None:
         if isinstance(content, Plain):
