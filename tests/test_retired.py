@@ -148,6 +148,31 @@ def test_a_retired_file_that_grew_is_read_before_a_file_that_came_after(
         assert A not in retired.position() and list(retired._retired)[-1] == "a.el"
 
 
+def test_a_directory_that_goes_away_as_a_file_comes_changes_no_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What earlier names offer is looked at once it is back."""
+    for name in ("a.el", "b.el"):
+        (tmp_path / name).write_bytes(b"1 2\n")
+    source = opened(tmp_path)
+    read(source)
+    monkeypatch.setattr(source, "_next_to_look_at", lambda: iter(()))  # it may not be its turn
+    with open(tmp_path / "a.el", "ab") as file:
+        file.write(b"5 6\n")
+    (tmp_path / "c.el").write_bytes(b"7 8\n")
+    look = source._look
+
+    def away(name: str) -> None:
+        if name == "a.el":
+            raise FileNotFoundError("another directory now")
+        look(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(source, "_look", away)
+        assert read(source) == [] and source.outages == 1
+    assert read(source) == [("a.el", b"5 6\n"), ("c.el", b"7 8\n")]
+
+
 def test_of_retired_files_those_that_retired_last_are_looked_at_where_files_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,7 @@ class SpoolSource:
         self._others: Iterator[str] = iter(())
         self._to_read: set[str] = set()
         self._came: set[str] = set()  # files that came since what is owed was noted; they are not begun
+        self._unseen = False  # since files came not all others were looked at
         self._turn = ""  # whose turn it was
         self._failed: SourceError | None = None  # for the next poll
         self._away = False
@@ -520,10 +521,11 @@ class SpoolSource:
             if self._folder.look():
                 self._compare_names()
             # The last that a writer wrote before it went on in another file must be known when that is begun.
-            came = bool(self._came - before)
-            everywhere = [*self._files, *islice(reversed(self._retired), LOOKED_AT)] if came else []
+            self._unseen |= bool(self._came - before)
+            everywhere = [*self._files, *islice(reversed(self._retired), LOOKED_AT)] if self._unseen else []
             for name in chain(everywhere, self._next_to_look_at()):
                 self._look(name)
+            self._unseen = False
         except OSError as error:
             if not self._away:
                 self._away = True
