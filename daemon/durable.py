@@ -7,6 +7,7 @@ file, by whoever still has it; who has it no more ends, or says so.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -54,10 +55,21 @@ class Syncing:
 
 
 def sync_folder(path: Path) -> None:
-    """Return when the names in a folder are durable."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    """Return when the names in a folder are durable, as far as one can ask for it: some file systems know no such
+    thing, and who may write to a folder may perhaps not read it.
+
+    Raises:
+        OSError: they are not.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(handle)
 
