@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import stat
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import MessageSizeTooLargeError
+from power_cuts import PowerCut, times
 from waiting import until
 
 from graphtide.daemon.errors import ConfigError, DeadLettersError
@@ -166,47 +166,17 @@ def test_letters_of_before_a_full_disk_are_synced_as_well(tmp_path: Path, monkey
     letters.write([letter(1)])
     letters.flush()
     assert [bad.offset for bad in read_dead_letters(tmp_path)] == [0, 1]
-    assert [bad.offset for bad in power.left(tmp_path)] == [0, 1]
+    assert left(power, tmp_path) == [0, 1]
     letters.close()
 
 
-class PowerCut:
-    """Knows what a loss of power leaves: what was synced. A sync may fail, and then the system has dropped what it
-    could not write: the next one is none of it, and says that all is well."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.failing = 0
-        self._safe: dict[str, bytes] = {}
-        self._dropped: dict[str, set[tuple[int, int]]] = {}  # from and to where nothing reaches the disk any more
-        self._synced: dict[str, int] = {}
-        sync = os.fsync
-
-        def synced(handle: int) -> None:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return sync(handle)
-            path = os.readlink(f"/proc/self/fd/{handle}")
-            content = Path(path).read_bytes()
-            known = self._synced.get(path, 0)
-            if self.failing:
-                self.failing -= 1
-                self._dropped.setdefault(path, set()).add((known, len(content)))
-                self._synced[path] = len(content)
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            for begin, end in self._dropped.get(path, ()):
-                content = content[:begin] + bytes(len(content[begin:end])) + content[end:]
-            self._safe[path] = content
-            self._synced[path] = len(content)
-
-        monkeypatch.setattr(os, "fsync", synced)
-        monkeypatch.setattr(os, "fdatasync", synced)
-
-    def left(self, folder: Path) -> list[BadRecord]:
-        """The letters in this folder that a loss of power leaves."""
-        found = list[BadRecord]()
-        for file in sorted(folder.glob("*.msgpack")):
-            (folder / "left").write_bytes(self._safe.get(str(file), b"")[: file.stat().st_size])
-            found += read_dead_letters(folder / "left")
-        return found
+def left(power: PowerCut, folder: Path) -> list[int]:
+    """The offsets of the letters that a loss of power leaves."""
+    found = list[int]()
+    for file in sorted(folder.glob("*.msgpack")):
+        (folder / "left").write_bytes(power.left(file) or b"")
+        found += [bad.offset for bad in read_dead_letters(folder / "left")]
+    return found
 
 
 @pytest.mark.parametrize("segment_bytes", [100, 300, 1 << 20])
@@ -220,20 +190,19 @@ def test_letters_whose_sync_failed_are_written_again(
     letters.write([letter(0)])
     letters.flush()
     letters.write([letter(1), letter(2)])
-    power.failing = failing
+    power.fails = times(failing)
     for tries in range(10):
         try:
             letters.flush()
         except OSError:
             assert tries < failing
-            letters.write([]) if tries % 2 and power.failing == 0 else None
         else:
             break
     assert tries == failing
-    assert [bad.offset for bad in power.left(tmp_path)] == [0, 1, 2]
+    assert left(power, tmp_path) == [0, 1, 2]
     letters.write([letter(3)])
     letters.flush()
-    assert [bad.offset for bad in power.left(tmp_path)] == [0, 1, 2, 3]
+    assert left(power, tmp_path) == [0, 1, 2, 3]
     assert [bad.offset for bad in read_dead_letters(tmp_path)] == [0, 1, 2, 3], "and none twice"
     letters.close()
 
@@ -244,12 +213,11 @@ def test_letters_of_a_segment_that_could_not_be_sealed_are_written_again(
     power = PowerCut(monkeypatch)
     letters = FileDeadLetters(tmp_path, segment_bytes=100)
     letters.write([letter(0)])
-    power.failing = 1
+    power.fails = times(1)
     with pytest.raises(DeadLettersError, match="Input/output error"):
         letters.write([letter(1)])  # which begins another segment
-    assert power.failing == 0
     letters.flush()
-    assert [bad.offset for bad in power.left(tmp_path)] == [0]
+    assert left(power, tmp_path) == [0]
     letters.close()
     assert [bad.offset for bad in read_dead_letters(tmp_path)] == [0]
 

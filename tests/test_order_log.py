@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 import msgpack
 import numpy as np
 import pytest
+from power_cuts import PowerCut
 
 from graphtide.daemon.cli import NO_ROOM, exit_code
 from graphtide.daemon.engine.recording import Recording
@@ -420,6 +422,65 @@ def test_nothing_is_certain_in_a_segment_that_could_not_be_synced(
     first, *_ = sorted(log.folder.glob("*.log"))
     first.unlink()
     assert open_log(log.folder, opened)[1][-2:] == [at(1, 1), at(2, 3, together=True)]
+
+
+def test_steps_that_were_shown_outlive_a_loss_of_power_whatever_syncs_fail(
+    tmp_path: Path, seed: int, run_long: bool
+) -> None:
+    for number in range(300 if run_long else 15):
+        with pytest.MonkeyPatch.context() as patch:
+            lives_of_a_log(tmp_path / str(number), np.random.default_rng([seed, number]), PowerCut(patch))
+
+
+def lives_of_a_log(folder: Path, rng: np.random.Generator, power: PowerCut) -> None:
+    """Three, which end by a kill, a loss of power or in order."""
+    rate = float(rng.choice([0.0, 0.1, 0.4]))
+    shown: list[tuple[Passed, Passed]] = []
+    position = [0, 0]
+    for _ in range(3):
+        log = OrderLog(folder)
+        list(log.open(IDENTITY))
+        power.fails = lambda: bool(rng.random() < rate)
+        for _ in range(int(rng.integers(1, 25))):
+            before = at(*position)
+            steps = [before]
+            for _ in range(int(rng.integers(1, 4))):
+                position = [
+                    offset + int(more) for offset, more in zip(position, rng.integers(0, 3, 2), strict=True)
+                ]
+                steps.append(at(*position, together=bool(rng.random() < 0.4)))
+            while True:
+                try:
+                    log.record(before.offsets, steps[1:]).result(60)
+                    break
+                except OSError:
+                    log.undo()
+            shown += [
+                (at(*first.offsets.values()), step) for first, step in itertools.pairwise(steps) if step.together
+            ]
+            if rng.random() < 0.5:
+                log._sync_at = 0.0
+            if rng.random() < 0.2:
+                log.cut({})
+        how = rng.choice(["kill", "power", "order"])
+        if how == "order":
+            log.close()
+        log._syncing.shutdown()
+        if log._segment is not None:
+            os.close(log._segment.handle)
+        power.fails = lambda: False
+        if how == "power":
+            power.cut(folder)
+        log = OrderLog(folder)
+        found = [Passed(passed.offsets, passed.together) for passed in log.open(IDENTITY)]
+        log.close()
+        there = {
+            (tuple(first.offsets.items()), tuple(step.offsets.items()))
+            for first, step in itertools.pairwise(found)
+            if step.together
+        }
+        for first, step in shown:
+            assert (tuple(first.offsets.items()), tuple(step.offsets.items())) in there, how
 
 
 def test_a_disk_that_syncs_nothing_gets_no_file_for_each_epoch(
