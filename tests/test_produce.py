@@ -421,8 +421,8 @@ def test_the_command_writes_the_good_and_names_the_bad(tmp_path: Path, capsys: p
     accepts = Accepts(weights="non-negative")
     assert produce_files([file], spool=tmp_path / "spool", accepts=accepts) == REFUSED
     shown = capsys.readouterr().out
-    assert shown.startswith("39999 updates written;")
-    assert "1 updates refused" in shown and "bad-weight" in shown and "a.csv:40001: weight is -1.0" in shown
+    assert shown.startswith("39999 updates written; to wait until answers show them: graphtide query ")
+    assert "1 update refused" in shown and "bad-weight" in shown and "a.csv:40001: weight is -1.0" in shown
     assert produce_files([file], spool=tmp_path / "spool", accepts=accepts, json=True) == REFUSED
     answer = json.loads(capsys.readouterr().out)
     assert answer["updates"] == 39_999 and answer["refused"]["bad-weight"]["updates"] == 1
