@@ -253,10 +253,6 @@ class DeviceProgram(Program):
     def memory_bytes(self) -> int:
         return self.host.memory_bytes()
 
-    def audit(self, graph: Graph) -> list[Violation]:
-        self.prepare_audit(graph)
-        return self.host.audit(graph)
-
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         self.prepare_audit(graph)
         return self.host.audit_slice(graph, begin, end)
