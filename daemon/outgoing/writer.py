@@ -149,7 +149,6 @@ class Writer:
         self._trouble: str | None = None
         # For those who ask how far behind we are.
         self._told: Epoch = (0, 0)
-        self._told_at = 0.0
         self._behind_since: float | None = None
         self._first_number = 0
         # What was written last, and the place behind it: both at once, for the thread that makes a checkpoint.
