@@ -41,6 +41,7 @@ class Given:
 
     unit = "records"
     outages = 0
+    away = None
 
     def __init__(self, *partitions: Partition, begin: Offsets | None = None) -> None:
         self.offsets: dict[Partition, int] = dict.fromkeys(partitions, 0) | dict(begin or {})

@@ -826,10 +826,13 @@ def test_a_directory_that_is_away_is_an_outage(tmp_path: Path) -> None:
     assert source.poll(100, timeout_s=0.01) == []
     assert source.outages == 1 and source.position() == {Partition("a.el"): 8}
     spool.rmdir()
+    assert source.poll(100, timeout_s=0.01) == []
+    assert source.outages == 1 and source.away == f"the spool {spool} cannot be read: No such file or directory"
     os.rename(tmp_path / "elsewhere", spool)
     with open(spool / "a.el", "ab") as file:
         file.write(b"5 6\n")
     assert values(drain(source)) == [b"5 6\n"]
+    assert source.away is None
 
 
 # -- start, lag ---------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ class SpoolSource:
         self._came: set[str] = set()  # files that came since what is owed was noted; they are not begun
         self._turn = ""  # whose turn it was
         self._failed: SourceError | None = None  # for the next poll
-        self._away = False
+        self.away: str | None = None
         self._came_at = time.monotonic()
         self._opened = threading.Event()
         self._open_by = 0.0
@@ -184,7 +184,7 @@ class SpoolSource:
 
     def _could_read_on(self) -> bool:
         """Whether a poll that found nothing ended within a line that is too long."""
-        return not self._away and any(not self._files[name].away for name in self._to_read - self._held)
+        return self.away is None and any(not self._files[name].away for name in self._to_read - self._held)
 
     def _restore(self, offsets: Offsets, state: bytes) -> None:
         try:
@@ -524,13 +524,13 @@ class SpoolSource:
             for name in chain(everywhere, self._next_to_look_at()):
                 self._look(name)
         except OSError as error:
-            if not self._away:
-                self._away = True
+            if self.away is None:
                 self.outages += 1
-                log.error("the spool cannot be read: %s; trying again", error)
+                log.error("the spool %s cannot be read: %s; trying again", self.path, why(error))
+            self.away = f"the spool {self.path} cannot be read: {why(error)}"
             return False
-        if self._away:
-            self._away = False
+        if self.away is not None:
+            self.away = None
             log.info("the spool %s can be read again", self.path)
         self._keep_state()
         return True

@@ -201,6 +201,11 @@ class Source(Protocol):
         """How often the source could not be reached so far."""
         ...
 
+    @property
+    def away(self) -> str | None:
+        """Why it cannot be reached now, in words; None while it can. Any thread may ask."""
+        ...
+
     def open(self, offsets: Offsets | None, state: bytes = b"") -> None:
         """Begin at these offsets (a checkpoint's, with the ``state`` in it), or as configured when None."""
         ...
