@@ -79,7 +79,7 @@ OPEN_SECONDS_MAX = 5.0
 LOOKED_AT = 128
 """So many files that grew last are looked at each time, and so many of all others."""
 
-_KEPT_OF_A_FILE = ("bytes", "crc32c", "offset", "whole")
+_KEPT_OF_A_FILE = {"bytes": int, "crc32c": int, "offset": int, "whole": bool}
 _TURNS = 4  # of files with enough to read, in one poll at least
 _RECORD_BYTES = 64  # what a record takes besides its value, about: tiny ones must not make a poll endless
 
@@ -219,7 +219,7 @@ class SpoolSource:
         file = self._add(name, kind, offset)
         file.aside = self._has_bad_name(name) and offset > 0
         if known is not None:
-            file.fingerprint = (int(known["bytes"]), int(known["crc32c"]))
+            file.fingerprint = (known["bytes"], known["crc32c"])
 
     def identity(self) -> dict[str, Any]:
         """The directory."""
@@ -365,8 +365,11 @@ class SpoolSource:
             return {}
         try:
             known = json.loads(self.fingerprints.read_text())
-            return {name: {key: entry[key] for key in _KEPT_OF_A_FILE} for name, entry in known.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return {
+                name: {key: kind(entry[key]) for key, kind in _KEPT_OF_A_FILE.items()}
+                for name, entry in known.items()
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SourceError(f"{str(self.fingerprints)!r} cannot be read: {error}. Delete it to go on") from error
 
     def _read_available(self, bytes_max: int) -> list[RawRecord]:
