@@ -266,6 +266,9 @@ def test_a_file_that_is_missing_or_not_toml_is_one_message(tmp_path: Path) -> No
     broken.write_text("[source\n")
     with pytest.raises(ConfigError, match=r"is not TOML: .*line 1"):
         load(broken, environ={})
+    broken.write_text("source = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match="is not TOML: maximum recursion"):
+        load(broken, environ={})
 
 
 def test_a_setting_below_a_value_is_refused_and_not_a_crash() -> None:

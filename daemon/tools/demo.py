@@ -7,6 +7,7 @@ recomputes everything from scratch with SciPy, and compares vertex by vertex.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -31,7 +32,8 @@ from ...gpma.edges import Op
 from ...gpma.index.ids import IntColumn
 from .. import terminal
 from ..client import Client
-from ..errors import ConfigError, GraphtideError, Unavailable
+from ..errors import ConfigError, GraphtideError, NotWritten, Unavailable
+from ..os_errors import why
 from ..records.columns import UpdateColumns
 from ..records.spool_format import SpoolWriter
 from .files import read_updates
@@ -93,6 +95,7 @@ def run_demo(*, data: Path | None, updates: int | None, window: float | None, ke
 
     Raises:
         DemoFailed: an answer was wrong.
+        NotWritten: the temporary folder has no room.
     """
     try:
         from .verify import FinalGraph
@@ -116,6 +119,10 @@ def run_demo(*, data: Path | None, updates: int | None, window: float | None, ke
             _show_answers(client, final.ids, stream.root, console)
             _check(client, final, stream.root, console)
         console.print("\n[green]every answer was right, and the daemon stopped cleanly[/green]")
+    except OSError as error:
+        if error.errno != errno.ENOSPC or keep is not None:
+            raise
+        raise NotWritten(f"{folder}: {why(error)}: name a folder that has some with TMPDIR or --keep") from error
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
