@@ -29,8 +29,8 @@ import psutil
 from ...gpma.cores import usable_cores
 from ..client.addresses import SOCKET_HERE, UnixAddress, parse_address, parse_http_address
 from ..config.settings import Config, read_secret
-from ..errors import GraphtideError
-from ..os_errors import why
+from ..errors import ConfigError, GraphtideError
+from ..os_errors import require_compiler, why
 from ..serve.listening import others_may_write
 
 Status = Literal["ok", "warn", "fail"]
@@ -186,6 +186,10 @@ def _version(distribution: str) -> str:
 def _numba(config: Config) -> Iterator[Finding]:
     from ...gpma import runtime
 
+    try:
+        require_compiler()
+    except ConfigError as error:
+        yield Finding("numba", "fail", error.message)
     folder = runtime.cache_directory()
     if _may_write(folder):
         yield Finding("kernel cache", "ok", str(folder))
