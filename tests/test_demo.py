@@ -29,11 +29,12 @@ def test_the_generated_stream_has_skew_and_a_fifth_of_deletions() -> None:
 
 
 def test_every_answer_is_checked_and_right(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run_demo(data=None, updates=20_000, window=None, keep=tmp_path) == 0
+    folder = tmp_path / 'a "b" \\c é'
+    assert run_demo(data=None, updates=20_000, window=None, keep=folder) == 0
     shown = capsys.readouterr().out
     assert "every answer was right" in shown
     assert "Ranked highest" in shown
-    assert (tmp_path / "checkpoints").is_dir(), "the folder that was asked for stays"
+    assert (folder / "checkpoints").is_dir(), "the folder that was asked for stays"
 
 
 def test_one_wrong_answer_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import shutil
@@ -167,10 +168,10 @@ def _daemon(folder: Path, stream: Stream, console: Console) -> Iterator[str]:
     address = f"unix:{sockets}/s"
     config = folder / "graphtide.toml"
     config.write_text(
-        f'[source]\nkind = "spool"\npath = "{folder}/spool"\n'
-        f'[dead_letters]\npath = "{folder}/dead-letters"\n'
-        f'[checkpoint]\npath = "{folder}/checkpoints"\n'
-        f'[server]\nlisten = ["{address}"]\n[metrics]\nlisten = "off"\n'
+        f'[source]\nkind = "spool"\npath = {_quoted(folder / "spool")}\n'
+        f"[dead_letters]\npath = {_quoted(folder / 'dead-letters')}\n"
+        f"[checkpoint]\npath = {_quoted(folder / 'checkpoints')}\n"
+        f'[server]\nlisten = [{_quoted(address)}]\n[metrics]\nlisten = "off"\n'
         + (f"[window]\nlength = {stream.window}\n" if stream.window else "")
         + f'[[program]]\nname = "bfs"\nid = "hops"\nsource = {stream.root}\n'
         f'[[program]]\nname = "components"\n[[program]]\nname = "pagerank"\ntolerance = {TOLERANCE}\n'
@@ -193,6 +194,11 @@ def _daemon(folder: Path, stream: Stream, console: Console) -> Iterator[str]:
             process.kill()
             process.wait()
         shutil.rmtree(sockets, ignore_errors=True)
+
+
+def _quoted(text: object) -> str:
+    """As a string of TOML."""
+    return json.dumps(str(text), ensure_ascii=False)
 
 
 def _await_answer(address: str, process: subprocess.Popen[bytes], log: Path, console: Console) -> None:
