@@ -440,6 +440,12 @@ def test_a_file_may_hold_several_tokens(tmp_path: Path) -> None:
     file.write_text("one-token\n" * 17)
     with pytest.raises(ConfigError, match="1 to 16 tokens"):
         server.read_tokens()
+    file.write_bytes(b"\xff" * 9)
+    with pytest.raises(ConfigError, match=r"tokens': cannot be read: it is not UTF-8$"):
+        server.read_tokens()
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"tokens': cannot be read: No such file or directory$"):
+        server.read_tokens()
 
 
 def test_what_counts_as_a_secret() -> None:
