@@ -125,7 +125,7 @@ class KafkaDestination:
                 (described,) = admin.describe_topics([topic])
             self.partitions = len(described["partitions"])
             if not self.partitions:
-                raise ProduceFailed(f"Kafka at {','.join(servers)} has no topic {topic}")
+                raise ProduceFailed(f"Kafka at {','.join(servers)} has no topic {topic}: create it there first")
             self._producer = connect(
                 KafkaProducer,
                 client or {},
@@ -140,7 +140,8 @@ class KafkaDestination:
         except KafkaError as error:
             wrong = isinstance(error, (KafkaConfigurationError, *REFUSALS))
             kind = ConfigError if wrong else ProduceFailed
-            raise kind(f"Kafka at {','.join(servers)}: {said(error)}") from error
+            hint = "" if wrong else "; see whether a broker runs there"
+            raise kind(f"Kafka at {','.join(servers)}: {said(error)}{hint}") from error
 
     def send(self, partition: int, *payloads: bytes) -> None:
         """
