@@ -98,7 +98,6 @@ class KafkaDestination:
         topic: str,
         *,
         client: Mapping[str, Any] | None = None,
-        compression: str | None = "lz4",
         encoding: Encoding = "msgpack",
     ) -> None:
         """
@@ -132,7 +131,7 @@ class KafkaDestination:
                 **options,
                 acks="all",
                 enable_idempotence=True,
-                compression_type=compression,
+                compression_type="lz4",
                 max_request_size=64 << 20,
                 allow_auto_create_topics=False,
                 max_block_ms=_CONNECT_TIMEOUT_MS,
