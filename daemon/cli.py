@@ -42,7 +42,7 @@ from .flags import (
     token_of,
     trust_of,
 )
-from .os_errors import no_thread, require_address_space, why
+from .os_errors import no_thread, require_address_space, require_compiler, why
 from .state_commands import EXPORT_EPILOG, checkpoint_app, export
 
 if TYPE_CHECKING:
@@ -273,6 +273,7 @@ def run(
     # One thread for linear algebra, which is never done here: what has other threads could not be forked below.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     require_address_space(threads=1)
+    require_compiler()
     with _loading():
         loaded = _load(config, flags)
     require_address_space(loaded.config.compute.thread_count())

@@ -8,6 +8,8 @@ import resource
 
 from .errors import ConfigError
 
+_NOT_COMPILED = "NUMBA_DISABLE_JIT"
+
 ADDRESS_SPACE_MIN, BESIDE_THREADS = 640 << 20, 384 << 20
 """What loading takes, and what a start without a graph takes beside its team's threads, as measured with 1 to 64
 of them. With less a daemon may not come up: libraries that get none fail in many ways, or wait for it for ever."""
@@ -34,6 +36,16 @@ def require_address_space(threads: int) -> None:
             f"compute.threads = {threads} takes about {needed} without a graph: let it be unlimited, and limit "
             f"memory by a control group"
         )
+
+
+def require_compiler() -> None:
+    """For who is about to load what computes.
+
+    Raises:
+        ConfigError: kernels would not be compiled; as Python they do not work.
+    """
+    if os.environ.get(_NOT_COMPILED, "").strip() not in ("", "0"):
+        raise ConfigError(f"{_NOT_COMPILED} is set in the environment, and kernels must be compiled: take it away")
 
 
 def no_thread(error: RuntimeError) -> str | None:

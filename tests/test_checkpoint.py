@@ -197,6 +197,34 @@ def test_a_start_that_cannot_be_counted_names_the_key_and_the_reason(
     assert store.next_incarnation() == 2
 
 
+@pytest.mark.parametrize("count", [b"", b"one", b"-5", b"\xff", b"9223372036854775807", b"9" * 5000])
+def test_a_count_of_starts_that_is_none_goes_on_from_the_time_of_day(store: CheckpointStore, count: bytes) -> None:
+    """Also one that is too large: epochs are numbers of 64 bits in answers."""
+    (store.path / "incarnation").write_bytes(count)
+    began = int(time.time())
+    assert began < store.next_incarnation() < began + 3600
+
+
+@pytest.mark.parametrize("name", ["checkpoint-99999999999999999999-1", "checkpoint-1-\u00b2", "checkpoint-1-1-1"])
+def test_folders_of_other_names_are_no_checkpoints(store: CheckpointStore, name: str) -> None:
+    (store.path / name).mkdir()
+    assert store.names() == [] and store.newest_good() is None
+    assert store.next_incarnation() == 1
+
+
+def test_a_lock_that_cannot_be_had_is_said_for_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(CheckpointError, match="its file 'lock' cannot be opened: Is a directory"):
+        CheckpointStore(tmp_path)
+
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("graphtide.daemon.state.checkpoint.fcntl.flock", refuse)
+    with pytest.raises(CheckpointError, match="cannot be locked: No locks available"):
+        CheckpointStore(tmp_path / "other")
+
+
 def test_incarnations_rise_even_without_a_checkpoint(store: CheckpointStore) -> None:
     assert [store.next_incarnation() for _ in range(3)] == [1, 2, 3]
     store.write(snapshot(1, incarnation=9))

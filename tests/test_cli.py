@@ -267,6 +267,19 @@ def test_a_limit_of_the_process_is_said(limit: str, message: str, tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
+def test_kernels_that_would_not_be_compiled_are_said(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``NUMBA_DISABLE_JIT`` is left over from debugging something else, say."""
+    said = "NUMBA_DISABLE_JIT is set in the environment, and kernels must be compiled: take it away"
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    done = runner.invoke(cli.app, ["run", "--checkpoints", str(tmp_path / "ck")])
+    assert (done.exit_code, done.stderr) == (2, f"graphtide: {said}\n")
+    assert said in {finding.found for finding in doctor._numba(from_tables({}))}
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
+    assert {finding.status for finding in doctor._numba(from_tables({}))} == {"ok"}
+
+
 def test_a_link_to_nowhere_is_not_called_a_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     (tmp_path / "file").touch()

@@ -266,6 +266,9 @@ def test_a_file_that_is_missing_or_not_toml_is_one_message(tmp_path: Path) -> No
     broken.write_text("[source\n")
     with pytest.raises(ConfigError, match=r"is not TOML: .*line 1"):
         load(broken, environ={})
+    broken.write_text("source = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match="is not TOML: maximum recursion"):
+        load(broken, environ={})
 
 
 def test_a_setting_below_a_value_is_refused_and_not_a_crash() -> None:
@@ -436,6 +439,12 @@ def test_a_file_may_hold_several_tokens(tmp_path: Path) -> None:
         assert "server.token_file" in caught.value.message and "short" not in caught.value.message
     file.write_text("one-token\n" * 17)
     with pytest.raises(ConfigError, match="1 to 16 tokens"):
+        server.read_tokens()
+    file.write_bytes(b"\xff" * 9)
+    with pytest.raises(ConfigError, match=r"tokens': cannot be read: it is not UTF-8$"):
+        server.read_tokens()
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"tokens': cannot be read: No such file or directory$"):
         server.read_tokens()
 
 

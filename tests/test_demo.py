@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from graphtide.daemon.errors import NotWritten
 from graphtide.daemon.tools import demo, verify
 from graphtide.daemon.tools.demo import DemoFailed, make_stream, run_demo
 from graphtide.gpma.edges import Op
@@ -26,11 +29,12 @@ def test_the_generated_stream_has_skew_and_a_fifth_of_deletions() -> None:
 
 
 def test_every_answer_is_checked_and_right(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run_demo(data=None, updates=20_000, window=None, keep=tmp_path) == 0
+    folder = tmp_path / 'a "b" \\c é'
+    assert run_demo(data=None, updates=20_000, window=None, keep=folder) == 0
     shown = capsys.readouterr().out
     assert "every answer was right" in shown
     assert "Ranked highest" in shown
-    assert (tmp_path / "checkpoints").is_dir(), "the folder that was asked for stays"
+    assert (folder / "checkpoints").is_dir(), "the folder that was asked for stays"
 
 
 def test_one_wrong_answer_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +47,15 @@ def test_one_wrong_answer_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify.FinalGraph, "replay", without_one_edge)
     with pytest.raises(DemoFailed, match="edges: 1 of 1 differ"):
         run_demo(data=None, updates=20_000, window=None, keep=None)
+
+
+def test_a_full_temporary_folder_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(demo, "_daemon", full)
+    with pytest.raises(NotWritten, match=r"/graphtide-demo-.*: No space left on device: .* with TMPDIR or --keep"):
+        run_demo(data=None, updates=100, window=None, keep=None)
 
 
 @pytest.mark.timeout(60)

@@ -24,6 +24,8 @@ from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.serve.listening import TlsFiles
 from graphtide.daemon.serve.supervisor import ServerLink
 
+CLOSE = "Connection: close"
+
 
 @pytest.mark.parametrize(
     ("sent", "status"),
@@ -47,6 +49,12 @@ from graphtide.daemon.serve.supervisor import ServerLink
         pytest.param(get("/", verb="POST"), 405, id="post to a file"),
         pytest.param(get("/v1/stats", "Content-Length: 5") + b"hello", 413, id="a body where none belongs"),
         pytest.param(post("/v1/get", b"{}", "Content-Length: 200001"), 400, id="two lengths"),
+        pytest.param(
+            post("/v1/get", b"2\r\n{}\r\n0\r\n\r\n", "Transfer-Encoding: chunked", "Content-Length: 2"),
+            400,
+            id="a length and chunks",
+        ),
+        pytest.param(post("/v1/get", b"\x1f\x8b", "Content-Encoding: gzip", CLOSE), 415, id="compressed"),
         pytest.param(get("/v1/get?program=%ff", "Connection: close"), 400, id="no UTF-8"),
         pytest.param(
             get("/v1/get?" + "&".join(f"a{i}=1" for i in range(2000)), "Connection: close"),
@@ -76,6 +84,13 @@ def test_a_head_may_have_16_kib_and_no_byte_more(
     assert (status, "code" in answer) == ((431, True) if more else (200, False))
 
 
+def test_what_was_no_http_is_not_shown_as_python_would(shared: tuple[Engine, ServerLink]) -> None:
+    for sent in (b"GET \xff HTTP/1.1\r\n\r\n", post("/v1/get", b"-1\r\n", "Transfer-Encoding: chunked")):
+        _, error = turned_away(shared[1], sent)
+        assert error is not None and error["message"].startswith("this is no HTTP: illegal ")
+        assert "bytearray" not in error["message"]
+
+
 def test_a_connection_is_closed_once_it_was_turned_away(shared: tuple[Engine, ServerLink]) -> None:
     ((status, _),) = answers(talk(shared[1], get("/v1/nothing") + get("/v1/stats")))
     assert status == 404
@@ -95,7 +110,6 @@ def answers(received: bytes) -> list[tuple[int, Any]]:
     return found
 
 
-CLOSE = "Connection: close"
 ASKED = {"program": "rank", "vertices": [100]}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -259,6 +260,8 @@ Record = tuple[range, range]
 
 class Script:
     """A source of one poll, and what the rest of the daemon does whenever ingest waits for a moment."""
+
+    away = None
 
     def __init__(
         self,
@@ -565,8 +568,13 @@ def test_offsets_survive_the_wire() -> None:
     offsets = {Partition("t", 0): 5, Partition("t", 12): 7, Partition("file.msgpack"): 99}
     assert offsets_from_wire(offsets_to_wire(offsets)) == offsets
     assert offsets_from_wire({"t": {"0": 5}}) == {Partition("t", 0): 5}
+    assert offsets_from_wire({"t": {"0": 5.0}, "f.el": "9"}) == {Partition("t", 0): 5, Partition("f.el"): 9}
     with pytest.raises(ValueError, match="negative"):
         offsets_from_wire({"t": {"0": -1}})
+    for odd in (1.5, True, None, math.nan, math.inf, "", "-", " 1", "1_0", "\u0663", b"1"):
+        for wire in ({"t": {"0": odd}}, {"f.el": odd}, {"t": {odd: 0}}):
+            with pytest.raises(ValueError, match="no whole number"):
+                offsets_from_wire(wire)
 
 
 update = st.tuples(

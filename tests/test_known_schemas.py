@@ -230,6 +230,7 @@ class Source:
 
     unit = "records"
     outages = 0
+    away = None
 
     def __init__(self, polls: list[list[RawRecord]]) -> None:
         self.polls = polls

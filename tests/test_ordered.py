@@ -41,6 +41,7 @@ class Given:
 
     unit = "records"
     outages = 0
+    away = None
 
     def __init__(self, *partitions: Partition, begin: Offsets | None = None) -> None:
         self.offsets: dict[Partition, int] = dict.fromkeys(partitions, 0) | dict(begin or {})
@@ -389,6 +390,9 @@ def test_records_that_do_not_come_again_are_named(caplog: pytest.LogCaptureFixtu
         caplog.text.count("waiting for what was read before the restart, in the order of then: t/0 up to 3. If")
         == 2
     )
+    assert reader.waiting is not None and "t/0 up to 3. If" in reader.waiting
+    polled(reader, source, *(record(P, offset) for offset in range(3)))
+    assert reader.waiting is None and not reader.state()["replaying"]
 
 
 def test_blocks_of_lines_end_where_they_ended_before() -> None:

@@ -117,6 +117,18 @@ def test_the_doctor_names_folders_that_every_user_may_write(tmp_path: Path) -> N
     assert findings["source.path"].status == findings["listen"].status == "ok"
 
 
+def test_the_doctor_says_where_the_working_directory_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    findings = {finding.check: finding for finding in doctor.examine(from_tables({"metrics": {"listen": "off"}}))}
+    assert findings["working directory"].found == "it cannot be used: No such file or directory"
+    assert findings["checkpoint.path"].found == "checkpoints cannot be written"
+
+
 # -- the socket -------------------------------------------------------------------------------------------
 
 

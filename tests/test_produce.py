@@ -426,6 +426,12 @@ def test_a_file_that_names_no_columns_is_bad_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("from,to\n1,2\n")
     with pytest.raises(BadInput, match=r"a\.csv:1: the header line must name src and dst.*\[source\.columns\]"):
         file_rows(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("src,dst\n1,2\n", encoding="utf-16")
+    with pytest.raises(BadInput, match=r"a\.csv:1: the header line is not UTF-8"):
+        file_rows(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_bytes(b"src,dst\r1,2\r")
+    with pytest.raises(BadInput, match=r"a\.csv:1: the header line is not CSV: new-line character"):
+        file_rows(tmp_path / "a.csv")
 
 
 def test_the_command_writes_the_good_and_names_the_bad(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

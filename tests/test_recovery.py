@@ -174,6 +174,7 @@ class ScriptedSource:
 
     unit = "records"
     outages = 0
+    away: str | None = None
 
     def __init__(self, *polls: tuple[list[RawRecord], dict[Partition, int]], partitions: int = 1) -> None:
         self.polls = list(polls)
@@ -315,6 +316,8 @@ def test_bad_records_without_room_hold_the_stream_and_show_in_its_lag(
     # Of 100 records 4 were read, of which 3 wait.
     assert seen == [("the disk is full", {P: 99}, waited) for waited in (0.0, 1.0, 2.0)]
     assert ingest.waiting is None
+    source.away = "the source is away"
+    assert ingest.waiting == "the source is away"
     said = [record.getMessage() for record in caplog.records if record.name.endswith("loop")]
     offsets = [item.offsets[P] for item in queue.take(100, 0)]
     if room_comes:

@@ -590,6 +590,24 @@ def test_one_that_says_nothing_is_away_in_time() -> None:
             Registry(url, timeout_s=0.1).schema(1)
 
 
+def test_one_that_speaks_another_language_is_named_for_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def speak() -> None:
+            taken, _ = listening.accept()
+            with taken:
+                taken.recv(1 << 16)
+                taken.sendall(b"220 mail ESMTP\r\n\r\n")
+
+        speaking = threading.Thread(target=speak)
+        speaking.start()
+        try:
+            with pytest.raises(RegistryAway, match=r"answers what is no HTTP: illegal status line$"):
+                Registry(f"http://127.0.0.1:{listening.getsockname()[1]}").schema(1)
+        finally:
+            speaking.join()
+
+
 @pytest.mark.parametrize("head", [b"", b"\r\n"])
 def test_one_that_drips_is_away_in_time(head: bytes) -> None:
     """Each byte comes soon enough; all of them do not."""

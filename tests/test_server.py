@@ -493,6 +493,10 @@ def test_programs_and_stats(client):
         ("neighbors", {"vertex": 100, "direction": "both"}, errors.RequestError, "out, in"),
         ("wait", {"min_offsets": {"t": {0: 99}}, "timeout_ms": 10**9}, errors.LimitExceeded, "timeout_ms"),
         ("hello", {"versions": [99]}, errors.NotSupported, "version"),
+        ("hello", {"versions": "1"}, errors.RequestError, "array of versions"),
+        ("hello", {"versions": [True]}, errors.RequestError, "array of versions"),
+        ("wait", {"min_offsets": {"t": {0: 1.5}}}, errors.RequestError, "min_offsets must map"),
+        ("wait", {"min_offsets": {"t": {0: True}}}, errors.RequestError, "min_offsets must map"),
     ],
 )
 def test_bad_requests_are_told_why_and_change_nothing(client, method, params, error, message):

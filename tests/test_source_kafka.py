@@ -331,8 +331,10 @@ def test_a_restarted_broker_loses_and_doubles_nothing(
     records = [*source.poll(1 << 20, timeout_s=0.5)]
     kafka.stop()
     until(lambda: source.outages > 0, source)
+    assert source.away is not None and source.away.startswith("Kafka at ")
     kafka.start()
     records += read(source, count - len(records))
+    until(lambda: source.away is None, source)
     writer.join()
     assert not failures
     expected = [(i % 2, i // 2, b"%d" % i) for i in range(count)]

@@ -788,13 +788,23 @@ def test_replacement_between_two_runs_is_an_error(tmp_path: Path) -> None:
         opened(spool, source.position(), fingerprints=fingerprints)
 
 
-@pytest.mark.parametrize("text", ["", "nul", "null", "[1]", '{"a.el": 7}', '{"a.el": {"bytes": 8, "crc32c": 1}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "nul", "null", "[1]", '{"a.el": 7}', '{"a.el": {"bytes": 8, "crc32c": 1}}'),
+        '{"a.el": {"bytes": "eight", "crc32c": 1, "offset": 8, "whole": true}}',
+    ],
+)
 def test_fingerprints_that_cannot_be_read_are_named(text: str, tmp_path: Path) -> None:
     spool, fingerprints = tmp_path / "spool", tmp_path / "fingerprints"
     spool.mkdir()
     (spool / "a.el").write_bytes(b"1 2\n3 4\n")
     fingerprints.write_text(text)
     with pytest.raises(SourceError, match=r"fingerprints' cannot be read: .*Delete it to go on"):
+        opened(spool, {Partition("a.el"): 8}, fingerprints=fingerprints)
+    fingerprints.unlink()
+    fingerprints.mkdir()
+    with pytest.raises(SourceError, match=r"fingerprints' cannot be read: .*Is a directory"):
         opened(spool, {Partition("a.el"): 8}, fingerprints=fingerprints)
 
 
@@ -855,10 +865,13 @@ def test_a_directory_that_is_away_is_an_outage(tmp_path: Path) -> None:
     assert source.poll(100, timeout_s=0.01) == []
     assert source.outages == 1 and source.position() == {Partition("a.el"): 8}
     spool.rmdir()
+    assert source.poll(100, timeout_s=0.01) == []
+    assert source.outages == 1 and source.away == f"the spool {spool} cannot be read: No such file or directory"
     os.rename(tmp_path / "elsewhere", spool)
     with open(spool / "a.el", "ab") as file:
         file.write(b"5 6\n")
     assert values(drain(source)) == [b"5 6\n"]
+    assert source.away is None
 
 
 # -- start, lag ---------------------------------------------------------------------------------------------

@@ -204,6 +204,7 @@ class Life:
 
     unit = "records"
     outages = 0
+    away = None
 
     def __init__(
         self, settings: Settings, history: History, rng: np.random.Generator, folder: Path, kept: Kept | None

@@ -26,6 +26,7 @@ from ..client.addresses import (
     parse_http_address,
 )
 from ..errors import ConfigError
+from ..os_errors import why
 from ..records.encodings import OBJECTS, REGISTERED, Encoding
 
 VERTICES_MAX = 2**32 - 2
@@ -102,8 +103,10 @@ def read_secret(key: str, path: Path) -> str:
     """
     try:
         secret = path.read_text("utf-8-sig").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{key} = {str(path)!r}: cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{key} = {str(path)!r}: cannot be read: {why(error)}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{key} = {str(path)!r}: cannot be read: it is not UTF-8") from error
     if not secret:
         raise ConfigError(f"{key} = {str(path)!r}: the file is empty; it must hold the secret")
     return secret

@@ -82,8 +82,10 @@ def csv_layout(header: bytes, delimiter: str, named: NamedColumns | None = None)
     try:
         text = header.decode("utf-8-sig").strip()
         fields = next(csv.reader([text], delimiter=delimiter, strict=True), [])
-    except (UnicodeDecodeError, csv.Error):
-        raise Bad(Reason.BAD_COLUMN, "the header line is not CSV") from None
+    except UnicodeDecodeError:
+        raise Bad(Reason.BAD_COLUMN, "the header line is not UTF-8") from None
+    except csv.Error as error:
+        raise Bad(Reason.BAD_COLUMN, f"the header line is not CSV: {error}") from None
     if named is None:
         ours, needed = {name: name for name in columns.COLUMNS}, ["src", "dst"]
         given = [name.strip().lower() for name in fields]

@@ -88,22 +88,25 @@ class _Outages:
 
     def __init__(self, servers: str) -> None:
         self.count = 0
+        self.said: str | None = None
+        """Why it cannot be used now; None while it can."""
         self._servers = servers
         self._since: float | None = None
         self._lock = threading.Lock()
 
     def failed(self, error: BaseException) -> None:
         with self._lock:
+            self.said = f"Kafka at {self._servers} cannot be used: {_said(error)}"
             if self._since is None:
                 self._since = time.monotonic()
                 self.count += 1
-                log.error("Kafka at %s cannot be used: %s; trying again", self._servers, _said(error))
+                log.error("%s; trying again", self.said)
 
     def worked(self) -> None:
         with self._lock:
             if self._since is not None:
                 log.info("Kafka at %s answers again after %.1f s", self._servers, time.monotonic() - self._since)
-                self._since = None
+                self._since = self.said = None
 
 
 class _Overseer(threading.Thread):
@@ -356,6 +359,11 @@ class KafkaSource:
     def outages(self) -> int:
         """How often the cluster could not be used."""
         return self._outages.count
+
+    @property
+    def away(self) -> str | None:
+        """Why the cluster cannot be used now, in words."""
+        return self._outages.said
 
     @property
     def commits(self) -> int:

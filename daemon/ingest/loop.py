@@ -143,7 +143,7 @@ class Ingest:
     def waiting(self) -> str | None:
         """What keeps us from reading on, in words; None while nothing does. Any thread may ask."""
         held = self._held
-        return None if held is None else held.why
+        return self.reader.waiting if held is None else held.why
 
     def lag(self) -> Lag:
         """How far behind its end the source is, and what was read of it but waits here. Any thread may ask."""

@@ -46,7 +46,7 @@ class Step(NamedTuple):
 
 
 class OrderedReader:
-    """See the module. One thread calls it; ``lag`` and ``state`` may be called from others."""
+    """See the module. One thread calls it; ``lag``, ``state`` and ``waiting`` may be called from others."""
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class OrderedReader:
         self._clock = clock
         self._wall_clock = wall_clock
         self._progress_at = clock()
+        self._stalled: str | None = None
         self._passed: Iterator[Passed] = iter(())
         self._target: Passed | None = None
         self._kept: dict[Partition, deque[RawRecord]] = {}
@@ -122,6 +123,11 @@ class OrderedReader:
         left = self.source.backlog()
         return None if left is None else left + sum(self._behind[0].values()) or int(self._target is not None)
 
+    @property
+    def waiting(self) -> str | None:
+        """What keeps it from going on, in words; None while nothing does."""
+        return self.source.away or self._stalled
+
     def state(self) -> dict[str, Any]:
         """Whether it goes along the order of before, and which barriers wait."""
         return {"replaying": self._target is not None, "barriers": self.barriers.state}
@@ -141,7 +147,7 @@ class OrderedReader:
         return self._next_by_barriers()
 
     def _next_target(self) -> None:
-        self._target = next(self._passed, None)
+        self._target, self._stalled = next(self._passed, None), None
         if self._target is not None:
             self.barriers.remember(self._target.late)
 
@@ -161,7 +167,7 @@ class OrderedReader:
         """Say so when nothing of what the log names comes: it is an outage, or those records are lost."""
         now = self._clock()
         if progress:
-            self._progress_at = now
+            self._progress_at, self._stalled = now, None
         elif now - self._progress_at >= STALLED_S:
             self._progress_at = now
             position = self.source.position()
@@ -170,11 +176,11 @@ class OrderedReader:
                 for partition, offset in sorted(target.offsets.items())
                 if not self._is_past(position, partition, offset)
             ]
-            log.warning(
-                "waiting for what was read before the restart, in the order of then: %s. If it is lost for good, "
-                "stop, and move the folder `order` beside the checkpoints away",
-                ", ".join(missing),
+            self._stalled = (
+                f"waiting for what was read before the restart, in the order of then: {', '.join(missing)}. If "
+                f"it is lost for good, stop, and move the folder `order` beside the checkpoints away"
             )
+            log.warning("%s", self._stalled)
 
     def _next_by_barriers(self) -> Step | None:
         """What stands in front of barriers; where one lets go, it and what stands behind it."""

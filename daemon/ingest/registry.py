@@ -243,6 +243,9 @@ class Registry:
             request = h11.Request(method=method, target=place.path.rstrip("/") + path, headers=headers)
             with contextlib.closing(self._connected(place, ends)) as connected:
                 return self._exchange(connected, request, posted or b"", ends)
+        except h11.RemoteProtocolError as error:
+            what = str(error).partition(": bytearray(")[0]  # h11 shows what it was as Python would write it
+            raise RegistryAway(f"{self._named} answers what is no HTTP: {what[:200]}") from None
         except (OSError, UnicodeError, h11.ProtocolError) as error:  # no name of a host, no path of a page
             why = str(error) or type(error).__name__
             raise RegistryAway(f"{self._named} does not answer: {why[:200]}") from None

@@ -82,7 +82,7 @@ LOOKED_AT = 128
 """So many files that grew last are looked at each time, and so many of all others; and where files came, so many
 of those that retired last."""
 
-_KEPT_OF_A_FILE = ("bytes", "crc32c", "offset", "whole")
+_KEPT_OF_A_FILE = {"bytes": int, "crc32c": int, "offset": int, "whole": bool}
 _TURNS = 4  # of files with enough to read, in one poll at least
 _RECORD_BYTES = 64  # what a record takes besides its value, about: tiny ones must not make a poll endless
 
@@ -150,7 +150,7 @@ class SpoolSource:
         self._unseen = False  # since files came not all others were looked at
         self._turn = ""  # whose turn it was
         self._failed: SourceError | None = None  # for the next poll
-        self._away = False
+        self.away: str | None = None
         self._came_at = time.monotonic()
         self._opened = threading.Event()
         self._open_by = 0.0
@@ -188,7 +188,7 @@ class SpoolSource:
 
     def _could_read_on(self) -> bool:
         """Whether a poll that found nothing ended within a line that is too long."""
-        return not self._away and any(not self._files[name].away for name in self._to_read - self._held)
+        return self.away is None and any(not self._files[name].away for name in self._to_read - self._held)
 
     def _restore(self, offsets: Offsets, state: bytes) -> None:
         try:
@@ -223,7 +223,7 @@ class SpoolSource:
         file = self._add(name, kind, offset)
         file.aside = self._has_bad_name(name) and offset > 0
         if known is not None:
-            file.fingerprint = (int(known["bytes"]), int(known["crc32c"]))
+            file.fingerprint = (known["bytes"], known["crc32c"])
 
     def identity(self) -> dict[str, Any]:
         """The directory."""
@@ -365,8 +365,11 @@ class SpoolSource:
             return {}
         try:
             known = json.loads(self.fingerprints.read_text())
-            return {name: {key: entry[key] for key in _KEPT_OF_A_FILE} for name, entry in known.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return {
+                name: {key: kind(entry[key]) for key, kind in _KEPT_OF_A_FILE.items()}
+                for name, entry in known.items()
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SourceError(f"{str(self.fingerprints)!r} cannot be read: {error}. Delete it to go on") from error
 
     def _read_available(self, bytes_max: int) -> list[RawRecord]:
@@ -527,13 +530,13 @@ class SpoolSource:
                 self._look(name)
             self._unseen = False
         except OSError as error:
-            if not self._away:
-                self._away = True
+            if self.away is None:
                 self.outages += 1
-                log.error("the spool cannot be read: %s; trying again", error)
+                log.error("the spool %s cannot be read: %s; trying again", self.path, why(error))
+            self.away = f"the spool {self.path} cannot be read: {why(error)}"
             return False
-        if self._away:
-            self._away = False
+        if self.away is not None:
+            self.away = None
             log.info("the spool %s can be read again", self.path)
         self._keep_state()
         return True

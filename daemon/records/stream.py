@@ -84,12 +84,21 @@ def offsets_from_wire(wire: Mapping[str, Any]) -> dict[Partition, int]:
     for name, value in wire.items():
         if isinstance(value, Mapping):
             for number, offset in value.items():
-                offsets[Partition(str(name), int(number))] = int(offset)
+                offsets[Partition(str(name), _whole(number))] = _whole(offset)
         else:
-            offsets[Partition(str(name))] = int(value)
+            offsets[Partition(str(name))] = _whole(value)
     if any(offset < 0 for offset in offsets.values()):
         raise ValueError("offsets are never negative")
     return offsets
+
+
+def _whole(value: object) -> int:
+    """A number as it came from elsewhere: whole ones may be floats (of JavaScript), or digits (keys of JSON)."""
+    if isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        raise ValueError(f"{value!r} is no whole number")
+    return int(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +208,11 @@ class Source(Protocol):
     @property
     def outages(self) -> int:
         """How often the source could not be reached so far."""
+        ...
+
+    @property
+    def away(self) -> str | None:
+        """Why it cannot be reached now, in words; None while it can. Any thread may ask."""
         ...
 
     def open(self, offsets: Offsets | None, state: bytes = b"") -> None:

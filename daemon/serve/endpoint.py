@@ -28,6 +28,7 @@ from ...ops.text_format import TextFormat
 from ..client.addresses import TcpAddress
 from ..errors import ConfigError
 from ..health import Verdict
+from ..os_errors import why
 from .listening import TlsFiles, checked_tls
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ class Exposition:
         try:
             self._server = _Server(address)
         except OSError as error:
-            raise ConfigError(f"metrics.listen = {address.host}:{address.port}: {error}") from error
+            raise ConfigError(f"metrics.listen = {address.host}:{address.port}: {why(error)}") from error
         try:
             self.renew_tls()
         except ConfigError:

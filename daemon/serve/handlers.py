@@ -374,9 +374,9 @@ def hello(serving: Serving, params: Params) -> Reply:
     """Agree on a protocol version and present the token."""
     versions, token = params.take("versions"), params.take("token")
     params.end()
-    if versions is not None and (
-        not isinstance(versions, list) or not any(version in PROTOCOL_VERSIONS for version in versions)
-    ):
+    if versions is not None and not (isinstance(versions, list) and all(type(one) is int for one in versions)):
+        raise wrong("versions", "must be an array of versions of the protocol, whole numbers")
+    if versions is not None and not any(version in PROTOCOL_VERSIONS for version in versions):
         raise NotSupported("no common protocol version", {"versions": list(PROTOCOL_VERSIONS)})
     serving.admission.check(token)
     params.asker.connection.token = token
@@ -1104,7 +1104,7 @@ async def keep(serving: Serving, params: Params) -> Reply:
     kind, id = _kind(params), params.take("id")
     given = _given(kind, params)
     if id is not None and not (isinstance(id, str) and id):
-        raise wrong("id", "must be a string, what requests are to call the program")
+        raise wrong("id", "must be a string that is not empty, what requests are to call the program")
     await params.covered(serving)
     asked = {"program": kind, "id": id, "parameters": given}
     return _reply(await serving.ask_aside(params.asker, "keep", asked, params.deadline))

@@ -14,6 +14,7 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +47,9 @@ Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 _PREFIX = "checkpoint-"
 _INCARNATION = "incarnation"
+_NAME = re.compile(rf"{_PREFIX}([0-9]{{1,18}})-([0-9]{{1,18}})")
+"""Of a checkpoint's folder. Either number fits into 64 bits, as they do in answers."""
+_COUNT = re.compile(rb"[0-9]{1,18}\s*")
 
 
 class NewerFormat(ValueError):
@@ -100,12 +104,8 @@ class Checkpoint:
 
 def epochs_in(path: Path) -> list[tuple[tuple[int, int], Path]]:
     """The finished checkpoints in a folder of them, newest first: their epochs, and where they are."""
-    found = []
-    for folder in path.glob(f"{_PREFIX}*-*"):
-        incarnation, _, number = folder.name.removeprefix(_PREFIX).partition("-")
-        if incarnation.isdigit() and number.isdigit():
-            found.append(((int(incarnation), int(number)), folder))
-    return sorted(found, reverse=True)
+    folders = [(_NAME.fullmatch(folder.name), folder) for folder in path.glob(f"{_PREFIX}*-*")]
+    return sorted((((int(name[1]), int(name[2])), folder) for name, folder in folders if name), reverse=True)
 
 
 def folder_of(path: Path, epoch: tuple[int, int]) -> Path:
@@ -126,16 +126,21 @@ class CheckpointStore:
         self.keep = keep
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
             raise CheckpointError(f"checkpoint.path = {str(path)!r} cannot be used: {why(error)}") from error
+        try:
+            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint.path = {str(path)!r}: its file 'lock' cannot be opened: {why(error)}"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise CheckpointError(
-                f"checkpoint.path = {str(path)!r} is in use by another graphtide process"
-            ) from error
+            held = isinstance(error, BlockingIOError)
+            what = "is in use by another graphtide process" if held else f"cannot be locked: {why(error)}"
+            raise CheckpointError(f"checkpoint.path = {str(path)!r} {what}") from error
         for leftover in path.glob("writing-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -152,12 +157,14 @@ class CheckpointStore:
         counter = self.path / _INCARNATION
         newest = max((epoch[0] for epoch, _ in self._folders()), default=0)
         try:
-            written = int(counter.read_bytes())
+            said = counter.read_bytes()
         except FileNotFoundError:
             written = int(time.time()) if newest else 0
-        except ValueError:
-            written = int(time.time())
-            log.warning("the count of starts in %s is damaged: it goes on from the time of day", counter)
+        else:
+            is_count = _COUNT.fullmatch(said)
+            written = int(said) if is_count else int(time.time())
+            if not is_count:
+                log.warning("the count of starts in %s is damaged: it goes on from the time of day", counter)
         incarnation = max(written, newest) + 1
         try:
             replace_file(counter, b"%d\n" % incarnation)

@@ -108,6 +108,8 @@ def read_kept(folder: Path) -> dict[str, Spec]:
     path = folder / FILE
     try:
         found = json.loads(path.read_text())
+        if not isinstance(found, dict) or not isinstance(found.get("programs"), dict):
+            raise ValueError("it is no such list")
         if found["format"] != FORMAT:
             raise ValueError(f"format {found['format']!r}, and this version reads {FORMAT}")
         return {str(id): {**spec, "name": str(spec["name"])} for id, spec in found["programs"].items()}

@@ -7,6 +7,8 @@ recomputes everything from scratch with SciPy, and compares vertex by vertex.
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
 import re
 import shutil
@@ -31,7 +33,8 @@ from ...gpma.edges import Op
 from ...gpma.index.ids import IntColumn
 from .. import terminal
 from ..client import Client
-from ..errors import ConfigError, GraphtideError, Unavailable
+from ..errors import ConfigError, GraphtideError, NotWritten, Unavailable
+from ..os_errors import why
 from ..records.columns import UpdateColumns
 from ..records.spool_format import SpoolWriter
 from .files import read_updates
@@ -93,6 +96,7 @@ def run_demo(*, data: Path | None, updates: int | None, window: float | None, ke
 
     Raises:
         DemoFailed: an answer was wrong.
+        NotWritten: the temporary folder has no room.
     """
     try:
         from .verify import FinalGraph
@@ -116,6 +120,10 @@ def run_demo(*, data: Path | None, updates: int | None, window: float | None, ke
             _show_answers(client, final.ids, stream.root, console)
             _check(client, final, stream.root, console)
         console.print("\n[green]every answer was right, and the daemon stopped cleanly[/green]")
+    except OSError as error:
+        if error.errno != errno.ENOSPC or keep is not None:
+            raise
+        raise NotWritten(f"{folder}: {why(error)}: name a folder that has some with TMPDIR or --keep") from error
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -160,10 +168,10 @@ def _daemon(folder: Path, stream: Stream, console: Console) -> Iterator[str]:
     address = f"unix:{sockets}/s"
     config = folder / "graphtide.toml"
     config.write_text(
-        f'[source]\nkind = "spool"\npath = "{folder}/spool"\n'
-        f'[dead_letters]\npath = "{folder}/dead-letters"\n'
-        f'[checkpoint]\npath = "{folder}/checkpoints"\n'
-        f'[server]\nlisten = ["{address}"]\n[metrics]\nlisten = "off"\n'
+        f'[source]\nkind = "spool"\npath = {_quoted(folder / "spool")}\n'
+        f"[dead_letters]\npath = {_quoted(folder / 'dead-letters')}\n"
+        f"[checkpoint]\npath = {_quoted(folder / 'checkpoints')}\n"
+        f'[server]\nlisten = [{_quoted(address)}]\n[metrics]\nlisten = "off"\n'
         + (f"[window]\nlength = {stream.window}\n" if stream.window else "")
         + f'[[program]]\nname = "bfs"\nid = "hops"\nsource = {stream.root}\n'
         f'[[program]]\nname = "components"\n[[program]]\nname = "pagerank"\ntolerance = {TOLERANCE}\n'
@@ -186,6 +194,11 @@ def _daemon(folder: Path, stream: Stream, console: Console) -> Iterator[str]:
             process.kill()
             process.wait()
         shutil.rmtree(sockets, ignore_errors=True)
+
+
+def _quoted(text: object) -> str:
+    """As a string of TOML."""
+    return json.dumps(str(text), ensure_ascii=False)
 
 
 def _await_answer(address: str, process: subprocess.Popen[bytes], log: Path, console: Console) -> None:

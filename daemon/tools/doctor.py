@@ -29,7 +29,8 @@ import psutil
 from ...gpma.cores import usable_cores
 from ..client.addresses import SOCKET_HERE, UnixAddress, parse_address, parse_http_address
 from ..config.settings import Config, read_secret
-from ..errors import GraphtideError
+from ..errors import ConfigError, GraphtideError
+from ..os_errors import require_compiler, why
 from ..serve.listening import others_may_write
 
 Status = Literal["ok", "warn", "fail"]
@@ -185,6 +186,10 @@ def _version(distribution: str) -> str:
 def _numba(config: Config) -> Iterator[Finding]:
     from ...gpma import runtime
 
+    try:
+        require_compiler()
+    except ConfigError as error:
+        yield Finding("numba", "fail", error.message)
     folder = runtime.cache_directory()
     if _may_write(folder):
         yield Finding("kernel cache", "ok", str(folder))
@@ -227,6 +232,13 @@ def _rows(config: Config) -> str:
 # -- what the configuration names --------------------------------------------------------------------------
 
 
+def _working_directory(_: Config) -> Iterator[Finding]:
+    try:
+        os.getcwd()
+    except OSError as error:
+        yield Finding("working directory", "fail", f"it cannot be used: {why(error)}", "start from another one")
+
+
 def _directories(config: Config) -> Iterator[Finding]:
     folders = {"checkpoint.path": config.checkpoint.path, "dead_letters.path": config.dead_letters.path}
     if config.source.kind == "spool":
@@ -248,12 +260,12 @@ def _directories(config: Config) -> Iterator[Finding]:
 
 def _may_write(folder: Path) -> bool:
     """True where files can be made in the folder, or the folder itself in the nearest one that exists."""
-    folder = folder.absolute()
-    if folder.exists() and not folder.is_dir():
-        return False
-    while not folder.exists():
-        folder = folder.parent
     try:
+        folder = folder.absolute()
+        if folder.exists() and not folder.is_dir():
+            return False
+        while not folder.exists():
+            folder = folder.parent
         with tempfile.TemporaryFile(dir=folder):
             return True
     except OSError:
@@ -502,5 +514,5 @@ def _programs(config: Config) -> Iterator[Finding]:
 CHECKS: tuple[Check, ...] = (
     *(_python, _cores, _memory, _shared_memory, _limits),
     *(_packages, _numba, _gpu, _programs),
-    *(_directories, _secrets, _addresses, _kafka, _registry, _window, _results),
+    *(_working_directory, _directories, _secrets, _addresses, _kafka, _registry, _window, _results),
 )

@@ -50,7 +50,7 @@ STREAM = (
         "short",
         (
             Query(rate("bad_records_total", "reason"), "{{reason}}"),
-            Query(f"max({series('ingest_waiting')})", "waiting for room"),
+            Query(f"max({series('ingest_waiting')})", "nothing is read"),
             Query(rate("tombstones_total"), "tombstones"),
             Query(rate("source_outages_total"), "outages"),
             Query(rate("misrouted_edges_total"), "misrouted edges"),

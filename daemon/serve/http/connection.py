@@ -108,7 +108,8 @@ class HttpConnection(Channel):
                         self._write(self._sent(h11.InformationalResponse(status_code=100, headers=[])))
                     break
         except h11.RemoteProtocolError as error:
-            self._turn_away(Refused(error.error_status_hint, RequestError(f"this is no HTTP: {error}")), "request")
+            what = str(error).partition(": bytearray(")[0]  # h11 shows what it was as Python would write it
+            self._turn_away(Refused(error.error_status_hint, RequestError(f"this is no HTTP: {what}")), "request")
         except Unauthorized as error:
             self._turn_away(Refused(401, error, [("WWW-Authenticate", "Bearer")]), "token")
         except Refused as refused:

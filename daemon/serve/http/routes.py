@@ -56,12 +56,14 @@ class Head:
     def of(cls, request: h11.Request) -> Head:
         """
         Raises:
-            Refused: what is asked for is no path.
+            Refused: what is asked for is no path, or where it ends is said in two ways.
         """
         path, _, query = request.target.decode("latin-1").partition("?")
         if not path.startswith("/"):
             raise Refused(400, RequestError("what is asked for must be a path of this server"))
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
+        if {"content-length", "transfer-encoding"} <= headers.keys():  # a proxy may have gone by the other one
+            raise Refused(400, RequestError("a body has a Content-Length or a Transfer-Encoding, not both"))
         return cls(request.method.decode("latin-1"), unquote(path), query, headers)
 
     @property
@@ -130,6 +132,9 @@ def route(head: Head) -> Asked | File:
         # A form on any page can make a browser post, but not this type, unless it asks first and is allowed to.
         if head.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
             raise Refused(415, RequestError(f"the body must be {JSON}"), [("Accept", JSON)])
+        if head.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            error = RequestError("the body must not be compressed: Content-Encoding is not understood")
+            raise Refused(415, error, [("Accept-Encoding", "identity")])
         return Asked(name, True, "", _since(name, head))
     if head.verb not in ("GET", "HEAD") or name not in READS or (head.verb == "HEAD" and name == "subscribe"):
         raise _not_by(head, "GET, HEAD, POST" if name in READS else "POST")
