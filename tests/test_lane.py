@@ -697,8 +697,17 @@ def test_beside_a_device_the_host_takes_batches_at_once_while_questions_come(
             engine.apply(edges([(0, next(numbers))]), 100)
             return graph.lag.updates
 
+        def asked() -> Any:
+            return engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 10, None)))
+
         assert [epoch(), epoch()] == [1, 2] and graph.rows_in_place() is None
+        Pipeline._show_rows(pipeline)
+        assert asked() is None
         assert engine.topology.neighbors(0, "out", 10, None, SECONDS).neighbors.tolist() == [1, 2]
+        assert asked() is None, "it has caught up, and nobody has shown that"
+        Pipeline._show_rows(pipeline)
+        assert asked()["neighbors"] == np.array([1, 2], np.uint32).tobytes()
+        assert asked()["stamp"] == engine.stamp()
         assert [epoch(), epoch()] == [0, 0]
         assert len(engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 10, None)))["neighbors"]) == 4 * 4
         assert [epoch() for _ in range(UNASKED_EPOCHS + 2)] == [*[0] * UNASKED_EPOCHS, 1, 2]
