@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +30,6 @@ class DeviceWalk(DeviceProgram):
     A family sets ``_graph``, ``_n`` and ``_is_ahead`` after every run there.
     """
 
-    needs_in_edges: ClassVar[bool] = True
     host: RandomWalk
 
     def __init__(self, host: Program) -> None:
@@ -62,9 +60,6 @@ class DeviceWalk(DeviceProgram):
     @abstractmethod
     def _sizes(self) -> dict[str, int]:
         """Bytes of what ``_read`` gives."""
-
-    def warm_up(self, graph: Graph) -> None:
-        self.host.warm_up(graph)  # for when the device is lost
 
     # -- runs -------------------------------------------------------------------------------------------------
 
