@@ -333,6 +333,15 @@ class Program(ABC):
         """``read`` of the vertices from ``run.start`` to ``run.stop``; faster, perhaps. Nothing in place."""
         return cls.read(published, np.arange(run.start, run.stop, dtype=np.uint32))
 
+    @classmethod
+    def sieve(
+        cls, published: Published, run: slice, bound: float, *, descending: bool
+    ) -> npt.NDArray[np.intp] | None:
+        """Places in a run of vertices (as of ``read_run``), ascending: of all whose values are larger than a bound
+        (or smaller, where not ``descending``), and of some others perhaps. None: that takes no less than to read
+        the whole run."""
+        return None
+
     @staticmethod
     def touched(changed: Mapping[str, Vertices | None], published: Published) -> Vertices | None:
         """The vertices whose values (``read``) may be others since these entries of the columns changed.

@@ -42,13 +42,17 @@ Flags = npt.NDArray[np.bool_]
 
 
 def living(dense: Vertices, alive: Flags) -> Vertices:
-    """A copy of these dense ids, with ``NO_VERTEX`` for those that are not ``alive``.
+    """These dense ids, with ``NO_VERTEX`` for those that are not ``alive``; a copy, where there are such.
 
     All are below ``alive.size``, or ``NO_VERTEX``.
     """
+    if not alive.size:
+        return dense
+    there = alive.take(dense, mode="clip")
+    if np.count_nonzero(there) == there.size:  # as nearly always
+        return dense
     known = dense.copy()
-    if alive.size:
-        known[~alive.take(dense, mode="clip")] = NO_VERTEX  # which is itself whatever stands at the end
+    known[~there] = NO_VERTEX  # which is itself whatever stands at the end
     return known
 
 

@@ -697,8 +697,17 @@ def test_beside_a_device_the_host_takes_batches_at_once_while_questions_come(
             engine.apply(edges([(0, next(numbers))]), 100)
             return graph.lag.updates
 
+        def asked() -> Any:
+            return engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 10, None)))
+
         assert [epoch(), epoch()] == [1, 2] and graph.rows_in_place() is None
+        Pipeline._show_rows(pipeline)
+        assert asked() is None
         assert engine.topology.neighbors(0, "out", 10, None, SECONDS).neighbors.tolist() == [1, 2]
+        assert asked() is None, "it has caught up, and nobody has shown that"
+        Pipeline._show_rows(pipeline)
+        assert asked()["neighbors"] == np.array([1, 2], np.uint32).tobytes()
+        assert asked()["stamp"] == engine.stamp()
         assert [epoch(), epoch()] == [0, 0]
         assert len(engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 10, None)))["neighbors"]) == 4 * 4
         assert [epoch() for _ in range(UNASKED_EPOCHS + 2)] == [*[0] * UNASKED_EPOCHS, 1, 2]
@@ -748,6 +757,36 @@ def test_places_are_few_and_each_connection_has_some(monkeypatch: pytest.MonkeyP
         engine.ask(go)
 
 
+def test_whoever_asks_hears_of_an_answer_before_tasks_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_of(directed=True, weighted=False) as engine:
+        engine.apply(edges([(0, 1)]), 2)
+
+        def asked(lane: server_lane.Lane, told: list[Any]) -> server_lane.Question:
+            question = lane.neighbors(1, 0, "out", 10, None)
+            assert question is not None
+            question.then = told.append
+            return question
+
+        async def answered(lane: server_lane.Lane) -> None:
+            told: list[Any] = []
+            question = asked(lane, told)
+            told.append(await of(question))
+            assert told[0] is told[1] and told[0]["known"] and question.then is None
+
+        async def out_of_patience(lane: server_lane.Lane) -> None:
+            told: list[Any] = []
+            with engine.storage.gate.within(), impatient(monkeypatch):
+                asked(lane, told).cancel()
+                await of(asked(lane, told))
+                assert told == [None], "nobody waits for the first one"
+            while lane.used:
+                await asyncio.sleep(0.001)
+            assert told == [None]
+
+        engine.ask(answered)
+        engine.ask(out_of_patience)
+
+
 def test_what_the_lane_leaves_is_asked_over_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     """The index is not there yet, no lane came, or the storage is shut for long."""
     known, asker = 1, Asker(cast(Any, object()))
@@ -774,7 +813,8 @@ def test_what_the_lane_leaves_is_asked_over_the_socket(monkeypatch: pytest.Monke
                 over_socket.clear()
                 ends = np.zeros(1, np.uint32)
                 deadline = time.monotonic() + SECONDS
-                await calls.neighbors(asker, vertex=0, direction="out", limit=1, cursor=None, deadline=deadline)()
+                page = {"vertex": 0, "direction": "out", "limit": 1, "cursor": None}
+                await calls.neighbors(asker, **page, deadline=deadline)[1]()
                 await calls.call_by_slices(asker, "degree", {"vertices": ends}, deadline)
                 await calls.call_by_slices(asker, "has_edge", {"src": ends, "dst": ends}, deadline)
                 assert over_socket in ([], ["neighbors", "degree", "has_edge"])

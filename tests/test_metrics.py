@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 from sampling import examples
+from waiting import PATIENCE_S, until
 
 from graphtide.daemon.client.addresses import TcpAddress
 from graphtide.daemon.client.wire import LATENCY_BUCKETS_SECONDS
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.health import Verdict
-from graphtide.daemon.serve.endpoint import CONNECTIONS_MAX, Exposition
+from graphtide.daemon.serve.endpoint import CONNECTIONS_MAX, HASTE_SWITCH_SECONDS, Exposition
 from graphtide.ops.histograms import Histogram
 from graphtide.ops.metrics import (
     FRESHNESS_SECONDS_BUCKETS,
@@ -374,6 +378,28 @@ def test_metrics_live_and_ready_are_served() -> None:
         status, text = fetch(served.address, "/metrics")
         assert status == 200 and "graphtide_ready 0.0" in text
         assert fetch(served.address, "/else")[0] == 404
+
+
+def test_who_scrapes_gets_the_interpreter_sooner_and_afterwards_all_is_as_before() -> None:
+    usual, seen = sys.getswitchinterval(), list[float]()
+
+    class Noting(Collector):
+        def collect(self) -> Iterator[Metric]:
+            seen.append(sys.getswitchinterval())
+            return iter(())
+
+    registry, fine = CollectorRegistry(), lambda: Verdict(True, {})
+    registry.register(Noting())
+    seen.clear()
+    with Exposition(TcpAddress("127.0.0.1", 0), registry, live=fine, ready=fine) as endpoint:
+        for _ in range(2):
+            with urllib.request.urlopen(endpoint.url, timeout=PATIENCE_S) as answer:
+                answer.read()
+        until(lambda: sys.getswitchinterval() == usual)
+        with urllib.request.urlopen(endpoint.url, timeout=PATIENCE_S) as answer:
+            answer.read()
+    assert sys.getswitchinterval() == usual, "also where the endpoint is closed soon after"
+    assert seen == pytest.approx([HASTE_SWITCH_SECONDS] * 3)
 
 
 def test_an_address_in_use_is_a_message() -> None:

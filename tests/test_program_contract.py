@@ -489,6 +489,12 @@ def test_readers_need_the_published_columns_and_nothing_else(kind: str, directed
         assert of_run.values.dtype == of_each.values.dtype and of_run.null.tolist() == of_each.null.tolist()
         assert of_run.values.tobytes() == of_each.values.tobytes()
         assert not any(np.shares_memory(of_run.values, column) for column in columns.values())
+        for bound in {0.0, *of_run.values[~of_run.null].astype(float).tolist()}:
+            for descending, better in ((True, of_run.values > bound), (False, of_run.values < bound)):
+                sieved = type(run.program).sieve(published, part, bound, descending=descending)
+                if sieved is not None:
+                    wanted, places = {*np.flatnonzero(better & ~of_run.null)}, {*range(part.stop - part.start)}
+                    assert wanted <= {*sieved} <= places
     if not run.program.has_parents:
         with pytest.raises(LookupError):
             type(run.program).parents(published, asked)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -440,9 +441,19 @@ def test_the_best_are_those_of_all_at_once(n, k, descending, dtype, distinct, se
     assert dense.dtype == np.uint32 and dense.tolist() == wanted
     assert best.tolist() == [values[at].item() for at in wanted]
     assert top_k(Answer(values, null), k, descending=descending).tolist() == wanted
+
+    def sieve(part: slice, bound: float) -> tuple[np.ndarray, Answer] | None:
+        if part.start == 0 and seed % 2:
+            return None
+        worse = bound - seed % 3 if descending else bound + seed % 3
+        better = values[part].astype(float) >= worse if descending else values[part].astype(float) <= worse
+        dense = (part.start + np.flatnonzero(better)).astype(np.uint32)
+        return dense, Answer(values[dense], null[dense])
+
     for guess in (*best[-1:].tolist(), float(random.integers(-1, distinct + 1)), float("nan")):
-        guessed = at_once(best_of(of, lambda dense: ~gone[dense], n, k, descending=descending, beyond=guess))
-        assert guessed[0].tolist() == wanted and guessed[1].tolist() == best.tolist()
+        counted = partial(best_of, of, lambda dense: ~gone[dense], n, k, descending=descending, beyond=guess)
+        for guessed in (at_once(counted()), at_once(counted(sieve=sieve))):
+            assert guessed[0].tolist() == wanted and guessed[1].tolist() == best.tolist()
 
 
 def test_nan_is_none_of_the_best():

@@ -176,6 +176,9 @@ _LATER = ("slack", "total")
 
 _ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
+# More than what a quotient or a product of two doubles is rounded by.
+_ROUNDED = 1e-14
+
 
 class _Budget:
     """What pushing may cost in one solve, in edges, before passes over all edges take over.
@@ -500,6 +503,18 @@ class PageRank(RandomWalk):
     @classmethod
     def read_run(cls, published: Published, run: slice) -> Answer:
         return _ranks(published, published.columns["estimate"][run])
+
+    @classmethod
+    def sieve(
+        cls, published: Published, run: slice, bound: float, *, descending: bool
+    ) -> npt.NDArray[np.intp] | None:
+        norm = published.scalars["norm"]
+        if not norm > 0:
+            return None
+        estimates, limit = published.columns["estimate"][run], bound * norm
+        # The quotient that ``read`` compares is rounded, and so is this product.
+        rounded = abs(limit) * _ROUNDED
+        return np.flatnonzero(estimates > limit - rounded if descending else estimates < limit + rounded)
 
     # -- for a processor that solves in the place of this one -------------------------------------------
 

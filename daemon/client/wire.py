@@ -37,6 +37,7 @@ SCAN_BYTES = 1 << 12
 """Room that a reader of frames begins with; MessagePack's own default is a mebibyte."""
 
 Frame = bytes | bytearray
+_HOLDERS = (dict, list)
 
 LATENCY_BUCKETS_SECONDS = (
     *(0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0),
@@ -60,9 +61,11 @@ class MethodLatency(NamedTuple):
 
 def pack_column(column: npt.NDArray[Any]) -> dict[str, Any]:
     """A numeric column as it travels, little-endian."""
-    if column.dtype.str.startswith(">"):
+    dtype = column.dtype.str
+    if dtype.startswith(">"):
         column = column.astype(column.dtype.newbyteorder("<"))
-    return {"dtype": column.dtype.str, "data": column.tobytes()}
+        dtype = column.dtype.str
+    return {"dtype": dtype, "data": column.tobytes()}
 
 
 def is_column(value: Any) -> bool:
@@ -83,7 +86,7 @@ def unpack_column(wire: Mapping[str, Any]) -> npt.NDArray[Any]:
 
 def pack_bitmap(flags: npt.NDArray[np.bool_]) -> bytes | None:
     """Flags as bits, the first one lowest; None when none is set."""
-    return np.packbits(flags, bitorder="little").tobytes() if flags.any() else None
+    return np.packbits(flags, bitorder="little").tobytes() if np.count_nonzero(flags) else None
 
 
 def unpack_bitmap(wire: bytes | None, n: int) -> npt.NDArray[np.bool_]:
@@ -231,7 +234,7 @@ def _pack_items(packer: Any, entries: Mapping[str, Any]) -> None:
     """Entries of a map. Long arrays item by item, so that the interpreter can turn to other work in between."""
     for key, value in entries.items():
         packer.pack(key)
-        if isinstance(value, dict):
+        if isinstance(value, dict) and not _is_flat(value):
             packer.pack_map_header(len(value))
             _pack_items(packer, value)
         elif isinstance(value, list) and len(value) > PIECE_ITEMS:
@@ -240,6 +243,14 @@ def _pack_items(packer: Any, entries: Mapping[str, Any]) -> None:
                 packer.pack(item)
         else:
             packer.pack(value)
+
+
+def _is_flat(entries: Mapping[str, Any]) -> bool:
+    """Nothing in there holds anything else, as in a column."""
+    for value in entries.values():  # noqa: SIM110
+        if isinstance(value, _HOLDERS):
+            return False
+    return True
 
 
 def _packed(message: Any) -> bytes:
@@ -310,6 +321,8 @@ class FrameReader:
             LimitExceeded: the frame is too long.
             RequestError: this is no MessagePack, or nested too deeply.
         """
+        if not self._buffer:
+            return None
         try:
             self._scanner.skip()
         except msgpack.OutOfData:
@@ -369,8 +382,9 @@ def decode_request(frame: Frame, items_max: int) -> Request:
         params = [{}]
     if not isinstance(params, list) or len(params) != 1 or not isinstance(params[0], dict):
         raise InvalidParams(msgid, "params must be an array that holds one map")
-    if not all(isinstance(key, str) for key in params[0]):
-        raise InvalidParams(msgid, "the names of parameters must be strings")
+    for key in params[0]:
+        if not isinstance(key, str):
+            raise InvalidParams(msgid, "the names of parameters must be strings")
     return Request(msgid, method, params[0])
 
 

@@ -203,6 +203,8 @@ class Pipeline:
                     self.health.recovery.published(self._item)
             elif self.queue.closed:
                 return
+            else:
+                self._show_rows()
             self._publish_wait()
             self.between.turn()
             self.sides.follow()
@@ -308,6 +310,11 @@ class Pipeline:
         others_read = self.full_audit or self._followed or self.window is not None
         is_asked = self._unasked_epochs < UNASKED_EPOCHS
         self.graph.let_follow(wanted and not (others_read or self.engine.reads_host or is_asked))
+
+    def _show_rows(self) -> None:
+        """While nothing comes: where the host's rows have followed the device's meanwhile, lanes see them."""
+        if self.gate.shown.may_be_shown and self.graph.rows_in_place() is not None:
+            self.gate.show_again()
 
     def _expiring(self) -> Prepared | None:
         """What goes by itself, for the next epoch."""

@@ -94,6 +94,11 @@ class Shown:
         self.words[IS_SHOWN] = 0
         self._held = ()
 
+    @property
+    def may_be_shown(self) -> bool:
+        """There is nothing to be seen, and not for want of room for the stamp."""
+        return self.words[IS_SHOWN] == 0 and not self._is_too_long
+
     def show(
         self,
         rows: tuple[RowView, RowView | None],

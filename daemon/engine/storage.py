@@ -136,6 +136,11 @@ class StorageGate:
         finally:
             self._end_writing()
 
+    def show_again(self) -> None:
+        """Between two changes: rows that were not there to be shown after the last one are there now."""
+        with self.within():
+            pass
+
     def halt(self, reason: str) -> None:
         """The change that is being applied cannot be finished for now: readers need not wait for its end."""
         with self._changed:

@@ -13,7 +13,8 @@ from ..client.wire import Entries
 class OpenConnection(Protocol):
     """What must be known of a client's connection."""
 
-    tasks: set[asyncio.Task[None]]
+    tasks: set[asyncio.Future[Any]]
+    """Its requests that are being answered."""
     token: object
     """What it presented by ``hello``."""
 

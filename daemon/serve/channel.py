@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import select
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, cast
 
 from ..client.wire import PIECE_BYTES, Entries, InvalidParams, Request
-from ..errors import GraphtideError, LimitExceeded, RequestError, Unauthorized
+from ..errors import GraphtideError, LimitExceeded, RequestError, Unauthorized, Unavailable
 from . import handlers
 from .admission import Guest
 from .asker import Asker
 from .handlers import Outcome
-from .serving import Reply, Serving
+from .lane import Answer as LaneAnswer
+from .serving import Reply, Serving, Soon
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Channel(asyncio.Protocol, ABC):
         self._transport: asyncio.Transport
         self.is_made = False
         self._poll: select.poll | None = None
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Future[Any]] = set()
         # Memory for a long request that comes, since when; who gets it.
         self._receiving_bytes = 0
         self._receiving_since = 0.0
@@ -133,8 +134,10 @@ class Channel(asyncio.Protocol, ABC):
         self._serving.subscriptions.end_all(self)
         self._stop_receiving()
         self._release_unread()
-        for task in self.tasks:
+        for task in [*self.tasks]:
             task.cancel()
+            if task.done():  # of no task, which ends in its own turn
+                self.tasks.discard(task)
 
     def is_gone(self) -> bool:
         """The client has hung up, which goes unnoticed where nothing is read."""
@@ -252,10 +255,36 @@ class Channel(asyncio.Protocol, ABC):
         outcome = self._begin(request, asker, started)
         if isinstance(outcome, Reply):
             self._reply(request, outcome, started)
+        elif isinstance(outcome, Soon):
+            outcome.question.then = partial(self._answer_soon, request, outcome, asker, started)
+            self.tasks.add(outcome.question)
         elif outcome is not None:
-            task = self._start(self._finish(request, outcome, asker, started))
-            # It may be cancelled before it begins: then nobody else ends what the handler gave back.
-            task.add_done_callback(lambda _: outcome.close())
+            self._answer_later(request, outcome, asker, started)
+
+    def _answer_later(
+        self, request: Request, outcome: Coroutine[Any, Any, Reply], asker: Asker, started: float
+    ) -> None:
+        task = self._start(self._finish(request, outcome, asker, started))
+        # It may be cancelled before it begins: then nobody else ends what the handler gave back.
+        task.add_done_callback(lambda _: outcome.close())
+
+    def _answer_soon(
+        self, request: Request, outcome: Soon, asker: Asker, started: float, found: LaneAnswer | None
+    ) -> None:
+        """The lane has answered, or (None) does not."""
+        self.tasks.discard(outcome.question)
+        reply = None
+        try:
+            with contextlib.suppress(Unavailable):
+                reply = None if found is None else outcome.at_once(found)
+        except Exception as error:
+            self._refuse(request.msgid, request.method, started, error)
+        else:
+            if reply is None:
+                self._answer_later(request, outcome.later(), asker, started)
+            else:
+                self._reply(request, reply, started)
+        self._go_on()
 
     def _begin(self, request: Request, asker: Asker, started: float) -> Outcome | None:
         """Call the handler; None when it refused, and the client was told."""
@@ -272,8 +301,7 @@ class Channel(asyncio.Protocol, ABC):
 
     async def _finish(self, request: Request, outcome: Outcome, asker: Asker, started: float) -> None:
         try:
-            reply = await outcome if inspect.iscoroutine(outcome) else outcome
-            assert isinstance(reply, Reply)
+            reply = outcome if isinstance(outcome, Reply) else await outcome
             if asker.making_bytes:
                 await self._reply_long(request, reply, asker, started)
             else:
@@ -332,9 +360,13 @@ class Channel(asyncio.Protocol, ABC):
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
-        self._active = time.monotonic()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a request failed", exc_info=error)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """A request is through: others may have waited for that."""
+        self._active = time.monotonic()
         if not self._closing and not self._continuing:
             self._answer_waiting()
 

@@ -20,7 +20,7 @@ from ..client.wire import ClientCore, encode_notification, encode_stamp
 from ..errors import TimedOut, Unavailable
 from .asker import Asker
 from .held import Holding
-from .lane import Lane
+from .lane import Lane, Question
 from .turns import Turns
 
 log = logging.getLogger(__name__)
@@ -91,8 +91,9 @@ class EngineCalls(asyncio.Protocol):
         limit: int,
         cursor: int | None,
         deadline: float,
-    ) -> Callable[[], Coroutine[Any, Any, dict[str, Any]]]:
-        """Ask for a page of neighbours, in the lane at once; what this gives waits for the answer, as of ``call``.
+    ) -> tuple[Question | None, Callable[[], Coroutine[Any, Any, dict[str, Any]]]]:
+        """Ask for a page of neighbours, in the lane at once, where there is a place; and what waits for the
+        answer, as of ``call``, of the lane or otherwise.
 
         Raises:
             Unavailable, TimedOut: as ``call``, once it is waited for.
@@ -107,9 +108,9 @@ class EngineCalls(asyncio.Protocol):
             question = {"vertex": vertex, "direction": direction, "limit": limit, "cursor": cursor}
             return await self.call(asker, "neighbors", question, limit, deadline)
 
-        return answered
+        return asked, answered
 
-    async def _soon(self, asked: asyncio.Future[dict[str, Any] | None] | None) -> dict[str, Any] | None:
+    async def _soon(self, asked: Question | None) -> dict[str, Any] | None:
         """What the lane answers, if it has a place for what is asked; None: it is to be asked otherwise."""
         found = None if asked is None else await asked
         if found is not None:

@@ -1,8 +1,8 @@
 """The requests that the query server answers, one function each.
 
 A handler takes the ``Serving`` and its ``Params`` and gives back a ``Reply``, or a coroutine of one where it
-has to wait. ``@method("name")`` registers it; the first line of its docstring is its description. Short work
-is done on the event loop; whatever may take longer than about a millisecond goes through
+has to wait (``Soon``: for the lane). ``@method("name")`` registers it; the first line of its docstring is its
+description. Short work is done on the event loop; whatever may take longer than about a millisecond goes through
 ``serving.in_thread``, after ``serving.make_room`` where the answer may be long. What is read of an epoch inside
 ``serving.read`` must be copied there. All requests but ``hello`` may come with ``min_offsets`` and ``timeout_ms``:
 once all parameters are taken, the work begins after ``params.covered``, or within ``params.once_covered``.
@@ -45,10 +45,11 @@ from .asker import Asker
 from .degrees import ENTRIES_APART, count_degrees
 from .exploring import Explorer
 from .histograms import Scale
+from .lane import Question
 from .largest import Largest
 from .results import Pieces, ProgramResults, Snapshot
 from .scopes import Chosen, Everyone, Look, Scope, check_told
-from .serving import ALL_VERTICES, SCANNED_INLINE_MAX, VERTICES_INLINE_MAX, Reply, Serving
+from .serving import ALL_VERTICES, SCANNED_INLINE_MAX, VERTICES_INLINE_MAX, Reply, Serving, Soon
 from .values import best_of, no_order, staleness, top_k, values_of, vertices_named, wire_ids
 
 if TYPE_CHECKING:
@@ -64,10 +65,11 @@ SCAN_CHUNK = 1 << 20
 PIECE_IDS = 1 << 13
 BEST_FALL, BEST_FALL_MIN = 0.01, 1e-30
 """How much worse the last of the best may be in the next epoch, as it is guessed: a part of it, and this."""
+COLUMNS = (np.ndarray, StringColumn)
 PARAMETERS_OF_ALL = ("min_offsets", "timeout_ms")
 """Of every method but ``hello``."""
 
-Outcome = Reply | Coroutine[Any, Any, Reply]
+Outcome = Reply | Soon | Coroutine[Any, Any, Reply]
 Handler = Callable[[Serving, "Params"], Outcome]
 METHODS: dict[str, Handler] = {}
 
@@ -228,7 +230,7 @@ class Params:
         """All that nobody has taken, as it came: the parameters of a program."""
         rest, self._given = self._given, {}
         for name, value in rest.items():
-            if isinstance(value, np.ndarray | StringColumn):  # ``with_columns``
+            if isinstance(value, COLUMNS):  # ``with_columns``
                 rest[name] = value.to_list() if isinstance(value, StringColumn) else value.tolist()
         return rest
 
@@ -247,7 +249,7 @@ class Params:
         if value is None:
             raise wrong(name, "must be given: ids of vertices")
         limit = serving.limits.vertices_max
-        if isinstance(value, np.ndarray | StringColumn):  # ``with_columns``
+        if isinstance(value, COLUMNS):  # ``with_columns``
             return value
         count = len(value) // 8 if isinstance(value, bytes) else len(value) if isinstance(value, list) else None
         if count is None:
@@ -456,27 +458,45 @@ def _values(
 
 
 @method("top")
-async def top(serving: Serving, params: Params) -> Reply:
+def top(serving: Serving, params: Params) -> Outcome:
     """The k vertices of largest (or smallest) value; vertices without a value are left out."""
     id = params.program()
     k = params.whole("k", 1, serving.limits.top_k_max, 10)
     order = params.choice("order", ("desc", "asc"))
     among = params.vertices_or_all("vertices", serving)
     params.end()
-    await params.covered(serving)
-    _program(serving.snapshot(), id)
-    if among is not None:
-        return await _top_among(serving, params, id, among, k, descending=order == "desc")
 
+    def work() -> Outcome:
+        _program(serving.snapshot(), id)
+        if among is not None:
+            return _top_among(serving, params, id, among, k, descending=order == "desc")
+        key = "top", id, k, order
+        return serving.known(key) or _top_of_all(serving, params, key)
+
+    return params.once_covered(serving, work)
+
+
+async def _top_of_all(serving: Serving, params: Params, key: tuple[str, str, int, str]) -> Reply:
+    """The best of all vertices, found once in each epoch. ``key``: names what is asked for."""
+    _, id, k, order = key
     last: float | None = None
 
     def scan(snapshot: Snapshot) -> Pieces[tuple[Snapshot, Vertices, npt.NDArray[Any]]]:
         result, descending = _program(snapshot, id), order == "desc"
         read, living = _run_of(serving, result), partial(_living, snapshot, result)
+        kind, published = serving.program_class(result.kind), result.published
         fall = 0.0 if last is None else abs(last) * BEST_FALL + BEST_FALL_MIN
         beyond = None if last is None else last - fall if descending else last + fall
-        n = result.published.n_vertices
-        best = yield from best_of(read, living, n, k, descending=descending, beyond=beyond)
+        n = published.n_vertices
+
+        def sieve(part: slice, bound: float) -> tuple[Vertices, Answer] | None:
+            places = kind.sieve(published, part, bound, descending=descending)
+            if places is None:
+                return None
+            dense = (part.start + places).astype(np.uint32)
+            return dense, kind.read(published, dense)
+
+        best = yield from best_of(read, living, n, k, descending=descending, beyond=beyond, sieve=sieve)
         return snapshot, *best
 
     is_short = k <= VERTICES_INLINE_MAX and serving.snapshot().n_vertices <= SCANNED_INLINE_MAX
@@ -489,7 +509,7 @@ async def top(serving: Serving, params: Params) -> Reply:
         answer = {"ids": ids, "values": pack_column(values), **staleness(snapshot.programs[id])}
         return Reply(serving.stamp(snapshot), answer)
 
-    return await serving.cached(("top", id, k, order), compute, ahead=is_short)
+    return await serving.cached(key, compute, ahead=is_short)
 
 
 def _run_of(serving: Serving, result: ProgramResults) -> Callable[[slice], Answer]:
@@ -883,7 +903,7 @@ def neighbors(serving: Serving, params: Params) -> Outcome:
     cursor = params.whole("cursor", -1, ALL_VERTICES, -1)
     params.end()
 
-    def ask() -> Callable[[], Coroutine[Any, Any, dict[str, Any]]]:
+    def ask() -> tuple[Question | None, Callable[[], Coroutine[Any, Any, dict[str, Any]]]]:
         return serving.engine.neighbors(
             params.asker,
             vertex=int(serving.lookup_few(vertex)[0]),
@@ -893,25 +913,39 @@ def neighbors(serving: Serving, params: Params) -> Outcome:
             deadline=params.deadline,
         )
 
-    async def answered(asked: Callable[[], Coroutine[Any, Any, dict[str, Any]]] | None) -> Reply:
-        if asked is None:
-            await serving.make_room(params.asker, limit)
-            asked = ask()
-        result = await asked()
+    def reply(result: Mapping[str, Any]) -> Reply:
         if not result["known"]:
             raise _unknown(vertex)
-        dense = np.frombuffer(result["neighbors"], np.uint32)
+        answer = {"ids": wire_ids(serving.external(_dense_of(result))), "cursor": result["cursor"]}
+        if result["weights"] is not None:
+            answer["weights"] = pack_column(np.frombuffer(result["weights"], np.float32))
+        return Reply(result["stamp"], answer)
 
-        def reply() -> Reply:
-            answer = {"ids": wire_ids(serving.external(dense)), "cursor": result["cursor"]}
-            if result["weights"] is not None:
-                answer["weights"] = pack_column(np.frombuffer(result["weights"], np.float32))
-            return Reply(result["stamp"], answer)
+    def at_once(result: Mapping[str, Any]) -> Reply:
+        serving.catch_up(result["index_generation"])
+        return reply(result)
 
-        return reply() if dense.size <= VERTICES_INLINE_MAX else await serving.in_thread(params.asker, reply)
+    async def later(answered: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> Reply:
+        result = await answered()
+        few = _dense_of(result).size <= VERTICES_INLINE_MAX
+        return reply(result) if few else await serving.in_thread(params.asker, reply, result)
 
-    # A short page is asked for now, so that the answer is on its way before others have their turns.
-    return params.once_covered(serving, lambda: answered(ask() if limit <= VERTICES_INLINE_MAX else None))
+    async def long() -> Reply:
+        await serving.make_room(params.asker, limit)
+        return await later(ask()[1])
+
+    def work() -> Outcome:
+        if limit > VERTICES_INLINE_MAX:
+            return long()
+        # A short page is asked for now, so that the answer is on its way before others have their turns.
+        question, answered = ask()
+        return later(answered) if question is None else Soon(question, at_once, partial(later, answered))
+
+    return params.once_covered(serving, work)
+
+
+def _dense_of(result: Mapping[str, Any]) -> Vertices:
+    return np.frombuffer(result["neighbors"], np.uint32)
 
 
 @method("degree")

@@ -65,6 +65,24 @@ Read = Callable[[memoryview, int, int, int], Answer]
 """Makes an answer of a place's bytes, with the count, the cursor and the flags there."""
 
 
+class Question(asyncio.Future[Answer | None]):
+    """What is asked in the lane, until there is an answer; None: it must be asked otherwise.
+
+    ``then``: is called with the answer as soon as that is seen, before those who await it have their turn.
+    """
+
+    then: Callable[[Answer | None], None] | None = None
+
+    def tell(self, answer: Answer | None) -> None:
+        """This is what came of it, unless nobody waits for it any more."""
+        if self.done():
+            return
+        self.set_result(answer)
+        if self.then is not None:
+            then, self.then = self.then, None
+            then(answer)
+
+
 class Lane:
     """One server's; it ends with the process."""
 
@@ -86,7 +104,7 @@ class Lane:
         self._questions, self._answers, self._loop = questions, answers, loop
         self._free = deque(range(PLACES))
         # By place, in the order in which they were asked.
-        self._open: dict[int, tuple[float, object, Read, asyncio.Future[Answer | None]]] = {}
+        self._open: dict[int, tuple[float, object, Read, Question]] = {}
         self._had: Counter[object] = Counter()
         self._looking: asyncio.TimerHandle | None = None
         self._hidden_until = 0.0
@@ -94,15 +112,13 @@ class Lane:
 
     def neighbors(
         self, asker: object, vertex: int, direction: str, limit: int, cursor: int | None
-    ) -> asyncio.Future[Answer | None] | None:
-        """What ``EngineCalls.call`` gives for ``neighbors``; the future is None where it must be asked otherwise,
-        and so is what this gives where there is no place. ``asker``: whose place it is."""
+    ) -> Question | None:
+        """What ``EngineCalls.call`` gives for ``neighbors``; None where there is no place. ``asker``: whose place
+        it is."""
         numbers = vertex, IN if direction == "in" else OUT, cursor or 0, min(limit, 1 << 32)
         return self._ask(asker, NEIGHBORS, numbers, (), _neighbors)
 
-    def by_columns(
-        self, asker: object, method: str, columns: Sequence[Vertices]
-    ) -> asyncio.Future[Answer | None] | None:
+    def by_columns(self, asker: object, method: str, columns: Sequence[Vertices]) -> Question | None:
         """The same for ``degree`` (of one column) and ``has_edge`` (of two)."""
         n = columns[0].size
         if n > VERTICES_MAX:
@@ -119,7 +135,7 @@ class Lane:
 
     def _ask(
         self, asker: object, method: int, numbers: tuple[int, ...], columns: Sequence[Vertices], read: Read
-    ) -> asyncio.Future[Answer | None] | None:
+    ) -> Question | None:
         now = self._loop.time()
         if not self._free or self._had[asker] >= PLACES_EACH or now < self._hidden_until:
             return None
@@ -133,11 +149,11 @@ class Lane:
         fence()
         self._states[place] = ASKED
         os.eventfd_write(self._questions, 1)
-        future: asyncio.Future[Answer | None] = self._loop.create_future()
-        self._open[place] = now, asker, read, future
+        question = Question(loop=self._loop)
+        self._open[place] = now, asker, read, question
         if self._looking is None:
             self._looking = self._loop.call_at(now + PATIENCE_S, self._look)
-        return future
+        return question
 
     def _take(self) -> None:
         """Some are answered."""
@@ -145,30 +161,33 @@ class Lane:
             os.eventfd_read(self._answers)
         states = self._states
         for place in [place for place in self._open if states[place] == ANSWERED]:
-            _, asker, read, future = self._open.pop(place)
+            _, asker, read, question = self._open.pop(place)
             fence()
             (done,) = _DONE.unpack_from(self._places[place], 8 * DONE)
             if done == HIDDEN:
                 self._hidden_until = self._loop.time() + HIDDEN_S
-            if not future.done():  # else nobody waits for it any more
-                future.set_result(_answer(self._places[place], read) if done == ANSWER else None)
+            answer = _answer(self._places[place], read) if done == ANSWER and not question.done() else None
             states[place] = FREE
             self._free.append(place)
             self._had[asker] -= 1
             if not self._had[asker]:
                 del self._had[asker]
+            question.tell(answer)
 
     def _look(self) -> None:
         """Whoever has waited for too long may ask otherwise; its place is taken until it is answered."""
         self._looking = None
         now = self._loop.time()
-        for asked, _, _, future in self._open.values():
-            if future.done():
+        late = []
+        for asked, _, _, question in self._open.values():
+            if question.done():
                 continue
             if asked + PATIENCE_S > now:
                 self._looking = self._loop.call_at(asked + PATIENCE_S, self._look)
-                return
-            future.set_result(None)
+                break
+            late.append(question)
+        for question in late:  # which may ask anew
+            question.tell(None)
 
 
 def _answer(place: memoryview, read: Read) -> Answer:

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Container, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -36,6 +36,8 @@ from .admission import Admission
 from .asker import Asker, OpenConnection
 from .change_log import ChangeLog
 from .engine_calls import EngineCalls
+from .lane import Answer as LaneAnswer
+from .lane import Question
 from .results import MemoryLayout, Overtaken, Packed, Pieces, ResultsReader, Snapshot, at_once
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 from .subscriptions import Subscriptions
@@ -82,6 +84,22 @@ class Reply:
     def whole(self) -> Mapping[str, Any]:
         """All entries of the answer."""
         return self.answer if self.shared is None else {**self.shared.whole(), **self.answer}
+
+
+@dataclass(slots=True, eq=False)
+class Soon:
+    """A reply to be made as soon as the lane answers, without waiting for a task's turn.
+
+    ``at_once``: makes it of that answer; ``later``: makes it where the lane does not answer, or ``at_once`` raises
+    ``Unavailable``. Who awaits this waits for either.
+    """
+
+    question: Question
+    at_once: Callable[[LaneAnswer], Reply]
+    later: Callable[[], Coroutine[Any, Any, Reply]]
+
+    def __await__(self) -> Generator[Any, None, Reply]:
+        return self.later().__await__()
 
 
 class Latencies:
@@ -183,6 +201,7 @@ class Serving:
         self._asking: set[asyncio.Task[Any] | None] = set()
         self._cache: dict[Any, _Cached] = {}
         self._stamp: tuple[Snapshot, bytes] | None = None
+        self._indexed: Snapshot | None = None  # the last epoch that the index was found to cover: it only grows
         self._offsets: tuple[Snapshot, dict[Partition, int]] | None = None
 
     # -- memory -------------------------------------------------------------------------------------------
@@ -349,7 +368,9 @@ class Serving:
 
     def _with_index(self, use: Callable[[Snapshot], T]) -> Callable[[Snapshot], T]:
         def with_index(snapshot: Snapshot) -> T:
-            self.catch_up(snapshot.index_generation)
+            if snapshot is not self._indexed:
+                self.catch_up(snapshot.index_generation)
+                self._indexed = snapshot
             return use(snapshot)
 
         return with_index
@@ -559,6 +580,15 @@ class Serving:
             slowest = max(self.connections, key=lambda connection: connection.unread_bytes)
             log.info("a client that does not read is disconnected: %d bytes wait", slowest.unread_bytes)
             slowest.abort()
+
+    def known(self, key: Any) -> Reply | None:
+        """What ``cached`` has for this key of the newest epoch already."""
+        known = self._cache.get(key)
+        done = known is not None and known.future.done() and not known.has_failed
+        if known is None or not done or known.epoch != self.snapshot().epoch:
+            return None
+        known.askers += 1
+        return known.future.result()
 
     async def cached(
         self, key: Any, compute: Callable[[], Coroutine[Any, Any, Reply]], *, ahead: bool = False

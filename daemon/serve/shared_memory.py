@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import platform
 import resource
 import socket
 import tempfile
 import threading
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,15 +36,21 @@ _received = threading.local()
 _pass = threading.Lock()
 
 
-def fence() -> None:
-    """Keep memory accesses before this line before those after it, on processors that reorder them.
+def _fence() -> None:
+    # A release, then an acquire of the same lock orders both sides (C11, 7.17.3).
+    with _pass:
+        pass
+    with _pass:
+        pass
 
-    A release, then an acquire of the same lock orders both sides (C11, 7.17.3); x86-64 needs none of it.
-    """
-    with _pass:
-        pass
-    with _pass:
-        pass
+
+def _no_fence() -> None:
+    pass
+
+
+fence: Callable[[], None] = _no_fence if platform.machine() in ("x86_64", "AMD64") else _fence
+"""Keep memory accesses before this line before those after it, on processors that reorder them: x86-64 keeps reads
+in order, and writes, and what reads here after a write does not depend on it."""
 
 
 class SharedMap(mmap.mmap):
