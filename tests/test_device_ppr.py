@@ -81,7 +81,9 @@ class PprRun(WalkRun):
         assert (values >= 0).all()
         off = np.abs(shares - self.program.host.damping * values / np.maximum(1, degrees))[degrees > 0]
         assert (off <= 1 + 2.0**-50 * values[degrees > 0]).all()
-        assert np.array_equal(self.program.columns()["estimate"][:n], values / runs.unit)
+        estimates = self.program.columns()["estimate"]
+        assert estimates.dtype == np.float32
+        assert np.array_equal(estimates[:n], (values / runs.unit).astype(np.float32))
 
     def bits(self) -> list[list[int]]:
         """All that is kept of every vertex."""

@@ -25,9 +25,10 @@ from ..program import Answer, Column, Parameter, Published, Refresh
 from ..saved_scalars import SCALARS, unpacked
 from ..steps import Steps, alone
 from ..walks.ppr import TARGET, PersonalisedPageRank, Solved
+from .narrowed import F32
 from .ppr_runs import PprRuns, Sums, ppr_kernels
 from .program import Unfit
-from .walk import F64, DeviceWalk
+from .walk import DeviceWalk
 
 TOLERANCE_MIN = 1e-6
 """The audit shares out among vertices what rounding may put residuals off by; with less, not all have enough."""
@@ -165,8 +166,8 @@ class DevicePersonalisedPageRank(DeviceWalk):
         runs.write(state["estimate"] / level, state["residual"] / level, self._sources)
 
     def _let_go(self) -> None:
+        super()._let_go()
         self._runs = self._kept = None
-        self._is_ahead = False
 
     def _there(self, graph: Graph, device: DeviceSide) -> PprRuns:
         """The system on the device, with room for the graph's vertices and rows."""
@@ -181,7 +182,7 @@ class DevicePersonalisedPageRank(DeviceWalk):
     # -- the copy on the host ---------------------------------------------------------------------------------
 
     @property
-    def _estimates(self) -> F64:
+    def _estimates(self) -> F32:
         assert self._runs is not None
         return self._runs.estimates
 

@@ -285,7 +285,7 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         struct Made {
             i64 value, sum, share;
         };
-        double* const estimates = reinterpret_cast<double*>(job.differences);
+        float* const estimates = reinterpret_cast<float*>(job.differences);
         const auto load_made = [&](u32 v) -> Made {
             if (PROGRAMS == 1) return {load_cached(side.values + v), 0, 0};
             if (!load_cached(side.is_listed + v)) return {0, 0, 0};
@@ -293,7 +293,7 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
             return {load_cached(side.values + own), load_cached(side.sums + own), load_cached(side.shares + own)};
         };
         for_vertices<Made>(vertices, job.n_vertices, load_made, [&](u32 v, const Made& made) {
-            estimates[v] = double(made.value) / job.unit;
+            estimates[v] = published(made.value, job.unit);
             if (PROGRAMS == 1) return;
             store_cached(job.values + v, made.value);
             store_cached(job.sums + v, made.sum);

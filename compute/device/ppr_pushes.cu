@@ -289,7 +289,7 @@ struct PprPushes : Run<PprJob> {
         const u32 n_moved = load_cached(&counters->moved);
         for (u32 k = place.thread; k < n_moved; k += place.n_threads) {
             const u32 v = load_cached(job.moved + k);
-            job.estimates[v] = double(load_cached(job.values + v)) / job.unit;
+            job.estimates[v] = published(load_cached(job.values + v), job.unit);
             if (k < job.changes_room) job.changes[k] = v;
         }
         barrier();

@@ -32,6 +32,7 @@ from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..steps import Steps
 from .kernels import Calls, KernelCall, Kernels, RowParameters, Source, Variant, whole_words
+from .narrowed import F32
 from .program import Unfit
 from .walk_runs import ASKED_EVERY_S, bits_behind, passes_max
 
@@ -164,7 +165,7 @@ class _ByVertex(NamedTuple):
     differences: DeviceArray
     degree_changes: DeviceArray
     short_rows: DeviceArray
-    estimates: F64
+    estimates: F32
     changes: Vertices
 
 
@@ -202,8 +203,8 @@ class PprRuns:
     # -- arrays -----------------------------------------------------------------------------------------------
 
     @property
-    def estimates(self) -> F64:
-        """float64[room], in pinned memory: the values as the last run left them."""
+    def estimates(self) -> F32:
+        """float32[room], in pinned memory: the values as the last run left them."""
         return self._there.estimates
 
     @property
@@ -348,7 +349,7 @@ class PprRuns:
         self._made.record(self._stream)
         self._copies.wait_event(self._made)
         there, n = self._there, device.n_vertices
-        there.differences[:n].view(np.float64).get(stream=self._copies, out=there.estimates[:n], blocking=False)
+        there.differences.view(np.float32)[:n].get(stream=self._copies, out=there.estimates[:n], blocking=False)
 
     def _prepare(self, device: DeviceSide, before: Sums, n_updates: int) -> None:
         report, arcs = device.report, device.n_arcs
@@ -486,7 +487,7 @@ class _Passes(NamedTuple):
 
 def _made(room: int) -> _ByVertex:
     queue_room = min(room, max(QUEUE_LEAST, room // QUEUE_SHARE))
-    estimates: F64 = pinned(room, np.float64)
+    estimates: F32 = pinned(room, np.float32)
     estimates[:] = 0
     changes: Vertices = pinned(min(room, max(CHANGES_LEAST, room // CHANGES_SHARE)), np.uint32)
     return _ByVertex(
