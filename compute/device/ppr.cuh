@@ -73,6 +73,8 @@ struct PprJob {
     u32 stamp;         // no vertex has this one or a higher one
     u32 passes_max;
     u32 sequence;
+    u32 edits_alone;   // pushes do no more than that, and say nothing: passes follow
+    u32 unused;
 };
 static_assert(__is_trivially_copyable(PprJob), "the host passes its bytes");
 

@@ -7,8 +7,8 @@ strength at all times: what the host does by another strength, passes do by thei
 
 After few updates sums are edited, and nothing is solved until residuals have come to what they may; then the
 largest are pushed along out-edges (``ppr_pushes.cu``). After many, or where that costs too much, passes over all
-in-edges go on from the estimates as they are (``ppr_passes.cu``). A start is a change, too: of nothing, by all of
-the sources.
+in-edges go on from the estimates (``ppr_passes.cu``), which were edited first where that saves passes. A start is
+a change, too: of nothing, by all of the sources.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ TOLERANCE_MIN = 1e-6
 
 # Batches of more updates than this share of the arcs, and than so many, are not tried to be pushed.
 PUSH_SHARE, PUSH_LEAST = 1e-3, 1024
+# Others of up to this share are edited before passes, of which fewer are needed then.
+EDIT_SHARE = 1e-2
 # After so many batches in a row for which pushes were given up, those of as many updates and more are not
 # tried, so often, until another one is. (A single one may be the last of many small ones that came together.)
 IN_VAIN_MAX, UNTRIED_MAX = 2, 64
@@ -113,6 +115,8 @@ class DevicePersonalisedPageRank(DeviceWalk):
             kept, changed = (run.sums, runs.changes(run)) if run.is_solved else (None, None)
             self._heed_pushes(n_updates, is_solved=kept is not None)
         else:
+            if kept is not None and 0 < n_updates <= EDIT_SHARE * graph.n_arcs:
+                yield from runs.edit(device, n_updates)
             kept = None
         if kept is None:
             run = yield from runs.solve(device)
