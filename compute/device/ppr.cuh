@@ -88,7 +88,7 @@ struct SideBySide {
     i64* values;    // [vertices * SWEEP]
     i64* sums;      // [vertices * SWEEP]
     i64* shares;    // [vertices * SWEEP]
-    u32* listed;    // [vertices, and as many as a grid has threads] those that may come to anything, warp by warp
+    u64* listed;    // [vertices, and as many as a grid has threads] those that may come to anything, warp by warp
     u8* is_listed;  // [vertices]
 };
 

@@ -426,7 +426,7 @@ class _Sweep:
         self._variant = variant
         self._side = (
             *(allocate(SWEEP * room, np.int64) for _ in range(3)),
-            allocate(room + variant.blocks * variant.threads, np.uint32),
+            allocate(room + variant.blocks * variant.threads, np.uint64),
             allocate(room, np.uint8),
         )
         own = np.zeros(1, np.dtype(f"V{PPR_SWEEP.itemsize}"))
