@@ -234,11 +234,15 @@ def test_what_was_given_up_twice_is_not_pushed_again_at_once(
     run.begin()
     solving = Solving(monkeypatch)
     tried, solved = [], []
+    n = 400
     for _ in range(2 * ppr.IN_VAIN_MAX + ppr.UNTRIED_MAX):
         given_up, passes = solving.given_up, solving.passes
         # Shares of a source change, which is more than residuals may come to.
-        run.step(inserts([(0, int(v)) for v in rng.integers(0, 400, 20)], 400))
+        run.step(inserts([(0, int(v)) for v in rng.integers(0, 400, 20)], n))
         tried.append(solving.given_up - given_up)
+        # Smaller ones between, which change nothing that is reached, say nothing of those.
+        n += 2
+        run.step(inserts([(n - 2, n - 1)], n))
         solved.append(solving.passes - passes)
     assert solved == [1] * len(solved)
     assert tried == [1] * ppr.IN_VAIN_MAX + [0] * ppr.UNTRIED_MAX + [1] + [0] * (ppr.IN_VAIN_MAX - 1)

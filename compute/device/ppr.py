@@ -37,8 +37,9 @@ TOLERANCE_MIN = 1e-6
 PUSH_SHARE, PUSH_LEAST = 1e-3, 1024
 # Others of up to this share are edited before passes, of which fewer are needed then.
 EDIT_SHARE = 1e-2
-# After so many batches in a row for which pushes were given up, those of as many updates and more are not
-# tried, so often, until another one is. (A single one may be the last of many small ones that came together.)
+# After so many batches for which pushes were given up, and none as large between for which they were not, those of
+# as many updates as the last one and more are not tried, so often, until another one is. (A single one may be the
+# last of many small ones that came together.)
 IN_VAIN_MAX, UNTRIED_MAX = 2, 64
 # By how much a rounded share may be off, in units; and beyond that what double rounds, as a share of all values.
 _UNIT_ROUNDED, _ROUNDED = 1.0, 2.0**-50
@@ -65,8 +66,8 @@ class DevicePersonalisedPageRank(DeviceWalk):
         self._kept: Sums | None = None
         # Where they restart.
         self._sources = _NONE
-        # For how many batches in a row pushes were given up, of how many updates the last one was, and how many
-        # have not been tried since.
+        # For how many batches pushes were given up since one as large was pushed, of how many updates the last one
+        # was, and how many have not been tried since.
         self._in_vain, self._too_many, self._untried = 0, 0, 0
 
     def compile(self, device: DeviceSide) -> None:
@@ -142,7 +143,8 @@ class DevicePersonalisedPageRank(DeviceWalk):
 
     def _heed_pushes(self, n_updates: int, *, is_solved: bool) -> None:
         if is_solved:
-            self._in_vain = 0
+            if n_updates >= self._too_many:
+                self._in_vain = 0
         elif n_updates:  # else it was restarts that changed
             self._in_vain, self._too_many, self._untried = self._in_vain + 1, n_updates, 0
 
