@@ -18,7 +18,7 @@ SANITIZE = PYTHONPATH=$(CURDIR)/.links compute-sanitizer --error-exitcode 1
 WORKERS ?= $(shell nproc | awk '{ print ($$1 < 4 ? $$1 + 1 : 4) }')
 SIDE_BY_SIDE ?= -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Every kernel that is not in the cache: before tests, which would wait for each other's. Where that fails they tell why.
-COMPILE = $(BIN)/python -P -m graphtide.daemon.kernels --all > /dev/null
+COMPILE = $(BIN)/python -P -m graphtide.daemon.kernels --all
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Hundreds of daemons are started: where no bytecode is kept, each of them would compile all modules anew, twice.
 unexport PYTHONDONTWRITEBYTECODE

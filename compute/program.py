@@ -287,25 +287,21 @@ class Program(ABC):
             KeyError, ValueError: it is no state of this program; ``start`` puts right what was taken over of it.
         """
 
-    @abstractmethod
     def audit(self, graph: Graph) -> list[Violation]:
         """Check the whole present state against the graph; empty when it is proven right."""
+        found, _ = self.audit_slice(graph, 0, graph.n_vertices)
+        return [*dict.fromkeys([*found, *self.audit_whole(graph)[0]])]
 
     def prepare_audit(self, graph: Graph) -> None:  # noqa: B027 - most have everything at hand
         """Have at hand what audits read, where that takes as long for a slice as for all; they do so, too."""
 
+    @abstractmethod
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """Check what can be told of vertices ``begin`` to ``end`` - 1 by their own entries and edges.
 
         Returns the violations and the edges read. Slices over all vertices, and ``audit_whole``, together prove
-        what ``audit`` proves. A program that does not override this can only be audited whole.
-
-        Raises:
-            NotImplementedError: part of the vertices is asked for, and the program cannot be audited by parts.
+        the state.
         """
-        if begin == 0 and end == graph.n_vertices:
-            return self.audit(graph), graph.n_arcs
-        raise NotImplementedError(f"{self.kind} can only be audited whole")
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
         """Check what slices cannot see, such as parents that lead to each other and to no root.

@@ -216,8 +216,6 @@ def warm_up(
         for program in made:
             with _named(program.kind, _FAILS):
                 program.audit(graph)
-                program.audit_slice(graph, 0, graph.n_vertices)
-                program.audit_whole(graph)
                 saved = {name: column.copy() for name, column in program.state().items()}
                 program.restore(saved, graph)
                 require_publishable(program, graph.n_vertices)

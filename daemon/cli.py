@@ -152,7 +152,7 @@ def _explain(error: BaseException) -> int:
 
 ROOT_EPILOG = examples(
     "[cyan]graphtide demo[/cyan]  a real graph, streamed, queried and checked, in a minute",
-    "[cyan]graphtide run[/cyan]  watch ./spool and keep components and PageRank true",
+    "[cyan]graphtide run[/cyan]  read ./spool, and keep components and PageRank up to date",
     "[cyan]graphtide produce --spool spool edges.csv[/cyan]  put updates there",
     "[cyan]graphtide query tcp://127.0.0.1:7420 top --program pagerank --k 10[/cyan]  ask",
     EXIT_CODES,
@@ -160,7 +160,7 @@ ROOT_EPILOG = examples(
 
 app = typer.Typer(
     name="graphtide",
-    help="Keeps graph analytics true while the graph changes.",
+    help="Keep graph analytics up to date while the graph changes.",
     epilog=ROOT_EPILOG,
     cls=_Commands,
     no_args_is_help=True,
@@ -257,7 +257,7 @@ def run(
     metrics: MetricsFlag = None,
     checkpoints: CheckpointsFlag = None,
     progress: Annotated[
-        bool | None, typer.Option(help="Show how starting goes on. Default: on a terminal.", show_default=False)
+        bool | None, typer.Option(help="Show how the start goes on. Default: on a terminal.", show_default=False)
     ] = None,
 ) -> None:
     """Run the daemon until it is stopped."""
@@ -344,13 +344,11 @@ def kernels(
 )
 def demo(
     data: Annotated[
-        Path | None, typer.Option(help="Stream this edge list instead of a made one.", exists=True)
+        Path | None, typer.Option(help="Stream this edge list instead of the default graph.", exists=True)
     ] = None,
-    updates: Annotated[int | None, typer.Option(min=1, help="Stop after so many updates.")] = None,
-    window: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Seconds that an edge lives.")
-    ] = None,
-    keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Work there and leave everything.")] = None,
+    updates: Annotated[int | None, typer.Option(min=1, help="Stop after this many updates.")] = None,
+    window: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="How long an edge lives.")] = None,
+    keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Work in this folder and keep it.")] = None,
 ) -> None:
     """Stream a graph through a real daemon, query it, and check every answer against a recomputation."""
     from .tools.demo import run_demo
@@ -432,10 +430,10 @@ def produce(
         ),
     ] = None,
     undirected: Annotated[
-        bool, typer.Option("--undirected", help="For an undirected graph: the smaller id first.")
+        bool, typer.Option("--undirected", help="The graph is undirected: put the smaller id first.")
     ] = False,
     window: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Delete every edge so long after its insert.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Delete every edge this long after its insert.")
     ] = None,
     registry: Annotated[
         str | None,
@@ -513,7 +511,7 @@ def _existing(files: list[Path]) -> list[Path]:
 def load(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE", help="As of produce.", dir_okay=False, callback=_existing),
+        typer.Argument(metavar="FILE", help="The same files as for produce.", dir_okay=False, callback=_existing),
     ],
     offsets: Annotated[str, typer.Option(metavar="JSON", help="Where the stream goes on: offsets as in results.")],
     config: ConfigFile = None,
@@ -582,18 +580,18 @@ def watch(
     address: Annotated[str, typer.Argument(help="unix:PATH or tcp://HOST:PORT")],
     program: Annotated[str, typer.Argument(help="The id of a program: pagerank, bfs, ...")],
     vertices: Annotated[
-        str | None, typer.Option(help="These only, with commas between. Default: all.", show_default=False)
+        str | None, typer.Option(help="Only these vertices (commas between). Default: all.", show_default=False)
     ] = None,
     top: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Show the N largest values, not what changed last.")
+        int | None, typer.Option(min=1, metavar="N", help="Show the N largest values instead of the last changes.")
     ] = None,
     order: Annotated[
         Literal["desc", "asc"], typer.Option(help="With --top: the largest values, or the smallest.")
     ] = "desc",
     threshold: Annotated[
-        float | None, typer.Option(min=0, help="Leave out changes of at most this part of the value.")
+        float | None, typer.Option(min=0, help="Leave out changes of at most this share of the value.")
     ] = None,
-    changes: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
+    changes: Annotated[int | None, typer.Option(min=1, help="End after this many messages.")] = None,
     json: JsonFlag = False,
     token: TokenFlag = None,
     token_file: TokenFileFlag = None,
@@ -629,7 +627,7 @@ def watch(
 )
 def results(
     path: Annotated[Path, typer.Argument(help="The folder of results (results.path), or one of its files.")],
-    ends: Annotated[bool, typer.Option("--ends", help="Only what ends each transaction.")] = False,
+    ends: Annotated[bool, typer.Option("--ends", help="Only the record that ends each transaction.")] = False,
 ) -> None:
     """Print the results that a daemon has written to files, whole epochs only."""
     from .tools.results import show
@@ -648,10 +646,10 @@ def results(
 def top(
     address: Annotated[str, typer.Argument(help="unix:PATH or tcp://HOST:PORT")],
     metrics: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where metrics are served (or a whole URL).")
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the daemon serves metrics (or a whole URL).")
     ] = None,
-    interval: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Look so often.")] = 1.0,
-    samples: Annotated[int | None, typer.Option(min=1, help="End after so many answers.")] = None,
+    interval: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Time between two looks.")] = 1.0,
+    samples: Annotated[int | None, typer.Option(min=1, help="End after this many answers.")] = None,
     json: JsonFlag = False,
     token: TokenFlag = None,
     token_file: TokenFileFlag = None,

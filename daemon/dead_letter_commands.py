@@ -33,9 +33,9 @@ FolderArgument = Annotated[
 ]
 ServersFlag = Annotated[str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Read the topic there.")]
 LetterTopicFlag = Annotated[str | None, typer.Option("--topic", help="The topic dead_letters.topic.")]
-ReasonFlag = Annotated[str | None, typer.Option("--reason", help="Those of this reason only.")]
+ReasonFlag = Annotated[str | None, typer.Option("--reason", help="Only letters with this reason.")]
 SourceFlag = Annotated[
-    str | None, typer.Option("--source", metavar="NAME", help="Those of topics or files whose names begin so.")
+    str | None, typer.Option("--source", metavar="NAME", help="Only letters of topics or files that begin so.")
 ]
 
 
@@ -78,7 +78,7 @@ def list_(
     config: ConfigFile = None,
     reason: ReasonFlag = None,
     source: SourceFlag = None,
-    limit: Annotated[int, typer.Option(min=1, help="So many at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 50,
     json: JsonFlag = False,
 ) -> None:
     """List dead letters: where they stood, why they are bad, and how they begin; --json prints them whole."""
@@ -139,7 +139,7 @@ def replay(
     encoding: Annotated[
         Encoding | None,
         typer.Option(
-            help="What the records are, if that was the mistake. Default: as they were.", show_default=False
+            help="The true encoding, if a wrong one was the mistake. Default: their own.", show_default=False
         ),
     ] = None,
     csv_header: Annotated[
@@ -148,7 +148,7 @@ def replay(
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
     to_kafka: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Send to these brokers.")] = None,
     to_topic: Annotated[str | None, typer.Option(help="The topic to send to.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Those that were sent before, too.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Send letters that were sent before, too.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Send dead letters once more, to a spool or a topic, each one time; exit code 7 if some cannot be."""

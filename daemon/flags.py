@@ -54,7 +54,7 @@ TlsCertFlag = Annotated[
 ]
 TlsKeyFlag = Annotated[
     Path | None,
-    typer.Option(help="The certificate's key, if in a file of its own.", exists=True, dir_okay=False),
+    typer.Option(help="The key of the certificate, if it has a file of its own.", exists=True, dir_okay=False),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 AddressFlag = Annotated[
@@ -63,7 +63,7 @@ AddressFlag = Annotated[
 AtFlag = Annotated[
     str, typer.Option("--at", metavar="EPOCH", help="An epoch as answers show it (1.42), or latest.")
 ]
-WaitFlag = Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Wait so long at most.")]
+WaitFlag = Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Wait at most this long.")]
 
 
 def token_of(token: str | None, file: Path | None) -> str | None:

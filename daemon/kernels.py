@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -276,20 +276,39 @@ def _compile_aside(needs: Needs, stop: threading.Event, report: Callable[[Progre
 
 
 def main() -> None:
-    """Compile what standard input names, saying on standard output which steps are done, and a line a kernel.
-
-    With ``--all`` compile what there is, for any configuration, unless it is in the cache.
+    """For a daemon: compile what standard input names, saying on standard output which steps are done, and a line
+    a kernel. With ``--all``, for people: compile what there is, for any configuration, unless it is in the cache.
     """
     if sys.argv[1:] == ["--all"]:
-        configurations = list(_all())
-        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as aside:  # workers begin without kernels
-            if aside.submit(_are_there, configurations).result():
-                return
-        print(f"compiling all kernels, once, into {runtime.cache_directory()}", file=sys.stderr)
+        _compile_all()
     else:
-        configurations = [Needs(**json.loads(sys.stdin.buffer.readline()))]
+        needs = Needs(**json.loads(sys.stdin.buffer.readline()))
         threading.Thread(target=_end_with_daemon, daemon=True).start()
-        registry.load_modules(configurations[0].python_modules)
+        registry.load_modules(needs.python_modules)
+        with _compiling([needs], tells=True) as steps:
+            for done in steps:
+                _say(json.dumps(done.result()))
+
+
+def _compile_all() -> None:
+    configurations = list(_all())
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as aside:  # workers begin without kernels
+        if aside.submit(_are_there, configurations).result():
+            return
+    from .terminal import duration, progress
+
+    print(f"compiling all kernels, once, into {runtime.cache_directory()}", file=sys.stderr)
+    started = time.monotonic()
+    with _compiling(configurations, tells=False) as steps, progress() as bar:
+        n_steps = sum(len(needs.steps()) for needs in configurations)
+        for done in bar.track(steps, n_steps, description="compiling kernels"):
+            done.result()
+    print(f"kernels are ready after {duration(time.monotonic() - started)}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _compiling(configurations: list[Needs], *, tells: bool) -> Iterator[Iterator[Future[str]]]:
+    """The steps of these configurations as they are done, each by its name; ``tells``: a line a kernel is said."""
     first: Any = nb.njit(lambda: None)
     first()  # Numba loads the rest of itself with the first kernel: here, and not in each worker
     # What a compiler makes lives as long as it does: looking for garbage is a seventh of its time.
@@ -298,8 +317,7 @@ def main() -> None:
     steps = [(needs, step) for needs in configurations for step in range(len(needs.steps()))]
     workers = min(len(steps), usable_cores() + 1)
     with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
-        for done in as_completed([pool.submit(_compile, needs, step) for needs, step in steps]):
-            done.result()
+        yield as_completed([pool.submit(_compile, needs, step, tells) for needs, step in steps])
 
 
 def _all() -> Iterator[Needs]:
@@ -331,12 +349,12 @@ def _are_there(configurations: list[Needs]) -> bool:
     return True
 
 
-def _compile(needs: Needs, step: int) -> None:
+def _compile(needs: Needs, step: int, tells: bool) -> str:
     name, work = needs.steps()[step]
     # A program's mistake is found, and said, by the daemon.
-    with listening(COMPILE, lambda: _say("")), contextlib.suppress(ProgramError):
+    with listening(COMPILE, lambda: _say("") if tells else None), contextlib.suppress(ProgramError):
         work()
-    _say(json.dumps(name))
+    return name
 
 
 def _say(line: str) -> None:

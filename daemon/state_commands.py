@@ -37,7 +37,7 @@ EXPORT_EPILOG = examples(
 
 
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the edges go.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write the edges to.")],
     address: AddressFlag = None,
     checkpoint: Annotated[
         Path | None,
@@ -45,7 +45,7 @@ def export(
     ] = None,
     at: AtFlag = "latest",
     vertices: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the ids of all vertices there, too.")
+        Path | None, typer.Option(metavar="FILE", help="Write the ids of all vertices to this file, too.")
     ] = None,
     timeout: WaitFlag = 60.0,
     json: JsonFlag = False,
@@ -130,7 +130,7 @@ def list_(folder: FolderArgument, json: JsonFlag = False) -> None:
 def verify(
     folder: FolderArgument,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="EPOCH", help="This one only. Default: all.", show_default=False)
+        str | None, typer.Option("--at", metavar="EPOCH", help="Only this one. Default: all.", show_default=False)
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -159,7 +159,7 @@ def inspect(folder: FolderArgument, at: AtFlag = "latest", json: JsonFlag = Fals
 )
 def copy(
     folder: FolderArgument,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The folder that gets it; made when missing.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The folder to copy to; made if missing.")],
     at: AtFlag = "latest",
     json: JsonFlag = False,
 ) -> None:

@@ -33,11 +33,10 @@ def can_redraw(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     """A table; numbers are right-aligned, None shows as a dash; no heading where all columns are nameless."""
     shown = [list(row) for row in rows]
-    made = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    made.show_header = any(columns)
+    made = Table(header_style="bold", box=None, pad_edge=False, show_header=any(columns))
     for position, column in enumerate(columns):
         numeric = bool(shown) and all(_is_number(row[position]) for row in shown)
         made.add_column(column, justify="right" if numeric else "left", overflow="fold")

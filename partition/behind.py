@@ -55,9 +55,8 @@ class _Waiting(NamedTuple):
 class Behind:
     """Batches that wait for the host, in their order. One thread puts them; any thread may ``catch_up``."""
 
-    def __init__(self, take: Take, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, take: Take) -> None:
         self._take = take
-        self._clock = clock
         self._changed = Condition()
         self._many = Event()
         self.waiting: list[_Waiting] = []
@@ -78,7 +77,7 @@ class Behind:
             if not self.waiting:
                 return Lag()
             n_bytes = sum(_bytes_of(each.batch) for each in self.waiting)
-            return Lag(self._updates, self._clock() - self.waiting[0].since, n_bytes)
+            return Lag(self._updates, time.monotonic() - self.waiting[0].since, n_bytes)
 
     def begin(self) -> bool:
         """Have a thread that takes what is put; False: there is none."""
@@ -94,7 +93,7 @@ class Behind:
     def put(self, batch: EdgeBatch, n_vertices: int) -> None:
         """A batch that is nobody else's, and which the host cannot refuse but for memory."""
         with self._changed:
-            self.waiting.append(_Waiting(batch, n_vertices, self._clock()))
+            self.waiting.append(_Waiting(batch, n_vertices, time.monotonic()))
             self._updates += len(batch)
             if len(self.waiting) == 1:
                 self._changed.notify_all()

@@ -231,21 +231,6 @@ def test_an_audit_that_fails_is_a_violation_and_the_pass_goes_on(monkeypatch: py
     assert violations == [Violation("audit", "the audit itself failed: ZeroDivisionError: oops")]
 
 
-def test_the_default_is_to_audit_all_or_nothing() -> None:
-    class Whole(PageRank):
-        audit_slice = Program.audit_slice
-
-        def audit(self, graph: Graph) -> list[Violation]:
-            return []
-
-    kept = two_islands()
-    program = Whole("whole")
-    program.start(kept.graph)
-    assert program.audit_slice(kept.graph, 0, 311) == ([], kept.graph.n_arcs)
-    with pytest.raises(NotImplementedError, match="only be audited whole"):
-        program.audit_slice(kept.graph, 0, 10)
-
-
 # -- what is broken is found within one pass, wherever the pass stands -----------------------------------------
 
 
@@ -734,7 +719,6 @@ def test_values_that_support_each_other_are_found(kind: str) -> None:
 
 
 def test_every_kind_of_program_can_be_audited_by_name() -> None:
-    """Whatever is registered takes part: by slices, or whole."""
     kept = two_islands()
     given = {"source": 0, "sources": 0}
     programs = [

@@ -77,6 +77,7 @@ class Stream:
             metrics=self.metrics,
             interval_s=0,
             on_checkpoint=self.safe.append,
+            requested=RequestedCheckpoints(self.store.path),
         )
 
     def _flush(self) -> None:

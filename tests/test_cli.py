@@ -1041,6 +1041,7 @@ def test_a_daemon_that_is_not_there_is_one_line_and_worth_trying_again(runner: C
     done = runner.invoke(cli.app, ["query", "unix:./none", "stats"])
     assert done.exit_code == 3
     assert done.stderr.startswith("graphtide: cannot connect to unix:./none: ") and done.stderr.count("\n") == 1
+    assert done.stderr.endswith("; no daemon listens there\n")
 
 
 def test_wrong_usage_of_a_query_exits_with_2(runner: CliRunner) -> None:

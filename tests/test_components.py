@@ -617,6 +617,14 @@ def test_the_audit_finds_a_lost_handle() -> None:
     assert rules(run) == {"free"}
 
 
+def test_the_audit_finds_a_free_handle_that_still_has_a_name() -> None:
+    run = broken_run()
+    run.step(inserts([(5, 6)], 10))
+    forest = run.program._forest
+    forest.representative[forest.free[0]] = 3
+    assert [violation.rule for violation in run.program.audit_whole(run.graph)[0]] == ["free"]
+
+
 def test_a_start_after_memory_ran_out_has_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     n = 5000
     path = inserts([(u, u + 1) for u in range(n - 1)], n)

@@ -103,10 +103,10 @@ class Probe(Program):
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         self.n = graph.n_vertices
 
-    def audit(self, graph: Graph) -> list[Violation]:
+    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         if self.fail is not None:
             raise self.fail
-        return [] if self.n == graph.n_vertices else [Violation("count", f"{self.n} vertices")]
+        return [] if self.n == graph.n_vertices else [Violation("count", f"{self.n} vertices")], 0
 
     @staticmethod
     def read(published: Published, vertices: Vertices) -> Answer:

@@ -301,6 +301,28 @@ def test_a_compiler_that_fails_is_told_and_leaves_the_work_to_the_daemon(caplog:
     assert seen[0].done == 0 and seen[0].total == len(seen[0].left) == len(needs().steps())
 
 
+ALL = """
+import sys
+from graphtide.daemon import kernels
+
+def none_are_there(configurations):
+    return False
+
+kernels._are_there = none_are_there
+kernels._all = lambda: [kernels.Needs(True, False, "int", [], [])]
+sys.argv[1:] = ["--all"]
+kernels.main()
+"""
+
+
+def test_whoever_compiles_all_kernels_by_hand_reads_no_protocol() -> None:
+    done = subprocess.run([sys.executable, "-c", ALL], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    begun, ended = done.stderr.splitlines()
+    assert begun == f"compiling all kernels, once, into {runtime.cache_directory()}"
+    assert ended.startswith("kernels are ready after ")
+
+
 def test_a_daemon_loads_the_client_of_kafka_only_for_kafka_and_rich_only_for_a_terminal() -> None:
     script = "import sys, graphtide.daemon.service; print('kafka' in sys.modules, 'rich' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

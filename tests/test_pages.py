@@ -80,7 +80,7 @@ def test_the_stages_of_a_start_are_told_in_their_order() -> None:
 def test_the_codes_after_which_the_unit_does_not_restart_are_told() -> None:
     unit = (ROOT / "ops" / "systemd" / "graphtide.service").read_text("utf-8")
     codes = re.search(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
-    told = re.search(r"starts the daemon again\nexcept after ([\d, ]+) and (\d+):", text_of("operations.md"))
+    told = re.search(r"starts the daemon again\s+except\s+after ([\d, ]+) and (\d+):", text_of("operations.md"))
     assert codes is not None and told is not None
     assert codes[1].split() == [*told[1].split(", "), told[2]]
 

@@ -39,7 +39,7 @@ from graphtide.daemon.tools.produce import REFUSED, Produced, produce, produce_f
 from graphtide.daemon.tools.windows import window_events
 from graphtide.gpma.edges import Op
 from graphtide.gpma.index.ids import IdColumn, StringColumn
-from graphtide.ops.kafka import DevKafka
+from graphtide.ops.kafka import DevKafka, held_port
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 ANYTHING = Accepts()
@@ -421,8 +421,8 @@ def test_the_command_writes_the_good_and_names_the_bad(tmp_path: Path, capsys: p
     accepts = Accepts(weights="non-negative")
     assert produce_files([file], spool=tmp_path / "spool", accepts=accepts) == REFUSED
     shown = capsys.readouterr().out
-    assert shown.startswith("39999 updates written;")
-    assert "1 updates refused" in shown and "bad-weight" in shown and "a.csv:40001: weight is -1.0" in shown
+    assert shown.startswith("39999 updates written; to wait until answers show them: graphtide query ")
+    assert "1 update refused" in shown and "bad-weight" in shown and "a.csv:40001: weight is -1.0" in shown
     assert produce_files([file], spool=tmp_path / "spool", accepts=accepts, json=True) == REFUSED
     answer = json.loads(capsys.readouterr().out)
     assert answer["updates"] == 39_999 and answer["refused"]["bad-weight"]["updates"] == 1
@@ -539,8 +539,14 @@ def test_a_topic_gets_every_edge_in_its_partition(kafka: DevKafka, topic: str, u
 
 @pytest.mark.kafka
 def test_a_missing_topic_is_an_error(kafka: DevKafka) -> None:
-    with pytest.raises(ProduceFailed, match="nowhere"):
+    with pytest.raises(ProduceFailed, match="nowhere: create it"):
         KafkaDestination(kafka.bootstrap, "nowhere")
+
+
+def test_a_broker_that_is_not_there_is_told_with_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphtide.daemon.tools.destinations._CONNECT_TIMEOUT_MS", 200)
+    with held_port() as port, pytest.raises(ProduceFailed, match=r"^Kafka at .*; see whether a broker runs"):
+        KafkaDestination(f"127.0.0.1:{port}", "edges")
 
 
 @pytest.mark.kafka

@@ -30,6 +30,7 @@ def test_the_page_is_what_graphtide_writes() -> None:
 
 def test_every_type_of_columns_has_an_example() -> None:
     text = (protocol_vectors.PAGE.parent / "protocol.md").read_text("utf-8")
+    text = " ".join(text.split())
     listed = text.split("`dtype` is as NumPy writes", 1)[1].split("Which one it is", 1)[0]
     types = set(re.findall(r"`([<|][a-z]\d)`", listed))
     assert types == {name for name in CODES if name != "|u1"}

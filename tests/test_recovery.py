@@ -68,6 +68,7 @@ from graphtide.daemon.state import order_log
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.state.checkpointer import Checkpointer
 from graphtide.daemon.state.order_log import OrderLog
+from graphtide.daemon.state.requested import RequestedCheckpoints
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op
 from graphtide.gpma.host import array as pma
 from graphtide.gpma.host.snapshot import EdgeCopy
@@ -576,6 +577,7 @@ def make_pipeline(
         graph=graph, index=index, programs=standing.fresh, program_specs=specs, position=storage.position,
         identity={}, dead_letters=stub, store=store, metrics=metrics, interval_s=interval_s,
         on_checkpoint=lambda offsets: None if safe is None else safe.append(offsets),
+        requested=RequestedCheckpoints(store.path),
     )  # fmt: skip
     return Pipeline(
         storage=storage, engine=engine, standing=standing, index=index, reuse=reuse or at_once(index),

@@ -439,7 +439,8 @@ def test_programs_and_stats(client):
 @pytest.mark.parametrize(
     ("method", "params", "error", "message"),
     [
-        ("nonsense", {}, errors.NotSupported, "no method of the protocol"),
+        ("nonsense", {}, errors.NotSupported, "no method of the protocol$"),
+        ("neighbours", {}, errors.NotSupported, "no method of the protocol; did you mean 'neighbors'"),
         ("admin.checkpoint", {}, errors.NotSupported, "not offered"),
         ("get", {"vertices": [1]}, errors.RequestError, "program must be given"),
         ("get", {"program": "rank"}, errors.RequestError, "vertices must be given: ids of vertices"),

@@ -9,8 +9,8 @@ without violations proves:
 - else that no part was wrong at the time when it was looked at. What is wrong and stays so is found by the
   first slice that comes to it, hence at the latest one whole pass after it went wrong.
 
-A step that is run whole (``audit_whole``, all of a program without ``audit_slice``, a vertex with more edges than
-fit into a slice, and a slice of a program whose state must be fetched from a device first) takes its time at once;
+A step that is run whole (``audit_whole``, a vertex with more edges than fit into a slice, and a slice of a program
+whose state must be fetched from a device first) takes its time at once;
 ``Auditor.next_is_whole`` lets the caller choose the moment. The caller also keeps the budget: a step reports the
 seconds it took, and slices are cut, by the pace of those before them, to take about what was asked for.
 """
@@ -208,16 +208,14 @@ class Auditor:
 
     def _plan_program(self, program: Program) -> Iterator[_Check]:
         graph = self._graph
-        by_slices = type(program).audit_slice is not Program.audit_slice
         yield _Check(
             program.id,
             lambda: graph.n_vertices,
             lambda begin, end: program.audit_slice(graph, begin, end),
-            work=self._degrees if by_slices else None,
+            work=self._degrees,
             prepare=lambda: program.prepare_audit(graph),
         )
-        if by_slices:
-            yield _Check(program.id, lambda: 1, lambda _begin, _end: program.audit_whole(graph))
+        yield _Check(program.id, lambda: 1, lambda _begin, _end: program.audit_whole(graph))
         published = self._published
         if published is not None:
             yield _Check(

@@ -292,12 +292,6 @@ class KCore(Program):
 
     # -- audit ------------------------------------------------------------------------------------------
 
-    def audit(self, graph: Graph) -> list[Violation]:
-        """Every rule of every vertex, in O(vertices + edges)."""
-        if missed := size_violations(self._n, graph):
-            return missed
-        return [*self.audit_slice(graph, 0, self._n)[0], *self._audit_sizes()]
-
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """Both counts, both rules and the order of these vertices; all slices together prove every core."""
         if missed := size_violations(self._n, graph):
@@ -308,9 +302,6 @@ class KCore(Program):
         return marked_violations(_RULES, wrong, begin), int(edges)
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
-        return self._audit_sizes(), 0
-
-    def _audit_sizes(self) -> list[Violation]:
         """How many vertices each core has, which of them none, and which is the largest."""
         core, size = self._cores.core[: self._n], self._order.size
         cores, members = np.unique(core, return_counts=True)
@@ -318,11 +309,11 @@ class KCore(Program):
         ends = np.minimum(self._order.first, self._order.last)[size == 0]
         if np.array_equal(cores, held) and np.array_equal(members, size[held]) and (ends == NO_VERTEX).all():
             if self._degeneracy == int(core.max(initial=0)):
-                return []
-            return [Violation("degeneracy", f"the largest core is {core.max(initial=0)}, not {self._degeneracy}")]
-        return [
-            Violation("sizes", f"{cores.size} cores have vertices, and lists of {held.size} are kept otherwise")
-        ]
+                return [], 0
+            problem = f"the largest core is {core.max(initial=0)}, not {self._degeneracy}"
+            return [Violation("degeneracy", problem)], 0
+        problem = f"{cores.size} cores have vertices, and lists of {held.size} are kept otherwise"
+        return [Violation("sizes", problem)], 0
 
 
 def _entries(graph: Graph) -> int:

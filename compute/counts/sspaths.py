@@ -260,13 +260,6 @@ class SSPaths(Program):
 
     # -- audit ------------------------------------------------------------------------------------------
 
-    def audit(self, graph: Graph) -> list[Violation]:
-        """Every rule of the search and of the counts, in O(vertices + edges)."""
-        if missed := size_violations(self._n, graph):
-            return missed
-        found, _ = self.audit_slice(graph, 0, self._n)
-        return [*self._hops.audit(graph), *found, *self._audit_saturated()]
-
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """Hops, parents and counts of these vertices; all slices together prove every hop and every count."""
         if missed := size_violations(self._n, graph):
@@ -279,14 +272,12 @@ class SSPaths(Program):
         return marked_violations(_RULES, wrong, begin), int(edges)
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
-        return self._audit_saturated(), 0
-
-    def _audit_saturated(self) -> list[Violation]:
+        found, edges = self._hops.audit_whole(graph)
         saturated = np.flatnonzero(self._counts.paths[: self._n] >= LIMIT)
-        if saturated.size == self._saturated:
-            return []
-        evidence = tuple(int(v) for v in saturated[:EVIDENCE])
-        return [Violation("saturated", f"{saturated.size} counts are saturated, not {self._saturated}", evidence)]
+        if saturated.size != self._saturated:
+            problem = f"{saturated.size} counts are saturated, not {self._saturated}"
+            found = [*found, Violation("saturated", problem, tuple(int(v) for v in saturated[:EVIDENCE]))]
+        return found, edges
 
     # -- arrays -----------------------------------------------------------------------------------------
 

@@ -8,16 +8,14 @@
 // The first block begins alone with up to so many updates, one a thread, and goes on with up to so many rows, leaves of
 // long ones, or vertices at a time: two a warp.
 #ifndef ALONE_UPDATES
-#define ALONE_UPDATES 512
+#define ALONE_UPDATES BLOCK_THREADS
 #endif
 #ifndef ALONE_ROWS
 #define ALONE_ROWS 32
 #endif
 // With up to so many updates it looks first whether they change anything: the fewer they are, the more often they do not,
 // and where they do the look was in vain.
-#ifndef LOOK_UPDATES
-#define LOOK_UPDATES 8
-#endif
+constexpr u32 LOOK_UPDATES = 8;
 
 // The phase of a run in which there is nothing left to do.
 constexpr u32 END = 0xffffffffu;

@@ -8,30 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
 from ...gpma.device.module import use_device
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
-from ..program import Column, ExternalId, Parameter, Refresh
+from ..program import Column, Refresh
 from ..rounds import Cdlp
 from .cdlp_runs import CdlpRun, CdlpRuns, cdlp_kernels
 from .program import DeviceProgram
 
 
-class DeviceCdlp(DeviceProgram):
+class DeviceCdlp(DeviceProgram, of=Cdlp):
     """Communities whose rounds are kept on the device; made from the host's."""
 
-    kind: ClassVar[str] = Cdlp.kind
-    summary: ClassVar[str] = Cdlp.summary
-    family: ClassVar[str] = Cdlp.family
-    value = ExternalId
-    parameters: ClassVar[tuple[Parameter, ...]] = Cdlp.parameters
-    needs_in_edges: ClassVar[bool] = True
-    needs_order: ClassVar[bool] = True
-    value_scalars: ClassVar[tuple[str, ...] | None] = Cdlp.value_scalars
     host: Cdlp
 
     def __init__(self, host: Cdlp) -> None:
@@ -44,9 +35,6 @@ class DeviceCdlp(DeviceProgram):
 
     def compile(self, device: DeviceSide) -> None:
         cdlp_kernels().compile(device)
-
-    def warm_up(self, graph: Graph) -> None:
-        self.host.warm_up(graph)  # for when the device is lost
 
     # -- runs -------------------------------------------------------------------------------------------------
 
@@ -92,9 +80,6 @@ class DeviceCdlp(DeviceProgram):
         labels, leads = self.host.kept_rounds
         self._runs_on(graph, device).write(labels, leads, self.host.order_of(graph))
 
-    def _let_go(self) -> None:
-        self._runs = None
-
     def _runs_on(self, graph: Graph, device: DeviceSide) -> CdlpRuns:
         """The rounds on the device, with room for the graph's vertices and rows."""
         use_device()  # for the thread that runs programs now
@@ -134,8 +119,3 @@ class DeviceCdlp(DeviceProgram):
 
     def prepare_audit(self, graph: Graph) -> None:
         self._fetch()
-
-    def memory_bytes(self) -> int:
-        return super().memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
-
-    read = staticmethod(Cdlp.read)

@@ -7,7 +7,6 @@ names the components, since external ids are known there.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from ...partition.graph import Graph, GraphChange
 from ..forest import taken
 from ..forest.components import Components
 from ..forest.taken import Told
-from ..program import ExternalId, Refresh
+from ..program import Refresh
 from . import forest_calls
 from .forest_runs import ForestRun, ForestRuns, Limits, Words, forest_kernels
 from .program import DeviceProgram
@@ -29,20 +28,13 @@ LOST_SHARE, LOST_LEAST = 0.03, 1024
 MOVED_SHARE, MOVED_LEAST = 0.125, 1024
 
 
-class DeviceComponents(DeviceProgram):
+class DeviceComponents(DeviceProgram, of=Components):
     """Components whose forest is kept on the device; made from the host's.
 
     A tree begins with the number of a vertex for its handle: from scratch that of its root, and each new vertex is
     the tree of its own number. So every handle below the number of vertices names a tree or is free.
     """
 
-    kind: ClassVar[str] = Components.kind
-    summary: ClassVar[str] = Components.summary
-    family: ClassVar[str] = Components.family
-    value = ExternalId
-    needs_in_edges: ClassVar[bool] = True
-    needs_order: ClassVar[bool] = True
-    value_scalars: ClassVar[tuple[str, ...] | None] = Components.value_scalars
     host: Components
 
     def __init__(self, host: Components) -> None:
@@ -53,9 +45,6 @@ class DeviceComponents(DeviceProgram):
         taken.warm_up()
         forest_calls.warm_up()
         forest_kernels().compile(device)
-
-    def warm_up(self, graph: Graph) -> None:
-        self.host.warm_up(graph)  # for when the device is lost
 
     # -- runs -------------------------------------------------------------------------------------------------
 
@@ -87,9 +76,6 @@ class DeviceComponents(DeviceProgram):
         forest = self.host.forest_of(graph)
         self._runs_on(graph, device).write(forest.parent, forest.level, forest.handle)
 
-    def _let_go(self) -> None:
-        self._runs = None
-
     def _runs_on(self, graph: Graph, device: DeviceSide) -> ForestRuns:
         """The forest on the device, with room for the graph's vertices."""
         use_device()  # for the thread that runs programs now
@@ -97,14 +83,6 @@ class DeviceComponents(DeviceProgram):
             self._runs = ForestRuns(device)
         self._runs.make_room(graph.n_vertices, device.n_arcs)
         return self._runs
-
-    def memory_bytes(self) -> int:
-        return super().memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
-
-    # -- results ----------------------------------------------------------------------------------------------
-
-    read = staticmethod(Components.read)
-    touched = staticmethod(Components.touched)
 
 
 def limits(n_vertices: int, n_arcs: int) -> Limits:

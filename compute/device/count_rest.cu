@@ -1,10 +1,6 @@
 // Counts of shortest paths, for the levels that recount.cu left: see counting.cuh.
 #include "counting.cuh"
 
-#ifndef COUNT_BLOCKS
-#define COUNT_BLOCKS 2  // on a multiprocessor: bounds a thread's registers
-#endif
-
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS, COUNT_BLOCKS) void count_rest(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ CountJob job)
 {

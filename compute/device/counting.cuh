@@ -30,6 +30,7 @@
 #define MARKS 0
 #endif
 
+constexpr u32 COUNT_BLOCKS = 2;  // on a multiprocessor, of passes over all: bounds a thread's registers
 constexpr u32 NO_LEVEL = 0xffffffffu;
 constexpr double LIMIT = 9007199254740992.0;  // 2^53: there counts stop
 constexpr i64 WHOLE_LIMIT = 1ll << 53;
@@ -113,9 +114,7 @@ static_assert(__is_trivially_copyable(CountJob), "the host passes its bytes");
 constexpr u32 COUNT_SAID = 6;
 
 // Leaves of rows of which a warp tells at a time.
-#ifndef TOLD_TOGETHER
-#define TOLD_TOGETHER 2
-#endif
+constexpr u32 TOLD_TOGETHER = 2;
 
 // Vertices that a warp has found and will list together: to claim a place in a list of all for each leaf that it reads
 // would keep it waiting, and all warps of a grid for one counter.
@@ -178,9 +177,7 @@ constexpr u32 LEVELS_AHEAD = 4;
 #endif
 constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
 // Updates of which a thread tells the heads at a time: an even number.
-#ifndef SEEDED_TOGETHER
-#define SEEDED_TOGETHER 2
-#endif
+constexpr u32 SEEDED_TOGETHER = 2;
 
 // Warps are dealt out to blocks: so that few vertices or rows are seen to by many multiprocessors. Threads, by number, are
 // not.

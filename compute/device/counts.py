@@ -15,7 +15,7 @@ from ...gpma.team import Crew
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..counts.sspaths import SSPaths
-from ..program import Parameter, Refresh
+from ..program import Refresh
 from ..steps import Steps, alone
 from . import count_calls, fetch
 from .count_runs import CountRun, CountRuns, count_kernels
@@ -26,16 +26,9 @@ _NONE = np.empty(0, np.uint32)
 _NOTHING = CountRun(0, 0, 0, 0, 0, 0)
 
 
-class DeviceSSPaths(DeviceProgram):
+class DeviceSSPaths(DeviceProgram, of=SSPaths):
     """Path counts that are kept on the device; made from the host's."""
 
-    kind: ClassVar[str] = SSPaths.kind
-    summary: ClassVar[str] = SSPaths.summary
-    family: ClassVar[str] = SSPaths.family
-    value: ClassVar[type[np.float64]] = SSPaths.value
-    value_scalars: ClassVar[tuple[str, ...] | None] = SSPaths.value_scalars
-    parameters: ClassVar[tuple[Parameter, ...]] = SSPaths.parameters
-    needs_in_edges: ClassVar[bool] = True
     by_steps: ClassVar[bool] = True
     host: SSPaths
 
@@ -50,9 +43,6 @@ class DeviceSSPaths(DeviceProgram):
         self._hops.compile(device)
         count_calls.warm_up()
         count_kernels().compile(device)
-
-    def warm_up(self, graph: Graph) -> None:
-        self.host.warm_up(graph)  # for when the device is lost
 
     # -- runs -------------------------------------------------------------------------------------------------
 
@@ -146,10 +136,7 @@ class DeviceSSPaths(DeviceProgram):
         return self._runs
 
     def memory_bytes(self) -> int:
-        pinned = 0 if self._runs is None else self._runs.memory_bytes
-        return super().memory_bytes() + pinned + self._hops.memory_bytes() - self.host.hops.memory_bytes()
-
-    read = staticmethod(SSPaths.read)
+        return super().memory_bytes() + self._hops.memory_bytes() - self.host.hops.memory_bytes()
 
 
 def _moved(hops: Refresh) -> Vertices | None:

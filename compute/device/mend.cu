@@ -28,12 +28,8 @@ enum Phase : unsigned { CLASSIFY, SETTLE, PASS_ON, TAKE, PUSH };
 // While settling, whoever lost its support is lost at once, as when trimming, unless it has many out-edges: where there is
 // little to do, most of the time goes to rounds and their barriers. That is up to so many updates; among children of the
 // lost, up to so many out-edges of these; and with fewer than so many out-edges of its own.
-#ifndef AT_ONCE_UPDATES
-#define AT_ONCE_UPDATES (1u << 17)
-#endif
-#ifndef AT_ONCE_EDGES
-#define AT_ONCE_EDGES (1u << 17)
-#endif
+constexpr u32 AT_ONCE_UPDATES = 1u << 17;
+constexpr u32 AT_ONCE_EDGES = 1u << 17;
 #ifndef ASKED_FROM
 #define ASKED_FROM 2048
 #endif

@@ -14,7 +14,7 @@ shares, so that the next run makes all of them anew.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ...gpma.device.module import use_device
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
-from ..program import Answer, Column, Parameter, Published, Refresh
+from ..program import Column, Refresh
 from ..saved_scalars import SCALARS
 from ..walks.certificate import SLACK_DRIFT, amplified
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS, PageRank, Solved
@@ -127,16 +127,9 @@ class _Kept(NamedTuple):
         return all(limit >= before for limit, before in zip(now, then, strict=True))
 
 
-class DevicePageRank(DeviceWalk):
+class DevicePageRank(DeviceWalk, of=PageRank):
     """PageRank whose systems are kept on the device; made from the host's."""
 
-    kind: ClassVar[str] = PageRank.kind
-    summary: ClassVar[str] = PageRank.summary
-    family: ClassVar[str] = PageRank.family
-    value: ClassVar[type[np.float64]] = PageRank.value
-    value_scalars: ClassVar[tuple[str, ...]] = PageRank.value_scalars
-    parameters: ClassVar[tuple[Parameter, ...]] = PageRank.parameters
-    positional_scalars: ClassVar[tuple[str, ...]] = PageRank.positional_scalars
     host: PageRank
 
     def __init__(self, host: PageRank) -> None:
@@ -391,12 +384,7 @@ class DevicePageRank(DeviceWalk):
         }
 
     def memory_bytes(self) -> int:
-        pinned = sum(runs.memory_bytes for runs in (self._runs, self._pushes) if runs is not None)
-        return super().memory_bytes() + pinned
-
-    @staticmethod
-    def read(published: Published, vertices: Vertices) -> Answer:
-        return PageRank.read(published, vertices)
+        return super().memory_bytes() + (0 if self._pushes is None else self._pushes.memory_bytes)
 
 
 def _united(one: Vertices | None, other: Vertices | None) -> Vertices | None:

@@ -20,7 +20,7 @@ from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..paths.mend import UNREACHED
 from ..paths.program import PathProgram
-from ..program import Answer, Published, Refresh
+from ..program import Refresh
 from ..steps import Steps, alone
 from . import fetch, taking
 from .path_runs import Limits, PathRun, PathRuns, path_kernels
@@ -60,11 +60,7 @@ _NOTHING_WRITTEN = _Written(_NONE, np.empty(0, np.uint64))
 class DevicePathProgram(DeviceProgram):
     """A path program whose words are kept on the device; made from the host's."""
 
-    family: ClassVar[str] = "path"
-    needs_in_edges: ClassVar[bool] = True
-    has_parents: ClassVar[bool] = True
     by_steps: ClassVar[bool] = True
-    value: ClassVar[type[np.uint32] | type[np.float32]]
     host: PathProgram
 
     def __new__(cls, host: PathProgram) -> DevicePathProgram:
@@ -79,9 +75,6 @@ class DevicePathProgram(DeviceProgram):
         fetch.warm_up(np.uint64)
         taking.warm_up()
         path_kernels(self.host.form).compile(device)
-
-    def warm_up(self, graph: Graph) -> None:
-        self.host.warm_up(graph)  # for when the device is lost
 
     # -- runs -------------------------------------------------------------------------------------------------
 
@@ -214,27 +207,12 @@ class DevicePathProgram(DeviceProgram):
         self._runs.make_room(graph.n_vertices, device.n_arcs)
         return self._runs
 
-    def memory_bytes(self) -> int:
-        return super().memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
-
-    @staticmethod
-    def read(published: Published, vertices: Vertices) -> Answer:
-        raise NotImplementedError("each class of the host has one of its own here")
-
-    @staticmethod
-    def parents(published: Published, vertices: Vertices) -> Vertices:
-        return PathProgram.parents(published, vertices)
-
-
-_TAKEN_OVER = ("kind", "summary", "value", "parameters", "needs_weights", "weight_domains", "value_scalars")
-
 
 @cache
 def _class_for(host: type[PathProgram]) -> type[DevicePathProgram]:
-    """The class for programs of a class of the host: with what that says of itself."""
-    own: dict[str, Any] = {name: getattr(host, name) for name in _TAKEN_OVER if hasattr(host, name)}
-    own["read"] = staticmethod(host.read)
-    return cast(type[DevicePathProgram], type(f"Device{host.__name__}", (DevicePathProgram,), own))
+    """The class for programs of a class of the host."""
+    made: Any = type(f"Device{host.__name__}", (DevicePathProgram,), {}, of=host)
+    return cast(type[DevicePathProgram], made)
 
 
 def _over(fresh: Refresh, edges_read: int = 0) -> Refresh:

@@ -21,7 +21,7 @@ from ...gpma.device.module import use_device
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
-from ..program import Answer, Column, Parameter, Published, Refresh
+from ..program import Column, Refresh
 from ..saved_scalars import SCALARS, unpacked
 from ..steps import Steps, alone
 from ..walks.ppr import TARGET, PersonalisedPageRank, Solved
@@ -46,16 +46,9 @@ _UNIT_ROUNDED, _ROUNDED = 1.0, 2.0**-50
 _NONE = np.empty(0, np.uint32)
 
 
-class DevicePersonalisedPageRank(DeviceWalk):
+class DevicePersonalisedPageRank(DeviceWalk, of=PersonalisedPageRank):
     """Personalised PageRank whose system is kept on the device; made from the host's."""
 
-    kind: ClassVar[str] = PersonalisedPageRank.kind
-    summary: ClassVar[str] = PersonalisedPageRank.summary
-    family: ClassVar[str] = PersonalisedPageRank.family
-    value: ClassVar[type[np.float64]] = PersonalisedPageRank.value
-    value_scalars: ClassVar[tuple[str, ...]] = PersonalisedPageRank.value_scalars
-    parameters: ClassVar[tuple[Parameter, ...]] = PersonalisedPageRank.parameters
-    positional_scalars: ClassVar[tuple[str, ...]] = PersonalisedPageRank.positional_scalars
     by_steps: ClassVar[bool] = True
     host: PersonalisedPageRank
 
@@ -210,13 +203,6 @@ class DevicePersonalisedPageRank(DeviceWalk):
             "sources": self._sources.nbytes,
             SCALARS: self.host.saved_scalars(1.0).nbytes,
         }
-
-    def memory_bytes(self) -> int:
-        return super().memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
-
-    @staticmethod
-    def read(published: Published, vertices: Vertices) -> Answer:
-        return PersonalisedPageRank.read(published, vertices)
 
 
 def _differ(one: Vertices, other: Vertices) -> bool:

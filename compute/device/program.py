@@ -7,18 +7,21 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from enum import Enum, auto
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from ...gpma.device_failure import is_of_device
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
-from ..program import Column, NoRoom, Program, Refresh, Violation
+from ..program import Answer, Column, NoRoom, Program, Published, Refresh, Violation
 from ..steps import Steps, alone
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_CLASS_VARIABLES = [name for name, kind in Program.__annotations__.items() if kind.startswith("ClassVar")]
+_CLASS_METHODS = [name for name, what in vars(Program).items() if isinstance(what, staticmethod | classmethod)]
 
 
 class Unfit(RuntimeError):
@@ -38,6 +41,15 @@ class Abode(Enum):
     """On the host for good."""
 
 
+class Runs(Protocol):
+    """What a program has on the device, with which it runs there."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the host's memory."""
+        ...
+
+
 class DeviceProgram(Program):
     """A program that the device of a graph keeps up to date, with a copy of its state on the host.
 
@@ -46,7 +58,7 @@ class DeviceProgram(Program):
     its own; where the device is sound, and only does not suffice (``MemoryError``, ``Unfit``), just this program
     goes home, unless it waits for room. A family gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and
     ``_let_go``; but in the last anything may be raised: what is not the device's (``is_of_device``) goes on to the
-    caller. Class attributes, ``read`` and ``parents`` are to be those of the host's class.
+    caller. What it has on the device is ``_runs``.
 
     A family of which there may be many programs, whose small refreshes leave most of a device idle, gives
     ``_refreshing`` in the place of ``_refresh``, and says so by ``by_steps``.
@@ -57,11 +69,23 @@ class DeviceProgram(Program):
     by_steps: ClassVar[bool] = False
     """Whether refreshes of several programs of the class may go on side by side: see ``_refreshing``."""
 
+    def __init_subclass__(cls, of: type[Program] | None = None) -> None:
+        """``of``: the host's class. What it says of itself, and how results are read, is the twin's, too."""
+        super().__init_subclass__()
+        if of is None:
+            return
+        for name in _CLASS_VARIABLES:
+            if hasattr(of, name):
+                setattr(cls, name, getattr(of, name))
+        for name in _CLASS_METHODS:
+            setattr(cls, name, staticmethod(getattr(of, name)))
+
     def __init__(self, host: Program) -> None:
         """``host``: must not be used by others any more."""
         super().__init__(host.id)
         self.sources = host.sources
         self.host = host
+        self._runs: Runs | None = None
         self._abode = Abode.COMING  # a state may have been restored into the host's program
 
     @property
@@ -101,11 +125,14 @@ class DeviceProgram(Program):
     def _take_over(self, graph: Graph, device: DeviceSide) -> None:
         """Bring the host's copy, which belongs to the graph as it is, to the device."""
 
-    @abstractmethod
     def _let_go(self) -> None:
         """Hold nothing of the device any more."""
+        self._runs = None
 
     # -- runs ---------------------------------------------------------------------------------------------------
+
+    def warm_up(self, graph: Graph) -> None:
+        self.host.warm_up(graph)  # for when the device is lost
 
     def start(self, graph: Graph) -> Refresh:
         done = self.start_there(graph)
@@ -251,11 +278,11 @@ class DeviceProgram(Program):
         return self.host.state()
 
     def memory_bytes(self) -> int:
-        return self.host.memory_bytes()
+        return self.host.memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
 
-    def audit(self, graph: Graph) -> list[Violation]:
-        self.prepare_audit(graph)
-        return self.host.audit(graph)
+    @staticmethod
+    def read(published: Published, vertices: Vertices) -> Answer:
+        raise NotImplementedError("each class of the host has one of its own here")
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         self.prepare_audit(graph)

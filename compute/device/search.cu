@@ -7,9 +7,7 @@
 #include "paths.cuh"
 #include "pull.cuh"
 
-#ifndef SEARCH_BLOCKS
-#define SEARCH_BLOCKS 3  // on a multiprocessor: bounds a thread's registers
-#endif
+constexpr u32 SEARCH_BLOCKS = 3;  // on a multiprocessor: bounds a thread's registers
 // Pull when the edges of the frontier are more than this share of those left, push again when it has become this
 // share of the vertices.
 #ifndef PULL_SHARE

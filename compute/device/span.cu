@@ -6,9 +6,7 @@
 #include "forest.cuh"
 #include "pull.cuh"
 
-#ifndef SPAN_BLOCKS
-#define SPAN_BLOCKS 2  // on a multiprocessor: bounds a thread's registers
-#endif
+constexpr u32 SPAN_BLOCKS = 2;  // on a multiprocessor: bounds a thread's registers
 // Pull when the edges of the frontier are more than this share of those left, push again when it has become this
 // share of the vertices.
 #ifndef PULL_SHARE

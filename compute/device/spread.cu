@@ -6,9 +6,7 @@
 // Implementations for Parallel Shortest Paths", SPAA 2021). One cooperative kernel.
 #include "push.cuh"
 
-#ifndef SPREAD_BLOCKS
-#define SPREAD_BLOCKS 2  // on a multiprocessor: bounds a thread's registers
-#endif
+constexpr u32 SPREAD_BLOCKS = 2;  // on a multiprocessor: bounds a thread's registers
 
 // Of those waiting, the sample has about half as many as there is room for.
 constexpr u32 SAMPLES_MAX = BLOCK_THREADS;

@@ -8,7 +8,6 @@ between two runs that could be moved or saved.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -28,9 +27,6 @@ _START_SHARE = 0.2
 class DeviceTally(DeviceProgram):
     """A tally that the device counts; made from the host's."""
 
-    family: ClassVar[str] = Tally.family
-    needs_in_edges: ClassVar[bool] = True
-    value_scalars: ClassVar[tuple[str, ...] | None] = Tally.value_scalars
     host: Tally
 
     def __init__(self, host: Tally) -> None:
@@ -43,9 +39,6 @@ class DeviceTally(DeviceProgram):
 
     def compile(self, device: DeviceSide) -> None:
         tally_kernels().compile(device)
-
-    def warm_up(self, graph: Graph) -> None:
-        self.host.warm_up(graph)  # for when the device is lost
 
     # -- runs -------------------------------------------------------------------------------------------------
 
@@ -74,9 +67,6 @@ class DeviceTally(DeviceProgram):
     def _take_over(self, graph: Graph, device: DeviceSide) -> None:
         self._runs_on(graph, device)
 
-    def _let_go(self) -> None:
-        self._runs = None
-
     def _runs_on(self, graph: Graph, device: DeviceSide) -> TallyRuns:
         """What counts on the device, with room for the graph's vertices."""
         use_device()  # for the thread that runs programs now
@@ -85,23 +75,10 @@ class DeviceTally(DeviceProgram):
         self._runs.make_room(graph.n_vertices)
         return self._runs
 
-    def memory_bytes(self) -> int:
-        return super().memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
 
-
-class DeviceTriangles(DeviceTally):
+class DeviceTriangles(DeviceTally, of=Triangles):
     """Triangles that the device counts."""
 
-    kind: ClassVar[str] = Triangles.kind
-    summary: ClassVar[str] = Triangles.summary
-    value = Triangles.value
-    read = staticmethod(Triangles.read)
 
-
-class DeviceLocalClustering(DeviceTally):
+class DeviceLocalClustering(DeviceTally, of=LocalClustering):
     """Local clustering coefficients whose arcs the device counts."""
-
-    kind: ClassVar[str] = LocalClustering.kind
-    summary: ClassVar[str] = LocalClustering.summary
-    value = LocalClustering.value
-    read = staticmethod(LocalClustering.read)

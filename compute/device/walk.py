@@ -12,10 +12,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ...gpma.device.module import use_device
 from ...partition.device_side import DeviceSide
@@ -26,7 +24,6 @@ from ..walks.walk import NARROWED, RandomWalk
 from .narrowed import F32, Narrowed
 from .program import DeviceProgram
 
-F64 = npt.NDArray[np.float64]
 _NONE = np.empty(0, np.uint32)
 
 
@@ -36,7 +33,6 @@ class DeviceWalk(DeviceProgram):
     A family sets ``_graph``, ``_n`` and ``_is_ahead`` after every run there.
     """
 
-    needs_in_edges: ClassVar[bool] = True
     host: RandomWalk
 
     def __init__(self, host: Program) -> None:
@@ -69,9 +65,6 @@ class DeviceWalk(DeviceProgram):
     @abstractmethod
     def _sizes(self) -> dict[str, int]:
         """Bytes of what ``_read`` gives."""
-
-    def warm_up(self, graph: Graph) -> None:
-        self.host.warm_up(graph)  # for when the device is lost
 
     # -- runs -------------------------------------------------------------------------------------------------
 

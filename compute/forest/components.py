@@ -62,12 +62,11 @@ _PASSES_PER_SORT = 8
 # Work space for what is not safe of so many updates is kept; pages of it that are never written take no memory.
 _ROOM = 1 << 16
 
-_LEVELS = "the parent's level is not below its own: parents may lead to no root"
 _SLICE_RULES = (
     ("handle", kernels.WRONG_HANDLE, "a handle that was never given out"),
     ("split-edge", kernels.SPLIT_EDGE, "an edge joins different handles"),
     ("link", kernels.WRONG_LINK, "the link to the parent is no edge, or joins different handles"),
-    ("forest", kernels.WRONG_LEVEL, _LEVELS),
+    ("forest", kernels.WRONG_LEVEL, "the parent's level is not below its own: parents may lead to no root"),
     ("list", kernels.WRONG_LIST, "the list of the component's members is broken here"),
     ("representative", kernels.WRONG_NAME, "the component is named by no member"),
 )
@@ -382,37 +381,6 @@ class Components(Program):
 
     # -- audit ------------------------------------------------------------------------------------------
 
-    def audit(self, graph: Graph) -> list[Violation]:
-        """Every rule of a right forest and its tables, in O(vertices + edges) and one sort."""
-        if missed := size_violations(self._n, graph):
-            return missed
-        n, forest = graph.n_vertices, self._forest
-        found: list[Violation] = []
-        parent, handle = forest.parent[:n], forest.handle[:n]
-        used = int(forest.counts[kernels.N_USED])
-        if used > n or (handle >= used).any():
-            _report(found, "handle", "a handle that was never given out", np.flatnonzero(handle >= used))
-            return found
-        linked = np.zeros(n, bool)
-        split, example = kernels.audit_edges(forest, n, graph.out_rows(), linked)
-        if split:
-            ends = (int(example) >> 32, int(example) & 0xFFFF_FFFF)
-            found.append(Violation("split-edge", f"{split} edges join different handles", ends))
-        root = parent == NO_VERTEX
-        above, level = np.where(parent < n, parent, 0), forest.level[:n]
-        _report(found, "link", "the link to the parent is no edge", np.flatnonzero(~root & ~linked))
-        if n:
-            _report(
-                found,
-                "link",
-                "of another handle than the parent",
-                np.flatnonzero(~root & (handle[above] != handle)),
-            )
-            _report(found, "forest", _LEVELS, np.flatnonzero(~root & linked & (level[above] >= level)))
-        found.extend(self._audit_handles(n, used, root))
-        found.extend(self._audit_representatives(n, used))
-        return found
-
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """What the edges and entries of these vertices tell; that trees have one root each is for the whole."""
         if missed := size_violations(self._n, graph):
@@ -465,22 +433,11 @@ class Components(Program):
         named = forest.representative[:used]
         _report(found, "one-root", "of handles without exactly one root", named[(live > 0) & (roots != 1)])
         _report(found, "size", "of handles with a wrong size", named[live != size])
-        if not np.array_equal(free, np.flatnonzero(live == 0)):
-            found.append(Violation("free", "the free handles are not those without members"))
+        if not np.array_equal(free, np.flatnonzero(live == 0)) or (named[free] != NO_VERTEX).any():
+            found.append(Violation("free", "the free handles are not those without members and name"))
         broken = kernels.audit_lists(forest, n, np.zeros(n, bool))
         if broken:
             found.append(Violation("list", f"{broken} handles whose list is not their members"))
-        return found
-
-    def _audit_representatives(self, n: int, used: int) -> list[Violation]:
-        found: list[Violation] = []
-        handle, representative = self._forest.handle[:n], self._forest.representative[:used]
-        ordered = self._order.sort_by_external(np.arange(n, dtype=np.uint32))
-        expected = np.full(used, NO_VERTEX, np.uint32)
-        names, first = np.unique(handle[ordered], return_index=True)
-        expected[names] = ordered[first]
-        wrong = expected[expected != representative]
-        _report(found, "representative", "smallest of a handle that is not named so", wrong)
         return found
 
     # -- arrays -----------------------------------------------------------------------------------------

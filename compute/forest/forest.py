@@ -423,26 +423,6 @@ def first_of_handle(forest, ordered, begin, h):  # type: ignore[no-untyped-def]
 # -- the audit -------------------------------------------------------------------------------------------
 
 
-@_jit
-@spliced
-def audit_edges(forest, n, rows, linked):  # type: ignore[no-untyped-def]
-    """Mark vertices whose link to the parent is an edge; (edges between handles, one of them)."""
-    split = np.int64(0)
-    example = np.uint64(0)
-    for u in range(n):
-        for slot, stop in runs(rows, u):
-            for i in range(slot, stop):
-                v = np.int64(rows.keys[i] & LOW)
-                if forest.handle[u] != forest.handle[v]:
-                    split += 1
-                    example = rows.keys[i]
-                if np.int64(forest.parent[v]) == u:
-                    linked[v] = True
-                if np.int64(forest.parent[u]) == v:
-                    linked[u] = True
-    return split, example
-
-
 # Bits of what ``audit_slice`` finds at a vertex.
 WRONG_HANDLE, SPLIT_EDGE, WRONG_LINK, WRONG_LIST, WRONG_NAME, WRONG_LEVEL = 1, 2, 4, 8, 16, 32
 

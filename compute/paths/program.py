@@ -379,12 +379,6 @@ class PathProgram(Program):
 
     # -- the audit --------------------------------------------------------------------------------------
 
-    def audit(self, graph: Graph) -> list[Violation]:
-        """Every rule of a right state, in O(vertices + edges); see semantics.md, "The audit"."""
-        if missed := size_violations(self._n, graph):
-            return missed
-        return self.audit_slice(graph, 0, self._n)[0] + self.audit_whole(graph)[0]
-
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """Check the vertices begin .. end - 1 against their in-edges: (violations, edges read).
 

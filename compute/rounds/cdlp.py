@@ -269,10 +269,6 @@ class Cdlp(Program):
 
     # -- audit ------------------------------------------------------------------------------------------
 
-    def audit(self, graph: Graph) -> list[Violation]:
-        """Every label of every round, in O(rounds (vertices + edges))."""
-        return self.audit_slice(graph, 0, graph.n_vertices)[0]
-
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """What these vertices vote in every round; all slices together prove every label, round by round."""
         if missed := size_violations(self._n, graph):

@@ -229,12 +229,6 @@ class Tally(Program):
 
     # -- audit ------------------------------------------------------------------------------------------
 
-    def audit(self, graph: Graph) -> list[Violation]:
-        """Every tally is counted anew, vertex by vertex."""
-        if missed := size_violations(self._n, graph):
-            return missed
-        return [*self.audit_slice(graph, 0, self._n)[0], *self._audit_scalars()]
-
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """Count the triangles of these vertices anew; all slices together prove every tally."""
         if missed := size_violations(self._n, graph):

@@ -14,7 +14,6 @@ PageRank restarts at its sources and bounds the error in sum.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -133,20 +132,6 @@ class RandomWalk(Program):
     def solved_tolerance(self) -> float:
         """What of the tolerance is left to the error of estimates."""
         return self.tolerance - NARROWED if self.tolerance >= _NARROWED_FROM else self.tolerance
-
-    def audit(self, graph: Graph) -> list[Violation]:
-        """Recompute every residual, and from them everything that the certificate rests on."""
-        found, _ = self.audit_slice(graph, 0, graph.n_vertices)
-        whole, _ = self.audit_whole(graph)
-        return found + whole
-
-    @abstractmethod
-    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
-        """Check vertices begin .. end - 1 against their in-edges: (violations, edges read)."""
-
-    @abstractmethod
-    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
-        """Check the sums that slices cannot see: (violations, edges read)."""
 
     def _edit(self, graph: Graph, change: GraphChange, estimate: Estimate) -> Edit:
         """Make the residual that of the changed graph; work in proportion to the change."""

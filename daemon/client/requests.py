@@ -570,7 +570,9 @@ class Requests:
     # -- what goes wrong on the way ---------------------------------------------------------------------------
 
     def _no_connection(self, error: OSError) -> Unavailable:
-        return Unavailable(f"cannot connect to {self._address}: {error.strerror or str(error) or 'timed out'}")
+        nobody = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
+        what = f"{error.strerror or str(error) or 'timed out'}{'; no daemon listens there' if nobody else ''}"
+        return Unavailable(f"cannot connect to {self._address}: {what}")
 
     def _no_answer(self) -> TimedOut:
         return TimedOut(f"{self._address} did not answer in time")

@@ -240,8 +240,9 @@ class GraphConfig(Section):
         default=VERTICES_MAX,
         ge=1,
         le=VERTICES_MAX,
-        description="Stop with `id-space-full` past so many vertices at once. The places of deleted ones are "
-        "waited for: they are free soon after the epoch that deletes them. The index has room for 4,026,531,840.",
+        description="The most vertices at once; past it the daemon stops with `id-space-full`. Ids of deleted "
+        "vertices are free again soon after the epoch that deletes them, and are waited for. The index has room "
+        "for 4,026,531,840.",
     )
 
     def identity(self) -> dict[str, Any]:
@@ -441,16 +442,16 @@ class SourceConfig(Section):
     )
     compacted: Literal["refuse", "accept"] = Field(
         default="refuse",
-        description="Kafka: what to do with a compacted topic (`cleanup.policy`), of which older records of a key "
-        "are deleted. `accept` is right where each key names one edge, and each record holds one update of it; "
-        "of change events a tombstone then deletes the edge that its key names.",
+        description="Kafka: what to do with a compacted topic (`cleanup.policy`), in which only the newest record "
+        "of a key stays. `accept` is right where each key names one edge, and each record holds one update of "
+        "it. A tombstone of change events then deletes the edge that its key names.",
     )
     keyed: bool = Field(
         default=False,
-        description="Kafka: whether the key of a record stands for one edge: the record replaces what edge that "
-        "was, and one without a value (a tombstone) or with the operation `delete` removes it. For JSON, records "
-        "of a registry and change events, of one edge each; topics may be compacted. 53 to 110 bytes of memory "
-        "for each key.",
+        description="Kafka: whether the key of a record stands for one edge. Each record then replaces the edge "
+        "that its key stood for; one without a value (a tombstone) or with the operation `delete` removes that "
+        "edge. For JSON, records of a registry and change events, of one edge each. Topics may be compacted. "
+        "Each key takes 53 to 110 bytes of memory.",
     )
     csv_columns: Words = Field(
         default=(),
@@ -587,8 +588,8 @@ class ResultsConfig(Section):
         default=0.0,
         ge=0,
         le=1e6,
-        description="A value is written when it is off the one written before by more than this part of that; of "
-        "numbers only. Above 0 it takes 9 bytes for each vertex and program. Where every epoch changes all "
+        description="A value is written when it differs from the one written before by more than this share of it "
+        "(numbers only). Above 0 it takes 9 bytes for each vertex and program. Where every epoch changes all "
         "values, as with PageRank, it decides how much is written.",
     )
     interval: float = Field(
@@ -622,7 +623,7 @@ class ResultsConfig(Section):
         default=256 << 20,
         ge=1 << 16,
         le=1 << 40,
-        description="Spool: from so many bytes on the next transaction begins another file.",
+        description="Spool: once a file has this many bytes, the next transaction begins another one.",
     )
 
     def problems(self) -> Iterator[Problem]:
@@ -804,7 +805,9 @@ class LimitsConfig(Section):
     )
     top_k_max: int = Field(default=10_000, ge=1, description="The largest k of `top`.")
     timeout_ms_max: int = Field(default=600_000, ge=1, description="The longest that a request may ask to wait.")
-    timeout_ms_default: int = Field(default=30_000, ge=1, description="How long one waits that says nothing.")
+    timeout_ms_default: int = Field(
+        default=30_000, ge=1, description="How long a request waits that does not say how long."
+    )
     memory_bytes_max: int = Field(
         default=256 << 20,
         ge=1 << 20,
@@ -1069,9 +1072,10 @@ class DeviceConfig(Section):
 
     enabled: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="Whether a CUDA device keeps the graph beside the host, for programs that run on it: `auto`: "
-        "where CuPy is installed and finds one; `on` (or `true`): without one the daemon refuses to start; `off` "
-        "(or `false`): never. A device that fails later is given up, and the host goes on alone.",
+        description="Whether a CUDA device keeps the graph beside the host, for programs that can run there. "
+        "`auto`: if CuPy is installed and finds a device. `on` (or `true`): always; without a device the daemon "
+        "refuses to start. `off` (or `false`): never. A device that fails later is given up, and the host goes "
+        "on alone.",
     )
     memory: Annotated[str, BeforeValidator(_written_number), AfterValidator(_checked_budget)] = Field(
         default="90%",
@@ -1093,23 +1097,23 @@ class PartitionConfig(Section):
 
     host_rows: Literal["auto", "owned", "all"] = Field(
         default="auto",
-        description="Which rows the host keeps beside a device. `all`: all of them, so that programs may run on "
-        "either, and the host goes on alone when the device is lost. `owned`: each row is on one side only, whose "
-        "memories and rates of updates add up; all programs must have a twin on the device, and after its loss "
-        "the daemon starts again by itself from the newest checkpoint, without it. `auto`: `all`, but where the "
-        "device is known to have no room for the graph (by its checkpoint) and every program has a twin, `owned`.",
+        description="Which rows the host keeps beside a device. `all`: all of them. Programs may run on either, "
+        "and the host goes on alone when the device is lost. `owned`: each row is on one side only. Memories and "
+        "rates of updates add up, all programs must have a twin on the device, and after its loss the daemon "
+        "starts again by itself from the newest checkpoint, without it. `auto`: `owned` if the checkpoint shows "
+        "that the device has no room for the graph and every program has a twin; else `all`.",
     )
     host_follows: bool = Field(
         default=True,
-        description="With `all`: whether the host may take batches later than the device while all programs "
-        "are there, by a second at most; an epoch is published then before the host's rows have them. Whatever "
-        "needs these waits for them, so that only times tell.",
+        description="With `all`: whether the host may take batches later than the device, by a second at most, "
+        "while all programs are on the device. An epoch is then published before the host's rows have it. "
+        "Whatever needs these rows waits for them, so answers are the same.",
     )
     policy: Literal["cost", "hash", "hubs-on-device", "hubs-on-host", "recent"] = Field(
         default="cost",
-        description="With `owned`: which rows leave the device first where it has not room for all: those that "
-        "cost least to read from there (`cost`), those with the least (`hubs-on-device`) or the most edges "
-        "(`hubs-on-host`), those that changed longest ago (`recent`), or any (`hash`, to compare with).",
+        description="With `owned`: which rows leave the device first where it has no room for all: those that are "
+        "cheapest to read from the host (`cost`), those with the fewest (`hubs-on-device`) or the most edges "
+        "(`hubs-on-host`), those that changed longest ago (`recent`), or any (`hash`, for comparison).",
     )
     rebalance: bool = Field(
         default=True,
@@ -1129,16 +1133,16 @@ class ComputeConfig(Section):
         default=5,
         ge=0,
         le=19,
-        description="How much nicer (as of the command `nice`) the threads that ingest and compute are than the "
-        "rest of this daemon, on Linux: where cores are short, they give way to answers, and to other processes. "
-        "0: they do not.",
+        description="By how much the niceness (as of the command `nice`, on Linux) of threads that ingest and "
+        "compute is above that of the rest of the daemon: where cores are short, they give way to answers, and "
+        "to other processes. 0: they do not.",
     )
 
     place: Literal["auto", "host", "device"] = Field(
         default="auto",
-        description="Where programs run that can run on a device, if there is one: `auto`: where their epochs "
-        "take less time, which is measured; they move when that changes; or always `host`, or `device`. A "
-        "program's own `place` goes before it.",
+        description="Where programs run that can run on a device, if there is one. `auto`: where epochs take less "
+        "time, which is measured; programs move when that changes. `host` or `device`: always there. A program's "
+        "own `place` takes precedence.",
     )
     python_modules: Words = Field(
         default=(),
@@ -1170,11 +1174,12 @@ class MemoryConfig(Section):
 
     budget: Annotated[str, BeforeValidator(_written_number), AfterValidator(_checked_budget)] = Field(
         default="90%",
-        description="When more is used, nothing more is read until memory comes free; what was read is applied, "
-        "and questions are answered. Bytes, or a share such as `90%` of the machine's memory or of a control "
-        "group's limit, whichever is smaller; `off`: no budget. Of a limited group everything in it counts, "
-        "otherwise what the engine process has in memory. A start whose checkpoint does not fit ends, and so does "
-        "`graphtide load`; bad rows wait until there is room for their dead letters.",
+        description="How much memory may be used: bytes, or a share such as `90%` of the machine's memory or of a "
+        "control group's limit, whichever is smaller; `off`: no budget. Past it nothing more is read until "
+        "memory comes free; what was read is applied, and questions are answered. In a limited control group "
+        "everything in the group counts, otherwise what the engine process has in memory. A start whose "
+        "checkpoint does not fit ends, and so does `graphtide load`; bad rows wait until there is room for their "
+        "dead letters.",
         examples=["12884901888"],
     )
 

@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -97,80 +98,59 @@ class AuditFailure(AssertionError):
     """The full audit (a test's setting) found results that contradict the graph."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Pipeline:
     """Owns the epoch. ``start`` publishes the first one; ``run`` makes the others until the queue is closed."""
 
-    def __init__(
-        self,
-        *,
-        storage: Storage,
-        engine: Engine,
-        standing: Standing,
-        index: VertexIndex,
-        reuse: IdReuse,
-        queue: PreparedQueue,
-        source: Progress,
-        recording: Recording,
-        link: ServerLink,
-        metrics: Metrics,
-        checkpoints: Checkpointer,
-        memory: MemoryGuard,
-        background_audit: BackgroundAudit,
-        epochs: EpochConfig,
-        health: Health,
-        stop: threading.Event,
-        dead_letters: Mapping[str, int],
-        numbering: Mapping[str, Any] | None = None,
-        card: Card | None = None,
-        lost: LostDevice | None = None,
-        host_rows: HostRows | None = None,
-        host_follows: bool = True,
-        rebalancing: Rebalancing | None = None,
-        results: Outgoing | None = None,
-        window: Window | None = None,
-        keyed: KeyedRows | None = None,
-        full_audit: bool = False,
-    ) -> None:
-        """``source``, ``dead_letters``: how reading goes on, and what was refused by reason, which are shown.
-        ``numbering``: how vertices were numbered at the start, which is shown, too.
-        ``stop``: ends a wait for memory. ``card``: the graph's device, if it has one; ``lost``: the one that
-        this start does without; ``host_rows``: which rows the host keeps beside one, and ``host_follows``:
-        whether it may take batches later than that does. ``rebalancing``: who moves rows between sides.
-        ``results``: who writes what changed. (None: nobody.) ``window``: what has edges expire; None: nothing.
-        ``keyed``: what keys of records stand for; None: records name their edges.
+    storage: InitVar[Storage]
+    engine: Engine
+    standing: Standing
+    index: VertexIndex
+    reuse: IdReuse
+    queue: PreparedQueue
+    source: Progress
+    """How reading goes on, which is shown."""
+    recording: Recording
+    link: ServerLink
+    metrics: Metrics
+    checkpoints: Checkpointer
+    memory: MemoryGuard
+    background_audit: BackgroundAudit
+    epochs: EpochConfig
+    health: Health
+    stop: threading.Event
+    """Ends a wait for memory."""
+    dead_letters: Mapping[str, int]
+    """What was refused by reason, which is shown."""
+    numbering: Mapping[str, Any] | None = None
+    """How vertices were numbered at the start, which is shown, too."""
+    card: InitVar[Card | None] = None
+    """The graph's device, if it has one."""
+    lost: InitVar[LostDevice | None] = None
+    """The one that this start does without."""
+    host_rows: InitVar[HostRows | None] = None
+    """Which rows the host keeps beside a device."""
+    host_follows: bool = True
+    """Whether it may take batches later than that does."""
+    rebalancing: Rebalancing | None = None
+    """Who moves rows between sides."""
+    results: Outgoing | None = None
+    """Who writes what changed; None: nobody."""
+    window: Window | None = None
+    """What has edges expire; None: nothing."""
+    keyed: KeyedRows | None = None
+    """What keys of records stand for; None: records name their edges."""
+    full_audit: bool = False
+    """Check everything after every epoch."""
 
-        ``full_audit``: check everything after every epoch.
-        """
-        self.graph = storage.graph
-        self.gate = storage.gate
-        self.position = storage.position
-        self.engine = engine
-        self.standing = standing
-        self.index = index
-        self.reuse = reuse
-        self.queue = queue
-        self.source = source
-        self.recording = recording
-        self.link = link
-        self.metrics = metrics
-        self.checkpoints = checkpoints
-        self.memory = memory
-        self.background_audit = background_audit
-        self.epochs = epochs
-        self.health = health
-        self.stop = stop
-        self.dead_letters = dead_letters
-        self.numbering = numbering
-        self.sides = Sides(self.graph, metrics, card, lambda: self.engine.programs, lost, host_rows)
-        self.host_follows = host_follows
-        self.rebalancing = rebalancing
-        if rebalancing is not None:
-            self.engine.make_room = rebalancing.make_room_for_program
-        self.results = results
-        self.window = window
-        self.keyed = keyed
-        self.full_audit = full_audit
-        self.between = BetweenEpochs(queue.wake)
+    def __post_init__(
+        self, storage: Storage, card: Card | None, lost: LostDevice | None, host_rows: HostRows | None
+    ) -> None:
+        self.graph, self.gate, self.position = storage.graph, storage.gate, storage.position
+        self.sides = Sides(self.graph, self.metrics, card, lambda: self.engine.programs, lost, host_rows)
+        if self.rebalancing is not None:
+            self.engine.make_room = self.rebalancing.make_room_for_program
+        self.between = BetweenEpochs(self.queue.wake)
         self.asked: Callable[[], Mapping[str, Any]] = dict
         """What to show of programs that are asked for at run time."""
         self._followed: list[Since] = []

@@ -147,7 +147,6 @@ class Writer:
         self._trouble: str | None = None
         # For those who ask how far behind we are.
         self._told: Epoch = (0, 0)
-        self._told_at = 0.0
         self._behind_since: float | None = None
         self._first_number = 0
         self._place_of_last: Place | None = None

@@ -11,6 +11,7 @@ once all parameters are taken, the work begins after ``params.covered``, or with
 from __future__ import annotations
 
 import asyncio
+import difflib
 import reprlib
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -94,7 +95,9 @@ def find(name: str) -> Handler:
     if handler is None:
         known = name.startswith("admin.")
         what = "is not offered by this server" if known else "is no method of the protocol"
-        raise NotSupported(f"{name[:64]!r} {what}", {"methods": sorted(METHODS)})
+        near = [] if known else difflib.get_close_matches(name[:64], METHODS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise NotSupported(f"{name[:64]!r} {what}{hint}", {"methods": sorted(METHODS)})
     return handler
 
 

@@ -141,6 +141,7 @@ class _Making:
     stopped_seconds: float = 0.0
 
 
+@dataclass(kw_only=True, eq=False)
 class Checkpointer:
     """Makes one checkpoint at a time. The methods are for the engine's thread, between two epochs; but the first
     is for that of ingest.
@@ -155,58 +156,40 @@ class Checkpointer:
     which is asked for before any is taken; one line tells of all of those, until one is written.
     """
 
-    def __init__(
-        self,
-        *,
-        graph: Graph,
-        index: VertexIndex,
-        programs: Callable[[], Sequence[Program]],
-        program_specs: Mapping[str, dict[str, Any]],
-        position: Position,
-        identity: Mapping[str, Any],
-        dead_letters: DeadLetters,
-        store: CheckpointStore,
-        metrics: Metrics,
-        interval_s: float,
-        on_checkpoint: Callable[[dict[Partition, int]], None],
-        source_state: Callable[[], bytes] = bytes,
-        newest: Newest | None = None,
-        facts: Callable[[], Mapping[str, Any]] = dict,
-        requested: RequestedCheckpoints | None = None,
-        window: KeptWindow | None = None,
-        keyed: KeptRows | None = None,
-    ) -> None:
-        """``programs``: those whose state belongs to the present epoch. ``on_checkpoint`` gets the offsets.
+    graph: Graph
+    index: VertexIndex
+    programs: Callable[[], Sequence[Program]]
+    """Those whose state belongs to the present epoch."""
+    program_specs: Mapping[str, dict[str, Any]]
+    position: Position
+    identity: Mapping[str, Any]
+    dead_letters: DeadLetters
+    store: CheckpointStore
+    metrics: Metrics
+    interval_s: float
+    on_checkpoint: Callable[[dict[Partition, int]], None]
+    """Gets the offsets of each."""
+    requested: RequestedCheckpoints
+    """Those that are to be made before they are due."""
+    source_state: Callable[[], bytes] = bytes
+    """What the source has a checkpoint keep beside them."""
+    newest: Newest | None = None
+    """The checkpoint that the graph was made from, or one since."""
+    facts: Callable[[], Mapping[str, Any]] = dict
+    """What one of the present epoch is to say besides, as JSON can."""
+    window: KeptWindow | None = None
+    """The times of edges that expire."""
+    keyed: KeptRows | None = None
+    """What keys of records stand for."""
 
-        ``source_state``: what the source has a checkpoint keep beside them. ``newest``: the checkpoint that the
-        graph was made from. ``facts``: what one of the present epoch is to say besides, as JSON can.
-        ``requested``: those that are to be made before they are due. ``window``: the times of edges that expire.
-        ``keyed``: what keys of records stand for.
-        """
-        self.window = window
-        self.keyed = keyed
-        self.facts = facts
-        self.graph = graph
-        self.index = index
-        self.programs = programs
-        self.program_specs = program_specs
-        self.position = position
-        self.identity = identity
-        self.dead_letters = dead_letters
-        self.store = store
-        self.metrics = metrics
-        self.interval_s = interval_s
-        self.on_checkpoint = on_checkpoint
-        self.source_state = source_state
-        self.newest = newest
-        self.requested = requested or RequestedCheckpoints(store.path)
-        if newest is not None:
-            self.requested.made(newest)
-        self._buffers = Buffers(graph.crew, graph.memory)
+    def __post_init__(self) -> None:
+        if self.newest is not None:
+            self.requested.made(self.newest)
+        self._buffers = Buffers(self.graph.crew, self.graph.memory)
         self._making: _Making | None = None
         self._thread: threading.Thread | None = None
         self._began_at = time.monotonic()
-        self._written_epoch = position.epoch
+        self._written_epoch = self.position.epoch
         self._failure = ""
         self._is_put_off = False
 

@@ -98,7 +98,6 @@ class KafkaDestination:
         topic: str,
         *,
         client: Mapping[str, Any] | None = None,
-        compression: str | None = "lz4",
         encoding: Encoding = "msgpack",
     ) -> None:
         """
@@ -125,14 +124,14 @@ class KafkaDestination:
                 (described,) = admin.describe_topics([topic])
             self.partitions = len(described["partitions"])
             if not self.partitions:
-                raise ProduceFailed(f"Kafka at {','.join(servers)} has no topic {topic}")
+                raise ProduceFailed(f"Kafka at {','.join(servers)} has no topic {topic}: create it there first")
             self._producer = connect(
                 KafkaProducer,
                 client or {},
                 **options,
                 acks="all",
                 enable_idempotence=True,
-                compression_type=compression,
+                compression_type="lz4",
                 max_request_size=64 << 20,
                 allow_auto_create_topics=False,
                 max_block_ms=_CONNECT_TIMEOUT_MS,
@@ -140,7 +139,8 @@ class KafkaDestination:
         except KafkaError as error:
             wrong = isinstance(error, (KafkaConfigurationError, *REFUSALS))
             kind = ConfigError if wrong else ProduceFailed
-            raise kind(f"Kafka at {','.join(servers)}: {said(error)}") from error
+            hint = "" if wrong else "; see whether a broker runs there"
+            raise kind(f"Kafka at {','.join(servers)}: {said(error)}{hint}") from error
 
     def send(self, partition: int, *payloads: bytes) -> None:
         """

@@ -46,7 +46,7 @@ def compile_portable() -> tuple[int, Path]:
             "NUMBA_DISABLE_INTEL_SVML": "1",  # a library that other machines need not have
         }
         command = [sys.executable, "-P", "-m", "graphtide.daemon.kernels", "--all"]
-        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+        done = subprocess.run(command, env=environment, check=False)
         if done.returncode:
             raise GraphtideError(f"compiling ended with status {done.returncode}")
         try:

@@ -182,8 +182,9 @@ def _report(produced: Produced, left_out: LeftOut, *, as_json: bool) -> None:
     if as_json:
         print(encoder.dumps({"updates": produced.updates, "offsets": offsets, **left_out.as_json()}))
         return
-    how = f"; to wait for them: --min_offsets '{encoder.dumps(offsets)}'" if offsets else ""
-    print(f"{produced.updates} updates written{how}")
+    wait = f"graphtide query ADDRESS wait --min_offsets '{encoder.dumps(offsets)}'"
+    how = f"; to wait until answers show them: {wait}" if offsets else ""
+    print(f"{produced.updates} {_updates(produced.updates)} written{how}")
     report_left_out(left_out)
 
 
@@ -194,9 +195,14 @@ def report_left_out(left_out: LeftOut) -> None:
     if left_out.refused:
         from ..terminal import output, table
 
-        print(f"{left_out.refused.total()} updates refused, which the daemon could not apply:")
+        refused = left_out.refused.total()
+        print(f"{refused} {_updates(refused)} refused, which the daemon could not apply:")
         rows: list[tuple[str, int | None, str]] = []
         for reason, number in left_out.refused.items():
             first, *others = left_out.places[reason]
             rows += [(reason, number, first), *(("", None, place) for place in others)]
         output().print(table(("reason", "updates", "first"), rows))
+
+
+def _updates(count: int) -> str:
+    return "update" if count == 1 else "updates"

@@ -6,9 +6,7 @@
 
 #include "locate.cuh"
 
-#ifndef LOOKS_FEW
-#define LOOKS_FEW 3  // of a search, where updates are few
-#endif
+constexpr u32 LOOKS_FEW = 3;  // of a search, where updates are few
 // The most updates of one leaf that a block sorts and merges. Leaves with more than BUCKET are heavy, with more than
 // this huge.
 constexpr u32 BULK = 2048;

@@ -220,9 +220,7 @@ __device__ __forceinline__ SlotPair load_pair(const State& state, u32 leaf, u32 
     return pair;
 }
 
-#ifndef LEAVES_TOGETHER
-#define LEAVES_TOGETHER 2
-#endif
+constexpr u32 LEAVES_TOGETHER = 2;
 static_assert(32 % LEAVES_TOGETHER == 0, "the counts of leaves taken together are in one warp");
 static_assert(NO_ROW == NO_LEAF, "a slot that is not live has the row of nothing carried");
 

@@ -10,9 +10,7 @@
 #include "rebalance.cuh"
 #include "status.cuh"
 
-#ifndef FEW_UPDATES
-#define FEW_UPDATES (1u << 18)  // up to so many, searches are bound by how long a look takes
-#endif
+constexpr u32 FEW_UPDATES = 1u << 18;  // up to so many, searches are bound by how long a look takes
 
 // Whether the leaves must not be merged now, and why.
 __device__ __forceinline__ u32 obstacle(const State& state, const Batch& batch)

@@ -31,6 +31,7 @@ _LOGGING = (
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
 )
 _STARTED = "Kafka Server started"
+_START_TIMEOUT_S = 180
 
 
 class KafkaUnavailable(RuntimeError):
@@ -87,15 +88,13 @@ def fetch() -> Path:
 class DevKafka:
     """One Kafka node. ``with DevKafka() as kafka: ... kafka.bootstrap ...``"""
 
-    def __init__(self, *, port: int | None = None, start_timeout_s: float = 180) -> None:
+    def __init__(self, *, port: int | None = None) -> None:
         """
         Args:
             port: where clients connect, on 127.0.0.1; None picks a free one.
-            start_timeout_s: how long ``start`` waits for the node to be ready.
         """
         self._held = contextlib.ExitStack()  # the ports, also while the node is stopped
         self.port = port if port is not None else self._held.enter_context(held_port())
-        self.start_timeout_s = start_timeout_s
         self.password = uuid.uuid4().hex
         self._sasl_port = self._held.enter_context(held_port())
         self._controller_port = self._held.enter_context(held_port())
@@ -145,13 +144,13 @@ class DevKafka:
                 # Ctrl-C is for the one who asked for this node; it is then stopped in order.
                 start_new_session=True,
             )
-        deadline = time.monotonic() + self.start_timeout_s
+        deadline = time.monotonic() + _START_TIMEOUT_S
         while _STARTED not in self._log_from(seen):
             if self._process.poll() is not None:
                 raise KafkaUnavailable(f"Kafka ended while starting:\n{self.log_tail()}")
             if time.monotonic() > deadline:
                 self.kill()
-                raise KafkaUnavailable(f"Kafka was not ready in {self.start_timeout_s} s:\n{self.log_tail()}")
+                raise KafkaUnavailable(f"Kafka was not ready in {_START_TIMEOUT_S} s:\n{self.log_tail()}")
             time.sleep(0.05)
 
     def stop(self, *, timeout_s: float = 30) -> None:
