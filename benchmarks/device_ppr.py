@@ -59,7 +59,7 @@ class Walk(OnRows):
             y = new
             if off < precision:
                 break
-        found = cupy.asarray(self.program.columns()["estimate"][:n])
+        found = cupy.asarray(self.program.columns()["estimate"][:n]).astype(np.float64)
         return float(cupy.abs(found / found.sum() - y / y.sum()).sum())
 
     def wrong_bits(self) -> int:

@@ -98,7 +98,7 @@ class Ranks(OnRows):
         assert self.program.on_device
         n = self.rows.n_vertices
         exact = solution(self.rows.device, self.program.host.damping, precision)
-        found = cupy.asarray(self.program.columns()["estimate"][:n])
+        found = cupy.asarray(self.program.columns()["estimate"][:n]).astype(np.float64)
         return float(cupy.abs(found / found.sum() / (exact / exact.sum()) - 1).max())
 
     def wrong_bits(self) -> int:

@@ -61,7 +61,7 @@ class RanksRun(WalkRun):
         tails, heads = sources(keys).astype(int), destinations(keys).astype(int)
         degrees = np.bincount(tails, minlength=n)
         weights = there.weights.get()[:n]
-        assert np.array_equal(self.estimates(), there.ranks.values.get()[:n] / runs.units[0])
+        assert np.array_equal(self.estimates(), (there.ranks.values.get()[:n] / runs.units[0]).astype(np.float32))
         assert np.array_equal(weights >= 1, self.graph.alive)
         assert np.array_equal(weights == 0, ~self.graph.alive)
         for system, unit, rhs in zip(
@@ -472,7 +472,7 @@ def test_a_host_that_cannot_start_when_the_device_is_lost_is_tried_again(
     assert not run.program.on_device
 
 
-@pytest.mark.parametrize("reason", ["get no smaller", "do not reach a tolerance of 1e-12"])
+@pytest.mark.parametrize("reason", ["get no smaller", "do not reach a tolerance of 1e-06"])
 def test_what_the_numbers_of_a_device_do_not_hold_goes_on_at_the_host(
     run_of: Callable[..., RanksRun], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reason: str
 ) -> None:
@@ -482,7 +482,7 @@ def test_what_the_numbers_of_a_device_do_not_hold_goes_on_at_the_host(
     run.step(inserts([(v, (7 * v + 1) % 40) for v in range(40)], 40))
     if "tolerance" in reason:
         monkeypatch.setattr(pagerank, "_ROUNDS_MAX", 1)
-        run.program.host.tolerance = 1e-12
+        run.program.host.tolerance = 1e-6
         run.program._is_small = False  # it was for another tolerance
     else:
         monkeypatch.setattr(pagerank, "DUE_SHARE", 0)

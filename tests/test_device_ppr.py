@@ -81,7 +81,9 @@ class PprRun(WalkRun):
         assert (values >= 0).all()
         off = np.abs(shares - self.program.host.damping * values / np.maximum(1, degrees))[degrees > 0]
         assert (off <= 1 + 2.0**-50 * values[degrees > 0]).all()
-        assert np.array_equal(self.program.columns()["estimate"][:n], values / runs.unit)
+        estimates = self.program.columns()["estimate"]
+        assert estimates.dtype == np.float32
+        assert np.array_equal(estimates[:n], (values / runs.unit).astype(np.float32))
 
     def bits(self) -> list[list[int]]:
         """All that is kept of every vertex."""
@@ -232,14 +234,56 @@ def test_what_was_given_up_twice_is_not_pushed_again_at_once(
     run.begin()
     solving = Solving(monkeypatch)
     tried, solved = [], []
+    n = 400
     for _ in range(2 * ppr.IN_VAIN_MAX + ppr.UNTRIED_MAX):
         given_up, passes = solving.given_up, solving.passes
         # Shares of a source change, which is more than residuals may come to.
-        run.step(inserts([(0, int(v)) for v in rng.integers(0, 400, 20)], 400))
+        run.step(inserts([(0, int(v)) for v in rng.integers(0, 400, 20)], n))
         tried.append(solving.given_up - given_up)
+        # Smaller ones between, which change nothing that is reached, say nothing of those.
+        n += 2
+        run.step(inserts([(n - 2, n - 1)], n))
         solved.append(solving.passes - passes)
     assert solved == [1] * len(solved)
     assert tried == [1] * ppr.IN_VAIN_MAX + [0] * ppr.UNTRIED_MAX + [1] + [0] * (ppr.IN_VAIN_MAX - 1)
+
+
+def test_batches_that_are_not_pushed_are_edited_before_passes(
+    run_of: Callable[..., PprRun], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passes are fewer then; whatever queues hold, and whoever comes and goes, the numbers are exact."""
+    from graphtide.compute.device import ppr, ppr_runs
+    from graphtide.gpma.device import constants
+
+    monkeypatch.setattr(ppr, "PUSH_LEAST", -1)
+    monkeypatch.setattr(ppr, "PUSH_SHARE", 0.0)
+    monkeypatch.setattr(constants, "LONG_ROW", 8)
+    monkeypatch.setattr(ppr_runs, "LONG_ROW", 8)
+    monkeypatch.setattr(ppr_runs, "STAMP_MAX", 9)
+    monkeypatch.setattr(ppr_runs, "QUEUE_SHARE", 1 << 20)
+    passes = []
+    for share in (0.0, 1e9):
+        monkeypatch.setattr(ppr, "EDIT_SHARE", share)
+        # Both of the same graph, and the order of threads alone is drawn.
+        cuda_emulator.seed(seed)
+        rng = np.random.default_rng(1)
+        monkeypatch.setattr(ppr_runs, "QUEUE_LEAST", 1000)
+        run = run_of(at=(0, 3), tolerance=1e-3)
+        (load,) = rmat_history(1, directed=True, scale=9, degree=8, epochs=0).epochs
+        run.step(load)
+        rounds = 0
+        for _ in range(6):
+            src, dst = (rng.integers(0, load.n_vertices, 4) for _ in range(2))
+            rounds += run.step(
+                inserts(list(zip(src.tolist(), dst.tolist(), strict=True)), load.n_vertices)
+            ).iterations
+        passes.append(rounds)
+    assert passes[1] < passes[0]
+    for own_seed in range(seed, seed + 3):
+        monkeypatch.setattr(ppr_runs, "QUEUE_LEAST", 1 + own_seed % 3)
+        run = run_of(at=(1, 2), directed=bool(own_seed % 2))
+        for epoch in random_history(own_seed, directed=True, epochs=8, vertices=60, vertex_share=0.1).epochs:
+            run.step(epoch)
 
 
 @pytest.mark.sample(among="a larger graph on a device")

@@ -87,7 +87,7 @@ class Several:
         columns = program.columns()
         if "word" in columns:
             return [(columns["word"][:n] >> np.uint64(32)).tolist()]
-        found = [np.ascontiguousarray(column[:n]).view(np.uint64).tolist() for column in columns.values()]
+        found = [np.ascontiguousarray(column[:n]).view(np.uint8).tolist() for column in columns.values()]
         if program.on_device and "estimate" in columns:
             there = program._runs._there
             found += [column.get()[:n].tolist() for column in (there.values, there.sums, there.shares)]

@@ -14,6 +14,9 @@ from test_device_ppr import PprRun
 from walk_twins import FEW_THREADS, WalkRun, failing_runs, runs, set_threads
 
 from graphtide.compute.device import twin
+from graphtide.compute.device.narrowed import Narrowed
+from graphtide.compute.program import Published
+from graphtide.compute.walks.walk import NARROWED
 from graphtide.gpma.edges import Op
 
 KINDS: dict[str, type[WalkRun]] = {"pagerank": RanksRun, "ppr": PprRun}
@@ -94,6 +97,47 @@ def test_a_program_moves_with_what_the_device_has(run_of: Callable[..., WalkRun]
         assert run.program.on_device == on_device
         run.check_results()
     run.check()
+
+
+def test_results_are_published_as_float32_on_either_processor(run_of: Callable[..., WalkRun], seed: int) -> None:
+    """And their bound counts it."""
+    run = run_of()
+    for k, epoch in enumerate(random_history(seed, directed=True, epochs=8, vertex_share=0.1).epochs):
+        if k in (3, 6):
+            run.program.move(run.graph)
+        run.refresh(epoch)
+        program, n = run.program, run.graph.n_vertices
+        assert program.on_device == (k not in (3, 4, 5))
+        saved = {name: column.copy() for name, column in program.state().items()}
+        assert np.array_equal(program.columns()["estimate"][:n], saved["estimate"].astype(np.float32))
+        # A batch that changes nothing leaves a program that came back with what the host had.
+        assert bool(program._narrowed.nbytes) != program._is_ahead
+        published = Published(program.columns(), program.scalars(), n)
+        assert type(program).read(published, np.arange(n, dtype=np.uint32)).values.dtype == np.float64
+        assert type(program).read_run(published, slice(0, n)).values.dtype == np.float64
+        host = run.make()
+        host.restore(saved, run.graph)
+        if host.error_bound:
+            assert program.scalars()["error_bound"] == host.error_bound + NARROWED
+        run.check_results()
+
+
+def test_a_narrowed_column_follows_what_is_said_to_have_changed() -> None:
+    column, narrowed = np.arange(5) / 3, Narrowed()
+    first = narrowed.of(column)
+    assert np.array_equal(first, column.astype(np.float32))
+    column[:] += 1
+    narrowed.note(np.array([1, 4], np.uint32))
+    narrowed.note(np.array([2], np.uint32))
+    assert narrowed.of(column) is first
+    assert (first == column.astype(np.float32)).tolist() == [False, True, True, False, True]
+    narrowed.note(None)
+    assert np.array_equal(narrowed.of(column), column.astype(np.float32))
+    column[:] += 1
+    narrowed.forget()
+    assert np.array_equal(narrowed.of(column), column.astype(np.float32))
+    longer = np.ones(9)
+    assert np.array_equal(narrowed.of(longer), longer)
 
 
 def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., WalkRun]) -> None:
@@ -195,6 +239,7 @@ def test_a_state_moves_between_processors(run_of: Callable[..., WalkRun], seed: 
         run.step(epoch)
         saved = {name: column.copy() for name, column in run.program.state().items()}
         host = run.make()
+        host.narrowed = NARROWED  # as it is for the twin
         host.restore(saved, run.graph)
         host.bind(run.bound())
         assert host.audit(run.graph) == []

@@ -128,6 +128,7 @@ class WalkRun(TwinRun):
         """What is published is within its bound, and proven; audits change nothing."""
         assert self.program.scalars()["error_bound"] <= self.program.host.tolerance
         self.check_values()
+        assert self.estimates().dtype == np.float32
         before = self.estimates().copy()
         assert self.program.audit(self.graph) == []
         assert np.array_equal(self.estimates(), before)

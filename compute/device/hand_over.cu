@@ -12,7 +12,7 @@ struct HandingOver : Run<WalkJob> {
         if (job.made)
             for (u32 k = place.thread; k < n_moved; k += place.n_threads) {
                 const u32 v = load_cached(push.ranks.moved + k);
-                job.estimates[v] = double(load_cached(job.ranks.values + v)) / job.unit;
+                job.estimates[v] = published(load_cached(job.ranks.values + v), job.unit);
             }
         barrier();
         if (place.thread) return;

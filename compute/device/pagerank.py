@@ -29,10 +29,11 @@ from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS, PageRank, Solved
 from ..walks.passes import Limits
 from ..walks.walk import born
 from . import push_calls
+from .narrowed import F32
 from .program import Unfit
 from .push_calls import Account, rounded_by
 from .push_runs import PushRuns, push_kernels
-from .walk import F64, DeviceWalk
+from .walk import DeviceWalk
 from .walk_runs import EXACT, KEPT, SOLVED, Columns, WalkRun, WalkRuns, walk_kernels
 
 TOLERANCE_MIN = 1e-4
@@ -209,7 +210,9 @@ class DevicePageRank(DeviceWalk, of=PageRank):
         if done is None:
             return None
         run, bound = done
-        if not bound:
+        if bound:
+            bound += self.host.narrowed
+        else:
             self._is_small = False
             self._catch_up()
             kept, self._kept = self._kept, None
@@ -303,7 +306,7 @@ class DevicePageRank(DeviceWalk, of=PageRank):
         certificate = host.certificate
         return Account(
             *(kept.norm, kept.size, kept.total, kept.rounded, kept.ratio, kept.majorant_rounded),
-            *(ranks.above, majorant.above, *kept.units, self._n, host.damping, host.tolerance),
+            *(ranks.above, majorant.above, *kept.units, self._n, host.damping, certificate.tolerance),
             *(certificate.bound, certificate.ratio_allowed, certificate.sum_allowed),
             *(certificate.reserve, certificate.slack),
         )
@@ -327,8 +330,9 @@ class DevicePageRank(DeviceWalk, of=PageRank):
         runs.write(Columns(*columns))
 
     def _let_go(self) -> None:
+        super()._let_go()
         self._runs = self._pushes = self._kept = self._bound = None
-        self._is_ahead = self._is_small = False
+        self._is_small = False
 
     def _there(self, graph: Graph, device: DeviceSide) -> tuple[WalkRuns, PushRuns]:
         """Both systems on the device, with room for the graph's vertices and rows."""
@@ -344,7 +348,7 @@ class DevicePageRank(DeviceWalk, of=PageRank):
     # -- the copy on the host ---------------------------------------------------------------------------------
 
     @property
-    def _estimates(self) -> F64:
+    def _estimates(self) -> F32:
         assert self._runs is not None
         return self._runs.estimates
 

@@ -46,13 +46,13 @@ struct PprJob {
     u32* stamps;       // [vertices] the last round for which a vertex was listed
     u32* moved;        // [vertices] whose values changed, each once
     u32* moved_stamps; // [vertices] the last run in which they did
-    i64* differences;  // [vertices] what a share that is to be handed on changed by; after passes, doubles: estimates
+    i64* differences;  // [vertices] what a share that is to be handed on changed by; after passes, floats: estimates
     int* degree_changes;  // [vertices] zero between runs
     Entry* short_rows;    // [room]
     Entry* long_rows;     // room for every long row
     PprCounters* counters;
     u64* status;       // in the host's pinned memory, each with the sequence in its upper half
-    double* estimates; // [vertices] likewise: values as the host has them
+    float* estimates;  // [vertices] likewise: values as the host publishes them
     u32* changes;      // [changes_room] likewise: whose estimates changed
     const u64* entries;  // [n_entries] likewise: vertices, each once, and in the upper half what becomes of them
     double damping;
@@ -73,6 +73,8 @@ struct PprJob {
     u32 stamp;         // no vertex has this one or a higher one
     u32 passes_max;
     u32 sequence;
+    u32 edits_alone;   // pushes do no more than that, and say nothing: passes follow
+    u32 unused;
 };
 static_assert(__is_trivially_copyable(PprJob), "the host passes its bytes");
 
@@ -86,7 +88,7 @@ struct SideBySide {
     i64* values;    // [vertices * SWEEP]
     i64* sums;      // [vertices * SWEEP]
     i64* shares;    // [vertices * SWEEP]
-    u32* listed;    // [vertices, and as many as a grid has threads] those that may come to anything, warp by warp
+    u64* listed;    // [vertices, and as many as a grid has threads] those that may come to anything, warp by warp
     u8* is_listed;  // [vertices]
 };
 

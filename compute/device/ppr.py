@@ -7,8 +7,8 @@ strength at all times: what the host does by another strength, passes do by thei
 
 After few updates sums are edited, and nothing is solved until residuals have come to what they may; then the
 largest are pushed along out-edges (``ppr_pushes.cu``). After many, or where that costs too much, passes over all
-in-edges go on from the estimates as they are (``ppr_passes.cu``). A start is a change, too: of nothing, by all of
-the sources.
+in-edges go on from the estimates (``ppr_passes.cu``), which were edited first where that saves passes. A start is
+a change, too: of nothing, by all of the sources.
 """
 
 from __future__ import annotations
@@ -25,17 +25,21 @@ from ..program import Column, Refresh
 from ..saved_scalars import SCALARS, unpacked
 from ..steps import Steps, alone
 from ..walks.ppr import TARGET, PersonalisedPageRank, Solved
+from .narrowed import F32
 from .ppr_runs import PprRuns, Sums, ppr_kernels
 from .program import Unfit
-from .walk import F64, DeviceWalk
+from .walk import DeviceWalk
 
 TOLERANCE_MIN = 1e-6
 """The audit shares out among vertices what rounding may put residuals off by; with less, not all have enough."""
 
 # Batches of more updates than this share of the arcs, and than so many, are not tried to be pushed.
 PUSH_SHARE, PUSH_LEAST = 1e-3, 1024
-# After so many batches in a row for which pushes were given up, those of as many updates and more are not
-# tried, so often, until another one is. (A single one may be the last of many small ones that came together.)
+# Others of up to this share are edited before passes, of which fewer are needed then.
+EDIT_SHARE = 1e-2
+# After so many batches for which pushes were given up, and none as large between for which they were not, those of
+# as many updates as the last one and more are not tried, so often, until another one is. (A single one may be the
+# last of many small ones that came together.)
 IN_VAIN_MAX, UNTRIED_MAX = 2, 64
 # By how much a rounded share may be off, in units; and beyond that what double rounds, as a share of all values.
 _UNIT_ROUNDED, _ROUNDED = 1.0, 2.0**-50
@@ -55,8 +59,8 @@ class DevicePersonalisedPageRank(DeviceWalk, of=PersonalisedPageRank):
         self._kept: Sums | None = None
         # Where they restart.
         self._sources = _NONE
-        # For how many batches in a row pushes were given up, of how many updates the last one was, and how many
-        # have not been tried since.
+        # For how many batches pushes were given up since one as large was pushed, of how many updates the last one
+        # was, and how many have not been tried since.
         self._in_vain, self._too_many, self._untried = 0, 0, 0
 
     def compile(self, device: DeviceSide) -> None:
@@ -105,6 +109,8 @@ class DevicePersonalisedPageRank(DeviceWalk, of=PersonalisedPageRank):
             kept, changed = (run.sums, runs.changes(run)) if run.is_solved else (None, None)
             self._heed_pushes(n_updates, is_solved=kept is not None)
         else:
+            if kept is not None and 0 < n_updates <= EDIT_SHARE * graph.n_arcs:
+                yield from runs.edit(device, n_updates)
             kept = None
         if kept is None:
             run = yield from runs.solve(device)
@@ -130,7 +136,8 @@ class DevicePersonalisedPageRank(DeviceWalk, of=PersonalisedPageRank):
 
     def _heed_pushes(self, n_updates: int, *, is_solved: bool) -> None:
         if is_solved:
-            self._in_vain = 0
+            if n_updates >= self._too_many:
+                self._in_vain = 0
         elif n_updates:  # else it was restarts that changed
             self._in_vain, self._too_many, self._untried = self._in_vain + 1, n_updates, 0
 
@@ -158,8 +165,8 @@ class DevicePersonalisedPageRank(DeviceWalk, of=PersonalisedPageRank):
         runs.write(state["estimate"] / level, state["residual"] / level, self._sources)
 
     def _let_go(self) -> None:
+        super()._let_go()
         self._runs = self._kept = None
-        self._is_ahead = False
 
     def _there(self, graph: Graph, device: DeviceSide) -> PprRuns:
         """The system on the device, with room for the graph's vertices and rows."""
@@ -174,7 +181,7 @@ class DevicePersonalisedPageRank(DeviceWalk, of=PersonalisedPageRank):
     # -- the copy on the host ---------------------------------------------------------------------------------
 
     @property
-    def _estimates(self) -> F64:
+    def _estimates(self) -> F32:
         assert self._runs is not None
         return self._runs.estimates
 

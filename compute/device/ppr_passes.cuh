@@ -20,6 +20,10 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
     static constexpr u32 TOGETHER = 32 / PROGRAMS;
     // Leaves that it adds up in one go.
     static constexpr u32 RANGE = PROGRAMS == 1 ? 8 : TOGETHER;
+    // Vertices that a thread has under way at a time, where there are several programs.
+    static constexpr u32 AHEAD = 4;
+    // What is listed of a vertex: above its number its out-degree, and this bit where any program restarts.
+    static constexpr u64 RESTARTS_ANY = u64(1) << 63;
     static_assert(RANGE <= 32 && RANGE % LEAVES_TOGETHER == 0, "their counts are in one warp");
 
     const SideBySide side;  // of a single one its own columns
@@ -57,9 +61,39 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         const auto load_at = [&](u32 v) { return load(v, side.sums + at(v), with_value ? side.values + at(v) : nullptr); };
         const auto use_loaded = [&](u32, const Vertex& vertex) { use(vertex); };
         if constexpr (PROGRAMS == 1) return for_vertices<Vertex>(place, job.n_vertices, load_at, use_loaded);
-        const u32* const own = own_list();
-        for_vertices<Vertex>(Place{place.lane / PROGRAMS, TOGETHER}, goes_on ? n_listed : 0,
-            [&](u32 k) { return load_at(load_cached(own + k)); }, use_loaded);
+        for_listed(with_value, use);
+    }
+
+    // The same of several programs, for those that a warp has listed. They are asked for one list entry after the other, and
+    // what that says is where all else is: so several are under way at a time.
+    template <class Use> __device__ __forceinline__ void for_listed(bool with_value, Use use)
+    {
+        const u64* const own = own_list();
+        const u32 n = goes_on ? n_listed : 0;
+        for (u32 first = place.lane / PROGRAMS; first < n; first += AHEAD * TOGETHER) {
+            u64 entries[AHEAD];
+            i64 sums[AHEAD], values[AHEAD];
+#pragma unroll
+            for (u32 k = 0; k < AHEAD; k++) {
+                const u32 i = first + k * TOGETHER;
+                entries[k] = i < n ? load_cached(own + i) : 0;
+            }
+#pragma unroll
+            for (u32 k = 0; k < AHEAD; k++) {
+                if (first + k * TOGETHER >= n) break;
+                const u32 v = u32(entries[k]);
+                sums[k] = load_cached(side.sums + at(v));
+                values[k] = with_value ? load_cached(side.values + at(v)) : 0;
+                if (entries[k] & RESTARTS_ANY && !load_cached(job.is_source + v)) entries[k] &= ~RESTARTS_ANY;
+            }
+#pragma unroll
+            for (u32 k = 0; k < AHEAD; k++) {
+                if (first + k * TOGETHER >= n) break;
+                const bool restarts = entries[k] & RESTARTS_ANY;
+                const u32 degree = u32((entries[k] & ~RESTARTS_ANY) >> 32);
+                use(Vertex{u32(entries[k]), degree, sums[k], values[k], restarts ? job.restart : 0});
+            }
+        }
     }
 
     __device__ __forceinline__ void run()
@@ -136,8 +170,7 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
     // lists its own.
     __device__ __forceinline__ void begin_side_by_side()
     {
-        constexpr u32 AHEAD = 2;
-        u32* const own = own_list();
+        u64* const own = own_list();
         u64 sums[BALANCE_SUMS] = {};
         const u64 step = u64(place.n_warps) * TOGETHER;
         for (u64 first = u64(place.warp) * TOGETHER; first < job.n_vertices; first += AHEAD * step) {
@@ -159,10 +192,13 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
                     = __ballot_sync(ALL_LANES, sum || vertex.restart || has_edges[k]) & tile_lanes<PROGRAMS>();
                 if (is_listed) store_cached(side.sums + at(vertex.v), sum);
                 else if (vertex.degree) store_cached(side.shares + at(vertex.v), i64(0));
+                const bool restarts_any = __ballot_sync(ALL_LANES, vertex.restart != 0) & tile_lanes<PROGRAMS>();
                 const bool is_first = is_there && program == 0;
                 if (is_first) store_cached(side.is_listed + vertex.v, u8(is_listed));
                 const u32 chosen = __ballot_sync(ALL_LANES, is_first && is_listed);
-                if (is_first && is_listed) store_cached(own + n_listed + __popc(chosen & lanes_before()), vertex.v);
+                if (is_first && is_listed)
+                    store_cached(own + n_listed + __popc(chosen & lanes_before()),
+                        u64(vertex.degree) << 32 | vertex.v | (restarts_any ? RESTARTS_ANY : 0));
                 n_listed += __popc(chosen);
             }
         }
@@ -170,7 +206,7 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
     }
 
     // Of this warp.
-    __device__ __forceinline__ u32* own_list() const
+    __device__ __forceinline__ u64* own_list() const
     {
         const u32 of_warp = (job.n_vertices + TOGETHER * place.n_warps - 1) / (TOGETHER * place.n_warps) * TOGETHER;
         return side.listed + u64(place.warp) * of_warp;
@@ -285,15 +321,15 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         struct Made {
             i64 value, sum, share;
         };
-        double* const estimates = reinterpret_cast<double*>(job.differences);
+        float* const estimates = reinterpret_cast<float*>(job.differences);
         const auto load_made = [&](u32 v) -> Made {
             if (PROGRAMS == 1) return {load_cached(side.values + v), 0, 0};
             if (!load_cached(side.is_listed + v)) return {0, 0, 0};
             const u64 own = at(v);
             return {load_cached(side.values + own), load_cached(side.sums + own), load_cached(side.shares + own)};
         };
-        for_vertices<Made>(vertices, job.n_vertices, load_made, [&](u32 v, const Made& made) {
-            estimates[v] = double(made.value) / job.unit;
+        for_vertices<Made, PROGRAMS == 1 ? 2 : AHEAD>(vertices, job.n_vertices, load_made, [&](u32 v, const Made& made) {
+            estimates[v] = published(made.value, job.unit);
             if (PROGRAMS == 1) return;
             store_cached(job.values + v, made.value);
             store_cached(job.sums + v, made.sum);

@@ -31,7 +31,8 @@ from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..steps import Steps
-from .kernels import Calls, KernelCall, Kernels, RowParameters, Source, Variant, whole_words
+from .kernels import Calls, Kernel, KernelCall, Kernels, RowParameters, Source, Variant, whole_words
+from .narrowed import F32
 from .program import Unfit
 from .walk_runs import ASKED_EVERY_S, bits_behind, passes_max
 
@@ -53,7 +54,7 @@ PPR_JOB: Final = np.dtype(
         ("cells", np.float64),
         ("before", np.uint64, 3),
         *((name, np.uint32) for name in ("n_updates", "n_entries", "n_vertices")),
-        *((name, np.uint32) for name in ("stamp", "passes_max", "sequence")),
+        *((name, np.uint32) for name in ("stamp", "passes_max", "sequence", "edits_alone", "unused")),
     ]
 )
 """struct PprJob of ``ppr.cuh``."""
@@ -110,7 +111,7 @@ RESTARTS, RESTARTS_NO_MORE, GOES = 1, 2, 4
 
 _ENTRY_BYTES = 16
 # The part of a job that differs from run to run; ``PprRuns._prepare`` packs it in this order.
-_CALL = struct.Struct("=3Qd3Q6I")
+_CALL = struct.Struct("=3Qd3Q8I")
 assert PPR_JOB.fields is not None
 _CALL_BEGINS = PPR_JOB.fields["keys"][1]
 assert _CALL_BEGINS + _CALL.size == PPR_JOB.itemsize
@@ -164,7 +165,7 @@ class _ByVertex(NamedTuple):
     differences: DeviceArray
     degree_changes: DeviceArray
     short_rows: DeviceArray
-    estimates: F64
+    estimates: F32
     changes: Vertices
 
 
@@ -202,8 +203,8 @@ class PprRuns:
     # -- arrays -----------------------------------------------------------------------------------------------
 
     @property
-    def estimates(self) -> F64:
-        """float64[room], in pinned memory: the values as the last run left them."""
+    def estimates(self) -> F32:
+        """float32[room], in pinned memory: the values as the last run left them."""
         return self._there.estimates
 
     @property
@@ -284,16 +285,24 @@ class PprRuns:
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it; the numbers are void.
         """
-        if self._stamp >= STAMP_MAX:
-            with self._stream:
-                self._there.stamps.fill(0)
-                self._there.moved_stamps.fill(0)
-            self._stamp = 1
+        self._renew_stamps()
         self._prepare(device, before, n_updates)
         yield KernelCall(self._calls, self._kernels["pushes"], device)
         run = self._told()
         self._stamp += run.rounds + 2
         return run
+
+    def edit(self, device: DeviceSide, n_updates: int) -> Steps[None]:
+        """Let numbers that are exact follow the batch that ``device`` applied last, of so many updates, before
+        ``solve``, which then begins with what is nearer to the new graph's. Waits for nothing.
+
+        Raises:
+            MemoryError, RuntimeError: the device, as CuPy says it; the numbers are void.
+        """
+        self._renew_stamps()
+        self._prepare(device, Sums(0, 0, 0), n_updates, edits_alone=True)
+        yield _Edits(self._calls, self._kernels["pushes"], device)
+        self._stamp += 2
 
     def solve(self, device: DeviceSide) -> Steps[PprRun]:
         """Passes until residuals are within their goal, from what there is, which need not be of this graph.
@@ -348,9 +357,9 @@ class PprRuns:
         self._made.record(self._stream)
         self._copies.wait_event(self._made)
         there, n = self._there, device.n_vertices
-        there.differences[:n].view(np.float64).get(stream=self._copies, out=there.estimates[:n], blocking=False)
+        there.differences.view(np.float32)[:n].get(stream=self._copies, out=there.estimates[:n], blocking=False)
 
-    def _prepare(self, device: DeviceSide, before: Sums, n_updates: int) -> None:
+    def _prepare(self, device: DeviceSide, before: Sums, n_updates: int, *, edits_alone: bool = False) -> None:
         report, arcs = device.report, device.n_arcs
         _CALL.pack_into(
             self._calls.packed,
@@ -366,8 +375,18 @@ class PprRuns:
             self._stamp,
             self._passes_max,
             self._calls.next_number(),
+            edits_alone,
+            0,
         )
         self._n_entries = 0
+
+    def _renew_stamps(self) -> None:
+        if self._stamp < STAMP_MAX:
+            return
+        with self._stream:
+            self._there.stamps.fill(0)
+            self._there.moved_stamps.fill(0)
+        self._stamp = 1
 
     def _told(self) -> PprRun:
         return PprRun(*whole_words(self._calls.wait(), _WORDS))
@@ -407,7 +426,7 @@ class _Sweep:
         self._variant = variant
         self._side = (
             *(allocate(SWEEP * room, np.int64) for _ in range(3)),
-            allocate(room + variant.blocks * variant.threads, np.uint32),
+            allocate(room + variant.blocks * variant.threads, np.uint64),
             allocate(room, np.uint8),
         )
         own = np.zeros(1, np.dtype(f"V{PPR_SWEEP.itemsize}"))
@@ -467,6 +486,24 @@ def _sweeps_on(device: DeviceSide) -> _Sweeps:
     return sweeps
 
 
+class _Edits(NamedTuple):
+    """A call of pushes that edit alone, for which nobody waits: see ``compute/steps.py``."""
+
+    calls: Calls
+    kernel: Kernel
+    device: DeviceSide
+
+    @property
+    def kind(self) -> Hashable:
+        return _Edits, self.kernel
+
+    def begin(self, others: Sequence[Self]) -> None:
+        self.calls.launch_with([other.calls for other in others], self.kernel, self.device)
+
+    def carry_out(self) -> None:
+        self.begin(())
+
+
 class _Passes(NamedTuple):
     """A call of the passes of a program: see ``compute/steps.py``."""
 
@@ -486,7 +523,7 @@ class _Passes(NamedTuple):
 
 def _made(room: int) -> _ByVertex:
     queue_room = min(room, max(QUEUE_LEAST, room // QUEUE_SHARE))
-    estimates: F64 = pinned(room, np.float64)
+    estimates: F32 = pinned(room, np.float32)
     estimates[:] = 0
     changes: Vertices = pinned(min(room, max(CHANGES_LEAST, room // CHANGES_SHARE)), np.uint32)
     return _ByVertex(

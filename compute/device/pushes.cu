@@ -174,7 +174,7 @@ struct Editing : Pushes {
         barrier();  // all have read the counters
         PushCounters* const counters = push.counters;
         add_up([&](u32 k, u32 v) {
-            job.estimates[v] = double(load_cached(job.ranks.values + v)) / job.unit;
+            job.estimates[v] = published(load_cached(job.ranks.values + v), job.unit);
             if (k < push.changes_room) push.changes[k] = v;
         });
         if (push.looks) {

@@ -1,7 +1,10 @@
 """What random walks on a CUDA device have in common: numbers there, estimates and certificate on the host.
 
-Estimates are written by the device into memory of the host. All else is fetched when a checkpoint or an audit asks
-for it, and is then a state of the host's program.
+Estimates are written by the device into memory of the host, as float32, and so they are published: runs of passes
+wait for all of them to cross the bus. The certificate counts what that rounds. For a column to stay what it is
+where a program moves, the estimates of the host's program are published as float32, too.
+
+All else is fetched when a checkpoint or an audit asks for it, and is then a state of the host's program.
 """
 
 from __future__ import annotations
@@ -11,17 +14,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from ...gpma.device.module import use_device
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..program import Column, Program, Refresh
 from ..steps import Steps
-from ..walks.walk import RandomWalk
+from ..walks.walk import NARROWED, RandomWalk
+from .narrowed import F32, Narrowed
 from .program import DeviceProgram
 
-F64 = npt.NDArray[np.float64]
+_NONE = np.empty(0, np.uint32)
 
 
 class DeviceWalk(DeviceProgram):
@@ -34,6 +37,8 @@ class DeviceWalk(DeviceProgram):
 
     def __init__(self, host: Program) -> None:
         super().__init__(host)
+        self.host.narrowed = NARROWED
+        self._narrowed = Narrowed()
         self._n = 0
         # Of the last run; what the device has is fetched for it.
         self._graph: Graph | None = None
@@ -46,7 +51,7 @@ class DeviceWalk(DeviceProgram):
 
     @property
     @abstractmethod
-    def _estimates(self) -> F64:
+    def _estimates(self) -> F32:
         """As the last run on the device left them."""
 
     @abstractmethod
@@ -65,6 +70,7 @@ class DeviceWalk(DeviceProgram):
 
     def start(self, graph: Graph) -> Refresh:
         self._is_ahead, self._published = False, None
+        self._narrowed.forget()
         refresh = super().start(graph)
         self._is_void = False
         return refresh
@@ -74,6 +80,7 @@ class DeviceWalk(DeviceProgram):
             refresh = replace(self.start(graph), started_over=True)
         else:
             refresh = yield from super().refreshing(graph, change)
+            self._narrowed.note(refresh.changed.get("estimate", _NONE))
         if self._published is not None:
             self._published = None
             refresh = replace(refresh, changed={"estimate": None})
@@ -81,6 +88,7 @@ class DeviceWalk(DeviceProgram):
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         self._is_ahead, self._published = False, None
+        self._narrowed.forget()
         super().restore(state, graph)
         self._is_void = False
 
@@ -92,7 +100,10 @@ class DeviceWalk(DeviceProgram):
     def columns(self) -> dict[str, Column]:
         if self._published is not None:
             return self._published[0]
-        return {"estimate": self._estimates} if self._is_ahead else self.host.columns()
+        if self._is_ahead:
+            self._narrowed.forget()
+            return {"estimate": self._estimates}
+        return {"estimate": self._narrowed.of(self.host.columns()["estimate"])}
 
     def state(self) -> dict[str, Column]:
         fetched = self._fetched()
@@ -128,6 +139,7 @@ class DeviceWalk(DeviceProgram):
     def _start_host(self) -> None:
         assert self._graph is not None
         self._is_void = True
+        self._narrowed.forget()
         self.host.start(self._graph)
         self._is_void = False
 
@@ -135,4 +147,12 @@ class DeviceWalk(DeviceProgram):
         fetched = self._fetched()
         if fetched is not None:
             self.host.restore(fetched, graph)
+            self._narrowed.forget()
             self._is_ahead = False
+
+    def _let_go(self) -> None:
+        self._is_ahead = False
+        self._narrowed.forget()
+
+    def memory_bytes(self) -> int:
+        return super().memory_bytes() + self._narrowed.nbytes

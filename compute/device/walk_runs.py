@@ -35,6 +35,7 @@ from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
 from ..walks.passes import Limits
 from . import push_calls
 from .kernels import Calls, Kernel, Kernels, RowParameters, Source, whole_words
+from .narrowed import F32
 from .program import Unfit
 
 F64 = npt.NDArray[np.float64]
@@ -183,7 +184,7 @@ class _Columns(NamedTuple):
     """``room`` entries each; ``bits``: behind the points of the ranks and of the majorant.
 
     ``shares``: those of both systems, in turns. ``degrees``: of out-rows and of in-rows, uint32, where rows may
-    be on the host. ``made``: float64, estimates on their way to the host.
+    be on the host. ``made``: estimates on their way to the host, float32 as there.
     """
 
     room: int
@@ -195,7 +196,7 @@ class _Columns(NamedTuple):
     weights: DeviceArray
     degrees: tuple[DeviceArray | None, DeviceArray | None]
     made: DeviceArray
-    estimates: F64
+    estimates: F32
 
 
 class _Packed:
@@ -314,8 +315,8 @@ class WalkRuns:
     # -- arrays -----------------------------------------------------------------------------------------------
 
     @property
-    def estimates(self) -> F64:
-        """float64[room], in pinned memory: the values of the ranks as the last run of ``solve`` left them."""
+    def estimates(self) -> F32:
+        """float32[room], in pinned memory: the values of the ranks as the last run of ``solve`` left them."""
         return self._there.estimates
 
     @property
@@ -357,14 +358,14 @@ class WalkRuns:
         room = max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room))
         bits = point(room, self._damping)
         with self._stream:
-            estimates: F64 = pinned(room, np.float64)
+            estimates: F32 = pinned(room, np.float32)
             shares = zeros(2 * room, np.float32)
             ranks, majorant = (
                 _System(zeros(room, np.int64), zeros(room, np.int64), shares[system::2]) for system in range(2)
             )
             # Of vertices that are still to come 0, where what is kept of rows on the host goes on.
             out, in_ = (zeros(room, np.uint32) if self._reads_remote else None for _ in range(2))
-            weights, sent = zeros(room, np.float32), allocate(room, np.float64)
+            weights, sent = zeros(room, np.float32), allocate(room, np.float32)
             units = 2.0 ** bits[0], 2.0 ** bits[1]
             made = _Columns(room, bits, units, ranks, majorant, shares, weights, (out, in_), sent, estimates)
             if before is not None:

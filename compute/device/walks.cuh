@@ -62,8 +62,8 @@ struct WalkJob {
     float* weights;  // [vertices] of both systems' residuals, and the majorant's right-hand side; 0: no such vertex
     WalkCounters* counters;
     u64* status;         // in the host's pinned memory, each with the sequence in its upper half
-    double* estimates;   // [vertices] likewise: values of the ranks as the host has them
-    double* made;        // [vertices] on the device: the same after passes, before pushes; null: not wanted
+    float* estimates;    // [vertices] likewise: values of the ranks as the host publishes them
+    float* made;         // [vertices] on the device: the same after passes, before pushes; null: not wanted
     const u64* arrivals; // [n_arrivals] likewise: vertices, 1 << 32 set in those that appear, not in those that go
     // What is kept of rows on the host (passes.cu), each null where nothing is.
     u32* degrees;        // [vertices] of the out-rows

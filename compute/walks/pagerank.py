@@ -247,7 +247,8 @@ class Solved(NamedTuple):
 
 
 class PageRank(RandomWalk):
-    """PageRank. Column ``estimate``: float64; scalar ``norm``, their sum. A result is estimate / norm.
+    """PageRank. Column ``estimate``: float64, or float32 beside a device; scalar ``norm``, their sum. A result is
+    estimate / norm.
 
     Further scalars: ``error_bound``, the certified relative error at every vertex, and ``amplification``, the
     certified bound of the factor between a weighted residual and a relative error.
@@ -367,7 +368,7 @@ class PageRank(RandomWalk):
     @property
     def error_bound(self) -> float:
         """The certified relative error of every result, normalising included (see the head of this file)."""
-        return self._certificate.error_bound(self._rounding, self._sum_error)
+        return self._certificate.error_bound(self._rounding, self._sum_error) + self.narrowed
 
     @property
     def _sum_error(self) -> float:
@@ -565,7 +566,7 @@ class PageRank(RandomWalk):
         self._ranks = _system(capacity, new_column(capacity, np.float32), weight)
         self._majorant = _system(capacity, weight, weight)
         self._n = n
-        self._certificate = Certificate(self.tolerance)
+        self._certificate = Certificate(self.solved_tolerance)
         # What a pass has rounded, in multiples of the weights and of ``ROUNDOFF``, where that tells more.
         self._passed = 0.0
         self._outbox = Outbox(np.empty(0), np.empty(0, np.uint8))
@@ -1003,4 +1004,4 @@ def _estimate(system: System) -> Estimate:
 
 def _ranks(published: Published, estimates: Column) -> Answer:
     norm = published.scalars["norm"]
-    return Answer(estimates / norm if norm > 0 else estimates.copy(), estimates == 0)
+    return Answer(np.divide(estimates, norm if norm > 0 else 1.0, dtype=np.float64), estimates == 0)

@@ -131,7 +131,8 @@ class Solved(NamedTuple):
 
 
 class PersonalisedPageRank(RandomWalk):
-    """Random walk with restart. Column ``estimate``: float64; scalar ``norm``, the sum of its positive entries.
+    """Random walk with restart. Column ``estimate``: float64, or float32 beside a device; scalar ``norm``, the sum
+    of its positive entries.
 
     A result is max(0, estimate) / norm, and null everywhere while no source is a vertex. Further scalar:
     ``error_bound``, the certified error in sum over all vertices.
@@ -201,7 +202,8 @@ class PersonalisedPageRank(RandomWalk):
         off = 2 * self._off_max() + EXPLAINED_IN_ALL * norm
         norm *= 1 - NORM_DRIFT
         # Rounding may leave a sum of nothing below zero.
-        return 2 * (max(0.0, size) + off) / ((1 - self.damping) * norm) if norm > 0 else math.inf
+        bound = 2 * (max(0.0, size) + off) / ((1 - self.damping) * norm) if norm > 0 else math.inf
+        return bound + self.narrowed
 
     def state(self) -> dict[str, Column]:
         return {
@@ -285,7 +287,7 @@ class PersonalisedPageRank(RandomWalk):
         norm = published.scalars["norm"]
         if not norm > 0:
             return Answer(np.zeros(vertices.size), np.ones(vertices.size, np.bool_))
-        values = np.maximum(0, published.columns["estimate"][vertices]) / norm
+        values = np.maximum(0, published.columns["estimate"][vertices], dtype=np.float64) / norm
         return Answer(values, np.zeros(vertices.size, np.bool_))
 
     # -- what another processor needs that keeps the system (compute/device/ppr.py) -------------------------
@@ -298,7 +300,7 @@ class PersonalisedPageRank(RandomWalk):
     @property
     def size_share(self) -> float:
         """What the sizes of residuals may add up to, as a share of the sum of the estimates."""
-        return (1 - 2 * DRIFT) * (self.tolerance * (1 - self.damping) / 2 - EXPLAINED_IN_ALL)
+        return (1 - 2 * DRIFT) * (self.solved_tolerance * (1 - self.damping) / 2 - EXPLAINED_IN_ALL)
 
     def certify(self, graph: Graph, sources: Vertices, solved: Solved) -> bool:
         """Take what was solved elsewhere into the certificate, but not the columns; whether that holds then."""

@@ -30,6 +30,12 @@ from .passes import Estimate, Pulls
 
 F64 = npt.NDArray[np.float64]
 
+NARROWED = 2.0**-24 * 1.1
+"""By how much of itself a result may be off where its estimate is published as a float32. What is beyond 2^-24 is
+for what that makes of the error of the estimate."""
+# Of tolerances from here on so much is left to that, on either processor.
+_NARROWED_FROM = 1e-6
+
 # Columns have a capacity of a multiple of this many vertices.
 GRAIN = 128
 
@@ -114,11 +120,18 @@ class RandomWalk(Program):
         self.damping = damping
         self.tolerance = tolerance
         self.drift = 0.0
+        self.narrowed = 0.0
+        """By how much results may be off since they are published with fewer digits; ``error_bound`` counts it."""
         self._n = 0
         self._pulls = Pulls(damping)
 
     def warm_up(self, graph: Graph) -> None:
         self._pulls.warm_up(graph.crew, graph.in_rows(), graph.out_rows().degrees, graph.n_vertices)
+
+    @property
+    def solved_tolerance(self) -> float:
+        """What of the tolerance is left to the error of estimates."""
+        return self.tolerance - NARROWED if self.tolerance >= _NARROWED_FROM else self.tolerance
 
     def _edit(self, graph: Graph, change: GraphChange, estimate: Estimate) -> Edit:
         """Make the residual that of the changed graph; work in proportion to the change."""
