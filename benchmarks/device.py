@@ -282,8 +282,12 @@ def hubs(bench: Bench, repeats: int, budget: Budget) -> list[Row]:
 def epoch(bench: Bench, batches: list[int], repeats: int, budget: Budget) -> list[Row]:
     """A batch from pinned memory, where who decodes it writes it, into both arrays, and a BFS whose changes the
     host's copy has then; or, of every second batch, a list of which is in pinned memory. ``begun``: all is
-    launched for the arrays, and from 513 to 32,768 updates BFS behind them, as in the product the first program to
-    be refreshed is."""
+    launched for the arrays, and BFS behind them, as in the product the first program to be refreshed is."""
+    with bench.followed():
+        return _epochs(bench, batches, repeats, budget)
+
+
+def _epochs(bench: Bench, batches: list[int], repeats: int, budget: Budget) -> list[Row]:
     rows = []
     device = bench.device
     for n in batches:

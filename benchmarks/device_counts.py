@@ -67,9 +67,8 @@ class Counts(Rows):
         lost = max(device_paths.LOST_LEAST, int(device_paths.LOST_SHARE * self.graph.n_vertices))
         cupy.cuda.Device().synchronize()
         begin = perf_counter()
-        mended = self.search.mend_at_once(
-            self.device, NO_SOURCES, Limits(lost, edges), self.kept, self.begin_counting
-        )
+        limits = Limits(lost, edges)
+        mended = self.search.mend_at_once(self.device, NO_SOURCES, limits, self.kept, self.counts)
         searched = perf_counter()
         if mended.gave_up:
             again_us, counts_us, run = self.start()
@@ -77,9 +76,6 @@ class Counts(Rows):
         run = self.counts.count_at_once(self.device, self.search)
         self.counts.changes(run)
         return 1e6 * (searched - begin), 1e6 * (perf_counter() - searched), run
-
-    def begin_counting(self) -> None:
-        self.counts.begin_again(self.device, self.search)
 
     def wrong(self) -> int:
         """How many counts are not those of a fresh start."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ WARM_UP = 2
 
 
 class Rows:
-    """The rows of a graph, changed by batches and back."""
+    """The rows of a graph, changed by batches and back. Runs of programs begin with their own calls, and are not
+    launched behind a batch, but within ``followed``."""
 
     def __init__(self, graph: Graph, keys: Any) -> None:
         self.graph = graph
@@ -24,6 +26,21 @@ class Rows:
         self.device = DeviceSide(directed=True, weighted=True, in_edges=True, in_weights=True)
         self.device.ensure_vertices(graph.n_vertices)
         self.device.load(EdgeList(keys, graph.weights(keys.size)))
+        self._unfollow()
+
+    def _unfollow(self) -> None:
+        side: Any = self.device
+        side.follow, side._follower = (lambda _: None), None
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """The program that is the first to be refreshed after a batch is launched with the next one."""
+        side: Any = self.device
+        del side.follow
+        try:
+            yield
+        finally:
+            self._unfollow()
 
     def apply(self, batch: EdgeBatch) -> EdgeBatch:
         """Apply a batch; returns what undoes it."""

@@ -18,7 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.device.array import DevicePackedArray, DevicePlan
-from ..gpma.device.both import BothArrays
+from ..gpma.device.both import (
+    BATCH_IS_READY,
+    BATCH_KEYS,
+    BATCH_N,
+    BATCH_OUTCOMES,
+    BATCH_ROWS,
+    BATCH_WEIGHTS,
+    BATCH_WORDS,
+    BothArrays,
+)
 from ..gpma.device.joining import Joined
 from ..gpma.device.module import import_cupy, use_device
 from ..gpma.device.picking import Picking
@@ -49,13 +58,11 @@ class DeviceSidePlan(NamedTuple):
     in_: DevicePlan | None
 
 
-# The plan of a batch for one kernel that changes both arrays, which has it.
+# The plan of a batch for the kernels that change both arrays at a time, which have it.
 _TOGETHER = DeviceSidePlan(DevicePlan(None), None)
 
-# Places in ``DeviceSide.batch``, which compiled calls read: what kernels are told of the last batch, as ``report``
-# has it, and where the structure is that they read out-rows by; first whether all of that is so (``be_ready``).
-BATCH_IS_READY, BATCH_KEYS, BATCH_WEIGHTS, BATCH_OUTCOMES, BATCH_N, BATCH_ROWS, BATCH_WORDS = range(7)
-_BATCH = struct.Struct("=6Q")
+_BATCH = struct.Struct(f"={BATCH_WORDS}Q")
+assert list(range(6)) == [BATCH_IS_READY, BATCH_KEYS, BATCH_WEIGHTS, BATCH_OUTCOMES, BATCH_N, BATCH_ROWS]
 
 
 class States(NamedTuple):
@@ -87,17 +94,22 @@ class Moved(NamedTuple):
 class Follower(Protocol):
     """A program's runs after batches, of which the next may be launched before the batch's kernel has ended."""
 
-    def begin_behind(self, device: DeviceSide, n: int, report_number: int) -> None:
-        """Launch the run after a batch of n updates, which ``device.batch`` tells of; waits for nothing.
+    def begin_behind(self, report_number: int) -> bool:
+        """Launch the batch of ``DeviceSide.next_batch``, and the run after it, which ``DeviceSide.batch`` tells
+        of; waits for nothing. False: there is to be no such run, and nothing was launched.
 
         It is all that is to be done where the report that there is in the end has this number.
 
-        When it runs, an array may be as it was: the kernel has given the batch up there, if in the out-rows with
-        every outcome ABSENT. ``DeviceSide.finish`` finds that out, applies it, and makes another report.
+        When it runs, an array may be as it was: the kernels have given the batch up there; if the one for small
+        batches has, and in the out-rows, with every outcome ABSENT. ``DeviceSide.finish`` finds that out, applies
+        it, and makes another report.
 
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
+
+    def forget_behind(self) -> None:
+        """The run behind the batch is void: what it was told of that was not what became of it."""
 
 
 class DeviceSide(Side[DevicePackedArray]):
@@ -107,7 +119,8 @@ class DeviceSide(Side[DevicePackedArray]):
     name = "device"
     takes_edges = True
     batch: Keys
-    """uint64, by ``BATCH_...``: at one place as long as the side is there."""
+    """uint64, by ``BATCH_...`` of ``gpma/device/both.py``: what kernels are told of the last batch, as ``report``
+    has it (``be_ready``); at one place as long as the side is there."""
 
     def __init__(self, *, directed: bool, weighted: bool, in_edges: bool, in_weights: bool) -> None:
         """``in_edges``: whether a directed graph keeps in-rows; ``in_weights``: with weights, where there are any.
@@ -121,11 +134,12 @@ class DeviceSide(Side[DevicePackedArray]):
         self.stream: Any = import_cupy().cuda.Stream(non_blocking=True)
         self.shared: WeakValueDictionary[type, Any] = WeakValueDictionary()
         """What programs here share, by its class, as long as one of them has it."""
+        self.batch: Keys = np.zeros(BATCH_WORDS, np.uint64)
         self._staging = Staging(self.stream)
         self._both: BothArrays | None = None
         self.in_ = None
         if directed and in_edges and in_weights >= weighted:
-            self._both = BothArrays(self.stream, self._staging, weighted=weighted)
+            self._both = BothArrays(self.stream, self._staging, self.batch, weighted=weighted)
             self.out, self.in_ = self._both.out, self._both.in_
         else:
             self.out = DevicePackedArray(weighted=weighted, stream=self.stream)
@@ -142,7 +156,6 @@ class DeviceSide(Side[DevicePackedArray]):
         self._joined: Joined | None = None
         self._picking: Picking | None = None
         self._own_states: States | None = None
-        self.batch: Keys = np.zeros(BATCH_WORDS, np.uint64)
         self._batch_bytes = memoryview(self.batch.view(np.uint8))
         # Whether the last batch is told of there; and if so, which rows are remote, and what all are read by.
         self._is_ready = False
@@ -158,6 +171,11 @@ class DeviceSide(Side[DevicePackedArray]):
         self._is_followed, self._n_told = False, 0
         # Moves that are remembered, the last one last: what they were the next of, and all of what each moved.
         self._moved: list[tuple[RowsVersion, list[Moved]]] = []
+
+    @property
+    def next_batch(self) -> int:
+        """Where what a batch for both arrays is launched by is (``begin_both``); 0: no batch ever is."""
+        return 0 if self._both is None else self._both.address
 
     @property
     def version(self) -> RowsVersion:
@@ -325,7 +343,7 @@ class DeviceSide(Side[DevicePackedArray]):
             MemoryError: there is not enough.
             RuntimeError: the device failed (as CuPy says it).
         """
-        if len(batch) == 0:
+        if batch.keys.size == 0:
             return DeviceSidePlan(self.out.prepare(batch), None)
         if self._both is not None and isinstance(batch.keys, np.ndarray) and self._both.takes(batch):
             return _TOGETHER
@@ -346,13 +364,13 @@ class DeviceSide(Side[DevicePackedArray]):
             self.in_.launch(plan.in_)
 
     def _launch_both(self, both: BothArrays) -> None:
-        both.launch()
+        has_all = self._remote is None or not self._remote.n_rows
+        both.say_ready(has_all)
         follower = None if self._follower is None else self._follower()
-        if follower is not None:  # before anything else: whatever Python touches here is in no cache
-            *addresses, n = both.addresses()
-            _BATCH.pack_into(self._batch_bytes, 0, self._has_all, *addresses, n, self.out.state_address)
-            follower.begin_behind(self, n, self._n_told + 1)
-        self._tell_of(both.out.report_of(both.columns()))  # while the kernel works
+        # In one call, if any, and before all else: whatever Python touches here is in no cache.
+        if follower is None or not follower.begin_behind(self._n_told + 1):
+            both.launch()
+        self._take_report(both.report(), has_all)  # while the kernel works
 
     def follow(self, follower: Follower) -> None:
         """Have a program's next run launched behind the next batch, if it is the first to ask since the last."""
@@ -371,13 +389,15 @@ class DeviceSide(Side[DevicePackedArray]):
             self._joined.arrived()
 
     def _finish_both(self, both: BothArrays) -> None:
-        columns, report = self._own.updates, self._own
-        if both.wait():
-            report.totals, report.slots_moved = both.settle()
-        else:
+        report = self._own
+        if not both.finish(report):
+            columns, small = report.updates, both.is_small
+            follower = None if self._follower is None else self._follower()
+            if follower is not None and not small:
+                follower.forget_behind()
             self._tell_of(self._nothing)
-            self._tell_of(both.out.finish(DevicePlan(columns, small=True)))
-            both.in_.end(DevicePlan(columns.turned(), small=True))
+            self._tell_of(both.out.finish(DevicePlan(columns, small=small)))
+            both.in_.end(DevicePlan(columns.turned(), small=small))
         self._staging.arrived()
 
     def forget_report(self) -> None:
@@ -423,11 +443,14 @@ class DeviceSide(Side[DevicePackedArray]):
         return self._remote is None or not self._remote.n_rows
 
     def _tell_of(self, report: DeviceReport) -> None:
+        has_all = self._has_all
+        self._take_report(report, has_all)
+        _BATCH.pack_into(self._batch_bytes, 0, has_all, *report.addresses, report.n, self.out.state_address)
+
+    def _take_report(self, report: DeviceReport, has_all: bool) -> None:
         self._own, self._heard, self._whole, self._is_followed = report, [], None, False
         self._n_told += 1
-        has_all = self._has_all
         self._is_ready, self._ready_remote, self._ready_states = has_all, None, None
-        _BATCH.pack_into(self._batch_bytes, 0, has_all, *report.addresses, report.n, self.out.state_address)
 
     def be_ready(self) -> None:
         """Have all at hand that programs are told of the last batch, and that they read rows by: what the host has

@@ -288,6 +288,37 @@ def test_counting_is_launched_behind_a_search_that_gives_up(
     assert not run.report.started_over
 
 
+def test_search_and_counting_are_launched_in_one_call(
+    run_of: Callable[..., CountsRun], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the search was not launched behind its batch; also where it gives up."""
+    from graphtide.compute.device import count_calls, count_runs, paths
+    from graphtide.partition.device_side import DeviceSide
+
+    told, together = [], count_runs.mend_and_count
+
+    def noted(*given: Any) -> Any:
+        told.append(together(*given))
+        return told[-1]
+
+    monkeypatch.setattr(count_runs, "mend_and_count", noted)
+    monkeypatch.setattr(DeviceSide, "follow", lambda side, program: None)
+    cuda_emulator.seed(seed)
+    run, n = run_of(), 60
+    run.step(inserts([(v, v + 1) for v in range(50)], n))
+    for v in range(8):
+        run.step(inserts([(v, v + 50)], n))
+    done = count_calls.DONE
+    assert told.count(done) >= 5
+    with monkeypatch.context() as patched:
+        patched.setattr(paths, "LOST_LEAST", 0)
+        run.step(deletes([(2, 3)], n))
+    assert run.report.started_over and told[-1] == done
+    for v in range(5, 9):
+        run.step(inserts([(v, v + 50), (v, v + 41)], n))
+    assert not run.report.started_over
+
+
 def test_counting_that_was_launched_ends_where_the_host_fails_meanwhile(
     run_of: Callable[..., CountsRun], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,6 +405,26 @@ def test_a_card_that_fails_is_dropped_within_the_run(
         emulated_run_of, lambda at: cuda_emulator.failing_card(at, quiet=quiet), lambda fault: bool(fault.broken)
     )
     assert failed >= 2  # it searches, and counts
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_card_that_fails_as_search_and_counting_begin(
+    emulated_run_of: Callable[..., CountsRun], at: int, quiet: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one call: at the launch of either."""
+    from graphtide.partition.device_side import DeviceSide
+
+    monkeypatch.setattr(DeviceSide, "follow", lambda side, program: None)
+    run, n = emulated_run_of(), 60
+    for v in range(8):
+        run.step(inserts([(v, v + 1), (v, v + 50)], n))
+    epoch = inserts([(3, 40), (40, 41)], n)
+    change = run.graph.apply(epoch.batch(weighted=False), n, epoch.vertex_ops())
+    with cuda_emulator.failing_card(at, quiet=quiet):
+        run.program.refresh(run.graph, change)
+    assert (run.graph.device_lost is None) == (at == 2), "it launches two kernels"
+    run.check_results()
 
 
 def test_which_have_a_twin(cupy: ModuleType, graphs: list[Graph]) -> None:

@@ -632,13 +632,6 @@ def test_all_that_programs_need_is_compiled() -> None:
 # -- runs behind their batches --------------------------------------------------------------------------------
 
 
-def behind_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have runs launched behind few updates, too."""
-    from graphtide.compute.device import path_runs
-
-    monkeypatch.setattr(path_runs, "BEHIND_LEAST", 1)
-
-
 def any_updates(rng: np.random.Generator, n_vertices: int, n: int, *, inserts_share: float = 0.5) -> Epoch:
     """Updates of edges anywhere, with weights 1 to 8."""
     src, dst = (rng.integers(0, n_vertices, n).astype(np.uint32) for _ in range(2))
@@ -648,11 +641,8 @@ def any_updates(rng: np.random.Generator, n_vertices: int, n: int, *, inserts_sh
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
-def test_runs_are_launched_behind_their_batches(
-    run_of: Callable[..., TwinRun], kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_are_launched_behind_their_batches(run_of: Callable[..., TwinRun], kind: str, seed: int) -> None:
     """Of few updates and of many; also where a vertex goes, comes back or is new."""
-    behind_any(monkeypatch)
     rng, n = np.random.default_rng(seed), 200
     run = run_of(kind)
     run.step(any_updates(rng, n, 8000, inserts_share=1.0))
@@ -679,10 +669,9 @@ def test_runs_are_launched_behind_their_batches(
 @pytest.mark.parametrize("is_head", [False, True])
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_a_run_behind_a_batch_that_one_array_gives_up(
-    run_of: Callable[..., TwinRun], kind: str, is_head: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+    run_of: Callable[..., TwinRun], kind: str, is_head: bool, seed: int
 ) -> None:
     """Of one vertex there are so many updates that the kernel gives up its row, but not those of the others."""
-    behind_any(monkeypatch)
     rng, n = np.random.default_rng(seed), 700
     run = run_of(kind)
     run.step(any_updates(rng, n, 3000, inserts_share=1.0))
@@ -698,3 +687,47 @@ def test_a_run_behind_a_batch_that_one_array_gives_up(
         for array in device.arrays:
             array._untried = 0
     assert given_up >= 2
+
+
+@pytest.fixture
+def small_to_40(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of more updates than 40 are applied as large ones are."""
+    for module in ("array", "both"):
+        monkeypatch.setattr(f"graphtide.gpma.device.{module}.SMALL_MAX", 40)
+
+
+@pytest.mark.usefixtures("small_to_40")
+def test_runs_are_launched_behind_large_batches(run_of: Callable[..., TwinRun], seed: int) -> None:
+    rng, n = np.random.default_rng(seed), 200
+    run = run_of("bfs")
+    run.step(any_updates(rng, n, 8000, inserts_share=1.0))
+    run.step(any_updates(rng, n, 600))
+    launched = len(run.behind)
+    for size in (700, 600, 800, 600, 700):
+        run.step(any_updates(rng, n, size))
+    assert len(run.behind) >= launched + 2
+    assert run.graph.check() == []
+
+
+@pytest.mark.usefixtures("small_to_40")
+def test_a_run_behind_a_large_batch_that_one_array_gives_up_is_void(
+    run_of: Callable[..., TwinRun], seed: int
+) -> None:
+    """One leaf gets more updates than a block can sort, of some edges two: it is inserted, and deleted."""
+    rng, n = np.random.default_rng(seed), 2600
+    run = run_of("bfs")
+    src, dst = rng.integers(2300, 2340, 30_000).astype(np.uint32), rng.integers(0, n, 30_000).astype(np.uint32)
+    run.step(Epoch(src, dst, np.ones(30_000, np.uint8), np.ones(30_000, np.float32), n))
+    run.step(epoch_of([(Op.INSERT, 0, 1, 1.0), (Op.INSERT, 0, 2310, 1.0)], n))
+    for _ in range(2):
+        run.step(any_updates(rng, n, 600))
+    launched, started_over = len(run.behind), run.started_over
+    heads = rng.permutation(n)[:2200].tolist()
+    gone = heads[:80]
+    run.step(epoch_of([(Op.INSERT, 1, v, 1.0) for v in heads] + [(Op.DELETE, 1, v, 0.0) for v in gone], n))
+    device = run.graph.device
+    assert device is not None
+    assert len(run.behind) == launched + 1 and run.behind[-1] != device.report_number
+    assert run.started_over == started_over + 1
+    assert run.graph.check() == []
+    run.step(any_updates(rng, n, 600))

@@ -122,6 +122,8 @@ def test_the_ways_of_a_batch_to_both_arrays(
         assert device is not None
         for most in (SMALL_MAX, 40):
             monkeypatch.setattr("graphtide.gpma.device.array.SMALL_MAX", most)
+            if device._both is not None:
+                device._both.small_max = most
             rng = np.random.default_rng(seed)
             for n in (2000, 30, 700, 1, 1500, 60):
                 weights = rng.random(n) if graph.weighted else None

@@ -24,10 +24,11 @@ from ...partition.device_side import DeviceSide
 from ..counts.kernels import LIMIT
 from ..steps import Steps
 from . import count_calls
-from .count_calls import N_LONGS, N_TOLD, N_WORDS
+from .count_calls import N_LONGS, N_TOLD, N_WORDS, mend_and_count
 from .fetch import Fetch
 from .kernels import Calls, KernelCall, Kernels, Source, whole_words
-from .path_runs import PathRuns
+from .path_runs import Limits, PathRuns
+from .taking import mend_again
 
 F64 = npt.NDArray[np.float64]
 
@@ -159,6 +160,7 @@ class CountRuns:
         self._caller = self._calls.caller
         self._batch = device.batch  # held
         said = self._caller.said
+        self._halves = said[:N_TOLD]
         said[count_calls.BATCH] = self._batch.ctypes.data
         said[count_calls.RUN] = self._calls.address + _CALL_BEGINS
         self._kernels = count_kernels()
@@ -249,6 +251,23 @@ class CountRuns:
         if self._begun:
             self._caller.expect()
 
+    def mend_and_begin_again(self, device: DeviceSide, search: PathRuns, limits: Limits) -> int:
+        """Of ``Behind``."""
+        status: int
+        if search.words is not self._again:
+            status = mend_again(search.record, *limits, False)
+            return status
+        status = mend_and_count(search.record, *limits, self._caller.record)
+        self._begun = status == DONE
+        if self._begun:
+            self._caller.expect()
+        self._limit(device)  # for the next time
+        return DONE if status == count_calls.NOT_COUNTED else status
+
+    def _limit(self, device: DeviceSide) -> int:
+        edges_max = self._caller.said[count_calls.EDGES_MAX] = _edges_max(device)
+        return edges_max
+
     def count_at_once(self, device: DeviceSide, search: PathRuns) -> CountRun:
         """``count`` by itself: of a small one, what Python does around its call is most. So where the call is like
         the last one, it is left to compiled code.
@@ -268,8 +287,8 @@ class CountRuns:
         """Whether the call is like the last one, and was carried out, or just launched."""
         if search.words is not self._again:
             return False
-        edges_max = _edges_max(device)
-        status = count_calls.count_again(self._caller.record, edges_max, self._saturated, waits_too)
+        status = count_calls.count_again(self._caller.record, waits_too)
+        self._limit(device)  # for the next time
         if status == OTHERWISE:
             return False
         if status != DONE:
@@ -313,7 +332,7 @@ class CountRuns:
             address(search.words),
             address(search.log),
             search.told,
-            _edges_max(device),
+            self._limit(device),
             n_updates,
             device.n_vertices,
             self._calls.next_number(),
@@ -324,8 +343,9 @@ class CountRuns:
 
     def _told(self) -> CountRun:
         """What the last call has told."""
-        run = CountRun(*whole_words(self._caller.said[:N_TOLD].tolist(), _WORDS))
+        run = CountRun._make(whole_words(self._halves.tolist(), _WORDS))
         self._saturated += run.saturated
+        self._caller.said[count_calls.SATURATED] = self._saturated
         return run
 
     # -- results ----------------------------------------------------------------------------------------------
@@ -350,6 +370,7 @@ class CountRuns:
         """Set levels and counts of as many vertices."""
         there = self._there
         self._saturated = int(np.count_nonzero(counts >= LIMIT))
+        self._again = None
         there.levels[: levels.size].set(np.ascontiguousarray(levels), stream=self._stream)
         there.paths[: counts.size].set(np.ascontiguousarray(counts), stream=self._stream)
 

@@ -57,7 +57,7 @@ class DeviceSSPaths(DeviceProgram, of=SSPaths):
         runs = self._runs_on(graph, device)
         # Counting begins as the search ends, while the host takes over what that wrote.
         try:
-            hops = self._hops.refreshed(graph, device, change, lambda: runs.begin_again(device, self._hops.runs))
+            hops = self._hops.refreshed(graph, device, change, runs)
         except BaseException:
             runs.let_end()  # while rows and counts lie where they did when it was launched
             raise

@@ -9,11 +9,11 @@ from typing import Final
 
 import numpy as np
 
+from ...gpma.device.both import BATCH_IS_READY, BATCH_KEYS, BATCH_N, BATCH_OUTCOMES, BATCH_ROWS, BATCH_WORDS
 from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter
 from ...gpma.device.structures import STATE
 from ...gpma.edges import Int, Keys
 from ...gpma.intrinsics import array_at, uncounted
-from ...partition.device_side import BATCH_IS_READY, BATCH_KEYS, BATCH_N, BATCH_OUTCOMES, BATCH_ROWS, BATCH_WORDS
 
 N_TOLD: Final = 6
 """Words that a kernel tells (``ForestWord`` of ``forest.cuh``)."""

@@ -10,9 +10,9 @@ or long rows than ever before.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from . import fetch
 from .fetch import Fetch
 from .functor import cuda_text
 from .kernels import Calls, Kernel, KernelCall, Kernels, Source
-from .taking import FEW_MAX, N_LONGS, N_SAID, N_TOLD, N_WORDS, Taking, mend_again, take_listed
+from .taking import FEW_MAX, N_LONGS, N_SAID, N_TOLD, N_WORDS, Taking, apply_and_mend, mend_again, take_listed
 
 PATH_JOB: Final = np.dtype(
     [
@@ -83,9 +83,6 @@ _ROOM = 1.5
 # Lost support is settled where so many values of the sample tie, else trimmed: on an H200 trimming took SSSP with
 # weights 1 to 255, which seldom tie, 0.75 of the time after 10,000 updates, and BFS up to four times as long.
 TIES_MIN = 0.25
-BEHIND_LEAST = FEW_MAX + 1
-"""A run is launched behind a batch of so many updates at least: on an H200 it gained after 10,000, not after 100.
-After few the device is done before the host, with cold caches, has launched what comes next."""
 STAMP_MAX = 1 << 31
 """From here on stamps begin anew. No run has as many rounds as are left then."""
 
@@ -178,6 +175,16 @@ class _Vertices(NamedTuple):
     changes: Keys
 
 
+class Behind(Protocol):
+    """Runs of others, each of which may be launched behind a search's ``mend_at_once``."""
+
+    def begin_again(self, device: DeviceSide, search: PathRuns) -> None:
+        """Launch one behind the search's run, which has been launched; waits for nothing."""
+
+    def mend_and_begin_again(self, device: DeviceSide, search: PathRuns, limits: Limits) -> int:
+        """``mend_again`` of the search, which is not waited for, with one launched behind it in the same call."""
+
+
 class PathRuns:
     """The words of one program on the device, and the runs that change them, by steps; all on the stream of
     ``device``."""
@@ -197,14 +204,16 @@ class PathRuns:
         self._caller = self._calls.caller
         said = self._caller.said
         run = self._calls.address + _RUN_BEGINS
-        self._taking.bind(said, device.batch, run)
+        self._taking.bind(said, device.batch, run, device.next_batch)
         self._said, self._packed = said[:N_SAID], self._calls.packed
-        self._record = self._caller.record
+        self.record: Keys = self._caller.record
+        """What ``mend_again`` goes by."""
         # The host's copy that the last call mended, if it did, and up to which limits: the next call is like it.
         self._again: Keys | None = None
         self._limits = _NO_LIMITS
         # The number of the report of the batch behind which a run was launched that nobody has waited for; or 0.
         self._behind = 0
+        self._is_void = False  # whatever that run tells
         self._lost_room = 0
         self._kernels = path_kernels(form)
         self._stamp = 1
@@ -270,6 +279,7 @@ class PathRuns:
         self._vertices, self._long_rows = vertices, long_rows
         n_long = long_rows.size // (_QUEUES * _ENTRY_BYTES)
         self._room, self._arcs_room = vertices.room, n_long * LONG_ROW - 1
+        self._taking.have_room(self._room, self._arcs_room)
         job = self._calls.job
         for name in ("words", "stamps", "log", "short_rows"):
             job[name] = address(getattr(vertices, name))
@@ -326,52 +336,67 @@ class PathRuns:
         sources: Vertices,
         limits: Limits,
         kept: Keys,
-        behind: Callable[[], None] | None = None,
+        behind: Behind | None = None,
     ) -> PathRun:
         """``mend`` by itself: of a small one, what Python does around its call is most. So where the call is like
         the last one, it is left to compiled code, and may have been launched behind the batch (``begin_behind``).
 
-        ``behind`` is called there as soon as the kernel is launched, to launch the one that comes behind it.
+        ``behind``: what is launched behind it there, before it is waited for.
 
         Raises:
             As ``mend``.
         """
-        device.follow(self)
-        self._limits = limits
-        if self._is_all_behind(device, sources, kept):
+        is_like_last = kept is self._again and not sources.size
+        if not self._behind and is_like_last and self._stamp < STAMP_MAX:
+            # Launched before all else: whatever Python touches here is in no cache.
+            if behind is None:
+                status = mend_again(self.record, *limits, False)
+            else:
+                status = behind.mend_and_begin_again(device, self, limits)
+            if status == DONE:
+                self._caller.expect()
+                self._note(device, limits)
+                self._caller.wait()
+                return self._told()
+            if status != OTHERWISE:
+                self._caller.see_to(status)
+        self._note(device, limits)
+        if self._behind and is_like_last and self._behind == device.report_number:
+            self._behind = 0
             if behind is not None:
-                behind()
-            return self._ended_all()
+                behind.begin_again(device, self)
+            self._caller.wait()
+            return self._told()
         early = self.ended_behind(device, sources, kept)  # whoever wants to know what it wrote has ended it
         if early is not None and early.gave_up:
             return early
-        if kept is self._again and not sources.size and self._stamp < STAMP_MAX:
-            status = mend_again(self._record, *limits, behind is None)
-            if status != OTHERWISE:
-                if status != DONE:
-                    self._caller.see_to(status)
-                elif behind is not None:
-                    self._caller.expect()
-                    behind()
-                    self._caller.wait()
-                return self._told()
         run = alone(self.mend(device, sources, limits, kept))
         self._again = kept
         return run
 
-    def begin_behind(self, device: DeviceSide, n: int, report_number: int) -> None:
+    def _note(self, device: DeviceSide, limits: Limits) -> None:
+        """For the next batch."""
+        device.follow(self)
+        if limits != self._limits:
+            self._limits = limits
+            self._taking.limit(*limits)
+
+    def begin_behind(self, report_number: int) -> bool:
         """Of a ``Follower``: where it is like the last run, within the limits of that."""
-        if n < BEHIND_LEAST or self._behind or self._again is None or self._stamp >= STAMP_MAX:
-            return
-        if device.out.n_vertices > self._room or device.out.n_edges + n > self._arcs_room:
-            return
-        status = mend_again(self._record, *self._limits, False)
+        if self._behind or self._again is None or self._stamp >= STAMP_MAX:
+            return False
+        status = apply_and_mend(self.record)
         if status == OTHERWISE:
-            return
+            return False
         if status != DONE:
             self._caller.see_to(status)
         self._caller.expect()
-        self._behind = report_number
+        self._behind, self._is_void = report_number, False
+        return True
+
+    def forget_behind(self) -> None:
+        """Of a ``Follower``: as if the run behind the batch had given up."""
+        self._is_void = True
 
     def ended_behind(self, device: DeviceSide, sources: Vertices, kept: Keys) -> PathRun | None:
         """The run that was launched behind the batch, if ``mend`` has more to do; else, or if there is none, None.
@@ -402,12 +427,14 @@ class PathRuns:
 
     def _ended_all(self) -> PathRun:
         self._behind = 0
-        return self._ended()
+        self._caller.wait()
+        return self._told()
 
     def _end_behind(self, kept: Keys | None) -> PathRun:
         self._behind, self._again = 0, None
-        self._taking.expect(kept)
-        return self._ended()
+        self._taking.expect(None if self._is_void else kept)
+        run = self._ended()
+        return run._replace(gave_up=1) if self._is_void else run
 
     def start(self, device: DeviceSide, sources: Vertices) -> Steps[PathRun]:
         """Compute the words from scratch, from these sources.
@@ -481,7 +508,7 @@ class PathRuns:
 
     def _told(self) -> PathRun:
         """What the last call has told."""
-        run = PathRun._make(self._said)
+        run = tuple.__new__(PathRun, self._said.tolist())  # as PathRun._make, with fewer calls of Python
         self._stamp = run.next_stamp
         return run
 

@@ -5,7 +5,6 @@ The rules and the columns are those of ``compute/paths``. The host's program is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -23,7 +22,7 @@ from ..paths.program import PathProgram
 from ..program import Refresh
 from ..steps import Steps, alone
 from . import fetch, taking
-from .path_runs import Limits, PathRun, PathRuns, path_kernels
+from .path_runs import Behind, Limits, PathRun, PathRuns, path_kernels
 from .program import DeviceProgram
 
 # Settling is given up, in favour of a fresh start, when it has come to this share of all arcs (and this many),
@@ -96,7 +95,7 @@ class DevicePathProgram(DeviceProgram):
         return self.refreshed(graph, device, change)
 
     def refreshed(
-        self, graph: Graph, device: DeviceSide, change: GraphChange, behind: Callable[[], None] | None = None
+        self, graph: Graph, device: DeviceSide, change: GraphChange, behind: Behind | None = None
     ) -> Refresh:
         """``refresh``, with what comes behind its kernel on the device (``PathRuns.mend_at_once``)."""
         if self.host.must_start(change):

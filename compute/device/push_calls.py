@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
+from ...gpma.device.both import BATCH_IS_READY, BATCH_KEYS, BATCH_N, BATCH_OUTCOMES, BATCH_ROWS, BATCH_WORDS
 from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter
 from ...gpma.edges import HALF, Int, Keys
 from ...gpma.intrinsics import array_at, uncounted, uncounted_inner
-from ...partition.device_side import BATCH_IS_READY, BATCH_KEYS, BATCH_N, BATCH_OUTCOMES, BATCH_ROWS, BATCH_WORDS
 from ..walks.certificate import SLACK_DRIFT, SUM_ALLOWANCE, SUM_SHARE_MIN, amplified, error_of
 from ..walks.edits import ROUNDOFF
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS, slipped_exact, sum_error, weights_max

@@ -1,5 +1,7 @@
 """A small refresh of a path program in one compiled call: from the batch to the host's words.
 
+Where it is launched behind its batch, both launches are one call: nothing of Python comes between them.
+
 What the kernel wrote is taken over as soon as it has told of it, in the call that launched it and waited: to go
 back into Python for that, and through NumPy one function after the other, took as long as all the rest. And a call
 like the last one fills its job in by itself, from what the device's side says of the batch. Long lists are taken
@@ -14,12 +16,7 @@ import numba as nb
 import numpy as np
 
 from ...gpma.atomics import fetch_add
-from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter, wait_later, waits
-from ...gpma.device.structures import STATE
-from ...gpma.edges import Int, Keys, Offsets, Vertices
-from ...gpma.intrinsics import array_at, inner, prefetch, uncounted, uncounted_inner
-from ...gpma.team import ALONE, Crew, at_most, share
-from ...partition.device_side import (
+from ...gpma.device.both import (
     BATCH_IS_READY,
     BATCH_KEYS,
     BATCH_N,
@@ -27,7 +24,15 @@ from ...partition.device_side import (
     BATCH_ROWS,
     BATCH_WEIGHTS,
     BATCH_WORDS,
+    begin_both,
+    fits,
+    say_batch,
 )
+from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter, wait_later, waits
+from ...gpma.device.structures import STATE
+from ...gpma.edges import Int, Keys, Offsets, Vertices
+from ...gpma.intrinsics import array_at, inner, prefetch, uncounted, uncounted_inner
+from ...gpma.team import ALONE, Crew, at_most, share
 
 N_TOLD: Final = 7
 """Words that a kernel tells (``PathWord`` of ``paths.cuh``)."""
@@ -38,14 +43,17 @@ _GAVE_UP, _LOGGED, _NEXT_STAMP = 0, 1, 4
 # Behind what is said: whether to take anything, the host's words; the list that the kernel writes, its room, and
 # where vertices and their old words go; where the device's side says what the batch was, where the part of the job
 # is that differs from run to run, how many vertices may be lost at most, and whether the kernel is the one for few
-# updates.
-_N_MORE: Final = 10
-_TAKES, _KEPT, _LIST, _ROOM, _VERTICES, _OLD, _BATCH, _RUN, _LOST_ROOM, _IS_FEW = range(N_SAID, N_SAID + _N_MORE)
+# updates; of a call behind a batch that it launches, too, where the record of that is, the limits, and for how
+# many vertices and edges there is room.
+_N_MORE: Final = 15
+_TAKES, _KEPT, _LIST, _ROOM, _VERTICES, _OLD, _BATCH, _RUN, _LOST_ROOM, _IS_FEW = range(N_SAID, N_SAID + 10)
+_BOTH, _LOST_MAX, _EDGES_MAX, _VERTICES_ROOM, _ARCS_ROOM = range(N_SAID + 10, N_SAID + _N_MORE)
 assert STATE.fields is not None
 _N_VERTICES_AT: Final = STATE.fields["n_vertices"][1]
 # The part of a job that differs: so many words of 64 bits, then such of 32.
 N_LONGS, N_WORDS = 6, 6
 _NONE: Final = np.empty(0, np.uint32)
+_NO_BATCH: Final = np.zeros(BATCH_WORDS, np.uint64)
 _UNREACHED: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 # How long before its turn a word is asked for.
 _AHEAD: Final = 16
@@ -62,7 +70,7 @@ class Taking:
     """Takes over what kernels list, pairs of a vertex and its word; of long lists nothing."""
 
     def __init__(self) -> None:
-        self.then = Then(_carry_out_and_take, N_SAID - N_TOLD + _N_MORE)
+        self.then = Then(carry_out_and_take, N_SAID - N_TOLD + _N_MORE)
         self._kept: Keys | None = None
         self._vertices: Vertices = np.empty(0, np.uint32)
         self._old: Keys = np.empty(0, np.uint64)
@@ -71,12 +79,12 @@ class Taking:
     def memory_bytes(self) -> int:
         return self._vertices.nbytes + self._old.nbytes
 
-    def bind(self, said: memoryview, batch: Keys, run: int) -> None:
-        """``said``: of the calls that have ``then``. ``batch``: of the device's side. ``run``: the address of the
-        part of the job that differs from run to run."""
+    def bind(self, said: memoryview, batch: Keys, run: int, next_batch: int = 0) -> None:
+        """``said``: of the calls that have ``then``. ``batch`` and ``next_batch``: of the device's side. ``run``:
+        the address of the part of the job that differs from run to run."""
         self._said = said
         self._batch = batch  # held
-        said[_BATCH], said[_RUN] = batch.ctypes.data, run
+        said[_BATCH], said[_RUN], said[_BOTH] = batch.ctypes.data, run, next_batch
 
     def read_from(self, listed: Keys, lost_room: int) -> None:
         """From here on kernels write into this list, uint64[room, 2], and have room for so many lost vertices.
@@ -95,6 +103,14 @@ class Taking:
     def mends_few(self, is_few: bool) -> None:
         """The kernel that is launched from now on is that for few updates, or not."""
         self._said[_IS_FEW] = is_few
+
+    def limit(self, lost_max: int, edges_max: int) -> None:
+        """The limits of the next call that launches a batch, too."""
+        self._said[_LOST_MAX], self._said[_EDGES_MAX] = lost_max, edges_max
+
+    def have_room(self, n_vertices: int, n_arcs: int) -> None:
+        """After a batch with which there may be more than so many no such call is made."""
+        self._said[_VERTICES_ROOM], self._said[_ARCS_ROOM] = n_vertices, n_arcs
 
     @property
     def room(self) -> int:
@@ -121,11 +137,18 @@ class Taking:
 
 def warm_up() -> None:
     """Compile what calls do."""
-    batch, record = np.zeros(BATCH_WORDS, np.uint64), np.zeros(SAID + N_SAID + _N_MORE, np.uint64)
-    record[SAID + _BATCH] = batch.ctypes.data
-    _carry_out_and_take(record)
+    record = unlike_any()
+    carry_out_and_take(record)
     mend_again(record, 0, 0, True)
+    apply_and_mend(record)
     take_listed(np.zeros(1, np.uint64), np.zeros((1, 2), np.uint64), ALONE)
+
+
+def unlike_any() -> Keys:
+    """A record of no call: none is like it."""
+    record = np.zeros(SAID + N_SAID + _N_MORE, np.uint64)
+    record[SAID + _BATCH] = _NO_BATCH.ctypes.data
+    return record
 
 
 @_jit
@@ -202,7 +225,8 @@ def _take(kept: Keys, vertex: Int, word: Int, vertices: Vertices, old: Keys, at:
 
 
 @uncounted
-def _carry_out_and_take(record: Keys) -> Int:
+def carry_out_and_take(record: Keys) -> Int:
+    """As ``carry_out``; what the kernel listed is taken over, if it is waited for."""
     status = carry_out(record)
     if status != DONE or not waits(record) or record[SAID + _TAKES] == 0:
         return status
@@ -235,11 +259,38 @@ def mend_again(record: Keys, lost_max: Int, edges_max: Int, waits_too: bool) -> 
     ``waits_too``: otherwise it is only launched. As ``carry_out``; OTHERWISE: rows are not read as they were then,
     or the kernel is not the one for so many updates, and nothing was called.
     """
+    if not _is_like_last(record):
+        return np.int64(OTHERWISE)
+    return _mend(record, np.int64(lost_max), np.int64(edges_max), waits_too)
+
+
+@uncounted
+def apply_and_mend(record: Keys) -> Int:
+    """Launch the next batch, and ``mend_again`` behind it; waits for neither. OTHERWISE: nothing was launched."""
+    both, edges_max = record[SAID + _BOTH], np.int64(record[SAID + _EDGES_MAX])
+    if both == 0 or not fits(both, record[SAID + _VERTICES_ROOM], record[SAID + _ARCS_ROOM]):
+        return np.int64(OTHERWISE)
+    say_batch(both)
+    if not _is_like_last(record):
+        return np.int64(OTHERWISE)
+    status = begin_both(both)
+    if status:
+        return np.int64(status)
+    return _mend(record, np.int64(record[SAID + _LOST_MAX]), edges_max, False)
+
+
+@uncounted_inner
+def _is_like_last(record: Keys) -> bool:
+    """Whether the next call may be like the last one."""
     batch = array_at(record[SAID + _BATCH], BATCH_WORDS, np.uint64)
     if batch[BATCH_IS_READY] == 0 or batch[BATCH_ROWS] != parameter(record, 0):
-        return np.int64(OTHERWISE)
-    if (batch[BATCH_N] <= FEW_MAX) != (record[SAID + _IS_FEW] != 0):
-        return np.int64(OTHERWISE)
+        return False
+    return bool((batch[BATCH_N] <= FEW_MAX) == (record[SAID + _IS_FEW] != 0))
+
+
+@uncounted_inner
+def _mend(record: Keys, lost_max: Int, edges_max: Int, waits_too: bool) -> Int:
+    batch = array_at(record[SAID + _BATCH], BATCH_WORDS, np.uint64)
     number, run = begin(record), record[SAID + _RUN]
     if not waits_too:
         wait_later(record)
@@ -250,4 +301,4 @@ def mend_again(record: Keys, lost_max: Int, edges_max: Int, waits_too: bool) -> 
     words[0], words[1], words[2] = min(lost_max, np.int64(record[SAID + _LOST_ROOM])), batch[BATCH_N], 0
     words[3] = array_at(parameter(record, 0) + np.uint64(_N_VERTICES_AT), 1, np.uint32)[0]
     words[4], words[5] = record[SAID + _NEXT_STAMP], number
-    return _carry_out_and_take(record)
+    return carry_out_and_take(record)

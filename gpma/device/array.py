@@ -70,31 +70,26 @@ class DevicePackedArray:
         """
         self.weighted = weighted
         self.stream: Any = import_cupy().cuda.Stream(non_blocking=True) if stream is None else stream
-        self._n_edges = 0
-        self._n_vertices = 0
+        self.n_edges = 0
+        self.n_vertices = 0
         self._layout = holding(0)
         self._leaf_least = LEAF_LEAST
         self._untried = 0
         with self.stream:
             self._slots: Slots = _empty_slots(weighted=weighted)
             self._rows: RowIndex = new_rows(1)
-            self._kernels = UpdateKernels(self.stream, weighted=weighted, said=said)
-            self._sorted = SortedUpdates(self._kernels)
+            self.kernels = UpdateKernels(self.stream, weighted=weighted, said=said)
+            """Those that apply batches; good as long as the array."""
+            self._sorted = SortedUpdates(self.kernels)
             self._staging = Staging(self.stream)
+        self.state_address: int = self.kernels.state_address
+        """Where on the host the structure is that ``view`` has as ``state``: for whoever launches often."""
         self._point()
-
-    @property
-    def n_edges(self) -> int:
-        return self._n_edges
 
     @property
     def uploaded_bytes(self) -> int:
         """Of batches that came from the host, since the beginning."""
         return self._staging.uploaded_bytes
-
-    @property
-    def n_vertices(self) -> int:
-        return self._n_vertices
 
     def ensure_vertices(self, n_vertices: int) -> None:
         """Make room for rows 0 .. n_vertices - 1; new rows are empty.
@@ -102,7 +97,7 @@ class DevicePackedArray:
         Raises:
             MemoryError: there is not enough; nothing was changed.
         """
-        if n_vertices <= self._n_vertices:
+        if n_vertices <= self.n_vertices:
             return
         room = self._rows.room
         if n_vertices > room:
@@ -110,13 +105,13 @@ class DevicePackedArray:
                 rows = new_rows(max(n_vertices, int(room * ROOM)))
                 rows.pairs[: self._rows.pairs.size] = self._rows.pairs
             self._rows = rows
-        self._n_vertices = n_vertices
+        self.n_vertices = n_vertices
         self._point()
 
     def withdraw_vertices(self, n_vertices: int) -> None:
         """Take ``ensure_vertices`` back: there are only so many rows, of which the others were never written."""
-        if n_vertices != self._n_vertices:
-            self._n_vertices = n_vertices
+        if n_vertices != self.n_vertices:
+            self.n_vertices = n_vertices
             self._point()
 
     def load(self, edges: EdgeList) -> None:
@@ -145,7 +140,7 @@ class DevicePackedArray:
             del self._slots
             self._slots = _empty_slots(weighted=self.weighted)
             self._rows.pairs.fill(0)
-        self._n_edges, self._layout, self._leaf_least = 0, holding(0), LEAF_LEAST
+        self.n_edges, self._layout, self._leaf_least = 0, holding(0), LEAF_LEAST
         self._point()
 
     def apply(self, batch: EdgeBatch) -> DeviceReport:
@@ -179,29 +174,21 @@ class DevicePackedArray:
         n = columns.n
         if columns.addresses[2] and not self.weighted:
             columns = columns.unweighted()
-        self._kernels.begin(columns)
-        if self._may_grow(columns) or n > REBUILD_SHARE * self._n_edges:
+        self.kernels.begin(columns)
+        if self._may_grow(columns) or n > REBUILD_SHARE * self.n_edges:
             with self.stream:
                 rebuilding = self._rebuilding(columns, n)
             if rebuilding is not None:
                 return rebuilding
-            self._kernels.begin(columns)
+            self.kernels.begin(columns)
         return DevicePlan(columns)
 
-    @property
-    def kernels(self) -> UpdateKernels:
-        """Those that apply batches; good as long as the array."""
-        return self._kernels
-
-    def takes_small(self, n: int) -> bool:
-        """Whether so many updates, whatever they are, are for the kernel that may give them up, and have room."""
-        if self._untried or n > min(SMALL_MAX, self._kernels.room):
+    def takes_in_place(self, n: int) -> bool:
+        """Whether so many updates, whatever they are, have room, and are tried first by the kernels that may give
+        them up."""
+        if n > self.kernels.room or (self._untried and n <= SMALL_MAX):
             return False
-        return n <= self._edges_max - self._n_edges and n <= REBUILD_SHARE * self._n_edges
-
-    def report_of(self, columns: DeviceBatch) -> DeviceReport:
-        """The report of a small batch that others have had applied, but for its totals."""
-        return self._report(columns, _NO_TOTALS, 0)
+        return n <= self._edges_max - self.n_edges and n <= REBUILD_SHARE * self.n_edges
 
     def launch(self, plan: DevicePlan) -> None:
         """Begin to write what ``prepare`` planned: takes no memory, waits for nothing. ``finish`` comes next.
@@ -213,13 +200,13 @@ class DevicePackedArray:
         if plan.rebuild is not None:
             self._adopt(plan.rebuild)
         elif plan.columns.n > SMALL_MAX:
-            self._kernels.begin_large()
+            self.kernels.begin_large()
         elif self._untried:
             self._untried -= 1
-            self._kernels.begin_large()
+            self.kernels.begin_large()
         else:
             plan.small = True
-            self._kernels.begin_small()
+            self.kernels.begin_small()
 
     def finish(self, plan: DevicePlan) -> DeviceReport:
         """Wait for the end of what ``launch`` began; returns what it changed.
@@ -234,7 +221,7 @@ class DevicePackedArray:
         """
         changed = self._finished(plan)
         report = self.empty_report() if changed is None else self._report(*changed)
-        self._kernels.end()
+        self.kernels.end()
         return report
 
     def end(self, plan: DevicePlan) -> None:
@@ -244,11 +231,11 @@ class DevicePackedArray:
             ValueError, MemoryError, RuntimeError: as ``finish``.
         """
         self._finished(plan)
-        self._kernels.end()
+        self.kernels.end()
 
     def _finished(self, plan: DevicePlan) -> tuple[DeviceBatch, tuple[int, int, int, int], int] | None:
         """What there is to report of: updates, how many by outcome, and slots moved; None: there were none."""
-        kernels, columns = self._kernels, plan.columns
+        kernels, columns = self.kernels, plan.columns
         if columns is None:
             return None
         if plan.rebuild is not None:
@@ -272,9 +259,9 @@ class DevicePackedArray:
 
     def settle(self, n_inserted: int, n_deleted: int) -> None:
         """A batch has been applied that inserted so many edges, and deleted so many."""
-        self._n_edges += n_inserted - n_deleted
-        if self._n_edges < self._edges_min:
-            self._shrink(self._layout.resized(self._n_edges))
+        self.n_edges += n_inserted - n_deleted
+        if self.n_edges < self._edges_min:
+            self._shrink(self._layout.resized(self.n_edges))
 
     def fit(self) -> None:
         """Give work arrays back, and move to an array as small as a load would make it, if that is smaller and
@@ -283,9 +270,9 @@ class DevicePackedArray:
         Between two batches whose reports nobody needs any more: rows that have left give their memory back then,
         rather than when many more have, and so does what moved them.
         """
-        self._kernels.give_back()
+        self.kernels.give_back()
         self._staging.give_back()
-        layout = holding(self._n_edges)
+        layout = holding(self.n_edges)
         if layout.n_leaves < self._layout.n_leaves:
             with self._ordered():
                 self._shrink(layout)
@@ -304,27 +291,22 @@ class DevicePackedArray:
             degrees = import_cupy().asnumpy(rows.degrees)
         except MemoryError:  # every second word has to be put together there first
             degrees = rows._replace(pairs=import_cupy().asnumpy(rows.pairs)).degrees
-        return np.ascontiguousarray(degrees[: self._n_vertices], np.uint32)
+        return np.ascontiguousarray(degrees[: self.n_vertices], np.uint32)
 
     def view(self) -> DeviceRows:
         """The array as kernels read it in place (``rows.cuh``), on ``stream``; valid until the next change."""
-        state = plain(self._kernels.state.copy())
+        state = plain(self.kernels.state.copy())
         rows = self._rows
-        return DeviceRows(state, self._slots.counts, rows.degrees, self._n_vertices, self._n_edges, self.weighted)
-
-    @property
-    def state_address(self) -> int:
-        """Where on the host the structure is that ``view`` has as ``state``: for whoever launches often."""
-        return self._kernels.state_address
+        return DeviceRows(state, self._slots.counts, rows.degrees, self.n_vertices, self.n_edges, self.weighted)
 
     def write_state(self, to: npt.NDArray[np.void]) -> None:
         """Write it into ``to``, of the same bytes."""
-        to[:] = plain(self._kernels.state)
+        to[:] = plain(self.kernels.state)
 
     def export(self) -> EdgeList:
         """All edges in ascending key order, copied into CuPy columns."""
         with self._ordered():
-            return load_export.export(self._slots, self._n_edges)
+            return load_export.export(self._slots, self.n_edges)
 
     def copied_from(self, first_key: int, n: int) -> EdgeList:
         """The first ``n`` edges from this key on, ascending, as NumPy columns; fewer only at the end.
@@ -336,12 +318,12 @@ class DevicePackedArray:
 
     def copied_out(self) -> EdgeList:
         """All edges, likewise."""
-        return self.copied_from(0, self._n_edges)
+        return self.copied_from(0, self.n_edges)
 
     def export_csr(self) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
         """A copy as CSR: offsets uint64[n_vertices + 1], neighbours uint32[n_edges], weights float32 or None."""
         with self._ordered():
-            return load_export.export_csr(self._slots, self._rows, self._n_vertices, self._n_edges)
+            return load_export.export_csr(self._slots, self._rows, self.n_vertices, self.n_edges)
 
     def has_edge(self, keys: DeviceArray) -> DeviceArray:
         """bool[n] on the device: which of these edges are there."""
@@ -369,7 +351,7 @@ class DevicePackedArray:
     def check(self) -> list[str]:
         """Violated invariants, in words; empty when all is well."""
         self.stream.synchronize()
-        return violations(self._slots, self._rows, self._layout, self._n_edges, self._n_vertices, self._leaf_least)
+        return violations(self._slots, self._rows, self._layout, self.n_edges, self.n_vertices, self._leaf_least)
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes held on the device, by structure: slots, leaves, rows, scratch."""
@@ -378,7 +360,7 @@ class DevicePackedArray:
             "slots": slots.keys.nbytes + (slots.weights.nbytes if slots.weights is not None else 0),
             "leaves": sum(array.nbytes for array in slots[2:]),
             "rows": self._rows.pairs.nbytes,
-            "scratch": self._kernels.memory_bytes() + self._staging.memory_bytes(),
+            "scratch": self.kernels.memory_bytes() + self._staging.memory_bytes(),
         }
 
     @contextmanager
@@ -403,13 +385,13 @@ class DevicePackedArray:
         return self._column(keys, np.uint64), self._column(weights, np.float32) if self.weighted else None
 
     def _load(self, keys: DeviceArray, weights: DeviceArray | None) -> None:
-        bad = load_export.first_bad_key(keys, self._n_vertices)
+        bad = load_export.first_bad_key(keys, self.n_vertices)
         if bad >= 0:
             raise ValueError(f"edge {bad} of {keys.size} is out of order, or of a row that does not exist")
         layout = holding(keys.size)
         slots = new_slots(layout, weighted=self.weighted)
         load_export.load(slots, self._rows, keys, weights)
-        self._slots, self._layout, self._n_edges = slots, layout, int(keys.size)
+        self._slots, self._layout, self.n_edges = slots, layout, int(keys.size)
         self._leaf_least = LEAF_LEAST
         self._point()
 
@@ -418,10 +400,10 @@ class DevicePackedArray:
         run, flags = self._sorted.probe(columns)
         if flags == BAD_ROW:
             raise self._no_such_row()
-        totals = self._kernels.totals()
-        n_edges = self._n_edges + totals[0] - totals[2]
+        totals = self.kernels.totals()
+        n_edges = self.n_edges + totals[0] - totals[2]
         layout = self._layout.resized(n_edges)
-        if layout is self._layout and n <= REBUILD_SHARE * self._n_edges:
+        if layout is self._layout and n <= REBUILD_SHARE * self.n_edges:
             return None
         try:
             rebuild = self._sorted.prepare_rebuild(run, layout, self._slots, self._rows, n_edges)
@@ -433,14 +415,14 @@ class DevicePackedArray:
 
     def _may_grow(self, columns: DeviceBatch) -> bool:
         """Whether the batch may add more edges than the array has room for: no more than it inserts."""
-        room = self._edges_max - self._n_edges
+        room = self._edges_max - self.n_edges
         if columns.n <= room:
             return False
         with self.stream:
             return int(import_cupy().count_nonzero(columns.ops)) > room
 
     def _finish_heavy(self, columns: DeviceBatch) -> None:
-        kernels = self._kernels
+        kernels = self.kernels
         try:
             with self.stream:
                 self._sorted.merge_heavy(columns, self._slots)
@@ -452,7 +434,7 @@ class DevicePackedArray:
     def _adopt(self, rebuild: Rebuild) -> None:
         """Merge the array into a new one, which is the array from here on."""
         self._sorted.launch_rebuild(rebuild)
-        self._slots, self._layout, self._n_edges = rebuild.slots, rebuild.layout, rebuild.n_edges
+        self._slots, self._layout, self.n_edges = rebuild.slots, rebuild.layout, rebuild.n_edges
         self._leaf_least = LEAF_LEAST
         self._point()
 
@@ -461,10 +443,10 @@ class DevicePackedArray:
         now = self._slots, self._rows
         try:
             with self.stream:
-                rebuild = self._sorted.prepare_rebuild(None, layout, *now, self._n_edges)
+                rebuild = self._sorted.prepare_rebuild(None, layout, *now, self.n_edges)
         except MemoryError:
             # The root may by now be so sparse that leaves hold fewer keys than rows are searched for.
-            self._leaf_least = min(self._leaf_least, self._n_edges // self._layout.n_leaves)
+            self._leaf_least = min(self._leaf_least, self.n_edges // self._layout.n_leaves)
             self._point()
         else:
             self._adopt(rebuild)
@@ -472,15 +454,15 @@ class DevicePackedArray:
     def _point(self) -> None:
         """Tell everybody where the arrays are now."""
         self._edges_min, self._edges_max = self._layout.edges_min, self._layout.edges_max
-        self._kernels.point_at_array(self._slots, self._rows, self._n_vertices, self._layout, self._leaf_least)
+        self.kernels.point_at_array(self._slots, self._rows, self.n_vertices, self._layout, self._leaf_least)
 
     def _report(self, columns: DeviceBatch, totals: tuple[int, int, int, int], slots_moved: int) -> DeviceReport:
-        work = self._kernels.work
+        work = self.kernels.work
         return DeviceReport(columns, totals, slots_moved, work.outcome, work.old_weights)
 
     def _no_such_row(self) -> ValueError:
-        row = self._kernels.told(FIRST_BAD_ROW)
-        return ValueError(f"the batch names row {row} of {self._n_vertices}")
+        row = self.kernels.told(FIRST_BAD_ROW)
+        return ValueError(f"the batch names row {row} of {self.n_vertices}")
 
 
 def _empty_slots(*, weighted: bool) -> Slots:

@@ -66,30 +66,22 @@ class Caller:
         """
         self._told = Told(n_words, stream)
         self._compiled, n_more = then or _NOTHING_MORE
-        self._record: Keys = np.zeros(SAID + n_words + n_more, np.uint64)
-        self._fields = memoryview(self._record)
-        self._said = self._fields[SAID:]
+        self.record: Keys = np.zeros(SAID + n_words + n_more, np.uint64)
+        """What compiled functions carry calls out by."""
+        self._fields = memoryview(self.record)
+        self.said = self._fields[SAID:]
+        """What the words of the last call that was waited for said, uint64 each; behind them what the ``Then`` has
+        for its own."""
         self._fields[FUNCTION], self._fields[STREAM] = begin_of("cuLaunchCooperativeKernel"), stream.ptr
         self._fields[_WORDS], self._fields[_N_WORDS] = self._told.address, n_words
         self._fields[_LOOKS] = waiting.LOOKS_MAX
         self._is_over = True
-        self._compiled(self._record)  # compiled, or loaded from the cache; it does nothing
+        self._compiled(self.record)  # compiled, or loaded from the cache; it does nothing
 
     @property
     def address(self) -> int:
         """Where kernels find the words."""
         return self._told.address
-
-    @property
-    def record(self) -> Keys:
-        """What compiled functions carry calls out by."""
-        return self._record
-
-    @property
-    def said(self) -> memoryview:
-        """What the words of the last call that was waited for said, uint64 each; behind them what the ``Then`` has
-        for its own."""
-        return self._said
 
     def next_number(self) -> int:
         """The number of what comes next (1 to 2^32 - 1), which the words will carry."""
@@ -111,7 +103,7 @@ class Caller:
         """
         self._is_over = False
         self._fields[_HOW] = _LAUNCHES
-        if status := self._compiled(self._record):
+        if status := self._compiled(self.record):
             self.see_to(status)
 
     def expect(self) -> None:
@@ -126,7 +118,7 @@ class Caller:
         """
         self._is_over = False
         self._fields[_HOW] = _LAUNCHES | _WAITS
-        if status := self._compiled(self._record):
+        if status := self._compiled(self.record):
             self.see_to(status)
         self._is_over = True
 
@@ -139,7 +131,7 @@ class Caller:
         if self._is_over:
             return
         self._fields[_HOW] = _WAITS
-        if status := self._compiled(self._record):
+        if status := self._compiled(self.record):
             self.see_to(status)
         self._is_over = True
 
@@ -155,7 +147,7 @@ class Caller:
             # The driver waits, and says whether a kernel failed.
             self._told.wait(self._fields[_NUMBER])
             self._fields[_HOW] = _WAITS
-            status = self._compiled(self._record)
+            status = self._compiled(self.record)
 
 
 @uncounted

@@ -27,7 +27,7 @@ _LAUNCH: Final = struct.Struct(f"={LAUNCH_WORDS}Q")
 # The most launches of one call.
 _TOGETHER: Final = 8
 # And a copy: from where on the host to where on the device, and how many bytes.
-_TO, _FROM, _BYTES, _COPY_STREAM, _COPY_WORDS = range(1, 6)
+_TO, _FROM, _BYTES, _COPY_STREAM, COPY_WORDS = range(1, 6)
 
 
 class Parameters:
@@ -100,7 +100,7 @@ class Copier:
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream  # held
-        self.record: Keys = np.zeros(_COPY_WORDS, np.uint64)
+        self.record: Keys = np.zeros(COPY_WORDS, np.uint64)
         """What ``copy_recorded`` goes by."""
         self._fields = memoryview(self.record)
         _copy(self.record)  # compiled, or loaded from the cache; it does nothing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from .staging import DeviceBatch
 from .state import address
 
 
-@dataclass(slots=True)
 class DeviceReport:
     """The updates of a batch, in its order, and what became of each; columns on the device.
 
@@ -34,25 +32,30 @@ class DeviceReport:
     ``old_weights`` float32[n], None when the array is unweighted: the weight before the batch, of edges that were
     there; else 0.
     ``totals``: updates by outcome, from INSERTED to ABSENT. ``slots_moved``: keys that redistribution wrote.
+    ``n``: how many updates; ``addresses``: where kernels find ``keys``, ``weights`` (0: there are none) and
+    ``outcome``.
 
     ``outcome`` and ``old_weights`` are the array's own work arrays: good until its next ``prepare``.
     """
 
-    updates: DeviceBatch
-    totals: tuple[int, int, int, int]
-    slots_moved: int
-    # The work arrays, which are longer: cut when asked for, which in Python takes as long as a small batch.
-    all_outcomes: Any
-    all_old_weights: Any
-    # How many updates, and where kernels find ``keys``, ``weights`` (0: there are none) and ``outcome``: asked for
-    # once, while the arrays are in the processor's caches.
-    n: int = field(init=False)
-    addresses: tuple[int, int, int] = field(init=False)
+    __slots__ = ("addresses", "all_old_weights", "all_outcomes", "n", "slots_moved", "totals", "updates")
 
-    def __post_init__(self) -> None:
-        self.n = self.updates.n
-        keys, _, weights = self.updates.addresses
-        self.addresses = keys, weights, address(self.all_outcomes)
+    def __init__(
+        self,
+        updates: DeviceBatch,
+        totals: tuple[int, int, int, int],
+        slots_moved: int,
+        all_outcomes: Any,
+        all_old_weights: Any,
+        outcomes_address: int | None = None,
+    ) -> None:
+        """``all_...``: the work arrays, which are longer: cut when asked for, which in Python takes as long as a
+        small batch. ``outcomes_address``: of the first, where it is known; to ask takes long as well."""
+        self.updates, self.totals, self.slots_moved = updates, totals, slots_moved
+        self.all_outcomes, self.all_old_weights = all_outcomes, all_old_weights
+        self.n = updates.n
+        keys, _, weights = updates.addresses
+        self.addresses = keys, weights, address(all_outcomes) if outcomes_address is None else outcomes_address
 
     def __len__(self) -> int:
         return self.n

@@ -159,7 +159,7 @@ class Staging:
 
     def placed(self, batch: EdgeBatch, *, weighted: bool) -> DeviceBatch:
         """A batch that ``fill`` had, and that a kernel on the stream has taken to the device."""
-        return self._at(len(batch), _places(len(batch), weighted))
+        return self._at(batch.keys.size, weighted=weighted)
 
     def arrived(self) -> None:
         """What came after the last batch on the stream has been waited for, and so the batch has been copied."""
@@ -184,7 +184,7 @@ class Staging:
         self._take(n)
         if batch is not self._filled or (weights is None) != (batch.weights is None):
             self._write(batch, weights)
-        return self._at(n, _places(n, weights is not None))
+        return self._at(n, weighted=weights is not None)
 
     def _write(self, batch: EdgeBatch, weights: Any) -> None:
         columns: list[Any] = [batch.keys, *([] if weights is None else [weights]), batch.ops]
@@ -193,17 +193,17 @@ class Staging:
             if at != self._address + begin or not column.flags.c_contiguous:  # not one of ``columns``
                 self._host[begin:end].view(dtype)[:] = column
 
-    def _at(self, n: int, places: list[tuple[int, int, np.dtype[Any]]]) -> DeviceBatch:
+    def _at(self, n: int, *, weighted: bool) -> DeviceBatch:
         self._under_way = True
-        self.uploaded_bytes += places[-1][1]
         device, at = self._device, self._device_address
+        at_ops = at + (12 if weighted else 8) * n
+        self.uploaded_bytes += at_ops + n - at
 
         def arrays() -> DeviceColumns:
-            keys, *of_weights, ops = (device[begin:end].view(dtype) for begin, end, dtype in places)
+            keys, *of_weights, ops = (device[begin:end].view(dtype) for begin, end, dtype in _places(n, weighted))
             return keys, ops, of_weights[0] if of_weights else None
 
-        at_weights = at + places[1][0] if len(places) > 2 else 0
-        return DeviceBatch(n, (at, at + places[-1][0], at_weights), arrays)
+        return DeviceBatch(n, (at, at_ops, at + 8 * n if weighted else 0), arrays)
 
     def _take(self, n: int) -> None:
         """Have room for ``n`` updates, of which none is being copied."""

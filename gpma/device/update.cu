@@ -4,6 +4,8 @@
 // Larger ones, and those of which a leaf gets more updates than a tile can merge: locate_updates, allocate_by_update or
 // allocate_by_leaf, place_updates, merge_leaves, and rebalance, which merges the leaves with many updates first.
 // Until merge_leaves only work arrays are written; it does nothing when huge leaves wait or a row does not exist.
+// Of either way there is one for both arrays of a graph at a time, each by one of two rows of blocks, which do not wait
+// for each other: ``..._both``.
 #include "array.cuh"
 #include "intrinsics.cuh"
 #include "bulk.cuh"
@@ -92,8 +94,7 @@ __device__ __forceinline__ void bring(const Waiting& waiting, const Batch& batch
     }
 }
 
-// The same for both arrays of a graph at a time, each by one of two rows of blocks, which do not wait for each other.
-// Both have the same columns, which may wait on the host.
+// Both arrays have the same columns, which may wait on the host.
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_both(const __grid_constant__ Directions both)
 {
     extern __shared__ __align__(16) u64 shared_memory[];
@@ -111,17 +112,26 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_both(const __
 }
 
 // One thread for each update.
-extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void locate_updates(
-    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+__device__ __forceinline__ void locate_each(const State& state, const Batch& batch)
 {
     const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (batch.n <= FEW_UPDATES) locate_and_count<LOOKS_FEW>(state, batch, i);
     else locate_and_count<1>(state, batch, i);
 }
 
-// For batches that reach few of the leaves: the first update of each leaf acts for it.
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void allocate_by_update(
+extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void locate_updates(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    locate_each(state, batch);
+}
+
+extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void locate_both(const __grid_constant__ Directions both)
+{
+    locate_each(both.states[blockIdx.y], both.batches[blockIdx.y]);
+}
+
+// For batches that reach few of the leaves: the first update of each leaf acts for it.
+__device__ __forceinline__ void allocate_for_updates(const State& state, const Batch& batch)
 {
     __shared__ u32 sums[BLOCK_THREADS / 32 + 1];
     __shared__ u64 base;
@@ -134,9 +144,20 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void allocate_by_update(
     }
 }
 
-// For batches that reach many of the leaves; they are then merged in about their order.
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void allocate_by_leaf(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void allocate_by_update(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    allocate_for_updates(state, batch);
+}
+
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void allocate_by_update_both(
+    const __grid_constant__ Directions both)
+{
+    allocate_for_updates(both.states[blockIdx.y], both.batches[blockIdx.y]);
+}
+
+// For batches that reach many of the leaves; they are then merged in about their order.
+__device__ __forceinline__ void allocate_for_leaves(const State& state, const Batch& batch)
 {
     __shared__ u32 sums[BLOCK_THREADS / 32 + 1];
     __shared__ u64 base;
@@ -147,8 +168,20 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void allocate_by_leaf(
     }
 }
 
-extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void place_updates(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void allocate_by_leaf(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    allocate_for_leaves(state, batch);
+}
+
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void allocate_by_leaf_both(
+    const __grid_constant__ Directions both)
+{
+    allocate_for_leaves(both.states[blockIdx.y], both.batches[blockIdx.y]);
+}
+
+// One thread for each update.
+__device__ __forceinline__ void place_each(const State& state, const Batch& batch)
 {
     const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= batch.n) return;
@@ -158,6 +191,17 @@ extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void place_updates(
     const Record record = record_of(batch, i, key_of(batch, i));
     store_wide(state.records + at, record);
     expect(state, i, record);
+}
+
+extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void place_updates(
+    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    place_each(state, batch);
+}
+
+extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void place_both(const __grid_constant__ Directions both)
+{
+    place_each(both.states[blockIdx.y], both.batches[blockIdx.y]);
 }
 
 // Takes back what heavy leaves left in work arrays, but for where the keys beyond their slots are.
@@ -171,25 +215,35 @@ __device__ __forceinline__ void release_heavy(const State& state)
     }
 }
 
-extern "C" __global__ __launch_bounds__(MERGE_THREADS, MERGE_BLOCKS) void merge_leaves(
-    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+__device__ __forceinline__ void merge_located(
+    const State& state, const Batch& batch, TileSpace* spaces, u32* block_totals)
 {
-    __shared__ TileSpace spaces[MERGE_THREADS / TILE];
-    __shared__ u32 block_totals[4];
     if (obstacle(state, batch)) return;
     if (batch.heavy_merged) release_heavy(state);
     const u32 n_items = u32(load_cached(&state.counters->light) >> 32);
     merge_items<32 / TILE>(state, n_items, spaces, block_totals);
 }
 
-// Merges leaves with more updates than a tile can hold, and redistributes. A cooperative launch with STAGE_BYTES of
-// shared memory.
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void rebalance(
+extern "C" __global__ __launch_bounds__(MERGE_THREADS, MERGE_BLOCKS) void merge_leaves(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
-    extern __shared__ __align__(16) u64 shared_memory[];
+    __shared__ TileSpace spaces[MERGE_THREADS / TILE];
     __shared__ u32 block_totals[4];
-    __shared__ u32 sums[BLOCK_THREADS / 32 + 1];
+    merge_located(state, batch, spaces, block_totals);
+}
+
+extern "C" __global__ __launch_bounds__(MERGE_THREADS, MERGE_BLOCKS) void merge_both(
+    const __grid_constant__ Directions both)
+{
+    __shared__ TileSpace spaces[MERGE_THREADS / TILE];
+    __shared__ u32 block_totals[4];
+    merge_located(both.states[blockIdx.y], both.batches[blockIdx.y], spaces, block_totals);
+}
+
+// Merges leaves with more updates than a tile can hold, and redistributes, by a row of the grid's blocks.
+__device__ __forceinline__ void merge_bulk_and_rebalance(
+    const State& state, const Batch& batch, u64* shared_memory, u32* sums, u32* block_totals)
+{
     const u32 flags = obstacle(state, batch);
     if (flags == DONE) {
         if (load_cached(&state.counters->heavy) && !batch.heavy_merged) {
@@ -203,6 +257,24 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void rebalance(
         grid_barrier(&state.counters->barrier);
     }
     if (blockIdx.x == 0) finish(state, batch, status_word(state, flags), flags == HEAVY);
+}
+
+// A cooperative launch with STAGE_BYTES of shared memory.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void rebalance(
+    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    extern __shared__ __align__(16) u64 shared_memory[];
+    __shared__ u32 block_totals[4];
+    __shared__ u32 sums[BLOCK_THREADS / 32 + 1];
+    merge_bulk_and_rebalance(state, batch, shared_memory, sums, block_totals);
+}
+
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void rebalance_both(const __grid_constant__ Directions both)
+{
+    extern __shared__ __align__(16) u64 shared_memory[];
+    __shared__ u32 block_totals[4];
+    __shared__ u32 sums[BLOCK_THREADS / 32 + 1];
+    merge_bulk_and_rebalance(both.states[blockIdx.y], both.batches[blockIdx.y], shared_memory, sums, block_totals);
 }
 
 // Gives up a batch whose heavy leaves cannot be merged for want of memory. A cooperative launch.

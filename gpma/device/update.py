@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,18 @@ ROOM = 1.5
 ROOM_MAX = 1 << 23
 
 
+class KernelsForBoth(NamedTuple):
+    """The driver's handles of the kernels that change both arrays of a graph."""
+
+    small: int
+    locate: int
+    by_update: int
+    by_leaf: int
+    place: int
+    merge: int
+    rebalance: int
+
+
 class UpdateKernels:
     """Applies batches to the array that ``state`` points at; everything runs on ``stream``."""
 
@@ -70,7 +82,8 @@ class UpdateKernels:
         self.n_blocks = int(attributes["MultiProcessorCount"])
         self.shared_bytes = shared_bytes(weighted=weighted)
         self._work: Work | None = None
-        self._room = 0
+        self.room = 0
+        """For so many updates."""
         self._counters = zeros(COUNTERS.itemsize, np.uint8)
         self._partials = allocate(2 * self.n_blocks * BLOCKS, np.uint64)
         self._status = Told(STATUS_WORDS, stream)
@@ -82,7 +95,8 @@ class UpdateKernels:
         together = load_cooperative("update.cu", weighted=weighted)
         alone = load("update.cu", weighted=weighted)
         self._functions = [
-            together.get_function(name) for name in ("update_small", "rebalance", "abandon", "update_both")
+            together.get_function(name)
+            for name in ("update_small", "rebalance", "abandon", "update_both", "rebalance_both")
         ]
         for kernel in self._functions:
             kernel.max_dynamic_shared_size_bytes = self.shared_bytes
@@ -90,19 +104,21 @@ class UpdateKernels:
             alone.get_function(name)
             for name in (
                 *("locate_updates", "allocate_by_update", "allocate_by_leaf", "place_updates", "merge_leaves"),
+                *("locate_both", "allocate_by_update_both", "allocate_by_leaf_both", "place_both", "merge_both"),
             )
         ]
         # The driver's handles; the kernels above keep them alive.
-        self._small, self._rebalance, self._abandon, self.both, *handles = (
+        self._small, self._rebalance, self._abandon, small_both, rebalance_both, *handles = (
             kernel.kernel.ptr for kernel in self._functions
         )
+        self.both = KernelsForBoth._make((small_both, *handles[5:], rebalance_both))
         # Registers differ from compiler to compiler.
         fit = min(
             cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, self.shared_bytes)
-            for handle in (self._small, self._rebalance, self.both)
+            for handle in (self._small, self._rebalance, small_both, rebalance_both)
         )
         self.n_blocks_max = self.n_blocks * min(BLOCKS, fit)
-        self._locate, self._by_update, self._by_leaf, self._place, self._merge = handles
+        self._locate, self._by_update, self._by_leaf, self._place, self._merge = handles[:5]
 
     @property
     def work(self) -> Work:
@@ -126,19 +142,19 @@ class UpdateKernels:
             MemoryError: there is not enough.
         """
         n = columns.n
-        if n > self._room:
-            self._reserve(max(n, min(int(self._room * ROOM), UPDATES_MAX)))
+        if n > self.room:
+            self._reserve(max(n, min(int(self.room * ROOM), UPDATES_MAX)))
         fields = *columns.addresses, n, self.next_sequence(), 0, columns.is_turned
         BATCH_FIELDS.pack_into(self._batch_bytes, 0, *fields)
 
     def end(self) -> None:
         """Give large work arrays back."""
-        if self._room > ROOM_MAX:
+        if self.room > ROOM_MAX:
             self.give_back()
 
     def give_back(self) -> None:
         """Have no work arrays until the next batch."""
-        self._work, self._room = None, 0
+        self._work, self.room = None, 0
 
     def begin_small(self) -> None:
         """Begin to apply the batch, of at most SMALL_MAX updates; ``wait`` has the flags.
@@ -218,11 +234,6 @@ class UpdateKernels:
         return self._said[_SEQUENCE]
 
     @property
-    def room(self) -> int:
-        """For so many updates."""
-        return self._room
-
-    @property
     def status_address(self) -> int:
         """Where kernels tell how they ended."""
         return self._status.address
@@ -245,7 +256,7 @@ class UpdateKernels:
         self.give_back()  # first: the old ones may be what the new ones need, and without them no batch has begun
         with self.stream:  # what is set to zero is so before kernels look
             self._work = new_work(room, SMALL_MAX, weighted=self.weighted)
-        self._room = room
+        self.room = room
         point_at(self.state, self._work)
         self.state["room"] = room
 
