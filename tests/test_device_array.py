@@ -367,8 +367,8 @@ def test_a_plan_changes_nothing_until_it_is_launched_which_takes_no_memory(
     assert np.array_equal(side.export(array).keys, before.keys)
     assert np.array_equal(side.export(array).weights, before.weights)
     plan = array.prepare(batch)
-    waited = mock.Mock(wraps=array._kernels.wait)
-    monkeypatch.setattr(array._kernels, "wait", waited)
+    waited = mock.Mock(wraps=array.kernels.wait)
+    monkeypatch.setattr(array.kernels, "wait", waited)
     with cuda_emulator.failing_allocation(0):
         array.launch(plan)
     waited.assert_not_called()

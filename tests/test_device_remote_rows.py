@@ -193,7 +193,7 @@ def test_rows_are_not_read_where_they_were_after_a_want_of_memory(
         with pytest.raises(MemoryError):
             device.ensure_vertices(1000)
     assert device.states().reads_remote
-    assert device._joint[0].view(STATE)["rows"] == device.out._kernels.state["rows"]
+    assert device._joint[0].view(STATE)["rows"] == device.out.kernels.state["rows"]
 
 
 @pytest.mark.parametrize("directed", [True, False])

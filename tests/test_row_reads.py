@@ -121,7 +121,7 @@ def test_runs_are_told_what_they_have_read_however_late_they_ask(
     monkeypatch.setattr("graphtide.gpma.device.remote._COUNTED_MAX", 3)
     cuda_emulator.seed(seed)
     run = run_of(RanksRun)
-    done = [step(run, epoch, seed) for epoch in random_history(seed, directed=True, epochs=10).epochs]
+    done = [step(run, epoch, seed) for epoch in random_history(seed, directed=True, epochs=24).epochs]
     counted = [refresh for refresh in done if refresh.counted is not None]
     assert len(counted) > 3
     for refresh in reversed(counted):
