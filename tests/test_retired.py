@@ -173,15 +173,21 @@ def test_a_directory_that_goes_away_as_a_file_comes_changes_no_order(
     assert read(source) == [("a.el", b"5 6\n"), ("c.el", b"7 8\n")]
 
 
+def names_looked_at(source: SpoolSource, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows with each look from now on."""
+    looked = list[str]()
+    look = source._look
+    monkeypatch.setattr(source, "_look", lambda name: (looked.append(name), look(name)))
+    return looked
+
+
 def test_of_retired_files_those_that_retired_last_are_looked_at_where_files_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = with_files(20, tmp_path, monkeypatch)
     read(source)
     retire(source)
-    looked = list[str]()
-    look = source._look
-    monkeypatch.setattr(source, "_look", lambda name: (looked.append(name), look(name)))
+    looked = names_looked_at(source, monkeypatch)
     monkeypatch.setattr(source, "_next_to_look_at", lambda: iter(()))
     (tmp_path / "20.el").write_bytes(b"1 2\n")
     assert read(source) == [("20.el", b"1 2\n")]
@@ -347,9 +353,7 @@ def test_a_look_costs_no_more_however_many_files_there_were(
     source = with_files(100, tmp_path, monkeypatch)
     read(source)
     retire(source)
-    looked = list[str]()
-    look = source._look
-    monkeypatch.setattr(source, "_look", lambda name: (looked.append(name), look(name)))
+    looked = names_looked_at(source, monkeypatch)
     for _ in range(10):
         assert drain(source) == []
     assert len(looked) <= 10 * 2 * 3 and len(source.position()) == 1
