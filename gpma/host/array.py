@@ -58,7 +58,7 @@ KEPT_EDGES_PER_UPDATE = 12
 PIECE_UPDATES = 2048
 # Where there are so many threads, they may be as short as that: pieces cost a tenth more then, but all have some.
 MANY_THREADS, SHORT_PIECE_UPDATES = 8, 1024
-# A lone thread takes all as one piece; of so many updates it sorts pieces of about so many, each in its caches, sooner.
+# A lone thread takes all as one piece; of so many updates it sorts pieces of about so many, each in its caches.
 LONE_PIECES_FROM, LONE_PIECE_UPDATES = 1 << 19, 1 << 15
 
 

@@ -254,13 +254,11 @@ def probe_many(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, I
 
 @_inlined
 def _place_in_leaf(keys: Keys, base: Int, count: Int, key: Int) -> Int:
-    """How many of the first ``count`` keys of a leaf, which begins at slot ``base``, are smaller than the key; what
-    lies behind them is read, and counts for nothing."""
+    """How many of the first ``count`` keys of a leaf, which begins at slot ``base``, are below the key. What lies
+    behind them is read and counts for nothing."""
     half, quarter, none = np.int64(LEAF_SLOTS // 2), np.int64(LEAF_SLOTS // 4), np.int64(0)
     place = choose((count >= half) & (keys[np.uintp(base + half - 1)] < key), half, none)
-    place += choose(
-        (count >= place + quarter) & (keys[np.uintp(base + place + quarter - 1)] < key), quarter, none
-    )
+    place += choose((count >= place + quarter) & (keys[np.uintp(base + place + quarter - 1)] < key), quarter, none)
     smaller = np.int64(0)
     for i in range(LINE):
         smaller += np.int64((place + i < count) & (keys[np.uintp(base + place + i)] < key))
