@@ -234,7 +234,8 @@ def probe_many(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, I
     update_keys, inserts, leaf = updates.keys, updates.inserts, updates.leaf
     places, states = updates.place, updates.status
     inserts_seen, found, overwritten = np.int64(0), np.int64(0), np.int64(0)
-    last_update, last_slot = np.int64(hi) - 1, np.int64(LEAF_SLOTS - 1)
+    last_update: Int = np.int64(hi) - 1
+    last_slot = np.int64(LEAF_SLOTS - 1)
     for i in range(lo, hi):
         _ask_for_leaf(keys, counts, np.int64(leaf[np.uintp(min(i + AHEAD, last_update))]))
         at = np.int64(leaf[np.uintp(i)])
