@@ -22,10 +22,11 @@ from waiting import until
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import IdSpaceFull
 from graphtide.daemon.ingest import dense
+from graphtide.daemon.ingest import prepared as prepared_module
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import DenseBatch, dense_batch, dense_batches
-from graphtide.daemon.ingest.loop import ROOM_PATIENCE_S, Ingest
-from graphtide.daemon.ingest.prepared import Prepared, PreparedQueue, one_batch
+from graphtide.daemon.ingest.loop import ROOM_PATIENCE_S, Ingest, counted
+from graphtide.daemon.ingest.prepared import PAUSE_MAX_S, Prepared, PreparedQueue, one_batch
 from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.stream import (
@@ -53,6 +54,15 @@ def prepared(updates: int, offset: int = 0) -> Prepared:
         record_times_ms=np.zeros(1, np.int64),
         record_updates=np.array([updates]),
     )
+
+
+@pytest.mark.parametrize("kinds", [1, 2, 4])
+def test_updates_are_counted_by_what_they_do(kinds: int) -> None:
+    rng = np.random.default_rng(kinds)
+    columns = [rng.integers(0, kinds, n).astype(np.uint8) for n in (0, 1, 100, 1000)]
+    counts = counted([*columns, np.ones(7, np.uint8)])
+    expected = Counter(np.concatenate(columns).tolist()) + Counter({1: 7})
+    assert [counts[op] for op in Op] == [expected[op] for op in Op]
 
 
 def block(updates: list[tuple[int, int, int, float]]) -> UpdateBlock:
@@ -100,6 +110,61 @@ class TestQueue:
         assert not queue.closed
         assert len(queue.take(100, 0)) == 1
         assert queue.closed
+
+    def test_pauses_for_a_sixteenth_of_a_long_epoch_while_items_wait(self) -> None:
+        now = 0.0
+        queue = PreparedQueue(100, clock=lambda: now)
+        waited: list[float | None] = []
+
+        def wait_for(predicate: Callable[[], bool], timeout_s: float | None = None) -> bool:
+            nonlocal now
+            waited.append(timeout_s)
+            now += timeout_s or 0.0
+            return predicate()
+
+        def takes_after(seconds: float) -> None:
+            nonlocal now
+            queue.put(prepared(1))
+            now += seconds
+            queue.take(100, 0)
+            waited.clear()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(queue._changed, "wait_for", wait_for)
+            takes_after(1.0)
+            takes_after(0.08)
+            assert queue.pause() == 0.0 and not waited, "nothing waits: the engine may take what comes at once"
+            queue.put(prepared(1))
+            assert queue.pause() == pytest.approx(0.005)
+            assert waited == [pytest.approx(0.005)]
+            takes_after(2.0)
+            queue.put(prepared(1))
+            assert queue.pause() == pytest.approx(PAUSE_MAX_S)
+            takes_after(0.001)
+            queue.put(prepared(1))
+            assert queue.pause() == 0.0 and not waited, "such an epoch is over before anything else comes"
+            takes_after(2.0)
+            queue.put(prepared(1))
+            queue.close()
+            assert queue.pause() == 0.0 and not waited
+
+    def test_a_pause_ends_when_the_engine_takes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(prepared_module, "PAUSE_MAX_S", 3600.0)
+        now = 0.0
+        queue = PreparedQueue(100, clock=lambda: now)
+        for seconds in (1e5, 1e5):
+            now += seconds
+            queue.put(prepared(1))
+            queue.take(100, 0)
+        queue.put(prepared(1))
+        pausing = threading.Thread(target=queue.pause)
+        pausing.start()
+        pausing.join(0.05)
+        assert pausing.is_alive()
+        now += 1.0
+        queue.take(100, 0)
+        pausing.join(60)
+        assert not pausing.is_alive()
 
     def test_lingers_for_more(self) -> None:
         queue = PreparedQueue(100)
@@ -387,6 +452,20 @@ def churn(records: int, size: int, kept: int) -> list[Record]:
     """Each record makes so many vertices and deletes those of ``kept`` records before."""
     starts = [number * size for number in range(records)]
     return [(range(s, s + size), range(max(s - kept * size, 0), max(s - (kept - 1) * size, 0))) for s in starts]
+
+
+@pytest.mark.parametrize(("left", "recovered", "pauses"), [(0, True, 1), (5, True, 0), (0, False, 0)])
+def test_reading_pauses_where_all_that_came_is_read(
+    left: int, recovered: bool, pauses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while we are behind: nothing is to be brought together there."""
+    script = Script(churn(3, 4, 1), vertices_max=1000)
+    script.ingest.recovery.over = recovered
+    paused: list[int] = []
+    monkeypatch.setattr(script, "lag", lambda: Lag({PARTITION: left}, 0.0))
+    monkeypatch.setattr(script.ingest.queue, "pause", lambda: paused.append(script.ingest.queue.updates))
+    script.run()
+    assert len(paused) == pauses and all(paused), "what was read waits for the engine by then"
 
 
 class TestFullIdSpace:

@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 from certificates import certificate
+from kafka import codec
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.parser import KafkaProtocol
 from kafka.protocol.sasl import SaslBytesRequest
+from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from graphtide.daemon.ingest import kafka_receiving
@@ -163,6 +165,27 @@ class Odd(str):
 
     def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
         return super().encode("latin-1")
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_a_compressed_batch_is_read_as_kafka_python_reads_it(compression: str) -> None:
+    """Whatever it is compressed by; and a value is a copy of its bytes alone."""
+    kind = getattr(DefaultRecordBatch, f"CODEC_{compression.upper()}")
+    if not getattr(codec, f"has_{compression}", lambda: True)():
+        pytest.skip(f"{compression} is not installed")
+    random_ = random.Random(4)
+    values = [None, b"", b"short", random_.randbytes(300_000), b"alike" * 50_000]
+    batch = MemoryRecordsBuilder(magic=2, compression_type=kind, batch_size=1 << 20)
+    for number, value in enumerate(values):
+        batch.append(1_000 + number, b"key %d" % number, value, [("name", b"text")])
+    batch.close()
+    given = bytes(batch.buffer())
+    read = list(MemoryRecords(given).next_batch())
+    assert [(record.offset, record.timestamp, record.key, record.value) for record in read] == [
+        (number, 1_000 + number, b"key %d" % number, value) for number, value in enumerate(values)
+    ]
+    assert {type(record.value) for record in read[1:]} == {bytes}
+    assert [record.headers for record in read] == [[("name", b"text")]] * len(values)
 
 
 @pytest.mark.parametrize("compression", [0, 1])

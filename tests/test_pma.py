@@ -68,6 +68,8 @@ def thresholds(
         patch.setattr(migration, "MIGRATED_PER_UPDATE", migrated)
         patch.setattr(migration, "MIGRATED_LEAST", least)
         patch.setattr(module, "PIECE_UPDATES", divided)
+        patch.setattr(module, "LONE_PIECES_FROM", 300 * divided)
+        patch.setattr(module, "LONE_PIECE_UPDATES", 40 * divided)
         patch.setattr(migration, "DIVIDED_MOVES_MIN", divided)
         patch.setattr(hot_spot, "CARRIED_PER_UPDATE", 2 * migrated)
         patch.setattr(hot_spot, "CROWDED_LEAVES", crowded)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...gpma.edges import Op
+from ...gpma.edges import Op, Ops
 from ...gpma.index.vertex_index import VertexIndex
 from ..backoff import Backoff
 from ..errors import IdSpaceFull
@@ -192,6 +192,8 @@ class Ingest:
             if step.records:
                 point("ingest.polled")
                 self._handle(step, time.perf_counter() - started)
+                if self.recovery.over and not any(self.reader.lag().amount.values()):  # all that came is read
+                    self.queue.pause()
             elif self._moved(step) or order != self.order:
                 self._queue(self._prepared([], [], step.offsets, step, self._event))
             order = self.order
@@ -237,8 +239,7 @@ class Ingest:
         if prepared is None:
             return
         index_seconds = time.perf_counter() - started
-        columns = [item.block.ops for item in decoded if item.block is not None]
-        ops = {op: sum(int(np.count_nonzero(column == op)) for column in columns) for op in Op}
+        ops = counted([item.block.ops for item in decoded if item.block is not None])
         self.report(
             IngestReport(
                 records=len(raw),
@@ -451,7 +452,7 @@ class Ingest:
             together=step.ordered
             or (self.counts_order and bool(blocks))
             or any(
-                bool((block.ops == Op.DELETE_VERTEX).any())
+                int(block.ops.max(initial=0)) == Op.DELETE_VERTEX
                 for (_, block), batch in zip(blocks, batches, strict=True)
                 if batch.vertices is not None
             ),
@@ -494,3 +495,17 @@ class Ingest:
             elif not self.reuse.expects_ids or self.clock() - waited_from > ROOM_PATIENCE_S:
                 raise full
         return None
+
+
+def counted(columns: Sequence[Ops]) -> list[int]:
+    """How many of the updates in these columns are of each ``Op``."""
+    counts = [0] * len(Op)
+    for column in columns:
+        if int(column.max(initial=0)) <= Op.INSERT:  # all but a few columns: and what is not 0 is soon counted
+            inserts = int(np.count_nonzero(column))
+            counts[Op.INSERT] += inserts
+            counts[Op.DELETE] += column.size - inserts
+        else:
+            for op, n in enumerate(np.bincount(column, minlength=len(Op)).tolist()):
+                counts[op] += n
+    return counts

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +21,9 @@ from .dense import DenseBatch
 
 ITEMS_MAX = 1024
 """The most items of a queue, since one without updates (bad records, tombstones) takes room as well."""
+
+PAUSE_MIN_S, PAUSE_MAX_S = 0.002, 0.02
+"""Shorter pauses bring nothing together, and longer ones are not worth being later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +56,15 @@ class Prepared:
 class PreparedQueue:
     """A queue bounded by updates, and by ``ITEMS_MAX`` items; closing it wakes everybody."""
 
-    def __init__(self, updates_max: int) -> None:
+    def __init__(self, updates_max: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.updates_max = updates_max
+        self._clock = clock
         self._items: deque[Prepared] = deque()
         self._updates = 0
         self._closed = False
         self._woken = False
         self._held_back = False  # somebody waits for room: nothing more comes before something is taken
+        self._taken_at, self._epoch_s = -math.inf, 0.0  # when something was, and how long before that
         self._changed = threading.Condition()
 
     @property
@@ -114,8 +120,26 @@ class PreparedQueue:
                 taken.append(self._items.popleft())
                 total += taken[-1].updates
             self._updates -= total
+            if taken:
+                before, self._taken_at = self._taken_at, self._clock()
+                self._epoch_s = self._taken_at - before
             self._changed.notify_all()
             return taken
+
+    def pause(self) -> float:
+        """While items wait for the end of an epoch that takes long, let a sixteenth of it go by
+        (``PAUSE_MAX_S`` at most), or less if they are taken; how many seconds that were.
+
+        What comes meanwhile comes together, and each look at the source costs as much as thousands of updates.
+        How long epochs take is told by how long passed between the last two times that something was taken.
+        """
+        with self._changed:
+            pause_s = min(self._epoch_s / 16, PAUSE_MAX_S)
+            if pause_s < PAUSE_MIN_S or not self._items or self._closed:
+                return 0.0
+            begun, taken_at = self._clock(), self._taken_at
+            self._changed.wait_for(lambda: self._taken_at != taken_at or self._closed, pause_s)
+            return self._clock() - begun
 
     def wake(self) -> None:
         """Let whoever takes, now or next, not wait for items: there is something else to do."""

@@ -58,6 +58,8 @@ KEPT_EDGES_PER_UPDATE = 12
 PIECE_UPDATES = 2048
 # Where there are so many threads, they may be as short as that: pieces cost a tenth more then, but all have some.
 MANY_THREADS, SHORT_PIECE_UPDATES = 8, 1024
+# A lone thread takes all as one piece; of so many updates it sorts pieces of about so many, each in its caches.
+LONE_PIECES_FROM, LONE_PIECE_UPDATES = 1 << 19, 1 << 15
 
 
 class PackedMemoryArray:
@@ -186,7 +188,9 @@ class PackedMemoryArray:
         arrived = arrivals_of(batch, weighted=self.weighted)
         threads = self._crew.threads
         least = PIECE_UPDATES if threads < MANY_THREADS else SHORT_PIECE_UPDATES
-        n_pieces = 1 if threads == 1 else preparing.pieces_of(n, least)
+        if threads == 1:
+            least = LONE_PIECE_UPDATES if n >= LONE_PIECES_FROM else n
+        n_pieces = preparing.pieces_of(n, least)
         return Question(now.slots, arrived, now.n_vertices, n_pieces, work.sort, work.updates)
 
     def plan(self, found: tuple[Parts, Found] | None, *, told: bool = True) -> Plan:

@@ -17,7 +17,7 @@ from ..edges import ABSENT, DELETED, HALF, INSERTED, OVERWRITTEN, Int, Keys, Off
 from ..intrinsics import inner, uncounted_inner
 from ..team import Crew, at_most, share
 from .arrays import Slots, Updates
-from .search import locate, probe
+from .search import locate, probe, probe_many
 from .sorting import (
     Arrivals,
     Packing,
@@ -309,7 +309,10 @@ def _look_up_parts(
             last = compact(packing, scratch, flipped[piece], begin, end, batch, updates, first)
         parts[piece, END] = last
         locate(slots, updates, first, last)
-        inserted, overwritten, deleted, absent = probe(slots, updates, first, last)
+        if batch.keys.size >= slots.counts.size:
+            inserted, overwritten, deleted, absent = probe_many(slots, updates, first, last)
+        else:
+            inserted, overwritten, deleted, absent = probe(slots, updates, first, last)
         parts[piece, TOTALS + INSERTED] = inserted
         parts[piece, TOTALS + OVERWRITTEN] = overwritten
         parts[piece, TOTALS + DELETED] = deleted

@@ -226,6 +226,46 @@ def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, I
     return inserted, overwritten, deleted, absent
 
 
+@uncounted_inner
+def probe_many(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, Int, Int]:
+    """``probe`` where leaves have an update each, or more: their lines come in order, and what costs are branches
+    that nobody can predict. This has none, for more lines than some updates would need."""
+    keys, counts = slots.keys, slots.counts
+    update_keys, inserts, leaf = updates.keys, updates.inserts, updates.leaf
+    places, states = updates.place, updates.status
+    inserts_seen, found, overwritten = np.int64(0), np.int64(0), np.int64(0)
+    last_update: Int = np.int64(hi) - 1
+    last_slot = np.int64(LEAF_SLOTS - 1)
+    for i in range(lo, hi):
+        _ask_for_leaf(keys, counts, np.int64(leaf[np.uintp(min(i + AHEAD, last_update))]))
+        at = np.int64(leaf[np.uintp(i)])
+        base, count = at << LEAF_SHIFT, np.int64(counts[np.uintp(at)])
+        key = update_keys[np.uintp(i)]
+        place = _place_in_leaf(keys, base, count, key)
+        there = np.int64((place < count) & (keys[np.uintp(base + min(place, last_slot))] == key))
+        inserting = inserts[np.uintp(i)] != 0
+        places[np.uintp(i)] = np.uint8(place)
+        states[np.uintp(i)] = np.uint8(choose(inserting, there, np.int64(ABSENT) - there))
+        inserts_seen += np.int64(inserting)
+        found += there
+        overwritten += np.int64(inserting) & there
+    deleted = found - overwritten
+    return inserts_seen - overwritten, overwritten, deleted, np.int64(hi) - lo - inserts_seen - deleted
+
+
+@_inlined
+def _place_in_leaf(keys: Keys, base: Int, count: Int, key: Int) -> Int:
+    """How many of the first ``count`` keys of a leaf, which begins at slot ``base``, are below the key. What lies
+    behind them is read and counts for nothing."""
+    half, quarter, none = np.int64(LEAF_SLOTS // 2), np.int64(LEAF_SLOTS // 4), np.int64(0)
+    place = choose((count >= half) & (keys[np.uintp(base + half - 1)] < key), half, none)
+    place += choose((count >= place + quarter) & (keys[np.uintp(base + place + quarter - 1)] < key), quarter, none)
+    smaller = np.int64(0)
+    for i in range(LINE):
+        smaller += np.int64((place + i < count) & (keys[np.uintp(base + place + i)] < key))
+    return place + smaller
+
+
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def find_slots(slots: Slots, wanted: Keys, found: Offsets, crew: Crew) -> None:
     """found[i] = the slot of wanted[i], or -1; keys in any order."""
