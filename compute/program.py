@@ -182,8 +182,6 @@ class Program(ABC):
     """The published scalars that every value depends on (``read``); None: any of them."""
     nested: ClassVar[bool] = False
     """Whether vertices with at least some value are a group, such as a k-core."""
-    positional_scalars: ClassVar[tuple[str, ...]] = ()
-    """The names of the scalars in saved states of before they had names, in the order in which those have them."""
 
     def __init__(self, id: str) -> None:
         self.id = id

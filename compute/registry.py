@@ -20,7 +20,6 @@ from .audit.storage import audit_leaves, leaf_after
 from .cores.kcore import KCore
 from .counts.sspaths import SSPaths
 from .forest.components import Components
-from .moved import new_place
 from .paths.bfs import BFS
 from .paths.sssp import SSSP
 from .paths.sswp import SSWP
@@ -68,14 +67,13 @@ def load_modules(names: Iterable[str]) -> None:
     """Import modules that ``register`` programs of their own.
 
     Raises:
-        ProgramError: one cannot be imported; the message names it and says why, and where a module lies that it
-            looks for in a former place.
+        ProgramError: one cannot be imported; the message names it and says why.
     """
     for name in names:
         try:
             importlib.import_module(name)
         except Exception as error:  # whatever a user's module does wrong
-            reason = f"{type(error).__name__}: {error}{new_place(error)}"
+            reason = f"{type(error).__name__}: {error}"
             raise ProgramError(f"the module {name!r} cannot be imported: {reason}") from error
 
 

@@ -1,13 +1,13 @@
 """Scalars in the saved state of a program: one array that holds each number under its name.
 
 It has no dimension and a field, float64, for each, so that a checkpoint keeps numbers to the last bit, in one file
-that says which is which. States of before (checkpoints up to format 3) have them by position.
+that says which is which.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -40,18 +40,3 @@ def unpacked(state: Mapping[str, Column], names: Iterable[str]) -> dict[str, flo
             raise ValueError(f"the saved scalar {name!r} is no finite float64: {saved[name]!r}")
         found[name] = float(saved[name])
     return found
-
-
-def named(state: Mapping[str, Column], names: Sequence[str]) -> dict[str, Column]:
-    """A state whose scalars, if it has any, are known by position, with these names given to them in turn.
-
-    Raises:
-        ValueError: they are not as many.
-    """
-    renewed = dict(state)
-    if SCALARS in state:
-        saved = state[SCALARS]
-        if saved.dtype != np.float64 or saved.shape != (len(names),):
-            raise ValueError(f"the saved scalars: {saved.dtype}{saved.shape}, expected float64({len(names)},)")
-        renewed[SCALARS] = packed(dict(zip(names, saved.tolist(), strict=True)))
-    return renewed

@@ -273,7 +273,7 @@ class Contents:
                 log.info("program %s %s: it is computed from scratch", program.id, what)
                 continue
             try:
-                program.restore(checkpoint.state_of(program), self.graph)
+                program.restore(checkpoint.part(f"program/{program.id}"), self.graph)
                 require_publishable(program, self.graph.n_vertices)
             except MemoryError:  # to start over would take more
                 raise

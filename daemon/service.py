@@ -234,8 +234,7 @@ class Service:
         if checkpoint is not None:
             self._identity["source"] = checkpoint.identity["source"]
             self._newest = Newest(checkpoint.epoch, offsets_from_wire(checkpoint.offsets))
-            if "source/state" in checkpoint.arrays:
-                self._source_state = checkpoint.arrays["source/state"].tobytes()
+            self._source_state = checkpoint.arrays["source/state"].tobytes()
         self.health.enter("loading")
         self._hold(checkpoint)
         del checkpoint  # as large as the graph

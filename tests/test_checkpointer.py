@@ -6,7 +6,6 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,6 @@ from waiting import PATIENCE_S, until
 from graphtide.compute import registry
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
-from graphtide.compute.saved_scalars import SCALARS
 from graphtide.daemon.errors import NotWritten, Unavailable
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import Partition
@@ -40,12 +38,6 @@ SPECS: dict[str, dict[str, Any]] = {
     "components": {},
     "pagerank": {},
     "ppr": {"sources": [3, 5]},
-}
-# The scalars of states in checkpoints up to format 3, which had no names, in the order in which they stood.
-POSITIONS = {
-    "pagerank": "norm size bound ratio ratio_allowed sum_allowed unseen rounded slipped majorant_rounded passed "
-    "reserve_least reserve",
-    "ppr": "size norm total rounded threshold level",
 }
 
 
@@ -117,7 +109,7 @@ class Stream:
         graph.load(EdgeList(edges["keys"], edges.get("weights")), n)
         for program in self.programs():
             program.bind(self.index.lookup(np.array(program.sources, np.int64)))
-            program.restore(found.state_of(program), graph)
+            program.restore(found.part(f"program/{program.id}"), graph)
             assert program.audit(graph) == []
         assert found.programs == SPECS
         graph.close()
@@ -184,36 +176,6 @@ def test_an_empty_graph_has_a_checkpoint_too(stream: Stream) -> None:
     stream.checkpoints.close()
     (found,) = read_all(stream.store)
     stream.check(found)
-
-
-def test_a_checkpoint_of_format_3_is_gone_on_from(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(5):
-        stream.epoch()
-    stream.checkpoints.close()
-    (written,) = read_all(stream.store)
-    arrays = dict(written.arrays)
-    for id, names in POSITIONS.items():
-        scalars = arrays[f"program/{id}/scalars"]
-        arrays[f"program/{id}/scalars"] = np.array([scalars[name] for name in names.split()], np.float64)
-    monkeypatch.setattr(checkpoint, "FORMAT", 3)
-    stream.store.write(replace(written, arrays=arrays))
-    found = stream.store.newest_good()
-    assert found is not None and found.format == 3
-    stream.check(found)
-    kept = {program.id: program for program in stream.engine.programs}
-    for program in stream.programs():
-        program.restore(found.state_of(program), stream.graph)
-        # What later versions keep besides is added up anew, which rounds, and is counted.
-        assert program.scalars() == pytest.approx(kept[program.id].scalars(), rel=1e-6)
-        for name, column in kept[program.id].state().items():
-            saved = program.state()[name]
-            for part in POSITIONS[program.id].split() if name == SCALARS else [...]:
-                np.testing.assert_allclose(saved[part], column[part], rtol=1e-5 if name == SCALARS else 0)
-    # Of another length, they are none of this program's.
-    ranks = next(program for program in stream.programs() if program.id == "pagerank")
-    wrong = replace(found, arrays={**arrays, "program/pagerank/scalars": np.zeros(12)})
-    with pytest.raises(ValueError, match=r"float64\(12,\), expected float64\(13,\)"):
-        wrong.state_of(ranks)
 
 
 def test_nothing_new_makes_no_checkpoint(stream: Stream) -> None:

@@ -290,25 +290,6 @@ def test_a_program_whose_saved_state_is_of_no_use_starts_over(daemon: Daemon) ->
     assert "program hops: its saved state is of no use" in daemon.log.read_text()
 
 
-@pytest.mark.sample(among="a daemon starts otherwise")
-@pytest.mark.parametrize("daemon", [{"program": VERTEX_PROGRAMS}], indirect=True)
-def test_a_checkpoint_of_before_vertices_could_be_deleted_is_read(daemon: Daemon) -> None:
-    daemon.start()
-    with daemon.client() as client:
-        client.wait(write(daemon, "a", encode_msgpack([1, 2], [2, 3])))
-    assert daemon.stop() == 0
-    with newest_manifest(daemon) as manifest:
-        assert manifest["format"] == 5
-        manifest["format"] = 1
-        del manifest["files"]["graph/dead"]
-    daemon.start()
-    with daemon.client() as client:
-        assert client.get("hops", [1, 2, 3]).values.tolist() == [0, 1, 2]
-        client.wait(write(daemon, "b", encode_msgpack([2], ops=3)))
-        assert client.get("hops", [1, 2, 3]).values.tolist() == [0, None, None]
-        assert client.stats()["vertices"] == 2
-
-
 @pytest.mark.sample(among="a stream through a daemon")
 @pytest.mark.parametrize(
     "daemon",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import io
 import os
@@ -21,7 +20,7 @@ import numpy as np
 import pytest
 from running import Daemon
 
-from graphtide.compute import moved, registry
+from graphtide.compute import registry
 from graphtide.compute.paths import NO_OFFER, SOURCE, Functors, PathProgram
 from graphtide.compute.paths import form as path_form
 from graphtide.compute.paths.form import check
@@ -35,9 +34,7 @@ from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.tools.program_tables import written_anew
 from graphtide.daemon.warm_up import warm_up
 from graphtide.gpma import intrinsics
-from graphtide.gpma.edges import EdgeBatch
 from graphtide.gpma.team import share
-from graphtide.partition.graph import Graph
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "programs.md").read_text("utf-8")
 
@@ -169,49 +166,6 @@ def test_modules_that_cannot_be_imported_are_named(tmp_path: Path, monkeypatch: 
     for name, words in (("broken_programs", "ZeroDivisionError"), ("no_such_module", "ModuleNotFoundError")):
         with pytest.raises(ConfigError, match=f"'{name}' cannot be imported: {words}"):
             load(environ={"GRAPHTIDE_COMPUTE__PYTHON_MODULES": name})
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (
-            "from graphtide.compute.path_form import NO_OFFER, Functors",
-            "graphtide.compute.path_form is graphtide.compute.paths.form now (graphtide.compute.paths hands on",
-        ),
-        (
-            "from graphtide.compute import path_form",
-            "graphtide.compute.path_form is graphtide.compute.paths.form now (graphtide.compute.paths hands on",
-        ),
-        (
-            "import graphtide.compute.path_program",
-            "graphtide.compute.path_program is graphtide.compute.paths.program now (graphtide.compute.paths",
-        ),
-        (
-            "from graphtide.compute.vertex_program import digest",
-            "graphtide.compute.vertex_program is graphtide.compute.paths.templates now",
-        ),
-        ("from graphtide.gpma.pma import PMA", "graphtide.gpma.pma is graphtide.gpma.host.array now"),
-        (
-            "from graphtide.compute.audit import Audit",
-            "graphtide.compute.audit is graphtide.compute.audit.auditor now",
-        ),
-    ],
-)
-def test_a_module_that_moved_is_found_again(
-    line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "older_programs.py").write_text(f"{line}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ProgramError, match=f"'older_programs' cannot be imported: .*; {re.escape(words)}"):
-        registry.load_modules(["older_programs"])
-
-
-def test_modules_that_moved_are_where_they_are_said_to_be() -> None:
-    for old, new in moved.MOVED.items():
-        assert importlib.import_module(new)
-        assert moved.former(new) == old
-    assert moved.former("my_programs") == "my_programs"
-    assert moved.new_place(ModuleNotFoundError("No module named 'x'", name="x")) == ""
 
 
 @pytest.mark.usefixtures("own_module")
@@ -447,37 +401,6 @@ def test_without_weights_values_come_in_the_order_of_numbers() -> None:
         check(functors, np.uint32(0), weighted=False, negative=False)
     for better in (lambda new, old: new < old, lambda new, old: new > old):
         check(Functors(lambda value, weight: value, better), np.uint32(0), weighted=False, negative=False)
-
-
-# -- states of before -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["bfs", "sssp", "sswp"])
-def test_words_of_before_the_modules_moved_are_taken_over(kind: str) -> None:
-    """They say who made them by functions of ``graphtide.compute.bfs`` and such; the functions are the same."""
-    cls = registry.KINDS[kind]
-    assert issubclass(cls, PathProgram)
-
-    def maker(module: str) -> np.ndarray:
-        whole = ""
-        for function in (cls.functors().gather, cls.functors().better):
-            function.__module__ = module
-            whole += f"{digest(function)} "
-        at_source = np.dtype(cls.value).type(cls.at_source)
-        return np.frombuffer(
-            hashlib.sha256(f"{whole}{cls.value.__name__} {at_source!r}".encode()).digest(), np.uint8
-        )
-
-    graph = Graph(directed=True, weighted=True)
-    graph.apply(EdgeBatch.of([0, 1], [1, 2], weights=[1.0, 1.0]), 3)
-    program, restored = (registry.make_program(kind, None, {"source": 0}) for _ in range(2))
-    program.bind(np.array([0], np.uint32))
-    program.start(graph)
-    restored.restore({**program.state(), "made_by": maker(f"graphtide.compute.{kind}")}, graph)
-    assert restored.audit(graph) == []
-    with pytest.raises(ValueError, match="other functions made them"):
-        restored.restore({**program.state(), "made_by": maker("elsewhere")}, graph)
-    graph.close()
 
 
 # -- digests and the cache ------------------------------------------------------------------------------------

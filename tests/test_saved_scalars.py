@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from graphtide.compute.saved_scalars import SCALARS, named, packed, unpacked
+from graphtide.compute.saved_scalars import SCALARS, packed, unpacked
 
 NUMBERS = {"third": 1 / 3, "least": 5e-324, "nothing": -0.0, "largest": float(np.finfo(float).max)}
 
@@ -36,14 +36,3 @@ def test_what_is_missing_or_no_number_is_told_by_name(saved: np.ndarray, words: 
         unpacked({SCALARS: saved}, ["a", "b"])
     with pytest.raises(KeyError, match=SCALARS):
         unpacked({}, ["a"])
-
-
-def test_scalars_of_before_get_the_names_of_their_places() -> None:
-    column = np.arange(3)
-    state = named({"column": column, SCALARS: np.array([0.1, 2.0])}, ["a", "b"])
-    assert state["column"] is column
-    assert unpacked(state, ["b", "a"]) == {"b": 2.0, "a": 0.1}
-    assert named({"column": column}, []) == {"column": column}
-    for wrong in (np.array([0.1]), np.array([1, 2]), packed({"a": 1.0, "b": 2.0})):
-        with pytest.raises(ValueError, match=r"the saved scalars: .*, expected float64\(2,\)"):
-            named({SCALARS: wrong}, ["a", "b"])

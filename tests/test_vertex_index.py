@@ -512,18 +512,6 @@ def test_restores_the_first_vertices_and_goes_on(kind: Kind, kept: int) -> None:
         np.testing.assert_array_equal(array, index.state()[name])
 
 
-def test_strings_of_an_earlier_format_are_restored() -> None:
-    ids = column(many("string", 900))
-    assert isinstance(ids, StringColumn)
-    for without in (None, np.arange(0, 900, 7, dtype=np.uint32)):
-        index = VertexIndex.create("string")
-        index.restore({"data": ids.data, "offsets": ids.offsets}, without)
-        kept = np.ones(900, bool)
-        kept[[] if without is None else without] = False
-        assert np.array_equal(index.lookup(ids), np.where(kept, np.arange(900), NO_VERTEX))
-        assert listed(index.external(np.flatnonzero(kept).astype(np.uint32))) == listed(ids[kept])
-
-
 def test_refuses_a_damaged_state() -> None:
     numbers, strings = VertexIndex.create("int", vertices_max=2), VertexIndex.create("string")
     with pytest.raises(ValueError, match="twice"):
@@ -533,9 +521,6 @@ def test_refuses_a_damaged_state() -> None:
     with pytest.raises(ValueError, match="holds"):
         numbers.restore(strings.state())
     data = np.frombuffer(b"abc", np.uint8)
-    for offsets in ([], [0, 2], [1, 3], [0, 2, 1, 3]):
-        with pytest.raises(ValueError, match="offsets"):
-            strings.restore({"data": data, "offsets": np.array(offsets, np.int64)})
     with pytest.raises(ValueError, match="places"):
         strings.restore({"arena": data, "places": np.array([2, 2 << 9 | 2], np.uint64)})
     with pytest.raises(IndexError):
@@ -757,18 +742,16 @@ def test_what_was_replaced_is_let_go_by_another_thread(kind: Kind, monkeypatch: 
     assert len(let_go_by) > 10 and set(let_go_by) == {"let-go"}
 
 
-@pytest.mark.parametrize("form", ["ids", "places", "data"])
-def test_a_state_may_be_put_into_another_order(form: str) -> None:
-    """Of the present form, and of that in which earlier versions saved strings."""
-    names: list[Any] = [f"vertex {number}" for number in range(50)]
-    ids = np.arange(50) * 7 if form == "ids" else StringColumn.of(names)
-    index = VertexIndex.create("int" if form == "ids" else "string")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_may_be_put_into_another_order(kind: Kind) -> None:
+    ids = column(many(kind, 50))
+    index = VertexIndex.create(kind)
     index.insert(ids)
-    state = {"data": ids.data, "offsets": ids.offsets} if form == "data" else index.state()
+    state = index.state()
     chosen = np.random.default_rng(1).permutation(50)[:30].astype(np.uint32)
     ordered = state_of(state, chosen)
     assert set(ordered) == set(state)
-    other = VertexIndex.create("int" if form == "ids" else "string")
+    other = VertexIndex.create(kind)
     other.restore(ordered)
     assert other.n_vertices == 30
     assert np.array_equal(other.lookup(ids[chosen]), np.arange(30))

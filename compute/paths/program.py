@@ -30,7 +30,6 @@ from ...gpma.written import Written
 from ...partition.changes import Report, no_change
 from ...partition.graph import Graph, GraphChange
 from ..hopeless import Hopeless
-from ..moved import former
 from ..pieces import pieces_of
 from ..program import (
     Answer,
@@ -111,9 +110,7 @@ class PathProgram(Program):
         self.form = Form.of(functors, self.value, weighted=self.needs_weights)
         self._kernels = kernels_of(self.form)
         functions = self.form.functors.gather, self.form.functors.better
-        self._made_by, self._made_by_before = (
-            _maker(functions, self.value, at_source, place) for place in (_any_of_ours, former)
-        )
+        self._made_by = _maker(functions, self.value, at_source)
         publishing = (getattr(type(self), name) for name in ("columns", "scalars", "start", "refresh"))
         self._is_published_here = all(_any_of_ours(method.__module__) == _PACKAGE for method in publishing)
         self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | LOW  # without a parent
@@ -339,7 +336,7 @@ class PathProgram(Program):
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         word, made_by = state["word"], state["made_by"]
-        if not any(np.array_equal(made_by, maker) for maker in (self._made_by, self._made_by_before)):
+        if not np.array_equal(made_by, self._made_by):
             raise ValueError("saved words: other functions made them than the program has now")
         if word.dtype != np.uint64 or word.shape != (graph.n_vertices,):
             raise ValueError(f"saved words: {word.dtype}{word.shape}, expected uint64({graph.n_vertices},)")
@@ -459,17 +456,14 @@ class PathProgram(Program):
         )
 
 
-def _maker(
-    functions: Iterable[Callable[..., Any]], value: type, at_source: Any, place: Callable[[str], str]
-) -> Column:
+def _maker(functions: Iterable[Callable[..., Any]], value: type, at_source: Any) -> Column:
     """Whoever makes words, as 32 bytes: functions may be edited between a checkpoint and its restart."""
-    whole = " ".join([*(digest(function, place) for function in functions), value.__name__, repr(at_source)])
+    whole = " ".join(
+        [*(digest(function, _any_of_ours) for function in functions), value.__name__, repr(at_source)]
+    )
     return np.frombuffer(hashlib.sha256(whole.encode()).digest(), np.uint8)
 
 
 def _any_of_ours(module: str) -> str:
-    """The package alone for modules of graphtide: what a function computes does not change when it moves.
-
-    (Checkpoints up to format 3 have the whole name, which is of before some moved.)
-    """
+    """The package alone for modules of graphtide: what a function computes does not change when it moves."""
     return _PACKAGE if module.partition(".")[0] == _PACKAGE else module

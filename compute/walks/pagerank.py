@@ -171,8 +171,6 @@ CHANGED_SHARE = 1 / 3
 # The sums of the ranks as a saved state names them, and all the scalars that it has.
 _SAVED_SUMS = {"norm": NORM, "size": SIZE, "rounded": ROUNDED, "slipped": SLIPPED}
 _SAVED_SCALARS = (*_SAVED_SUMS, *Certificate.SCALARS, "majorant_rounded", "passed", "unseen", "total")
-# Those that states of before lack.
-_LATER = ("slack", "total")
 
 _ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
@@ -259,22 +257,6 @@ class PageRank(RandomWalk):
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("damping", f"probability of following an edge, {DAMPING}", parse_damping, 0.85),
         Parameter("tolerance", f"largest relative error of any vertex, {TOLERANCE}", parse_tolerance, 1e-3),
-    )
-
-    positional_scalars: ClassVar[tuple[str, ...]] = (
-        "norm",
-        "size",
-        "bound",
-        "ratio",
-        "ratio_allowed",
-        "sum_allowed",
-        "unseen",
-        "rounded",
-        "slipped",
-        "majorant_rounded",
-        "passed",
-        "reserve_least",
-        "reserve",
     )
 
     def __init__(self, id: str, damping: float = 0.85, tolerance: float = 1e-3) -> None:
@@ -413,7 +395,7 @@ class PageRank(RandomWalk):
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
         require_columns(state, ("estimate", "residual", "weight", "majorant", "slack"), n)
-        scalars = self._scalars_of(state)
+        scalars = unpacked(state, _SAVED_SCALARS)
         self._reset(n)
         self._ranks.value[:n] = state["estimate"]
         self._ranks.residual[:n] = state["residual"]
@@ -429,15 +411,6 @@ class PageRank(RandomWalk):
         self._majorant.sums[ROUNDED] = scalars["majorant_rounded"]
         self._passed = scalars["passed"]
         self._unseen = int(scalars["unseen"])
-
-    @staticmethod
-    def _scalars_of(state: Mapping[str, Column]) -> dict[str, float]:
-        """The scalars of a saved state; what was not saved before follows from its columns."""
-        before = set(_LATER) - set(state[SCALARS].dtype.names or ())
-        scalars = unpacked(state, [name for name in _SAVED_SCALARS if name not in before])
-        if "total" in before:
-            scalars["slipped"] += SUM_ROUNDED * scalars["size"]
-        return {"slack": SLACK, "total": float(state["residual"].sum())} | scalars
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """What the certificate says of vertices begin .. end - 1, from their in-edges; O(edges of the slice)."""

@@ -146,8 +146,6 @@ class PersonalisedPageRank(RandomWalk):
         Parameter("tolerance", f"largest error in sum over all vertices, {TOLERANCE}", parse_tolerance, 1e-3),
     )
 
-    positional_scalars: ClassVar[tuple[str, ...]] = ("size", "norm", "total", "rounded", "threshold", "level")
-
     def __init__(
         self, id: str, sources: tuple[ExternalId, ...], damping: float = 0.85, tolerance: float = 1e-3
     ) -> None:

@@ -26,8 +26,6 @@ import crc32c
 import numpy as np
 import numpy.typing as npt
 
-from ...compute.program import Program
-from ...compute.saved_scalars import named
 from ...gpma.memory import Memory
 from ..durable import replace_file, sync_folder, write_synced
 from ..errors import CheckpointError, NotWritten
@@ -36,12 +34,8 @@ from ..os_errors import why
 
 log = logging.getLogger(__name__)
 
-FORMAT = 5
-"""Of what is written. Format 1 had no ``graph/dead``: it is of before vertices could be deleted. In format 2,
-strings lay in ``index/data`` side by side, from ``index/offsets`` on. In format 3, scalars of programs had places
-in an array, and no names. In format 4, offsets said all about the source: there was no ``source/state``."""
-READABLE = range(1, FORMAT + 1)
-_SCALARS_NAMED = 4
+FORMAT = 1
+"""Of what is written, and all that is read."""
 _CHUNK = 1 << 20
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -65,8 +59,7 @@ class Checkpoint:
     expire, ``window/keys`` (between dense vertices) and what belongs to them, and, where keys of records stand for
     edges, ``keyed/rows``, ``keyed/edges`` (between dense vertices) and ``keyed/secret``; ``programs`` maps each
     program id to what it was made from, so that a state is only given to the same program again; ``identity`` is
-    what must be the same at restart (source and graph settings); ``offsets`` are in wire form. ``format`` is that
-    of the checkpoint that it was read from.
+    what must be the same at restart (source and graph settings); ``offsets`` are in wire form.
     """
 
     epoch: tuple[int, int]
@@ -75,7 +68,6 @@ class Checkpoint:
     programs: dict[str, dict[str, Any]]
     facts: dict[str, Any]
     arrays: Arrays
-    format: int = FORMAT
 
     @property
     def is_empty(self) -> bool:
@@ -86,20 +78,6 @@ class Checkpoint:
         """The arrays under ``prefix/``, with the prefix taken off."""
         start = f"{prefix}/"
         return {name[len(start) :]: array for name, array in self.arrays.items() if name.startswith(start)}
-
-    def state_of(self, program: Program) -> dict[str, Array]:
-        """The saved state of a program, as ``Program.restore`` takes it now, whatever the format.
-
-        That of a program which never had scalars by position is given as it is: in a user's, an array of that name
-        may be anything.
-
-        Raises:
-            ValueError: it has other scalars than such a program had in that format.
-        """
-        state = self.part(f"program/{program.id}")
-        if self.format >= _SCALARS_NAMED or not program.positional_scalars:
-            return state
-        return named(state, program.positional_scalars)
 
 
 def epochs_in(path: Path) -> list[tuple[tuple[int, int], Path]]:
@@ -388,10 +366,10 @@ def read_checkpoint(
         MemoryError: there is not enough for its arrays.
     """
     manifest = read_manifest(folder)
-    if manifest["format"] not in READABLE:
-        newer = isinstance(manifest["format"], int) and manifest["format"] >= READABLE.stop
-        known = f"this version reads {READABLE.start} to {READABLE.stop - 1}"
-        raise (NewerFormat if newer else ValueError)(f"format {manifest['format']!r}; {known}")
+    written = manifest["format"]
+    if written != FORMAT:
+        newer = isinstance(written, int) and written > FORMAT
+        raise (NewerFormat if newer else ValueError)(f"format {written!r}; this version reads {FORMAT}")
     arrays = {}
     done, total = 0, sum(entry["bytes"] for entry in manifest["files"].values())
 
@@ -419,7 +397,6 @@ def read_checkpoint(
         programs=manifest["programs"],
         facts=manifest["facts"],
         arrays=arrays,
-        format=manifest["format"],
     )
 
 

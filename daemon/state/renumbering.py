@@ -37,7 +37,7 @@ def well_numbered(checkpoint: Checkpoint, graph: Graph) -> tuple[Checkpoint, dic
     known, arcs = saved.get("scatter_breadth_first"), saved.get("arcs", 0)
     if known is None or not len(edges) < 2 * arcs < 4 * len(edges):
         known, arcs = None, len(edges)
-    dead = checkpoint.arrays.get("graph/dead", np.empty(0, np.uint32))
+    dead = checkpoint.arrays["graph/dead"]
     try:
         found = numbering.appraise(
             *(edges, checkpoint.facts["n_vertices"], dead),

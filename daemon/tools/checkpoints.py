@@ -18,6 +18,7 @@ from ..client import Client
 from ..errors import CheckpointError, TimedOut
 from ..os_errors import why
 from ..state.checkpoint import (
+    FORMAT,
     Checkpoint,
     CheckpointStore,
     NewerFormat,
@@ -162,9 +163,9 @@ def _deleted(folder: Path, manifest: dict[str, Any]) -> int:
     Raises:
         OSError, ValueError, EOFError: that cannot be read.
     """
-    entry = manifest["files"].get("graph/dead")
+    entry = manifest["files"]["graph/dead"]
     try:
-        return 0 if entry is None else int(np.load(folder / entry["file"], mmap_mode="r").size)
+        return int(np.load(folder / entry["file"], mmap_mode="r").size)
     except (SyntaxError, TokenError) as error:  # Python's own, where the header is damaged
         raise ValueError(f"{entry['file']} is no array: {error}") from error
 
@@ -224,7 +225,7 @@ def inspect(path: Path, at: Epoch | None, *, as_json: bool) -> int:
     checkpoint = read(find(path, at))
     about = {
         "epoch": list(checkpoint.epoch),
-        "format": checkpoint.format,
+        "format": FORMAT,
         "identity": checkpoint.identity,
         "offsets": checkpoint.offsets,
         "facts": checkpoint.facts,

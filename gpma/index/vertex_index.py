@@ -284,25 +284,19 @@ class VertexIndex:
     def _saved(
         self, state: Mapping[str, npt.NDArray[Any]], without: Vertices | None
     ) -> tuple[IdColumn, Vertices, int]:
-        """Of a state, an earlier version's perhaps: the ids, their vertices, and how many vertices there are."""
-        forms = [{"ids"}] if self.kind == "int" else [{"places", "arena"}, {"data", "offsets"}]
-        if set(state) not in forms:
-            expected = " or ".join(str(sorted(form)) for form in forms)
-            raise ValueError(f"the state of an index of {self.kind} ids holds {expected}, not {sorted(state)}")
+        """Of a state: the ids, their vertices, and how many vertices there are."""
+        expected = {"ids"} if self.kind == "int" else {"places", "arena"}
+        if set(state) != expected:
+            raise ValueError(
+                f"the state of an index of {self.kind} ids holds {sorted(expected)}, not {sorted(state)}"
+            )
         if self.kind == "int":
             numbers = np.asarray(state["ids"], np.int64)
             dense = _all_but(without, numbers.size)
             return (numbers if without is None else numbers[dense]), dense, numbers.size
-        if "places" in state:
-            places = np.asarray(state["places"], np.uint64)
-            dense = _all_but(without, places.size)
-            return strings_at(places[dense], np.asarray(state["arena"], np.uint8)), dense, places.size
-        column = StringColumn(np.asarray(state["data"], np.uint8), np.asarray(state["offsets"], np.int64))
-        offsets = column.offsets
-        if offsets.size == 0 or offsets[0] != 0 or offsets[-1] != column.data.size or (np.diff(offsets) < 0).any():
-            raise ValueError("the offsets of the vertex index's state do not fit its data")
-        dense = _all_but(without, len(column))
-        return (column if without is None else column[dense]), dense, len(column)
+        places = np.asarray(state["places"], np.uint64)
+        dense = _all_but(without, places.size)
+        return strings_at(places[dense], np.asarray(state["arena"], np.uint8)), dense, places.size
 
     def _empty_table(self, n_vertices: int, ids: IdColumn) -> IdTable:
         generation = self.generation + 1
@@ -345,13 +339,7 @@ class VertexIndex:
 
 
 def state_of(state: Mapping[str, npt.NDArray[Any]], chosen: Vertices) -> dict[str, npt.NDArray[Any]]:
-    """The state of an index of these vertices alone, numbered as they stand here.
-
-    ``state``: of this version or an earlier one; ``chosen``: each once.
-    """
-    if "data" in state:
-        column = StringColumn(np.asarray(state["data"], np.uint8), np.asarray(state["offsets"], np.int64))[chosen]
-        return {"data": column.data, "offsets": column.offsets}
+    """The state of an index of these vertices alone (each once), numbered as they stand here."""
     numbered = "ids" if "ids" in state else "places"
     return {**state, numbered: state[numbered][chosen]}
 
