@@ -263,7 +263,7 @@ struct Counting : Run<CountJob> {
         u32 from = NO_LEVEL;
         if (!update(phase, from)) {
             if (place.thread == 0) tell_all();  // nothing was counted, and nothing is to be cleared
-        } else if (from == NO_LEVEL) finish(true);
+        } else if (from == NO_LEVEL) finish(true, true);
         else leave(from);
         alone.let_go(place);
     }
@@ -1162,13 +1162,13 @@ struct Counting : Run<CountJob> {
         if (!job.rest_follows) tell_all(from + 1);
     }
 
-    // The list of changes is written at once: stores to the host's memory would keep each barrier waiting.
-    __device__ __forceinline__ void finish(bool lists)
+    // The list of changes is written at once: stores to the host's memory would keep each barrier waiting. ``is_logged``: there
+    // was a barrier since the last of them.
+    __device__ __forceinline__ void finish(bool lists, bool is_logged = false)
     {
         CountCounters* const counters = job.counters;
         add_by_block(sums, &counters->saturated);
-        barrier();
-        clear_ends();
+        if (!is_logged) barrier();
         const u32 n = load_cached(&counters->changed);
         if (lists && n && n <= job.changes_room) {
             for (u32 x = place.thread; x < n; x += place.n_threads) {
@@ -1176,9 +1176,11 @@ struct Counting : Run<CountJob> {
                 job.changed[x] = v;
                 job.changes[x] = load_cached(job.paths + v);
             }
-            barrier();
-            mark_time(LISTED);
+            is_logged = true;
         }
+        if (is_logged) barrier();  // all have listed, and have seen what is cleared
+        mark_time(LISTED);
+        clear_ends();
         if (place.thread) return;
         tell_all();
         // The next kernel begins after this one's end.
