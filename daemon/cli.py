@@ -36,6 +36,7 @@ from .flags import (
     TokenFileFlag,
     TokenFlag,
     TopicFlag,
+    brokers,
     checked,
     client_of,
     examples,
@@ -408,7 +409,10 @@ def produce(
     ],
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
     kafka: Annotated[
-        str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Send to these brokers (commas between).")
+        str | None,
+        typer.Option(
+            "--kafka", metavar="HOST:PORT", help="Send to these brokers (commas between).", callback=brokers
+        ),
     ] = None,
     topic: Annotated[str | None, typer.Option(help="The topic to send to.")] = None,
     config: Annotated[
@@ -627,7 +631,9 @@ def watch(
     )
 )
 def results(
-    path: Annotated[Path, typer.Argument(help="The folder of results (results.path), or one of its files.")],
+    path: Annotated[
+        Path, typer.Argument(help="The folder of results (results.path), or one of its files.", exists=True)
+    ],
     ends: Annotated[bool, typer.Option("--ends", help="Only the record that ends each transaction.")] = False,
 ) -> None:
     """Print the results that a daemon has written to files, whole epochs only."""

@@ -102,6 +102,22 @@ def checked(address: str) -> str:
     return address
 
 
+def brokers(servers: str | None) -> str | None:
+    """Addresses of Kafka brokers with commas between, as they are given.
+
+    Raises:
+        BadParameter: one is no address.
+    """
+    from .config.settings import parse_tcp
+
+    for server in servers.split(",") if servers is not None else ():
+        try:
+            parse_tcp(server)
+        except ValueError as error:
+            raise typer.BadParameter(f"each {error} ({server!r} is not)") from None
+    return servers
+
+
 def client_of(
     address: str,
     token: str | None,

@@ -149,7 +149,8 @@ class Progress:
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.done} of {self.total} parts, {self.kernels} kernels; left: {', '.join(self.left)}"
+        left = f"; left: {', '.join(self.left)}" if self.left else ""
+        return f"{self.done} of {self.total} parts, {self.kernels} kernels{left}"
 
 
 class Stopped(BaseException):

@@ -141,6 +141,25 @@ def test_the_version_is_where_others_have_it(runner: CliRunner) -> None:
     assert runner.invoke(cli.app, ["--version"]).output == runner.invoke(cli.app, ["version"]).output != ""
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("produce --topic t a.el", "--kafka"),
+        ("dead-letters list --topic t", "--kafka"),
+        ("dead-letters count --topic t", "--kafka"),
+        ("dead-letters replay . --to-topic t", "--to-kafka"),
+    ],
+)
+@pytest.mark.parametrize("servers", ["broker1", "127.0.0.1:9092,127.0.0.1:99999", "127.0.0.1:9092,"])
+def test_brokers_that_are_no_addresses_are_wrong_usage(
+    runner: CliRunner, command: str, option: str, servers: str
+) -> None:
+    """And nobody is asked for ten seconds whether a broker runs there."""
+    done = runner.invoke(cli.app, [*command.split(), option, servers])
+    assert done.exit_code == 2
+    assert "must be HOST:PORT" in done.output and option in done.output
+
+
 def test_version_as_json(runner: CliRunner) -> None:
     done = runner.invoke(cli.app, ["version", "--json"])
     assert set(json.loads(done.stdout)) == {"graphtide", "python"}

@@ -169,5 +169,7 @@ def test_the_tutorial_leads_to_a_dashboard_and_leaves_nothing_behind(tmp_path: P
             psutil.wait_procs(left, 60)
     shown = log.read_text("utf-8")
     assert done.returncode == 0, shown
-    assert "followers" in shown and '"value"' in shown
+    followers = [int(number) for number in re.findall(r"and (\d+) followers", shown)]
+    assert len(followers) == 6 and all(followers), shown  # the three best, asked twice
+    assert '"value"' in shown
     assert not (tmp_path / "tide").exists() and not left

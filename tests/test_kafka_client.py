@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import ssl
 import threading
@@ -23,7 +24,7 @@ from graphtide.daemon.ingest import dead_letters_kafka
 from graphtide.daemon.ingest.dead_letters import read_dead_letters
 from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
 from graphtide.daemon.ingest.kafka import KafkaSource
-from graphtide.daemon.ingest.kafka_client import KafkaLink, TlsRefused, connect, disconnect, said
+from graphtide.daemon.ingest.kafka_client import KafkaLink, TlsRefused, _of_tls, connect, disconnect, said
 from graphtide.daemon.records.stream import BadRecord, Partition
 from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed
 from graphtide.ops.kafka import DevKafka, held_port
@@ -133,6 +134,18 @@ def test_tls_that_is_refused_is_said_so_and_leaves_nothing(kind: Any, own: Certi
     assert not leftovers(before, grace_s=30)
 
 
+@pytest.mark.parametrize(
+    ("code", "hint"), [(9, "a clock is wrong"), (10, "the broker needs another one"), (18, "see ssl_cafile")]
+)
+def test_why_a_certificate_is_not_taken_comes_with_where_to_look(code: int, hint: str) -> None:
+    """With the numbers that OpenSSL gives: 9 is not yet valid, 10 has expired, 18 is self-signed."""
+    error = ssl.SSLCertVerificationError()
+    error.verify_code, error.verify_message = code, "what OpenSSL says"
+    assert re.search(
+        rf"of broker1:9093 is not taken: what OpenSSL says \(.*{hint}", str(_of_tls(error, "broker1:9093"))
+    )
+
+
 def test_a_source_whose_tls_is_refused_at_first_has_a_wrong_configuration(own: Certificate) -> None:
     with listener(speaks_tls(own)) as address:
         source = KafkaSource([address], ["t"], client={"security_protocol": "SSL"}, connect_timeout_s=60)
@@ -154,6 +167,12 @@ def test_a_broker_that_hangs_up_in_the_handshake_is_an_outage(own: Certificate) 
                 source.identity()
         finally:
             source.close()
+
+
+@KINDS
+def test_a_cluster_that_is_not_reached_in_time_is_told_with_what_the_last_try_met(kind: Any, nobody: str) -> None:
+    with pytest.raises(KafkaTimeoutError, match=r"Unable to bootstrap .*ECONNREFUSED"):
+        connect(kind, {}, bootstrap_servers=[nobody], bootstrap_timeout_ms=1000)
 
 
 def test_a_client_whose_network_failed_is_broken_off_all_the_same(nobody: str) -> None:

@@ -163,6 +163,11 @@ def test_how_compiling_goes_on_is_shown(
     assert ("3/12" in screen.getvalue()) == on_terminal
 
 
+def test_progress_names_what_is_left_while_something_is() -> None:
+    assert str(kernels.Progress(1, 2, 40, ["vertices"], 1.0)) == "1 of 2 parts, 40 kernels; left: vertices"
+    assert str(kernels.Progress(2, 2, 41, [], 1.0)) == "2 of 2 parts, 41 kernels"
+
+
 @pytest.mark.sample(among="all that the cache is for")
 @pytest.mark.long
 @pytest.mark.timeout(900)  # all kernels are compiled, on a machine as busy as it may be

@@ -521,7 +521,7 @@ def test_the_command_prints_whole_epochs(open_files: Callable[..., SpoolSink], f
     assert lines[2]["end"]["sequence"] == 1 and len(lines) == 3
     done = CliRunner().invoke(cli.app, ["results", str(folder), "--ends"])
     assert [list(orjson.loads(line)) for line in done.output.splitlines()] == [["end"]]
-    assert CliRunner().invoke(cli.app, ["results", os.devnull + "/none"]).exit_code == 4
+    assert CliRunner().invoke(cli.app, ["results", os.devnull + "/none"]).exit_code == 2
 
 
 @pytest.mark.parametrize("payload", [b"\x05", b"\x93\x01\x02\x03", b"\xc1", b"\x92\xc4\x01x\xc0", b"text"])

@@ -19,6 +19,7 @@ from typing import Any
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import (
     IllegalSaslStateError,
+    InvalidReceiveError,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -50,6 +51,15 @@ REFUSED_MAX = 3
 
 _ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
+_HOSTNAME_MISMATCH, _ADDRESS_MISMATCH, _NOT_YET_VALID, _EXPIRED = 62, 64, 9, 10  # X509_V_ERR_* of OpenSSL
+_HINTS = {
+    _HOSTNAME_MISMATCH: "brokers must be called, and call themselves, by a name in their certificates",
+    _ADDRESS_MISMATCH: "brokers must be called, and call themselves, by a name in their certificates",
+    _NOT_YET_VALID: "a clock is wrong",
+    _EXPIRED: "the broker needs another one, or a clock is wrong",
+}
+_FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
+
 CLOSE_TIMEOUT_S = 1.0
 _END_S = 5.0
 """How long a producer's thread may take to end: it may look up a name, which nothing breaks off."""
@@ -79,6 +89,8 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
     """
 
     refusal: KafkaError | None = None
+    trouble: KafkaError | None = None
+    """Why the newest connection before the first success did not come about; kafka-python only logs it."""
     _refused = 0
     _transports: tuple[Any, ...] = ()
 
@@ -110,7 +122,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
                 transport = KafkaTCPTransport(self._net, sock, host=node.host)
         except OSError as error:  # certificates and keys are read for each connection
             sock.close()
-            raise _of_tls(error, place) from error
+            raise TlsRefused(f"no TLS with {place}: {_of_files(error, config)}") from error
         self._transports = (*(other for other in self._transports if other._sock is not None), transport)
         transport._sock_recv = _words_before_the_end(Receiver(transport), place)
         if self.ssl_enabled:
@@ -127,6 +139,12 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
         return transport
 
     def _note(self, error: BaseException) -> None:
+        if isinstance(error, KafkaError) and not self.bootstrapped and not self.closed:
+            self.trouble = error
+            if isinstance(error, InvalidReceiveError) and not self.ssl_enabled:
+                self.trouble = KafkaConnectionError(
+                    "what is there does not speak as Kafka does: perhaps it speaks TLS (see security_protocol)"
+                )
         if isinstance(error, REFUSALS) and not self.bootstrapped:
             self.refusal = error
             self._refused += 1
@@ -186,9 +204,28 @@ def _of_tls(error: BaseException, place: str) -> KafkaError:
             f"{place} ended the connection in the handshake of TLS ({error}): it goes down, or speaks none there"
         )
     if isinstance(error, ssl.SSLCertVerificationError):
-        said = error.verify_message
-        return TlsRefused(f"the certificate of {place} is not taken: {said} (see ssl_cafile)")
+        hint = _HINTS.get(error.verify_code, "see ssl_cafile")
+        return TlsRefused(f"the certificate of {place} is not taken: {error.verify_message} ({hint})")
+    reason = error.reason or "" if isinstance(error, ssl.SSLError) else ""
+    if "ALERT" in reason and ("CERT" in reason or "UNKNOWN_CA" in reason):
+        hint = "see ssl_certfile and ssl_keyfile"
+        return TlsRefused(
+            f"no TLS with {place}, which takes no client without a certificate it trusts: {error} ({hint})"
+        )
     return TlsRefused(f"no TLS with {place}: {error}")
+
+
+def _of_files(error: OSError, config: Mapping[str, Any]) -> str:
+    """What is wrong with the files of certificates and keys, of which ``ssl`` names none."""
+    for option in _FILES:
+        if config[option] is not None:
+            try:
+                with open(config[option], "rb"):
+                    pass
+            except OSError as unreadable:
+                return f"{option} = {str(config[option])!r}: {unreadable.strerror}"
+    given = [option for option in _FILES if config[option] is not None]
+    return f"{error} (see {', '.join(given)})" if given else str(error)
 
 
 def connect(
@@ -233,6 +270,9 @@ def connect(
         refusal = next((manager.refusal for manager in managers if manager.refusal is not None), None)
         if refusal is not None and isinstance(error, KafkaError):
             raise refusal from error
+        trouble = next((manager.trouble for manager in managers if manager.trouble is not None), None)
+        if trouble is not None and isinstance(error, KafkaTimeoutError):
+            raise KafkaTimeoutError(f"{error.args[0] if error.args else error}: {said(trouble)}") from error
         raise
 
 

@@ -25,7 +25,7 @@ def show(path: Path, *, ends_only: bool) -> None:
         SourceError: there are no files, or one is damaged, or holds something else.
     """
     found = files(path) if path.is_dir() else [path]
-    if not found or not path.exists():
+    if not found:
         raise SourceError(f"{str(path)!r} holds no results")
     for file in found:
         try:

@@ -88,15 +88,19 @@ def fetch() -> Path:
 class DevKafka:
     """One Kafka node. ``with DevKafka() as kafka: ... kafka.bootstrap ...``"""
 
-    def __init__(self, *, port: int | None = None) -> None:
+    def __init__(self, *, port: int | None = None, tls: tuple[Path, Path] | None = None) -> None:
         """
         Args:
             port: where clients connect, on 127.0.0.1; None picks a free one.
+            tls: PEM files of a certificate and its key (PKCS #8): the node listens with TLS, too.
         """
         self._held = contextlib.ExitStack()  # the ports, also while the node is stopped
         self.port = port if port is not None else self._held.enter_context(held_port())
         self.password = uuid.uuid4().hex
         self._sasl_port = self._held.enter_context(held_port())
+        self._tls = tls
+        self._tls_port = self._held.enter_context(held_port())
+        self._sasl_tls_port = self._held.enter_context(held_port())
         self._controller_port = self._held.enter_context(held_port())
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -111,6 +115,16 @@ class DevKafka:
     def bootstrap_sasl(self) -> str:
         """``host:port`` for clients that log in as ``graphtide`` with ``password`` (SASL_PLAINTEXT, PLAIN)."""
         return f"127.0.0.1:{self._sasl_port}"
+
+    @property
+    def bootstrap_tls(self) -> str:
+        """``host:port`` for clients that show the node's own certificate, or one that it has signed (SSL)."""
+        return f"127.0.0.1:{self._tls_port}"
+
+    @property
+    def bootstrap_sasl_tls(self) -> str:
+        """``host:port`` for clients that log in as at ``bootstrap_sasl``, through TLS (SASL_SSL, PLAIN)."""
+        return f"127.0.0.1:{self._sasl_tls_port}"
 
     @property
     def pid(self) -> int:
@@ -228,7 +242,17 @@ class DevKafka:
     def _format(self) -> None:
         assert self._folder is not None
         template = (_HERE / "server.properties").read_text()
+        listeners = files = ""
+        if self._tls is not None:
+            certificate, key = self._tls
+            together = self._folder / "node.pem"
+            together.write_text(key.read_text() + certificate.read_text())
+            listeners = f",SSL://{self.bootstrap_tls},SASL_SSL://{self.bootstrap_sasl_tls}"
+            files = f"ssl.keystore.type=PEM\nssl.keystore.location={together}\n"
+            files += f"ssl.truststore.type=PEM\nssl.truststore.location={certificate.absolute()}"
         for name, value in {
+            "tls_listeners": listeners,
+            "tls_files": files,
             "port": self.port,
             "sasl_port": self._sasl_port,
             "password": self.password,
