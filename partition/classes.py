@@ -38,6 +38,7 @@ _AGES = 4
 # A tick has so many epochs, and the ages end with so many ticks.
 _TICK = 4
 _YOUNG, _RECENT, _KNOWN = 4, 64, 1024
+_AGE = _TICK * np.array([0, _YOUNG, _RECENT, _KNOWN], np.float64)
 YOUNG = _TICK * (_YOUNG + 1)
 """After so many epochs without a change no row is in the class of the youngest."""
 _CELLS = 64
@@ -93,7 +94,9 @@ class Survey:
         if reads is not None:
             heat[:] = reads.sum() / max(1, edges.sum())
             np.divide(reads, edges, out=heat, where=edges > 0)
-        return Classes(np.maximum(1, edges / np.maximum(1, rows)), rows, edges, heat)
+        return Classes(
+            np.maximum(1, edges / np.maximum(1, rows)), rows, edges, heat, np.tile(_AGE, CLASSES // _AGES)
+        )
 
     def of_vertices(self) -> Bytes:
         """The class of each vertex (uint8[n]); one whose rows are empty is in the class of those with one edge."""

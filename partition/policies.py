@@ -27,13 +27,15 @@ class Classes(NamedTuple):
     """Rows by class, k of them.
 
     ``degree`` float64[k]: the mean number of edges of a row (1 where there is none); ``rows`` and ``edges``
-    int64[k]: how many there are, on all sides; ``heat`` float64[k]: how often an edge is read in an epoch.
+    int64[k]: how many there are, on all sides; ``heat`` float64[k]: how often an edge is read in an epoch;
+    ``age`` float64[k]: epochs since the last change, at least.
     """
 
     degree: Floats
     rows: Counts
     edges: Counts
     heat: Floats
+    age: Floats
 
 
 Policy = Callable[[Classes], Floats]
@@ -51,10 +53,31 @@ def by_hash(classes: Classes) -> Floats:
     return np.ones(classes.degree.size)
 
 
+def hubs_on_device(classes: Classes) -> Floats:
+    """Long rows stay."""
+    return classes.degree
+
+
+def hubs_on_host(classes: Classes) -> Floats:
+    """Short rows stay."""
+    return 1 / classes.degree
+
+
+def recent(classes: Classes) -> Floats:
+    """Rows that changed lately stay."""
+    return 1 / (1 + classes.age)
+
+
 def cost(classes: Classes) -> Floats:
     """Bytes over the bus in an epoch, per byte stored: where all are read alike, short rows stay."""
     return classes.heat * remote_bytes(classes.degree)
 
 
 DEFAULT = "cost"
-POLICIES: dict[str, Policy] = {"hash": by_hash, "cost": cost}
+POLICIES: dict[str, Policy] = {
+    "hash": by_hash,
+    "hubs-on-device": hubs_on_device,
+    "hubs-on-host": hubs_on_host,
+    "recent": recent,
+    "cost": cost,
+}

@@ -94,8 +94,8 @@ def test_a_device_that_is_there_is_used_within_its_memory(emulated_cupy: ModuleT
     assert str(found) == "emulated (compute capability 9.0, 8 GiB)"
     finding = gpu(enabled="auto", memory="1073741824")
     assert finding.found == "emulated (compute capability 9.0, 8 GiB), of which 1.0 GiB may be taken"
-    (finding,) = doctor._gpu(from_tables({"partition": {"host_rows": "owned", "policy": "hash"}}))
-    assert finding.found.endswith("may be taken; each row is on one side, by the policy hash")
+    (finding,) = doctor._gpu(from_tables({"partition": {"host_rows": "owned", "policy": "recent"}}))
+    assert finding.found.endswith("may be taken; each row is on one side, by the policy recent")
     off = card_of(DeviceConfig(enabled="auto", memory="off"))
     assert off is not None and off.limit_bytes is None
 

@@ -14,10 +14,10 @@ from graphtide.partition.policies import DEFAULT, POLICIES, Classes, remote_byte
 NONE = np.empty(0, np.uint32)
 
 
-def classes_of(degree: list[float], *, heat: float = 1.0) -> Classes:
+def classes_of(degree: list[float], *, heat: float = 1.0, age: float = 0.0) -> Classes:
     k = len(degree)
     ones = np.ones(k, np.int64)
-    return Classes(np.array(degree, float), ones, ones, np.full(k, heat))
+    return Classes(np.array(degree, float), ones, ones, np.full(k, heat), np.full(k, age))
 
 
 def random_stock(seed: int, n: int = 3_000) -> Stock:
@@ -40,7 +40,12 @@ def test_each_policy_has_its_order() -> None:
     by_degree = classes_of([2, 500])
     price = {name: policy(by_degree) for name, policy in POLICIES.items()}
     assert price["hash"][short] == price["hash"][long]
+    assert price["hubs-on-device"][short] < price["hubs-on-device"][long]
+    assert price["hubs-on-host"][short] > price["hubs-on-host"][long]
+    assert price["recent"][short] == price["recent"][long]
     assert price["cost"][short] > price["cost"][long]
+    by_age = classes_of([8, 8])._replace(age=np.array([0.0, 256.0]))
+    assert POLICIES["recent"](by_age)[0] > POLICIES["recent"](by_age)[1]
     by_heat = classes_of([2, 500])._replace(heat=np.array([0.1, 10.0]))
     assert POLICIES["cost"](by_heat)[short] < POLICIES["cost"](by_heat)[long]
     assert DEFAULT in POLICIES

@@ -1112,10 +1112,11 @@ class PartitionConfig(Section):
         "while all programs are on the device. An epoch is then published before the host's rows have it. "
         "Whatever needs these rows waits for them, so answers are the same.",
     )
-    policy: Literal["cost", "hash"] = Field(
+    policy: Literal["cost", "hash", "hubs-on-device", "hubs-on-host", "recent"] = Field(
         default="cost",
         description="With `owned`: which rows leave the device first where it has no room for all: those that are "
-        "cheapest to read from the host (`cost`), or any (`hash`, for comparison).",
+        "cheapest to read from the host (`cost`), those with the fewest (`hubs-on-device`) or the most edges "
+        "(`hubs-on-host`), those that changed longest ago (`recent`), or any (`hash`, for comparison).",
     )
     rebalance: bool = Field(
         default=True,
