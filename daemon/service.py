@@ -305,6 +305,7 @@ class Service:
         self._source_state = b""
         self.health.enter("loading")
         self._kept = KeptPrograms(store.path)
+        store.made_anew = self._kept.write_again
         self._left_out: dict[str, tuple[Spec, str]] = {}
         self._build(store.next_incarnation(), checkpoint)
         del checkpoint  # as large as the graph
