@@ -36,6 +36,7 @@ from .flags import (
     TokenFileFlag,
     TokenFlag,
     TopicFlag,
+    brokers,
     checked,
     client_of,
     examples,
@@ -408,7 +409,10 @@ def produce(
     ],
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
     kafka: Annotated[
-        str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Send to these brokers (commas between).")
+        str | None,
+        typer.Option(
+            "--kafka", metavar="HOST:PORT", callback=brokers, help="Send to these brokers (commas between)."
+        ),
     ] = None,
     topic: Annotated[str | None, typer.Option(help="The topic to send to.")] = None,
     config: Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .flags import ConfigFile, JsonFlag, examples
+from .flags import ConfigFile, JsonFlag, brokers, examples
 from .records.encodings import Encoding
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ FolderArgument = Annotated[
     Path | None,
     typer.Argument(metavar="DIR", help="The folder dead_letters.path, or a file in it.", exists=True),
 ]
-ServersFlag = Annotated[str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Read the topic there.")]
+ServersFlag = Annotated[
+    str | None, typer.Option("--kafka", metavar="HOST:PORT", callback=brokers, help="Read the topic there.")
+]
 LetterTopicFlag = Annotated[str | None, typer.Option("--topic", help="The topic dead_letters.topic.")]
 ReasonFlag = Annotated[str | None, typer.Option("--reason", help="Only letters with this reason.")]
 SourceFlag = Annotated[
@@ -146,7 +148,9 @@ def replay(
         str | None, typer.Option(metavar="NAMES", help="The columns of CSV lines: src,dst,weight.")
     ] = None,
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
-    to_kafka: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Send to these brokers.")] = None,
+    to_kafka: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", callback=brokers, help="Send to these brokers.")
+    ] = None,
     to_topic: Annotated[str | None, typer.Option(help="The topic to send to.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Send letters that were sent before, too.")] = False,
     json: JsonFlag = False,

@@ -48,6 +48,9 @@ REFUSALS = (SaslAuthenticationFailedError, IllegalSaslStateError, UnsupportedSas
 REFUSED_MAX = 3
 """One refusal may be of a broker that does not know the credentials yet; after so many they are wrong."""
 
+COMMAND_CONNECT_MS = 4_000
+"""How long a command looks for a cluster: somebody sits before it."""
+
 _ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 CLOSE_TIMEOUT_S = 1.0
