@@ -87,6 +87,20 @@ def sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def write_again(path: Path, start: int, stop: int) -> None:
+    """Make these bytes of a file durable, and its name, where a sync of whoever wrote them may have failed: what
+    the system did not write then it may still show, and never write unless it is told anew.
+
+    Raises:
+        OSError: it cannot be done.
+    """
+    with open(path, "r+b", buffering=0) as file:
+        while start < stop:
+            start += os.pwrite(file.fileno(), os.pread(file.fileno(), min(stop - start, 1 << 20), start), start)
+        os.fdatasync(file.fileno())
+    sync_folder(path.parent)
+
+
 def write_synced(path: Path, content: bytes) -> None:
     """Make a file of this content, which is durable but for its name. One that failed is made anew.
 
