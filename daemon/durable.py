@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 
 class Replaced(OSError):
-    """The new file stands in the place of the old one; which is found after a loss of power is not known."""
+    """New files stand in the place of old ones; which are found after a loss of power is not known."""
+
+    there: tuple[Path, ...] = ()
+    """The new ones."""
 
 
 class Syncing:
@@ -74,6 +77,30 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
+def sync_file(path: Path) -> None:
+    """Return once what a file holds is on disk, whoever wrote it.
+
+    Raises:
+        OSError: it may never be.
+    """
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def write_again(path: Path, start: int, stop: int) -> None:
+    """Make these bytes of a file durable, and its name, where a sync of whoever wrote them may have failed: what
+    the system did not write then it may still show, and never write unless it is told anew.
+
+    Raises:
+        OSError: it cannot be done.
+    """
+    with open(path, "r+b", buffering=0) as file:
+        while start < stop:
+            start += os.pwrite(file.fileno(), os.pread(file.fileno(), min(stop - start, 1 << 20), start), start)
+        os.fdatasync(file.fileno())
+    sync_folder(path.parent)
+
+
 def write_synced(path: Path, content: bytes) -> None:
     """Make a file of this content, which is durable but for its name. One that failed is made anew.
 
@@ -98,8 +125,26 @@ def replace_file(path: Path, content: bytes, *, written: Callable[[], None] = la
     fresh = path.with_suffix(".new")
     write_synced(fresh, content)
     written()
-    os.replace(fresh, path)
+    put_all_in_place({path: fresh})
+
+
+def put_all_in_place(drafts: Mapping[Path, Path]) -> None:
+    """Give files of one folder, which are synced, the names that they are to have, durably.
+
+    Raises:
+        Replaced: some have them, see there; the others are where they were.
+        OSError: none has.
+    """
+    there: list[Path] = []
     try:
-        sync_folder(path.parent)
+        for path, draft in drafts.items():
+            os.replace(draft, path)
+            there.append(path)
+        for folder in {path.parent for path in there}:
+            sync_folder(folder)
     except OSError as error:
-        raise Replaced(error.errno, error.strerror, error.filename) from error
+        if not there:
+            raise
+        replaced = Replaced(error.errno, error.strerror, error.filename)
+        replaced.there = tuple(there)
+        raise replaced from error

@@ -18,6 +18,22 @@ def examples(*lines: str) -> str:
     return "\n".join(["[bold]Examples[/bold]", *lines])
 
 
+def brokers(value: str | None) -> str | None:
+    """Checks an option that names brokers, with commas between: as those of the configuration are.
+
+    Raises:
+        BadParameter: it names none, or something else.
+    """
+    from .config.settings import parse_tcp
+
+    for server in [] if value is None else value.split(","):
+        try:
+            parse_tcp(server)
+        except ValueError as error:
+            raise typer.BadParameter(f"each broker {error} ({server!r} is not)") from None
+    return value
+
+
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", envvar="GRAPHTIDE_CONFIG", help="A TOML file with settings.")
 ]
@@ -100,22 +116,6 @@ def checked(address: str) -> str:
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     return address
-
-
-def brokers(servers: str | None) -> str | None:
-    """Addresses of Kafka brokers with commas between, as they are given.
-
-    Raises:
-        BadParameter: one is no address.
-    """
-    from .config.settings import parse_tcp
-
-    for server in servers.split(",") if servers is not None else ():
-        try:
-            parse_tcp(server)
-        except ValueError as error:
-            raise typer.BadParameter(f"each {error} ({server!r} is not)") from None
-    return servers
 
 
 def client_of(

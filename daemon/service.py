@@ -324,6 +324,7 @@ class Service:
             _Stopped: we were stopped while kernels were compiled.
         """
         self._kept = KeptPrograms(self.store.path)
+        self.store.made_anew = self._kept.write_again
         try:
             contents = Contents(
                 self.config,

@@ -15,7 +15,8 @@ _UNLINK = os.unlink
 
 class PowerCut:
     """Knows what is on disk: what was synced. Where a sync fails the system drops what it could not write, and
-    takes it for written: the next sync says that all is well, and does not write it.
+    takes it for written: the next sync says that all is well, and does not write it, unless ``os.pwrite`` told it
+    those bytes anew.
 
     ``fails`` is asked at each sync, of files and of folders. A name is there once its folder was synced.
     """
@@ -24,10 +25,13 @@ class PowerCut:
         self.fails: Callable[[], bool] = lambda: False
         self._on_disk: dict[str, bytes] = {}
         self._taken_for_written: dict[str, bytes] = {}
+        self._told_anew: dict[str, set[int]] = {}
         self._named: set[str] = set()
+        self._pwrite = os.pwrite
         monkeypatch.setattr(os, "fsync", self._sync)
         monkeypatch.setattr(os, "fdatasync", self._sync)
         monkeypatch.setattr(os, "unlink", self._unlink)
+        monkeypatch.setattr(os, "pwrite", self._tell)
 
     def left(self, file: Path) -> bytes | None:
         """Of this file; None: nothing, not even its name."""
@@ -55,6 +59,11 @@ class PowerCut:
         if failed:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+    def _tell(self, handle: int, content: bytes, offset: int) -> int:
+        told = self._told_anew.setdefault(os.readlink(f"/proc/self/fd/{handle}"), set())
+        told.update(range(offset, offset + len(content)))
+        return self._pwrite(handle, content, offset)
+
     def _unlink(self, path: os.PathLike[str] | str) -> None:
         """Another file of that name shares nothing with it."""
         _UNLINK(path)
@@ -65,9 +74,10 @@ class PowerCut:
         """What was not written already, or is taken for it, comes to the disk, unless it is lost."""
         known = self._taken_for_written.get(path, b"")
         self._taken_for_written[path] = content
+        told = self._told_anew.pop(path, set())
         if not lost:
             there = self._on_disk.get(path, b"").ljust(len(content), b"\0")
-            same = [at < len(known) and known[at] == byte for at, byte in enumerate(content)]
+            same = [at < len(known) and known[at] == byte and at not in told for at, byte in enumerate(content)]
             self._on_disk[path] = bytes(there[at] if same[at] else byte for at, byte in enumerate(content))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,13 +18,14 @@ from waiting import PATIENCE_S, until
 from graphtide.compute import registry
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
-from graphtide.daemon.errors import NotWritten, Unavailable
+from graphtide.daemon.errors import CheckpointError, NotWritten, Unavailable
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import Partition
 from graphtide.daemon.state import checkpoint, checkpointer
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.state.checkpointer import Buffers, Checkpointer
-from graphtide.daemon.state.requested import LAPSE_S, WISHES_MAX, Outcome, RequestedCheckpoints
+from graphtide.daemon.state.kept import KeptPrograms, read_kept
+from graphtide.daemon.state.requested import LAPSE_S, WISHES_MAX, Newest, Outcome, RequestedCheckpoints
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys
 from graphtide.gpma.host import snapshot
 from graphtide.gpma.host.snapshot import EdgeCopy
@@ -305,7 +307,7 @@ def test_one_that_finds_no_memory_is_put_off_with_one_line_until_there_is_some(
         with pytest.raises(NotWritten, match=r"out of memory \(\d+ bytes more are needed"):
             stream.checkpoints.close()
     lines = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert ["is put off, and the one before it stays" in line.message for line in lines] == [True]
+    assert ["is put off, and there is none before it" in line.message for line in lines] == [True]
     assert lines[0].exc_info is None
     assert not stream.graph._copies and stream.store.newest_good() is None
     stream.checkpoints.close()
@@ -398,6 +400,75 @@ def test_a_checkpoint_that_finds_no_room_is_one_line_with_the_path_and_the_key(
     assert record.exc_info is None and "\n" not in record.getMessage()
     for message in (record.getMessage(), caught.value.message):
         assert f"checkpoint.path = '{stream.store.path}': No space left on device" in message
+
+
+@pytest.mark.parametrize("how", ["deleted", "emptied", "renamed"])
+def test_a_folder_that_is_taken_away_is_made_anew_with_a_whole_checkpoint(
+    stream: Stream, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    folder = stream.store.path
+    count = stream.store.next_incarnation()
+    kept = KeptPrograms(folder)
+    kept.add("hops", {"name": "bfs", "source": 3})
+    stream.store.made_anew = kept.write_again
+    stream.epoch()
+    stream.checkpoints.close()
+    assert stream.store.names() and not caplog.records
+    if how == "renamed":
+        folder.rename(tmp_path_factory.mktemp("elsewhere") / "checkpoints")
+    else:
+        shutil.rmtree(folder)
+    if how == "emptied":
+        folder.mkdir()
+    stream.checkpoints.close()  # nothing happened since, and yet there must be one
+    (line,) = caplog.records
+    assert f"{folder} was taken away or emptied under this daemon" in line.getMessage()
+    found = stream.store.newest_good()
+    assert found is not None
+    stream.check(found)
+    assert read_kept(folder) == kept.programs
+    with pytest.raises(CheckpointError, match="in use by another"):
+        CheckpointStore(folder)
+    assert stream.store.next_incarnation() == count + 1
+    stream.checkpoints.close()
+    assert stream.checkpoints.newest == Newest(found.epoch, {P: found.epoch[1] * 10}), "one is enough"
+    assert len(stream.safe) == 2
+
+
+def test_where_no_folder_can_be_made_anew_it_is_said_what_there_is(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = stream.store.path
+    for _ in range(2):
+        stream.epoch()
+        stream.checkpoints.close()
+    older, newest = reversed(stream.store.names())
+    shutil.rmtree(folder / newest)
+    (folder / "lock").unlink()
+    (folder / "lock").mkdir()
+    with pytest.raises(NotWritten, match=f"was taken away; a restart goes on from {older}"):
+        stream.checkpoints.close()
+    shutil.rmtree(folder)
+    folder.touch()
+    with pytest.raises(NotWritten, match="there is none to go on from"):
+        stream.checkpoints.close()
+    assert "the one before it stays" not in caplog.text and "File exists" in caplog.records[-1].getMessage()
+    folder.unlink()
+    other = CheckpointStore(folder)
+    with pytest.raises(NotWritten, match="in use by another graphtide process"):
+        stream.checkpoints.close()
+    other.close()
+    stream.checkpoints.close()
+    assert stream.store.newest_good() is not None
+
+
+def test_the_first_that_fails_has_none_before_it(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
+    stream.epoch()
+    shutil.rmtree(stream.store.path)
+    stream.store.path.touch()
+    with pytest.raises(NotWritten):
+        stream.checkpoints.close()
+    assert "failed, and there is none before it" in caplog.text
 
 
 def test_where_reading_begins_is_a_checkpoint_of_the_empty_graph(stream: Stream) -> None:

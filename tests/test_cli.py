@@ -43,6 +43,7 @@ from graphtide.daemon.errors import (
     SourceUnavailable,
     UnknownProgram,
 )
+from graphtide.daemon.ingest import kafka_client
 from graphtide.daemon.ingest.dead_letters import pack_letter
 from graphtide.daemon.os_errors import why
 from graphtide.daemon.records.spool_format import frame, read_frames
@@ -139,25 +140,6 @@ def test_a_daemon_looks_for_garbage_once_it_has_loaded_and_not_before() -> None:
 
 def test_the_version_is_where_others_have_it(runner: CliRunner) -> None:
     assert runner.invoke(cli.app, ["--version"]).output == runner.invoke(cli.app, ["version"]).output != ""
-
-
-@pytest.mark.parametrize(
-    ("command", "option"),
-    [
-        ("produce --topic t a.el", "--kafka"),
-        ("dead-letters list --topic t", "--kafka"),
-        ("dead-letters count --topic t", "--kafka"),
-        ("dead-letters replay . --to-topic t", "--to-kafka"),
-    ],
-)
-@pytest.mark.parametrize("servers", ["broker1", "127.0.0.1:9092,127.0.0.1:99999", "127.0.0.1:9092,"])
-def test_brokers_that_are_no_addresses_are_wrong_usage(
-    runner: CliRunner, command: str, option: str, servers: str
-) -> None:
-    """And nobody is asked for ten seconds whether a broker runs there."""
-    done = runner.invoke(cli.app, [*command.split(), option, servers])
-    assert done.exit_code == 2
-    assert "must be HOST:PORT" in done.output and option in done.output
 
 
 def test_version_as_json(runner: CliRunner) -> None:
@@ -318,6 +300,28 @@ def test_a_link_to_nowhere_is_not_called_a_file(tmp_path: Path) -> None:
 def test_produce_needs_one_destination(runner: CliRunner) -> None:
     for arguments in (["x.csv"], ["--spool", "s", "--kafka", "h:1", "x.csv"], ["--kafka", "h:1", "x.csv"]):
         assert runner.invoke(cli.app, ["produce", *arguments]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("produce", "a.el", "--topic", "t", "--kafka"),
+        ("dead-letters", "list", "--topic", "t", "--kafka"),
+        ("dead-letters", "count", "--topic", "t", "--kafka"),
+        ("dead-letters", "replay", ".", "--to-topic", "t", "--to-kafka"),
+    ],
+    ids=["produce", "list", "count", "replay"],
+)
+@pytest.mark.parametrize("servers", ["", ",", "host", "a:1,", "a:1,b", "127.0.0.1:99999"])
+def test_brokers_that_are_none_are_refused_before_any_is_looked_for(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], servers: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.el").write_text("1 2\n")
+    monkeypatch.setattr(kafka_client, "connect", None)
+    done = runner.invoke(cli.app, [*arguments, servers])
+    assert done.exit_code == 2
+    assert "must be HOST:PORT" in done.output and arguments[-1] in done.output
 
 
 def test_produce_writes_a_spool_and_prints_what_a_wait_needs(runner: CliRunner, tmp_path: Path) -> None:

@@ -271,6 +271,22 @@ def test_a_file_that_is_missing_or_not_toml_is_one_message(tmp_path: Path) -> No
         load(broken, environ={})
 
 
+@pytest.mark.parametrize("text", ["a{} = 1", "[source{}]", "[source]\ntopics = [{{b{} = 1}}]"])
+def test_keys_of_dots_without_end_are_refused_and_not_a_crash(tmp_path: Path, text: str) -> None:
+    deep = tmp_path / "deep.toml"
+    deep.write_text(text.format(".a" * 5_000))
+    with pytest.raises(ConfigError, match=r"deep\.toml nests tables or lists more than 32 deep"):
+        load(deep, environ={})
+    for flags in (
+        [("--set", "source" + ".a" * 5_000, "1")],
+        [("--set", "source.client", "{a" + ".a" * 5_000 + "=1}")],
+    ):
+        with pytest.raises(ConfigError, match="must "):
+            load(environ={}, flags=flags)
+    with pytest.raises(ConfigError, match="no more than 32 parts"):
+        load(environ={"GRAPHTIDE_SOURCE" + "__A" * 5_000: "1"})
+
+
 def test_a_setting_below_a_value_is_refused_and_not_a_crash() -> None:
     with pytest.raises(ConfigError) as caught:
         load(environ={"GRAPHTIDE_SOURCE": "x", "GRAPHTIDE_SOURCE__PATH": "y"})

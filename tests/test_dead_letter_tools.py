@@ -21,8 +21,9 @@ from running import Daemon
 from typer.testing import CliRunner
 from waiting import until
 
-from graphtide.daemon import cli
+from graphtide.daemon import cli, durable
 from graphtide.daemon.errors import NotWritten, RequestError
+from graphtide.daemon.ingest import kafka_client
 from graphtide.daemon.ingest.dead_letters import FileDeadLetters
 from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
 from graphtide.daemon.ingest.decode import Decoder
@@ -232,7 +233,7 @@ def test_files_that_stand_in_the_spool_are_named_where_that_is_not_sure_to_last(
     def away(folder: Path) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(dead_letters, "sync_folder", away)
+    monkeypatch.setattr(durable, "sync_folder", away)
     with pytest.raises(NotWritten, match=r"Input/output error\. 1 of 1 files are there \(replay-") as told:
         replay_to_spool([letter(1, b"1 2", partition=Partition("x.el"))], tmp_path / "spool", None)
     (file,) = (tmp_path / "spool").iterdir()
@@ -279,7 +280,7 @@ def test_letters_go_to_a_topic_in_the_form_that_it_takes() -> None:
 
 
 def test_a_cluster_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "_CONNECT_TIMEOUT_MS", 100)
+    monkeypatch.setattr(kafka_client, "COMMAND_CONNECT_MS", 100)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         server = f"127.0.0.1:{nobody.getsockname()[1]}"

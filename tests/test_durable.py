@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from graphtide.daemon.durable import Replaced, Syncing, replace_file, sync_folder
+from graphtide.daemon.durable import Replaced, Syncing, put_all_in_place, replace_file, sync_folder
 from graphtide.daemon.records.spool_format import SpoolWriter
 
 
@@ -73,9 +73,23 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch
             replace_file(path, b"2")
         assert not isinstance(full.value, Replaced) and path.read_bytes() == b"1"
     failing(monkeypatch, is_folder)
-    with pytest.raises(Replaced, match="Input/output error"):
+    with pytest.raises(Replaced, match="Input/output error") as replaced:
         replace_file(path, b"3")
-    assert path.read_bytes() == b"3"
+    assert path.read_bytes() == b"3" and replaced.value.there == (path,)
+
+
+def test_of_several_files_it_is_said_which_have_their_names(tmp_path: Path) -> None:
+    drafts = {tmp_path / name: tmp_path / f"{name}.tmp" for name in "abc"}
+    (tmp_path / "b").mkdir()
+    for draft in drafts.values():
+        draft.write_bytes(b"1")
+    with pytest.raises(Replaced, match="Is a directory") as replaced:
+        put_all_in_place(drafts)
+    assert replaced.value.there == (tmp_path / "a",)
+    (tmp_path / "a").rename(tmp_path / "a.tmp")
+    with pytest.raises(IsADirectoryError) as refused:
+        put_all_in_place({path: draft for path, draft in drafts.items() if path.name != "a"})
+    assert not isinstance(refused.value, Replaced)
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +24,8 @@ from typer.testing import CliRunner
 from waiting import until
 
 from graphtide import Client
-from graphtide.daemon import cli
-from graphtide.daemon.errors import RequestError, TimedOut
+from graphtide.daemon import cli, durable
+from graphtide.daemon.errors import NotWritten, RequestError, TimedOut
 from graphtide.daemon.state import checkpoint
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore, folder_of
 from graphtide.daemon.tools import checkpoints
@@ -345,6 +347,17 @@ def test_a_copy_goes_into_no_folder_that_is_in_use_and_one_that_was_cut_short_is
     (target / "writing-2-7" / "0000.npy").mkdir(parents=True)
     assert run("checkpoint", "copy", source, target)["epoch"] == [2, 7]
     assert sorted(path.name for path in target.iterdir()) == ["checkpoint-2-7", "lock"]
+
+
+def test_a_file_whose_name_is_not_sure_to_last_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(folder: Path) -> None:
+        assert folder == tmp_path
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(durable, "sync_folder", fails)
+    with pytest.raises(NotWritten, match=r"g\.npz' is written, and not sure to outlast a loss of power"):
+        write(tmp_path / "g.npz", {"id": np.arange(3)}, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["g.npz"]
 
 
 def test_what_is_asked_wrongly_is_said_before_anything_is_done(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -501,6 +502,24 @@ def test_a_disk_that_syncs_nothing_gets_no_file_for_each_epoch(
     log._syncing.submit(int).result(10)
     assert log._segment is not None and log._segment.syncing.named
     assert open_log(log.folder, opened)[1][-1] == at(41, 41)
+
+
+@pytest.mark.parametrize("what", ["folder", "segment", "rename"])
+def test_what_was_taken_away_is_begun_anew_before_an_epoch_is_shown(
+    tmp_path: Path, opened: list[OrderLog], caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    log, _ = open_log(tmp_path / "state" / "order", opened)
+    record(log, at(1, 1, together=True))
+    record(log, at(2, 1))
+    if what == "folder":
+        shutil.rmtree(log.folder.parent)
+    elif what == "segment":
+        newest(log.folder).unlink()
+    else:
+        log.folder.rename(tmp_path / "elsewhere")
+    record(log, at(3, 3, together=True))
+    assert [line.getMessage().endswith("taken away; it is begun anew") for line in caplog.records] == [True]
+    assert open_log(log.folder, opened)[1] == [at(2, 1), at(3, 3, together=True)]
 
 
 def test_a_stop_ends_the_wait_and_the_epoch_is_not_shown(

@@ -17,7 +17,7 @@ from sampling import examples
 
 from graphtide.daemon.ingest.barriers import LATE_MAX, Barriers
 from graphtide.daemon.ingest.decode import Decoder
-from graphtide.daemon.ingest.ordered import OrderedReader, Step
+from graphtide.daemon.ingest.ordered import STALLED_S, OrderedReader, Step
 from graphtide.daemon.ingest.spool import SpoolSource
 from graphtide.daemon.records.barrier import HEADERS, barrier_value
 from graphtide.daemon.records.encodings import BARRIER
@@ -303,7 +303,7 @@ def test_partitions_and_files_that_the_log_does_not_know_wait_and_those_that_are
     a, b, c = Partition("a.csv"), Partition("b.csv"), Partition("c.csv")
     source = Given(a, c)
     reader = reader_of(source)
-    reader.follow(iter([Passed({a: 2, b: 7}, True)]))
+    reader.follow(iter([Passed({b: 7}, False), Passed({a: 2, b: 7}, True)]))
     source.waiting += [record(c, 0), record(a, 0), record(a, 1)]
     assert [item.partition for item in reader.poll(BYTES, 0).records] == [a, a]
     assert [item.partition for item in reader.poll(BYTES, 0).records] == [c]
@@ -315,6 +315,46 @@ def test_partitions_and_files_that_the_log_does_not_know_wait_and_those_that_are
     topics.offsets[Q] = 0
     assert polled(reader, topics, record(Q, 0)) == [(1, 0)]
     assert polled(reader, topics) == [(0, 1)]
+
+
+@pytest.mark.parametrize("deleted", ["while it runs", "while it is down"])
+def test_a_file_that_is_gone_before_a_checkpoint_has_it_is_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, deleted: str
+) -> None:
+    """What was read of it was answered, and the order log knows."""
+    spool, clock = tmp_path / "spool", Clock()
+    spool.mkdir()
+
+    def start() -> tuple[OrderLog, OrderedReader]:
+        source = SpoolSource(spool)
+        source.open({})  # the first checkpoint, of before anything was read
+        log, reader = OrderLog(tmp_path / "order"), reader_of(source, clock)
+        reader.follow(log.open({}))
+        return log, reader
+
+    log, reader = start()
+    (spool / "a.el").write_bytes(b"1 2\n")
+    (spool / "empty.el").touch()
+    step = reader.poll(BYTES, 0)
+    log.record({}, [Passed(step.offsets, together=False)]).result(60)
+    for name in ("a.el", "empty.el"):
+        (spool / name).unlink()
+    if deleted == "while it runs":
+        step = reader.poll(BYTES, 0)
+        assert step.offsets == {Partition("a.el"): 4}
+        assert "a.el was deleted after it was read whole, and before a checkpoint covers it" in caplog.text
+    log.close()
+    (spool / "b.el").write_bytes(b"3 4\n")
+    log, reader = start()
+    for _ in range(2):
+        assert not reader.poll(BYTES, 0).records
+        clock.now += STALLED_S
+    assert reader.waiting is not None and "in the order of then: a.el up to 4. If" in reader.waiting
+    (spool / "a.el").write_bytes(b"1 2\n")
+    polls = [reader.poll(BYTES, 0) for _ in range(4)]  # one of them meets it
+    assert [item.value for step in polls for item in step.records] == [b"1 2\n", b"3 4\n"]
+    assert reader.waiting is None and not reader.state()["replaying"]
+    log.close()
 
 
 def test_a_file_that_grew_after_it_was_retired_is_waited_for() -> None:

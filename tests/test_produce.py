@@ -32,7 +32,6 @@ from graphtide.daemon.records.columns import UpdateColumns, canonical
 from graphtide.daemon.records.placement import partition_of
 from graphtide.daemon.records.spool_format import SpoolWriter, frame
 from graphtide.daemon.records.stream import Partition, Source, UpdateBlock, offsets_from_wire
-from graphtide.daemon.tools import destinations
 from graphtide.daemon.tools import files as module
 from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed, SpoolDestination
 from graphtide.daemon.tools.files import Accepts, BadInput, LeftOut, read_columns, read_updates
@@ -563,7 +562,7 @@ def test_a_missing_topic_is_an_error(kafka: DevKafka) -> None:
 
 
 def test_a_broker_that_is_not_there_is_told_with_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphtide.daemon.tools.destinations._CONNECT_TIMEOUT_MS", 200)
+    monkeypatch.setattr("graphtide.daemon.ingest.kafka_client.COMMAND_CONNECT_MS", 200)
     with held_port() as port, pytest.raises(ProduceFailed, match=r"^Kafka at .*; see whether a broker runs"):
         KafkaDestination(f"127.0.0.1:{port}", "edges")
 
@@ -601,7 +600,7 @@ def test_produce_logs_in_as_its_settings_say(kafka: DevKafka, topic: str, tmp_pa
 def test_a_login_that_is_refused_is_a_wrong_setting(
     kafka: DevKafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(destinations, "_CONNECT_TIMEOUT_MS", 3000)
+    monkeypatch.setattr("graphtide.daemon.ingest.kafka_client.COMMAND_CONNECT_MS", 3000)
     login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "graphtide"}
     with pytest.raises(ConfigError, match="Sasl"):  # this listener asks nobody to log in
         KafkaDestination(kafka.bootstrap, topic, client={**login, "sasl_plain_password": kafka.password})

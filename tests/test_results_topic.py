@@ -18,6 +18,7 @@ from brokers import client
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.errors import KafkaError, KafkaTimeoutError
 from kafka.structs import TopicPartition
+from power_cuts import PowerCut, times
 from results_readers import FilesReader, TopicReader, read_up_to
 from typer.testing import CliRunner
 from waiting import until
@@ -43,7 +44,7 @@ from graphtide.daemon.outgoing.records import (
 from graphtide.daemon.outgoing.sink import Fenced, PlaceLost, Sink
 from graphtide.daemon.outgoing.spool import SpoolSink, files
 from graphtide.daemon.records.placement import partition_of
-from graphtide.daemon.records.spool_format import frame
+from graphtide.daemon.records.spool_format import SpoolWriter, frame
 from graphtide.daemon.serve.values import Values
 from graphtide.daemon.tools import doctor
 from graphtide.daemon.tools.results import show as show_results
@@ -353,6 +354,53 @@ def test_a_transaction_whose_sync_failed_is_not_taken_for_written(
     assert found is not None and found.is_same(end(1))
     sink.write(hops(2, [3]), end(2))
     assert known_hops(FilesReader(folder)) == {1: 1, 3: 2}
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_what_readers_saw_of_a_failed_sync_is_withdrawn_so_that_they_can_tell(
+    open_files: Callable[..., SpoolSink], folder: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    sink = open_files()
+    for sequence in range(1, before + 1):
+        sink.write(hops(sequence, [sequence]), end(sequence))
+    with monkeypatch.context() as patched:
+        PowerCut(patched).fails = times(1)
+        with pytest.raises(OSError, match="Input/output error"):
+            sink.write(hops(before + 1, [7]), end(before + 1))
+    (file,) = files(folder)
+    seen = file.stat().st_size
+    sink.close()
+    sink.open(lambda last: True)
+    sink.write(hops(before + 1, [8]), end(before + 1))
+    sink.write(hops(before + 2, [9]), end(before + 2))
+    assert not file.exists() or file.stat().st_size < seen, "or else a reader would read on in the midst of others"
+    assert files(folder)[-1] != file
+    known = known_hops(FilesReader(folder))
+    assert known == {**dict.fromkeys(range(1, before + 1), 1), 8: before + 1, 9: before + 2}
+
+
+def test_a_transaction_of_which_nobody_knows_whether_it_is_on_disk_is_there_before_others_follow(
+    open_files: Callable[..., SpoolSink], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sync failed, and the process died before it could cut it off: readers may have it."""
+    power = PowerCut(monkeypatch)
+    sink = open_files()
+    sink.write(hops(1, [1]), end(1))
+    power.fails = times(1)
+    with pytest.raises(OSError, match="Input/output error"):
+        sink.write(hops(2, [2]), end(2))
+    with monkeypatch.context() as killed:
+        killed.setattr(SpoolWriter, "give_up", lambda writer, _: writer._file.close())
+        sink.close()
+    power.fails = times(1)
+    sink = SpoolSink(folder, "msgpack", file_bytes=1 << 30)
+    with pytest.raises(OSError, match="Input/output error"):
+        sink.open(lambda last: True)
+    sink.open(lambda last: True)
+    sink.close()
+    power.cut(folder)
+    assert known_hops(FilesReader(folder)) == {1: 1, 2: 2}
+    assert sink.place["offset"] == files(folder)[0].stat().st_size
 
 
 def test_a_disk_that_fails_is_let_go(

@@ -306,15 +306,38 @@ def test_a_retired_file_that_was_deleted_is_covered_as_far_as_it_was_read(
 def test_of_a_file_that_was_deleted_too_early_counts_what_the_newest_checkpoint_has(tmp_path: Path) -> None:
     for name in ("a.el", "b.el", "c.el"):
         (tmp_path / name).write_bytes(b"1 2\n")
-    source = opened(tmp_path)
+    source = opened(tmp_path, keep=9)
     drain(source)
     (tmp_path / "c.el").unlink()
     drain(source)
-    assert source.standing(C, 4) == "unknown", "no epoch may have it as yet"
+    assert source.position() == {A: 4, B: 4, C: 4}, "a restart must tell whether its checkpoint has it"
+    assert (source.standing(C, 4), source.standing(C, 5)) == ("expected", "unknown"), "no epoch may have it as yet"
+    before = source.state()
+    source.checkpointed({A: 4, B: 4})  # of an epoch before
+    assert source.position() == {A: 4, B: 4, C: 4}
     source.checkpointed(source.position())
+    assert source.position() == {A: 4, B: 4}
+    assert source.standing(C, 4) == "covered"
     (tmp_path / "a.el").unlink()
     drain(source)
     assert source.standing(A, 4) == "covered"
+    (tmp_path / "a.el").write_bytes(b"1 2\n")
+    for state in (before, source.state()):  # the next checkpoint may be of an epoch of before, too
+        restarted = opened(tmp_path, {A: 4, B: 4, C: 4}, state)
+        assert restarted.position() == {A: 4, B: 4} and restarted.standing(C, 4) == "covered"
+        with pytest.raises(SourceError, match=r"c\.el' is gone, and was read only to byte 5"):
+            opened(tmp_path, {A: 4, B: 4, C: 5}, state)
+    assert opened(tmp_path, {A: 4, B: 4}, before).standing(C, 4) == "unknown", "that one has nothing of it"
+
+
+def test_a_file_that_was_deleted_too_early_may_come_again_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_bytes(b"1 2\n")
+    source = opened(tmp_path)
+    drain(source)
+    (tmp_path / "a.el").unlink()
+    assert read(source) == [] and source.position() == {A: 4}
+    (tmp_path / "a.el").write_bytes(b"3 4\n5 6\n")
+    assert read(source) == [("a.el", b"3 4\n5 6\n")] and source.position() == {A: 8}
 
 
 def with_files(n: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> SpoolSource:

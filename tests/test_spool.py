@@ -706,8 +706,9 @@ def test_links_that_lead_nowhere_and_closed_files_stop_no_other(
     assert source.outages == 1, "of one file"
     now = 1005.0
     assert source.lag().amount[Partition("c.el")] == 4 and source.lag().seconds == 5.0
-    assert [record.getMessage() for record in caplog.records] == [
+    assert sorted(record.getMessage() for record in caplog.records) == [
         "a.el in the spool cannot be read and is left out: Too many levels of symbolic links",
+        "b.el in the spool is no file, or a link that leads to none, and is left out",
         "spool file c.el cannot be read: Permission denied; the others go on meanwhile",
     ]
     assert values(drain(source)) == [b"1 2\n"], "as soon as it may"
@@ -828,6 +829,21 @@ def test_a_file_read_whole_may_be_deleted_and_others_not(tmp_path: Path) -> None
     (spool / "b.el").unlink()
     with pytest.raises(SourceError, match="deleted with 10 bytes unread"):
         source.poll(100, timeout_s=0)
+
+
+def test_what_is_called_as_a_file_and_is_none_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkfifo(tmp_path / "a.el")
+    (tmp_path / "b.csv").symlink_to("nowhere")
+    (tmp_path / "folder.el").mkdir()
+    os.mkfifo(tmp_path / ".c.el.tmp")
+    source = opened(tmp_path)
+    for name in ("d.el", "e.el"):
+        (tmp_path / name).write_bytes(b"1 2\n")
+        assert values(drain(source)) == [b"1 2\n"]
+    assert sorted(record.getMessage().partition(" ")[0] for record in caplog.records) == ["a.el", "b.csv"]
+    assert "a.el in the spool is no file, or a link that leads to none, and is left out" in caplog.text
 
 
 def test_a_file_that_goes_while_the_directory_is_listed_is_no_outage(

@@ -7,6 +7,7 @@ among them) are replaced whole. Each value remembers where it came from, for mes
 from __future__ import annotations
 
 import codecs
+import contextlib
 import difflib
 import json
 import os
@@ -41,6 +42,8 @@ _PLAINLY = {
 }
 """What validators say at greater length."""
 
+DEEPEST = 32
+"""Tables and lists of settings stand in each other so deep at most; none needs four."""
 KeyPath = tuple[str | int, ...]
 
 
@@ -65,6 +68,9 @@ class _Layers:
             self.put(path, value, origin)
 
     def put(self, path: KeyPath, value: Any, origin: str) -> None:
+        if len(path) > DEEPEST:
+            self.report(path[:2], MASK, f"must have no more than {DEEPEST} parts", origin)
+            return
         *parents, last = path
         table = self.tables
         for depth, name in enumerate(parents):
@@ -130,6 +136,18 @@ def from_tables(tables: Mapping[str, Any], origin: str = "tables") -> Config:
     return _validate(layers).config
 
 
+def _is_too_deep(value: object) -> bool:
+    """Whether tables and lists stand in each other more than ``DEEPEST`` deep; dots in a key make tables, too."""
+    left = [(value, 0)]
+    while left:
+        value, depth = left.pop()
+        if depth > DEEPEST:
+            return True
+        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        left += [(item, depth + 1) for item in inner]
+    return False
+
+
 def parse_text(text: str) -> Any:
     """A value from a flag or variable: JSON or TOML for lists and tables, else the text as it stands.
 
@@ -137,14 +155,11 @@ def parse_text(text: str) -> Any:
     """
     if not text.startswith(("[", "{")):
         return text
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
-        pass
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text
+    for read in (json.loads, lambda text: tomllib.loads(f"value = {text}")["value"]):
+        with contextlib.suppress(json.JSONDecodeError, tomllib.TOMLDecodeError, RecursionError):
+            value = read(text)
+            return text if _is_too_deep(value) else value
+    return text
 
 
 def dotted(path: KeyPath) -> str:
@@ -166,7 +181,7 @@ def _leaves(table: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyP
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
         content = file.read_bytes().removeprefix(codecs.BOM_UTF8)  # which some editors write
-        return tomllib.loads(content.decode())
+        tables = tomllib.loads(content.decode())
     except OSError as error:
         raise ConfigError(f"the configuration file {file} cannot be read: {why(error)}") from error
     except UnicodeDecodeError as error:
@@ -174,6 +189,9 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"the configuration file {file} is not UTF-8 (at line {line})") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"the configuration file {file} is not TOML: {error}") from error
+    if _is_too_deep(tables):
+        raise ConfigError(f"the configuration file {file} nests tables or lists more than {DEEPEST} deep")
+    return tables
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, KeyPath, str]]:

@@ -49,6 +49,9 @@ REFUSALS = (SaslAuthenticationFailedError, IllegalSaslStateError, UnsupportedSas
 REFUSED_MAX = 3
 """One refusal may be of a broker that does not know the credentials yet; after so many they are wrong."""
 
+COMMAND_CONNECT_MS = 4_000
+"""How long a command looks for a cluster: somebody sits before it."""
+
 _ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 _HOSTNAME_MISMATCH, _ADDRESS_MISMATCH, _NOT_YET_VALID, _EXPIRED = 62, 64, 9, 10  # X509_V_ERR_* of OpenSSL

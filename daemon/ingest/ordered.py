@@ -64,6 +64,7 @@ class OrderedReader:
         self._stalled: str | None = None
         self._passed: Iterator[Passed] = iter(())
         self._target: Passed | None = None
+        self._begins: Mapping[Partition, int] = {}
         self._kept: dict[Partition, deque[RawRecord]] = {}
         self._kept_bytes = 0
         self._held: frozenset[Partition] = frozenset()
@@ -79,6 +80,7 @@ class OrderedReader:
         """Go along these first, as far as the source is not past them already; each is past the one before."""
         self._passed = passed
         self._next_target()
+        self._begins = {} if self._target is None else self._target.offsets
         while self._target is not None and self._reached(self._target):
             self._next_target()
         self._progress_at = self._clock()
@@ -156,12 +158,16 @@ class OrderedReader:
         return all(self._is_past(position, partition, offset) for partition, offset in target.offsets.items())
 
     def _is_past(self, position: Mapping[Partition, int], partition: Partition, offset: int) -> bool:
-        """Whether nothing is to come below this offset. A file that is gone was read whole; a topic may come yet,
-        and so may a file that grew after it was retired.
+        """Whether nothing is to come below this offset. A topic may come yet, and so may a file that grew after it
+        was retired, or one that is gone and of which no checkpoint has what was read. What was read before the log
+        begins the oldest checkpoint has.
         """
-        if partition not in position:
-            return partition.number is None and self.source.standing(partition, offset) != "expected"
-        return position[partition] >= offset
+        if partition in position:
+            return position[partition] >= offset
+        if partition.number is not None:
+            return False
+        standing = self.source.standing(partition, offset)
+        return standing == "covered" or (standing == "unknown" and offset <= self._begins.get(partition, 0))
 
     def _watch(self, target: Passed, *, progress: bool) -> None:
         """Say so when nothing of what the log names comes: it is an outage, or those records are lost."""

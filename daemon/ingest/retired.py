@@ -60,19 +60,21 @@ def _digest(name: str) -> bytes:
     return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
 
 
-def pack(retired: Mapping[str, Retired], gone: Gone) -> bytes:
-    """Retired files by name, and those that are gone, for a checkpoint."""
-    return bytes(msgpack.packb({"v": 1, "retired": retired, "gone": gone.kept}))
+def pack(retired: Mapping[str, Retired], gone: Gone, early: Mapping[str, int]) -> bytes:
+    """Retired files by name, those that are gone, and those that went before a checkpoint covered them, with the
+    bytes that were read of each.
+    """
+    return bytes(msgpack.packb({"v": 1, "retired": retired, "gone": gone.kept, "early": early}))
 
 
-def unpack(packed: bytes) -> tuple[dict[str, Retired], Gone]:
+def unpack(packed: bytes) -> tuple[dict[str, Retired], Gone, dict[str, int]]:
     """The inverse of ``pack``; nothing is retired where a checkpoint keeps nothing.
 
     Raises:
         ValueError: it is of a later version.
     """
     if not packed:
-        return {}, Gone()
+        return {}, Gone(), {}
     kept = msgpack.unpackb(packed)
     if kept["v"] != 1:
         raise ValueError(f"version {kept['v']} of retired files; only 1 is understood")
@@ -80,4 +82,5 @@ def unpack(packed: bytes) -> tuple[dict[str, Retired], Gone]:
         name: Retired(offset, size, changed_ns, (length, checksum), aside)
         for name, (offset, size, changed_ns, (length, checksum), aside) in kept["retired"].items()
     }
-    return retired, Gone((digest, offset) for digest, offset in kept.get("gone", ()))
+    gone = Gone((digest, offset) for digest, offset in kept.get("gone", ()))
+    return retired, gone, dict(kept.get("early", {}))

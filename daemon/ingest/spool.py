@@ -15,6 +15,9 @@ more, and may be deleted. Checkpoints keep which files those are, and which of t
 (``retired.py``). Should one grow after all, it is taken up again. The last name stays, so that a position always
 tells how far reading has come.
 
+One that is deleted earlier, read whole, stays in the position until a checkpoint covers it: a restart from one
+before must tell that it lacks what was read (``ordered.py``), and a restart from this one that it lacks nothing.
+
 What cannot be read is set aside by itself, as a record that is refused: a frame whose checksum fails while the
 framing holds (by the encoding ``CORRUPT``, which no decoder knows), a line that is too long, the rest of a file
 whose framing or compressed data is damaged, a file whose name is not UTF-8. A file that cannot be opened is an
@@ -136,6 +139,7 @@ class SpoolSource:
         self._files: dict[str, SpoolFile] = {}
         self._retired: dict[str, Retired] = {}
         self._gone = Gone()
+        self._early: dict[str, int] = {}  # deleted before a checkpoint covered them, and how much was read
         self._state = b""
         self._state_is_old = False
         self._known: dict[str, dict[str, Any]] = {}
@@ -192,7 +196,7 @@ class SpoolSource:
 
     def _restore(self, offsets: Offsets, state: bytes) -> None:
         try:
-            entries, self._gone = retired.unpack(state)
+            entries, self._gone, early = retired.unpack(state)
         except ValueError as error:
             raise SourceError(f"the checkpoint cannot be used for a spool: {error}") from error
         self._retired = {name: entry for name, entry in entries.items() if name in self._folder.names}
@@ -205,7 +209,9 @@ class SpoolSource:
             if kind is None or number is not None:
                 raise SourceError(f"{name!r} is not the name of a spool file")
             entry = self._retired.get(name)
-            if entry is None or entry.offset != offset:
+            if name not in self._folder.names and (early.get(name) == offset or self._gone.covers(name, offset)):
+                self._gone.note(name, offset)
+            elif entry is None or entry.offset != offset:
                 self._restore_file(name, kind, offset, known.get(name))
         self._keep_state()
 
@@ -286,6 +292,8 @@ class SpoolSource:
             return "covered" if offset <= entry.offset else "expected"
         if os.path.exists(self.path / name):  # its writer may have made it just now
             return "expected"
+        if offset <= self._early.get(name, -1):
+            return "expected"
         return "covered" if self._gone.covers(name, offset) else "unknown"
 
     def lag(self) -> Lag:
@@ -325,8 +333,12 @@ class SpoolSource:
         self._checkpoints.append(dict(offsets))
         if self.fingerprints is not None:
             self._keep_fingerprints(self.fingerprints)
+        for name in [name for name, offset in self._early.items() if offsets.get(Partition(name)) == offset]:
+            self._gone.note(name, self._early[name])
+            self._forget_early(name)
         if len(self._checkpoints) == self._checkpoints.maxlen:
             self._retire(self._checkpoints[0])
+        self._keep_state()
 
     def _retire(self, covered: Offsets) -> None:
         last = max(self._files, default="")
@@ -340,7 +352,6 @@ class SpoolSource:
             self._retired.pop(file.name, None)  # the last that retired are the last here
             self._retired[file.name] = file.entry
             self._drop(file)
-        self._keep_state()
 
     def _keep_fingerprints(self, path: Path) -> None:
         """Those of the files that checkpoints name; what is known of one that was deleted since is kept, too."""
@@ -568,6 +579,7 @@ class SpoolSource:
             log.warning("%s in the spool is ignored: its name does not end in an encoding", name)
 
     def _add(self, name: str, kind: FileKind, offset: int) -> SpoolFile:
+        self._forget_early(name)
         file = self._files[name] = SpoolFile(name, kind, Partition(name), offset)
         if self._held:
             self._held |= {name}
@@ -678,7 +690,7 @@ class SpoolSource:
 
     def _keep_state(self) -> None:
         if self._state_is_old:
-            self._state = retired.pack(self._retired, self._gone)
+            self._state = retired.pack(self._retired, self._gone, self._early)
             self._state_is_old = False
 
     def _forget(self, name: str) -> None:
@@ -687,14 +699,29 @@ class SpoolSource:
         if file is not None:
             if file.unread:
                 raise SourceError(f"spool file {name} was deleted with {file.unread} bytes unread", {"file": name})
-            log.info("spool file %s was deleted after it was read whole; it is forgotten", name)
             self._drop(file)
         entry = self._retired.pop(name, None)
-        if file is not None and self._checkpoints and self._checkpoints[-1].get(file.partition) == file.offset:
+        if entry is not None:
+            self._gone.note(name, entry.offset)
+            self._state_is_old = True
+        if file is None:
+            return
+        if self._checkpoints and self._checkpoints[-1].get(file.partition) == file.offset:
+            log.info("spool file %s was deleted after it was read whole; it is forgotten", name)
             self._gone.note(name, file.offset)
             self._state_is_old = True
-        elif entry is not None:
-            self._gone.note(name, entry.offset)
+        elif file.offset > 0:
+            log.warning(
+                "spool file %s was deleted after it was read whole, and before a checkpoint covers it: a restart "
+                "until then will wait for it",
+                name,
+            )
+            self._early[name] = self._position[file.partition] = file.offset
+            self._state_is_old = True
+
+    def _forget_early(self, name: str) -> None:
+        if self._early.pop(name, None) is not None:
+            self._position.pop(Partition(name), None)
             self._state_is_old = True
 
     def _drop(self, file: SpoolFile) -> None:

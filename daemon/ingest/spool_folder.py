@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..errors import SourceError
 from ..os_errors import why
+from ..records.spool_format import file_kind
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +93,15 @@ class Folder:
             for entry in entries:
                 name = os.fsencode(entry.name).decode(errors="backslashreplace")
                 try:
-                    if entry.is_file() and (name == entry.name or name not in names):
-                        names[name] = entry.name
+                    if entry.is_file():
+                        if name == entry.name or name not in names:
+                            names[name] = entry.name
+                    elif not entry.is_dir() and file_kind(name) is not None:
+                        unreadable.add(name)
+                        if name not in self._unreadable:
+                            log.warning(
+                                "%s in the spool is no file, or a link that leads to none, and is left out", name
+                            )
                 except OSError as error:  # a link that leads nowhere, say
                     unreadable.add(name)
                     if name not in self._unreadable:

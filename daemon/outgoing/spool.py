@@ -3,6 +3,11 @@
 A frame's payload is a MessagePack array of the record's key and its value (nil: a tombstone). The frames of a
 transaction follow each other in one file, the last one being its end; then the file is synced. What stands behind
 the last end of the newest file is no transaction yet: readers leave it alone, and a restart cuts it off.
+
+Where that sync fails, readers may have seen the end already. It is cut off, and all goes on in another file, so
+that whoever had read it finds a file that is shorter. A process that dies before it could do so leaves a whole
+transaction of which nobody knows whether it is on disk: the next one counts it, and writes it again in its place
+first.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from typing import IO
 import msgpack
 
 from ...gpma.index.ids import IdColumn
+from ..durable import write_again
 from ..errors import NotWritten
 from ..failpoints import point
 from ..records.spool_format import FramingLost, SpoolWriter, make_folder, read_frames
@@ -75,6 +81,8 @@ class SpoolSink:
         self._number = 0
         self._place: tuple[str, int] = ("", 0)
         self._uncut: tuple[Path, int] | None = None  # what lies behind there may never be on disk
+        self._failed = -1  # the number of a file of which a sync failed
+        self._is_sure = False  # what was found is on disk
 
     @property
     def place(self) -> Place:
@@ -106,14 +114,18 @@ class SpoolSink:
         found = files(self._folder)
         last, self._place = None, ("", 0)
         for file in reversed(found):
-            behind, last = _last_end(file)
+            begin, behind, last = _last_end(file)
             if file == found[-1]:
                 self._number = _number(file)
                 if behind < file.stat().st_size:
                     os.truncate(file, behind)  # a transaction that was never whole
             if last is not None:
+                if not self._is_sure:
+                    write_again(file, begin, behind)
                 self._place = (file.name, behind)
                 break
+        self._number = max(self._number, self._failed + 1)
+        self._is_sure = True
         if not accepts(last):
             raise Fenced(
                 f"{str(self._folder)!r} does not end with results of this daemon: somebody else has written"
@@ -204,6 +216,8 @@ class SpoolSink:
         """See ``Sink``. What belongs to no whole transaction is cut off."""
         writer, self._writer = self._writer, None
         if writer is not None:
+            if writer.failed:
+                self._failed = _number(writer.path)
             behind = self._place[1] if writer.name == self._place[0] else 0
             if not writer.give_up(behind):
                 self._uncut = writer.path, behind
@@ -219,12 +233,14 @@ def _number(file: Path) -> int:
     return int(file.stem.removeprefix(PREFIX))
 
 
-def _last_end(file: Path) -> tuple[int, End | None]:
-    """Of what a power cut tore nothing was ever synced: what comes before it counts."""
-    behind, last = 0, None
+def _last_end(file: Path) -> tuple[int, int, End | None]:
+    """Where the last transaction begins and ends, and its end. Of what a power cut tore nothing was ever synced:
+    what comes before it counts.
+    """
+    begin, behind, last = 0, 0, None
     try:
-        for behind, _, last in transactions(file):  # noqa: B007  what is left of the last one
-            pass
+        for stop, _, end in transactions(file):
+            begin, behind, last = behind, stop, end
     except FramingLost as error:
         log.warning("%s: what stands behind byte %d is no transaction and is cut off: %s", file, behind, error.why)
-    return behind, last
+    return begin, behind, last

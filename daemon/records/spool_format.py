@@ -221,6 +221,11 @@ class SpoolWriter:
         except FileNotFoundError:
             return False
 
+    @property
+    def failed(self) -> bool:
+        """A sync failed."""
+        return self._syncing.failed
+
     def append(self, payload: bytes) -> int:
         """Add a record; return the offset after it, which a ``wait`` for it needs."""
         framed = frame(payload)

@@ -9,6 +9,7 @@ file), and counts its starts (``incarnation``), so that one epoch name never mea
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import io
 import json
@@ -41,6 +42,8 @@ Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 _PREFIX = "checkpoint-"
 _INCARNATION = "incarnation"
+_LOCK, _LOCK_FLAGS, _LOCK_MODE = "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640
+_IN_USE = "is in use by another graphtide process"
 _NAME = re.compile(rf"{_PREFIX}([0-9]{{1,18}})-([0-9]{{1,18}})")
 """Of a checkpoint's folder. Either number fits into 64 bits, as they do in answers."""
 _COUNT = re.compile(rb"[0-9]{1,18}\s*")
@@ -101,23 +104,26 @@ class CheckpointStore:
         """
         self.path = path
         self._damaged: set[Path] = set()
+        self._incarnation = 0
         self.keep = keep
+        self.made_anew: Callable[[], None] = lambda: None
+        """Called where the folder was taken away and there is another one: for what else was in it."""
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"checkpoint.path = {str(path)!r} cannot be used: {why(error)}") from error
         try:
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            self._lock = os.open(path / _LOCK, _LOCK_FLAGS, _LOCK_MODE)
         except OSError as error:
             raise CheckpointError(
-                f"checkpoint.path = {str(path)!r}: its file 'lock' cannot be opened: {why(error)}"
+                f"checkpoint.path = {str(path)!r}: its file {_LOCK!r} cannot be opened: {why(error)}"
             ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
             held = isinstance(error, BlockingIOError)
-            what = "is in use by another graphtide process" if held else f"cannot be locked: {why(error)}"
+            what = _IN_USE if held else f"cannot be locked: {why(error)}"
             raise CheckpointError(f"checkpoint.path = {str(path)!r} {what}") from error
         for leftover in path.glob("writing-*"):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -151,6 +157,7 @@ class CheckpointStore:
                 f"checkpoint.path = {str(self.path)!r}: the number of this start cannot be written to "
                 f"{_INCARNATION!r}: {why(error)}"
             ) from error
+        self._incarnation = incarnation
         return incarnation
 
     def write(self, checkpoint: Checkpoint, in_pieces: Mapping[str, Sequence[Array]] | None = None) -> int:
@@ -159,6 +166,7 @@ class CheckpointStore:
         ``in_pieces``: further arrays of it, each as its pieces (at least one) of one dimension and one dtype; they
         are read back as one array each.
 
+        0. Where the folder was taken away, make another one.
         1. Write every array, synced, with its checksum, into a folder of another name.
         2. Write the manifest, synced; sync that folder.
         3. Rename it to its real name; sync the parent: from here on the checkpoint exists.
@@ -167,6 +175,7 @@ class CheckpointStore:
         Raises:
             OSError: it could not be written (a full disk); what was written of it is taken away again.
         """
+        self._require_folder()
         incarnation, number = checkpoint.epoch
         draft = self.path / f"writing-{incarnation}-{number}"
         target = folder_of(self.path, checkpoint.epoch)
@@ -183,6 +192,47 @@ class CheckpointStore:
         self._prune()
         point("checkpoint.pruned")
         return size
+
+    def _require_folder(self) -> None:
+        """Have the folder whose lock this process holds; where somebody took it away or emptied it, another.
+
+        Raises:
+            NotWritten, OSError: there can be none, or another process has it by now.
+        """
+        name = self.path / _LOCK
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if os.path.samestat(os.stat(name), os.fstat(self._lock)):
+                return
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(name, _LOCK_FLAGS, _LOCK_MODE)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise OSError(errno.EBUSY, _IN_USE, str(name)) from error
+            log.error(
+                "the checkpoint folder %s was taken away or emptied under this daemon, and is made anew with a "
+                "whole checkpoint; checkpoints that are left there: %s",
+                *(self.path, ", ".join(self.names()) or "none"),
+            )
+            if self._incarnation:
+                replace_file(self.path / _INCARNATION, b"%d\n" % self._incarnation)
+            self.made_anew()
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(self._lock)
+        self._lock = lock
+
+    def has(self, epoch: tuple[int, int]) -> bool:
+        """Whether the checkpoint of this epoch is there, as far as can be seen."""
+        try:
+            os.stat(folder_of(self.path, epoch) / "manifest.json")
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # may not be looked at now
+            pass
+        return True
 
     def _draft(self, draft: Path, checkpoint: Checkpoint, in_pieces: Mapping[str, Sequence[Array]]) -> int:
         draft.mkdir()

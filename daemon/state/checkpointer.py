@@ -153,7 +153,8 @@ class Checkpointer:
        never passes a bad record that is not safe elsewhere), and writes.
 
     One that fails is tried again after the interval; the one before it stays. So is one that finds no memory,
-    which is asked for before any is taken; one line tells of all of those, until one is written.
+    which is asked for before any is taken; one line tells of all of those, until one is written. Where the newest
+    one was taken away, another is due although nothing happened since.
     """
 
     graph: Graph
@@ -238,9 +239,14 @@ class Checkpointer:
             NotWritten: it could not be written.
         """
         self._complete()
-        if self.position.epoch != self._written_epoch:
+        if self.position.epoch != self._written_epoch or self._is_gone():
             self._begin()
             self._complete()
+        if self._is_gone():
+            raise NotWritten(
+                f"the last checkpoint, of epoch {self.position.epoch}, is missing, and {self._left()}: "
+                f"{self._failure}"
+            )
         if self.position.epoch != self._written_epoch:
             raise NotWritten(
                 f"the last checkpoint, of epoch {self.position.epoch}, is missing: {self._failure}. The next "
@@ -263,7 +269,11 @@ class Checkpointer:
 
     def _due(self) -> bool:
         elapsed = time.monotonic() - self._began_at
-        return elapsed >= self.interval_s and self.position.epoch != self._written_epoch
+        return elapsed >= self.interval_s and (self.position.epoch != self._written_epoch or self._is_gone())
+
+    def _is_gone(self) -> bool:
+        """The newest checkpoint was taken away."""
+        return self.newest is not None and not self.store.has(self.newest.epoch)
 
     def _begin(self) -> None:
         self._began_at = time.monotonic()
@@ -375,18 +385,29 @@ class Checkpointer:
         self._failure = f"checkpoint.path = {str(self.store.path)!r}: {_said(error)}"
         if not isinstance(error, MemoryError):
             log.error(
-                "the checkpoint of epoch %s failed, and the one before it stays: %s; it is tried again in %g s",
-                *(epoch, self._failure, self.interval_s),
+                "the checkpoint of epoch %s failed, and %s: %s; it is tried again in %g s",
+                *(epoch, self._left(), self._failure, self.interval_s),
                 exc_info=None if isinstance(error, OSError) else error,
             )
         elif not self._is_put_off:
             log.error(
-                "the checkpoint of epoch %s is put off, and the one before it stays: %s; tried again every %g s",
-                *(epoch, self._failure, self.interval_s),
+                "the checkpoint of epoch %s is put off, and %s: %s; tried again every %g s",
+                *(epoch, self._left(), self._failure, self.interval_s),
             )
         self._is_put_off = isinstance(error, MemoryError)
         self.metrics.checkpoint_failed(type(error).__name__)
         self.requested.failed(self._failure)
+
+    def _left(self) -> str:
+        """What a restart would go on from."""
+        if self.newest is None:
+            return "there is none before it"
+        if self.store.has(self.newest.epoch):
+            return "the one before it stays"
+        names = self.store.names()
+        if not names:
+            return "there is none to go on from, since those before it were taken away"
+        return f"the one before it was taken away; a restart goes on from {names[0]}"
 
     def _write(self, taken: _Taken, edges: Sequence[EdgeList]) -> None:
         started = time.monotonic()

@@ -76,6 +76,16 @@ class KeptPrograms:
             if id in self._programs:
                 self._write({other: spec for other, spec in self._programs.items() if other != id})
 
+    def write_again(self) -> None:
+        """Where the folder was taken away and there is another one.
+
+        Raises:
+            NotWritten: the disk does not take it.
+        """
+        with self._changing:
+            if self._programs:
+                self._write(self._programs)
+
     def _write(self, programs: Mapping[str, Spec]) -> None:
         trouble = f"{str(self._path)!r} cannot be written"
         try:

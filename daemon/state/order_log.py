@@ -122,6 +122,7 @@ class OrderLog:
         if all(_alone(item.offsets) and item.decided is None for item in passed):
             return done
         self._end_segment_if_covered(passed[-1].offsets)
+        self._end_segment_if_taken_away()
         if self._segment is not None and self._segment.syncing.failed and time.monotonic() >= self._sync_at:
             self._end_segment()  # while nothing must stay there is another one a second at most
         fixed, must_stay = self._fixed, b""
@@ -203,6 +204,17 @@ class OrderLog:
             self._fixed = self._newest
             self._closed.append((segment.path, self._fixed.offsets))
             self._syncing.submit(_close, segment)
+
+    def _end_segment_if_taken_away(self) -> None:
+        """What is written where no start finds it is not kept: another one begins where this one ends."""
+        segment = self._segment
+        if segment is None:
+            return
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if os.path.samestat(os.stat(segment.path), os.fstat(segment.handle)):
+                return
+        log.error("the order log %s was taken away; it is begun anew", segment.path)
+        self._end_segment()
 
     def _end_segment_if_covered(self, present: Offsets) -> None:
         """A checkpoint was written: begin another segment, and find those that no kept checkpoint needs.

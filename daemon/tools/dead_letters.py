@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from ..durable import sync_folder, write_synced
+from ..durable import Replaced, put_all_in_place, write_synced
 from ..errors import ConfigError, NotWritten, RequestError, SourceUnavailable
 from ..ingest.dead_letters import read_dead_letters, source_of
 from ..os_errors import why
@@ -27,7 +27,6 @@ from .replayed import TopicLetter, identity
 OWN_HEADERS = "graphtide-"
 """How the names of headers begin that a dead letter has and its record had not."""
 _SHOWN_BYTES = 60
-_CONNECT_TIMEOUT_MS = 10_000
 _SILENT_S = 60.0
 _SPACES = str.maketrans("\n\r\t", "   ")
 _ONE_LINE = bytes.maketrans(b"\n\r", b"  ")
@@ -83,13 +82,13 @@ def _in_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[B
     from kafka import KafkaConsumer, TopicPartition
     from kafka.errors import KafkaTimeoutError
 
-    from ..ingest.kafka_client import connect, disconnect, records_until
+    from ..ingest.kafka_client import COMMAND_CONNECT_MS, connect, disconnect, records_until
 
     consumer = connect(
         KafkaConsumer,
         client,
         bootstrap_servers=servers.split(","),
-        bootstrap_timeout_ms=_CONNECT_TIMEOUT_MS,
+        bootstrap_timeout_ms=COMMAND_CONNECT_MS,
         enable_auto_commit=False,
     )
     try:
@@ -280,7 +279,14 @@ def replay_to_spool(
             name = f"{stamp}-{number}.{as_}"
             drafts[spool / name] = spool / f"{name}.tmp"
             write_synced(drafts[spool / name], content)
-        _put_in_place(drafts)
+        put_all_in_place(drafts)
+    except Replaced as error:
+        names = ", ".join(path.name for path in error.there)
+        raise NotWritten(
+            f"{str(spool)!r} cannot be written: {why(error)}. {len(error.there)} of {len(drafts)} files are there "
+            f"({names}) and may have been read, but are not sure to outlast a loss of power; their letters are "
+            "not marked as sent"
+        ) from error
     finally:
         for draft in drafts.values():
             draft.unlink(missing_ok=True)
@@ -296,25 +302,6 @@ def _on_one_line(value: bytes) -> bytes:
     except orjson.JSONDecodeError:
         return value
     return value.translate(_ONE_LINE)  # none of these can stand within a string
-
-
-def _put_in_place(drafts: Mapping[Path, Path]) -> None:
-    there: list[Path] = []
-    try:
-        for path, draft in drafts.items():
-            os.replace(draft, path)
-            there.append(path)
-        if there:
-            sync_folder(there[0].parent)
-    except OSError as error:
-        if not there:
-            raise
-        names = ", ".join(path.name for path in there)
-        raise NotWritten(
-            f"{str(there[0].parent)!r} cannot be written: {why(error)}. {len(there)} of {len(drafts)} files are "
-            f"there ({names}) and may have been read, but are not sure to outlast a loss of power; their letters "
-            "are not marked as sent"
-        ) from error
 
 
 def replay_to_topic(

@@ -17,7 +17,7 @@ from ..records.encodings import CONTENT_TYPES, Encoding
 from ..records.spool_format import SpoolWriter, whole_bytes
 from ..records.stream import Partition
 
-_CONNECT_TIMEOUT_MS = 10_000
+_BLOCK_MS = 10_000
 _IN_FLIGHT_MAX, _IN_FLIGHT_BYTES = 1 << 14, 64 << 20
 
 
@@ -108,7 +108,7 @@ class KafkaDestination:
         from kafka import KafkaAdminClient, KafkaProducer
         from kafka.errors import KafkaConfigurationError, KafkaError
 
-        from ..ingest.kafka_client import REFUSALS, connect, said
+        from ..ingest.kafka_client import COMMAND_CONNECT_MS, REFUSALS, connect, said
 
         servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
         self.topic = topic
@@ -119,7 +119,7 @@ class KafkaDestination:
         self._next: dict[Partition, int] = {}
         self._name, self._barriers = uuid.uuid4().hex, 0
         try:
-            options: dict[str, Any] = {"bootstrap_servers": servers, "bootstrap_timeout_ms": _CONNECT_TIMEOUT_MS}
+            options: dict[str, Any] = {"bootstrap_servers": servers, "bootstrap_timeout_ms": COMMAND_CONNECT_MS}
             with contextlib.closing(connect(KafkaAdminClient, client or {}, **options)) as admin:
                 (described,) = admin.describe_topics([topic])
             self.partitions = len(described["partitions"])
@@ -134,7 +134,7 @@ class KafkaDestination:
                 compression_type="lz4",
                 max_request_size=64 << 20,
                 allow_auto_create_topics=False,
-                max_block_ms=_CONNECT_TIMEOUT_MS,
+                max_block_ms=_BLOCK_MS,
             )
         except KafkaError as error:
             wrong = isinstance(error, (KafkaConfigurationError, *REFUSALS))

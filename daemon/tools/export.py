@@ -17,7 +17,9 @@ import numpy.typing as npt
 from ...gpma.edges import EdgeList, Vertices, destinations, sources
 from ...gpma.index.ids import IdColumn, StringColumn
 from ...gpma.index.vertex_index import VertexIndex
-from ..errors import GraphtideError, RequestError
+from ..durable import Replaced, put_all_in_place, sync_file
+from ..errors import GraphtideError, NotWritten, RequestError
+from ..os_errors import why
 from ..state.checkpoint import Checkpoint
 from ..terminal import count, output, progress, size
 
@@ -107,6 +109,7 @@ def export(graph: Exported, path: Path, vertices: Path | None) -> None:
 
     Raises:
         RequestError: ids do not fit into an edge list, or into the strings of NumPy.
+        NotWritten: it is there, and not sure to outlast a loss of power.
         OSError: it cannot be written.
     """
     write(path, graph.edges, graph.about)
@@ -126,9 +129,12 @@ def write(path: Path, columns: Columns, about: Mapping[str, Any]) -> None:
             _write_lines(draft, columns, about)
         else:
             _write_arrow(draft, path.suffix, columns, about)
-        with open(draft, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(draft, path)
+        sync_file(draft)
+        put_all_in_place({path: draft})
+    except Replaced as error:
+        raise NotWritten(
+            f"{str(path)!r} is written, and not sure to outlast a loss of power: {why(error)}"
+        ) from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             draft.unlink()

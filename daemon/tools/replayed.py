@@ -23,7 +23,6 @@ from ..records.stream import BadRecord
 
 MARKS = "replayed.marks"
 MARK_BYTES = 16
-CONNECT_TIMEOUT_MS = 10_000
 COORDINATOR_S, COORDINATOR_PAUSE_S = 60.0, 0.2
 
 
@@ -199,11 +198,11 @@ class TopicMarks:
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaConfigurationError, KafkaError
 
-        from ..ingest.kafka_client import REFUSALS, connect, said
+        from ..ingest.kafka_client import COMMAND_CONNECT_MS, REFUSALS, connect, said
 
         options: dict[str, Any] = {
             "bootstrap_servers": self._servers.split(","),
-            "bootstrap_timeout_ms": CONNECT_TIMEOUT_MS,
+            "bootstrap_timeout_ms": COMMAND_CONNECT_MS,
         }
         try:
             with closing(connect(KafkaAdminClient, self._client, **options)) as admin:
