@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ..atomics import fetch_add
 from ..edges import LOW, Int, Keys, Offsets, Vertices
-from ..gate import Gate, go_on_to, hold_beside, let_beside, let_on
+from ..gate import Gate, all_noted, go_on_to, hold_beside, let_beside, let_on, shut_gate
 from ..intrinsics import copy, inner, uncounted_inner
 from ..team import Crew, at_most, share
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
@@ -90,14 +90,16 @@ class Task(NamedTuple):
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def commit(task: Task, crew: Crew) -> Written:
-    """Write a batch."""
+    """Write a batch; the gate of its task, if there is one, is shut, and stays so (``end_beside``)."""
+    shut_gate(task.gate)
     return commit_one(task, lists_of(task), crew)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def commit_both(one: Task, other: Task, crew: Crew, each: Crew) -> tuple[Written, Written]:
     """``commit`` of two batches of two arrays, side by side: ``crew`` shares the two, and ``each`` what is to be
-    done for either."""
+    done for either. They have one gate, or none."""
+    shut_gate(one.gate)
     return commit_either(one, other, lists_of(one), lists_of(other), crew, each)
 
 
@@ -172,7 +174,13 @@ def commit_one(task: Task, lists: Offsets, crew: Crew) -> Written:
     n_parts = np.int64(parts.shape[0])
     cursor = np.zeros(1, np.int64)
     if not task.begun:
-        let_beside(gate, side, updates.keys, parts[n_parts - 1, END], rows.leaf, n_parts)
+        n = parts[n_parts - 1, END]
+        let_beside(gate, side, updates.keys, updates.status, updates.old_weights, n, rows.leaf, n_parts)
+        if gate.size > 0:
+            # By itself, so that those who read beside it know soon what every row was.
+            share(at_most(crew, n_parts), _note_parts, (rows, updates, parts, pending.rows, cursor, lists))
+            all_noted(gate, side)
+            cursor[0] = 0
         share(
             at_most(crew, n_parts),
             _merge_parts,
@@ -263,6 +271,33 @@ def other_row(keys: Keys, begin: Int, end: Int) -> Int:
 
 
 @uncounted_inner
+def _note_part(
+    rows: RowIndex, updates: Updates, parts: Parts, shortened: Vertices, lists: Offsets, part: Int
+) -> None:
+    n = parts[parts.shape[0] - 1, END]
+    first, last = other_row(updates.keys, parts[part, BEGIN], n), other_row(updates.keys, parts[part, END], n)
+    lists[part, ROWS] = first
+    lists[part, ROWS_END] = note_rows(updates, first, last, rows, shortened)
+
+
+@uncounted_inner
+def _note_parts(
+    thread: Int,
+    rows: RowIndex,
+    updates: Updates,
+    parts: Parts,
+    shortened: Vertices,
+    cursor: Offsets,
+    lists: Offsets,
+) -> None:
+    while True:
+        part = fetch_add(cursor, 0, np.int64(1))
+        if part >= parts.shape[0]:
+            return
+        _note_part(rows, updates, parts, shortened, lists, part)
+
+
+@uncounted_inner
 def _merge_parts(
     thread: Int,
     slots: Slots,
@@ -283,26 +318,25 @@ def _merge_parts(
         if part >= n_parts:
             return
         begin, end = parts[part, BEGIN], parts[part, END]
-        first, last = other_row(updates.keys, begin, n), other_row(updates.keys, end, n)
-        lists[part, ROWS] = first
-        lists[part, ROWS_END] = note_rows(updates, first, last, rows, pending.rows)
+        if gate.size == 0:
+            _note_part(rows, updates, parts, pending.rows, lists, part)
         if slots.stretch_begin < slots.stretch_end:
             lists[part, NET] = net_change(updates, begin, end, slots.stretch_begin)
         first, last = other_leaf(updates.leaf, begin, n), other_leaf(updates.leaf, end, n)
         lists[part, LEAVES] = first
-        n_pending, waiting = first, first
-        while first < last:
+        n_pending, waiting, now = first, first, first
+        while now < last:
             # Some leaves at a time, so that others may read the rest.
             some_end = last
             if gate.size > 0:
-                some_end = min(other_leaf(updates.leaf, min(first + BESIDE_UPDATES, last), n), last)
-                begin_leaf, end_leaf = np.int64(updates.leaf[first]), np.int64(updates.leaf[some_end - 1]) + 1
-                go_on_to(gate, side, part, begin_leaf, end_leaf)
+                some_end = min(other_leaf(updates.leaf, min(now + BESIDE_UPDATES, last), n), last)
+                begin_leaf, end_leaf = np.int64(updates.leaf[now]), np.int64(updates.leaf[some_end - 1]) + 1
+                go_on_to(gate, side, part, begin_leaf, end_leaf, first, now)
             n_pending, waiting = merge_leaves(
-                slots, updates, first, some_end, last, pending, n_pending, waiting, all_wait
+                slots, updates, now, some_end, last, pending, n_pending, waiting, all_wait
             )
-            first = some_end
-        go_on_to(gate, side, part, np.int64(0), np.int64(0))
+            now = some_end
+        go_on_to(gate, side, part, np.int64(0), np.int64(0), first, last)
         lists[part, LEAVES_END], lists[part, WAITING_END] = n_pending, waiting
 
 
