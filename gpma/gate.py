@@ -3,9 +3,9 @@
 A kernel that looks a batch up before it writes shuts it by itself, in between, so that others read on. And
 while it writes it may let others read **beside** it, in leaves that nobody moves just then: a row that has none of
 its updates, which is the same before the batch and after it; and one that has some as it was before
-(``row_before.py``), once the degrees and the index of all rows are those of after the batch. Who reads so holds a
-second lock, which the writer takes for a moment whenever it goes on to other leaves: so what a reader is told of
-them is true for as long as it reads.
+(``row_before.py``), but for while the writer *notes* rows: brings degrees and the index of rows up to date. Who
+reads so holds a second lock, which the writer takes for a moment whenever it goes on to other leaves: so what a
+reader is told of them is true for as long as it reads.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ nobody reads."""
 
 IS_SHUT, BESIDE_LOCK = 15, 16
 # Behind that, for out-rows and for in-rows: whether rows may be read; where the batch is, in order, by keys, what
-# becomes of each and the weights before, and how many they are; where the index of rows is, and whether rows are
+# becomes of each and the weights before, and how many they are; where the index of rows is, and how far rows are
 # noted; and of each part of the batch the leaves that are being written (the first one, and the one behind the
 # last), and which of its updates are written (the same).
 _BESIDE, _PARTS_MAX = 24, 128
-_STATE, _N_KEYS, _KEYS, _STATUS, _OLD_WEIGHTS, _ROW_LEAF, _IS_NOTED, _N_PARTS, _PARTS = 0, 1, 2, 3, 4, 5, 6, 7, 8
+_STATE, _N_KEYS, _KEYS, _STATUS, _OLD_WEIGHTS, _ROW_LEAF, _NOTED, _N_PARTS, _PARTS = 0, 1, 2, 3, 4, 5, 6, 7, 8
 _LEAVES, _WRITTEN, _PART_WORDS = 0, 2, 4
 _SIDE_WORDS = _PARTS + _PART_WORDS * _PARTS_MAX
+NOT_YET, NOTING, ALL_NOTED = 0, 1, 2
+"""Of rows: degrees and index are those of before the batch; who knows; and those of after the batch, but for rows
+that begin later by then than where their index points."""
 GATE_WORDS = _BESIDE + 2 * _SIDE_WORDS
 NO_GATE: Gate = np.empty(0, np.int64)
 _SHUT, _OPEN = 0, 1
@@ -84,8 +87,8 @@ def let_beside(
     row_leaf: Vertices,
     n_parts: Int,
 ) -> None:
-    """Let others read beside a batch that is about to be written in so many parts, to out-rows (side 0) or in-rows
-    (1): its first n updates, in order (``host.arrays.Updates``)."""
+    """Let others read beside a batch that is about to be written in so many parts, or by so many threads, to
+    out-rows (side 0) or in-rows (1): its first n updates, in order (``host.arrays.Updates``)."""
     if gate.size == 0 or n_parts > _PARTS_MAX:
         return
     at = _BESIDE + side * _SIDE_WORDS
@@ -93,7 +96,7 @@ def let_beside(
     gate[at + _N_KEYS], gate[at + _KEYS] = n, np.int64(address_of(keys))
     gate[at + _STATUS] = np.int64(address_of(status))
     gate[at + _OLD_WEIGHTS] = np.int64(address_of(old_weights))
-    gate[at + _ROW_LEAF], gate[at + _IS_NOTED] = np.int64(address_of(row_leaf)), 0
+    gate[at + _ROW_LEAF], gate[at + _NOTED] = np.int64(address_of(row_leaf)), NOT_YET
     gate[at + _N_PARTS] = n_parts
     for word in range(at + _PARTS, at + _PARTS + _PART_WORDS * n_parts):
         gate[word] = 0
@@ -102,13 +105,12 @@ def let_beside(
 
 
 @uncounted_inner
-def all_noted(gate: Gate, side: Int) -> None:
-    """The degrees of all rows are those of after the batch, and each row begins no earlier than where its index
-    points, before the batch and after it: from now on rows can be read that have updates."""
+def rows_are(gate: Gate, side: Int, noted: Int) -> None:
+    """How far rows are noted from now on (``NOTING``, ``ALL_NOTED``)."""
     if gate.size == 0:
         return
     lock_to_write(_beside_lock(gate))
-    gate[_BESIDE + side * _SIDE_WORDS + _IS_NOTED] = 1
+    gate[_BESIDE + side * _SIDE_WORDS + _NOTED] = noted
     unlock(_beside_lock(gate))
 
 
@@ -126,23 +128,23 @@ def go_on_to(gate: Gate, side: Int, part: Int, begin: Int, end: Int, first: Int,
 
 
 @uncounted_inner
-def hold_beside(gate: Gate, side: Int) -> bool:
-    """Leaves are about to move: let nobody read there beside it until ``let_on``; whether anybody might."""
-    if gate.size == 0:
-        return False
-    at = _BESIDE + side * _SIDE_WORDS + _STATE
+def move_in(gate: Gate, side: Int, thread: Int, begin: Int, end: Int) -> None:
+    """All updates are written; from now on a thread moves what is in leaves ``begin`` to ``end``."""
+    if gate.size == 0 or thread >= _PARTS_MAX:
+        return
+    at = _BESIDE + side * _SIDE_WORDS + _PARTS + _PART_WORDS * thread + _LEAVES
     lock_to_write(_beside_lock(gate))
-    was_open = gate[at] == _OPEN
-    gate[at] = _SHUT
+    gate[at], gate[at + 1] = begin, end
     unlock(_beside_lock(gate))
-    return bool(was_open)
 
 
 @uncounted_inner
-def let_on(gate: Gate, side: Int) -> None:
-    """They have moved, and rows lie in other leaves as the index of rows says."""
+def hold_beside(gate: Gate, side: Int) -> None:
+    """Let nobody read there beside the batch any more."""
+    if gate.size == 0:
+        return
     lock_to_write(_beside_lock(gate))
-    gate[_BESIDE + side * _SIDE_WORDS + _STATE] = _OPEN
+    gate[_BESIDE + side * _SIDE_WORDS + _STATE] = _SHUT
     unlock(_beside_lock(gate))
 
 
@@ -171,9 +173,9 @@ def is_open_beside(gate: Gate, side: Int, row_leaf: Int) -> bool:
 
 
 @uncounted_inner
-def is_noted(gate: Gate, side: Int) -> bool:
-    """Whether rows can be read that have updates (``all_noted``)."""
-    return bool(gate[_BESIDE + side * _SIDE_WORDS + _IS_NOTED] != 0)
+def how_noted(gate: Gate, side: Int) -> Int:
+    """How far rows are noted; while that is ``NOTING``, only those can be read that have no updates."""
+    return gate[_BESIDE + side * _SIDE_WORDS + _NOTED]
 
 
 @uncounted_inner

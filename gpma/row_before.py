@@ -14,7 +14,9 @@ import numpy as np
 
 from .edges import DELETED, HALF, INSERTED, LOW, OVERWRITTEN, Int, Vertices, Weights
 from .gate import (
+    NOT_YET,
     Gate,
+    how_noted,
     is_update_written,
     is_written,
     update_key,
@@ -34,8 +36,10 @@ LEAVES_MAX = 128
 
 @uncounted_inner
 def degree_before(gate: Gate, side: Int, rows: RowView, u: Int, begin: Int, end: Int) -> Int:
-    """How many edges row u had, of which these are the updates (``updates_of``); once all rows are noted."""
+    """How many edges row u had, of which these are the updates (``updates_of``); not while rows are noted."""
     degree = np.int64(rows.degrees[u])
+    if how_noted(gate, side) == NOT_YET:
+        return degree
     for i in range(begin, end):
         status = update_status(gate, side, i)
         degree += np.int64(status == DELETED) - np.int64(status == INSERTED)
@@ -102,7 +106,7 @@ def _copy_deleted(gate: Gate, side: Int, i: Int, neighbors: Vertices, weights: W
 @spliced
 def was_in_row(gate: Gate, side: Int, rows: RowView, u: Int, key: Int, begin: Int, end: Int) -> Int:
     """Whether a key was in the row that u had, which was not empty and has these updates: 0 or 1, or ``WAITS``;
-    once all rows are noted."""
+    not while rows are noted."""
     update = updates_from(gate, side, key)
     if begin <= update < end and update_key(gate, side, update) == key:
         status = update_status(gate, side, update)

@@ -44,7 +44,7 @@ from graphtide.daemon.serve.asker import Asker
 from graphtide.daemon.serve.engine_calls import EngineCalls
 from graphtide.daemon.state.requested import RequestedCheckpoints
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, EdgeList, Op, pack
-from graphtide.gpma.gate import IS_SHUT, go_on_to, let_beside
+from graphtide.gpma.gate import IS_SHUT, NOTING, go_on_to, let_beside, rows_are
 from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.rows import words_of
 from graphtide.partition import graph, host_side
@@ -509,9 +509,10 @@ def test_leaves_that_are_being_written_are_not_read(monkeypatch: pytest.MonkeyPa
 
 @nb.njit(cache=False)
 def write_beside(gate, side, keys, row_leaf, n_parts, begin, end):  # type: ignore[no-untyped-def]
-    """As a commit does that is at leaves ``begin`` to ``end`` in its last part."""
+    """As a commit does that is at leaves ``begin`` to ``end`` in its last part; rows with updates wait."""
     none = np.zeros(keys.size, np.uint8), np.zeros(0, np.float32)
     let_beside(gate, side, keys, *none, keys.size, row_leaf, n_parts)
+    rows_are(gate, side, np.int64(NOTING))
     go_on_to(gate, side, n_parts - 1, begin, end, 0, 0)
 
 

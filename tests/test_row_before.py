@@ -10,12 +10,13 @@ import pytest
 
 from graphtide.gpma.edges import EdgeBatch, EdgeList, pack
 from graphtide.gpma.gate import (
+    ALL_NOTED,
     GATE_WORDS,
     Gate,
-    all_noted,
     go_on_to,
     is_open_beside,
     let_beside,
+    rows_are,
     updates_of,
 )
 from graphtide.gpma.host.array import PackedMemoryArray
@@ -31,8 +32,12 @@ N = 60
 def begin_batch(task, gate, n, n_parts):  # type: ignore[no-untyped-def]
     rows, updates, side = task.rows, task.updates, np.int64(0)
     let_beside(gate, side, updates.keys, updates.status, updates.old_weights, n, rows.leaf, n_parts)
-    note_rows(updates, np.int64(0), n, rows, task.pending.rows)
-    all_noted(gate, side)
+
+
+@nb.njit(cache=False)
+def note_all(task, gate, n):  # type: ignore[no-untyped-def]
+    note_rows(task.updates, np.int64(0), n, task.rows, task.pending.rows)
+    rows_are(gate, np.int64(0), ALL_NOTED)
 
 
 @nb.njit(cache=False)
@@ -133,6 +138,8 @@ def test_rows_are_as_before_whatever_is_written_by_now(weighted: bool, seed: int
         parts = list(itertools.pairwise(ends))
         begin_batch(task, gate, n, len(parts))
         now = [first for first, _ in parts]
+        assert check(gate, array, keys, weights, 0) == (N, 0)
+        note_all(task, gate, n)
         seen = [check(gate, array, keys, weights, 0)]
         assert seen[0] == (N, 0)
         while any(at < end for at, (_, end) in zip(now, parts, strict=True)):

@@ -24,7 +24,7 @@ import numpy as np
 
 from ...gpma.atomics import exchange, fetch_add, load
 from ...gpma.edges import HALF
-from ...gpma.gate import BESIDE_LOCK, is_beside, is_noted, is_open_beside, is_written, updates_of
+from ...gpma.gate import BESIDE_LOCK, NOTING, how_noted, is_beside, is_open_beside, is_written, updates_of
 from ...gpma.intrinsics import (
     address_of,
     array_at,
@@ -189,19 +189,13 @@ def _updates_of(shown, of, rows, u):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _is_noted(shown, of):  # type: ignore[no-untyped-def]
-    """Whether rows can be read that have updates."""
-    return is_noted(shown, _side_of(shown, of))
-
-
-@_jit
 def _degree_before(shown, of, rows, u, begin, end):  # type: ignore[no-untyped-def]
     """How many edges a row had before these updates; ``_UNKNOWN``: it cannot be said."""
     if begin == _UNKNOWN:
         return _UNKNOWN
     if begin == end:
         return np.int64(rows.degrees[u])
-    if end - begin > SHORT_ROW or not _is_noted(shown, of):
+    if end - begin > SHORT_ROW or how_noted(shown, _side_of(shown, of)) == NOTING:
         return _UNKNOWN
     return np.int64(degree_before(shown, _side_of(shown, of), rows, u, begin, end))
 
