@@ -16,12 +16,14 @@ from graphtide.gpma.gate import (
     go_on_to,
     is_open_beside,
     let_beside,
+    move_in,
     rows_are,
     updates_of,
 )
 from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.host.committing import other_leaf
-from graphtide.gpma.host.merge import merge_leaves, note_rows
+from graphtide.gpma.host.crowds import plan
+from graphtide.gpma.host.merge import merge_leaves, note_rows, redistribute
 from graphtide.gpma.intrinsics import address_of
 from graphtide.gpma.row_before import WAITS, copy_row_before, degree_before, was_in_row
 
@@ -50,6 +52,29 @@ def write_some(task, gate, part, first, now, end, held):  # type: ignore[no-unty
         return
     merge_leaves(slots, updates, now, end, end, pending, first, first, False)
     go_on_to(gate, np.int64(0), part, np.int64(0), np.int64(0), first, end)
+
+
+@nb.njit(cache=False)
+def plan_windows(task, n):  # type: ignore[no-untyped-def]
+    """All updates are written but for what must be spread; how many windows there are."""
+    merged = merge_leaves(
+        task.slots, task.updates, np.int64(0), n, n, task.pending, np.int64(0), np.int64(0), False
+    )
+    lower, upper = task.bounds
+    how = task.n_updates, task.hot_for, task.crowded_leaves
+    return plan(task.slots, lower, upper, task.pending, merged[0], task.windows, *how)[0]
+
+
+@nb.njit(cache=False)
+def move_window(task, gate, window, held):  # type: ignore[no-untyped-def]
+    windows = task.windows
+    begin = min(windows.begin[window], windows.new_begin[window])
+    end = max(windows.end[window], windows.new_end[window])
+    if held:
+        move_in(gate, np.int64(0), np.int64(0), begin, end)
+        return
+    redistribute(task.slots, task.rows.leaf, task.pending, windows, window, window + 1)
+    move_in(gate, np.int64(0), np.int64(0), np.int64(0), np.int64(0))
 
 
 @nb.njit(cache=False)
@@ -129,11 +154,11 @@ def test_rows_are_as_before_whatever_is_written_by_now(weighted: bool, seed: int
     for each in range(6):
         rng = np.random.default_rng([seed, each])
         array, keys, weights = array_of(rng, weighted)
-        plan = array.prepare(batch_of(rng, keys, weighted))
+        planned = array.prepare(batch_of(rng, keys, weighted))
         gate = np.zeros(GATE_WORDS, np.int64)
-        task = array.task(plan, gate)
-        assert task is not None and plan.parts is not None
-        n = int(plan.parts[-1, 1])
+        task = array.task(planned, gate)
+        assert task is not None and planned.parts is not None
+        n = int(planned.parts[-1, 1])
         ends = sorted({0, n, *(leaf_ends(task, int(at), n) for at in rng.integers(1, n, 3))})
         parts = list(itertools.pairwise(ends))
         begin_batch(task, gate, n, len(parts))
@@ -153,3 +178,40 @@ def test_rows_are_as_before_whatever_is_written_by_now(weighted: bool, seed: int
             now[part] = stop
             assert check(gate, array, keys, weights, int(rng.choice([0, 700]))) == (N, 0)
         assert any(waits for _, waits in seen[1:]) and any(read for read, _ in seen[1:])
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_rows_are_as_before_whichever_windows_have_moved(weighted: bool, seed: int) -> None:
+    """Windows one after the other, in any order: after each of them, and while it is being moved."""
+    n_windows = n_waits = 0
+    for each in range(4):
+        rng = np.random.default_rng([seed, each])
+        array, keys, weights = array_of(rng, weighted)
+        fresh = pack(np.repeat(rng.integers(0, N, 8), 40), rng.integers(0, 2000, 320))
+        some = batch_of(rng, keys, weighted)
+        more = None if some.weights is None else np.concatenate([some.weights, rng.random(320, np.float32)])
+        ops = np.concatenate([some.ops, np.ones(320, np.uint8)])
+        planned = array.prepare(EdgeBatch(np.concatenate([some.keys, fresh.astype(np.uint64)]), ops, more))
+        gate = np.zeros(GATE_WORDS, np.int64)
+        task = array.task(planned, gate)
+        assert task is not None and planned.parts is not None
+        n = int(planned.parts[-1, 1])
+        begin_batch(task, gate, n, 1)
+        note_all(task, gate, n)
+        write_some(task, gate, 0, 0, 0, n, True)
+        n_here = plan_windows(task, n)
+        write_none(gate, n)
+        assert check(gate, array, keys, weights, 0) == (N, 0)
+        for window in rng.permutation(n_here):
+            move_window(task, gate, int(window), True)
+            n_waits += check(gate, array, keys, weights, 0)[1]
+            move_window(task, gate, int(window), False)
+            assert check(gate, array, keys, weights, int(rng.choice([0, 700]))) == (N, 0)
+        n_windows += n_here
+    assert n_windows > 4 and n_waits > 0
+
+
+@nb.njit(cache=False)
+def write_none(gate, n):  # type: ignore[no-untyped-def]
+    """All n updates of the only part are written."""
+    go_on_to(gate, np.int64(0), np.int64(0), np.int64(0), np.int64(0), np.int64(0), n)
