@@ -210,11 +210,13 @@ def _assignments(flag: str, given: list[str] | None, form: str, prefix: str = ""
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """What loads stays: to look for garbage in it would take an eighth of the time."""
+    """What loads stays: to look for garbage in it would take an eighth of the time, and once more as soon as it is
+    looked for again (50 ms)."""
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         gc.enable()
 
 

@@ -1,10 +1,11 @@
 """A gate for those who read arrays in compiled code: they hold it while they read, and whoever writes shuts it.
 
 A kernel that looks a batch up before it writes shuts it by itself, in between, so that others read on. And
-while it writes it may let others read **beside** it what the batch leaves as it is: a row that has none of its
-updates, in leaves that nobody moves just then. Such a row is the same before the batch and after it. Who reads so
-holds a second lock, which the writer takes for a moment whenever it goes on to other leaves: so what a reader is
-told of them is true for as long as it reads.
+while it writes it may let others read **beside** it, in leaves that nobody moves just then: a row that has none of
+its updates, which is the same before the batch and after it; and one that has some as it was before
+(``row_before.py``), but for while the writer *notes* rows: brings degrees and the index of rows up to date. Who
+reads so holds a second lock, which the writer takes for a moment whenever it goes on to other leaves: so what a
+reader is told of them is true for as long as it reads.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from .edges import HALF, Int, Keys, Vertices
+from .edges import HALF, Int, Keys, Ops, Vertices, Weights
 from .intrinsics import address_of, array_at, inner, lock_to_write, uncounted_inner, unlock
 from .sorted_keys import first_at
 
@@ -25,12 +26,17 @@ which writers alone look at; at ``BESIDE_LOCK`` another one, and what those may 
 nobody reads."""
 
 IS_SHUT, BESIDE_LOCK = 15, 16
-# Behind that, for out-rows and for in-rows: whether rows may be read, the keys of the batch, in order, and how
-# many; where the index of rows is; and of each part of the batch the leaves that are being written: the first one,
-# and the one behind the last.
-_BESIDE, _PARTS_MAX = 24, 32
-_STATE, _KEYS, _N_KEYS, _ROW_LEAF, _N_PARTS, _LEAVES = 0, 1, 2, 3, 4, 8
-_SIDE_WORDS = _LEAVES + 2 * _PARTS_MAX
+# Behind that, for out-rows and for in-rows: whether rows may be read; where the batch is, in order, by keys, what
+# becomes of each and the weights before, and how many they are; where the index of rows is, and how far rows are
+# noted; and of each part of the batch the leaves that are being written (the first one, and the one behind the
+# last), and which of its updates are written (the same).
+_BESIDE, _PARTS_MAX = 24, 128
+_STATE, _N_KEYS, _KEYS, _STATUS, _OLD_WEIGHTS, _ROW_LEAF, _NOTED, _N_PARTS, _PARTS = 0, 1, 2, 3, 4, 5, 6, 7, 8
+_LEAVES, _WRITTEN, _PART_WORDS = 0, 2, 4
+_SIDE_WORDS = _PARTS + _PART_WORDS * _PARTS_MAX
+NOT_YET, NOTING, ALL_NOTED = 0, 1, 2
+"""Of rows: degrees and index are those of before the batch; who knows; and those of after the batch, but for rows
+that begin later by then than where their index points."""
 GATE_WORDS = _BESIDE + 2 * _SIDE_WORDS
 NO_GATE: Gate = np.empty(0, np.int64)
 _SHUT, _OPEN = 0, 1
@@ -45,6 +51,9 @@ class BeforeWriting:
     def but_for_gate(self) -> Gate:
         """The same, but for those who read through this gate, the caller's to shut; ``NO_GATE``: nobody does."""
         return NO_GATE
+
+    def end_beside(self) -> None:
+        """Nor beside what is written through that gate, from now on: what they read otherwise changes, too."""
 
 
 NOBODY_READS = BeforeWriting()
@@ -68,50 +77,74 @@ def _beside_lock(gate: Gate) -> Int:
 
 
 @uncounted_inner
-def let_beside(gate: Gate, side: Int, keys: Keys, n: Int, row_leaf: Vertices, n_parts: Int) -> None:
-    """Let others read beside a batch of these keys (the first n) that is about to be written in so many parts,
-    to out-rows (side 0) or in-rows (1)."""
+def let_beside(
+    gate: Gate,
+    side: Int,
+    keys: Keys,
+    status: Ops,
+    old_weights: Weights,
+    n: Int,
+    row_leaf: Vertices,
+    n_parts: Int,
+) -> None:
+    """Let others read beside a batch that is about to be written in so many parts, or by so many threads, to
+    out-rows (side 0) or in-rows (1): its first n updates, in order (``host.arrays.Updates``)."""
     if gate.size == 0 or n_parts > _PARTS_MAX:
         return
     at = _BESIDE + side * _SIDE_WORDS
     lock_to_write(_beside_lock(gate))
-    gate[at + _KEYS], gate[at + _N_KEYS] = np.int64(address_of(keys)), n
-    gate[at + _ROW_LEAF], gate[at + _N_PARTS] = np.int64(address_of(row_leaf)), n_parts
-    for part in range(n_parts):
-        gate[at + _LEAVES + 2 * part] = gate[at + _LEAVES + 2 * part + 1] = 0
+    gate[at + _N_KEYS], gate[at + _KEYS] = n, np.int64(address_of(keys))
+    gate[at + _STATUS] = np.int64(address_of(status))
+    gate[at + _OLD_WEIGHTS] = np.int64(address_of(old_weights))
+    gate[at + _ROW_LEAF], gate[at + _NOTED] = np.int64(address_of(row_leaf)), NOT_YET
+    gate[at + _N_PARTS] = n_parts
+    for word in range(at + _PARTS, at + _PARTS + _PART_WORDS * n_parts):
+        gate[word] = 0
     gate[at + _STATE] = _OPEN
     unlock(_beside_lock(gate))
 
 
 @uncounted_inner
-def go_on_to(gate: Gate, side: Int, part: Int, begin: Int, end: Int) -> None:
-    """From now on leaves ``begin`` to ``end`` are written of a part, and no others."""
+def rows_are(gate: Gate, side: Int, noted: Int) -> None:
+    """How far rows are noted from now on (``NOTING``, ``ALL_NOTED``)."""
+    if gate.size == 0:
+        return
+    lock_to_write(_beside_lock(gate))
+    gate[_BESIDE + side * _SIDE_WORDS + _NOTED] = noted
+    unlock(_beside_lock(gate))
+
+
+@uncounted_inner
+def go_on_to(gate: Gate, side: Int, part: Int, begin: Int, end: Int, first: Int, now: Int) -> None:
+    """From now on leaves ``begin`` to ``end`` are written of a part, and no others; of its updates, which begin at
+    ``first``, those before ``now`` are."""
     if gate.size == 0 or part >= _PARTS_MAX:
         return
-    at = _BESIDE + side * _SIDE_WORDS + _LEAVES + 2 * part
+    at = _BESIDE + side * _SIDE_WORDS + _PARTS + _PART_WORDS * part
+    lock_to_write(_beside_lock(gate))
+    gate[at + _LEAVES], gate[at + _LEAVES + 1] = begin, end
+    gate[at + _WRITTEN], gate[at + _WRITTEN + 1] = first, now
+    unlock(_beside_lock(gate))
+
+
+@uncounted_inner
+def move_in(gate: Gate, side: Int, thread: Int, begin: Int, end: Int) -> None:
+    """All updates are written; from now on a thread moves what is in leaves ``begin`` to ``end``."""
+    if gate.size == 0 or thread >= _PARTS_MAX:
+        return
+    at = _BESIDE + side * _SIDE_WORDS + _PARTS + _PART_WORDS * thread + _LEAVES
     lock_to_write(_beside_lock(gate))
     gate[at], gate[at + 1] = begin, end
     unlock(_beside_lock(gate))
 
 
 @uncounted_inner
-def hold_beside(gate: Gate, side: Int) -> bool:
-    """Leaves are about to move: let nobody read there beside it until ``let_on``; whether anybody might."""
+def hold_beside(gate: Gate, side: Int) -> None:
+    """Let nobody read there beside the batch any more."""
     if gate.size == 0:
-        return False
-    at = _BESIDE + side * _SIDE_WORDS + _STATE
+        return
     lock_to_write(_beside_lock(gate))
-    was_open = gate[at] == _OPEN
-    gate[at] = _SHUT
-    unlock(_beside_lock(gate))
-    return bool(was_open)
-
-
-@uncounted_inner
-def let_on(gate: Gate, side: Int) -> None:
-    """They have moved, and rows lie in other leaves as the index of rows says."""
-    lock_to_write(_beside_lock(gate))
-    gate[_BESIDE + side * _SIDE_WORDS + _STATE] = _OPEN
+    gate[_BESIDE + side * _SIDE_WORDS + _STATE] = _SHUT
     unlock(_beside_lock(gate))
 
 
@@ -132,16 +165,64 @@ def is_beside(gate: Gate) -> bool:
 
 
 @uncounted_inner
-def may_read_beside(gate: Gate, side: Int, row_leaf: Int, u: Int) -> bool:
-    """Whether row u of a side is the same before and after the batch, and the leaves it lies in are known by the
-    index of rows at this address."""
+def is_open_beside(gate: Gate, side: Int, row_leaf: Int) -> bool:
+    """Whether rows of a side may be read, and the leaves that they lie in are known by the index of rows at this
+    address."""
     at = _BESIDE + side * _SIDE_WORDS
-    if gate[at + _STATE] != _OPEN or gate[at + _ROW_LEAF] != row_leaf:
-        return False
+    return bool(gate[at + _STATE] == _OPEN and gate[at + _ROW_LEAF] == row_leaf)
+
+
+@uncounted_inner
+def how_noted(gate: Gate, side: Int) -> Int:
+    """How far rows are noted; while that is ``NOTING``, only those can be read that have no updates."""
+    return gate[_BESIDE + side * _SIDE_WORDS + _NOTED]
+
+
+@uncounted_inner
+def updates_from(gate: Gate, side: Int, key: Int) -> Int:
+    """The first update of the batch whose key is not smaller."""
+    at = _BESIDE + side * _SIDE_WORDS
     keys = array_at(np.uint64(gate[at + _KEYS]), gate[at + _N_KEYS], np.uint64)
+    return first_at(keys, 0, keys.size, key)
+
+
+@uncounted_inner
+def updates_of(gate: Gate, side: Int, u: Int) -> tuple[Int, Int]:
+    """Which updates of the batch are of row u: the first one, and the one behind the last."""
     first_key = np.uint64(u) << HALF
-    at = first_at(keys, 0, keys.size, first_key)
-    return bool(at == keys.size or keys[at] >> HALF != np.uint64(u))
+    return updates_from(gate, side, first_key), updates_from(gate, side, first_key + (np.uint64(1) << HALF))
+
+
+@uncounted_inner
+def update_key(gate: Gate, side: Int, i: Int) -> Int:
+    """The key of an update."""
+    at = _BESIDE + side * _SIDE_WORDS
+    return array_at(np.uint64(gate[at + _KEYS]), gate[at + _N_KEYS], np.uint64)[i]
+
+
+@uncounted_inner
+def update_status(gate: Gate, side: Int, i: Int) -> Int:
+    """What becomes of it (``INSERTED`` ...)."""
+    at = _BESIDE + side * _SIDE_WORDS
+    return array_at(np.uint64(gate[at + _STATUS]), gate[at + _N_KEYS], np.uint8)[i]
+
+
+@uncounted_inner
+def weight_before(gate: Gate, side: Int, i: Int) -> Int:
+    """The weight of its edge before the batch, once it is written."""
+    at = _BESIDE + side * _SIDE_WORDS
+    return array_at(np.uint64(gate[at + _OLD_WEIGHTS]), gate[at + _N_KEYS], np.float32)[i]
+
+
+@uncounted_inner
+def is_update_written(gate: Gate, side: Int, i: Int) -> bool:
+    """Whether its leaf is written by now; not asked while it is being written."""
+    at = _BESIDE + side * _SIDE_WORDS
+    for part in range(gate[at + _N_PARTS]):
+        written = at + _PARTS + _PART_WORDS * part + _WRITTEN
+        if gate[written] <= i < gate[written + 1]:
+            return True
+    return False
 
 
 @uncounted_inner
@@ -149,6 +230,7 @@ def is_written(gate: Gate, side: Int, leaf: Int) -> bool:
     """Whether a leaf is being written just now."""
     at = _BESIDE + side * _SIDE_WORDS
     for part in range(gate[at + _N_PARTS]):
-        if gate[at + _LEAVES + 2 * part] <= leaf < gate[at + _LEAVES + 2 * part + 1]:
+        leaves = at + _PARTS + _PART_WORDS * part + _LEAVES
+        if gate[leaves] <= leaf < gate[leaves + 1]:
             return True
     return False

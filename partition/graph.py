@@ -436,6 +436,7 @@ class Graph:
             report = self._rows.apply(batch, before, before_writing, told=bool(self._copies))
         self.n_vertices = n_vertices
         if lives is not None:
+            before_writing.end_beside()
             self.existence.commit(lives)
         for copy in self._copies:
             copy.note(report.read())

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from ..gpma.changed import CHANGED_WORDS
 from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
-from ..gpma.gate import BeforeWriting, Gate, end_beside
+from ..gpma.gate import NO_GATE, BeforeWriting, Gate, end_beside
 from ..gpma.host import PackedMemoryArray
 from ..gpma.host.array import LoadPlan
-from ..gpma.host.committing import commit_both
+from ..gpma.host.committing import commit, commit_both
 from ..gpma.host.divided import apply_divided
 from ..gpma.host.preparing import look_up_both, pieces_of
 from ..gpma.host.shared import apply_shared
@@ -132,8 +132,20 @@ class HostSide(Side[PackedMemoryArray]):
         self.memory.require(out_rows.more_bytes(out_plan) + in_rows.more_bytes(in_plan))
         return HostPlan(out_plan, in_plan, n_updates)
 
-    def commit(self, plan: HostPlan) -> ChangeReport:
+    def keep_out(self, plan: HostPlan, before_writing: BeforeWriting) -> Gate:
+        """Call what must be called before ``commit``, of a plan that has updates. Returns the gate, for that, of
+        those who may read beside it: none where the batch is small, or edges go into other leaves."""
+        stays = plan.n_updates > SMALL_UPDATES_MAX and self.out.leaves_stay(plan.out)
+        if stays and (self.in_ is None or (plan.in_ is not None and self.in_.leaves_stay(plan.in_))):
+            return before_writing.but_for_gate()
+        before_writing()
+        return NO_GATE
+
+    def commit(self, plan: HostPlan, gate: Gate = NO_GATE) -> ChangeReport:
         """Write what ``prepare`` planned; cannot fail. Returns the report of the out-rows.
+
+        ``gate``: what ``keep_out`` gave; it is shut once this writes, and others read beside it until
+        ``end_beside``.
 
         Raises:
             RuntimeError: a change before failed in its middle; nothing was written.
@@ -141,24 +153,28 @@ class HostSide(Side[PackedMemoryArray]):
         with self._turnstile.writing():
             self._require_whole()
             with self._middle:
-                return self._commit(plan)
+                return self._commit(plan, gate)
 
     def _require_whole(self) -> None:
         if self.unfinished:
             raise RuntimeError(UNFINISHED)
 
-    def _commit(self, plan: HostPlan) -> ChangeReport:
+    def _commit(self, plan: HostPlan, gate: Gate) -> ChangeReport:
         in_rows, in_plan = self.in_, plan.in_
         if in_rows is None or in_plan is None:
-            return self.out.commit(plan.out)
+            task = self.out.task(plan.out, gate)
+            written = None if task is None else commit(task, self._crew_each)
+            self._end_beside(plan, gate)
+            return self.out.committed(plan.out, written)
         if plan.n_updates <= SMALL_UPDATES_MAX or plan.out.parts is None or in_plan.parts is None:
             in_rows.commit(in_plan)
             return self.out.commit(plan.out)
         if plan.out.at_once or in_plan.at_once:  # all edges move: one thread's work for each array
             return self._pair.run(lambda: self.out.commit(plan.out), lambda: in_rows.commit(in_plan))[0]
-        out_task, in_task = self.out.task(plan.out), in_rows.task(in_plan)
+        out_task, in_task = self.out.task(plan.out, gate), in_rows.task(in_plan, gate, 1)
         assert out_task is not None and in_task is not None
         out_written, in_written = commit_both(out_task, in_task, self._crew, self._crew_each)
+        self._end_beside(plan, gate)
         # What migrates waits for memory, with many threads as with one: side by side that is waited for once.
         # What grows may move all of its edges at once: one after the other, as each takes room meanwhile.
         run = self._pair.run if self.out.migrating or in_rows.migrating else in_turn
@@ -166,6 +182,14 @@ class HostSide(Side[PackedMemoryArray]):
             lambda: self.out.committed(plan.out, out_written), lambda: in_rows.committed(in_plan, in_written)
         )
         return report
+
+    def _end_beside(self, plan: HostPlan, gate: Gate) -> None:
+        """Nobody reads beside a batch any more if what follows its kernel would pull rows from under him."""
+        moves = self.out.moves_when_committed(plan.out)
+        if self.in_ is not None and plan.in_ is not None:
+            moves = moves or self.in_.moves_when_committed(plan.in_)
+        if gate.size and moves:
+            end_beside(gate)
 
     def apply_small(
         self,

@@ -95,10 +95,14 @@ class WholeRows(GraphRows):
             if ahead is not None:
                 return ahead
         self._ready()
-        plan = self.host.prepare(*of_rows(batch, self.shape, self.crew)) if len(batch) else None
-        before_writing()
+        if not len(batch):
+            before_writing()
+            self._finish_on_device(self._begin_on_device(lambda: batch))
+            return Report.of(no_change(self.shape.weighted))
+        plan = self.host.prepare(*of_rows(batch, self.shape, self.crew))
+        gate = self.host.keep_out(plan, before_writing)
         on_device = self._begin_on_device(lambda: batch)
-        report = no_change(self.shape.weighted) if plan is None else self.host.commit(plan)
+        report = self.host.commit(plan, gate)
         self._finish_on_device(on_device)
         return Report.of(report)
 

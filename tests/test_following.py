@@ -20,7 +20,7 @@ from graphtide.compute.engine import Engine
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.gpma.edges import ChangeReport, EdgeBatch
-from graphtide.gpma.gate import BeforeWriting
+from graphtide.gpma.gate import BeforeWriting, Gate
 from graphtide.partition import behind, whole
 from graphtide.partition.behind import Behind
 from graphtide.partition.graph import Graph, NoMemory
@@ -499,10 +499,10 @@ def test_the_device_takes_batches_while_the_host_writes_earlier_ones(
     writes, held = threading.Event(), threading.Event()
     commit = graph.host._commit
 
-    def slow(plan: HostPlan) -> ChangeReport:
+    def slow(plan: HostPlan, gate: Gate) -> ChangeReport:
         writes.set()
         held.wait()
-        return commit(plan)
+        return commit(plan, gate)
 
     with mock.patch.object(graph.host, "_commit", slow):
         graph.apply(batch_of(0), 500)

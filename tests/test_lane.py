@@ -44,10 +44,10 @@ from graphtide.daemon.serve.asker import Asker
 from graphtide.daemon.serve.engine_calls import EngineCalls
 from graphtide.daemon.state.requested import RequestedCheckpoints
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, EdgeList, Op, pack
-from graphtide.gpma.gate import IS_SHUT, go_on_to, let_beside
+from graphtide.gpma.gate import IS_SHUT, NOTING, go_on_to, let_beside, rows_are
 from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.rows import words_of
-from graphtide.partition import host_side
+from graphtide.partition import graph, host_side
 from graphtide.partition.behind import Behind
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, NoMemory
@@ -400,8 +400,8 @@ def test_where_nobody_asks_about_rows_nothing_is_looked_up_for_readers(monkeypat
         assert len(engine.ask(ask_for_one)["neighbors"]) == 40
 
 
-def test_rows_that_a_batch_leaves_as_they_are_are_read_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are those of the epoch before, which is named; others are asked for until the batch is done."""
+def test_rows_are_read_beside_a_batch_as_they_were_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The epoch before is named; rows of many updates are asked for until the batch is done."""
     called, n = host_side.apply_shared, 60_000
     with engine_of(directed=True, weighted=True) as engine:
         weights = np.arange(n - 1, dtype=np.float32)
@@ -419,12 +419,13 @@ def test_rows_that_a_batch_leaves_as_they_are_are_read_beside_it(monkeypatch: py
                 of(lane.by_columns(1, "degree", [some])),
                 of(lane.by_columns(1, "has_edge", ends)),
                 of(lane.neighbors(1, n, "out", 10, None)),
+                of(lane.neighbors(1, 30_001, "in", 10, None)),
+                of(lane.by_columns(1, "degree", [np.array([30_001], np.uint32)])),
             )
 
         async def ask_for_others(lane: server_lane.Lane) -> list[Any]:
             return await asyncio.gather(
                 of(lane.neighbors(1, 5, "out", 10, None)),
-                of(lane.neighbors(1, 30_001, "in", 10, None)),
                 of(lane.by_columns(1, "degree", [np.array([7, 5], np.uint32)])),
                 of(lane.by_columns(1, "has_edge", [ends[0][:1] - 2, ends[1][:1]])),
             )
@@ -440,7 +441,7 @@ def test_rows_that_a_batch_leaves_as_they_are_are_read_beside_it(monkeypatch: py
         monkeypatch.setattr(host_side, "apply_shared", shared)
         engine.apply(replace(edges([(5, j) for j in range(30_000, 32_000)]), weights=weights[:2000]), n + 5)
         same, changed = seen
-        assert changed == [None] * 4
+        assert changed == [None] * 3
         assert all(one["stamp"] == stamp for one in same)
         assert np.frombuffer(same[0]["neighbors"], np.uint32).tolist() == [*range(700, 710)]
         assert np.frombuffer(same[0]["weights"], np.float32).tolist() == [*range(699, 709)]
@@ -449,6 +450,9 @@ def test_rows_that_a_batch_leaves_as_they_are_are_read_beside_it(monkeypatch: py
         assert np.frombuffer(same[3]["out"], np.int64).tolist() == [100, 100]
         assert np.frombuffer(same[3]["in"], np.int64).tolist() == [1, 1]
         assert same[4]["exists"] == b"\1\0" and not same[5]["known"]
+        assert np.frombuffer(same[6]["neighbors"], np.uint32).tolist() == [300]
+        assert np.frombuffer(same[6]["weights"], np.float32).tolist() == [30_000]
+        assert np.frombuffer(same[7]["in"], np.int64).tolist() == [1]
         page = engine.ask(lambda lane: of(lane.neighbors(1, 5, "out", 10, 30_000)))
         assert page["stamp"] == engine.stamp() != stamp and len(page["neighbors"]) == 40
         assert engine.ask(lambda lane: of(lane.neighbors(1, n, "out", 10, None)))["known"]
@@ -505,16 +509,58 @@ def test_leaves_that_are_being_written_are_not_read(monkeypatch: pytest.MonkeyPa
 
 @nb.njit(cache=False)
 def write_beside(gate, side, keys, row_leaf, n_parts, begin, end):  # type: ignore[no-untyped-def]
-    """As a commit does that is at leaves ``begin`` to ``end`` in its last part."""
-    let_beside(gate, side, keys, keys.size, row_leaf, n_parts)
-    go_on_to(gate, side, n_parts - 1, begin, end)
+    """As a commit does that is at leaves ``begin`` to ``end`` in its last part; rows with updates wait."""
+    none = np.zeros(keys.size, np.uint8), np.zeros(0, np.float32)
+    let_beside(gate, side, keys, *none, keys.size, row_leaf, n_parts)
+    rows_are(gate, side, np.int64(NOTING))
+    go_on_to(gate, side, n_parts - 1, begin, end, 0, 0)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_large_batches_are_read_beside_as_well(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once all of a batch is written, and before anybody is let in again, all rows are still as they were."""
+    kernel = "commit_both" if directed else "commit"
+    called, n, size = getattr(host_side, kernel), 4000, 40_000
+    rng = np.random.default_rng(11)
+    with engine_of(directed=directed, weighted=True, threads=4) as engine:
+        src, dst = rng.integers(0, n, (2, 5 * size)).astype(np.uint32)
+        engine.apply(EdgeBatch(pack(src, dst), np.ones(src.size, np.uint8), rng.random(src.size, np.float32)), n)
+        gate, questions, seen = engine.storage.gate.shown.gate, rng.permutation(n)[:40].astype(np.uint32), []
+
+        async def ask(lane: server_lane.Lane) -> list[Any]:
+            pages = [lane.neighbors(int(u), int(u), "out", 200, None) for u in questions[:20]]
+            pages += [lane.neighbors(int(u), int(u), "in", 5, int(u)) for u in questions[20:]]
+            columns = lane.by_columns(3, "degree", [questions])
+            exist = lane.by_columns(3, "has_edge", [questions, questions[::-1].copy()])
+            return await asyncio.gather(*map(of, [*pages, columns, exist]))
+
+        def committed(*arguments: Any) -> Any:
+            written = called(*arguments)
+            assert gate[IS_SHUT]
+            seen.append(engine.ask(ask))
+            return written
+
+        monkeypatch.setattr(host_side, kernel, committed)
+        for _ in range(3):
+            before = engine.ask(ask)
+            others = pack(*rng.integers(0, n, (2, size // 2)).astype(np.uint32))
+            keys = np.concatenate([others, rng.choice(engine.graph.export().keys, size // 2)])
+            inserts = (rng.random(size) < 0.5).astype(np.uint8)
+            engine.apply(EdgeBatch(keys, inserts, rng.random(size, np.float32)), n)
+            assert seen.pop() == before and not seen
+            assert engine.ask(ask) != before
+        assert engine.graph.check() == []
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("directed", [True, False])
-def test_whatever_a_batch_moves_answers_are_of_one_epoch(directed: bool, seed: int) -> None:
+@pytest.mark.parametrize("one_call_max", [1 << 15, 2000])
+def test_whatever_a_batch_moves_answers_are_of_one_epoch(
+    directed: bool, one_call_max: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Batches that are written in pieces, of random updates, more and more edges, fewer and fewer, one row alone,
     and deleted vertices that come back; asked meanwhile, answers are those of a model at their epochs."""
+    monkeypatch.setattr(graph, "ONE_CALL_UPDATES_MAX", one_call_max)
     rng = np.random.default_rng(seed)
     n, n_epochs, threads = 3000, 60, int(rng.integers(1, 6))
     batches, states = [EdgeBatch(np.empty(0, np.uint64), np.empty(0, np.uint8))], [np.empty(0, np.uint64)]

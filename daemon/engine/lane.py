@@ -24,7 +24,7 @@ import numpy as np
 
 from ...gpma.atomics import exchange, fetch_add, load
 from ...gpma.edges import HALF
-from ...gpma.gate import BESIDE_LOCK, is_beside, is_written, may_read_beside
+from ...gpma.gate import BESIDE_LOCK, NOTING, how_noted, is_beside, is_open_beside, is_written, updates_of
 from ...gpma.intrinsics import (
     address_of,
     array_at,
@@ -37,6 +37,7 @@ from ...gpma.intrinsics import (
     unlock,
     write_file,
 )
+from ...gpma.row_before import WAITS, copy_row_before, degree_before, was_in_row
 from ...gpma.rows import copy_row, find_on, leaves_of, runs
 from ...gpma.splice import spliced
 from ..priority import in_short_slices
@@ -99,6 +100,7 @@ SHORT_ROW = 1 << 10
 _VERTICES = 1 << 32
 # What became of a question; it waits for a batch that is written.
 _NO, _YES, _WAITS = 0, 1, 2
+_UNKNOWN = np.int64(-1)
 # Words of a lane's own: the order to stop, what ``ppoll`` waits for, for how long (seconds and nanoseconds), and
 # what is read from and written to an eventfd.
 _STOP, _POLLED, _PAUSE, _READ, _ONE, _OWN_WORDS = 0, 1, 2, 4, 5, 6
@@ -177,15 +179,32 @@ def _side_of(shown, of):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _is_same(shown, of, rows, u):  # type: ignore[no-untyped-def]
-    """Whether a row is the same before and after the batch that is being written, and known where it is."""
-    return may_read_beside(shown, _side_of(shown, of), np.int64(address_of(rows.row_leaf)), u)
+def _updates_of(shown, of, rows, u):  # type: ignore[no-untyped-def]
+    """Which updates the batch that is being written has of a row (none: the row is the same before and after):
+    the first one and the one behind the last; or ``_UNKNOWN``, where it cannot be said what was there before."""
+    side = _side_of(shown, of)
+    if not is_open_beside(shown, side, np.int64(address_of(rows.row_leaf))):
+        return _UNKNOWN, _UNKNOWN
+    return updates_of(shown, side, u)
+
+
+@_jit
+def _degree_before(shown, of, rows, u, begin, end):  # type: ignore[no-untyped-def]
+    """How many edges a row had before these updates; ``_UNKNOWN``: it cannot be said."""
+    if begin == _UNKNOWN:
+        return _UNKNOWN
+    if begin == end:
+        return np.int64(rows.degrees[u])
+    if end - begin > SHORT_ROW or how_noted(shown, _side_of(shown, of)) == NOTING:
+        return _UNKNOWN
+    return np.int64(degree_before(shown, _side_of(shown, of), rows, u, begin, end))
 
 
 @_jit
 @spliced
 def _lies_still(shown, of, rows, u, wanted):  # type: ignore[no-untyped-def]
-    """Whether none of the leaves is being written in which the first ``wanted`` edges of such a row lie."""
+    """Whether none of the leaves is being written in which the first ``wanted`` edges of a row lie that has no
+    updates."""
     side = _side_of(shown, of)
     for leaf, _ in leaves_of(rows, u, wanted):
         if leaf >= rows.counts.size or is_written(shown, side, leaf):
@@ -221,23 +240,31 @@ def _neighbors(shown, words, at, beside):  # type: ignore[no-untyped-def]
     alive = array_at(np.uint64(shown[ALIVE]), shown[N_VERTICES], np.uint8)
     if 0 <= vertex < alive.size and alive[vertex]:
         flags |= KNOWN
-        if beside and not _is_same(shown, of, rows, vertex):
-            return _WAITS
         degree = np.int64(rows.degrees[vertex])
+        begin, end = np.int64(0), np.int64(0)
+        if beside:
+            begin, end = _updates_of(shown, of, rows, vertex)
+            degree = _degree_before(shown, of, rows, vertex, begin, end)
+            if degree == _UNKNOWN:
+                return _WAITS
         # One more than asked for tells whether there is a next page, and where it begins.
         wanted = min(limit + 1, degree)
         if wanted > NEIGHBORS_MAX or (first > 0 and degree > LONG_ROW):
             return _NO
-        if beside:
-            if first > 0 and degree > SHORT_ROW:
-                return _WAITS
-            if not _lies_still(shown, of, rows, vertex, degree if first > 0 else wanted):
-                return _WAITS
+        if beside and first > 0 and degree > SHORT_ROW:
+            return _WAITS
+        if beside and begin == end and not _lies_still(shown, of, rows, vertex, degree if first > 0 else wanted):
+            return _WAITS
         base = np.int64(address_of(words))
         found = array_at(np.uint64(base + 8 * (at + FOUND)), wanted, np.uint32)
         n_weights = wanted if rows.weights.size else np.int64(0)
         weights = array_at(np.uint64(base + 8 * (at + FOUND_WEIGHTS)), n_weights, np.float32)
-        count = np.int64(copy_row(rows, vertex, first, found, weights))
+        if begin == end:
+            count = np.int64(copy_row(rows, vertex, first, found, weights))
+        elif degree > 0:
+            count = np.int64(copy_row_before(shown, _side_of(shown, of), rows, vertex, end, first, found, weights))
+            if count == WAITS:
+                return _WAITS
         if count > limit:
             count = limit
             cursor = np.int64(found[limit])
@@ -262,13 +289,17 @@ def _degrees(shown, words, at, beside):  # type: ignore[no-untyped-def]
         vertex = np.int64(load(vertices, i))
         is_known = vertex < alive.size and alive[vertex] != 0
         known[i] = np.uint8(is_known)
+        n_out = np.int64(out.degrees[vertex]) if is_known else np.int64(0)
+        n_in = np.int64(in_.degrees[vertex]) if is_known else np.int64(0)
         if beside and is_known:
-            if not _is_same(shown, OUT_ROWS, out, vertex):
+            begin, end = _updates_of(shown, OUT_ROWS, out, vertex)
+            n_out = _degree_before(shown, OUT_ROWS, out, vertex, begin, end)
+            if has_in:
+                begin, end = _updates_of(shown, IN_ROWS, in_, vertex)
+                n_in = _degree_before(shown, IN_ROWS, in_, vertex, begin, end)
+            if n_out == _UNKNOWN or n_in == _UNKNOWN:
                 return _WAITS
-            if has_in and not _is_same(shown, IN_ROWS, in_, vertex):
-                return _WAITS
-        words[at + FOUND_OUT + i] = np.int64(out.degrees[vertex]) if is_known else np.int64(0)
-        words[at + FOUND_IN + i] = np.int64(in_.degrees[vertex]) if is_known else np.int64(0)
+        words[at + FOUND_OUT + i], words[at + FOUND_IN + i] = n_out, n_in
     words[at + FLAGS] = HAS_IN if has_in else 0
     return _YES
 
@@ -289,12 +320,20 @@ def _exist(shown, words, at, beside):  # type: ignore[no-untyped-def]
         if src >= shown[N_VERTICES]:
             continue
         if beside:
-            if not _is_same(shown, OUT_ROWS, rows, src):
+            key = np.uint64(src) << HALF | dst
+            begin, end = _updates_of(shown, OUT_ROWS, rows, src)
+            degree = _degree_before(shown, OUT_ROWS, rows, src, begin, end)
+            if degree == _UNKNOWN or degree > SHORT_ROW:
                 return _WAITS
-            degree = np.int64(rows.degrees[src])
-            if degree > SHORT_ROW or not _lies_still(shown, OUT_ROWS, rows, src, degree):
-                return _WAITS
-            exists[i] = np.uint8(_is_in_row(rows, src, np.uint64(src) << HALF | dst))
+            if begin == end:
+                if not _lies_still(shown, OUT_ROWS, rows, src, degree):
+                    return _WAITS
+                exists[i] = np.uint8(_is_in_row(rows, src, key))
+            elif degree > 0:
+                was_there = was_in_row(shown, _side_of(shown, OUT_ROWS), rows, src, key, begin, end)
+                if was_there == WAITS:
+                    return _WAITS
+                exists[i] = np.uint8(was_there)
         elif rows.degrees[src] > 0:
             _, slot = find_on(rows, np.int64(rows.row_leaf[src]), np.uint64(src) << HALF | dst)
             exists[i] = np.uint8(slot >= 0)
@@ -346,7 +385,7 @@ def answer_questions(shown, own, words, questions, answers):  # type: ignore[no-
     """What the thread does until it is told to stop. ``questions``, ``answers``: eventfds.
 
     The storage is locked for one question at a time, so that a batch waits for no more than one. What can be
-    answered beside a batch that is written, is: its rows are the same before and after, and the answer names the
+    answered beside a batch that is written, is: of rows as they were before it, and the answer names the
     epoch before, which is shown until the next one is. What cannot be is tried again by and by, and keeps nobody
     else waiting.
     """

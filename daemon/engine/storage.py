@@ -211,6 +211,9 @@ class _Shutting(BeforeWriting):
         self._gate.keep_out()
         return self._gate.shown.gate
 
+    def end_beside(self) -> None:
+        self._gate.shown.end_beside()
+
 
 @dataclass(frozen=True, slots=True)
 class Storage:

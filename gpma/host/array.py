@@ -30,7 +30,7 @@ from ..edges import (
     Vertices,
     Weights,
 )
-from ..gate import NO_GATE
+from ..gate import NO_GATE, Gate
 from ..layout import LEAF_SHIFT, Layout
 from ..rows import RowView, words_of
 from ..team import ALONE, Crew
@@ -233,8 +233,14 @@ class PackedMemoryArray:
         task = self.task(plan)
         return self.committed(plan, None if task is None else committing.commit(task, self._crew))
 
-    def task(self, plan: Plan) -> Task | None:
-        """The first half of ``commit``: what the kernel is to write; None where there are no updates."""
+    def leaves_stay(self, plan: Plan) -> bool:
+        """Whether there is something to write that others may read beside (``task``): all that it writes lies in
+        the leaves that there are."""
+        return plan.parts is not None and not plan.at_once and plan.other is None
+
+    def task(self, plan: Plan, gate: Gate = NO_GATE, side: int = 0) -> Task | None:
+        """The first half of ``commit``: what the kernel is to write; None where there are no updates. ``gate``: of
+        those who read beside it, as a side (``leaves_stay``)."""
         parts, now, work = plan.parts, self._contents, self._work
         if parts is None:
             return None
@@ -257,10 +263,16 @@ class PackedMemoryArray:
             int(parts[-1, preparing.END]),
             self._migration.hot_spot.lasts,
             hot_spot.CROWDED_LEAVES,
-            NO_GATE,
-            0,
+            gate,
+            side,
             False,
         )
+
+    def moves_when_committed(self, plan: Plan) -> bool:
+        """Whether ``committed`` may move edges, or give memory back that who reads beside a batch has in use."""
+        now = self._contents
+        n_more = plan.n_edges - now.n_edges
+        return plan.layout is not now.layout or self.moves_after(n_more) or self._has_too_much_room(plan.n_edges)
 
     def committed(self, plan: Plan, written: Written | None) -> ChangeReport:
         """The rest of ``commit``, after the kernel."""
@@ -292,10 +304,14 @@ class PackedMemoryArray:
             slots_moved += self._migration.go_on(n_updates, fewer=fewer, in_use=in_use)
         if now.slots is not slots:  # something moved, or the bounds are others now
             self._n_windows = 0
-        if self._work.room > max(KEPT_UPDATES_MIN, n_edges // KEPT_EDGES_PER_UPDATE):
+        if self._has_too_much_room(n_edges):
             self._work = self._no_work
             self._n_windows = 0
         return report(columns, slots_moved, weighted=self.weighted)
+
+    def _has_too_much_room(self, n_edges: int) -> bool:
+        """Whether work arrays are larger than is kept for so many edges."""
+        return self._work.room > max(KEPT_UPDATES_MIN, n_edges // KEPT_EDGES_PER_UPDATE)
 
     def for_small(self, n_updates: int) -> Words | None:
         """An ``Orientation`` in words, for ``small.apply_small``; None where so many updates may bring another

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ..atomics import fetch_add
 from ..edges import LOW, Int, Keys, Offsets, Vertices
-from ..gate import Gate, go_on_to, hold_beside, let_beside, let_on
+from ..gate import ALL_NOTED, NOTING, Gate, go_on_to, hold_beside, let_beside, move_in, rows_are, shut_gate
 from ..intrinsics import copy, inner, uncounted_inner
 from ..team import Crew, at_most, share
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
@@ -90,14 +90,17 @@ class Task(NamedTuple):
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def commit(task: Task, crew: Crew) -> Written:
-    """Write a batch."""
+    """Write a batch; the gate of its task, if there is one, is shut, and stays so (``end_beside``)."""
+    shut_gate(task.gate)
+    let_read(task, crew)
     return commit_one(task, lists_of(task), crew)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def commit_both(one: Task, other: Task, crew: Crew, each: Crew) -> tuple[Written, Written]:
     """``commit`` of two batches of two arrays, side by side: ``crew`` shares the two, and ``each`` what is to be
-    done for either."""
+    done for either. They have one gate, or none."""
+    shut_gate(one.gate)
     return commit_either(one, other, lists_of(one), lists_of(other), crew, each)
 
 
@@ -105,7 +108,9 @@ def commit_both(one: Task, other: Task, crew: Crew, each: Crew) -> tuple[Written
 def commit_either(
     one: Task, other: Task, lists: Offsets, other_lists: Offsets, crew: Crew, each: Crew
 ) -> tuple[Written, Written]:
-    """``commit_both``, for kernels, with lists that are there."""
+    """``commit_both``, for kernels, with lists that are there; the gate is shut."""
+    let_read(one, each)  # of either, before anything of the other is written
+    let_read(other, each)
     numbers, keys, densities = np.zeros((2, 9), np.int64), np.zeros((2, 4), np.uint64), np.zeros(2)
     share(
         at_most(crew, np.int64(2)),
@@ -116,6 +121,24 @@ def commit_either(
         _written(numbers[0], keys[0], densities[0], lists),
         _written(numbers[1], keys[1], densities[1], other_lists),
     )
+
+
+@inner
+def let_read(task: Task, crew: Crew) -> None:
+    """Let those who have its gate read beside a task that is about to be done by this crew."""
+    updates, parts = task.updates, task.parts
+    n_parts = np.int64(parts.shape[0])
+    if not task.begun:
+        let_beside(
+            task.gate,
+            np.int64(task.side),
+            updates.keys,
+            updates.status,
+            updates.old_weights,
+            parts[n_parts - 1, END],
+            task.rows.leaf,
+            max(n_parts, np.int64(crew.threads)),
+        )
 
 
 @inner
@@ -172,7 +195,12 @@ def commit_one(task: Task, lists: Offsets, crew: Crew) -> Written:
     n_parts = np.int64(parts.shape[0])
     cursor = np.zeros(1, np.int64)
     if not task.begun:
-        let_beside(gate, side, updates.keys, parts[n_parts - 1, END], rows.leaf, n_parts)
+        if gate.size > 0:
+            # By itself, so that those who read beside it know soon what every row was.
+            rows_are(gate, side, np.int64(NOTING))
+            share(at_most(crew, n_parts), _note_parts, (rows, updates, parts, pending.rows, cursor, lists))
+            rows_are(gate, side, np.int64(ALL_NOTED))
+            cursor[0] = 0
         share(
             at_most(crew, n_parts),
             _merge_parts,
@@ -191,20 +219,21 @@ def commit_one(task: Task, lists: Offsets, crew: Crew) -> Written:
                 slots, bounds[0], bounds[1], pending, n_pending, windows, n_updates, hot_for, crowded_leaves
             )
             moved, stretch_begin, stretch_end = outcome(slots, windows, n_windows)
-            was_open = hold_beside(gate, side)
+            if slots.stretch_begin < slots.stretch_end:
+                # Windows may move the ends of the stretch, of which readers know what it was.
+                hold_beside(gate, side)
+            size, helped = n_windows, at_most(crew, np.int64(1))
             if n_windows > 1 and (n_parts > 1 or moved >= DIVIDED_MOVES_MIN):
                 size = min(max(n_windows // _WINDOW_PIECES, np.int64(1)), np.int64(_WINDOWS_MAX))
-                cursor[0] = 0
-                share(
-                    at_most(crew, n_windows),
-                    _redistribute_pieces,
-                    (slots, rows.leaf, pending, windows, n_windows, size, cursor),
-                )
-            else:
-                redistribute(slots, rows.leaf, pending, windows, np.int64(0), n_windows)
-            # Windows may have moved the ends of a stretch, of which readers know what it was.
-            if was_open and slots.stretch_begin == slots.stretch_end:
-                let_on(gate, side)
+                helped = at_most(crew, n_windows)
+            elif gate.size > 0:
+                size = np.int64(1)
+            cursor[0] = 0
+            share(
+                helped,
+                _redistribute_pieces,
+                (slots, rows.leaf, pending, windows, n_windows, size, cursor, gate, side),
+            )
         finish(slots, rows, updates, parts, lists, pending.rows, columns, task.told, crew)
     return Written(
         n_waiting,
@@ -263,6 +292,33 @@ def other_row(keys: Keys, begin: Int, end: Int) -> Int:
 
 
 @uncounted_inner
+def _note_part(
+    rows: RowIndex, updates: Updates, parts: Parts, shortened: Vertices, lists: Offsets, part: Int
+) -> None:
+    n = parts[parts.shape[0] - 1, END]
+    first, last = other_row(updates.keys, parts[part, BEGIN], n), other_row(updates.keys, parts[part, END], n)
+    lists[part, ROWS] = first
+    lists[part, ROWS_END] = note_rows(updates, first, last, rows, shortened)
+
+
+@uncounted_inner
+def _note_parts(
+    thread: Int,
+    rows: RowIndex,
+    updates: Updates,
+    parts: Parts,
+    shortened: Vertices,
+    cursor: Offsets,
+    lists: Offsets,
+) -> None:
+    while True:
+        part = fetch_add(cursor, 0, np.int64(1))
+        if part >= parts.shape[0]:
+            return
+        _note_part(rows, updates, parts, shortened, lists, part)
+
+
+@uncounted_inner
 def _merge_parts(
     thread: Int,
     slots: Slots,
@@ -283,26 +339,25 @@ def _merge_parts(
         if part >= n_parts:
             return
         begin, end = parts[part, BEGIN], parts[part, END]
-        first, last = other_row(updates.keys, begin, n), other_row(updates.keys, end, n)
-        lists[part, ROWS] = first
-        lists[part, ROWS_END] = note_rows(updates, first, last, rows, pending.rows)
+        if gate.size == 0:
+            _note_part(rows, updates, parts, pending.rows, lists, part)
         if slots.stretch_begin < slots.stretch_end:
             lists[part, NET] = net_change(updates, begin, end, slots.stretch_begin)
         first, last = other_leaf(updates.leaf, begin, n), other_leaf(updates.leaf, end, n)
         lists[part, LEAVES] = first
-        n_pending, waiting = first, first
-        while first < last:
+        n_pending, waiting, now = first, first, first
+        while now < last:
             # Some leaves at a time, so that others may read the rest.
             some_end = last
             if gate.size > 0:
-                some_end = min(other_leaf(updates.leaf, min(first + BESIDE_UPDATES, last), n), last)
-                begin_leaf, end_leaf = np.int64(updates.leaf[first]), np.int64(updates.leaf[some_end - 1]) + 1
-                go_on_to(gate, side, part, begin_leaf, end_leaf)
+                some_end = min(other_leaf(updates.leaf, min(now + BESIDE_UPDATES, last), n), last)
+                begin_leaf, end_leaf = np.int64(updates.leaf[now]), np.int64(updates.leaf[some_end - 1]) + 1
+                go_on_to(gate, side, part, begin_leaf, end_leaf, first, now)
             n_pending, waiting = merge_leaves(
-                slots, updates, first, some_end, last, pending, n_pending, waiting, all_wait
+                slots, updates, now, some_end, last, pending, n_pending, waiting, all_wait
             )
-            first = some_end
-        go_on_to(gate, side, part, np.int64(0), np.int64(0))
+            now = some_end
+        go_on_to(gate, side, part, np.int64(0), np.int64(0), first, last)
         lists[part, LEAVES_END], lists[part, WAITING_END] = n_pending, waiting
 
 
@@ -335,12 +390,19 @@ def _redistribute_pieces(
     n: Int,
     size: Int,
     cursor: Offsets,
+    gate: Gate,
+    side: Int,
 ) -> None:
     while True:
         first = size * fetch_add(cursor, 0, np.int64(1))
         if first >= n:
+            move_in(gate, side, thread, np.int64(0), np.int64(0))
             return
-        redistribute(slots, row_leaf, pending, windows, first, min(first + size, n))
+        last = min(first + size, n)
+        begin = min(windows.begin[first], windows.new_begin[first])
+        end = max(windows.end[last - 1], windows.new_end[last - 1])
+        move_in(gate, side, thread, begin, end)
+        redistribute(slots, row_leaf, pending, windows, first, last)
 
 
 @uncounted_inner

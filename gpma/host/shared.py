@@ -22,7 +22,7 @@ from ..intrinsics import inner
 from ..team import Crew, at_most, share
 from ..written import Words
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
-from .committing import LIST_FIELDS, Task, Written, commit_either, commit_one
+from .committing import LIST_FIELDS, Task, Written, commit_either, commit_one, let_read
 from .pieces import apply_piece, note_between, order_one
 from .preparing import BEGIN, END, PART_FIELDS, TOTALS, Parts, Question, look_up_either, look_up_one
 from .search import Lanes, lanes_of, new_lanes
@@ -237,6 +237,7 @@ def apply_shared(
         written, in_written = commit_either(task, in_task, lists, in_lists, crew, each)
         is_calm = _noted(did, np.int64(1), in_, in_written, end)
     else:
+        let_read(task, each)
         written = commit_one(task, lists, each)
         is_calm = True
     is_calm &= _noted(did, np.int64(0), out, written, end)
