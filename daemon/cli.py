@@ -331,7 +331,7 @@ def kernels(
     import threading
 
     from .logs import configure
-    from .service import warm_up
+    from .warm_up import warm_up
 
     configure(loaded.config.log.level, loaded.config.log.format)
     warm_up(loaded.config, threading.Event(), lambda share: None, progress=sys.stderr.isatty())

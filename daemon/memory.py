@@ -174,3 +174,12 @@ class MemoryGuard:
                 if not self._waits:
                     log.info("there is memory again: reading goes on")
                     self._metrics.waits_for_memory(False)
+
+
+@contextmanager
+def telling(what: str) -> Iterator[None]:
+    """Says of an error about memory what it keeps from being done."""
+    try:
+        yield
+    except MemoryError as error:
+        raise MemoryError(f"{what}: {error}" if str(error) else what) from error

@@ -3,58 +3,39 @@
 from __future__ import annotations
 
 import logging
-import os
-import queue
-import reprlib
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
-from typing import Any, Literal
-
-import numpy as np
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import asdict
+from typing import Any
 
 from .. import __version__
-from ..compute import registry
 from ..compute.audit import storage as audit_storage
 from ..compute.audit.auditor import Auditor
-from ..compute.device import NoTwin, twin
-from ..compute.engine import Engine
-from ..compute.homes import Homes
-from ..compute.program import ExternalId, Program, ProgramError, require_publishable
-from ..gpma import runtime
 from ..gpma.device.card import Card
-from ..gpma.edges import EdgeList, Vertices
-from ..gpma.index.ids import INTEGER, MAX_STRING_ID_BYTES, IdColumn, StringColumn
-from ..gpma.index.vertex_index import VertexIndex
-from ..gpma.memory import Memory
 from ..ops.metrics import Metrics
-from ..partition.graph import Graph, RowsLost
+from ..partition.graph import RowsLost
 from . import kernels, systemd
 from .again import LostDevice, StartAgain, lost_before
 from .client.wire import LATENCY_BUCKETS_SECONDS
 from .config.settings import Config, TlsConfig
-from .engine import rebalancing
+from .contents import Contents, kernels_of
 from .engine.ad_hoc import AdHoc
 from .engine.asked import EngineAsked
 from .engine.auditing import BackgroundAudit
 from .engine.beside import Beside, GivenUp, ReadyKernels
-from .engine.host_rows import Extent, HostRows, host_rows_of
 from .engine.keeping import Keeping
-from .engine.keyed import KeyedRows
 from .engine.pipeline import Pipeline
-from .engine.rebalancing import Rebalancing, Room
+from .engine.rebalancing import Rebalancing
 from .engine.recording import Recording
-from .engine.sides import card_of, refused
+from .engine.sides import card_of
 from .engine.standing import Standing
 from .engine.steering import Steering
 from .engine.storage import Storage
 from .engine.topology import EngineTopology
-from .engine.vertex_memory import require_vertices
-from .engine.window import CountWindow, TimeWindow, Window
+from .engine.window import CountWindow
 from .errors import (
     CheckpointError,
     ConfigError,
@@ -66,30 +47,28 @@ from .errors import (
 from .health import Health
 from .ingest import decode
 from .ingest.decode import Decoder
-from .ingest.event_time import EventTime, EventTimeRules
 from .ingest.loop import Ingest, IngestReport
 from .ingest.named_columns import named_columns
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
 from .ingest.row_keys import KeyHash
 from .ingest.sources import make_dead_letters, make_registry, make_source
-from .memory import INDEX, MemoryGuard, WithinBudget
-from .outgoing.make import make_writer, resume_of
-from .outgoing.writer import Resume, Writer
+from .memory import INDEX, MemoryGuard, WithinBudget, telling
+from .outgoing.make import make_writer
+from .outgoing.writer import Writer
 from .priority import give_way
-from .records.position import Position
 from .records.stream import Offsets, Partition, offsets_from_wire
 from .serve.endpoint import Exposition
 from .serve.listening import Doors, TlsFiles
-from .serve.shared_memory import allocate_within
 from .serve.supervisor import ServerLink
 from .serve.template import Template
+from .signals import handled_signals
 from .state.checkpoint import Checkpoint, CheckpointStore, require_same
 from .state.checkpointer import Checkpointer, Newest
-from .state.kept import KeptPrograms, Spec, parameters_of
+from .state.kept import KeptPrograms
 from .state.order_log import OrderLog
-from .state.renumbering import well_numbered
 from .state.requested import RequestedCheckpoints
+from .warm_up import warm_up
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +104,7 @@ def serve(config: Config, template: Template, *, progress: bool) -> int:
     with ExitStack() as stack, suppress(_Stopped):
         service = Service(config, stack, template)
         try:
-            with _signals(service.stop, service.reload):
+            with handled_signals(service.stop, service.reload):
                 service.open_probes()
                 service.reserve()
                 try:
@@ -143,58 +122,6 @@ def serve(config: Config, template: Template, *, progress: bool) -> int:
 
 class _Stopped(Exception):
     """It was stopped before it had anything to shut down."""
-
-
-def warm_up(config: Config, stop: threading.Event, advance: Callable[[float], None], *, progress: bool) -> None:
-    """Have every kernel that this configuration uses, from the cache or compiled, before anybody waits.
-
-    ``advance`` gets the share that is done.
-
-    Raises:
-        ConfigError: a program cannot be compiled.
-        kernels.Stopped: ``stop`` was set.
-    """
-    started = time.monotonic()
-    with _shown_progress() if progress else _logged_progress() as show:
-
-        def report(now: kernels.Progress) -> None:
-            advance(now.done / now.total if now.total else 0.0)
-            show(now)
-
-        kernels.prepare(kernels.Needs.of(config), stop, report)
-    log.info(
-        "kernels are ready after %.1f s (cache %s)",
-        time.monotonic() - started,
-        runtime.cache_directory(),
-    )
-
-
-@contextmanager
-def _shown_progress() -> Iterator[Callable[[kernels.Progress], None]]:
-    """Shows on a terminal how compiling goes on."""
-    from .terminal import progress  # loads Rich, which a daemon that nobody looks at does without
-
-    with progress() as bar:
-        task = bar.add_task("compiling kernels (once; cached afterwards)", total=None)
-
-        def show(now: kernels.Progress) -> None:
-            bar.update(task, total=now.total, completed=now.done, description=f"compiling kernels ({now.kernels})")
-
-        yield show
-
-
-@contextmanager
-def _logged_progress() -> Iterator[Callable[[kernels.Progress], None]]:
-    """Logs now and then how compiling goes on."""
-    reported = time.monotonic()
-
-    def show(now: kernels.Progress) -> None:
-        nonlocal reported
-        if time.monotonic() > reported + kernels.REPORT_SECONDS:
-            reported = time.monotonic()
-            log.info("compiling kernels: %s", now)
-
-    yield show
 
 
 class Service:
@@ -302,11 +229,15 @@ class Service:
             self.metrics.device_lost()
         self.health.enter("reading")
         checkpoint = self._restorable(store)
+        self._newest: Newest | None = None
         self._source_state = b""
+        if checkpoint is not None:
+            self._identity["source"] = checkpoint.identity["source"]
+            self._newest = Newest(checkpoint.epoch, offsets_from_wire(checkpoint.offsets))
+            if "source/state" in checkpoint.arrays:
+                self._source_state = checkpoint.arrays["source/state"].tobytes()
         self.health.enter("loading")
-        self._kept = KeptPrograms(store.path)
-        self._left_out: dict[str, tuple[Spec, str]] = {}
-        self._build(store.next_incarnation(), checkpoint)
+        self._hold(checkpoint)
         del checkpoint  # as large as the graph
         self.health.enter("computing")
         self.memory = MemoryGuard(config.memory.budget, self.metrics)
@@ -320,8 +251,8 @@ class Service:
         self.link.asked = self._make_asked()
         self.link.start()
         self._stack.callback(self.link.stop)
-        with _telling("the programs cannot be computed"):
-            self.pipeline.start(self._restored)
+        with telling("the programs cannot be computed"):
+            self.pipeline.start(self._contents.restored)
         if self.results is not None:
             self._stack.callback(self.results.close)
             self.results.start()
@@ -387,236 +318,28 @@ class Service:
                 self._stop.wait(1.0)
         raise _Stopped
 
-    def _build(self, incarnation: int, checkpoint: Checkpoint | None) -> None:
-        """Graph, index and programs, from the checkpoint where there is one."""
-        config = self.config
-        allocate = allocate_within(Memory())
-        self.index = VertexIndex.create(config.graph.vertex_ids, allocate, config.graph.vertices_max)
-        self.position = Position(incarnation)
-        programs = [self._program(item.name, item.id, item.parameters) for item in config.program]
-        self.specs = {item.id: {"name": item.name, **item.parameters} for item in config.program}
-        for id, spec in self._usable_kept().items():
-            programs.append(self._program(spec["name"], id, parameters_of(spec)))
-            self.specs[id] = spec
-        self.graph = self._empty_graph(programs, checkpoint)
-        self._stack.callback(self.graph.close)
-        self.index.crew = self.graph.crew
-        self.window = self._make_window()
-        self.keyed = KeyedRows(directed=config.graph.directed) if config.source.keyed else None
-        self._restored: frozenset[str] = frozenset()
-        self._newest: Newest | None = None
-        self._resume: Resume | None = None
-        self._numbering: dict[str, Any] | None = None
-        if checkpoint is not None:
-            self._identity["source"] = checkpoint.identity["source"]
-            self._newest = Newest(checkpoint.epoch, offsets_from_wire(checkpoint.offsets))
-            if "source/state" in checkpoint.arrays:
-                self._source_state = checkpoint.arrays["source/state"].tobytes()
-            if not checkpoint.is_empty:  # else answers are of no source yet
-                with _telling("the graph of the checkpoint cannot be loaded"):
-                    self._restored = self._load(checkpoint, programs)
-                self._resume = resume_of(checkpoint, self._restored)
-                self.position.number = checkpoint.epoch[1]
-                self.position.updates = checkpoint.facts["updates"]
-                self.position.offsets = dict(self._newest.offsets)
-        try:
-            self.engine = Engine(
-                self.graph,
-                programs,
-                self._resolve,
-                place=self._placed,
-                judge=Homes(lambda id: config.place_of(id) == "auto"),
-            )
-        except ProgramError as error:
-            raise ConfigError(str(error)) from error
-        self._stack.callback(self.engine.close)
-
-    def _placed(self, program: Program, graph: Graph) -> Program:
-        """What stands for a program on a graph with a device.
+    def _hold(self, checkpoint: Checkpoint | None) -> None:
+        """Have graph, index and programs.
 
         Raises:
-            NoTwin: it stays on the host.
+            _Stopped: we were stopped while kernels were compiled.
         """
-        if self.config.place_of(program.id) == "host":
-            raise NoTwin("its place is the host, by the configuration")
-        return twin(program, graph)
-
-    def _usable_kept(self) -> dict[str, Spec]:
-        """The programs that were kept at run time, but for those whose ids the configuration has by now, and those
-        that cannot be made any more: these stay in the list, and are shown as quarantined."""
-        usable = {}
-        for id, spec in self._kept.programs.items():
-            if id in self.specs:
-                log.warning(
-                    "program %s was kept at run time; the configuration has one, which takes its place", id
-                )
-                self._kept.remove(id)
-                continue
-            try:
-                registry.make_program(spec["name"], id, parameters_of(spec), order=self.index).require_weights(
-                    self.config.graph.weights
-                )
-                kernels.prepare_program(self._kernels_of(spec["name"], parameters_of(spec)), self._stop)
-            except ProgramError as error:
-                log.error("program %s was kept at run time, and is left out: %s", id, error)
-                self._left_out[id] = (spec, str(error))
-            except kernels.Stopped:
-                raise _Stopped from None
-            else:
-                usable[id] = spec
-        return usable
-
-    def _kernels_of(self, kind: str, given: Mapping[str, Any]) -> kernels.Needs:
-        """What a program that came at run time needs."""
-        return replace(kernels.Needs.of(self.config), programs=[(kind, dict(given))])
-
-    def _empty_graph(self, programs: Sequence[Program], checkpoint: Checkpoint | None) -> Graph:
-        """A graph that keeps what these programs need, on the device, too, where there is one that works.
-
-        ``checkpoint``: what it is to be loaded from.
-
-        Raises:
-            ConfigError: there is none that works, and the settings insist on it; or a program needs all rows on
-                the host, which is not to keep them.
-        """
-        config = self.config
-        kept: dict[str, Any] = {
-            "directed": config.graph.directed,
-            "weighted": self.weighted,
-            "in_edges": any(program.needs_in_edges for program in programs) or self._watches_in_edges,
-            "in_weights": any(program.needs_in_edges and program.needs_weights for program in programs),
-        }
-
-        self._host_rows: HostRows | None = None
-
-        def made(*, device: bool, host_rows: Literal["all", "owned"] = "all") -> Graph:
-            return Graph(
-                **kept,
-                negative_weights=config.graph.weights == "any",
-                threads=config.compute.thread_count(),
-                storage_threads=config.storage.thread_count(),
-                device=device,
-                host_rows=host_rows,
+        self._kept = KeptPrograms(self.store.path)
+        try:
+            contents = Contents(
+                self.config,
+                checkpoint,
+                self.store.next_incarnation(),
+                card=self.card,
+                kept=self._kept,
+                stop=self._stop,
+                stack=self._stack,
             )
-
-        if self.card is not None:
-            from ..partition import classes, device_side
-
-            arrays = 2 if kept["directed"] and kept["in_edges"] else 1
-            extent = _extent(checkpoint, self.card, arrays=arrays, weighted=self.weighted)
-            found = host_rows_of(config, programs, extent)
-            try:
-                device_side.warm_up(**kept)
-                graph = made(device=True, host_rows=found.rows)
-            except Exception as error:  # the compiler's and the driver's own types
-                refused(config.device, f"{type(error).__name__}: {error}")
-                self.card = None
-            else:
-                if graph.owned:
-                    classes.warm_up()  # where that was not known before
-                self._host_rows = found
-                shares = "each row is on one side" if graph.owned else "the host keeps all rows"
-                log.info("a device keeps the graph beside the host: %s; %s: %s", self.card, shares, found.reason)
-                return graph
-        return made(device=False)
-
-    @property
-    def _watches_in_edges(self) -> bool:
-        """Whether it is asked of every vertex that loses an edge whether it has any."""
-        window = self.config.window
-        return window.is_on and window.isolated == "delete"
-
-    def _make_window(self) -> Window | None:
-        """What has edges expire; the graph is there."""
-        window = self.config.window
-        isolated = window.isolated == "delete"
-        if window.length is not None:
-            return TimeWindow(self.graph, milliseconds(window.length), isolated=isolated)
-        if window.count is not None:
-            return CountWindow(self.graph, window.count, isolated=isolated)
-        return None
-
-    def _make_event_time(self) -> EventTime | None:
-        """How far event time has come, where edges expire by it."""
-        window = self.config.window
-        if window.length is None or not isinstance(self.window, TimeWindow):
-            return None
-        rules = EventTimeRules(
-            length_ms=milliseconds(window.length),
-            lateness_ms=milliseconds(window.allowed_lateness),
-            idle_s=window.idle_timeout,
-            ahead_ms=milliseconds(window.max_future_skew),
-        )
-        return EventTime(rules, self.window.event)
-
-    def _program(self, name: str, id: str, parameters: dict[str, Any]) -> Program:
-        try:
-            return registry.make_program(name, id, parameters, order=self.index)
-        except ProgramError as error:
-            raise ConfigError(f"program {id!r}: {error}") from error
-
-    def _load(self, checkpoint: Checkpoint, programs: Sequence[Program]) -> frozenset[str]:
-        """Take over graph, index and states; returns the programs whose states were of use."""
-        started = time.perf_counter()
-        checkpoint, self._numbering = well_numbered(checkpoint, self.graph)
-        edges = checkpoint.part("graph")
-        try:
-            self.index.restore(checkpoint.part("index"), edges.get("dead"))
-        except OverflowError as error:
-            raise ConfigError(
-                f"graph.vertices_max is {self.config.graph.vertices_max}, and the graph of the checkpoint in "
-                f"'{self.config.checkpoint.path}' needs more: {error}"
-            ) from None
-        edge_list = EdgeList(edges["keys"], edges.get("weights"))
-        n_vertices = checkpoint.facts["n_vertices"]
-        require_vertices(self.graph, programs, n_vertices)  # the graph asks for its edges
-        if (room := self._room()) is None:
-            self.graph.load(edge_list, n_vertices, edges.get("dead"))
-        else:
-            policy = self.config.partition.policy
-            dead = edges.get("dead")
-            rebalancing.load(self.graph, edge_list, n_vertices, dead, room, policy, len(programs))
-        if self.window is not None:
-            self.window.restore(checkpoint.facts.get("window"), checkpoint.part("window"))
-        if self.keyed is not None:
-            self.keyed.restore(checkpoint.part("keyed"))
-        restored = set()
-        for program in [] if self._numbering["renumbered"] else programs:
-            saved, present = checkpoint.programs.get(program.id), self.specs[program.id]
-            if saved != present:
-                what = "is new" if saved is None else f"was {_shown(saved)} and is now {_shown(present)}"
-                log.info("program %s %s: it is computed from scratch", program.id, what)
-                continue
-            try:
-                program.restore(checkpoint.state_of(program), self.graph)
-                require_publishable(program, self.graph.n_vertices)
-            except MemoryError:  # to start over would take more
-                raise
-            except Exception as error:  # of an older version, say: the graph is what counts
-                log.warning("program %s: its saved state is of no use and it starts over: %s", program.id, error)
-            else:
-                restored.add(program.id)
-        log.info(
-            "restored epoch %s (%d edges) in %.1f s",
-            checkpoint.epoch,
-            self.graph.n_edges,
-            time.perf_counter() - started,
-        )
-        return frozenset(restored)
-
-    def _resolve(self, sources: Sequence[ExternalId]) -> Vertices:
-        kind = self.config.graph.vertex_ids
-        try:
-            ids = id_column(sources, kind)
-        except (ValueError, OverflowError) as error:
-            shown = reprlib.repr(list(sources))[1:-1]
-            raise ProgramError(f"{shown}: no ids of this graph, where graph.vertex_ids = {kind!r}") from error
-        return self.index.lookup(ids)
-
-    def _external(self, vertices: Sequence[int]) -> list[ExternalId]:
-        known = np.array([vertex for vertex in vertices if vertex < self.index.n_vertices], np.uint32)
-        ids = self.index.external(known)
-        return list(ids.to_list() if isinstance(ids, StringColumn) else ids.tolist())
+        except kernels.Stopped:
+            raise _Stopped from None
+        self._contents, self.card = contents, contents.card
+        self.graph, self.index, self.engine = contents.graph, contents.index, contents.engine
+        self.position, self.window, self.keyed = contents.position, contents.window, contents.keyed
 
     def _build_ingest(self) -> None:
         config = self.config
@@ -654,7 +377,7 @@ class Service:
             memory_granted=lambda: self.memory.granted(INDEX),
             engine_waits=self._engine_waits,
             stop=stop,
-            event_time=self._make_event_time(),
+            event_time=self._contents.event_time(),
             # Of two keys of one edge, whose partitions may differ, the last has the weight.
             counts_order=isinstance(self.window, CountWindow) or (self.keyed is not None and self.weighted),
         )
@@ -672,25 +395,25 @@ class Service:
         def hold() -> AbstractContextManager[None]:
             return storage.gate.read(settled=True, timeout_s=HOLD_SECONDS, about_rows=False)
 
-        return make_writer(self.config, self.link, self.index, hold, self._resume)
+        return make_writer(self.config, self.link, self.index, hold, self._contents.resume)
 
     def _facts(self) -> dict[str, Any]:
         """What a checkpoint of the epoch at hand says besides."""
         results = {} if self.results is None else {"results": self.results.fact()}
-        return {"numbering": self._numbering, **results}
+        return {"numbering": self._contents.numbering, **results}
 
     def _make_pipeline(
         self, storage: Storage, store: CheckpointStore, requested: RequestedCheckpoints
     ) -> Pipeline:
         config = self.config
-        standing = Standing(self.engine.programs, self.specs, self._kept.programs)
-        for id, (spec, reason) in self._left_out.items():
+        standing = Standing(self.engine.programs, self._contents.specs, self._kept.programs)
+        for id, (spec, reason) in self._contents.left_out.items():
             standing.expect(id, spec["name"], spec, "quarantined", reason)
         checkpoints = Checkpointer(
             graph=self.graph,
             index=self.index,
             programs=standing.fresh,
-            program_specs=self.specs,
+            program_specs=self._contents.specs,
             position=self.position,
             identity=self._identity,
             dead_letters=self.dead_letters,
@@ -708,7 +431,7 @@ class Service:
         background_audit = BackgroundAudit(
             Auditor(self.graph, self.engine, self.link.published),
             self.metrics,
-            self._external,
+            self._contents.external,
             share=config.audit.share,
             repair=config.audit.repair,
         )
@@ -730,10 +453,10 @@ class Service:
             stop=self._stop,
             epochs=config.epoch,
             dead_letters=self.ingest.dead_letters_by_reason,
-            numbering=self._numbering,
+            numbering=self._contents.numbering,
             card=self.card,
             lost=self._lost,
-            host_rows=self._host_rows,
+            host_rows=self._contents.host_rows,
             host_follows=config.partition.host_follows,
             rebalancing=self._make_rebalancing(storage),
             results=self.results,
@@ -744,20 +467,9 @@ class Service:
 
     def _make_rebalancing(self, storage: Storage) -> Rebalancing | None:
         """Who moves rows between the host and the device, where each row is on one side."""
-        if self._room() is None:
+        if self._contents.room() is None:
             return None
-        return Rebalancing(self.graph, storage.gate, self._room, self.metrics, self.config.partition)
-
-    def _room(self) -> Room | None:
-        """What rows hold of the device's memory, and could hold; None: there is none, or the host has all rows."""
-        card, device = self.card, self.graph.device
-        if card is None or device is None or not self.graph.owned:
-            return None
-        try:
-            return rebalancing.room_of(device, card)
-        except Exception as error:  # the driver's own types: it may be here that it tells of a failure
-            self.graph.drop_device(f"{type(error).__name__}: {error}")
-            return None
+        return Rebalancing(self.graph, storage.gate, self._contents.room, self.metrics, self.config.partition)
 
     def _make_asked(self) -> EngineAsked:
         """Who answers for programs at run time, and for the placement of rows."""
@@ -765,9 +477,9 @@ class Service:
         beside = Beside(
             self.pipeline,
             self.index,
-            self._resolve,
+            self._contents.resolve,
             self.memory,
-            ReadyKernels(self._prepare, self.specs.values()),
+            ReadyKernels(self._prepare, self._contents.specs.values()),
             max(1, config.compute.thread_count() // 2),
             config.compute.nice,
             config.compute.place,
@@ -789,7 +501,7 @@ class Service:
             ProgramError: it cannot be compiled or run.
         """
         try:
-            kernels.prepare_program(self._kernels_of(kind, given), given_up)
+            kernels.prepare_program(kernels_of(self.config, kind, given), given_up)
         except kernels.Stopped:
             raise GivenUp("nobody waits for this any more") from None
 
@@ -1035,44 +747,6 @@ def _tls_files(tls: TlsConfig) -> TlsFiles | None:
     return TlsFiles(str(tls.certificate), str(tls.key), None if tls.client_ca is None else str(tls.client_ca))
 
 
-def milliseconds(seconds: float) -> int:
-    """A setting as event time has it."""
-    return round(seconds * 1000)
-
-
-def id_column(ids: Sequence[ExternalId], kind: str) -> IdColumn:
-    """External ids as the column that the vertex index takes.
-
-    Raises:
-        ValueError, OverflowError: one can be no id of this kind.
-    """
-    if kind == "int":
-        if not all(isinstance(id, int) or INTEGER.fullmatch(id) for id in ids):
-            raise ValueError("an id is an integer")
-        return np.array(list(map(int, ids)), np.int64)
-    column = StringColumn.of(map(str, ids))
-    if (column.lengths > MAX_STRING_ID_BYTES).any():
-        raise ValueError(f"an id has at most {MAX_STRING_ID_BYTES} bytes")
-    return column
-
-
-def _extent(checkpoint: Checkpoint | None, card: Card, *, arrays: int, weighted: bool) -> Extent:
-    """What a checkpoint tells of the graph that is to be, kept in so many arrays, and what a card has for it."""
-    entries = None
-    if checkpoint is not None and not checkpoint.is_empty:
-        entries = arrays * int(checkpoint.part("graph")["keys"].size)
-    return Extent(entries, card.memory_bytes if card.limit_bytes is None else card.limit_bytes, weighted)
-
-
-@contextmanager
-def _telling(what: str) -> Iterator[None]:
-    """Says of an error about memory what it keeps from being done."""
-    try:
-        yield
-    except MemoryError as error:
-        raise MemoryError(f"{what}: {error}" if str(error) else what) from error
-
-
 def _require_source(checkpoint: Checkpoint, store: CheckpointStore) -> None:
     """
     Raises:
@@ -1084,55 +758,3 @@ def _require_source(checkpoint: Checkpoint, store: CheckpointStore) -> None:
             f"checkpoint-{incarnation}-{number} in {str(store.path)!r} does not say of which source its offsets "
             f"are. Delete it to go on from the one before it, or start anew (checkpoint.on_mismatch = 'discard')"
         )
-
-
-def _shown(spec: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} = {value!r}" for name, value in spec.items())
-
-
-@contextmanager
-def _signals(stop: Callable[[], None], reload: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT ask for a clean stop; a second one ends the process at once. SIGHUP asks to reload.
-
-    A SIGHUP because our terminal is gone asks for a stop. One that comes after the block is ignored if the process
-    is to replace itself: it is running all the time to whoever sends it, and reads everything again anyhow.
-    """
-    asked = False
-    had_terminal = _has_terminal()
-    # These take locks, which the thread that the signal interrupts may hold: they get a thread of their own,
-    # and the handler only what is safe in it (``SimpleQueue.put`` is reentrant).
-    wishes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-
-    def handle(number: int, _frame: object) -> None:
-        nonlocal asked
-        if number == signal.SIGHUP and _has_terminal() >= had_terminal:
-            wishes.put(reload)
-            return
-        if asked:
-            os._exit(128 + number)
-        asked = True
-        wishes.put(stop)
-
-    def grant() -> None:
-        while (wish := wishes.get()) is not None:
-            wish()
-
-    threading.Thread(target=grant, name="signals", daemon=True).start()
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    try:
-        yield
-    except (RowsLost, StartAgain):
-        before[signal.SIGHUP] = signal.SIG_IGN
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        wishes.put(None)
-
-
-def _has_terminal() -> bool:
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True

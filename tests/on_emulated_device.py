@@ -19,7 +19,7 @@ from graphtide.daemon.engine.rebalancing import Room
 
 if __name__ == "__main__":
     with cuda_emulator.emulated(), contextlib.ExitStack() as failing:
-        from graphtide.daemon.service import Service
+        from graphtide.daemon.contents import Contents
         from graphtide.partition.device_side import DeviceSide
 
         launch = DeviceSide.launch
@@ -48,10 +48,10 @@ if __name__ == "__main__":
         vars_of_class: Any = DeviceProgram
         vars_of_class.start_there = start_or_fail
 
-        room = Service._room
+        room = Contents.room
 
-        def room_or_told(service: Service) -> Room | None:
-            found, told = room(service), Path("rows-fit")
+        def room_or_told(contents: Contents) -> Room | None:
+            found, told = room(contents), Path("rows-fit")
             if found is None or not told.exists():
                 return found
             held = Path("rows-held.new")
@@ -61,6 +61,6 @@ if __name__ == "__main__":
 
         vars_of_class = DeviceSide
         vars_of_class.launch = launch_or_fail
-        vars_of_class = Service
-        vars_of_class._room = room_or_told
+        vars_of_class = Contents
+        vars_of_class.room = room_or_told
         main()

@@ -303,14 +303,14 @@ def test_sighup_reads_tokens_and_certificates_again(tmp_path):
 
 WAITING = """
 import sys, threading
-from graphtide.daemon.service import _signals
+from graphtide.daemon.signals import handled_signals
 
 done = threading.Event()
 
 def say(word):
     print(word, file=open(sys.argv[1], "a"), flush=True)
 
-with _signals(lambda: (say("stop"), done.set()), lambda: say("reload")):
+with handled_signals(lambda: (say("stop"), done.set()), lambda: say("reload")):
     say("ready")
     done.wait()
 """
@@ -351,10 +351,10 @@ if (lost := lost_before()) is not None:
     reload()  # nobody listens for it yet
     print(lost.name, lost.reason[:9])
 else:
-    from graphtide.daemon.service import _signals
+    from graphtide.daemon.signals import handled_signals
 
     try:
-        with _signals(lambda: None, lambda: None):
+        with handled_signals(lambda: None, lambda: None):
             raise StartAgain(LostDevice("card", "it failed" * 100_000))
     except StartAgain as again:
         reload()  # nobody listens for it any more

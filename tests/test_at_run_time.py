@@ -28,6 +28,7 @@ from waiting import PATIENCE_S, until
 from graphtide import Client
 from graphtide.compute.program import ExternalId
 from graphtide.compute.registry import KINDS
+from graphtide.daemon.contents import id_column
 from graphtide.daemon.errors import (
     GraphtideError,
     LimitExceeded,
@@ -38,7 +39,6 @@ from graphtide.daemon.errors import (
 )
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
-from graphtide.daemon.service import id_column
 from graphtide.daemon.state.kept import KeptPrograms, read_kept
 from graphtide.gpma.edges import Op
 

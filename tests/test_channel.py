@@ -15,7 +15,7 @@ from graphtide.compute.registry import KINDS
 from graphtide.daemon.client.wire import encode_request, encode_stamp
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.errors import Unavailable, UnknownVertex
-from graphtide.daemon.serve import handlers
+from graphtide.daemon.serve import methods
 from graphtide.daemon.serve.admission import Guest
 from graphtide.daemon.serve.connection import Connection
 from graphtide.daemon.serve.lane import Question
@@ -65,7 +65,7 @@ class Asked:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, serving: Serving) -> None:
         self.questions: list[Question] = []
         self.later = 0
-        monkeypatch.setattr(handlers, "answer", self._answer)
+        monkeypatch.setattr(methods, "answer", self._answer)
         self.transport = Transport()
         guest = Guest("here", lambda error: None)
         serving.admission.enter(guest)

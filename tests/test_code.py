@@ -121,8 +121,8 @@ def plant(folder: Path, file: str, line: str) -> subprocess.CompletedProcess[str
         ("daemon/a_new_module.py", "", ONE_WAY),
         ("daemon/client/wire.py", "from ...gpma import edges", "the client needs errors"),
         ("daemon/client/wire.py", "from .. import terminal", "the client needs errors"),
-        ("daemon/serve/handlers.py", "from ..client import results", "only tools use the clients"),
-        ("daemon/serve/serving.py", "from . import handlers", "no circle"),
+        ("daemon/serve/methods/reading.py", "from ...client import results", "only tools use the clients"),
+        ("daemon/serve/serving.py", "from . import methods", "no circle"),
         ("daemon/ingest/dense.py", "from . import prepared", "no circle"),
     ],
 )

@@ -29,12 +29,12 @@ from graphtide.compute.device import NoTwin
 from graphtide.compute.program import Program
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.config.settings import DeviceConfig
+from graphtide.daemon.contents import Contents
 from graphtide.daemon.engine.pipeline import UNASKED_EPOCHS
 from graphtide.daemon.engine.sides import Sides, card_of, refused
 from graphtide.daemon.errors import ConfigError, NotSupported, RequestError
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
-from graphtide.daemon.service import Service
 from graphtide.daemon.tools import doctor
 from graphtide.gpma.device import card
 from graphtide.gpma.edges import EdgeBatch
@@ -145,10 +145,10 @@ def test_a_device_that_does_not_work_is_an_error_only_where_it_must_be_there(
     def made(enabled: str) -> tuple[Graph, Any]:
         config = from_tables({"device": {"enabled": enabled}})
         there = card_of(config.device)
-        service: Any = SimpleNamespace(config=config, weighted=True, card=there, _watches_in_edges=False)
+        itself: Any = SimpleNamespace(_config=config, _weighted=True, card=there, _watches_in_edges=False)
         with cuda_emulator.failing_card(20, quiet=True):
-            graph = Service._empty_graph(service, [], None)
-        return graph, service.card
+            graph = Contents._empty_graph(itself, [], None)
+        return graph, itself.card
 
     caplog.set_level(logging.INFO)
     graph, found = made("auto")
@@ -612,8 +612,8 @@ def test_a_program_stays_on_the_host_where_that_is_its_place(emulated_cupy: Modu
 
 def placed_by(place: str, program: Program, graph: Graph) -> Program | None:
     """What stands for a program by such a setting; None: it stays on the host."""
-    service = SimpleNamespace(config=SimpleNamespace(place_of=lambda id: place))
+    itself: Any = SimpleNamespace(_config=SimpleNamespace(place_of=lambda id: place))
     try:
-        return Service._placed(service, program, graph)  # type: ignore[arg-type]
+        return Contents._placed(itself, program, graph)
     except NoTwin:
         return None

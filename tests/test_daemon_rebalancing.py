@@ -14,13 +14,13 @@ from test_memory import System, edges, pipeline_of, prepared
 
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.config.settings import PartitionConfig
+from graphtide.daemon.contents import Contents
 from graphtide.daemon.engine import rebalancing as module
 from graphtide.daemon.engine.rebalancing import Epoch, Rebalancing, Room
 from graphtide.daemon.engine.sides import Sides
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.ingest.prepared import PreparedQueue
-from graphtide.daemon.service import Service
 from graphtide.gpma.edges import EdgeBatch, EdgeList
 from graphtide.ops.metrics import MOVE_REASONS, Metrics
 from graphtide.partition.classes import DEVICE
@@ -237,7 +237,7 @@ def test_a_card_that_fails_when_asked_for_its_memory_is_lost(emulated_cupy: Modu
     try:
         graph.apply(EdgeBatch.of([0], [1], weights=[1.0]), 2)
         running: Any = SimpleNamespace(graph=graph, card=Failing())
-        assert Service._room(running) is None
+        assert Contents.room(running) is None
         assert graph.rows_lost and graph.device_lost == "RuntimeError: cudaErrorIllegalAddress"
         Sides(graph, Metrics()).look()  # the epoch at hand is told to its end
         assert graph.n_edges == 1 and graph.memory_bytes() and 0 <= graph.density <= 1
@@ -254,7 +254,7 @@ def test_memory_that_a_pool_keeps_free_has_room_for_rows(emulated_cupy: ModuleTy
         for spare in (0, 10**7):  # what goes as soon as it is needed is as free
             card: Any = SimpleNamespace(**memory, spare_bytes=spare)
             running: Any = SimpleNamespace(graph=graph, card=card)
-            assert Service._room(running) == Room(rows, 9 * 10**8 + spare, spare)
+            assert Contents.room(running) == Room(rows, 9 * 10**8 + spare, spare)
     finally:
         graph.close()
 

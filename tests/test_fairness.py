@@ -22,12 +22,13 @@ from graphtide.daemon import errors
 from graphtide.daemon.client import Client
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.records.topology import DEGREES_AT_ONCE, DegreeCounts, Reached
-from graphtide.daemon.serve import handlers
 from graphtide.daemon.serve.asker import Asker
 from graphtide.daemon.serve.engine_calls import SLICE_VERTICES, SLICED_TRIES, SLICES_OPEN
-from graphtide.daemon.serve.handlers import wire_ids
+from graphtide.daemon.serve.methods import topology
+from graphtide.daemon.serve.params import Params
 from graphtide.daemon.serve.serving import VERTICES_INLINE_MAX, Reply
 from graphtide.daemon.serve.supervisor import ServerLink
+from graphtide.daemon.serve.values import wire_ids
 from graphtide.gpma.edges import NO_VERTEX
 from graphtide.gpma.index.ids import IdColumn
 from graphtide.partition.exploring import Search, SearchPlace
@@ -318,11 +319,11 @@ def test_a_long_answer_is_made_beside_the_event_loop(
         in_thread=in_thread,
         engine=SimpleNamespace(call_by_slices=call_by_slices),
     )
-    monkeypatch.setattr(handlers, "wire_ids", noted)
+    monkeypatch.setattr(topology, "wire_ids", noted)
     names = [f"v{i}" for i in range(n)]
 
     async def ask() -> Reply:
-        return await handlers.degree(serving, handlers.Params({"vertices": names}, Asker(Any)))  # type: ignore[misc]
+        return await topology.degree(serving, Params({"vertices": names}, Asker(Any)))  # type: ignore[misc]
 
     reply = asyncio.run(ask())
     assert reply.answer["unknown"] == names

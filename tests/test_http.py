@@ -30,10 +30,10 @@ from graphtide.daemon.client.wire import PIECE_ITEMS, encode_stamp, pack_bitmap,
 from graphtide.daemon.errors import GraphtideError
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
-from graphtide.daemon.serve.handlers import METHODS
 from graphtide.daemon.serve.http.answers import encode_answer
 from graphtide.daemon.serve.http.arguments import from_json
 from graphtide.daemon.serve.http.offered import NOT_HERE, READS
+from graphtide.daemon.serve.methods import METHODS
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.daemon.tools.query import readable
 from graphtide.ops.kafka import held_port

@@ -32,11 +32,12 @@ from numba.core.dispatcher import Dispatcher
 from running import Daemon
 from waiting import until
 
-from graphtide.daemon import kernels, service
+from graphtide.daemon import kernels
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.kernels import Needs
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.serve.template import NAME
+from graphtide.daemon.warm_up import warm_up
 from graphtide.gpma import runtime
 from graphtide.gpma.intrinsics import inner, uncounted_inner
 from graphtide.gpma.kernel_cache import MISSING, Missing, SharedCache, listening, only_from_cache
@@ -149,7 +150,7 @@ def test_how_compiling_goes_on_is_shown(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", screen)
     with caplog.at_level(logging.INFO):
-        service.warm_up(from_tables({}), threading.Event(), shares.append, progress=on_terminal)
+        warm_up(from_tables({}), threading.Event(), shares.append, progress=on_terminal)
     assert shares == [0.0, 0.25]
     lines = [line for line in caplog.messages if line.startswith("compiling kernels: ")]
     assert lines == (

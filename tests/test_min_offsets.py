@@ -15,7 +15,7 @@ from waiting import until
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import AsyncClient, Client
-from graphtide.daemon.serve.handlers import METHODS
+from graphtide.daemon.serve.methods import METHODS
 from graphtide.daemon.serve.supervisor import ServerLink
 
 REQUESTS: dict[str, dict[str, Any]] = {

@@ -27,7 +27,7 @@ from waiting import until
 from graphtide.daemon.errors import GraphtideError
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
-from graphtide.daemon.serve.handlers import METHODS
+from graphtide.daemon.serve.methods import METHODS
 from graphtide.gpma.edges import Op
 
 JAVASCRIPT = Path(__file__).parent / "javascript"

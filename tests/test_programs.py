@@ -27,13 +27,13 @@ from graphtide.compute.paths import form as path_form
 from graphtide.compute.paths.form import check
 from graphtide.compute.paths.templates import digest, specialise, step
 from graphtide.compute.program import Parameter, ProgramError
-from graphtide.daemon import service
 from graphtide.daemon.config.load import load
 from graphtide.daemon.config.settings import Config
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.tools.program_tables import written_anew
+from graphtide.daemon.warm_up import warm_up
 from graphtide.gpma import intrinsics
 from graphtide.gpma.edges import EdgeBatch
 from graphtide.gpma.team import share
@@ -360,7 +360,7 @@ def test_functors_that_cannot_be_compiled_are_told_before_the_daemon_starts(
     register(gather=gather)
     config = Config.model_validate({"program": [{"name": "own", "id": "own", "source": 0}]})
     with pytest.raises(ConfigError, match=f"^program own fails on a small graph: {words}") as raised:
-        service.warm_up(config, threading.Event(), lambda share: None, progress=False)
+        warm_up(config, threading.Event(), lambda share: None, progress=False)
     assert "\n" not in str(raised.value)
 
 

@@ -18,7 +18,7 @@ from graphtide.daemon import errors
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.records.spool_format import frames
 from graphtide.daemon.records.stream import Partition, RawRecord
-from graphtide.daemon.serve.handlers import METHODS
+from graphtide.daemon.serve.methods import METHODS
 
 PAGE: dict[str, Any] = json.loads(protocol_vectors.PAGE.read_text("utf-8"))
 

@@ -63,7 +63,8 @@ from graphtide.daemon.records.stream import (
     RawRecord,
     UpdateBlock,
 )
-from graphtide.daemon.service import Service, _signals, _Stopped
+from graphtide.daemon.service import Service, _Stopped
+from graphtide.daemon.signals import handled_signals
 from graphtide.daemon.state import order_log
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.state.checkpointer import Checkpointer
@@ -829,7 +830,7 @@ def test_a_signal_may_come_while_the_lock_of_stopping_is_held() -> None:
         with lock:
             stopped.set()
 
-    with _signals(stop, lambda: None):
+    with handled_signals(stop, lambda: None):
         with lock:
             signal.raise_signal(signal.SIGTERM)
         assert stopped.wait(60)

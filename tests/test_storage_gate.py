@@ -67,7 +67,10 @@ def test_who_writes_results_asks_nothing_about_rows(monkeypatch: pytest.MonkeyPa
     """It keeps the next epoch away where these are too fast for it, which is no reason for the host to take
     batches beside a device at once."""
     monkeypatch.setattr(service, "make_writer", lambda config, link, index, hold, resume: hold)
-    gate, itself = StorageGate(), SimpleNamespace(config=None, link=None, index=None, _resume=None)
+    gate, itself = (
+        StorageGate(),
+        SimpleNamespace(config=None, link=None, index=None, _contents=SimpleNamespace(resume=None)),
+    )
     hold: Any = service.Service._make_results(cast(Any, itself), cast(Any, SimpleNamespace(gate=gate)))
     with hold():
         assert gate.questions == 0

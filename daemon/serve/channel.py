@@ -14,11 +14,11 @@ from typing import Any, cast
 
 from ..client.wire import PIECE_BYTES, Entries, InvalidParams, Request
 from ..errors import GraphtideError, LimitExceeded, RequestError, Unauthorized, Unavailable
-from . import handlers
+from . import methods
 from .admission import Guest
 from .asker import Asker
-from .handlers import Outcome
 from .lane import Answer as LaneAnswer
+from .params import Outcome
 from .serving import Reply, Serving, Soon
 
 log = logging.getLogger(__name__)
@@ -290,7 +290,7 @@ class Channel(asyncio.Protocol, ABC):
         """Call the handler; None when it refused, and the client was told."""
         try:
             self._check_in(request)
-            return handlers.answer(self._serving, asker, request.method, request.params)
+            return methods.answer(self._serving, asker, request.method, request.params)
         except Exception as error:
             self._refuse(request.msgid, request.method, started, error)
             if isinstance(error, Unauthorized):

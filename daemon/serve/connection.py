@@ -25,9 +25,9 @@ from ..client.wire import (
     error_to_wire,
 )
 from ..errors import GraphtideError, LimitExceeded, RequestError, Unauthorized
-from . import handlers
 from .admission import HELLO_BYTES_MAX, Guest
 from .channel import TURN_SECONDS, Channel
+from .params import with_columns
 from .serving import Reply, Serving
 
 
@@ -100,7 +100,7 @@ class Connection(Channel):
         """A request whose long arrays of ids are columns already."""
         request = decode_request(frame, 2 * self._limits.vertices_max)
         try:
-            return replace(request, params=handlers.with_columns(request.params, self._serving))
+            return replace(request, params=with_columns(request.params, self._serving))
         except RequestError as error:
             raise InvalidParams(request.msgid, error.message, error.detail) from None
 

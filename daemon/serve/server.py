@@ -41,8 +41,8 @@ from . import shared_memory
 from .admission import Guest, origin_of
 from .channel import Channel
 from .connection import Connection
-from .handlers import METHODS
 from .http.connection import HttpConnection
+from .methods import METHODS
 from .serving import Serving
 from .shared_memory import CONTROL_BYTES_MAX
 from .telling import Telling

@@ -1,6 +1,6 @@
 """What the query server holds while it answers: results, vertex index, engine, limits; and who waits for an epoch.
 
-``connection`` brings requests in, ``handlers`` answers them with what is here.
+``connection`` brings requests in, ``methods`` answer them with what is here.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import orjson
 from ....compute import registry
 from ....compute.program import ProgramError, parse_sources
 from ...errors import NotSupported, RequestError
-from ..handlers import wrong
+from ..params import wrong
 from .described import Parameter, described
 
 FIELDS_MAX = 1024

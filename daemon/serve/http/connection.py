@@ -14,7 +14,7 @@ from ...client.wire import PIECE_BYTES, Entries, InvalidParams, Request, error_t
 from ...errors import GraphtideError, LimitExceeded, RequestError, TimedOut, Unauthorized
 from ..admission import Guest
 from ..channel import TURN_SECONDS, Channel
-from ..handlers import with_columns
+from ..params import with_columns
 from ..serving import Reply, Serving
 from .answers import encode_answer, encode_entries, encode_error, encode_event, epoch_of
 from .files import File

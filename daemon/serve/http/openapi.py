@@ -13,7 +13,7 @@ import orjson
 
 from .... import __version__
 from ...client import results
-from ..handlers import METHODS
+from ..methods import METHODS
 from .described import Parameter, described
 from .offered import NOT_HERE, READS
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import h11
 
 from ...errors import GraphtideError, NotSupported, RequestError
-from ..handlers import METHODS
+from ..methods import METHODS
 from . import arguments
 from .files import File, find_file
 from .offered import NOT_HERE, READS

@@ -1,0 +1,42 @@
+"""Requests to begin a connection, and to wait."""
+
+from __future__ import annotations
+
+from ...client.wire import PROTOCOL_VERSIONS
+from ...errors import NotSupported
+from ..params import Params, wrong
+from ..serving import Reply, Serving
+from .registry import METHODS, method
+
+
+@method("hello")
+def hello(serving: Serving, params: Params) -> Reply:
+    """Agree on a protocol version and present the token."""
+    versions, token = params.take("versions"), params.take("token")
+    params.end()
+    if versions is not None and not (isinstance(versions, list) and all(type(one) is int for one in versions)):
+        raise wrong("versions", "must be an array of versions of the protocol, whole numbers")
+    if versions is not None and not any(version in PROTOCOL_VERSIONS for version in versions):
+        raise NotSupported("no common protocol version", {"versions": list(PROTOCOL_VERSIONS)})
+    serving.admission.check(token)
+    params.asker.connection.token = token
+    snapshot = serving.snapshot()
+    return Reply(
+        serving.stamp(snapshot),
+        {
+            "server": f"graphtide/{serving.version}",
+            "version": PROTOCOL_VERSIONS[-1],
+            "capabilities": sorted(METHODS),
+            "graph": dict(serving.graph),
+            "programs": {id: result.kind for id, result in snapshot.programs.items()},
+            "stage": snapshot.stats.get("stage"),
+        },
+    )
+
+
+@method("wait")
+async def wait(serving: Serving, params: Params) -> Reply:
+    """Return once an epoch covers these offsets."""
+    params.end()
+    await params.covered(serving)
+    return Reply(serving.stamp(serving.snapshot()), {})

@@ -1,0 +1,61 @@
+"""Signals that stop the daemon, or have it read its secrets again."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ..partition.graph import RowsLost
+from .again import StartAgain
+
+
+@contextmanager
+def handled_signals(stop: Callable[[], None], reload: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT ask for a clean stop; a second one ends the process at once. SIGHUP asks to reload.
+
+    A SIGHUP because our terminal is gone asks for a stop. One that comes after the block is ignored if the process
+    is to replace itself: it is running all the time to whoever sends it, and reads everything again anyhow.
+    """
+    asked = False
+    had_terminal = _has_terminal()
+    # These take locks, which the thread that the signal interrupts may hold: they get a thread of their own,
+    # and the handler only what is safe in it (``SimpleQueue.put`` is reentrant).
+    wishes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    def handle(number: int, _frame: object) -> None:
+        nonlocal asked
+        if number == signal.SIGHUP and _has_terminal() >= had_terminal:
+            wishes.put(reload)
+            return
+        if asked:
+            os._exit(128 + number)
+        asked = True
+        wishes.put(stop)
+
+    def grant() -> None:
+        while (wish := wishes.get()) is not None:
+            wish()
+
+    threading.Thread(target=grant, name="signals", daemon=True).start()
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield
+    except (RowsLost, StartAgain):
+        before[signal.SIGHUP] = signal.SIG_IGN
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        wishes.put(None)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
