@@ -66,11 +66,11 @@ class Walk(OnRows):
         """How many vertices have another sum than what their right-hand side and in-neighbours' shares come to."""
         runs = self.program._runs
         assert runs is not None
-        there, n = runs._there, self.rows.n_vertices
+        there, n = runs._there.numbers, self.rows.n_vertices
         tails, heads = arcs_in(self.rows.device.in_rows)
         sums = cupy.zeros(n, np.int64)
         sums[self.source] = int(runs.unit)
-        sums += added_up(there.shares[:n][tails], heads, n)
+        sums += added_up(there.shares[:n].astype(np.int64)[tails], heads, n)
         return int(cupy.count_nonzero(sums != there.sums[:n]))
 
 

@@ -67,11 +67,11 @@ class PprRun(WalkRun):
         keys = self.graph.export().keys
         tails, heads = sources(keys).astype(int), destinations(keys).astype(int)
         degrees = np.bincount(tails, minlength=n)
-        values, sums, shares = (column.get()[:n] for column in (there.values, there.sums, there.shares))
+        values, sums, shares = (column.get()[:n] for column in there.numbers[:3])
         known = self.bound()
         wanted = np.zeros(n, np.int64)
         wanted[known[known != NO_VERTEX]] = int(runs.unit)
-        assert np.array_equal(there.is_source.get()[:n], wanted > 0)
+        assert np.array_equal(there.numbers.is_source.get()[:n], wanted > 0)
         np.add.at(wanted, heads, shares[tails])
         assert np.array_equal(sums, wanted)
         residuals = sums - values
@@ -88,7 +88,7 @@ class PprRun(WalkRun):
     def bits(self) -> list[list[int]]:
         """All that is kept of every vertex."""
         there, n = self.there, self.graph.n_vertices
-        return [column.get()[:n].tolist() for column in (there.values, there.sums, there.shares)]
+        return [column.get()[:n].tolist() for column in there.numbers[:3]]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import cuda_emulator
 import numpy as np
 import pytest
-from histories import Epoch, inserts, random_history
+from histories import Epoch, deletes, inserts, random_history
 from test_device_remote_rows import place
 from test_device_structures import differences
 from walk_twins import FEW_THREADS, set_threads
@@ -62,6 +62,20 @@ class Several:
         known = [v if v < graph.n_vertices and graph.alive[v] else NO_VERTEX for v in program.sources]
         program.bind(np.array(known, np.uint32))
 
+    def add(self, kind: str, k: int) -> None:
+        """One more, of which there is none yet."""
+        id = f"{kind}{k}"
+        self.of[id] = kind, k
+        self.engine.add(MAKERS[kind](id, k))
+        self.engine.start([id])
+        self.single[id] = twin(MAKERS[kind](id, k), self.graph)
+        self.bind(id)
+        self.single[id].start(self.graph)
+
+    def remove(self, id: str) -> None:
+        self.engine.remove(id)
+        del self.single[id]
+
     def change(self, epoch: Epoch) -> GraphChange:
         return self.graph.apply(epoch.batch(weighted=True), epoch.n_vertices, epoch.vertex_ops())
 
@@ -78,7 +92,8 @@ class Several:
 
     def check(self) -> None:
         for program in self.engine.programs:
-            assert self.bits(program) == self.bits(self.single[program.id]), program.id
+            if program.id in self.single:
+                assert self.bits(program) == self.bits(self.single[program.id]), program.id
         assert not any(self.engine.audit().values())
 
     def bits(self, program: Any) -> list[list[int]]:
@@ -89,8 +104,8 @@ class Several:
             return [(columns["word"][:n] >> np.uint64(32)).tolist()]
         found = [np.ascontiguousarray(column[:n]).view(np.uint8).tolist() for column in columns.values()]
         if program.on_device and "estimate" in columns:
-            there = program._runs._there
-            found += [column.get()[:n].tolist() for column in (there.values, there.sums, there.shares)]
+            there = program._runs._there.numbers
+            found += [column[:n].copy().get().tolist() for column in (there.values, there.sums, there.shares)]
         return found
 
 
@@ -199,14 +214,14 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     from graphtide.compute.device import ppr, ppr_runs
 
     monkeypatch.setattr(ppr.DevicePersonalisedPageRank, "_tries", lambda *_: False)
-    launch = ppr_runs._Sweep.launch
+    launch = ppr_runs._Sweeps.launch
     seen = []
 
     def noted(self: Any, those: Any, *others: Any) -> None:
         launch(self, those, *others)
         seen.append(len(those))
 
-    monkeypatch.setattr(ppr_runs._Sweep, "launch", noted)
+    monkeypatch.setattr(ppr_runs._Sweeps, "launch", noted)
     return seen
 
 
@@ -246,39 +261,131 @@ def test_passes_go_one_by_one_where_rows_are_on_the_host(
     assert swept == [5]
 
 
-def test_passes_go_together_in_one_place_whoever_is_the_first(
-    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    """Which is as large as eight programs, and gone with the last one."""
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
+    """All groups that are made of programs whose numbers lie side by side."""
     from graphtide.compute.device import ppr_runs
 
-    init, made = ppr_runs._Sweep.__init__, []
-    monkeypatch.setattr(
-        ppr_runs._Sweep, "__init__", lambda *given: (made.append(weakref.ref(given[0])), init(*given))[1]
-    )
+    init: Any = ppr_runs.Group.__init__
+    made: list[weakref.ref[Any]] = []
+
+    def noted(self: Any, *given: Any) -> None:
+        made.append(weakref.ref(self))
+        init(self, *given)
+
+    monkeypatch.setattr(ppr_runs.Group, "__init__", noted)
+    return made
+
+
+def test_a_group_is_gone_with_the_last_of_its_programs(
+    several: Callable[..., Several], swept: list[int], groups: list[weakref.ref[Any]], seed: int
+) -> None:
     them = several(("ppr",), 6)
     them.step(many_leaves(seed))
-    them.engine.remove("ppr0")
+    them.remove("ppr0")
     them.step(inserts([(0, 1), (7, 2)], 300))
     assert swept == [6, 5]
-    assert len(made) == 1
-    for id in [*them.single][1:]:
-        them.engine.remove(id)
-    them.single.clear()
+    assert len(groups) == 1
+    for id in [*them.single]:
+        them.remove(id)
     gc.collect()
-    assert made[0]() is None
+    assert groups[0]() is None
 
 
-def test_without_memory_passes_go_one_by_one(
+def test_whoever_comes_takes_a_place_that_is_free_and_few_that_are_left_move_together(
+    several: Callable[..., Several],
+    swept: list[int],
+    groups: list[weakref.ref[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    """Of what was there before, nothing is left to them; a group that becomes too small for the graph is left."""
+    from graphtide.compute.device import ppr_runs
+
+    cuda_emulator.seed(seed)
+    monkeypatch.setattr(ppr_runs, "SWEEP_LEAST", 3)
+    them = several(("ppr",), 6)
+    them.step(many_leaves(seed))
+    for k in (0, 4):
+        them.remove(f"ppr{k}")
+    for k in (6, 7):
+        them.add("ppr", k)
+    them.step(inserts([(0, 1), (7, 2)], 300))
+    assert (swept, len(groups)) == ([6, 6], 1)
+    for k in (1, 2, 3, 5):
+        them.remove(f"ppr{k}")
+    for k in (8, 9):
+        them.add("ppr", k)
+    them.step(inserts([(0, 2), (9, 2)], 300))
+    assert (swept[2:], len(groups)) == ([4], 2)
+    gc.collect()
+    assert groups[0]() is None
+    them.step(inserts([(0, 3), (9, 1), (8, 1999)], 2000))
+    assert (swept[3:], len(groups)) == ([4], 3)
+    for id, program in them.single.items():
+        (own,) = (program for program in them.engine.programs if program.id == id)
+        states = [one.state() for one in (own, program)]
+        for name, column in states[0].items():
+            assert column.tobytes() == states[1][name].tobytes(), name
+
+
+def test_small_batches_between_large_ones_are_pushed_where_numbers_lie_side_by_side(
     several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
+    from graphtide.compute.device import ppr, ppr_runs
+
+    cuda_emulator.seed(seed)
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(ppr.DevicePersonalisedPageRank, "_tries", lambda _, n_updates, n_arcs: n_updates < 20)
+    monkeypatch.setattr(ppr_runs, "MOST_LEAST", 1 << 30)  # never given up
+    them = several(("ppr",), 5)
+    them.step(many_leaves(seed))
+    for size in (3, 40, 2, 5, 60, 1):
+        them.step(inserts([*map(tuple, rng.integers(0, 300, (size, 2)).tolist())], 300))
+    assert len(swept) == 3
+
+
+def test_what_no_edge_leads_to_any_more_has_nothing(
+    several: Callable[..., Several], swept: list[int], seed: int
+) -> None:
+    cuda_emulator.seed(seed)
+    them = several(("ppr",), 5)
+    them.step(many_leaves(seed))
+    them.step(inserts([(1, 300), (300, 2)], 301))
+    assert all(bits[300] for program in them.engine.programs for bits in them.bits(program)[1:])
+    them.step(deletes([(1, 300)], 301))
+    assert not any(bits[300] for program in them.engine.programs for bits in them.bits(program)[1:])
+    assert swept == [5] * 3
+
+
+def test_members_of_a_group_move_home_and_back(
+    several: Callable[..., Several], swept: list[int], seed: int
+) -> None:
+    cuda_emulator.seed(seed)
+    rng = np.random.default_rng(seed)
+    judge = Anywhere(seed)
+    them = several(("ppr",), 7, judge=judge)
+    them.single.clear()
+    homes = set()
+    for _ in range(8):
+        runs = them.step(inserts([*map(tuple, rng.integers(0, 100, (30, 2)).tolist())], 100))
+        homes.add(sum(run.on_device for run in runs))
+    assert judge.moves and len(homes) > 1 and swept
+
+
+@pytest.mark.parametrize("place", ["Group.__init__", "_Sweeps._make_room"])
+def test_without_memory_passes_go_one_by_one(
+    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int, place: str
+) -> None:
+    """Also where numbers lie side by side already."""
     from graphtide.compute.device import ppr_runs
 
     def fails(*_: Any) -> Any:
         raise MemoryError("of the device")
 
     them = several(("ppr",), 5)
-    monkeypatch.setattr(ppr_runs._Sweep, "__init__", fails)
+    owner, name = place.split(".")
+    monkeypatch.setattr(getattr(ppr_runs, owner), name, fails)
     runs = them.step(many_leaves(seed))
     assert all(run.on_device for run in runs)
     assert not swept

@@ -38,10 +38,10 @@ constexpr u32 RESTARTS = 1, RESTARTS_NO_MORE = 2, GOES = 4;
 
 // What kernels work in, and one run; passed to kernels by value.
 struct PprJob {
-    i64* values;       // [vertices] y
-    i64* sums;         // [vertices] x
-    i64* shares;       // [vertices] c
-    u8* is_source;     // [vertices]
+    i64* values;       // [vertices * stride] y
+    i64* sums;         // [vertices * stride] x
+    i64* shares;       // [vertices * stride] c
+    u8* is_source;     // [vertices * stride]
     u32* candidates[2]; // [vertices] who may be worth a push, each once; by turns
     u32* stamps;       // [vertices] the last round for which a vertex was listed
     u32* moved;        // [vertices] whose values changed, each once
@@ -73,8 +73,10 @@ struct PprJob {
     u32 stamp;         // no vertex has this one or a higher one
     u32 passes_max;
     u32 sequence;
-    u32 edits_alone;   // pushes do no more than that, and say nothing: passes follow
+    u32 stride;        // 1, or SWEEP where the numbers of several programs lie side by side
     u32 unused;
+
+    __device__ __forceinline__ u64 at(u32 v) const { return u64(v) * stride; }
 };
 static_assert(__is_trivially_copyable(PprJob), "the host passes its bytes");
 
@@ -83,20 +85,20 @@ static_assert(__is_trivially_copyable(PprJob), "the host passes its bytes");
 #define SWEEP 8
 #endif
 
-// What those have together.
+// What those have together: their numbers lie side by side, vertex by vertex.
 struct SideBySide {
     i64* values;    // [vertices * SWEEP]
     i64* sums;      // [vertices * SWEEP]
     i64* shares;    // [vertices * SWEEP]
     u64* listed;    // [vertices, and as many as a grid has threads] those that may come to anything, warp by warp
-    u8* is_listed;  // [vertices]
+    u8* is_listed;  // [vertices, up to a multiple of 4]
 };
 
 // Passed to the kernel by value.
 struct PprSweep {
-    PprJob jobs[SWEEP];  // of which n are there
+    PprJob jobs[SWEEP];  // by their places
     SideBySide side;
-    u32 n;
+    u32 there;           // a bit for each that is
     u32 unused;
 };
 static_assert(__is_trivially_copyable(PprSweep), "the host passes its bytes");

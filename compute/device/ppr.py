@@ -101,7 +101,7 @@ class DevicePersonalisedPageRank(DeviceWalk, of=PersonalisedPageRank):
             ends = np.setdiff1d(np.setdiff1d(before, sources), gone)
         if begins.size or ends.size or gone.size:
             runs.enter(begins, ends, gone)
-        rounds = edges = active = 0
+        rounds = edges = active = n_edited = 0
         changed: Vertices | None = None
         if kept is not None and self._tries(n_updates, graph.n_arcs):
             run = yield from runs.push(device, kept, n_updates)
@@ -109,11 +109,10 @@ class DevicePersonalisedPageRank(DeviceWalk, of=PersonalisedPageRank):
             kept, changed = (run.sums, runs.changes(run)) if run.is_solved else (None, None)
             self._heed_pushes(n_updates, is_solved=kept is not None)
         else:
-            if kept is not None and 0 < n_updates <= EDIT_SHARE * graph.n_arcs:
-                yield from runs.edit(device, n_updates)
+            n_edited = n_updates if kept is not None and n_updates <= EDIT_SHARE * graph.n_arcs else 0
             kept = None
         if kept is None:
-            run = yield from runs.solve(device)
+            run = yield from runs.solve(device, n_edited)
             rounds, edges, kept = rounds + run.rounds, edges + run.rounds * graph.n_arcs, run.sums
         if whole:
             changed = None

@@ -20,7 +20,8 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS, PASS_BLOCKS) void ppr_pas
     for (u32 k = threadIdx.x; k < sizeof jobs / 4; k += blockDim.x) reinterpret_cast<u32*>(jobs)[k] = from[k];
     __syncthreads();
     const u32 program = threadIdx.x % SWEEP;
-    const bool is_there = program < sweep.n;
-    PprPasses<SWEEP>(out, in, jobs[is_there ? program : 0], place_in_grid(), sweep.side, is_there).run();
+    const bool is_there = sweep.there >> program & 1;
+    // Blocks meet at the barrier of their first thread's job: the same in all of them.
+    PprPasses<SWEEP>(out, in, jobs[is_there ? program : __ffs(sweep.there) - 1], place_in_grid(), sweep.side, is_there).run();
 }
 #endif

@@ -4,8 +4,11 @@
 //
 // PROGRAMS go through passes together, and one that has got there rests while the others go on: each makes what it would
 // make by itself, bit for bit. What a pass costs is the random access for each edge, which reads a sector of 32 bytes
-// where one program wants 8; so the numbers of all programs lie side by side then, vertex by vertex, and of vertices that come
+// where one program wants 8; so the numbers of such programs lie side by side, vertex by vertex, and of vertices that come
 // to nothing none is read. Neighbouring threads are of different programs.
+//
+// A batch may be edited first, where shares are those of the graph before it: the head of an inserted edge receives the share
+// of its tail, that of a deleted one gives it back. So passes begin with sums that are nearer to the new ones.
 #pragma once
 
 #include "ppr.cuh"
@@ -40,7 +43,9 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
     {
     }
 
-    __device__ __forceinline__ u64 at(u32 v) const { return u64(v) * PROGRAMS + program; }
+    __device__ __forceinline__ u64 at(u32 v) const { return PROGRAMS == 1 ? job.at(v) : u64(v) * PROGRAMS + program; }
+
+    __device__ __forceinline__ u8* mark(u32 v) const { return job.is_source + (PROGRAMS == 1 ? job.at(v) : u64(v) * PROGRAMS); }
 
     struct Vertex {
         u32 v;
@@ -52,7 +57,7 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
     __device__ __forceinline__ Vertex load(u32 v, const i64* sums, const i64* value) const
     {
         return {v, load_row(out, v).degree, load_cached(sums), value ? load_cached(value) : 0,
-            load_cached(job.is_source + v) ? job.restart : 0};
+            load_cached(mark(v)) ? job.restart : 0};
     }
 
     // Calls use(vertex) for those that may have anything; whole warps do not stay together.
@@ -84,7 +89,7 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
                 const u32 v = u32(entries[k]);
                 sums[k] = load_cached(side.sums + at(v));
                 values[k] = with_value ? load_cached(side.values + at(v)) : 0;
-                if (entries[k] & RESTARTS_ANY && !load_cached(job.is_source + v)) entries[k] &= ~RESTARTS_ANY;
+                if (entries[k] & RESTARTS_ANY && !load_cached(mark(v))) entries[k] &= ~RESTARTS_ANY;
             }
 #pragma unroll
             for (u32 k = 0; k < AHEAD; k++) {
@@ -100,6 +105,7 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
     {
         PprCounters* const counters = job.counters;
         const bool is_there = goes_on;
+        if (edit()) barrier();
         if (is_there) enter();
         barrier();
         if constexpr (PROGRAMS == 1) begin();
@@ -126,7 +132,8 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
                 goes_on = !is_solved && passes < job.passes_max;
             }
         } while (__any_sync(ALL_LANES, goes_on));
-        if (is_there) account();
+        if constexpr (PROGRAMS == 1) account();
+        else if (is_there) account_side_by_side();
         barrier();
         if (vertices.thread || !is_there) return;
         const PprSums& sums = counters->passes[own_passes & 1].sums;
@@ -137,14 +144,60 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         for (u32 k = 0; k < PPR_SAID; k++) tell(job, k, said[k]);
     }
 
+    // Whether there is anything to edit, which all threads agree about.
+    __device__ __forceinline__ bool edit()
+    {
+        if constexpr (PROGRAMS > 1) return edit_side_by_side();
+        for_changes(place, job.keys, job.outcomes, job.n_updates, [&](bool is_change, u64 key, u8 outcome) {
+            const i64 share = is_change ? load_cached(side.shares + at(source(key))) : 0;
+            if (share) add(side.sums + at(destination(key)), outcome == INSERTED ? share : -share);
+            __syncwarp();
+        });
+        return job.n_updates;
+    }
+
+    // The same of several programs, whose batch is the same one, by a lane for each program.
+    __device__ __forceinline__ bool edit_side_by_side()
+    {
+        const bool edits = goes_on && job.n_updates;
+        const u32 any = __ballot_sync(ALL_LANES, edits);
+        if (!any) return false;
+        const u32 first = __ffs(any) - 1;
+        const u32 n = __shfl_sync(ALL_LANES, job.n_updates, first);
+        const u64* const keys = reinterpret_cast<const u64*>(__shfl_sync(ALL_LANES, u64(job.keys), first));
+        const u8* const outcomes = reinterpret_cast<const u8*>(__shfl_sync(ALL_LANES, u64(job.outcomes), first));
+        for_changes(place, keys, outcomes, n, [&](bool is_change, u64 key, u8 outcome) {
+            const u32 changed = __ballot_sync(ALL_LANES, is_change), inserted = __ballot_sync(ALL_LANES, outcome == INSERTED);
+            i64 shares[PROGRAMS];
+            u32 heads[PROGRAMS];
+#pragma unroll
+            for (u32 k = 0; k < PROGRAMS; k++) {
+                const u32 of = k * TOGETHER + place.lane / PROGRAMS;
+                const u64 edge = __shfl_sync(ALL_LANES, key, of);
+                heads[k] = destination(edge);
+                shares[k] = edits && changed >> of & 1 ? load_cached(side.shares + at(source(edge))) : 0;
+            }
+#pragma unroll
+            for (u32 k = 0; k < PROGRAMS; k++) {
+                const u32 of = k * TOGETHER + place.lane / PROGRAMS;
+                if (shares[k]) add(side.sums + at(heads[k]), inserted >> of & 1 ? shares[k] : -shares[k]);
+            }
+            __syncwarp();
+        });
+        return true;
+    }
+
     __device__ __forceinline__ void enter()
     {
         for (u32 k = vertices.thread; k < job.n_entries; k += vertices.n_threads) {
             const u64 entry = load_constant(job.entries + k);
             const u32 v = u32(entry), what = u32(entry >> 32);
-            store_cached(job.is_source + v, u8(what == RESTARTS));
-            if (what == RESTARTS) store_cached(job.sums + v, load_cached(job.sums + v) + job.restart);
-            if (what == GOES) store_cached(job.sums + v, i64(0));
+            i64* const sum = side.sums + at(v);
+            const bool was_source = load_cached(mark(v));
+            store_cached(mark(v), u8(what == RESTARTS));
+            if (what == GOES) store_cached(sum, i64(0));
+            else if (what == RESTARTS) store_cached(sum, load_cached(sum) + job.restart);
+            else if (was_source) store_cached(sum, load_cached(sum) - job.restart);
         }
     }
 
@@ -153,7 +206,7 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         u64 sums[BALANCE_SUMS] = {};
         for_those(false, [&](const Vertex& vertex) {
             const i64 sum = count_first(sums, vertex);
-            if (sum != vertex.sum) store_cached(job.sums + vertex.v, sum);
+            if (sum != vertex.sum) store_cached(side.sums + at(vertex.v), sum);
         });
         add_by_block(sums, &job.counters->passes[0].balance.mass);
     }
@@ -180,7 +233,8 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
             for (u32 k = 0; k < AHEAD; k++) {
                 const u64 v = first + k * step + place.lane / PROGRAMS;
                 const bool is_there = v < job.n_vertices;
-                loaded[k] = is_there && goes_on ? load(u32(v), job.sums + v, nullptr) : Vertex{u32(v), 0, 0, 0, 0};
+                loaded[k] = is_there && goes_on ? load(u32(v), side.sums + at(u32(v)), nullptr)
+                                                : Vertex{u32(v), is_there ? load_row(out, u32(v)).degree : 0, 0, 0, 0};
                 has_edges[k] = is_there && load_row(in, u32(v)).degree;
             }
 #pragma unroll
@@ -190,8 +244,11 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
                 const i64 sum = count_first(sums, vertex);
                 const bool is_listed
                     = __ballot_sync(ALL_LANES, sum || vertex.restart || has_edges[k]) & tile_lanes<PROGRAMS>();
-                if (is_listed) store_cached(side.sums + at(vertex.v), sum);
-                else if (vertex.degree) store_cached(side.shares + at(vertex.v), i64(0));
+                if (sum != vertex.sum) store_cached(side.sums + at(vertex.v), sum);
+                if (!is_listed && is_there && goes_on) {
+                    store_cached(side.values + at(vertex.v), i64(0));
+                    store_cached(side.shares + at(vertex.v), i64(0));
+                }
                 const bool restarts_any = __ballot_sync(ALL_LANES, vertex.restart != 0) & tile_lanes<PROGRAMS>();
                 const bool is_first = is_there && program == 0;
                 if (is_first) store_cached(side.is_listed + vertex.v, u8(is_listed));
@@ -316,24 +373,34 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         add_by_block<PROGRAMS>(sums, &to->balance.mass);
     }
 
+    __device__ __forceinline__ float* estimates() const { return reinterpret_cast<float*>(job.differences); }
+
     __device__ __forceinline__ void account()
     {
-        struct Made {
-            i64 value, sum, share;
-        };
-        float* const estimates = reinterpret_cast<float*>(job.differences);
-        const auto load_made = [&](u32 v) -> Made {
-            if (PROGRAMS == 1) return {load_cached(side.values + v), 0, 0};
-            if (!load_cached(side.is_listed + v)) return {0, 0, 0};
-            const u64 own = at(v);
-            return {load_cached(side.values + own), load_cached(side.sums + own), load_cached(side.shares + own)};
-        };
-        for_vertices<Made, PROGRAMS == 1 ? 2 : AHEAD>(vertices, job.n_vertices, load_made, [&](u32 v, const Made& made) {
-            estimates[v] = published(made.value, job.unit);
-            if (PROGRAMS == 1) return;
-            store_cached(job.values + v, made.value);
-            store_cached(job.sums + v, made.sum);
-            store_cached(job.shares + v, made.share);
-        });
+        const auto load_value = [&](u32 v) { return load_cached(side.values + at(v)); };
+        for_vertices<i64>(place, job.n_vertices, load_value,
+            [&](u32 v, i64 value) { estimates()[v] = published(value, job.unit); });
+    }
+
+    // The same of several programs, which have a column each for them: a lane has neighbouring vertices.
+    __device__ __forceinline__ void account_side_by_side()
+    {
+        constexpr u32 RUN = 4;
+        const u64 step = u64(place.n_threads / PROGRAMS) * RUN;
+        for (u64 first = u64(vertices.thread) * RUN; first < job.n_vertices; first += step) {
+            const u32 listed = load_cached(reinterpret_cast<const u32*>(side.is_listed + first));
+            const u32 n = u32(min(u64(RUN), job.n_vertices - first));
+            i64 values[RUN];
+#pragma unroll
+            for (u32 k = 0; k < RUN; k++)
+                values[k] = k < n && listed >> 8 * k & 0xff ? load_cached(side.values + at(u32(first) + k)) : 0;
+            float made[RUN];
+#pragma unroll
+            for (u32 k = 0; k < RUN; k++) made[k] = published(values[k], job.unit);
+            float* const to = estimates() + first;
+            if (n == RUN) store_wide(reinterpret_cast<float4*>(to), make_float4(made[0], made[1], made[2], made[3]));
+            else
+                for (u32 k = 0; k < n; k++) to[k] = made[k];
+        }
     }
 };

@@ -10,9 +10,6 @@
 //    over it for each out-edge takes its sum for its value, and its out-neighbours receive what its share changed by
 //    (Andersen, Chung, Lang, "Local Graph Partitioning using PageRank Vectors", FOCS 2006).
 //
-// Where passes are to follow, that is 1 and 3, and of 2 what needs no walk along rows: they begin with values that are nearer
-// to the new ones, and need as many as with all of it (reckoned, RMAT 18).
-//
 // The run is given up, and passes make everything anew, when pushing has cost too much, a queue runs over, or residuals
 // add up to what might overflow: with sizes of at most (1 - damping) * 2^60 together, values and sums stay below 2^62.
 #include "ppr.cuh"
@@ -61,17 +58,7 @@ struct PprPushes : Run<PprJob> {
         turn++;
         add_sums();
         barrier();
-        if (job.edits_alone) return leave();
         finish(n_short(traded) <= job.room && fits() && solve());
-    }
-
-    // Passes follow, which need no more than values that are about right.
-    __device__ __forceinline__ void leave()
-    {
-        if (place.thread) return;
-        clear_counts(job.counters->rows + ((turn + 1) & 1));
-        job.counters->moved = 0;
-        job.counters->grown = PprSums();
     }
 
     __device__ __forceinline__ void add_sums()
@@ -104,8 +91,8 @@ struct PprPushes : Run<PprJob> {
     // What the residual was before the sum grew by this.
     __device__ __forceinline__ i64 receive(u32 v, i64 amount)
     {
-        const i64 before = i64(atomicAdd(reinterpret_cast<u64*>(job.sums + v), u64(amount)));
-        const i64 old = before - load_cached(job.values + v);
+        const i64 before = i64(atomicAdd(reinterpret_cast<u64*>(job.sums + job.at(v)), u64(amount)));
+        const i64 old = before - load_cached(job.values + job.at(v));
         sums[1] += u64(size_of(old + amount) - size_of(old));
         sums[2] += u64(amount);
         return old;
@@ -114,8 +101,8 @@ struct PprPushes : Run<PprJob> {
     // Sets a value. Nobody receives anything meanwhile.
     __device__ __forceinline__ void set_value(u32 v, i64 value)
     {
-        const i64 before = load_cached(job.values + v), sum = load_cached(job.sums + v);
-        store_cached(job.values + v, value);
+        const i64 before = load_cached(job.values + job.at(v)), sum = load_cached(job.sums + job.at(v));
+        store_cached(job.values + job.at(v), value);
         sums[0] += u64(value - before);
         sums[1] += u64(size_of(sum - value) - size_of(sum - before));
         sums[2] += u64(before - value);
@@ -124,8 +111,8 @@ struct PprPushes : Run<PprJob> {
     // The share that belongs to the value; whether it changed, by what is to be handed on.
     __device__ __forceinline__ bool renew_share(u32 v, u32 degree)
     {
-        const i64 before = load_cached(job.shares + v), now = share_of(load_cached(job.values + v), degree, job.damping);
-        store_cached(job.shares + v, now);
+        const i64 before = load_cached(job.shares + job.at(v)), now = share_of(load_cached(job.values + job.at(v)), degree, job.damping);
+        store_cached(job.shares + job.at(v), now);
         store_cached(job.differences + v, now - before);
         return now != before;
     }
@@ -155,7 +142,7 @@ struct PprPushes : Run<PprJob> {
         for_changes(place, job.keys, job.outcomes, job.n_updates, [&](bool is_change, u64 key, u8 outcome) {
             if (is_change) {
                 const u32 tail = source(key);
-                const i64 own = load_cached(job.shares + tail);
+                const i64 own = load_cached(job.shares + job.at(tail));
                 atomicAdd(job.degree_changes + tail, outcome == INSERTED ? 1 : -1);
                 if (own) receive(destination(key), outcome == INSERTED ? own : -own);
             }
@@ -170,10 +157,10 @@ struct PprPushes : Run<PprJob> {
             const int change = is_change ? atomicExch(job.degree_changes + v, 0) : 0;
             const Row row = change ? load_row(out, v) : Row{0, 0};
             const bool trades = trades_share(row.degree, change);
-            const i64 kept = change ? load_cached(job.shares + v) : 0;
+            const i64 kept = change ? load_cached(job.shares + job.at(v)) : 0;
             const bool follows = row.degree && !trades && kept;
-            if (change && row.degree == 0 && kept) store_cached(job.shares + v, i64(0));
-            const bool is_queued = trades && !job.edits_alone && renew_share(v, row.degree);
+            if (change && row.degree == 0 && kept) store_cached(job.shares + job.at(v), i64(0));
+            const bool is_queued = trades && renew_share(v, row.degree);
             if (follows)
                 set_value(v, nearest(exact::divide(exact::multiply(double(kept), double(row.degree)), job.damping)));
             __syncwarp();
@@ -194,11 +181,11 @@ struct PprPushes : Run<PprJob> {
             const u32 v = u32(entry), what = u32(entry >> 32);
             bool moves = false;
             if (is_there) {
-                const bool was_source = load_cached(job.is_source + v);
-                store_cached(job.is_source + v, u8(what == RESTARTS));
+                const bool was_source = load_cached(job.is_source + job.at(v));
+                store_cached(job.is_source + job.at(v), u8(what == RESTARTS));
                 if (what == RESTARTS) receive(v, job.restart);
                 else if (was_source) receive(v, -job.restart);
-                moves = what == GOES && load_cached(job.values + v);
+                moves = what == GOES && load_cached(job.values + job.at(v));
                 if (moves) set_value(v, 0);
             }
             __syncwarp();
@@ -237,7 +224,7 @@ struct PprPushes : Run<PprJob> {
 #pragma unroll
             for (u32 j = 0; j < 2; j++) {
                 const u32 v = min(vertex[j], job.n_vertices - 1);
-                residual[j] = load_cached(job.sums + v) - load_cached(job.values + v);
+                residual[j] = load_cached(job.sums + job.at(v)) - load_cached(job.values + job.at(v));
             }
             bool is_due[2];
             for (u32 j = 0; j < 2; j++) is_due[j] = vertex[j] < job.n_vertices && is_over(vertex[j], residual[j]);
@@ -279,8 +266,8 @@ struct PprPushes : Run<PprJob> {
                 is_taken[j] = i < n;
                 if (!is_taken[j]) continue;
                 const u32 v = vertex[j] = load_cached(candidates + i);
-                const i64 sum = load_cached(job.sums + v);
-                is_taken[j] = is_over(v, sum - load_cached(job.values + v));
+                const i64 sum = load_cached(job.sums + job.at(v));
+                is_taken[j] = is_over(v, sum - load_cached(job.values + job.at(v)));
                 if (!is_taken[j]) continue;
                 set_value(v, sum);
                 row[j] = load_row(out, v);
@@ -302,7 +289,7 @@ struct PprPushes : Run<PprJob> {
         const u32 n_moved = load_cached(&counters->moved);
         for (u32 k = place.thread; k < n_moved; k += place.n_threads) {
             const u32 v = load_cached(job.moved + k);
-            job.estimates[v] = published(load_cached(job.values + v), job.unit);
+            job.estimates[v] = published(load_cached(job.values + job.at(v)), job.unit);
             if (k < job.changes_room) job.changes[k] = v;
         }
         barrier();

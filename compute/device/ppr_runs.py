@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Hashable, Sequence
+import weakref
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final, NamedTuple, Self
@@ -31,7 +32,7 @@ from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..steps import Steps
-from .kernels import Calls, Kernel, KernelCall, Kernels, RowParameters, Source, Variant, whole_words
+from .kernels import Calls, KernelCall, Kernels, RowParameters, Source, Variant, whole_words
 from .narrowed import F32
 from .program import Unfit
 from .walk_runs import ASKED_EVERY_S, bits_behind, passes_max
@@ -54,7 +55,7 @@ PPR_JOB: Final = np.dtype(
         ("cells", np.float64),
         ("before", np.uint64, 3),
         *((name, np.uint32) for name in ("n_updates", "n_entries", "n_vertices")),
-        *((name, np.uint32) for name in ("stamp", "passes_max", "sequence", "edits_alone", "unused")),
+        *((name, np.uint32) for name in ("stamp", "passes_max", "sequence", "stride", "unused")),
     ]
 )
 """struct PprJob of ``ppr.cuh``."""
@@ -79,7 +80,12 @@ SWEEP_LEAST: Final = 5
 
 _SIDE_BY_SIDE = ("values", "sums", "shares", "listed", "is_listed")
 PPR_SWEEP: Final = np.dtype(
-    [("jobs", PPR_JOB, SWEEP), ("side", np.uint64, len(_SIDE_BY_SIDE)), ("n", np.uint32), ("unused", np.uint32)]
+    [
+        ("jobs", PPR_JOB, SWEEP),
+        ("side", np.uint64, len(_SIDE_BY_SIDE)),
+        ("there", np.uint32),
+        ("unused", np.uint32),
+    ]
 )
 """struct PprSweep of ``ppr.cuh``."""
 
@@ -149,15 +155,34 @@ _SAID = len(PprRun._fields)
 _WORDS = struct.Struct(f"={_SAID}q")
 
 
+class _Numbers(NamedTuple):
+    """Of so many vertices, each ``stride`` behind the one before it."""
+
+    values: DeviceArray
+    sums: DeviceArray
+    shares: DeviceArray
+    is_source: DeviceArray
+    stride: int = 1
+
+    @classmethod
+    def none(cls, room: int) -> _Numbers:
+        values, sums, shares = (zeros(room, np.int64) for _ in range(3))
+        return cls(values, sums, shares, zeros(room, np.uint8))
+
+    def take(self, others: _Numbers) -> None:
+        """Be theirs, as far as both have room: no vertex beyond has anything."""
+        for name in _COLUMNS:
+            to, column = getattr(self, name), getattr(others, name)
+            n = min(to.size, column.size)
+            to[:n] = column[:n]
+
+
 class _ByVertex(NamedTuple):
     """``room`` entries each, but for lists that may run over; see struct PprJob."""
 
     room: int
     queue_room: int
-    values: DeviceArray
-    sums: DeviceArray
-    shares: DeviceArray
-    is_source: DeviceArray
+    numbers: _Numbers
     candidates: DeviceArray
     stamps: DeviceArray
     moved: DeviceArray
@@ -190,6 +215,8 @@ class PprRuns:
             self._long_rows = allocate(0, np.uint8)
         self._by_vertex: _ByVertex | None = None
         self._sweeps = _sweeps_on(device)
+        # Where its numbers are, if they are beside those of others.
+        self.seat: tuple[Group, int] | None = None
         self._entries = pinned(0, np.uint64)
         self._n_entries = 0
         self._stamp = 1
@@ -218,6 +245,14 @@ class PprRuns:
         assert self._by_vertex is not None
         return self._by_vertex
 
+    @property
+    def room(self) -> int:
+        return self._there.room
+
+    @property
+    def group(self) -> Group | None:
+        return None if self.seat is None else self.seat[0]
+
     def make_room(self, n_vertices: int, n_arcs: int) -> None:
         """For so many vertices, of which new ones have nothing, and as many long rows as there may be.
 
@@ -233,22 +268,43 @@ class PprRuns:
             if before is None or n_vertices > before.room:
                 made = _made(max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room)))
                 if before is not None:
-                    for name in _COLUMNS:
-                        getattr(made, name)[: before.room] = getattr(before, name)
+                    made.numbers.take(before.numbers)
                     self._stream.synchronize()
                     made.estimates[: before.room] = before.estimates
             if long_bytes > long_rows.size:
                 long_rows = allocate(3 * long_bytes // 2, np.uint8)
         assert made is not None
+        if made is not before:
+            self._leave()
         self._by_vertex, self._long_rows = made, long_rows
+        self._point_at(made.numbers)
         job = self._calls.job
-        for name in (*_COLUMNS, *_LISTS):
+        for name in _LISTS:
             job[name] = address(getattr(made, name))
         first = address(made.candidates)
         job["candidates"] = first, first + made.candidates.nbytes // 2
         job["long_rows"] = address(long_rows)
         job["estimates"], job["changes"] = made.estimates.ctypes.data, made.changes.ctypes.data
         job["room"], job["changes_room"] = made.queue_room, made.changes.size
+
+    def _point_at(self, numbers: _Numbers) -> None:
+        for name in _COLUMNS:
+            self._calls.job[name] = address(getattr(numbers, name))
+        self._calls.job["stride"] = numbers.stride
+
+    def sit(self, group: Group, place: int, numbers: _Numbers) -> None:
+        """Have the numbers there from now on."""
+        numbers.take(self._there.numbers)
+        self._leave()
+        self.seat = group, place
+        self._by_vertex = self._there._replace(numbers=numbers)
+        self._point_at(numbers)
+
+    def _leave(self) -> None:
+        if self.seat is not None:
+            group, place = self.seat
+            group.members[place] = None
+        self.seat = None
 
     # -- runs -------------------------------------------------------------------------------------------------
 
@@ -261,7 +317,7 @@ class PprRuns:
         there = self._there
         with self._stream:
             for name in _COLUMNS:
-                getattr(there, name).fill(0)
+                getattr(there.numbers, name).fill(0)
         there.estimates[:] = 0
 
     def enter(self, begins: Vertices, ends: Vertices, gone: Vertices) -> None:
@@ -292,26 +348,17 @@ class PprRuns:
         self._stamp += run.rounds + 2
         return run
 
-    def edit(self, device: DeviceSide, n_updates: int) -> Steps[None]:
-        """Let numbers that are exact follow the batch that ``device`` applied last, of so many updates, before
-        ``solve``, which then begins with what is nearer to the new graph's. Waits for nothing.
-
-        Raises:
-            MemoryError, RuntimeError: the device, as CuPy says it; the numbers are void.
-        """
-        self._renew_stamps()
-        self._prepare(device, Sums(0, 0, 0), n_updates, edits_alone=True)
-        yield _Edits(self._calls, self._kernels["pushes"], device)
-        self._stamp += 2
-
-    def solve(self, device: DeviceSide) -> Steps[PprRun]:
+    def solve(self, device: DeviceSide, n_updates: int = 0) -> Steps[PprRun]:
         """Passes until residuals are within their goal, from what there is, which need not be of this graph.
+
+        ``n_updates``: of the batch that ``device`` applied last, if numbers are exact for the graph before it:
+        they are to follow it first, and so be nearer to the new ones when passes begin; else 0.
 
         Raises:
             Unfit: they get no closer in the numbers of the device.
             MemoryError, RuntimeError: the device, as CuPy says it.
         """
-        self._prepare(device, Sums(0, 0, 0), 0)
+        self._prepare(device, Sums(0, 0, 0), n_updates)
         try:
             yield _Passes(self, device)
             run = self._told()
@@ -334,23 +381,20 @@ class PprRuns:
 
         ``others``: on the same stream.
         """
+        kernel = self._kernels["passes"]
         if device.remote is not None:
             self._sweeps.let_go()  # there is more to do with its memory
-        kernel = self._kernels["passes"]
-        enough = 1 + len(others) >= SWEEP_LEAST
-        several = kernel.variant(remote=device.remote is not None).several if enough else None
-        sweep = None if several is None else self._sweeps.of(device.n_vertices, self._there.room, several)
-        everyone = [self, *others]
-        for begin in range(0, len(everyone), SWEEP):
-            group = everyone[begin : begin + SWEEP]
-            if sweep is not None and len(group) >= SWEEP_LEAST:
-                sweep.launch([runs._calls for runs in group], device)
-                for runs in group:
+        several = kernel.variant(remote=device.remote is not None).several
+        single = [self, *others]
+        if several is not None:
+            for those in self._sweeps.divided(single, device.n_vertices, several):
+                self._sweeps.launch(those, several, device)
+                for runs in those:
                     runs._copy_made(device)
-                continue
-            for runs in group:
-                runs._calls.launch(kernel, device)
-                runs._copy_made(device)
+                    single.remove(runs)
+        for runs in single:
+            runs._calls.launch(kernel, device)
+            runs._copy_made(device)
 
     def _copy_made(self, device: DeviceSide) -> None:
         """Copy what passes make to the host as soon as they have."""
@@ -359,7 +403,7 @@ class PprRuns:
         there, n = self._there, device.n_vertices
         there.differences.view(np.float32)[:n].get(stream=self._copies, out=there.estimates[:n], blocking=False)
 
-    def _prepare(self, device: DeviceSide, before: Sums, n_updates: int, *, edits_alone: bool = False) -> None:
+    def _prepare(self, device: DeviceSide, before: Sums, n_updates: int) -> None:
         report, arcs = device.report, device.n_arcs
         _CALL.pack_into(
             self._calls.packed,
@@ -375,7 +419,7 @@ class PprRuns:
             self._stamp,
             self._passes_max,
             self._calls.next_number(),
-            edits_alone,
+            self._there.numbers.stride,
             0,
         )
         self._n_entries = 0
@@ -399,84 +443,142 @@ class PprRuns:
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
-        there = self._there
-        values, sums = (column[:n].get(stream=self._stream) for column in (there.values, there.sums))
+        there = self._there.numbers
+        with self._stream:
+            values, sums = (column[:n].copy().get(stream=self._stream) for column in (there.values, there.sums))
         return values / self.unit, (sums - values) / self.unit
 
     def write(self, values: F64, residuals: F64, sources: Vertices) -> None:
         """Begin with these, of restarts of 1; before anything is pushed, ``solve`` is to make residuals anew."""
-        there = self._there
+        there = self._there.numbers
         self.clear()
         sums = np.rint(np.maximum(0.0, values + residuals) * self.unit).astype(np.int64)
         is_source = np.zeros(sums.size, np.uint8)
         is_source[sources] = 1
-        there.sums[: sums.size].set(sums, stream=self._stream)
-        there.is_source[: sums.size].set(is_source, stream=self._stream)
+        with self._stream:
+            for column, written in ((there.sums, sums), (there.is_source, is_source)):
+                brought = allocate(written.size, written.dtype)
+                brought.set(written, stream=self._stream)
+                column[: written.size] = brought
         self._stream.synchronize()
 
 
-class _Sweep:
-    """Programs that go through passes together, SWEEP at most at a time, on graphs of up to ``room`` vertices."""
+class Group:
+    """Programs that go through passes together, SWEEP at most, on graphs of up to ``room`` vertices.
 
-    def __init__(self, variant: Variant, room: int, stream: Any) -> None:
-        """Raises:
-        MemoryError: the device has not enough.
+    Their numbers lie side by side, vertex by vertex, as long as they are members.
+    """
+
+    def __init__(self, room: int) -> None:
+        """On the current stream.
+
+        Raises:
+            MemoryError: the device has not enough.
         """
         self.room = room
-        self._variant = variant
-        self._side = (
-            *(allocate(SWEEP * room, np.int64) for _ in range(3)),
-            allocate(room + variant.blocks * variant.threads, np.uint64),
-            allocate(room, np.uint8),
+        self.members: list[weakref.ref[PprRuns] | None] = [None] * SWEEP
+        self._columns = (
+            *(zeros(SWEEP * room, np.int64) for _ in range(3)),
+            zeros(SWEEP * room, np.uint8),
         )
+
+    @property
+    def addresses(self) -> list[int]:
+        """Of values, sums and shares."""
+        return [address(column) for column in self._columns[:3]]
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether enough are left."""
+        return SWEEP - len(self._free()) >= SWEEP_LEAST
+
+    def _free(self) -> list[int]:
+        return [place for place, member in enumerate(self.members) if member is None or member() is None]
+
+    def take(self, those: Iterable[PprRuns]) -> None:
+        """Give places to these, as many as are free; on the current stream."""
+        for place, runs in zip(self._free(), those, strict=False):
+            values, sums, shares, is_source = (column[place::SWEEP] for column in self._columns)
+            runs.sit(self, place, _Numbers(values, sums, shares, is_source, SWEEP))
+            self.members[place] = weakref.ref(runs)
+
+
+class _Sweeps:
+    """Who goes through passes with whom, once for all programs of a device's side, and what that needs."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._refused_at = -math.inf
+        self._listed: tuple[DeviceArray, DeviceArray] | None = None
         own = np.zeros(1, np.dtype(f"V{PPR_SWEEP.itemsize}"))
         self._fields: Any = own.view(PPR_SWEEP)
-        self._fields["side"] = [address(array) for array in self._side]
         self._parameters = RowParameters(own)
         self._caller = Caller(1, stream)
 
-    def launch(self, those: Sequence[Calls], device: DeviceSide) -> None:
-        """Launch passes of these programs, with their jobs as they are; waits for nothing.
+    def divided(self, those: Sequence[PprRuns], n_vertices: int, variant: Variant) -> list[list[PprRuns]]:
+        """Those that go together, by groups of which there are enough.
+
+        Whoever is in none, or in one that most have left, is given a place first, as long as there is memory.
+        ``n_vertices``: of the graph.
+        """
+        if time.monotonic() - self._refused_at > ASKED_EVERY_S:
+            try:
+                with self._stream:
+                    self._seat(those)
+                    self._make_room(those, variant)
+            except MemoryError:
+                self._refused_at = time.monotonic()
+        if self._listed is None or self._listed[1].size < n_vertices:
+            return []
+        asking: dict[Group, list[PprRuns]] = {}
+        for runs in those:
+            if runs.group is not None:
+                asking.setdefault(runs.group, []).append(runs)
+        return [some for some in asking.values() if len(some) >= SWEEP_LEAST]
+
+    def _make_room(self, those: Sequence[PprRuns], variant: Variant) -> None:
+        room = max((runs.group.room for runs in those if runs.group is not None), default=0)
+        if room == 0 or (self._listed is not None and self._listed[1].size >= room):
+            return
+        self._listed = None
+        by_fours = -(-room // 4) * 4
+        n_listed = by_fours + variant.blocks * variant.threads
+        self._listed = allocate(n_listed, np.uint64), allocate(by_fours, np.uint8)
+
+    def _seat(self, those: Sequence[PprRuns]) -> None:
+        groups = {runs.group: None for runs in those if runs.group is not None and runs.group.is_kept}
+        loose = [runs for runs in those if runs.group not in groups]
+        for group in groups:
+            group.take(runs for runs in loose if runs.room <= group.room)
+            loose = [runs for runs in loose if runs.group is not group]
+        for begin in range(0, len(loose), SWEEP):
+            some = loose[begin : begin + SWEEP]
+            if len(some) >= SWEEP_LEAST:
+                Group(max(runs.room for runs in some)).take(some)
+
+    def launch(self, those: Sequence[PprRuns], variant: Variant, device: DeviceSide) -> None:
+        """Launch passes of these, of one group, with their jobs as they are; waits for nothing.
 
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
-        self._fields["n"] = len(those)
-        for place, calls in enumerate(those):
-            self._fields["jobs"][0, place] = calls.job[0]
-            calls.caller.expect()
+        assert self._listed is not None
+        there = 0
+        for runs in those:
+            assert runs.seat is not None
+            group, place = runs.seat
+            there |= 1 << place
+            self._fields["jobs"][0, place] = runs._calls.job[0]
+            runs._calls.caller.expect()
+        self._fields["there"] = there
+        self._fields["side"] = [*group.addresses, *map(address, self._listed)]
         self._parameters.take(device.states())
-        variant = self._variant
         self._caller.aim(variant.handle, variant.blocks, variant.threads, self._parameters)
         self._caller.launch()
 
-
-class _Sweeps:
-    """Where passes of several go on, once for all programs of a device's side: any of them may be the first that
-    asks."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._sweep: _Sweep | None = None
-        self._refused_at = -math.inf
-
-    def of(self, n_vertices: int, room: int, variant: Variant) -> _Sweep | None:
-        """That of graphs of so many vertices, made for ``room`` of them; None: there was no memory for that when
-        it was asked for last."""
-        if self._sweep is not None and self._sweep.room >= n_vertices:
-            return self._sweep
-        self._sweep = None
-        if time.monotonic() - self._refused_at > ASKED_EVERY_S:
-            try:
-                with self._stream:
-                    self._sweep = _Sweep(variant, room, self._stream)
-            except MemoryError:
-                self._refused_at = time.monotonic()
-        return self._sweep
-
     def let_go(self) -> None:
         """Take no memory until somebody asks."""
-        self._sweep = None
+        self._listed = None
 
 
 def _sweeps_on(device: DeviceSide) -> _Sweeps:
@@ -484,24 +586,6 @@ def _sweeps_on(device: DeviceSide) -> _Sweeps:
     if sweeps is None:
         sweeps = device.shared[_Sweeps] = _Sweeps(device.stream)
     return sweeps
-
-
-class _Edits(NamedTuple):
-    """A call of pushes that edit alone, for which nobody waits: see ``compute/steps.py``."""
-
-    calls: Calls
-    kernel: Kernel
-    device: DeviceSide
-
-    @property
-    def kind(self) -> Hashable:
-        return _Edits, self.kernel
-
-    def begin(self, others: Sequence[Self]) -> None:
-        self.calls.launch_with([other.calls for other in others], self.kernel, self.device)
-
-    def carry_out(self) -> None:
-        self.begin(())
 
 
 class _Passes(NamedTuple):
@@ -529,10 +613,7 @@ def _made(room: int) -> _ByVertex:
     return _ByVertex(
         room,
         queue_room,
-        values=zeros(room, np.int64),
-        sums=zeros(room, np.int64),
-        shares=zeros(room, np.int64),
-        is_source=zeros(room, np.uint8),
+        numbers=_Numbers.none(room),
         candidates=allocate(2 * room, np.uint32),
         stamps=zeros(room, np.uint32),
         moved=allocate(room, np.uint32),
