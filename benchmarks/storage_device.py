@@ -160,8 +160,8 @@ def rebuild_seconds(graph: Graph, n: int, repeats: int) -> float:
 def phases(graph: Graph, batches: list[int]) -> list[Row]:
     """Device time by kernel of the ways that sort nothing, medians from events around each launch."""
     array = graph.array()
-    names = {kernel.kernel.ptr: kernel.name for kernel in array._kernels._functions}
-    launcher = array._kernels._launcher
+    names = {kernel.kernel.ptr: kernel.name for kernel in array.kernels._functions}
+    launcher = array.kernels._launcher
     plain = launcher.start, launcher.start_cooperative
     events: list[tuple[str, Any, Any]] = []
 

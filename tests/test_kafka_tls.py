@@ -21,7 +21,7 @@ from running import Daemon
 from waiting import until
 
 from graphtide.daemon.errors import ConfigError
-from graphtide.daemon.tools import destinations
+from graphtide.daemon.ingest import kafka_client
 from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed
 from graphtide.ops.kafka import DevKafka, KafkaUnavailable, missing_tools
 
@@ -144,7 +144,7 @@ def test_what_is_wrong_with_tls_is_said_with_where_to_look(
     wrong: dict[str, str | None],
     words: str,
 ) -> None:
-    monkeypatch.setattr(destinations, "_CONNECT_TIMEOUT_MS", 3000)
+    monkeypatch.setattr(kafka_client, "COMMAND_CONNECT_MS", 3000)
     servers = broker.bootstrap if wrong.get("port") else broker.bootstrap_tls
     servers = servers.replace("127.0.0.1", wrong.get("host") or "127.0.0.1")
     theirs = {"ssl_cafile": another.certificate, "ssl_certfile": another.certificate, "ssl_keyfile": another.key}
