@@ -25,6 +25,7 @@ from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import DeadLetters
 from graphtide.daemon.state.checkpoint import CheckpointStore
 from graphtide.daemon.state.checkpointer import Checkpointer
+from graphtide.daemon.state.requested import RequestedCheckpoints
 from graphtide.daemon.tools.generate import Churn, Updates
 from graphtide.gpma.host import array as pma
 from graphtide.gpma.host import snapshot
@@ -73,6 +74,7 @@ class Run:
             metrics=self.metrics,
             interval_s=0,
             on_checkpoint=lambda _: None,
+            requested=RequestedCheckpoints(folder),
         )
 
     def stand_still(self) -> float:

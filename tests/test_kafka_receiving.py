@@ -169,7 +169,7 @@ class Odd(str):
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_a_compressed_batch_is_read_as_kafka_python_reads_it(compression: str) -> None:
-    """Whatever it is compressed by; and a value is a copy of its bytes alone."""
+    """Whatever it is compressed by."""
     kind = getattr(DefaultRecordBatch, f"CODEC_{compression.upper()}")
     if not getattr(codec, f"has_{compression}", lambda: True)():
         pytest.skip(f"{compression} is not installed")

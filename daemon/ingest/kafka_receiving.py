@@ -2,7 +2,7 @@
 
 kafka-python receives 4 KiB at a time, each time giving the interpreter's lock away and waiting for it again, and
 copies an answer five times before it is decoded, holding the lock. Beside threads that ingest and compute, that is
-what a fast stream waits for. What a batch decompresses to, and each value of it, it copies once more than it must.
+what a fast stream waits for.
 
 Brokers take any bytes for the names of headers. kafka-python calls a record damaged whose names are no UTF-8, and
 stops there for ever; here they are read as Java's clients read them, with U+FFFD for what is none.
@@ -14,7 +14,6 @@ import ssl
 from functools import partial
 from typing import Any
 
-from kafka import codec
 from kafka.errors import KafkaConnectionError
 from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.parser import KafkaProtocol
@@ -84,31 +83,6 @@ class _Answer:
 
     def seek(self, at: int) -> None:
         self._at = at
-
-
-_DECOMPRESSED = {
-    DefaultRecordBatch.CODEC_GZIP: codec.gzip_decode,
-    DefaultRecordBatch.CODEC_SNAPPY: lambda packed: codec.snappy_decode(packed.tobytes()),
-    DefaultRecordBatch.CODEC_LZ4: codec.lz4_decode,
-    DefaultRecordBatch.CODEC_ZSTD: codec.zstd_decode,
-}
-"""Bytes of what a view of a batch holds, by how it is compressed."""
-
-
-def _decompress(batch: Any) -> None:
-    """Once, before the first record of a batch is read: into bytes, of which a value is one copy, where of a
-    bytearray it is two."""
-    if batch._decompressed:
-        return
-    how = batch.compression_type
-    if how != DefaultRecordBatch.CODEC_NONE:
-        batch._assert_has_codec(how)
-        batch._buffer = _DECOMPRESSED[how](memoryview(batch._buffer)[batch._pos :])
-        batch._pos = 0
-    batch._decompressed = True
-
-
-DefaultRecordBatch._maybe_uncompress = _decompress
 
 
 class _Lenient(bytearray):
