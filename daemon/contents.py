@@ -245,8 +245,9 @@ class Contents:
         started = time.perf_counter()
         checkpoint, self.numbering = well_numbered(checkpoint, self.graph)
         edges = checkpoint.part("graph")
+        dead = edges["dead"]
         try:
-            self.index.restore(checkpoint.part("index"), edges.get("dead"))
+            self.index.restore(checkpoint.part("index"), dead)
         except OverflowError as error:
             raise ConfigError(
                 f"graph.vertices_max is {self._config.graph.vertices_max}, and the graph of the checkpoint in "
@@ -256,10 +257,9 @@ class Contents:
         n_vertices = checkpoint.facts["n_vertices"]
         require_vertices(self.graph, programs, n_vertices)  # the graph asks for its edges
         if (room := self.room()) is None:
-            self.graph.load(edge_list, n_vertices, edges.get("dead"))
+            self.graph.load(edge_list, n_vertices, dead)
         else:
             policy = self._config.partition.policy
-            dead = edges.get("dead")
             rebalancing.load(self.graph, edge_list, n_vertices, dead, room, policy, len(programs))
         if self.window is not None:
             self.window.restore(checkpoint.facts.get("window"), checkpoint.part("window"))

@@ -215,22 +215,23 @@ def weight_before(gate: Gate, side: Int, i: Int) -> Int:
 
 
 @uncounted_inner
-def is_update_written(gate: Gate, side: Int, i: Int) -> bool:
-    """Whether its leaf is written by now; not asked while it is being written."""
+def _is_in_a_part(gate: Gate, side: Int, span: int, i: Int) -> bool:
+    """Whether the span of any part (``_LEAVES``, ``_WRITTEN``) has a leaf or an update."""
     at = _BESIDE + side * _SIDE_WORDS
     for part in range(gate[at + _N_PARTS]):
-        written = at + _PARTS + _PART_WORDS * part + _WRITTEN
-        if gate[written] <= i < gate[written + 1]:
+        begin = at + _PARTS + _PART_WORDS * part + span
+        if gate[begin] <= i < gate[begin + 1]:
             return True
     return False
 
 
 @uncounted_inner
+def is_update_written(gate: Gate, side: Int, i: Int) -> bool:
+    """Whether its leaf is written by now; not asked while it is being written."""
+    return _is_in_a_part(gate, side, _WRITTEN, i)
+
+
+@uncounted_inner
 def is_written(gate: Gate, side: Int, leaf: Int) -> bool:
     """Whether a leaf is being written just now."""
-    at = _BESIDE + side * _SIDE_WORDS
-    for part in range(gate[at + _N_PARTS]):
-        leaves = at + _PARTS + _PART_WORDS * part + _LEAVES
-        if gate[leaves] <= leaf < gate[leaves + 1]:
-            return True
-    return False
+    return _is_in_a_part(gate, side, _LEAVES, leaf)

@@ -51,7 +51,7 @@ def exported(checkpoint: Checkpoint) -> Exported:
     graph = checkpoint.identity["graph"]
     n = checkpoint.facts["n_vertices"]
     part = checkpoint.part("graph")
-    dead = part.get("dead", np.empty(0, np.uint32))
+    dead = part["dead"]
     index = VertexIndex.create(graph["vertex_ids"])
     try:
         index.restore(checkpoint.part("index"), dead)

@@ -9,12 +9,10 @@ from ..largest import Largest
 from ..params import Outcome, Params, wrong
 from ..results import Snapshot
 from ..scopes import Chosen, Everyone, Look, Scope, check_told
-from ..serving import VERTICES_INLINE_MAX, Reply, Serving
+from ..serving import SCAN_CHUNK, VERTICES_INLINE_MAX, Reply, Serving
 from ..values import no_order
 from .named import program_of
 from .registry import method
-
-SCAN_CHUNK = 1 << 20
 
 
 @method("subscribe")

@@ -12,12 +12,10 @@ from ....gpma.edges import NO_VERTEX, Vertices
 from ...errors import NotSupported, UnknownProgram, UnknownVertex
 from ..params import PAGE_DEFAULT, Params, wrong
 from ..results import ProgramResults, Snapshot
-from ..serving import Reply, Serving
+from ..serving import SCAN_CHUNK, Reply, Serving
 from ..values import staleness, wire_ids
 from .named import known_vertex, one_id, program_of
 from .registry import method
-
-SCAN_CHUNK = 1 << 20
 
 
 @method("component")
