@@ -590,6 +590,24 @@ struct Counting : Run<CountJob> {
         atomicMax(&job.counters->most, most);
     }
 
+    // The same by all threads of a block, as one: where all warps of a grid tell, they wait for each other.
+    __device__ __forceinline__ void tell_levels_of_block(u32 least, u32 most)
+    {
+        __shared__ u32 levels[2];  // as they are told
+        if (threadIdx.x < 2) levels[threadIdx.x] = 0;
+        __syncthreads();
+        least = __reduce_min_sync(ALL_LANES, least);
+        most = __reduce_max_sync(ALL_LANES, most);
+        if (place.lane == 0 && least != NO_LEVEL) {
+            atomicMax(levels, ~least);
+            atomicMax(levels + 1, most);
+        }
+        __syncthreads();
+        if (threadIdx.x || !levels[0]) return;
+        atomicMax(&job.counters->above, levels[0]);
+        atomicMax(&job.counters->most, levels[1]);
+    }
+
     __device__ __forceinline__ u32 advance_end(u32 at) { return advance_end(at, nullptr, job.ends); }
 
     // Moves the end of a lane's level by one; where it was. Lanes of one level do it at once: levels are few. ``own``: the
@@ -878,9 +896,9 @@ struct Counting : Run<CountJob> {
     __device__ __forceinline__ void write_all()
     {
         u32 n_changed = 0;
-        for_levels([&](bool is_there, u32 v, u32 at) {
+        const auto count_now = [&](u32 v, u32 at) { return at == NO_LEVEL ? 0.0 : count_of(v); };
+        for_levels(count_now, [&](bool is_there, u32 v, u32 at, double count) {
             if (!is_there) return;
-            const double count = at == NO_LEVEL ? 0.0 : count_of(v);
             store_cached(job.levels + v, at);
             store_cached(job.paths + v, count);
             n_changed += count > 0.0;
@@ -930,17 +948,21 @@ struct Counting : Run<CountJob> {
 
     __device__ __forceinline__ double count_of(u32 v) const { return min(load_cached(job.sums + v), LIMIT); }
 
-    // Calls work(is_there, vertex, level) for all vertices, by whole warps.
-    template <class Work> __device__ __forceinline__ void for_levels(Work work)
+    // Calls work(is_there, vertex, level, load(vertex, level)) for all vertices, by whole warps. What it loads is under way for
+    // several vertices at once.
+    template <class Load, class Work> __device__ __forceinline__ void for_levels(Load load, Work work)
     {
         const u64 n = job.n_vertices;
         for (u64 begin = u64(place.warp) * 32; begin < n; begin += u64(LEVELS_AHEAD) * place.n_threads) {
             const auto vertex_of = [&](u32 k) { return begin + u64(k) * place.n_threads + place.lane; };
             u32 at[LEVELS_AHEAD];
+            decltype(load(0u, 0u)) loaded[LEVELS_AHEAD];
 #pragma unroll
             for (u32 k = 0; k < LEVELS_AHEAD; k++) at[k] = vertex_of(k) < n ? level_now(u32(vertex_of(k))) : NO_LEVEL;
 #pragma unroll
-            for (u32 k = 0; k < LEVELS_AHEAD; k++) work(vertex_of(k) < n, u32(vertex_of(k)), at[k]);
+            for (u32 k = 0; k < LEVELS_AHEAD; k++) loaded[k] = load(u32(vertex_of(k)), at[k]);
+#pragma unroll
+            for (u32 k = 0; k < LEVELS_AHEAD; k++) work(vertex_of(k) < n, u32(vertex_of(k)), at[k], loaded[k]);
         }
     }
 
@@ -954,24 +976,28 @@ struct Counting : Run<CountJob> {
         for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x) own[k] = 0;
         __syncthreads();
         u32 least = NO_LEVEL, most = 0;
-        for_levels([&](bool is_there, u32 v, u32 at) {
+        const auto first_sum = [&](u32 v, u32 at) {
+            if (at >= first && at < from) return load_cached(job.paths + v);
+            return at ? 0.0 : 1.0;
+        };
+        for_levels(first_sum, [&](bool is_there, u32 v, u32 at, double sum) {
             is_there = is_there && at != NO_LEVEL && at >= first;
             if (is_there) {
                 least = min(least, at);
                 most = max(most, at);
-                store_cached(job.sums + v, at < from ? load_cached(job.paths + v) : at ? 0.0 : 1.0);
+                store_cached(job.sums + v, sum);
             }
             advance_end(is_there ? at - first : NO_LEVEL, own, ends);
         });
-        tell_levels(least, most);
-        __syncthreads();
+        tell_levels_of_block(least, most);
         for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x)
             if (own[k]) atomicAdd(ends + k, own[k]);
         add_up_ends();
         for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x)
             if (own[k]) own[k] = atomicAdd(ends + k, own[k]);
         __syncthreads();
-        for_levels([&](bool is_there, u32 v, u32 at) {
+        const auto nothing = [](u32, u32) { return 0; };
+        for_levels(nothing, [&](bool is_there, u32 v, u32 at, int) {
             is_there = is_there && at != NO_LEVEL && at >= first;
             const u32 to = advance_end(is_there ? at - first : NO_LEVEL, own, ends);
             if (is_there) store_cached(job.sorted + to, v);
