@@ -257,7 +257,7 @@ class Service:
             self.results.start()
         give_way(config.compute.nice, [one for one in threading.enumerate() if one.name.startswith(GIVING_WAY)])
         self._watch_server()
-        self.link.wait_ready()
+        self.link.wait_ready(given_up=self._stop.is_set)
         self.health.enter("running")
         self._start("ingest", self._read_source)
         self._start("engine", self.pipeline.run)
