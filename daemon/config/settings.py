@@ -11,10 +11,21 @@ import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from ...gpma.cores import usable_cores
 from ..client.addresses import (
@@ -28,6 +39,9 @@ from ..client.addresses import (
 from ..errors import ConfigError
 from ..os_errors import why
 from ..records.encodings import OBJECTS, REGISTERED, Encoding
+
+INT64_MAX = 2**63 - 1
+_INT64_DIGITS = len(str(INT64_MAX))
 
 VERTICES_MAX = 2**32 - 2
 """Dense ids are 32 bits wide, and two of them are taken."""
@@ -123,7 +137,7 @@ def _like(default: object, value: object) -> object:
     """A value given as text (a flag, the environment) as the switch or number that its default is."""
     if isinstance(value, str) and isinstance(default, bool) and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    if isinstance(value, str) and type(default) is int and value.isdigit():
+    if isinstance(value, str) and type(default) is int and value.isascii() and value.isdecimal():
         return int(value)
     return value
 
@@ -193,9 +207,27 @@ def _parse_offsets(table: Mapping[Any, Any]) -> dict[str, int | dict[int, int]]:
 
 
 def _natural(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, str)) or not str(value).isdigit():
+    text = "" if isinstance(value, bool) or not isinstance(value, (int, str)) else str(value)
+    if not (text.isascii() and text.isdecimal() and len(text) <= _INT64_DIGITS and int(text) <= INT64_MAX):
         raise ValueError("must map topic -> partition -> offset (spool: file -> byte), each a number from 0")
-    return int(value)
+    return int(text)
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types that a value may have: of those within a list or table, none."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kinds(arguments[0])
+    if origin in (Union, UnionType):
+        return set().union(*map(_kinds, arguments))
+    return {annotation}
+
+
+def _is_longer_than_64_bits(value: object) -> bool:
+    """Of a whole number, or of a text that stands for one; what is neither is for others to refuse."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        return len(value.lstrip("0")) > _INT64_DIGITS or int(value) > INT64_MAX
+    return isinstance(value, int) and value > INT64_MAX
 
 
 def _named(value: object) -> object:
@@ -217,6 +249,20 @@ class Section(BaseModel):
     """A table of settings. Unknown keys are refused; values do not change once validated."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_of_its_kind(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse what pydantic would take: a switch for the number 1, a number that no counter or message holds
+        (they have 64 bits), and a path that no system call takes."""
+        kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
+        if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
+            raise ValueError("must be a whole number" if int in kinds else "must be a number")
+        if int in kinds and _is_longer_than_64_bits(value):
+            raise ValueError(f"must be a whole number of at most {INT64_MAX:,}")
+        if Path in kinds and isinstance(value, str) and "\0" in value:
+            raise ValueError("must be a path, which has no zero byte")
+        return value
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong between keys that are each fine by themselves."""
