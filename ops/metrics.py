@@ -164,8 +164,8 @@ class Metrics:
         )
         self._waiting = self._gauge(
             "ingest_waiting",
-            "1 while nothing is read: the source cannot be reached, bad records find no room, or schemas cannot "
-            "be had; `stats` says more.",
+            "1 while nothing is read: the source cannot be reached, bad records or the first checkpoint find no "
+            "room, or schemas cannot be had; `stats` says more.",
         )
         self._lookups = self._counter(
             "schema_lookups",
