@@ -254,14 +254,15 @@ class Section(BaseModel):
     @classmethod
     def _is_of_its_kind(cls, value: object, info: ValidationInfo) -> object:
         """Refuse what pydantic would take: a switch for the number 1, a number that no counter or message holds
-        (they have 64 bits), and a path that no system call takes."""
+        (they have 64 bits), and paths and names that no system call takes."""
         kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
         if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
             raise ValueError("must be a whole number" if int in kinds else "must be a number")
         if int in kinds and _is_longer_than_64_bits(value):
             raise ValueError(f"must be a whole number of at most {INT64_MAX:,}")
-        if Path in kinds and isinstance(value, str) and "\0" in value:
-            raise ValueError("must be a path, which has no zero byte")
+        texts = value if isinstance(value, list) else [value]
+        if any(isinstance(text, str) and "\0" in text for text in texts):
+            raise ValueError(f"must be {'a path' if Path in kinds else 'text'} without a zero byte")
         return value
 
     def problems(self) -> Iterator[Problem]:
@@ -1021,6 +1022,14 @@ class ServerConfig(Section):
         for name, table in (("tls", self.tls), ("limits", self.limits)):
             for key, allowed in table.problems():
                 yield f"{name}.{key}", allowed
+        taken: set[object] = set()
+        for key, texts in (("listen", self.listen), ("http", self.http)):
+            for text in texts:
+                place = _place(parse_address(text) if key == "listen" else parse_http_address(text).place)
+                if place in taken:
+                    yield key, f"must be an address that is given once ({text})"
+                if place is not None:
+                    taken.add(place)
         for text in self.http:
             address, tls = parse_http_address(text)
             if tls and self.tls.certificate is None:
@@ -1051,6 +1060,13 @@ class ServerConfig(Section):
             ConfigError: their file cannot be read, or holds what is no token.
         """
         return _tokens("server.admin_token_file", self.admin_token, self.admin_token_file)
+
+
+def _place(address: TcpAddress | UnixAddress) -> object:
+    """What two addresses that are one have in common; None: any free port, which no other has."""
+    if isinstance(address, UnixAddress):
+        return os.path.abspath(address.path)
+    return (address.host, address.port) if address.port else None
 
 
 def _tokens(key: str, token: SecretStr | None, path: Path | None) -> tuple[str, ...]:
@@ -1313,9 +1329,12 @@ class Config(Section):
             same = not results.bootstrap_servers or set(results.bootstrap_servers) & set(source.bootstrap_servers)
             if source.kind == "kafka" and same and results.topic in (*source.topics, self.dead_letters.topic):
                 yield "results.topic", "must be a topic of its own, neither of source.topics nor of dead letters"
-        both_in_files = results.kind == source.kind == "spool"
-        if both_in_files and results.path.absolute() == source.path.absolute():
-            yield "results.path", "must not be source.path: results would be read as updates"
+        if source.kind == "spool":
+            spool = os.path.abspath(source.path)
+            if results.kind == "spool" and os.path.abspath(results.path) == spool:
+                yield "results.path", "must not be source.path: results would be read as updates"
+            if os.path.abspath(self.dead_letters.path) == spool:
+                yield "dead_letters.path", "must not be source.path: bad records would come round for ever"
         known = {program.id for program in self.program}
         if unknown := [id for id in results.programs if id not in known]:
             there = ", ".join(sorted(known))
