@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +41,9 @@ from ..errors import ConfigError
 from ..os_errors import why
 from ..records.encodings import OBJECTS, REGISTERED, Encoding
 
+_TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
+"""What Kafka takes."""
+
 INT64_MAX = 2**63 - 1
 _INT64_DIGITS = len(str(INT64_MAX))
 
@@ -66,6 +70,10 @@ KAFKA_CLIENT_KEYS = frozenset(
         "connections_max_idle_ms",
     }
 )
+
+KAFKA_CLIENT_OBJECTS = frozenset({"ssl_context", "sasl_oauth_token_provider"})
+"""Options whose values are objects of Python: no setting can be one."""
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 Problem = tuple[str, str]
 """A key within its section ("" for the section itself) and what is allowed there."""
@@ -437,7 +445,8 @@ def client_options(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
         if name.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
             options[name.removesuffix("_file")] = read_secret(f"{key}.{name}", Path(str(value)))
         else:
-            options[name] = _like(KafkaConsumer.DEFAULT_CONFIG.get(name), value)
+            default = 0 if name == "receive_buffer_bytes" else KafkaConsumer.DEFAULT_CONFIG.get(name)
+            options[name] = tuple(value) if isinstance(value, list) else _like(default, value)
     return options
 
 
@@ -449,7 +458,7 @@ def client_problems(table: Mapping[str, Any]) -> Iterator[Problem]:
     known = [
         key
         for key in KafkaConsumer.DEFAULT_CONFIG
-        if key in KAFKA_CLIENT_KEYS or key.startswith(KAFKA_CLIENT_PREFIXES)
+        if (key in KAFKA_CLIENT_KEYS or key.startswith(KAFKA_CLIENT_PREFIXES)) and key not in KAFKA_CLIENT_OBJECTS
     ]
     for key in table:
         plain = key.removesuffix("_file")
@@ -459,6 +468,31 @@ def client_problems(table: Mapping[str, Any]) -> Iterator[Problem]:
             yield f"client.{key}", f"unknown key; {hint}"
         elif plain != key and plain in table:
             yield f"client.{key}", f"must not be given together with client.{plain}"
+        elif allowed := _allowed_of_client(key, table[key]):
+            yield f"client.{key}", allowed
+
+
+def _allowed_of_client(key: str, value: object) -> str:
+    """What an option of kafka-python must be, which looks at few of them before it uses them; empty: it is."""
+    from kafka import KafkaConsumer
+    from kafka.net.sasl import SASL_MECHANISMS
+
+    default = KafkaConsumer.DEFAULT_CONFIG.get(key)
+    choices = {"security_protocol": SECURITY_PROTOCOLS, "sasl_mechanism": tuple(SASL_MECHANISMS)}.get(key)
+    if choices is not None:
+        return "" if value in choices else f"must be one of {', '.join(choices)}"
+    if isinstance(default, bool):
+        return "" if isinstance(_like(default, value), bool) else "must be true or false"
+    if type(default) is int or key == "receive_buffer_bytes":
+        number = _like(0, value)
+        least = 0 if key.startswith("reconnect_") else 1
+        return "" if type(number) is int and least <= number < 2**31 else f"must be a whole number from {least}"
+    if key == "api_version":
+        parts = value.split(".") if isinstance(value, str) else value
+        numbers = [_like(0, part) for part in parts] if isinstance(parts, list) else []
+        is_version = len(numbers) > 1 and all(type(number) is int and number >= 0 for number in numbers)
+        return "" if is_version else 'must be a version of the broker, such as "3.9"'
+    return "" if isinstance(value, str) and "\0" not in value else "must be text"
 
 
 class SourceConfig(Section):
@@ -542,6 +576,8 @@ class SourceConfig(Section):
                 parse_tcp(server)
             except ValueError as error:
                 yield "bootstrap_servers", f"each {error} ({server!r} is not)"
+        if wrong := [topic for topic in self.topics if not _TOPIC.fullmatch(topic) or topic in (".", "..")]:
+            yield "topics", f"must be names of topics: letters, digits, '.', '_' and '-' ({wrong[0]!r} is none)"
         if duplicates := {topic for topic in self.topics if self.topics.count(topic) > 1}:
             yield "topics", f"must name each topic once ({', '.join(sorted(duplicates))})"
         if isinstance(self.start, datetime) and self.kind == "spool":
@@ -599,7 +635,9 @@ class SourceConfig(Section):
 class DeadLettersConfig(Section):
     """Where bad records go. Without a topic they go to files."""
 
-    topic: str | None = Field(default=None, min_length=1, description="Kafka: the topic for bad records.")
+    topic: str | None = Field(
+        default=None, min_length=1, pattern=_TOPIC.pattern, description="Kafka: the topic for bad records."
+    )
     path: Folder = Field(
         default=Path("./dead-letters"),
         description="The directory for bad records, and for those that wait while the topic is away.",
