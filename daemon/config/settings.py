@@ -1100,10 +1100,18 @@ class ServerConfig(Section):
         return _tokens("server.admin_token_file", self.admin_token, self.admin_token_file)
 
 
+def _whole(path: Path | str) -> str:
+    """A path as it is compared with others; one that is relative stays so where the working directory is gone."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return os.path.normpath(path)
+
+
 def _place(address: TcpAddress | UnixAddress) -> object:
     """What two addresses that are one have in common; None: any free port, which no other has."""
     if isinstance(address, UnixAddress):
-        return os.path.abspath(address.path)
+        return _whole(address.path)
     return (address.host, address.port) if address.port else None
 
 
@@ -1368,10 +1376,10 @@ class Config(Section):
             if source.kind == "kafka" and same and results.topic in (*source.topics, self.dead_letters.topic):
                 yield "results.topic", "must be a topic of its own, neither of source.topics nor of dead letters"
         if source.kind == "spool":
-            spool = os.path.abspath(source.path)
-            if results.kind == "spool" and os.path.abspath(results.path) == spool:
+            spool = _whole(source.path)
+            if results.kind == "spool" and _whole(results.path) == spool:
                 yield "results.path", "must not be source.path: results would be read as updates"
-            if os.path.abspath(self.dead_letters.path) == spool:
+            if _whole(self.dead_letters.path) == spool:
                 yield "dead_letters.path", "must not be source.path: bad records would come round for ever"
         known = {program.id for program in self.program}
         if unknown := [id for id in results.programs if id not in known]:
