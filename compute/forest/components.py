@@ -166,6 +166,9 @@ class Components(Program):
             return Refresh({})
         if n_joining + n_links >= self._hopeless.from_size and self._hopeless.is_one(n_joining + n_links):
             return self._start_over(graph, 0)
+        iterations = bool(n_joining) + bool(n_links)
+        if n_candidates + n_cuts == 0 and n == before:  # links were cut, and every one has another in its place
+            return Refresh({}, iterations, int(self._search.counts[cutting.N_EDGES]), steps)
         is_done = steps <= work_max
         if is_done and n_candidates:
             self._name(self._search.members[:n_candidates])
@@ -175,7 +178,6 @@ class Components(Program):
             self._hopeless.gave_up(n_joining + n_links)
             return self._start_over(graph, steps)
         edges, more_steps, *_ = self._search.counts.tolist()
-        iterations = bool(n_joining) + bool(n_links)
         return Refresh(self._changed(before), iterations, edges, steps + more_steps)
 
     def _start_over(self, graph: Graph, steps: int) -> Refresh:
