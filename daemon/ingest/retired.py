@@ -82,5 +82,5 @@ def unpack(packed: bytes) -> tuple[dict[str, Retired], Gone, dict[str, int]]:
         name: Retired(offset, size, changed_ns, (length, checksum), aside)
         for name, (offset, size, changed_ns, (length, checksum), aside) in kept["retired"].items()
     }
-    gone = Gone((digest, offset) for digest, offset in kept.get("gone", ()))
-    return retired, gone, dict(kept.get("early", {}))
+    gone = Gone((digest, offset) for digest, offset in kept["gone"])
+    return retired, gone, dict(kept["early"])
