@@ -20,7 +20,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,12 +61,14 @@ class _Segment:
 class OrderLog:
     """``open`` first; then ``record`` and ``close`` are for the engine's thread, ``cut`` for any."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, require: Callable[[], None] = lambda: None) -> None:
         """
         Args:
             folder: made when something is written.
+            require: raises an OSError where it may be another process's by now (``CheckpointStore``).
         """
         self.folder = folder
+        self._require = require
         self._identity = ""
         self._fixed = Passed({}, together=False)  # at the end of what stays
         self._newest = self._fixed
@@ -171,6 +173,7 @@ class OrderLog:
     # -- segments ---------------------------------------------------------------------------------------
 
     def _begin_segment(self) -> _Segment:
+        self._require()
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / f"{self._number + 1:020}{_SUFFIX}"
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
