@@ -138,7 +138,8 @@ class SpoolSource:
         self._folder = Folder(self.path)
         self._files: dict[str, SpoolFile] = {}
         self._retired: dict[str, Retired] = {}
-        self._gone = Gone()
+        self._turns = checkpoints_kept + 1
+        self._gone = Gone(turns=self._turns)
         self._early: dict[str, int] = {}  # deleted before a checkpoint covered them, and how much was read
         self._state = b""
         self._state_is_old = False
@@ -196,7 +197,7 @@ class SpoolSource:
 
     def _restore(self, offsets: Offsets, state: bytes) -> None:
         try:
-            entries, self._gone, early = retired.unpack(state)
+            entries, self._gone, early = retired.unpack(state, self._turns)
         except ValueError as error:
             raise SourceError(f"the checkpoint cannot be used for a spool: {error}") from error
         self._retired = {name: entry for name, entry in entries.items() if name in self._folder.names}
@@ -336,6 +337,7 @@ class SpoolSource:
         for name in [name for name, offset in self._early.items() if offsets.get(Partition(name)) == offset]:
             self._gone.note(name, self._early[name])
             self._forget_early(name)
+        self._gone.turn()
         if len(self._checkpoints) == self._checkpoints.maxlen:
             self._retire(self._checkpoints[0])
         self._keep_state()
