@@ -189,9 +189,16 @@ def test_of_retired_files_those_that_retired_last_are_looked_at_where_files_come
     retire(source)
     looked = names_looked_at(source, monkeypatch)
     monkeypatch.setattr(source, "_next_to_look_at", lambda: iter(()))
+    monkeypatch.setattr(spool, "LOOK_BACK_SHARE", 1e-9)
+    with open(tmp_path / "00.el", "ab") as file:
+        file.write(b"3 4\n")
     (tmp_path / "20.el").write_bytes(b"1 2\n")
-    assert read(source) == [("20.el", b"1 2\n")]
-    assert sorted({*looked}) == ["16.el", "17.el", "18.el", "19.el", "20.el"]
+    assert read(source) == [("00.el", b"3 4\n"), ("20.el", b"1 2\n")]
+    assert sorted({*looked}) == [f"{number:02}.el" for number in range(21)]
+    del looked[:]  # that took its share of the time
+    (tmp_path / "21.el").write_bytes(b"1 2\n")
+    assert read(source) == [("21.el", b"1 2\n")]
+    assert sorted({*looked}) == ["00.el", "16.el", "17.el", "18.el", "19.el", "20.el", "21.el"]
 
 
 def test_the_order_of_before_goes_through_a_retired_file_that_grew(retired: SpoolSource, tmp_path: Path) -> None:
