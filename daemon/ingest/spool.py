@@ -656,7 +656,10 @@ class SpoolSource:
     def _changed(self, file: SpoolFile, status: os.stat_result) -> None:
         inode = (status.st_dev, status.st_ino)
         if file.inode == inode and file.size == status.st_size:
-            file.changed_ns = status.st_mtime_ns
+            if file.changed_ns != status.st_mtime_ns:
+                # A half record that was cut off, and another one of its length in its place, say.
+                file.changed_ns, file.idle_size = status.st_mtime_ns, -1
+                self._note(file)
             return
         if file.aside:
             if file.inode is not None:
