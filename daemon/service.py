@@ -324,7 +324,7 @@ class Service:
         Raises:
             _Stopped: we were stopped while kernels were compiled.
         """
-        self._kept = KeptPrograms(self.store.path)
+        self._kept = KeptPrograms(self.store.path, self.store.require_folder)
         self.store.made_anew = self._kept.write_again
         try:
             contents = Contents(
@@ -382,7 +382,7 @@ class Service:
             # Of two keys of one edge, whose partitions may differ, the last has the weight.
             counts_order=isinstance(self.window, CountWindow) or (self.keyed is not None and self.weighted),
         )
-        self.order = OrderLog(config.checkpoint.path / "order")
+        self.order = OrderLog(config.checkpoint.path / "order", self.store.require_folder)
         self._stack.callback(self.order.close)
 
     def _begin_grace(self) -> Callable[[], bool]:

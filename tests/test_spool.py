@@ -960,6 +960,24 @@ def test_the_backlog_is_what_lay_there_and_not_what_came_later(tmp_path: Path) -
     source.close()
 
 
+@pytest.mark.parametrize("name", ["a.el", "a.msgpack"])
+def test_what_takes_the_place_of_half_a_record_is_read_although_the_file_is_no_longer(
+    tmp_path: Path, name: str
+) -> None:
+    """A writer died within its record, and the next one wrote another that ends where that was cut off."""
+    first, second, half = b"1 2\n", b"3 4\n", b"5 6 "
+    if name == "a.msgpack":
+        first, second, half = frame(b"first"), frame(b"second"), frame(b"a longer one")[: len(frame(b"second"))]
+    path = tmp_path / name
+    path.write_bytes(first + half)
+    os.utime(path, ns=(0, 0))
+    source = opened(tmp_path)
+    assert [record.next_offset for record in drain(source)] == [len(first)]
+    path.write_bytes(first + second)
+    assert [record.next_offset for record in drain(source)] == [len(first + second)]
+    assert not any(source.lag().amount.values())
+
+
 def test_an_incomplete_record_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "a.el").write_text("1 2\n3")
     (tmp_path / "b.msgpack").write_bytes(frame(b"x" * 50)[:20])

@@ -490,7 +490,7 @@ class Requests:
                 "threshold": threshold,
                 "snapshot": None if snapshot else False,
                 "since": None if since is None else list(since),
-                "min_offsets": min_offsets,
+                "min_offsets": _wire_offsets(min_offsets),
                 "timeout_ms": timeout_ms,
             }
         )
@@ -591,8 +591,18 @@ def _call(
     min_offsets: WireOffsets | None,
     timeout_ms: int | None,
 ) -> Call[T]:
-    waiting = {"min_offsets": min_offsets, "timeout_ms": timeout_ms}
+    waiting = {"min_offsets": _wire_offsets(min_offsets), "timeout_ms": timeout_ms}
     return Call(method, {**params, **waiting}, decode, (timeout_ms or 0) / 1000)
+
+
+def _wire_offsets(min_offsets: WireOffsets | None) -> WireOffsets | None:
+    """As they are; a client of Kafka has its own names of partitions, which do not travel."""
+    for name in min_offsets if isinstance(min_offsets, Mapping) else ():
+        if not isinstance(name, str):
+            raise TypeError(
+                f"min_offsets names a topic ({{'t': {{0: 5}}}}) or a file ({{'a.csv': 5}}), not {name!r}"
+            )
+    return min_offsets
 
 
 def _once(call: Call[T]) -> Call[T]:

@@ -172,7 +172,7 @@ class EventTime:
         times = timestamps_in_full(block)
         before: IntColumn = np.maximum.accumulate(np.concatenate([np.array([known], np.int64), times[:-1]]))
         limits = np.maximum(np.maximum(before, -UNLIMITED) - lateness, max(time_ms, -UNLIMITED)) - length
-        late = (times <= limits) & (block.ops == Op.INSERT)
+        late = (times <= limits) & Op.INSERT.among(block.ops)
         if not late.any():
             return item
         rest = select(block, ~late)

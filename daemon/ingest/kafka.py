@@ -35,9 +35,10 @@ from kafka.structs import OffsetAndMetadata
 
 from ..backoff import Backoff
 from ..errors import ConfigError, SourceError, SourceReplaced, SourceUnavailable
+from ..os_errors import said
 from ..records.encodings import encoding_of
 from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
-from .kafka_client import REFUSALS, KafkaLink, connect, disconnect, said
+from .kafka_client import REFUSALS, KafkaLink, connect, disconnect
 from .topic_settings import (
     TopicSettings,
     beginning_problem,

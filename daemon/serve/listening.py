@@ -136,38 +136,35 @@ class Doors:
         Raises:
             ConfigError: an address, or the files for TLS, cannot be used; nothing is left bound.
         """
-        self._bound: list[tuple[socket.socket, str]] = []
-        self._inodes: dict[str, int] = {}
-        self._n_sockets = len(listen)
+        self._bound: list[_Bound] = []
         has_tls = tls is not None
         try:
             if tls is not None:
                 checked_tls(tls)
             for text in listen:
-                self._keep(*bind_socket(text, beyond_loopback=has_tls or insecure, socket_group=socket_group))
+                bound = bind_socket(text, beyond_loopback=has_tls or insecure, socket_group=socket_group)
+                self._bound.append(_Bound(*bound, "socket"))
             for text in http:
-                self._keep(*bind_http_socket(text, has_tls=has_tls, insecure=insecure, socket_group=socket_group))
+                bound = bind_http_socket(text, has_tls=has_tls, insecure=insecure, socket_group=socket_group)
+                self._bound.append(_Bound(*bound, parse_http_address(text).door))
         except BaseException:
             self.close()
             raise
 
-        self.kinds = ["socket"] * len(listen) + [parse_http_address(text).door for text in http]
-        """What is spoken at each."""
-
-    def _keep(self, bound: socket.socket, text: str) -> None:
-        self._bound.append((bound, text))
-        if bound.family == socket.AF_UNIX:
-            self._inodes[bound.getsockname()] = os.stat(bound.getsockname()).st_ino
+    @property
+    def kinds(self) -> list[str]:
+        """What is spoken at each: ``socket``, ``http`` or ``https``."""
+        return [bound.kind for bound in self._bound]
 
     @property
     def addresses(self) -> list[str]:
         """Where clients connect to the socket, with the ports that were given."""
-        return [text for _, text in self._bound[: self._n_sockets]]
+        return [bound.address for bound in self._bound if bound.kind == "socket"]
 
     @property
     def http_addresses(self) -> list[str]:
         """Where the HTTP door is, with the ports that were given."""
-        return [text for _, text in self._bound[self._n_sockets :]]
+        return [bound.address for bound in self._bound if bound.kind != "socket"]
 
     def listen(self) -> None:
         """Let clients in; they wait until somebody accepts them.
@@ -175,33 +172,49 @@ class Doors:
         Raises:
             ConfigError: another process took an address meanwhile.
         """
-        for bound, text in self._bound:
+        for bound in self._bound:
             try:
-                if bound.family == socket.AF_UNIX and not self._is_ours(bound.getsockname()):
+                if bound.path is not None and not bound.has_its_path:
                     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-                bound.listen(BACKLOG)
+                bound.socket.listen(BACKLOG)
             except OSError as error:
-                raise ConfigError(f"cannot listen on {text}: {why(error)}") from error
+                raise ConfigError(f"cannot listen on {bound.address}: {why(error)}") from error
 
     def filenos(self) -> list[int]:
         """The descriptors, in the order of ``kinds``."""
-        return [bound.fileno() for bound, _ in self._bound]
+        return [bound.socket.fileno() for bound in self._bound]
 
     def close(self) -> None:
         """Close the sockets and remove their paths, unless they are others' now; harmless to repeat."""
-        for bound, _ in self._bound:
-            path = bound.getsockname()
-            bound.close()
-            if path in self._inodes and self._is_ours(path):
+        for bound in self._bound:
+            if bound.path is not None and bound.has_its_path:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+                    os.unlink(bound.path)
+            bound.socket.close()
         self._bound.clear()
 
-    def _is_ours(self, path: str) -> bool:
-        try:
-            return os.stat(path).st_ino == self._inodes[path]
-        except FileNotFoundError:
-            return False
+
+class _Bound:
+    """A socket, its address as clients reach it, and what is spoken there.
+
+    ``path``: of a Unix socket.
+    """
+
+    def __init__(self, bound: socket.socket, address: str, kind: str) -> None:
+        self.socket, self.address, self.kind = bound, address, kind
+        self.path: str | None = bound.getsockname() if bound.family == socket.AF_UNIX else None
+        self._inode = self._inode_there()
+
+    @property
+    def has_its_path(self) -> bool:
+        """Nobody removed it, or has put another one there."""
+        return self._inode is not None and self._inode == self._inode_there()
+
+    def _inode_there(self) -> int | None:
+        # While the socket is open its number is given to no other file.
+        with contextlib.suppress(OSError):
+            return None if self.path is None else os.stat(self.path).st_ino
+        return None
 
 
 def others_may_write(folder: Path) -> bool:
@@ -234,11 +247,14 @@ def _bind_unix(path: str, group: str | None) -> socket.socket:
         bound.bind(path)
         try:
             os.chown(path, -1, group_id)
-        except PermissionError:
+            os.chmod(path, SOCKET_MODE)
+        except BaseException as error:
+            os.unlink(path)
+            if not isinstance(error, PermissionError):
+                raise
             raise ConfigError(
                 f"server.socket_group = {group!r}: user {os.geteuid()} is not in that group"
             ) from None
-        os.chmod(path, SOCKET_MODE)
     except BaseException:
         bound.close()
         raise

@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -114,23 +115,18 @@ class CheckpointStore:
         self.keep = keep
         self.made_anew: Callable[[], None] = lambda: None
         """Called where the folder was taken away and there is another one: for what else was in it."""
+        self._requiring = threading.Lock()
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(path)
+        except BlockingIOError as error:
+            raise CheckpointError(f"checkpoint.path = {str(path)!r} {_IN_USE}") from error
         except OSError as error:
-            raise CheckpointError(f"checkpoint.path = {str(path)!r} cannot be used: {why(error)}") from error
-        try:
-            self._lock = os.open(path / _LOCK, _LOCK_FLAGS, _LOCK_MODE)
-        except OSError as error:
-            raise CheckpointError(
-                f"checkpoint.path = {str(path)!r}: its file {_LOCK!r} cannot be opened: {why(error)}"
-            ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            held = isinstance(error, BlockingIOError)
-            what = _IN_USE if held else f"cannot be locked: {why(error)}"
-            raise CheckpointError(f"checkpoint.path = {str(path)!r} {what}") from error
+            what = " cannot be used"
+            if error.filename is None:
+                what = " cannot be locked"
+            elif str(error.filename) == str(path / _LOCK):
+                what = f": its file {_LOCK!r} cannot be opened"
+            raise CheckpointError(f"checkpoint.path = {str(path)!r}{what}: {why(error)}") from error
         for leftover in path.glob("writing-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -181,7 +177,7 @@ class CheckpointStore:
         Raises:
             OSError: it could not be written (a full disk); what was written of it is taken away again.
         """
-        self._require_folder()
+        self.require_folder()
         incarnation, number = checkpoint.epoch
         draft = self.path / f"writing-{incarnation}-{number}"
         target = folder_of(self.path, checkpoint.epoch)
@@ -199,36 +195,34 @@ class CheckpointStore:
         point("checkpoint.pruned")
         return size
 
-    def _require_folder(self) -> None:
-        """Have the folder whose lock this process holds; where somebody took it away or emptied it, another.
+    def require_folder(self) -> None:
+        """Have the folder whose lock this process holds; where somebody took it away or emptied it, another. For
+        any thread, before it makes a file there.
 
         Raises:
             NotWritten, OSError: there can be none, or another process has it by now.
         """
-        name = self.path / _LOCK
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            if os.path.samestat(os.stat(name), os.fstat(self._lock)):
+        with self._requiring:
+            if _is_in_place(self._lock, self.path / _LOCK):
                 return
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(name, _LOCK_FLAGS, _LOCK_MODE)
-        try:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock = _locked(self.path)
             except BlockingIOError as error:
-                raise OSError(errno.EBUSY, _IN_USE, str(name)) from error
-            log.error(
-                "the checkpoint folder %s was taken away or emptied under this daemon, and is made anew with a "
-                "whole checkpoint; checkpoints that are left there: %s",
-                *(self.path, ", ".join(self.names()) or "none"),
-            )
-            if self._incarnation:
-                replace_file(self.path / _INCARNATION, b"%d\n" % self._incarnation)
-            self.made_anew()
-        except BaseException:
-            os.close(lock)
-            raise
-        os.close(self._lock)
-        self._lock = lock
+                raise OSError(errno.EBUSY, _IN_USE, str(self.path / _LOCK)) from error
+            try:
+                log.error(
+                    "the checkpoint folder %s was taken away or emptied under this daemon, and is made anew with "
+                    "a whole checkpoint; checkpoints that are left there: %s",
+                    *(self.path, ", ".join(self.names()) or "none"),
+                )
+                if self._incarnation:
+                    replace_file(self.path / _INCARNATION, b"%d\n" % self._incarnation)
+                self.made_anew()
+            except BaseException:
+                os.close(lock)
+                raise
+            os.close(self._lock)
+            self._lock = lock
 
     def has(self, epoch: tuple[int, int]) -> bool:
         """Whether the checkpoint of this epoch is there, as far as can be seen."""
@@ -342,6 +336,34 @@ class CheckpointStore:
     def _folders(self) -> list[tuple[tuple[int, int], Path]]:
         """Finished checkpoints, newest first."""
         return epochs_in(self.path)
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor that holds the lock of a folder, which is made where it is missing.
+
+    Raises:
+        BlockingIOError: another process holds it.
+        OSError: there can be no such folder, or file, or lock (then the error names no file).
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / _LOCK, _LOCK_FLAGS, _LOCK_MODE)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Since it was opened the folder may have been taken away, and be another's by now.
+            if _is_in_place(lock, folder / _LOCK):
+                return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def _is_in_place(handle: int, path: Path) -> bool:
+    """Whether an open file is the one that stands there."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    return False
 
 
 def require_same(saved: Mapping[str, Any], present: Mapping[str, Any], path: Path) -> None:

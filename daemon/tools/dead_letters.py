@@ -16,7 +16,7 @@ import orjson
 from ..durable import Replaced, put_all_in_place, write_synced
 from ..errors import ConfigError, NotWritten, RequestError, SourceUnavailable
 from ..ingest.dead_letters import read_dead_letters, source_of
-from ..os_errors import why
+from ..os_errors import said, why
 from ..records.encodings import CONTENT_TYPES, FRAMED, HEADER_LINE, encoding_of
 from ..records.spool_format import file_kind, frame, make_folder
 from ..records.stream import BadRecord, Partition, Whole
@@ -68,7 +68,7 @@ def from_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[
     """
     from kafka.errors import KafkaConfigurationError, KafkaError
 
-    from ..ingest.kafka_client import REFUSALS, said
+    from ..ingest.kafka_client import REFUSALS
 
     try:
         yield from _in_topic(servers, topic, client)

@@ -76,7 +76,7 @@ class Stream:
     @property
     def root(self) -> int:
         """The vertex that most inserts leave from: a source from which much can be reached."""
-        ids, times = np.unique(self.updates.src[self.updates.ops == Op.INSERT], return_counts=True)
+        ids, times = np.unique(self.updates.src[Op.INSERT.among(self.updates.ops)], return_counts=True)
         return int(ids[times.argmax()])
 
     @property
@@ -84,7 +84,7 @@ class Stream:
         """What is sent to the daemon."""
         of = self.updates
         whole = UpdateColumns(of.src, of.dst, of.ops, of.weights, self.times_ms)
-        return whole if self.times_ms is None else whole.take(np.flatnonzero(of.ops == Op.INSERT))
+        return whole if self.times_ms is None else whole.take(np.flatnonzero(Op.INSERT.among(of.ops)))
 
 
 def run_demo(*, data: Path | None, updates: int | None, window: float | None, keep: Path | None) -> int:
@@ -147,7 +147,7 @@ def make_stream(data: Path | None, updates: int | None, window: float | None) ->
     assert isinstance(columns.src, np.ndarray) and isinstance(columns.dst, np.ndarray)
     assert columns.weights is not None
     if window:  # what expires goes when an insert comes
-        stop = int(np.flatnonzero(columns.ops[:stop] == Op.INSERT)[-1]) + 1
+        stop = int(np.flatnonzero(Op.INSERT.among(columns.ops[:stop]))[-1]) + 1
     part = Updates(columns.src[:stop], columns.dst[:stop], columns.ops[:stop], columns.weights[:stop])
     if not window:
         return Stream(name, part)

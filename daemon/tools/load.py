@@ -191,7 +191,7 @@ def _edges(
         kept.take(batch.edges.keys.nbytes + batch.edges.ops.nbytes + 4 * graph.weighted * len(batch.edges))
         if times is not None:
             times.note(batch)
-    deletes = any(bool((batch.ops == Op.DELETE).any()) for batch in batches)
+    deletes = any(bool(Op.DELETE.among(batch.ops).any()) for batch in batches)
     marked = graph.weighted or deletes
     n_edges = sum(map(len, batches))
     memory.require(n_edges * _bytes_to_order(marked=marked))
@@ -221,7 +221,7 @@ def _bytes_to_order(*, marked: bool) -> int:
 def _marked(batch: EdgeBatch) -> Weights:
     """The weights of a batch, NaN where an edge is deleted."""
     weights = np.ones(len(batch), np.float32) if batch.weights is None else batch.weights
-    return np.where(batch.ops == Op.DELETE, np.float32(np.nan), weights)
+    return np.where(Op.DELETE.among(batch.ops), np.float32(np.nan), weights)
 
 
 def _ordered(arcs: EdgeList, graph: Graph) -> EdgeList:
