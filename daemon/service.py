@@ -444,7 +444,7 @@ class Service:
             reuse=self.reuse,
             queue=self.queue,
             source=self.ingest,
-            recording=Recording(self.order, self._stop, self.health.turn),
+            recording=Recording(self.order, self._stop, self.health.turn, self.metrics.waits_for_order_log),
             link=self.link,
             metrics=self.metrics,
             checkpoints=checkpoints,
