@@ -161,8 +161,13 @@ class KafkaSink:
 
         Kafka leaves tombstones for a time. Half of it is ours, as our clock may not be that of the brokers.
         """
-        options = {"bootstrap_servers": self._servers, "bootstrap_timeout_ms": 5_000, "request_timeout_ms": 10_000}
-        admin = connect(KafkaAdminClient, self._client, **options)
+        admin = connect(
+            KafkaAdminClient,
+            self._client,
+            bootstrap_servers=self._servers,
+            bootstrap_timeout_ms=5_000,
+            request_timeout_ms=10_000,
+        )
         try:
             settings = read_topic_settings(admin, [self._topic]).get(self._topic)
         finally:
