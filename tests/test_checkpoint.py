@@ -128,6 +128,28 @@ def test_all_damaged_is_an_error_and_not_an_empty_start(store: CheckpointStore) 
         store.newest_good()
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EMFILE])
+def test_one_that_cannot_be_read_is_not_called_damaged(
+    store: CheckpointStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+) -> None:
+    store.write(snapshot(1))
+
+    def refused(path: Path) -> bytes:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be read: .*They may be good") as caught:
+        store.newest_good()
+    assert "cannot be read" in caplog.text
+    assert "damaged" not in caplog.text + caught.value.message and "move" not in caught.value.message
+    assert checkpoints.verify(store.path, as_json=False) == 5
+    assert "cannot be read: manifest.json" in capsys.readouterr().out
+
+
 def test_a_write_that_did_not_finish_is_ignored_and_cleared(store: CheckpointStore) -> None:
     store.write(snapshot(1))
     draft = store.path / "writing-1-2"

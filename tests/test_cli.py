@@ -63,6 +63,7 @@ COMMANDS = (
     "query",
     "watch",
     "results",
+    "top",
     "export",
     "checkpoint",
     "dead-letters",
@@ -144,6 +145,25 @@ def test_a_daemon_looks_for_garbage_once_it_has_loaded_and_not_before() -> None:
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert {*said[said.index("loading False") : said.index("serving True")]} == {"loading False", "looks at False"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--tls-ca", "text.pem"], "--tls-ca: text.pem has no certificates"),
+        (["--tls-cert", "text.pem"], "--tls-cert: text.pem, and in it, are no certificate"),
+        (["--metrics", "off"], "--metrics: 'off' is neither HOST:PORT nor"),
+        (["--metrics", "http://[::1"], "--metrics: 'http://[::1' is neither HOST:PORT nor"),
+        (["--metrics", "file:///etc/passwd"], "--metrics: 'file:///etc/passwd' is neither HOST:PORT nor"),
+        (["--interval", "inf"], "'--interval': "),
+    ],
+)
+def test_what_an_option_cannot_take_is_said_with_its_name(
+    runner: CliRunner, tmp_path: Path, options: list[str], words: str
+) -> None:
+    (tmp_path / "text.pem").write_text("no certificate")
+    done = runner.invoke(cli.app, ["top", "unix:/x", *options], env={"COLUMNS": "300"})
+    assert done.exit_code == 2 and words in done.output, done.output
 
 
 def test_the_version_is_where_others_have_it(runner: CliRunner) -> None:

@@ -211,6 +211,8 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"server": {"tls": {"client_ca": "c"}}}, "server.tls.client_ca", "without certificate and key"),
         ({"server": {"socket_group": ""}}, "server.socket_group", "at least 1"),
         ({"dead_letters": {"topic": "bad"}}, "dead_letters.topic", "source.kind"),
+        ({"dead_letters": {"path": "x/../spool"}}, "dead_letters.path", "must not be source.path"),
+        ({"results": {"kind": "spool", "path": "x/../spool"}}, "results.path", "must not be source.path"),
         ({"graph": "directed"}, "graph", "must be a table"),
         ({"program": {"name": "bfs"}}, "program", "must be a list of tables: [[program]]"),
         ({"storage": {"threads": 0}}, "storage.threads", "must be 'auto' or greater than or equal to 1"),
@@ -227,6 +229,20 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
             "expected texts of at most 256 bytes",
         ),
         ({"checkpoint": {"interval": float("nan")}}, "checkpoint.interval", "finite"),
+        ({"checkpoint": {"keep": True}}, "checkpoint.keep", "must be a whole number"),
+        ({"checkpoint": {"interval": True}}, "checkpoint.interval", "must be a number"),
+        ({"compute": {"threads": True}}, "compute.threads", "must be a whole number"),
+        ({"checkpoint": {"path": "a\0b"}}, "checkpoint.path", "without a zero byte"),
+        ({"server": {"token_file": "a\0b"}}, "server.token_file", "without a zero byte"),
+        ({"server": {"socket_group": "a\0b"}}, "server.socket_group", "without a zero byte"),
+        ({"server": {"listen": ["unix:a\0b"]}}, "server.listen", "without a zero byte"),
+        ({"server": {"listen": ["unix:./s"], "http": ["unix:s"]}}, "server.http", "given once (unix:s)"),
+        ({"server": {"listen": ["tcp://127.0.0.1:7"] * 2}}, "server.listen", "given once (tcp://127.0.0.1:7)"),
+        ({"server": {"listen": ["tcp://[::1]:7"], "http": ["http://[::1]:7"]}}, "server.http", "given once"),
+        ({"server": {"limits": {"vertices_max": 2**63}}}, "server.limits.vertices_max", "at most 9,223"),
+        ({"server": {"limits": {"edges_max": "9" * 5000}}}, "server.limits.edges_max", "at most 9,223"),
+        ({"source": {"start": {"a": {"0": 2**63}}}}, "source.start", "topic -> partition -> offset"),
+        ({"source": {"start": {"a": {"²": 1}}}}, "source.start", "topic -> partition -> offset"),
         ({"program": [{"name": "bfs", "id": "x"}, {"name": "pagerank", "id": "x"}]}, "program[1].id", "differ"),
         ({"program": [{"name": "pagerank"}, {"name": "pagerank"}]}, "program[1].id", "differ"),
         ({"program": [{"name": "pagrank"}]}, "program[0]", "did you mean 'pagerank'?"),
@@ -238,6 +254,11 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
 def test_contradictions_are_refused_at_their_key(tables: dict[str, Any], key: str, words: str) -> None:
     found = refused(tables)
     assert words in found[key]["allowed"]
+
+
+def test_any_free_port_may_be_asked_for_more_than_once() -> None:
+    server = {"listen": ["tcp://127.0.0.1:0"] * 2, "http": ["http://127.0.0.1:0"]}
+    assert len(from_tables({"server": server}).server.listen) == 2
 
 
 def test_dead_letters_never_go_back_into_a_source_topic() -> None:

@@ -371,3 +371,24 @@ def test_letters_of_a_topic_go_to_the_partitions_that_they_came_from(
     kafka.create_topic(narrow, 1)
     message = refused("replay", *there, "--to-kafka", kafka.bootstrap, "--to-topic", narrow)
     assert "has 1 partitions" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--reason", "bad-wieght"], "did you mean bad-weight?"),
+        (["--csv-header", "src,,dst"], "must be names of columns, each once"),
+        (["--csv-header", "src,src"], "must be names of columns, each once"),
+        (["--spool", "letters/../letters"], "the folder of the letters is no spool"),
+    ],
+)
+def test_what_would_send_nothing_or_nonsense_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with FileDeadLetters(tmp_path / "letters") as letters:
+        letters.write([letter(7, b"x")])
+    to = [] if "--spool" in options else ["--spool", "spool"]
+    said = refused("replay", "letters", *to, *options, code=2).replace(" │ │ ", " ")
+    assert words in said
+    assert not list(tmp_path.rglob("replay*")) and run("count", "letters", "--reason", "some-other") == []

@@ -11,10 +11,21 @@ import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from ...gpma.cores import usable_cores
 from ..client.addresses import (
@@ -28,6 +39,9 @@ from ..client.addresses import (
 from ..errors import ConfigError
 from ..os_errors import why
 from ..records.encodings import OBJECTS, REGISTERED, Encoding
+
+INT64_MAX = 2**63 - 1
+_INT64_DIGITS = len(str(INT64_MAX))
 
 VERTICES_MAX = 2**32 - 2
 """Dense ids are 32 bits wide, and two of them are taken."""
@@ -123,7 +137,7 @@ def _like(default: object, value: object) -> object:
     """A value given as text (a flag, the environment) as the switch or number that its default is."""
     if isinstance(value, str) and isinstance(default, bool) and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    if isinstance(value, str) and type(default) is int and value.isdigit():
+    if isinstance(value, str) and type(default) is int and value.isascii() and value.isdecimal():
         return int(value)
     return value
 
@@ -193,9 +207,27 @@ def _parse_offsets(table: Mapping[Any, Any]) -> dict[str, int | dict[int, int]]:
 
 
 def _natural(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, str)) or not str(value).isdigit():
+    text = "" if isinstance(value, bool) or not isinstance(value, (int, str)) else str(value)
+    if not (text.isascii() and text.isdecimal() and len(text) <= _INT64_DIGITS and int(text) <= INT64_MAX):
         raise ValueError("must map topic -> partition -> offset (spool: file -> byte), each a number from 0")
-    return int(value)
+    return int(text)
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types that a value may have: of those within a list or table, none."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kinds(arguments[0])
+    if origin in (Union, UnionType):
+        return set().union(*map(_kinds, arguments))
+    return {annotation}
+
+
+def _is_longer_than_64_bits(value: object) -> bool:
+    """Of a whole number, or of a text that stands for one; what is neither is for others to refuse."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        return len(value.lstrip("0")) > _INT64_DIGITS or int(value) > INT64_MAX
+    return isinstance(value, int) and value > INT64_MAX
 
 
 def _named(value: object) -> object:
@@ -217,6 +249,21 @@ class Section(BaseModel):
     """A table of settings. Unknown keys are refused; values do not change once validated."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_of_its_kind(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse what pydantic would take: a switch for the number 1, a number that no counter or message holds
+        (they have 64 bits), and paths and names that no system call takes."""
+        kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
+        if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
+            raise ValueError("must be a whole number" if int in kinds else "must be a number")
+        if int in kinds and _is_longer_than_64_bits(value):
+            raise ValueError(f"must be a whole number of at most {INT64_MAX:,}")
+        texts = value if isinstance(value, list) else [value]
+        if any(isinstance(text, str) and "\0" in text for text in texts):
+            raise ValueError(f"must be {'a path' if Path in kinds else 'text'} without a zero byte")
+        return value
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong between keys that are each fine by themselves."""
@@ -975,6 +1022,14 @@ class ServerConfig(Section):
         for name, table in (("tls", self.tls), ("limits", self.limits)):
             for key, allowed in table.problems():
                 yield f"{name}.{key}", allowed
+        taken: set[object] = set()
+        for key, texts in (("listen", self.listen), ("http", self.http)):
+            for text in texts:
+                place = _place(parse_address(text) if key == "listen" else parse_http_address(text).place)
+                if place in taken:
+                    yield key, f"must be an address that is given once ({text})"
+                if place is not None:
+                    taken.add(place)
         for text in self.http:
             address, tls = parse_http_address(text)
             if tls and self.tls.certificate is None:
@@ -1005,6 +1060,13 @@ class ServerConfig(Section):
             ConfigError: their file cannot be read, or holds what is no token.
         """
         return _tokens("server.admin_token_file", self.admin_token, self.admin_token_file)
+
+
+def _place(address: TcpAddress | UnixAddress) -> object:
+    """What two addresses that are one have in common; None: any free port, which no other has."""
+    if isinstance(address, UnixAddress):
+        return os.path.abspath(address.path)
+    return (address.host, address.port) if address.port else None
 
 
 def _tokens(key: str, token: SecretStr | None, path: Path | None) -> tuple[str, ...]:
@@ -1267,9 +1329,12 @@ class Config(Section):
             same = not results.bootstrap_servers or set(results.bootstrap_servers) & set(source.bootstrap_servers)
             if source.kind == "kafka" and same and results.topic in (*source.topics, self.dead_letters.topic):
                 yield "results.topic", "must be a topic of its own, neither of source.topics nor of dead letters"
-        both_in_files = results.kind == source.kind == "spool"
-        if both_in_files and results.path.absolute() == source.path.absolute():
-            yield "results.path", "must not be source.path: results would be read as updates"
+        if source.kind == "spool":
+            spool = os.path.abspath(source.path)
+            if results.kind == "spool" and os.path.abspath(results.path) == spool:
+                yield "results.path", "must not be source.path: results would be read as updates"
+            if os.path.abspath(self.dead_letters.path) == spool:
+                yield "dead_letters.path", "must not be source.path: bad records would come round for ever"
         known = {program.id for program in self.program}
         if unknown := [id for id in results.programs if id not in known]:
             there = ", ".join(sorted(known))

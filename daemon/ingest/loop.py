@@ -120,6 +120,8 @@ class Ingest:
     clock: Callable[[], float] = time.monotonic
     event_time: EventTime | None = None
     counts_order: bool = False
+    withheld: str | None = None
+    """Why reading does not begin, in words, as whoever keeps us from it says."""
     reader: OrderedReader = field(init=False)
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
     _position: dict[Partition, int] = field(default_factory=dict)
@@ -143,7 +145,7 @@ class Ingest:
     def waiting(self) -> str | None:
         """What keeps us from reading on, in words; None while nothing does. Any thread may ask."""
         held = self._held
-        return self.reader.waiting if held is None else held.why
+        return self.withheld or (self.reader.waiting if held is None else held.why)
 
     def lag(self) -> Lag:
         """How far behind its end the source is, and what was read of it but waits here. Any thread may ask."""

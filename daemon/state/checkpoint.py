@@ -50,6 +50,12 @@ _NAME = re.compile(rf"{_PREFIX}([0-9]{{1,18}})-([0-9]{{1,18}})")
 _COUNT = re.compile(rb"[0-9]{1,18}\s*")
 
 
+def is_out_of_reach(error: BaseException | None) -> bool:
+    """Whether a checkpoint may be whole, and the system does not let us read it: rights, descriptors, a disk."""
+    gone = FileNotFoundError, NotADirectoryError, IsADirectoryError
+    return isinstance(error, OSError) and not isinstance(error, gone)
+
+
 class NewerFormat(ValueError):
     """Whole perhaps, but written by a version that is newer than this one."""
 
@@ -273,10 +279,11 @@ class CheckpointStore:
         before; None: the system's.
 
         Raises:
-            CheckpointError: there are checkpoints, but every one is damaged, or of a newer version.
+            CheckpointError: there are checkpoints, but every one is damaged, cannot be read, or is of a newer
+                version.
             MemoryError: there is not enough for its arrays; an older one would be of another state.
         """
-        damaged, newer = list[str](), list[str]()
+        damaged, newer, out_of_reach = list[str](), list[str](), False
         for _, folder in self._folders():
             try:
                 return read_checkpoint(folder, advance, memory)
@@ -286,7 +293,9 @@ class CheckpointStore:
                 )
                 newer.append(f"{folder.name}: {error}")
             except (OSError, ValueError, KeyError) as error:
-                log.error("checkpoint %s is damaged (%s); trying an older one", folder.name, error)
+                how = "cannot be read" if is_out_of_reach(error) else "is damaged"
+                log.error("checkpoint %s %s (%s); trying an older one", folder.name, how, error)
+                out_of_reach |= is_out_of_reach(error)
                 self._damaged.add(folder)
                 damaged.append(f"{folder.name}: {error}")
         if newer:
@@ -294,6 +303,11 @@ class CheckpointStore:
             raise CheckpointError(
                 f"the checkpoints in {str(self.path)!r} were written by a newer version of graphtide: "
                 f"{'; '.join(newer)}. Start that version again, or give this one another checkpoint.path{rest}"
+            )
+        if out_of_reach:
+            raise CheckpointError(
+                f"no checkpoint in {str(self.path)!r} can be read: {'; '.join(damaged)}. They may be good: see "
+                f"what keeps this process (of user {os.geteuid()}) from reading them"
             )
         if damaged:
             raise CheckpointError(
