@@ -145,7 +145,10 @@ def replay(
         ),
     ] = None,
     csv_header: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="The columns of CSV lines: src,dst,weight.")
+        str | None,
+        typer.Option(
+            metavar="NAMES", help="The columns of CSV lines: src,dst,weight. Default: as in their header line."
+        ),
     ] = None,
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
     to_kafka: Annotated[
