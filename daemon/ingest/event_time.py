@@ -12,6 +12,7 @@ they were.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ from ..records.stream import Decided, Decoded, Offsets, Partition
 from .decode_columns import Reason, select, timestamps_in_full
 from .ordered import Step
 from .refusals import Late
+
+log = logging.getLogger(__name__)
 
 SILENCE_COUNTED_S = 1.0
 """Between two looks at the source so much counts at most: while nobody looks, nothing can be heard."""
@@ -120,6 +123,12 @@ class EventTime:
             self._watermark(before.newest, place) < before.time_ms for place in came
         )
         begins = before.time_ms == NO_TIME < time_ms
+        if begins and 0.1 * self._wall_clock() < time_ms < 1.1 * self._wall_clock():
+            log.warning(
+                "event time begins at %d: in January 1970 as milliseconds, and in our days as seconds. Times must "
+                "be milliseconds, else edges last a thousand times as long as window.length says",
+                time_ms,
+            )
         something = None if decided == Decided() else decided
         return Timed(kept, late, something, behind or begins or something is not None, example)
 
