@@ -49,7 +49,8 @@ class Op(IntEnum):
 
         NumPy takes a member for a number of eight bytes, and then compares a column ten times as slowly.
         """
-        return ops == np.uint8(self)
+        found: npt.NDArray[np.bool_] = ops == np.uint8(self)
+        return found
 
 
 # What became of an update; the order of the parts of a ChangeReport.

@@ -256,6 +256,10 @@ def test_a_folder_that_is_made_anew_is_nobody_elses_meanwhile(
     CheckpointStore(first.path).close()
 
 
+def no_room() -> None:
+    raise NotWritten("no room for the list")
+
+
 def test_what_another_process_has_taken_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder was taken away, and another daemon came first: it finds nothing of ours among its own."""
     first = CheckpointStore(tmp_path / "state")
@@ -272,6 +276,12 @@ def test_what_another_process_has_taken_is_left_alone(tmp_path: Path, monkeypatc
         order.record({}, step)
     assert [file.name for file in first.path.iterdir()] == ["lock"]
     second.close()
+    first.made_anew = no_room
+    with pytest.raises(NotWritten, match="no room for the list"):
+        kept.add("ranks", {"name": "pagerank"})
+    with pytest.raises(OSError, match="no room for the list"):
+        order.record({}, step)
+    first.made_anew = kept.write_again
     kept.add("ranks", {"name": "pagerank"})
     order.record({}, step).result()
     assert {file.name for file in first.path.iterdir()} == {"lock", "kept.json", "order"}

@@ -207,6 +207,18 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"source": {"topics": [".."]}}, "source.topics", "names of topics"),
         ({"source": {"start": {"a": {"0": -1}}}}, "source.start", "topic -> partition -> offset"),
         ({"source": {"start": "2026-01-31"}}, "source.start", "must not be a time"),
+        (
+            {
+                "source": {
+                    "kind": "kafka",
+                    "bootstrap_servers": ["h:1"],
+                    "topics": ["edges"],
+                    "start": {"edgse": {"0": 1}},
+                }
+            },
+            "source.start",
+            "must name none but source.topics, and not edgse",
+        ),
         ({"source": {"start": {"a": {"0": 1}}}}, "source.start", "file -> byte"),
         ({"source": {"name": "a b"}}, "source.name", "must match pattern"),
         ({"server": {"limits": {"timeout_ms_max": 5}}}, "server.limits.timeout_ms_default", "at most"),

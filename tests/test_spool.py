@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gzip
 import itertools
 import lzma
@@ -198,6 +199,47 @@ def test_a_writer_goes_on_after_a_torn_record(tmp_path: Path) -> None:
 def test_a_file_has_one_writer(tmp_path: Path) -> None:
     with SpoolWriter(tmp_path, name="a.msgpack"), pytest.raises(BlockingIOError):
         SpoolWriter(tmp_path, name="a.msgpack")
+
+
+@pytest.mark.parametrize("behind", [0, 9])
+def test_whoever_gives_up_a_file_has_it_until_it_is_as_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int
+) -> None:
+    """What another writer appended meanwhile would go with what is cut off."""
+    writer = SpoolWriter(tmp_path, name="a.msgpack")
+    writer.append(b"1")
+    writer.append(b"2")
+    tried = list[str]()
+
+    def while_another_tries(*given: Any) -> None:
+        with pytest.raises(BlockingIOError):
+            SpoolWriter(tmp_path, name="a.msgpack")
+        tried.append("a.msgpack")
+        cut(*given)
+
+    where = (os, "truncate") if behind else (Path, "unlink")
+    cut = getattr(*where)
+    monkeypatch.setattr(*where, while_another_tries)
+    assert writer.give_up(behind) and tried
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == ([behind] if behind else [])
+    SpoolWriter(tmp_path, name="a.msgpack").close()
+
+
+def test_a_file_that_goes_just_as_it_is_opened_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.msgpack").write_bytes(frame(b"old"))
+    really = fcntl.flock
+
+    def gone(file: Any, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", really)
+        (tmp_path / "a.msgpack").unlink()
+        really(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", gone)
+    with SpoolWriter(tmp_path, name="a.msgpack") as writer:
+        writer.append(b"new")
+    assert (tmp_path / "a.msgpack").read_bytes() == frame(b"new")
 
 
 def test_new_files_sort_by_time(tmp_path: Path) -> None:

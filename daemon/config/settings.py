@@ -513,7 +513,8 @@ class SourceConfig(Section):
     start: Start = Field(
         default="earliest",
         description="Where to begin when there is no checkpoint: `earliest`, `latest`, a date and time (records "
-        "from then on; Kafka only), or a table of offsets: topic -> partition -> offset, or file -> byte.",
+        "from then on; Kafka only), or a table of offsets: topic -> partition -> offset, or file -> byte. What it "
+        "does not name is read from its beginning.",
     )
     name: str = Field(
         default="graphtide",
@@ -588,6 +589,8 @@ class SourceConfig(Section):
             if not (nested if self.kind == "kafka" else flat):
                 form = "topic -> partition -> offset" if self.kind == "kafka" else "file -> byte"
                 yield "start", f'must be a table {form} when kind is "{self.kind}"'
+            elif self.kind == "kafka" and (others := self.start.keys() - set(self.topics)):
+                yield "start", f"must name none but source.topics, and not {', '.join(sorted(others))}"
         if self.csv_columns:
             yield from self._csv_problems()
         for key, allowed in self.columns.problems():

@@ -200,7 +200,7 @@ class CheckpointStore:
         any thread, before it makes a file there.
 
         Raises:
-            NotWritten, OSError: there can be none, or another process has it by now.
+            OSError: there can be none, or another process has it by now.
         """
         with self._requiring:
             if _is_in_place(self._lock, self.path / _LOCK):
@@ -210,19 +210,21 @@ class CheckpointStore:
             except BlockingIOError as error:
                 raise OSError(errno.EBUSY, _IN_USE, str(self.path / _LOCK)) from error
             try:
-                log.error(
-                    "the checkpoint folder %s was taken away or emptied under this daemon, and is made anew with "
-                    "a whole checkpoint; checkpoints that are left there: %s",
-                    *(self.path, ", ".join(self.names()) or "none"),
-                )
                 if self._incarnation:
                     replace_file(self.path / _INCARNATION, b"%d\n" % self._incarnation)
                 self.made_anew()
-            except BaseException:
+            except BaseException as error:
                 os.close(lock)
+                if isinstance(error, NotWritten):
+                    raise OSError(errno.EIO, error.message) from error
                 raise
             os.close(self._lock)
             self._lock = lock
+            log.error(
+                "the checkpoint folder %s was taken away or emptied under this daemon, and is made anew with a "
+                "whole checkpoint; checkpoints that are left there: %s",
+                *(self.path, ", ".join(self.names()) or "none"),
+            )
 
     def has(self, epoch: tuple[int, int]) -> bool:
         """Whether the checkpoint of this epoch is there, as far as can be seen."""
