@@ -176,7 +176,11 @@ def replay(
     ] = None,
     csv_header: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="The columns of CSV lines: src,dst,weight.", callback=_columns),
+        typer.Option(
+            metavar="NAMES",
+            help="The columns of CSV lines: src,dst,weight. Default: as in their header line.",
+            callback=_columns,
+        ),
     ] = None,
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
     to_kafka: Annotated[

@@ -82,6 +82,14 @@ def test_an_alert_fires_when_it_must_and_only_then(
     play(tmp_path, given, checks)
 
 
+@pytest.mark.parametrize(("values", "n_firing"), [("1x20", 0), ("1x5 0x15", 1), ("1x5 _x15", 1), (None, 1)])
+def test_a_daemon_that_is_nowhere_is_down(tmp_path: Path, values: str | None, n_firing: int) -> None:
+    given = [] if values is None else [{"series": 'up{job="graphtide", instance="one"}', "values": values}]
+    sample = [{"value": n_firing, "labels": "{}"}] if n_firing else []
+    expression = 'count(ALERTS{alertname="GraphtideDown", alertstate="firing"})'
+    play(tmp_path, given, [{"expr": expression, "eval_time": "18m", "exp_samples": sample}])
+
+
 def test_what_has_not_happened_yet_has_no_age(tmp_path: Path) -> None:
     asked = [substituted(expression) for title, expression in queries() if expression.startswith("time() -")]
     assert len(asked) >= 4

@@ -186,8 +186,39 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"source": {"client": {"group_id": "x"}}}, "source.client.group_id", "unknown key"),
         ({"source": {"client": {"sasl_mechansm": "x"}}}, "source.client.sasl_mechansm", "sasl_mechanism?"),
         ({"source": {"client": {"ssl_password": "x", "ssl_password_file": "y"}}}, *TWICE),
+        ({"source": {"client": {"request_timeout_ms": "soon"}}}, "source.client.request_timeout_ms", "from 1"),
+        ({"source": {"client": {"request_timeout_ms": True}}}, "source.client.request_timeout_ms", "from 1"),
+        ({"source": {"client": {"receive_buffer_bytes": -1}}}, "source.client.receive_buffer_bytes", "from 1"),
+        (
+            {"source": {"client": {"security_protocol": "TLS"}}},
+            "source.client.security_protocol",
+            "PLAINTEXT, SSL,",
+        ),
+        ({"source": {"client": {"sasl_mechanism": "SCRAM"}}}, "source.client.sasl_mechanism", "SCRAM-SHA-512"),
+        (
+            {"source": {"client": {"ssl_check_hostname": "no"}}},
+            "source.client.ssl_check_hostname",
+            "true or false",
+        ),
+        ({"source": {"client": {"api_version": "new"}}}, "source.client.api_version", "version of the broker"),
+        ({"source": {"client": {"ssl_cafile": 7}}}, "source.client.ssl_cafile", "must be text"),
+        ({"source": {"client": {"ssl_context": "x"}}}, "source.client.ssl_context", "unknown key"),
+        ({"source": {"topics": ["a b"]}}, "source.topics", "names of topics"),
+        ({"source": {"topics": [".."]}}, "source.topics", "names of topics"),
         ({"source": {"start": {"a": {"0": -1}}}}, "source.start", "topic -> partition -> offset"),
         ({"source": {"start": "2026-01-31"}}, "source.start", "must not be a time"),
+        (
+            {
+                "source": {
+                    "kind": "kafka",
+                    "bootstrap_servers": ["h:1"],
+                    "topics": ["edges"],
+                    "start": {"edgse": {"0": 1}},
+                }
+            },
+            "source.start",
+            "must name none but source.topics, and not edgse",
+        ),
         ({"source": {"start": {"a": {"0": 1}}}}, "source.start", "file -> byte"),
         ({"source": {"name": "a b"}}, "source.name", "must match pattern"),
         ({"server": {"limits": {"timeout_ms_max": 5}}}, "server.limits.timeout_ms_default", "at most"),
@@ -254,6 +285,24 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
 def test_contradictions_are_refused_at_their_key(tables: dict[str, Any], key: str, words: str) -> None:
     found = refused(tables)
     assert words in found[key]["allowed"]
+
+
+def test_options_of_kafkas_client_are_of_the_kind_that_it_takes() -> None:
+    given = {
+        "request_timeout_ms": "20000",
+        "reconnect_backoff_ms": 0,
+        "receive_buffer_bytes": "65536",
+        "security_protocol": "SSL",
+        "ssl_check_hostname": "false",
+        "api_version": [3, 9],
+    }
+    assert from_tables({"source": {"client": given}}).source.client_options() == {
+        **given,
+        "request_timeout_ms": 20_000,
+        "receive_buffer_bytes": 65_536,
+        "ssl_check_hostname": False,
+        "api_version": (3, 9),
+    }
 
 
 def test_any_free_port_may_be_asked_for_more_than_once() -> None:
@@ -499,7 +548,8 @@ def test_the_printed_settings_load_again_to_the_same_configuration(tmp_path: Pat
         "source": {
             "kind": "kafka",
             "bootstrap_servers": ["h:1"],
-            "topics": ['odd "name" \\'],
+            "topics": ["edges"],
+            "path": 'odd "name" \\',
             "start": datetime(2026, 1, 31, tzinfo=UTC),
             "client": {"security_protocol": "SSL", "ssl_check_hostname": False},
             "columns": {"src": "row.a", "op": "kind", "op_values": {"insert": ["c", "u"], "delete": ["d"]}},

@@ -126,7 +126,7 @@ def test_the_doctor_says_where_the_working_directory_is_gone(
     gone.rmdir()
     findings = {finding.check: finding for finding in doctor.examine(from_tables({"metrics": {"listen": "off"}}))}
     assert findings["working directory"].found == "it cannot be used: No such file or directory"
-    assert findings["checkpoint.path"].found == "checkpoints cannot be written"
+    assert findings["checkpoint.path"].found == "checkpoints cannot be written: No such file or directory"
 
 
 # -- the socket -------------------------------------------------------------------------------------------

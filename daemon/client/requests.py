@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -405,7 +406,7 @@ class Requests:
             "order": None if top is None else order,
         }
         params = {"program": program, "parameters": _plain(parameters), **asked}
-        return _call("compute", params, _decode_computed, min_offsets, timeout_ms)
+        return _call("compute", params, partial(_decode_computed, vertices), min_offsets, timeout_ms)
 
     @ClientMethod
     def keep(
@@ -682,12 +683,12 @@ def _values(result: Mapping[str, Any], answer: Mapping[str, Any], program: str, 
     )
 
 
-def _decode_computed(result: Mapping[str, Any]) -> Computed:
+def _decode_computed(vertices: VertexIds | None, result: Mapping[str, Any]) -> Computed:
     ids, values, saturated = result.get("ids"), result.get("values"), result.get("saturated")
     found = None if values is None else masked(values, result.get("null"))
     return Computed(
         *_stamp(result),
-        ids=None if ids is None else ids_of(ids),
+        ids=vertices if ids is None else ids_of(ids),
         values=found,
         unknown=ids_of(result["unknown"]) if "unknown" in result else [],
         scalars=result["scalars"],

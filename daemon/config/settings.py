@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +41,9 @@ from ..errors import ConfigError
 from ..os_errors import why
 from ..records.encodings import OBJECTS, REGISTERED, Encoding
 
+_TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
+"""What Kafka takes."""
+
 INT64_MAX = 2**63 - 1
 _INT64_DIGITS = len(str(INT64_MAX))
 
@@ -66,6 +70,10 @@ KAFKA_CLIENT_KEYS = frozenset(
         "connections_max_idle_ms",
     }
 )
+
+KAFKA_CLIENT_OBJECTS = frozenset({"ssl_context", "sasl_oauth_token_provider"})
+"""Options whose values are objects of Python: no setting can be one."""
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 Problem = tuple[str, str]
 """A key within its section ("" for the section itself) and what is allowed there."""
@@ -437,7 +445,8 @@ def client_options(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
         if name.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
             options[name.removesuffix("_file")] = read_secret(f"{key}.{name}", Path(str(value)))
         else:
-            options[name] = _like(KafkaConsumer.DEFAULT_CONFIG.get(name), value)
+            default = 0 if name == "receive_buffer_bytes" else KafkaConsumer.DEFAULT_CONFIG.get(name)
+            options[name] = tuple(value) if isinstance(value, list) else _like(default, value)
     return options
 
 
@@ -449,7 +458,7 @@ def client_problems(table: Mapping[str, Any]) -> Iterator[Problem]:
     known = [
         key
         for key in KafkaConsumer.DEFAULT_CONFIG
-        if key in KAFKA_CLIENT_KEYS or key.startswith(KAFKA_CLIENT_PREFIXES)
+        if (key in KAFKA_CLIENT_KEYS or key.startswith(KAFKA_CLIENT_PREFIXES)) and key not in KAFKA_CLIENT_OBJECTS
     ]
     for key in table:
         plain = key.removesuffix("_file")
@@ -459,6 +468,31 @@ def client_problems(table: Mapping[str, Any]) -> Iterator[Problem]:
             yield f"client.{key}", f"unknown key; {hint}"
         elif plain != key and plain in table:
             yield f"client.{key}", f"must not be given together with client.{plain}"
+        elif allowed := _allowed_of_client(key, table[key]):
+            yield f"client.{key}", allowed
+
+
+def _allowed_of_client(key: str, value: object) -> str:
+    """What an option of kafka-python must be, which looks at few of them before it uses them; empty: it is."""
+    from kafka import KafkaConsumer
+    from kafka.net.sasl import SASL_MECHANISMS
+
+    default = KafkaConsumer.DEFAULT_CONFIG.get(key)
+    choices = {"security_protocol": SECURITY_PROTOCOLS, "sasl_mechanism": tuple(SASL_MECHANISMS)}.get(key)
+    if choices is not None:
+        return "" if value in choices else f"must be one of {', '.join(choices)}"
+    if isinstance(default, bool):
+        return "" if isinstance(_like(default, value), bool) else "must be true or false"
+    if type(default) is int or key == "receive_buffer_bytes":
+        number = _like(0, value)
+        least = 0 if key.startswith("reconnect_") else 1
+        return "" if type(number) is int and least <= number < 2**31 else f"must be a whole number from {least}"
+    if key == "api_version":
+        parts = value.split(".") if isinstance(value, str) else value
+        numbers = [_like(0, part) for part in parts] if isinstance(parts, list) else []
+        is_version = len(numbers) > 1 and all(type(number) is int and number >= 0 for number in numbers)
+        return "" if is_version else 'must be a version of the broker, such as "3.9"'
+    return "" if isinstance(value, str) and "\0" not in value else "must be text"
 
 
 class SourceConfig(Section):
@@ -479,7 +513,8 @@ class SourceConfig(Section):
     start: Start = Field(
         default="earliest",
         description="Where to begin when there is no checkpoint: `earliest`, `latest`, a date and time (records "
-        "from then on; Kafka only), or a table of offsets: topic -> partition -> offset, or file -> byte.",
+        "from then on; Kafka only), or a table of offsets: topic -> partition -> offset, or file -> byte. What it "
+        "does not name is read from its beginning.",
     )
     name: str = Field(
         default="graphtide",
@@ -542,6 +577,8 @@ class SourceConfig(Section):
                 parse_tcp(server)
             except ValueError as error:
                 yield "bootstrap_servers", f"each {error} ({server!r} is not)"
+        if wrong := [topic for topic in self.topics if not _TOPIC.fullmatch(topic) or topic in (".", "..")]:
+            yield "topics", f"must be names of topics: letters, digits, '.', '_' and '-' ({wrong[0]!r} is none)"
         if duplicates := {topic for topic in self.topics if self.topics.count(topic) > 1}:
             yield "topics", f"must name each topic once ({', '.join(sorted(duplicates))})"
         if isinstance(self.start, datetime) and self.kind == "spool":
@@ -552,6 +589,8 @@ class SourceConfig(Section):
             if not (nested if self.kind == "kafka" else flat):
                 form = "topic -> partition -> offset" if self.kind == "kafka" else "file -> byte"
                 yield "start", f'must be a table {form} when kind is "{self.kind}"'
+            elif self.kind == "kafka" and (others := self.start.keys() - set(self.topics)):
+                yield "start", f"must name none but source.topics, and not {', '.join(sorted(others))}"
         if self.csv_columns:
             yield from self._csv_problems()
         for key, allowed in self.columns.problems():
@@ -599,7 +638,9 @@ class SourceConfig(Section):
 class DeadLettersConfig(Section):
     """Where bad records go. Without a topic they go to files."""
 
-    topic: str | None = Field(default=None, min_length=1, description="Kafka: the topic for bad records.")
+    topic: str | None = Field(
+        default=None, min_length=1, pattern=_TOPIC.pattern, description="Kafka: the topic for bad records."
+    )
     path: Folder = Field(
         default=Path("./dead-letters"),
         description="The directory for bad records, and for those that wait while the topic is away.",
@@ -1062,10 +1103,18 @@ class ServerConfig(Section):
         return _tokens("server.admin_token_file", self.admin_token, self.admin_token_file)
 
 
+def _whole(path: Path | str) -> str:
+    """A path as it is compared with others; one that is relative stays so where the working directory is gone."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return os.path.normpath(path)
+
+
 def _place(address: TcpAddress | UnixAddress) -> object:
     """What two addresses that are one have in common; None: any free port, which no other has."""
     if isinstance(address, UnixAddress):
-        return os.path.abspath(address.path)
+        return _whole(address.path)
     return (address.host, address.port) if address.port else None
 
 
@@ -1330,10 +1379,10 @@ class Config(Section):
             if source.kind == "kafka" and same and results.topic in (*source.topics, self.dead_letters.topic):
                 yield "results.topic", "must be a topic of its own, neither of source.topics nor of dead letters"
         if source.kind == "spool":
-            spool = os.path.abspath(source.path)
-            if results.kind == "spool" and os.path.abspath(results.path) == spool:
+            spool = _whole(source.path)
+            if results.kind == "spool" and _whole(results.path) == spool:
                 yield "results.path", "must not be source.path: results would be read as updates"
-            if os.path.abspath(self.dead_letters.path) == spool:
+            if _whole(self.dead_letters.path) == spool:
                 yield "dead_letters.path", "must not be source.path: bad records would come round for ever"
         known = {program.id for program in self.program}
         if unknown := [id for id in results.programs if id not in known]:

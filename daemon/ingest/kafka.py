@@ -679,6 +679,18 @@ class KafkaSource:
                     f"{len(known.partitions)} partitions",
                     {"topic": partition.name, "partition": partition.number},
                 )
+        if not self._given and isinstance(self.start, Mapping):
+            self._check_start(self.start, cluster)
+
+    def _check_start(self, start: Mapping[str, Mapping[int, int]], cluster: Cluster) -> None:
+        for name, offsets in start.items():
+            known = cluster.topics.get(name)
+            if known is not None and (others := offsets.keys() - known.partitions):
+                raise SourceError(
+                    f"source.start names {name}/{min(others)}, but the topic has only {len(known.partitions)} "
+                    "partitions",
+                    {"topic": name, "partition": min(others)},
+                )
 
     def _first_offsets(
         self, consumer: KafkaConsumer, fresh: Sequence[TopicPartition], *, first: bool

@@ -239,7 +239,7 @@ def _bind_tcp(address: TcpAddress) -> tuple[socket.socket, str]:
 
 def _bind_unix(path: str, group: str | None) -> socket.socket:
     """Only we may connect until the group has it: between bind and a later chmod anyone else could."""
-    group_id = -1 if group is None else _group_id(group)
+    group_id = -1 if group is None else group_id_of(group)
     _remove_stale(path)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -261,7 +261,12 @@ def _bind_unix(path: str, group: str | None) -> socket.socket:
     return bound
 
 
-def _group_id(name: str) -> int:
+def group_id_of(name: str) -> int:
+    """The group of Unix sockets.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
@@ -269,18 +274,29 @@ def _group_id(name: str) -> int:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket that nobody listens on; anything else stays, and is an error."""
+    if is_stale(path):
+        os.unlink(path)
+
+
+def is_stale(path: str) -> bool:
+    """Whether a socket is there on which nobody listens; False where nothing is.
+
+    Raises:
+        OSError: somebody listens there, it is something else than a socket, or no socket can have that path.
+    """
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
+        mode = None
+    if mode is not None and not stat.S_ISSOCK(mode):
         raise OSError(errno.EEXIST, "the path exists and is no socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(path)
+        except FileNotFoundError:
+            return False
         except ConnectionRefusedError:
-            os.unlink(path)
+            return True
         else:
             raise OSError(errno.EADDRINUSE, "another process answers there")

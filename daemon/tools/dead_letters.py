@@ -339,7 +339,7 @@ def replay_to_topic(
             headers = [header for header in headers if header[0].lower() != "content-type"]
             (named, *_) = [name for name, its in CONTENT_TYPES.items() if its == as_]
             headers.append(("content-type", named.encode()))
-        header = _header_line(letter, csv_header) if (as_ or encoding_of(letter.headers, "")) == "csv" else b""
+        header = _header_line(letter, csv_header) if (as_ or _named_encoding(letter)) == "csv" else b""
         value = header + b"\n" + letter.value if header else letter.value
         records.append((number or 0, value, headers, letter.key))
     for partition, value, headers, key in records:
@@ -350,14 +350,24 @@ def replay_to_topic(
 
 
 def _header_line(letter: BadRecord, given: str | None) -> bytes:
-    """The header line of a letter of CSV: as given, or as its file's was; empty where it is not known."""
+    """The header line of a letter of CSV: as given, or as it was; empty where it is not known."""
     return given.encode() if given else dict(letter.headers).get(HEADER_LINE, b"")
 
 
-def _encoding_of(letter: BadRecord) -> str:
-    """What a letter was read as, by its content type or the name of its file."""
+def _named_encoding(letter: BadRecord) -> str:
+    """What its content type, the name of its file, or a header line of CSV says; empty: nothing."""
     kind = file_kind(letter.partition.name) if letter.partition.number is None else None
-    named = encoding_of(letter.headers, "" if kind is None else kind.encoding)
+    otherwise = kind.encoding if kind is not None else "csv" if HEADER_LINE in dict(letter.headers) else ""
+    return encoding_of(letter.headers, otherwise)
+
+
+def _encoding_of(letter: BadRecord) -> str:
+    """What a letter was read as.
+
+    Raises:
+        RequestError: nothing says so.
+    """
+    named = _named_encoding(letter)
     if named not in set(CONTENT_TYPES.values()):
         raise RequestError(
             f"{source_of(letter)}: nothing says how its record is encoded ({named or 'no content-type'}); "

@@ -33,6 +33,7 @@ from ...gpma.edges import Op
 from ...gpma.index.ids import IntColumn
 from .. import terminal
 from ..client import Client
+from ..config.load import ENV_PREFIX
 from ..errors import ConfigError, GraphtideError, NotWritten, Unavailable
 from ..os_errors import why
 from ..records.columns import UpdateColumns
@@ -181,7 +182,7 @@ def _daemon(folder: Path, stream: Stream, console: Console) -> Iterator[str]:
             [sys.executable, "-m", "graphtide", "run", "--config", str(config), "--no-progress"],
             stdout=log,
             stderr=log,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env=_environment(),
         )
     try:
         _await_answer(address, process, folder / "log", console)
@@ -194,6 +195,14 @@ def _daemon(folder: Path, stream: Stream, console: Console) -> Iterator[str]:
             process.kill()
             process.wait()
         shutil.rmtree(sockets, ignore_errors=True)
+
+
+def _environment() -> dict[str, str]:
+    """Ours without settings: those of another daemon, in a container's or a service's environment, would override
+    the file, and its checkpoints, topics and dead letters are not to be touched.
+    """
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    return ours | {"PYTHONUNBUFFERED": "1"}
 
 
 def _quoted(text: object) -> str:

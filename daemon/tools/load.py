@@ -120,7 +120,7 @@ def _built(
         times = LoadedTimes(config.window, memory, directed=config.graph.directed) if config.window.is_on else None
         updates, edges = _edges(blocks, index, graph, times, memory)
         if not updates:
-            raise BadInput("the files hold no updates")
+            raise BadInput(_why_none(left_out))
         arrays = {f"index/{name}": array for name, array in index.state(index.n_vertices).items()}
     arrays |= {"graph/dead": np.empty(0, np.uint32), "source/state": np.empty(0, np.uint8)}
     facts: dict[str, Any] = {"n_vertices": index.n_vertices, "updates": updates}
@@ -129,6 +129,15 @@ def _built(
         facts["window"] = times.facts(kept["keys"].size)
         arrays |= {f"window/{name}": array for name, array in kept.items()}
     return Checkpoint(epoch, offsets_to_wire(offsets), dict(identity), {}, facts, arrays), edges
+
+
+def _why_none(left_out: LeftOut) -> str:
+    """Nothing came of the files: the first update that was refused says why, if one was."""
+    refused = left_out.refused.total()
+    if not refused:
+        return "the files hold no updates"
+    first = next(iter(left_out.places.values()))[0]
+    return f"the files hold no updates but refused ones: {refused}, of which the first is {first}"
 
 
 def _latest_ms(config: Config) -> int:
