@@ -639,9 +639,13 @@ class Pipeline:
             **self.metrics.times(),
             "checkpoint": None if newest is None else self._covered(newest),
             **({} if self.results is None else {"results": self.results.stats()}),
-            **({} if self.window is None else {"window": self.window.stats()}),
+            **({} if self.window is None else {"window": self.window.stats() | self._late()}),
             **({} if self.keyed is None else {"keyed": self.keyed.stats()}),
         }
+
+    def _late(self) -> dict[str, int]:
+        late = self.source.late
+        return {} if late is None else {"late": late}
 
     def _covered(self, newest: Newest) -> dict[str, Any]:
         margin = self.source.log_margin(newest.offsets)
