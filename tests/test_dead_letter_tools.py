@@ -52,7 +52,7 @@ def refused(*arguments: str | Path, code: int = 1) -> str:
 
 def letter(offset: int, value: bytes, **more: Any) -> BadRecord:
     return BadRecord(
-        **{"partition": Partition("edges", 1), "reason": "bad-message", "detail": "no", **more},
+        **{"partition": Partition("edges", 1), "reason": "malformed", "detail": "no", **more},
         offset=offset,
         value=value,
     )
@@ -341,7 +341,7 @@ def test_letters_of_a_topic_go_to_the_partitions_that_they_came_from(
     letters.close()
     there = ("--kafka", kafka.bootstrap, "--topic", dead)
     assert [(item["reason"], item["letters"]) for item in run("count", *there)] == [
-        ("bad-message", 4),
+        ("malformed", 4),
         ("bad-id", 1),
     ]
     assert run("show", f"{edges}/1/3", *there)["value"] == "v3"
@@ -351,14 +351,14 @@ def test_letters_of_a_topic_go_to_the_partitions_that_they_came_from(
         refusal = {TopicPartition(dead, 0): GroupAuthorizationFailedError}
         patched.setattr(KafkaAdminClient, "alter_group_offsets", lambda *_: refusal)
         assert "GroupAuthorizationFailedError" in refused(*replay, code=3)
-    assert run(*replay, "--source", edges, "--reason", "bad-message")["replayed"] == 4
+    assert run(*replay, "--source", edges, "--reason", "malformed")["replayed"] == 4
     with KafkaDeadLetters(kafka.bootstrap, dead, tmp_path / "more") as more:
         more.write([letter(10, b"later", partition=Partition(edges, 0))])
         until(lambda: more.sent == 1)
     for replayed, before in ((1, 4), (0, 5)):  # what came since, and nothing
-        done = run(*replay, "--reason", "bad-message")
+        done = run(*replay, "--reason", "malformed")
         assert (done["replayed"], done["before"]) == (replayed, before)
-    assert run(*replay, "--reason", "bad-message", "--source", "ed", "--again")["replayed"] == 5
+    assert run(*replay, "--reason", "malformed", "--source", "ed", "--again")["replayed"] == 5
     with client(KafkaConsumer, kafka.bootstrap, enable_auto_commit=False) as consumer:
         parts = [TopicPartition(edges, number) for number in range(2)]
         consumer.assign(parts)
