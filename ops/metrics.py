@@ -43,6 +43,8 @@ STAGES = ("poll", "decode", "index", "queue", "apply", "compute", "publish", "ch
 OPS = ("insert", "delete", "insert_vertex", "delete_vertex")
 CHANGES = ("inserted", "overwritten", "deleted", "absent")
 VERTEX_CHANGES = ("inserted", "deleted", "absent")
+CHECKPOINT_ERRORS = ("OSError", "PermissionError", "FileNotFoundError", "FileExistsError", "MemoryError")
+"""Shown from the beginning, so that the first one raises a counter; others may come."""
 AD_HOC_OUTCOMES = ("answered", "failed", "no_memory", "given_up")
 BARRIER_OUTCOMES = ("complete", "expired", "crossed")
 REFUSALS = ("token", "tls", "request", "silent", "crowded", "full")
@@ -164,8 +166,8 @@ class Metrics:
         )
         self._waiting = self._gauge(
             "ingest_waiting",
-            "1 while nothing is read: the source cannot be reached, bad records find no room, or schemas cannot "
-            "be had; `stats` says more.",
+            "1 while nothing is read: the source cannot be reached, bad records or the first checkpoint find no "
+            "room, or schemas cannot be had; `stats` says more.",
         )
         self._lookups = self._counter(
             "schema_lookups",
@@ -203,6 +205,10 @@ class Metrics:
         self._order_log_seconds = self._counter(
             "order_log_wait_seconds",
             "Time that epochs, after they were applied, waited for the disk of the order log.",
+        )
+        self._order_log_waits = self._gauge(
+            "waits_for_order_log",
+            "1 while epochs wait, since the order log cannot be written; `stats` says why (`order`).",
         )
         self._epoch_updates = self._histogram("epoch_updates", "Updates of an epoch.", EPOCH_UPDATES_BUCKETS)
         self._queue = self._gauge("queue_updates", "Decoded updates that wait for the engine.")
@@ -416,7 +422,7 @@ class Metrics:
     def _checkpoint_metrics(self) -> None:
         self._checkpoints = self._counter("checkpoints", "Checkpoints written.")
         help = "Checkpoints that could not be written, by the kind of error."
-        self._checkpoint_failures = self._counter("checkpoint_failures", help, "reason", ("OSError",))
+        self._checkpoint_failures = self._counter("checkpoint_failures", help, "reason", CHECKPOINT_ERRORS)
         self._checkpoint_time = self._gauge(
             "checkpoint_timestamp_seconds", "When the newest checkpoint of this process was written; 0: none yet."
         )
@@ -647,6 +653,10 @@ class Metrics:
     def waits_for_memory(self, waits: bool) -> None:
         """Whether updates wait until memory comes free."""
         self._memory_waits.set(int(waits))
+
+    def waits_for_order_log(self, waits: bool) -> None:
+        """Whether epochs wait until the order log can be written."""
+        self._order_log_waits.set(int(waits))
 
     def observe_freshness(self, seconds: npt.NDArray[np.float64], updates: npt.NDArray[np.int64]) -> None:
         """Records of these ages (float64[n], seconds) became visible, each with so many updates (int64[n])."""

@@ -90,6 +90,7 @@ def least_config() -> Any:
         metrics=SimpleNamespace(stuck_after=60.0),
         memory=SimpleNamespace(budget="off"),
         compute=SimpleNamespace(nice=0),
+        checkpoint=SimpleNamespace(path=Path("checkpoints")),
     )
 
 
@@ -603,6 +604,8 @@ def test_a_sync_that_fails_is_shown_in_mid_epoch_and_edges_are_not_answered_abou
     n_edges, n_vertices = graph.n_edges, graph.n_vertices
     pipeline = make_pipeline(CheckpointStore(tmp_path), graph, index, surroundings(shown.append))
     pipeline.recording._order.open({})
+    waits = list[bool]()
+    monkeypatch.setattr(pipeline.recording, "_show_waiting", waits.append)
     monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
     well = threading.Event()
     fdatasync = os.fdatasync
@@ -620,7 +623,7 @@ def test_a_sync_that_fails_is_shown_in_mid_epoch_and_edges_are_not_answered_abou
     with ThreadPoolExecutor() as engine:
         epoch = engine.submit(pipeline._epoch, [taken])
         until(lambda: len(shown) > 1)
-        assert "Input/output error" in shown[-1].stats["order"]["trouble"]
+        assert "Input/output error" in shown[-1].stats["order"]["trouble"] and waits == [True]
         assert shown[-1].epoch == (1, 0) and shown[-1].n_vertices == n_vertices
         assert shown[-1].stats["edges"] == n_edges and graph.n_edges == n_edges + 1
         for settled in (False, True):
@@ -632,7 +635,7 @@ def test_a_sync_that_fails_is_shown_in_mid_epoch_and_edges_are_not_answered_abou
         well.set()
         assert epoch.result()
     assert shown[-1].stats["order"]["trouble"] is None and shown[-1].stats["edges"] == n_edges + 1
-    assert shown[-1].epoch == (1, 1) and len(shown) == 3
+    assert shown[-1].epoch == (1, 1) and len(shown) == 3 and waits == [True, False]
     with pipeline.gate.read(settled=True, timeout_s=240):
         pass
     pipeline.recording._order.close()
@@ -885,10 +888,13 @@ def test_nothing_is_read_before_the_first_checkpoint_found_room(
     config = least_config()
     service: Any = Service(config, ExitStack())
     service.health, service._identity = Health(60), {}
+    service.ingest = SimpleNamespace(withheld=None)
     done: list[Any] = []
+    waiting: list[str | None] = []
 
     def write_beginning(offsets: dict[Partition, int]) -> None:
-        if len(caplog.records) < 3:
+        waiting.append(service.ingest.withheld)
+        if len(waiting) <= 3:
             full_disk()
         if ends == "when-stopped":
             service._stop.set()
@@ -904,7 +910,15 @@ def test_nothing_is_read_before_the_first_checkpoint_found_room(
     with pytest.raises(_Stopped) if ends == "when-stopped" else contextlib.nullcontext():
         service._open_source(None)
     assert done == ([{P: 7}] if ends == "when-there-is-room" else [])
-    assert all("no space" in record.getMessage() and record.exc_info is None for record in caplog.records)
+    said = "the first checkpoint cannot be written to 'checkpoints': no space"
+    assert [said in record.getMessage() and record.exc_info is None for record in caplog.records] == [True]
+    # Meanwhile ``stats`` and metrics say why nothing is read, as they do of a source that is away.
+    assert waiting == [None, said, said, said]
+    assert (service.ingest.withheld is None) == (ends == "when-there-is-room")
+    failed = service.metrics.registry.get_sample_value(
+        "graphtide_checkpoint_failures_total", {"reason": "OSError"}
+    )
+    assert failed == len(waiting) - (ends == "when-there-is-room")
     assert service.health.recovery.stats() == {"total": 5, "left": 5}
 
 
