@@ -232,7 +232,7 @@ def test_a_lock_that_cannot_be_had_is_said_for_what_it_is(tmp_path: Path, monkey
     def refuse(*_: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("graphtide.daemon.state.checkpoint.fcntl.flock", refuse)
+    monkeypatch.setattr("graphtide.daemon.folder_lock.fcntl.flock", refuse)
     with pytest.raises(CheckpointError, match="cannot be locked: No locks available"):
         CheckpointStore(tmp_path / "other")
 

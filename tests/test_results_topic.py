@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -523,6 +525,22 @@ def test_a_folder_has_one_writer(open_files: Callable[..., SpoolSink], folder: P
             other.open(lambda last: last is None or last.run == "me")
     finally:
         other.close()
+
+
+def test_a_folder_that_is_taken_away_as_it_is_locked_has_one_writer(
+    open_files: Callable[..., SpoolSink], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = fcntl.flock
+
+    def taken_away_first(lock: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", really)
+        shutil.rmtree(folder)
+        open_files()
+        really(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", taken_away_first)
+    with pytest.raises(NotWritten, match="is in use by another graphtide process"):
+        open_files()
 
 
 def test_files_tell_who_was_written_since_a_place(open_files: Callable[..., SpoolSink], folder: Path) -> None:

@@ -13,13 +13,11 @@ first.
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 import msgpack
 
@@ -27,6 +25,7 @@ from ...gpma.index.ids import IdColumn
 from ..durable import write_again
 from ..errors import NotWritten
 from ..failpoints import point
+from ..folder_lock import IN_USE, locked
 from ..records.spool_format import FramingLost, SpoolWriter, make_folder, read_frames
 from .records import Chunk, End, OutgoingEncoding, end_key, ids_by_program, read_key
 from .sink import Accepts, Fenced, Place, PlaceLost, Whole
@@ -76,7 +75,7 @@ class SpoolSink:
         self._folder = folder
         self._encoding: OutgoingEncoding = encoding
         self._file_bytes = file_bytes
-        self._lock: IO[bytes] | None = None
+        self._lock: int | None = None
         self._writer: SpoolWriter | None = None
         self._number = 0
         self._place: tuple[str, int] = ("", 0)
@@ -95,17 +94,10 @@ class SpoolSink:
             NotWritten: another process has the folder.
             OSError: the folder cannot be read, or what was written last and could not be synced not be cut off.
         """
-        make_folder(self._folder)
-        if self._lock is None:
-            lock = open(self._folder / _LOCK, "ab")  # noqa: SIM115  closed by close()
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lock.close()
-                raise NotWritten(
-                    f"results.path = {str(self._folder)!r} is in use by another graphtide process"
-                ) from None
-            self._lock = lock
+        try:
+            self._lock = locked(self._folder / _LOCK, make_folder)
+        except BlockingIOError:
+            raise NotWritten(f"results.path = {str(self._folder)!r} {IN_USE}") from None
         if self._uncut is not None:
             file, behind = self._uncut
             if file.exists() and file.stat().st_size > behind:
@@ -222,7 +214,7 @@ class SpoolSink:
             if not writer.give_up(behind):
                 self._uncut = writer.path, behind
         if self._lock is not None:
-            self._lock.close()
+            os.close(self._lock)
             self._lock = None
 
     def break_off(self) -> None:

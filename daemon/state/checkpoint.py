@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import io
 import json
 import logging
@@ -32,6 +31,7 @@ from ...gpma.memory import Memory
 from ..durable import replace_file, sync_folder, write_synced
 from ..errors import CheckpointError, NotWritten
 from ..failpoints import point
+from ..folder_lock import IN_USE, is_in_place, locked
 from ..os_errors import why
 
 log = logging.getLogger(__name__)
@@ -43,8 +43,7 @@ Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 _PREFIX = "checkpoint-"
 _INCARNATION = "incarnation"
-_LOCK, _LOCK_FLAGS, _LOCK_MODE = "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640
-_IN_USE = "is in use by another graphtide process"
+_LOCK = "lock"
 _NAME = re.compile(rf"{_PREFIX}([0-9]{{1,18}})-([0-9]{{1,18}})")
 """Of a checkpoint's folder. Either number fits into 64 bits, as they do in answers."""
 _COUNT = re.compile(rb"[0-9]{1,18}\s*")
@@ -117,9 +116,9 @@ class CheckpointStore:
         """Called where the folder was taken away and there is another one: for what else was in it."""
         self._requiring = threading.Lock()
         try:
-            self._lock = _locked(path)
+            self._lock = locked(path / _LOCK, _make)
         except BlockingIOError as error:
-            raise CheckpointError(f"checkpoint.path = {str(path)!r} {_IN_USE}") from error
+            raise CheckpointError(f"checkpoint.path = {str(path)!r} {IN_USE}") from error
         except OSError as error:
             what = " cannot be used"
             if error.filename is None:
@@ -203,12 +202,12 @@ class CheckpointStore:
             OSError: there can be none, or another process has it by now.
         """
         with self._requiring:
-            if _is_in_place(self._lock, self.path / _LOCK):
+            if is_in_place(self._lock, self.path / _LOCK):
                 return
             try:
-                lock = _locked(self.path)
+                lock = locked(self.path / _LOCK, _make)
             except BlockingIOError as error:
-                raise OSError(errno.EBUSY, _IN_USE, str(self.path / _LOCK)) from error
+                raise OSError(errno.EBUSY, IN_USE, str(self.path / _LOCK)) from error
             try:
                 if self._incarnation:
                     replace_file(self.path / _INCARNATION, b"%d\n" % self._incarnation)
@@ -340,32 +339,8 @@ class CheckpointStore:
         return epochs_in(self.path)
 
 
-def _locked(folder: Path) -> int:
-    """A descriptor that holds the lock of a folder, which is made where it is missing.
-
-    Raises:
-        BlockingIOError: another process holds it.
-        OSError: there can be no such folder, or file, or lock (then the error names no file).
-    """
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / _LOCK, _LOCK_FLAGS, _LOCK_MODE)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Since it was opened the folder may have been taken away, and be another's by now.
-            if _is_in_place(lock, folder / _LOCK):
-                return lock
-        except BaseException:
-            os.close(lock)
-            raise
-        os.close(lock)
-
-
-def _is_in_place(handle: int, path: Path) -> bool:
-    """Whether an open file is the one that stands there."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return os.path.samestat(os.stat(path), os.fstat(handle))
-    return False
+def _make(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def require_same(saved: Mapping[str, Any], present: Mapping[str, Any], path: Path) -> None:
