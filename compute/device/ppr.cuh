@@ -91,7 +91,7 @@ struct SideBySide {
     i64* sums;      // [vertices * SWEEP]
     i64* shares;    // [vertices * SWEEP]
     u64* listed;    // [vertices, and as many as a grid has threads] those that may come to anything, warp by warp
-    u8* is_listed;  // [vertices, up to a multiple of 4]
+    u8* holders;    // [vertices, up to a multiple of 4] a bit for each program that may have a value or a share
 };
 
 // Passed to the kernel by value.
@@ -99,15 +99,15 @@ struct PprSweep {
     PprJob jobs[SWEEP];  // by their places
     SideBySide side;
     u32 there;           // a bit for each that is
-    u32 unused;
+    u32 is_known;        // what holders say; else any program may have something anywhere
 };
 static_assert(__is_trivially_copyable(PprSweep), "the host passes its bytes");
 
 // What a run says; the host has it as a tuple, PprRun.
 constexpr u32 PPR_SAID = 7;
 
-// With at most this off: 1/2, and the last bits of the numbers.
+// With at most this off: 1/2, and the last bits of the numbers. Of nothing without a division, for which 0 is a special case.
 __device__ __forceinline__ i64 share_of(i64 value, u32 degree, double damping)
 {
-    return degree ? nearest(exact::divide(exact::multiply(double(value), damping), double(degree))) : 0;
+    return degree && value ? nearest(exact::divide(exact::multiply(double(value), damping), double(degree))) : 0;
 }

@@ -78,13 +78,13 @@ SWEEP: Final = 8
 SWEEP_LEAST: Final = 5
 """Fewer take as long one after another: passes of several cost the same however many of them are there."""
 
-_SIDE_BY_SIDE = ("values", "sums", "shares", "listed", "is_listed")
+_SIDE_BY_SIDE = ("values", "sums", "shares", "listed", "holders")
 PPR_SWEEP: Final = np.dtype(
     [
         ("jobs", PPR_JOB, SWEEP),
         ("side", np.uint64, len(_SIDE_BY_SIDE)),
         ("there", np.uint32),
-        ("unused", np.uint32),
+        ("is_known", np.uint32),
     ]
 )
 """struct PprSweep of ``ppr.cuh``."""
@@ -300,6 +300,11 @@ class PprRuns:
         self._by_vertex = self._there._replace(numbers=numbers)
         self._point_at(numbers)
 
+    def _write_anywhere(self) -> None:
+        """Not with its group: which vertices have something is not known there any more."""
+        if self.group is not None:
+            self.group.knows_holders = False
+
     def _leave(self) -> None:
         if self.seat is not None:
             group, place = self.seat
@@ -342,6 +347,7 @@ class PprRuns:
             MemoryError, RuntimeError: the device, as CuPy says it; the numbers are void.
         """
         self._renew_stamps()
+        self._write_anywhere()
         self._prepare(device, before, n_updates)
         yield KernelCall(self._calls, self._kernels["pushes"], device)
         run = self._told()
@@ -393,6 +399,7 @@ class PprRuns:
                     runs._copy_made(device)
                     single.remove(runs)
         for runs in single:
+            runs._write_anywhere()
             runs._calls.launch(kernel, device)
             runs._copy_made(device)
 
@@ -477,15 +484,18 @@ class Group:
         """
         self.room = room
         self.members: list[weakref.ref[PprRuns] | None] = [None] * SWEEP
+        # Whether that is up to date of all members.
+        self.knows_holders = False
         self._columns = (
             *(zeros(SWEEP * room, np.int64) for _ in range(3)),
             zeros(SWEEP * room, np.uint8),
         )
+        self._holders = zeros(-(-room // 4) * 4, np.uint8)
 
     @property
     def addresses(self) -> list[int]:
-        """Of values, sums and shares."""
-        return [address(column) for column in self._columns[:3]]
+        """Of values, sums, shares, and who has any."""
+        return [*map(address, self._columns[:3]), address(self._holders)]
 
     @property
     def is_kept(self) -> bool:
@@ -500,6 +510,7 @@ class Group:
         for place, runs in zip(self._free(), those, strict=False):
             values, sums, shares, is_source = (column[place::SWEEP] for column in self._columns)
             runs.sit(self, place, _Numbers(values, sums, shares, is_source, SWEEP))
+            self.knows_holders = False
             self.members[place] = weakref.ref(runs)
 
 
@@ -509,7 +520,9 @@ class _Sweeps:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._refused_at = -math.inf
-        self._listed: tuple[DeviceArray, DeviceArray] | None = None
+        # The list that kernels write, and for how many vertices it is.
+        self._listed: DeviceArray | None = None
+        self._room = 0
         own = np.zeros(1, np.dtype(f"V{PPR_SWEEP.itemsize}"))
         self._fields: Any = own.view(PPR_SWEEP)
         self._parameters = RowParameters(own)
@@ -528,7 +541,7 @@ class _Sweeps:
                     self._make_room(those, variant)
             except MemoryError:
                 self._refused_at = time.monotonic()
-        if self._listed is None or self._listed[1].size < n_vertices:
+        if self._listed is None or self._room < n_vertices:
             return []
         asking: dict[Group, list[PprRuns]] = {}
         for runs in those:
@@ -538,12 +551,10 @@ class _Sweeps:
 
     def _make_room(self, those: Sequence[PprRuns], variant: Variant) -> None:
         room = max((runs.group.room for runs in those if runs.group is not None), default=0)
-        if room == 0 or (self._listed is not None and self._listed[1].size >= room):
+        if room == 0 or (self._listed is not None and self._room >= room):
             return
         self._listed = None
-        by_fours = -(-room // 4) * 4
-        n_listed = by_fours + variant.blocks * variant.threads
-        self._listed = allocate(n_listed, np.uint64), allocate(by_fours, np.uint8)
+        self._listed, self._room = allocate(room + variant.blocks * variant.threads, np.uint64), room
 
     def _seat(self, those: Sequence[PprRuns]) -> None:
         groups = {runs.group: None for runs in those if runs.group is not None and runs.group.is_kept}
@@ -570,11 +581,14 @@ class _Sweeps:
             there |= 1 << place
             self._fields["jobs"][0, place] = runs._calls.job[0]
             runs._calls.caller.expect()
-        self._fields["there"] = there
-        self._fields["side"] = [*group.addresses, *map(address, self._listed)]
+        *columns, holders = group.addresses
+        self._fields["there"], self._fields["is_known"] = there, group.knows_holders
+        self._fields["side"] = [*columns, address(self._listed), holders]
+        group.knows_holders = False  # if this fails
         self._parameters.take(device.states())
         self._caller.aim(variant.handle, variant.blocks, variant.threads, self._parameters)
         self._caller.launch()
+        group.knows_holders = True
 
     def let_go(self) -> None:
         """Take no memory until somebody asks."""

@@ -30,6 +30,15 @@ template <class T> __device__ __forceinline__ void store_wide(T* to, const T& va
     *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(&value);
 }
 
+// A pointer to global memory, in registers that the compiler does not take apart again: what is added to it is added in one
+// step.
+template <class T> __device__ __forceinline__ T* held(T* pointer)
+{
+    asm("" : "+l"(pointer));
+    __builtin_assume(__isGlobal(pointer));
+    return pointer;
+}
+
 // An address in shared memory, to which offsets in bytes are added.
 typedef u32 SharedAddress;
 

@@ -50,6 +50,8 @@ template <class T> void store_wide(T* to, const T& value)
     *to = value;
 }
 
+template <class T> T* held(T* pointer) { return pointer; }
+
 typedef unsigned char* SharedAddress;
 
 inline SharedAddress shared_address(void* shared) { return static_cast<SharedAddress>(shared); }
