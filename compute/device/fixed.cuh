@@ -19,7 +19,7 @@ __device__ __forceinline__ float published(i64 value, double per_unit)
 
 __device__ __forceinline__ i64 size_of(i64 residual) { return residual < 0 ? -residual : residual; }
 
-__device__ __forceinline__ void add(i64* to, i64 amount) { atomicAdd(reinterpret_cast<u64*>(to), u64(amount)); }
+__device__ __forceinline__ void add(i64* to, i64 amount) { add_unseen(reinterpret_cast<u64*>(to), u64(amount)); }
 
 // Says a word in two halves, the lower one first. A job has ``status``, in the host's pinned memory, and ``sequence``.
 template <class Job> __device__ __forceinline__ void tell(const Job& job, u32 place, u64 value)

@@ -2,6 +2,10 @@
 // sizes of residuals add up to so small a part of all values as the host asks for. Estimates are left on the device, where
 // the host has them copied from: meanwhile the passes of other programs go on.
 //
+// A run is launched in two parts, and what the first one leaves is copied while the second one runs: it ends as soon as
+// values are made by a pass that is likely to be the last, for all of its programs. A pass shrinks residuals at least as much
+// as the one before it did, as a rule. Where it does not, the second part goes on, and says that estimates are others.
+//
 // PROGRAMS go through passes together, and one that has got there rests while the others go on: each makes what it would
 // make by itself, bit for bit. What a pass costs is the random access for each edge, which reads a sector of 32 bytes
 // where one program wants 8; so the numbers of such programs lie side by side, vertex by vertex, and of vertices that come
@@ -13,6 +17,11 @@
 
 #include "ppr.cuh"
 #include "rows.cuh"
+
+// Of residuals that are likely to be left after one pass more, in multiples of what may be: up to so many that one is the last.
+#ifndef LAST_AT
+#define LAST_AT 1.0
+#endif
 
 // Blocks on a multiprocessor, which bounds the registers of a thread.
 constexpr u32 PASS_BLOCKS = 2;
@@ -106,43 +115,76 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
     {
         PprCounters* const counters = job.counters;
         const bool is_there = goes_on;
-        if (edit()) barrier();
-        if (is_there) enter();
-        barrier();
-        if constexpr (PROGRAMS == 1) begin();
-        else begin_side_by_side(is_known);
-        barrier();
+        bool resumes = job.part, is_solved = false, leaves = false;
         u32 passes = 0, own_passes = 0;
-        bool is_solved = false;
-        do {
-            const PprPass* const before = counters->passes + (passes & 1);
-            passes++;
-            PprPass* const after = counters->passes + (passes & 1);
-            if (goes_on) {
-                if (vertices.thread == 0) *after = PprPass();
-                advance(factor(before->balance, job.damping));
-            }
+        double size = 0.0;
+        if (resumes) {
+            own_passes = load_cached(&counters->n_passes);
+            const u32 state = load_cached(&counters->state);
+            is_solved = state & IS_SOLVED;
+            goes_on = is_there && state & GOES_ON;
+            passes = __reduce_max_sync(ALL_LANES, own_passes);
+            if (PROGRAMS > 1) n_listed = load_cached(side.n_listed + place.warp);
+        } else {
+            if (edit()) barrier();
+            if (is_there) enter();
             barrier();
+            if constexpr (PROGRAMS == 1) begin();
+            else begin_side_by_side(is_known);
+            barrier();
+        }
+        const u32 made = own_passes;
+        while (__any_sync(ALL_LANES, goes_on)) {
+            if (!resumes) {
+                const PprPass* const before = counters->passes + (passes & 1);
+                passes++;
+                if (goes_on && vertices.thread == 0) counters->passes[passes & 1] = PprPass();
+                if (goes_on) advance(factor(before->balance, job.damping));
+                barrier();
+            }
+            if (leaves) break;
+            resumes = false;
+            PprPass* const after = counters->passes + (passes & 1);
             pull();
             barrier();
             look(after);
             barrier();
-            if (goes_on) {
-                own_passes = passes;
-                is_solved = double(load_cached(&after->sums.size)) <= job.goal * double(load_cached(&after->sums.norm));
-                goes_on = !is_solved && passes < job.passes_max;
-            }
-        } while (__any_sync(ALL_LANES, goes_on));
-        if constexpr (PROGRAMS == 1) account();
-        else if (is_there) account_side_by_side();
-        barrier();
+            const bool is_likely = goes_on && heed(after->sums, size, is_solved);
+            if (goes_on) own_passes = passes;
+            goes_on = goes_on && !is_solved && passes < job.passes_max;
+            leaves = job.part == 0 && !__any_sync(ALL_LANES, goes_on && !is_likely);
+        }
+        if (leaves && goes_on) own_passes = passes;
+        const bool is_made = own_passes > made || !job.part;
+        if constexpr (PROGRAMS == 1) {
+            if (is_made) account();
+        } else if (is_there && is_made) {
+            account_side_by_side();
+        }
+        if (job.part) barrier();  // all have read the counters
         if (vertices.thread || !is_there) return;
+        if (!job.part) {
+            counters->n_passes = own_passes;
+            counters->state = (goes_on ? GOES_ON : 0) | (is_solved ? IS_SOLVED : 0);
+            return;
+        }
         const PprSums& sums = counters->passes[own_passes & 1].sums;
-        const u64 said[PPR_SAID] = {
-            is_solved, own_passes, 0, 0, load_cached(&sums.norm), load_cached(&sums.size), load_cached(&sums.total)};
+        const u64 said[PPR_SAID] = {is_solved, own_passes, 0, is_made, load_cached(&sums.norm), load_cached(&sums.size),
+            load_cached(&sums.total)};
         counters->passes[0] = counters->passes[1] = PprPass();
         __threadfence_system();
         for (u32 k = 0; k < PPR_SAID; k++) tell(job, k, said[k]);
+    }
+
+    // Whether this program ``is_solved``; returns whether it is likely to be after one pass more, which shrinks residuals as this
+    // one did. ``size``: of those of the pass before, 0 where there was none; then of these.
+    __device__ __forceinline__ bool heed(const PprSums& sums, double& size, bool& is_solved) const
+    {
+        const double now = double(load_cached(&sums.size)), goal = job.goal * double(load_cached(&sums.norm));
+        is_solved = now <= goal;
+        const bool is_likely = size > 0.0 && now * (now / size) <= LAST_AT * goal;
+        size = now;
+        return is_likely;
     }
 
     // Whether there is anything to edit, which all threads agree about.
@@ -265,6 +307,7 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
                 n_listed += __popc(chosen);
             }
         }
+        if (place.lane == 0) store_cached(side.n_listed + place.warp, n_listed);
         add_by_block<PROGRAMS>(sums, &job.counters->passes[0].balance.mass);
     }
 

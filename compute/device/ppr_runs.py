@@ -1,9 +1,10 @@
 """Runs of personalised PageRank on the device: its numbers in fixed point, and the kernels on them.
 
-A run is one cooperative kernel, waited for once. It allocates nothing, unless there are more vertices or long
-rows than ever before, or passes of several go together for the first time. Pushes write what they change into the
-host's estimates; what passes make, all of them, is copied there behind their kernel, while that of the next
-programs runs.
+A run is one cooperative kernel, or two of passes, waited for once. It allocates nothing, unless there are more
+vertices or long rows than ever before, or passes of several go together for the first time. Pushes write what they
+change into the host's estimates. What passes make, all of them, is copied there behind the first of their kernels,
+which ends where the values of the pass are made that is likely to be the last: the second one adds up what these
+are worth meanwhile, and the next programs follow. If it makes others, those are copied in the end.
 
 **The point.** The exact solution adds up to at most 1 / (1 - damping) for each source, and so does what a pass
 makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of all values,
@@ -55,7 +56,7 @@ PPR_JOB: Final = np.dtype(
         ("cells", np.float64),
         ("before", np.uint64, 3),
         *((name, np.uint32) for name in ("n_updates", "n_entries", "n_vertices")),
-        *((name, np.uint32) for name in ("stamp", "passes_max", "sequence", "stride", "unused")),
+        *((name, np.uint32) for name in ("stamp", "passes_max", "sequence", "stride", "part")),
     ]
 )
 """struct PprJob of ``ppr.cuh``."""
@@ -68,7 +69,8 @@ PPR_COUNTERS: Final = np.dtype(
         ("candidates", np.uint32, 2),
         ("moved", np.uint32),
         ("barrier", np.uint32),
-        ("unused", np.uint64),
+        ("n_passes", np.uint32),
+        ("state", np.uint32),
     ]
 )
 """struct PprCounters of ``ppr.cuh``."""
@@ -78,7 +80,7 @@ SWEEP: Final = 8
 SWEEP_LEAST: Final = 5
 """Fewer take as long one after another: passes of several cost the same however many of them are there."""
 
-_SIDE_BY_SIDE = ("values", "sums", "shares", "listed", "holders")
+_SIDE_BY_SIDE = ("values", "sums", "shares", "listed", "n_listed", "holders")
 PPR_SWEEP: Final = np.dtype(
     [
         ("jobs", PPR_JOB, SWEEP),
@@ -135,7 +137,8 @@ class PprRun(NamedTuple):
     """What a run told: the words of ``ppr.cuh``, in that order.
 
     ``is_solved``: 0 when pushes were given up, and sums are no longer exact, or when passes do not get there.
-    ``moved``: the vertices whose estimates pushes changed.
+    ``moved``: the vertices whose estimates pushes changed; of passes, whether estimates are others than those that
+    were copied between their kernels.
     """
 
     is_solved: int
@@ -368,6 +371,9 @@ class PprRuns:
         try:
             yield _Passes(self, device)
             run = self._told()
+            if run.moved:  # what went to the host was not the last yet
+                self._copies.synchronize()
+                self._copy_made(device)
         except Exception:  # whoever catches it may let go of the memory that is being copied to
             with suppress(Exception):
                 self._copies.synchronize()
@@ -383,7 +389,7 @@ class PprRuns:
         return None if run.moved > listed.size else listed[: run.moved].copy()
 
     def _launch_passes(self, others: Sequence[PprRuns], device: DeviceSide) -> None:
-        """Launch them for this and for others, and behind them the copies of what they make; waits for nothing.
+        """Launch them for this and for others, and copies of what they make between the parts; waits for nothing.
 
         ``others``: on the same stream.
         """
@@ -396,15 +402,16 @@ class PprRuns:
             for those in self._sweeps.divided(single, device.n_vertices, several):
                 self._sweeps.launch(those, several, device)
                 for runs in those:
-                    runs._copy_made(device)
                     single.remove(runs)
         for runs in single:
             runs._write_anywhere()
             runs._calls.launch(kernel, device)
             runs._copy_made(device)
+            runs._calls.job["part"] = 1
+            runs._calls.launch(kernel, device)
 
     def _copy_made(self, device: DeviceSide) -> None:
-        """Copy what passes make to the host as soon as they have."""
+        """Copy the estimates that passes make to the host as soon as all that was launched is done."""
         self._made.record(self._stream)
         self._copies.wait_event(self._made)
         there, n = self._there, device.n_vertices
@@ -520,8 +527,8 @@ class _Sweeps:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._refused_at = -math.inf
-        # The list that kernels write, and for how many vertices it is.
-        self._listed: DeviceArray | None = None
+        # The list that kernels write, with how many stand there, and for how many vertices it is.
+        self._listed: tuple[DeviceArray, DeviceArray] | None = None
         self._room = 0
         own = np.zeros(1, np.dtype(f"V{PPR_SWEEP.itemsize}"))
         self._fields: Any = own.view(PPR_SWEEP)
@@ -554,7 +561,9 @@ class _Sweeps:
         if room == 0 or (self._listed is not None and self._room >= room):
             return
         self._listed = None
-        self._listed, self._room = allocate(room + variant.blocks * variant.threads, np.uint64), room
+        n_threads = variant.blocks * variant.threads
+        self._listed = allocate(room + n_threads, np.uint64), allocate(n_threads // 32, np.uint32)
+        self._room = room
 
     def _seat(self, those: Sequence[PprRuns]) -> None:
         groups = {runs.group: None for runs in those if runs.group is not None and runs.group.is_kept}
@@ -568,7 +577,7 @@ class _Sweeps:
                 Group(max(runs.room for runs in some)).take(some)
 
     def launch(self, those: Sequence[PprRuns], variant: Variant, device: DeviceSide) -> None:
-        """Launch passes of these, of one group, with their jobs as they are; waits for nothing.
+        """Launch passes of these, of one group, with their jobs as they are, and copies; waits for nothing.
 
         Raises:
             RuntimeError: the device, as CuPy says it.
@@ -583,10 +592,14 @@ class _Sweeps:
             runs._calls.caller.expect()
         *columns, holders = group.addresses
         self._fields["there"], self._fields["is_known"] = there, group.knows_holders
-        self._fields["side"] = [*columns, address(self._listed), holders]
+        self._fields["side"] = [*columns, *map(address, self._listed), holders]
         group.knows_holders = False  # if this fails
         self._parameters.take(device.states())
         self._caller.aim(variant.handle, variant.blocks, variant.threads, self._parameters)
+        self._caller.launch()
+        for runs in those:
+            runs._copy_made(device)
+        self._fields["jobs"]["part"] = 1
         self._caller.launch()
         group.knows_holders = True
 
