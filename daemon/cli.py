@@ -40,6 +40,7 @@ from .flags import (
     checked,
     client_of,
     examples,
+    metrics_url,
     token_of,
     trust_of,
 )
@@ -657,7 +658,9 @@ def top(
     metrics: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where the daemon serves metrics (or a whole URL).")
     ] = None,
-    interval: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Time between two looks.")] = 1.0,
+    interval: Annotated[
+        float, typer.Option(min=0.05, max=86_400, metavar="SECONDS", help="Time between two looks.")
+    ] = 1.0,
     samples: Annotated[int | None, typer.Option(min=1, help="End after this many answers.")] = None,
     json: JsonFlag = False,
     token: TokenFlag = None,
@@ -670,9 +673,11 @@ def top(
     """Show a running daemon live: rates, lag, freshness, stages, memory by side, programs."""
     from .tools import top as showing
 
-    url = metrics if metrics is None or "://" in metrics else f"http://{metrics}/metrics"
+    url = None if metrics is None else metrics_url(metrics)
+    trust = trust_of(tls, tls_ca, tls_cert, tls_key)
     with client_of(address, token, token_file, tls, tls_ca, tls_cert, tls_key) as client:
-        raise typer.Exit(showing.top(client, url, interval_s=interval, most=samples, as_json=json))
+        status = showing.top(client, url, interval_s=interval, most=samples, as_json=json, trust=trust)
+    raise typer.Exit(status)
 
 
 app.command(epilog=EXPORT_EPILOG)(export)

@@ -27,6 +27,34 @@ dead_letters_app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+
+def _reason(text: str | None) -> str | None:
+    """Of letters; one that looks mistyped would find none, and say nothing.
+
+    Raises:
+        BadParameter: there is no such reason, but one much like it.
+    """
+    if text is not None:
+        import difflib
+
+        from .ingest.decode import REASONS
+
+        if text not in REASONS and (close := difflib.get_close_matches(text, REASONS, n=1)):
+            raise typer.BadParameter(f"there is no reason {text!r}; did you mean {close[0]}?")
+    return text
+
+
+def _columns(text: str | None) -> str | None:
+    """
+    Raises:
+        BadParameter: they are no names of columns.
+    """
+    names = [] if text is None else text.split(",")
+    if not all(name.strip() for name in names) or len(set(names)) < len(names):
+        raise typer.BadParameter("must be names of columns, each once, with commas between")
+    return text
+
+
 FolderArgument = Annotated[
     Path | None,
     typer.Argument(metavar="DIR", help="The folder dead_letters.path, or a file in it.", exists=True),
@@ -35,7 +63,9 @@ ServersFlag = Annotated[
     str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Read the topic there.", callback=brokers)
 ]
 LetterTopicFlag = Annotated[str | None, typer.Option("--topic", help="The topic dead_letters.topic.")]
-ReasonFlag = Annotated[str | None, typer.Option("--reason", help="Only letters with this reason.")]
+ReasonFlag = Annotated[
+    str | None, typer.Option("--reason", help="Only letters with this reason.", callback=_reason)
+]
 SourceFlag = Annotated[
     str | None, typer.Option("--source", metavar="NAME", help="Only letters of topics or files that begin so.")
 ]
@@ -145,7 +175,12 @@ def replay(
         ),
     ] = None,
     csv_header: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="The columns of CSV lines: src,dst,weight.")
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="The columns of CSV lines: src,dst,weight. Default: as in their header line.",
+            callback=_columns,
+        ),
     ] = None,
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
     to_kafka: Annotated[
@@ -158,6 +193,8 @@ def replay(
     """Send dead letters once more, to a spool or a topic, each one time; exit code 7 if some cannot be."""
     if (spool is None) == (to_kafka is None) or (to_kafka is None) != (to_topic is None):
         raise typer.BadParameter("give either --spool DIR, or --to-kafka and --to-topic")
+    if spool is not None and folder is not None and spool.resolve() == folder.resolve():
+        raise typer.BadParameter("the folder of the letters is no spool: no daemon reads it", param_hint="--spool")
     from .tools import dead_letters
     from .tools.replayed import FolderMarks, TopicMarks, Unsent
 

@@ -97,10 +97,40 @@ def trust_of(tls: bool, ca: Path | None, certificate: Path | None, key: Path | N
         raise typer.BadParameter("--tls-key belongs to --tls-cert")
     if not (tls or ca or certificate):
         return None
-    trust = ssl.create_default_context(cafile=ca)
+    try:
+        trust = ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        raise typer.BadParameter(f"{ca} has no certificates in PEM: {error}", param_hint="--tls-ca") from None
     if certificate is not None:
-        trust.load_cert_chain(certificate, key)
+        try:
+            trust.load_cert_chain(certificate, key)
+        except OSError as error:
+            wrong = f"{certificate}, and {key or 'in it'}, are no certificate with its key in PEM: {error}"
+            raise typer.BadParameter(wrong, param_hint="--tls-cert") from None
     return trust
+
+
+def metrics_url(text: str) -> str:
+    """``--metrics``: HOST:PORT, or a whole URL.
+
+    Raises:
+        BadParameter: it is neither.
+    """
+    from urllib.parse import urlsplit
+
+    from .config.settings import parse_tcp
+
+    try:
+        if "://" not in text:
+            parse_tcp(text)
+            return f"http://{text}/metrics"
+        parts = urlsplit(text)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return text
+    except ValueError:
+        pass
+    allowed = f"{text!r} is neither HOST:PORT nor an address that begins with http:// or https://"
+    raise typer.BadParameter(allowed, param_hint="--metrics")
 
 
 def checked(address: str) -> str:

@@ -1,4 +1,4 @@
-"""What the system's errors say to an operator."""
+"""What errors say to an operator, the system's above all."""
 
 from __future__ import annotations
 
@@ -53,6 +53,12 @@ def no_thread(error: RuntimeError) -> str | None:
     if str(error) != "can't start new thread":
         return None
     return f"{error}: look at ulimit -u, ulimit -v, and pids.max of the control group"
+
+
+def said(error: BaseException) -> str:
+    """An error with its name, which most of Kafka's say themselves."""
+    name, text = type(error).__name__, str(error)
+    return text if name in text else f"{name}: {text}"
 
 
 def why(error: OSError) -> str:

@@ -54,6 +54,7 @@ from .ingest.reuse import IdReuse
 from .ingest.row_keys import KeyHash
 from .ingest.sources import make_dead_letters, make_registry, make_source
 from .memory import INDEX, MemoryGuard, WithinBudget, telling
+from .os_errors import why
 from .outgoing.make import make_writer
 from .outgoing.writer import Writer
 from .priority import give_way
@@ -257,7 +258,7 @@ class Service:
             self.results.start()
         give_way(config.compute.nice, [one for one in threading.enumerate() if one.name.startswith(GIVING_WAY)])
         self._watch_server()
-        self.link.wait_ready()
+        self.link.wait_ready(given_up=self._stop.is_set)
         self.health.enter("running")
         self._start("ingest", self._read_source)
         self._start("engine", self.pipeline.run)
@@ -323,7 +324,7 @@ class Service:
         Raises:
             _Stopped: we were stopped while kernels were compiled.
         """
-        self._kept = KeptPrograms(self.store.path)
+        self._kept = KeptPrograms(self.store.path, self.store.require_folder)
         self.store.made_anew = self._kept.write_again
         try:
             contents = Contents(
@@ -381,7 +382,7 @@ class Service:
             # Of two keys of one edge, whose partitions may differ, the last has the weight.
             counts_order=isinstance(self.window, CountWindow) or (self.keyed is not None and self.weighted),
         )
-        self.order = OrderLog(config.checkpoint.path / "order")
+        self.order = OrderLog(config.checkpoint.path / "order", self.store.require_folder)
         self._stack.callback(self.order.close)
 
     def _begin_grace(self) -> Callable[[], bool]:
@@ -656,14 +657,22 @@ class Service:
             self._keep_beginning()
 
     def _keep_beginning(self) -> None:
+        tell_again = 0.0
         while True:
             try:
                 self.pipeline.checkpoints.write_beginning(self.source.position())
             except OSError as error:
-                log.error("nothing is read before the first checkpoint: %s; trying again", error)
+                self.metrics.checkpoint_failed(type(error).__name__)
+                folder = str(self.config.checkpoint.path)
+                trouble = f"the first checkpoint cannot be written to {folder!r}: {why(error)}"
+                if trouble != self.ingest.withheld or time.monotonic() >= tell_again:
+                    log.error("nothing is read, since %s; trying again", trouble)
+                    tell_again = time.monotonic() + TELL_EVERY_SECONDS
+                self.ingest.withheld = trouble
                 if self._stop.wait(RETRY_S):
                     raise _Stopped from None
             else:
+                self.ingest.withheld = None
                 return
 
     def _ingested(self, report: IngestReport) -> None:

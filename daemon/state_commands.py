@@ -91,7 +91,13 @@ checkpoint_app = typer.Typer(
     rich_markup_mode="rich",
 )
 FolderArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The folder checkpoint.path, or one checkpoint in it.", exists=True)
+    Path,
+    typer.Argument(
+        metavar="DIR",
+        help="The folder checkpoint.path, or one checkpoint in it.",
+        exists=True,
+        file_okay=False,
+    ),
 ]
 
 

@@ -51,7 +51,7 @@ class Memory:
 
     def resident(self) -> int:
         """Bytes of this process that are in memory."""
-        pages = read(self._root / "proc/self/statm").split()
+        pages = read(f"{self._root}/proc/self/statm").split()
         return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else 0
 
     def require(self, n_bytes: int) -> None:
@@ -76,7 +76,7 @@ class Memory:
         return True
 
     def _machine(self) -> Limit:
-        facts = _facts(read(self._root / "proc/meminfo"))
+        facts = _facts(read(f"{self._root}/proc/meminfo"))
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if "MemTotal:" not in facts or "MemAvailable:" not in facts:
             return Limit("the machine", total, 0, is_machine=True)
@@ -86,9 +86,12 @@ class Memory:
     def _groups(self) -> Iterator[Limit]:
         for group in control_groups(self._root, "memory"):
             total, used, files = _UNIFIED if group.unified else _OF_MEMORY
-            limit, usage = read(group.folder / total).strip(), read(group.folder / used).strip()
-            if limit.isdigit() and usage.isdigit() and int(limit) < _NO_LIMIT:
-                counts = _facts(read(group.folder / "memory.stat"))
+            limit = read(f"{group.folder}/{total}").strip()
+            if not limit.isdigit() or int(limit) >= _NO_LIMIT:
+                continue
+            usage = read(f"{group.folder}/{used}").strip()
+            if usage.isdigit():
+                counts = _facts(read(f"{group.folder}/memory.stat"))
                 kept = max(int(usage) - sum(counts.get(file, 0) for file in files), 0)
                 yield Limit(f"the control group {group.path}", int(limit), kept)
 

@@ -43,6 +43,8 @@ STAGES = ("poll", "decode", "index", "queue", "apply", "compute", "publish", "ch
 OPS = ("insert", "delete", "insert_vertex", "delete_vertex")
 CHANGES = ("inserted", "overwritten", "deleted", "absent")
 VERTEX_CHANGES = ("inserted", "deleted", "absent")
+CHECKPOINT_ERRORS = ("OSError", "PermissionError", "FileNotFoundError", "FileExistsError", "MemoryError")
+"""Shown from the beginning, so that the first one raises a counter; others may come."""
 AD_HOC_OUTCOMES = ("answered", "failed", "no_memory", "given_up")
 BARRIER_OUTCOMES = ("complete", "expired", "crossed")
 REFUSALS = ("token", "tls", "request", "silent", "crowded", "full")
@@ -164,8 +166,8 @@ class Metrics:
         )
         self._waiting = self._gauge(
             "ingest_waiting",
-            "1 while nothing is read: the source cannot be reached, bad records find no room, or schemas cannot "
-            "be had; `stats` says more.",
+            "1 while nothing is read: the source cannot be reached, bad records or the first checkpoint find no "
+            "room, or schemas cannot be had; `stats` says more.",
         )
         self._lookups = self._counter(
             "schema_lookups",
@@ -416,7 +418,7 @@ class Metrics:
     def _checkpoint_metrics(self) -> None:
         self._checkpoints = self._counter("checkpoints", "Checkpoints written.")
         help = "Checkpoints that could not be written, by the kind of error."
-        self._checkpoint_failures = self._counter("checkpoint_failures", help, "reason", ("OSError",))
+        self._checkpoint_failures = self._counter("checkpoint_failures", help, "reason", CHECKPOINT_ERRORS)
         self._checkpoint_time = self._gauge(
             "checkpoint_timestamp_seconds", "When the newest checkpoint of this process was written; 0: none yet."
         )

@@ -146,7 +146,7 @@ class Existence:
                 require_known(largest_word(named, crew), n_vertices)
         deletions = Deletions.of(ops)
         named, overridden = self._named(batch, deletions)
-        inserting = np.flatnonzero(ops.ops == Op.INSERT_VERTEX)
+        inserting = np.flatnonzero(Op.INSERT_VERTEX.among(ops.ops))
         inserted = ops.vertices[inserting]
         inserted = inserted[inserting > deletions.last(inserted)]
         living = distinct(np.concatenate([named, inserted]))
@@ -187,7 +187,7 @@ class Existence:
         """The vertices, of those that are dead or deleted, that edge inserts name after their last deletion;
         and the positions of the edge updates that a later deletion overrides."""
         ends = sources(batch.keys), destinations(batch.keys)
-        inserts = batch.ops == Op.INSERT
+        inserts = Op.INSERT.among(batch.ops)
         named, overridden = [], []
         self._marked[deletions.vertices] = True
         try:
@@ -214,7 +214,7 @@ class Deletions:
 
     @classmethod
     def of(cls, ops: VertexOps) -> Deletions:
-        rows = np.flatnonzero(ops.ops == Op.DELETE_VERTEX)[::-1]
+        rows = np.flatnonzero(Op.DELETE_VERTEX.among(ops.ops))[::-1]
         vertices, first = np.unique(ops.vertices[rows], return_index=True)
         return cls(vertices, rows[first], ops.positions[rows[first]])
 

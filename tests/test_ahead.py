@@ -11,7 +11,7 @@ import pytest
 
 from graphtide.daemon.errors import Unavailable
 from graphtide.daemon.serve import serving as serving_module
-from graphtide.daemon.serve.serving import Reply, Serving
+from graphtide.daemon.serve.serving import AHEAD_UNASKED, Reply, Serving
 
 
 class Epochs(Serving):
@@ -57,12 +57,20 @@ def test_what_was_asked_of_an_epoch_is_computed_for_the_next_one_and_no_further(
         assert await epochs.ask() == 2 and len(epochs.computed) == 3
         await epochs.publish()
         assert epochs.computed[3:] == [("k", 3)], "as it was asked of the one before"
-        await epochs.publish()
-        await epochs.publish()
-        assert len(epochs.computed) == 4, "nobody asked"
-        assert await epochs.ask() == 5 and epochs.computed[4:] == [("k", 5)]
+        for _ in range(AHEAD_UNASKED + 3):
+            await epochs.publish()
+        made = 4 + AHEAD_UNASKED
+        assert len(epochs.computed) == made, "nobody asked any more"
+        newest = epochs.number
+        assert await epochs.ask() == newest and epochs.computed[made:] == [("k", newest)]
         epochs._compute_ahead()
-        assert len(epochs.computed) == 5, "it is the same epoch"
+        assert len(epochs.computed) == made + 1, "it is the same epoch"
+        for _ in range(AHEAD_UNASKED):
+            await epochs.publish()
+        assert await epochs.ask() == epochs.number, "which was computed by then"
+        for _ in range(AHEAD_UNASKED + 3):
+            await epochs.publish()
+        assert len(epochs.computed) == made + 1 + 2 * AHEAD_UNASKED + 1
 
     asyncio.run(go())
 
@@ -99,9 +107,15 @@ def test_few_are_computed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
             assert await epochs.ask(key) == 1
         await epochs.publish()
         assert len(epochs.computed) == 7 and not epochs._computing
+        for number in (2, 3):
+            assert await epochs.ask("late") == number
+            await epochs.publish()
+            assert ("late", number + 1) in epochs.computed, "whoever is asked for goes first"
+        for _ in range(5):
+            await epochs.publish()
+        made = len(epochs.computed)
         await epochs.publish()
-        await epochs.publish()
-        assert len(epochs.computed) == 7, "what was left out then is not wanted for ever"
+        assert len(epochs.computed) == made, "what was left out then is not wanted for ever"
 
     asyncio.run(go())
 

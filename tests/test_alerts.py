@@ -1,18 +1,27 @@
-"""The alert rules about devices and placement, played by promtool on series that are made up."""
+"""Alert rules, and ages on dashboards, played by promtool on series that are made up."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_dashboards import RULES, tool
+from test_dashboards import RULES, queries, substituted, tool
 
 pytestmark = pytest.mark.prometheus
 
-ALERTS = ("GraphtideDeviceLost", "GraphtideDeviceMemoryShort", "GraphtideImbalance", "GraphtideMovesFail")
+ALERTS = (
+    *("GraphtideDeviceLost", "GraphtideDeviceMemoryShort", "GraphtideImbalance", "GraphtideMovesFail"),
+    *("GraphtideBadRecords", "GraphtideCheckpointOld", "GraphtideCheckpointFailed"),
+)
+BAD = 'graphtide_bad_records_total{reason="malformed"}'
+FAILED = 'graphtide_checkpoint_failures_total{reason="PermissionError"}'
+STARTED = "graphtide_start_timestamp_seconds"
+WRITTEN = "graphtide_checkpoint_timestamp_seconds"
+EPOCHS = "graphtide_epochs_total"
 RUNNING = {'graphtide_stage{stage="running"}': "1x200", 'graphtide_stage{stage="stopping"}': "0x200"}
 DEVICE = {"graphtide_device_present": "1x200", "graphtide_device_memory_limit_bytes": "1000x200"}
 
@@ -44,9 +53,23 @@ def named(name: str) -> str:
         ({**RUNNING, "graphtide_placement_imbalance_ratio": "0.9x20 0x180"}, "90m", None),
         ({"graphtide_placement_move_failures_total": "0+1x200"}, "60m", "GraphtideMovesFail"),
         ({"graphtide_placement_move_failures_total": "0x20 1x180"}, "60m", None),
+        ({BAD: "0x30 7x170", STARTED: "0x200"}, "35m", "GraphtideBadRecords"),
+        ({BAD: "7x200", STARTED: "0x200"}, "35m", None),
+        # All that lay there was read before the first scrape.
+        ({BAD: "_x30 7x170", STARTED: "_x30 1790x170"}, "35m", "GraphtideBadRecords"),
+        ({BAD: "_x30 0x170", STARTED: "_x30 1790x170"}, "35m", None),
+        ({BAD: "_x30 7x170", STARTED: "_x30 1790x170"}, "50m", None),
+        ({FAILED: "0x30 1x170"}, "40m", "GraphtideCheckpointFailed"),
+        ({FAILED: "1x200"}, "40m", None),
+        ({WRITTEN: "60x200", STARTED: "1x200", EPOCHS: "0+9x200"}, "70m", "GraphtideCheckpointOld"),
+        ({WRITTEN: "60+60x200", STARTED: "1x200", EPOCHS: "0+9x200"}, "70m", None),
+        # No epoch, nothing to write; and a process that began with a checkpoint of another, and wrote none itself.
+        ({WRITTEN: "60x200", STARTED: "1x200", EPOCHS: "9x200"}, "70m", None),
+        ({WRITTEN: "0x200", STARTED: "1x200", EPOCHS: "0+9x200"}, "70m", "GraphtideCheckpointOld"),
+        ({WRITTEN: "0x200", STARTED: "1x200", EPOCHS: "0+9x200"}, "50m", None),
     ],
 )
-def test_alerts_about_devices_and_placement(
+def test_an_alert_fires_when_it_must_and_only_then(
     tmp_path: Path, series: dict[str, str], at: str, fires: str | None
 ) -> None:
     given = [{"series": named(name), "values": values} for name, values in series.items()]
@@ -56,12 +79,35 @@ def test_alerts_about_devices_and_placement(
         expression = f'count(ALERTS{{alertname="{alert}", alertstate="firing", instance="one"}})'
         expected = [{"value": 1, "labels": "{}"}] if alert == fires else []
         checks.append({"expr": expression, "eval_time": at, "exp_samples": expected})
+    play(tmp_path, given, checks)
+
+
+@pytest.mark.parametrize(("values", "n_firing"), [("1x20", 0), ("1x5 0x15", 1), ("1x5 _x15", 1), (None, 1)])
+def test_a_daemon_that_is_nowhere_is_down(tmp_path: Path, values: str | None, n_firing: int) -> None:
+    given = [] if values is None else [{"series": 'up{job="graphtide", instance="one"}', "values": values}]
+    sample = [{"value": n_firing, "labels": "{}"}] if n_firing else []
+    expression = 'count(ALERTS{alertname="GraphtideDown", alertstate="firing"})'
+    play(tmp_path, given, [{"expr": expression, "eval_time": "18m", "exp_samples": sample}])
+
+
+def test_what_has_not_happened_yet_has_no_age(tmp_path: Path) -> None:
+    asked = [substituted(expression) for title, expression in queries() if expression.startswith("time() -")]
+    assert len(asked) >= 4
+    names = {name for expression in asked for name in re.findall(r"graphtide_\w+", expression)}
+    for value, shown in (("0", []), ("60", [{"value": 540, "labels": "{}"}])):
+        given = [{"series": named(name), "values": f"{value}x20"} for name in names]
+        checks = [{"expr": f"sum({one})", "eval_time": "10m", "exp_samples": shown} for one in asked]
+        play(tmp_path, given, checks)
+
+
+def play(folder: Path, given: list[dict[str, Any]], checks: list[dict[str, Any]]) -> None:
+    """Have promtool ask queries of series that have a value a minute, with our rules."""
     played = {
         "rule_files": [str(RULES)],
         "evaluation_interval": "1m",
         "tests": [{"interval": "1m", "input_series": given, "promql_expr_test": checks}],
     }
-    (tmp_path / "played.yml").write_text(json.dumps(played))  # which is YAML, too
-    command = [tool("promtool"), "test", "rules", str(tmp_path / "played.yml")]
+    (folder / "played.yml").write_text(json.dumps(played))  # which is YAML, too
+    command = [tool("promtool"), "test", "rules", str(folder / "played.yml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

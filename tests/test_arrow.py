@@ -180,6 +180,7 @@ LONG = pa.DictionaryArray.from_arrays(pa.array([0] * 9, pa.int8()), pa.array(["x
 BAD: list[tuple[Any, bytes, str, str]] = [
     ("int", b"", "malformed", "end marker"),
     ("int", b"\xff\xff\xff\xff\xf8\xff\xff\x7f", "malformed", "not an Arrow stream"),
+    ("int", b"ARROW1\0\0" + stream(EDGES), "malformed", "an Arrow file (Feather), where a stream is read"),
     ("int", stream(EDGES)[:-8], "malformed", "end marker"),
     ("int", stream(EDGES) + b"\0", "malformed", "end marker"),
     ("int", stream(EDGES) * 2, "malformed", "end marker"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +14,11 @@ import numpy as np
 import pytest
 
 from graphtide.daemon.errors import CheckpointError, NotWritten
+from graphtide.daemon.records.stream import Partition, Passed
 from graphtide.daemon.state import checkpoint
 from graphtide.daemon.state.checkpoint import FORMAT, Checkpoint, CheckpointStore, require_same
+from graphtide.daemon.state.kept import KeptPrograms
+from graphtide.daemon.state.order_log import OrderLog
 from graphtide.daemon.tools import checkpoints
 
 
@@ -123,6 +128,28 @@ def test_all_damaged_is_an_error_and_not_an_empty_start(store: CheckpointStore) 
         store.newest_good()
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EMFILE])
+def test_one_that_cannot_be_read_is_not_called_damaged(
+    store: CheckpointStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+) -> None:
+    store.write(snapshot(1))
+
+    def refused(path: Path) -> bytes:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be read: .*They may be good") as caught:
+        store.newest_good()
+    assert "cannot be read" in caplog.text
+    assert "damaged" not in caplog.text + caught.value.message and "move" not in caught.value.message
+    assert checkpoints.verify(store.path, as_json=False) == 5
+    assert "cannot be read: manifest.json" in capsys.readouterr().out
+
+
 def test_a_write_that_did_not_finish_is_ignored_and_cleared(store: CheckpointStore) -> None:
     store.write(snapshot(1))
     draft = store.path / "writing-1-2"
@@ -208,6 +235,58 @@ def test_a_lock_that_cannot_be_had_is_said_for_what_it_is(tmp_path: Path, monkey
     monkeypatch.setattr("graphtide.daemon.state.checkpoint.fcntl.flock", refuse)
     with pytest.raises(CheckpointError, match="cannot be locked: No locks available"):
         CheckpointStore(tmp_path / "other")
+
+
+def test_a_folder_that_is_made_anew_is_nobody_elses_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process had opened the lock when the folder was taken away, and gets it when that is let go."""
+    first, really = CheckpointStore(tmp_path / "state"), fcntl.flock
+
+    def made_anew_first(lock: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", really)
+        shutil.rmtree(first.path)
+        first.require_folder()
+        really(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", made_anew_first)
+    with pytest.raises(CheckpointError, match="is in use by another graphtide process"):
+        CheckpointStore(first.path)
+    first.close()
+    CheckpointStore(first.path).close()
+
+
+def no_room() -> None:
+    raise NotWritten("no room for the list")
+
+
+def test_what_another_process_has_taken_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder was taken away, and another daemon came first: it finds nothing of ours among its own."""
+    first = CheckpointStore(tmp_path / "state")
+    kept = KeptPrograms(first.path, first.require_folder)
+    order = OrderLog(first.path / "order", first.require_folder)
+    step = [Passed({Partition("t", 0): 1, Partition("t", 1): 1}, together=True)]
+    kept.add("hops", {"name": "bfs", "source": 1})
+    kept.remove("hops")
+    shutil.rmtree(first.path)
+    second = CheckpointStore(first.path)
+    with pytest.raises(NotWritten, match=r"kept\.json' cannot be written: is in use by another"):
+        kept.add("ranks", {"name": "pagerank"})
+    with pytest.raises(OSError, match="is in use by another graphtide process"):
+        order.record({}, step)
+    assert [file.name for file in first.path.iterdir()] == ["lock"]
+    second.close()
+    first.made_anew = no_room
+    with pytest.raises(NotWritten, match="no room for the list"):
+        kept.add("ranks", {"name": "pagerank"})
+    with pytest.raises(OSError, match="no room for the list"):
+        order.record({}, step)
+    first.made_anew = kept.write_again
+    kept.add("ranks", {"name": "pagerank"})
+    order.record({}, step).result()
+    assert {file.name for file in first.path.iterdir()} == {"lock", "kept.json", "order"}
+    order.close()
+    first.close()
 
 
 def test_incarnations_rise_even_without_a_checkpoint(store: CheckpointStore) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
 import os
@@ -63,6 +65,7 @@ COMMANDS = (
     "query",
     "watch",
     "results",
+    "top",
     "export",
     "checkpoint",
     "dead-letters",
@@ -144,6 +147,25 @@ def test_a_daemon_looks_for_garbage_once_it_has_loaded_and_not_before() -> None:
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert {*said[said.index("loading False") : said.index("serving True")]} == {"loading False", "looks at False"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--tls-ca", "text.pem"], "--tls-ca: text.pem has no certificates"),
+        (["--tls-cert", "text.pem"], "--tls-cert: text.pem, and in it, are no certificate"),
+        (["--metrics", "off"], "--metrics: 'off' is neither HOST:PORT nor"),
+        (["--metrics", "http://[::1"], "--metrics: 'http://[::1' is neither HOST:PORT nor"),
+        (["--metrics", "file:///etc/passwd"], "--metrics: 'file:///etc/passwd' is neither HOST:PORT nor"),
+        (["--interval", "inf"], "'--interval': "),
+    ],
+)
+def test_what_an_option_cannot_take_is_said_with_its_name(
+    runner: CliRunner, tmp_path: Path, options: list[str], words: str
+) -> None:
+    (tmp_path / "text.pem").write_text("no certificate")
+    done = runner.invoke(cli.app, ["top", "unix:/x", *options], env={"COLUMNS": "300"})
+    assert done.exit_code == 2 and words in done.output, done.output
 
 
 def test_the_version_is_where_others_have_it(runner: CliRunner) -> None:
@@ -489,6 +511,47 @@ def test_the_doctor_fails_with_a_hint_where_the_daemon_could_not_run(tmp_path: P
     assert found["gpu"].status == "fail"
     assert found["source.path"].status == "ok"
     assert "metrics.listen" not in found
+
+
+def test_the_doctor_sees_what_a_start_would_not_get_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pem").write_text("no certificate")
+    tls = {"certificate": str(tmp_path / "pem"), "key": str(tmp_path / "pem")}
+    config = from_tables(
+        {
+            "checkpoint": {"path": str(tmp_path / "checkpoints")},
+            "server": {
+                "listen": [f"unix:{tmp_path}/{'s' * 100}", f"unix:{tmp_path}/pem"],
+                "http": ["http://203.0.113.7:7421"],
+                "insecure": True,
+                "socket_group": "no-such-group",
+                "tls": tls,
+            },
+            "metrics": {"listen": "off", "tls": tls},
+        }
+    )
+
+    class Full(io.BytesIO):
+        def write(self, _: Any) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", lambda **_: Full())
+    failed = {(one.check, one.found) for one in doctor.examine(config) if one.status == "fail"}
+    said = "\n".join(f"{check}: {found}" for check, found in sorted(failed))
+    assert f"checkpoint.path: {tmp_path / 'checkpoints'} cannot be written: No space left on device" in said
+    for key in ("server.tls: TLS with", "metrics.tls: TLS with", "server.socket_group: ", "http: http://203.0"):
+        assert key in said, said
+    monkeypatch.undo()
+    said = "\n".join(one.found for one in doctor._addresses(config) if one.status == "fail")
+    assert "AF_UNIX path too long" in said and "is no socket" in said
+
+
+def test_the_doctor_sees_who_listens_on_a_unix_socket(tmp_path: Path) -> None:
+    config = from_tables({"server": {"listen": [f"unix:{tmp_path}/s"]}, "metrics": {"listen": "off"}})
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(f"{tmp_path}/s")
+        assert findings(config)["listen"].status == "ok"  # left over: a start takes its place
+        taken.listen()
+        assert findings(config)["listen"].status == "warn"
 
 
 OWN_PROGRAM = """

@@ -152,14 +152,17 @@ def test_answers_become_data_frames(address: str) -> None:
             assert next(changes).to_frame()["values"].to_dict() == {100: 1.0}
 
 
-def test_values_computed_once_are_a_data_frame_by_vertex_where_they_are_of_the_best() -> None:
+def test_values_computed_once_are_a_data_frame_by_vertex() -> None:
     pd = needed("pandas", "answers become data frames of pandas")
     values = np.ma.MaskedArray([1.5, 0.0], mask=[False, True])
-    made = client.Computed((1, 1), {}, None, values, [], {}, None, 0.1)
+    made = client.Computed((1, 1), {}, [3, 1], values, [], {}, None, 0.1)
+    assert made.to_frame().index.tolist() == [3, 1]
     assert made.to_frame()["values"].tolist() == [1.5, pd.NA]
     best = dataclasses.replace(made, ids=np.array([7, 8]), values=np.ma.MaskedArray([2.0, 1.0], mask=False))
     assert best.to_frame()["values"].to_dict() == {7: 2.0, 8: 1.0}
-    assert dataclasses.replace(made, values=None).to_frame().empty
+    named = dataclasses.replace(made, ids=["v3", "v1"]).to_frame()
+    assert named.index.tolist() == ["v3", "v1"] and named.index.name == "vertex"
+    assert dataclasses.replace(made, ids=None, values=None).to_frame().empty
 
 
 def test_string_ids_are_strings_in_data_frames(tmp_path: Path) -> None:

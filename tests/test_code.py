@@ -96,6 +96,29 @@ def plant(folder: Path, file: str, line: str) -> subprocess.CompletedProcess[str
     )
 
 
+def test_columns_of_operations_are_compared_quickly() -> None:
+    """With ``Op.among``, or a ``np.uint8``: with a member itself NumPy takes ten times as long."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for room in ROOMS
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Compare) and _is_member(node) and _is_column(node.left)
+    ]
+    assert found == []
+
+
+def _is_member(compared: ast.Compare) -> bool:
+    """Something is compared with ``Op.INSERT`` or the like."""
+    text = ast.unparse(compared.comparators[0])
+    return len(compared.comparators) == 1 and text.startswith("Op.")
+
+
+def _is_column(compared: ast.expr) -> bool:
+    """It is called operations, and is not made one number."""
+    return "ops" in ast.unparse(compared) and not isinstance(compared, ast.Call)
+
+
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("file", "line", "contract"),

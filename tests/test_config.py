@@ -186,8 +186,39 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"source": {"client": {"group_id": "x"}}}, "source.client.group_id", "unknown key"),
         ({"source": {"client": {"sasl_mechansm": "x"}}}, "source.client.sasl_mechansm", "sasl_mechanism?"),
         ({"source": {"client": {"ssl_password": "x", "ssl_password_file": "y"}}}, *TWICE),
+        ({"source": {"client": {"request_timeout_ms": "soon"}}}, "source.client.request_timeout_ms", "from 1"),
+        ({"source": {"client": {"request_timeout_ms": True}}}, "source.client.request_timeout_ms", "from 1"),
+        ({"source": {"client": {"receive_buffer_bytes": -1}}}, "source.client.receive_buffer_bytes", "from 1"),
+        (
+            {"source": {"client": {"security_protocol": "TLS"}}},
+            "source.client.security_protocol",
+            "PLAINTEXT, SSL,",
+        ),
+        ({"source": {"client": {"sasl_mechanism": "SCRAM"}}}, "source.client.sasl_mechanism", "SCRAM-SHA-512"),
+        (
+            {"source": {"client": {"ssl_check_hostname": "no"}}},
+            "source.client.ssl_check_hostname",
+            "true or false",
+        ),
+        ({"source": {"client": {"api_version": "new"}}}, "source.client.api_version", "version of the broker"),
+        ({"source": {"client": {"ssl_cafile": 7}}}, "source.client.ssl_cafile", "must be text"),
+        ({"source": {"client": {"ssl_context": "x"}}}, "source.client.ssl_context", "unknown key"),
+        ({"source": {"topics": ["a b"]}}, "source.topics", "names of topics"),
+        ({"source": {"topics": [".."]}}, "source.topics", "names of topics"),
         ({"source": {"start": {"a": {"0": -1}}}}, "source.start", "topic -> partition -> offset"),
         ({"source": {"start": "2026-01-31"}}, "source.start", "must not be a time"),
+        (
+            {
+                "source": {
+                    "kind": "kafka",
+                    "bootstrap_servers": ["h:1"],
+                    "topics": ["edges"],
+                    "start": {"edgse": {"0": 1}},
+                }
+            },
+            "source.start",
+            "must name none but source.topics, and not edgse",
+        ),
         ({"source": {"start": {"a": {"0": 1}}}}, "source.start", "file -> byte"),
         ({"source": {"name": "a b"}}, "source.name", "must match pattern"),
         ({"server": {"limits": {"timeout_ms_max": 5}}}, "server.limits.timeout_ms_default", "at most"),
@@ -211,6 +242,8 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"server": {"tls": {"client_ca": "c"}}}, "server.tls.client_ca", "without certificate and key"),
         ({"server": {"socket_group": ""}}, "server.socket_group", "at least 1"),
         ({"dead_letters": {"topic": "bad"}}, "dead_letters.topic", "source.kind"),
+        ({"dead_letters": {"path": "x/../spool"}}, "dead_letters.path", "must not be source.path"),
+        ({"results": {"kind": "spool", "path": "x/../spool"}}, "results.path", "must not be source.path"),
         ({"graph": "directed"}, "graph", "must be a table"),
         ({"program": {"name": "bfs"}}, "program", "must be a list of tables: [[program]]"),
         ({"storage": {"threads": 0}}, "storage.threads", "must be 'auto' or greater than or equal to 1"),
@@ -227,6 +260,20 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
             "expected texts of at most 256 bytes",
         ),
         ({"checkpoint": {"interval": float("nan")}}, "checkpoint.interval", "finite"),
+        ({"checkpoint": {"keep": True}}, "checkpoint.keep", "must be a whole number"),
+        ({"checkpoint": {"interval": True}}, "checkpoint.interval", "must be a number"),
+        ({"compute": {"threads": True}}, "compute.threads", "must be a whole number"),
+        ({"checkpoint": {"path": "a\0b"}}, "checkpoint.path", "without a zero byte"),
+        ({"server": {"token_file": "a\0b"}}, "server.token_file", "without a zero byte"),
+        ({"server": {"socket_group": "a\0b"}}, "server.socket_group", "without a zero byte"),
+        ({"server": {"listen": ["unix:a\0b"]}}, "server.listen", "without a zero byte"),
+        ({"server": {"listen": ["unix:./s"], "http": ["unix:s"]}}, "server.http", "given once (unix:s)"),
+        ({"server": {"listen": ["tcp://127.0.0.1:7"] * 2}}, "server.listen", "given once (tcp://127.0.0.1:7)"),
+        ({"server": {"listen": ["tcp://[::1]:7"], "http": ["http://[::1]:7"]}}, "server.http", "given once"),
+        ({"server": {"limits": {"vertices_max": 2**63}}}, "server.limits.vertices_max", "at most 9,223"),
+        ({"server": {"limits": {"edges_max": "9" * 5000}}}, "server.limits.edges_max", "at most 9,223"),
+        ({"source": {"start": {"a": {"0": 2**63}}}}, "source.start", "topic -> partition -> offset"),
+        ({"source": {"start": {"a": {"²": 1}}}}, "source.start", "topic -> partition -> offset"),
         ({"program": [{"name": "bfs", "id": "x"}, {"name": "pagerank", "id": "x"}]}, "program[1].id", "differ"),
         ({"program": [{"name": "pagerank"}, {"name": "pagerank"}]}, "program[1].id", "differ"),
         ({"program": [{"name": "pagrank"}]}, "program[0]", "did you mean 'pagerank'?"),
@@ -238,6 +285,29 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
 def test_contradictions_are_refused_at_their_key(tables: dict[str, Any], key: str, words: str) -> None:
     found = refused(tables)
     assert words in found[key]["allowed"]
+
+
+def test_options_of_kafkas_client_are_of_the_kind_that_it_takes() -> None:
+    given = {
+        "request_timeout_ms": "20000",
+        "reconnect_backoff_ms": 0,
+        "receive_buffer_bytes": "65536",
+        "security_protocol": "SSL",
+        "ssl_check_hostname": "false",
+        "api_version": [3, 9],
+    }
+    assert from_tables({"source": {"client": given}}).source.client_options() == {
+        **given,
+        "request_timeout_ms": 20_000,
+        "receive_buffer_bytes": 65_536,
+        "ssl_check_hostname": False,
+        "api_version": (3, 9),
+    }
+
+
+def test_any_free_port_may_be_asked_for_more_than_once() -> None:
+    server = {"listen": ["tcp://127.0.0.1:0"] * 2, "http": ["http://127.0.0.1:0"]}
+    assert len(from_tables({"server": server}).server.listen) == 2
 
 
 def test_dead_letters_never_go_back_into_a_source_topic() -> None:
@@ -478,7 +548,8 @@ def test_the_printed_settings_load_again_to_the_same_configuration(tmp_path: Pat
         "source": {
             "kind": "kafka",
             "bootstrap_servers": ["h:1"],
-            "topics": ['odd "name" \\'],
+            "topics": ["edges"],
+            "path": 'odd "name" \\',
             "start": datetime(2026, 1, 31, tzinfo=UTC),
             "client": {"security_protocol": "SSL", "ssl_check_hostname": False},
             "columns": {"src": "row.a", "op": "kind", "op_values": {"insert": ["c", "u"], "delete": ["d"]}},

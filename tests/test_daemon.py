@@ -482,6 +482,14 @@ def test_the_server_process_comes_back_when_it_is_killed(daemon: Daemon) -> None
 
 
 @pytest.mark.sample(among="a stream through a daemon")
+def test_whatever_was_opened_is_closed_at_the_end(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "always::ResourceWarning")
+    daemon.start()
+    assert daemon.stop() == 0
+    assert "ResourceWarning" not in daemon.log.read_text()
+
+
+@pytest.mark.sample(among="a stream through a daemon")
 def test_interrupts_in_the_middle_of_a_stream_lose_nothing(daemon: Daemon) -> None:
     churn = Churn(scale=8, pool=4000, seed=3)
     parts, records = churn_records(churn, 60, 50)

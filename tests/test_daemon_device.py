@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ from graphtide.compute.program import Program
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.config.settings import DeviceConfig
 from graphtide.daemon.contents import Contents
-from graphtide.daemon.engine.pipeline import UNASKED_EPOCHS
+from graphtide.daemon.engine.asking import ASKED_S, UNASKED_EPOCHS
 from graphtide.daemon.engine.sides import Sides, card_of, refused
 from graphtide.daemon.errors import ConfigError, NotSupported, RequestError
 from graphtide.daemon.records.encode import encode_msgpack
@@ -395,6 +396,8 @@ def test_nothing_is_lost_while_the_host_is_behind(tmp_path: Path, ends: str) -> 
                 assert list(here.neighbors(3).ids) == list(there.neighbors(3).ids)
                 # While rows are asked for, and for some epochs after, the host takes each batch at once.
                 for number, behind in [*((6 + at, 0) for at in range(UNASKED_EPOCHS)), (11, 4000)]:
+                    if behind:
+                        time.sleep(ASKED_S)
                     write_and_wait(one, here, range(number, number + 1))
                     write_and_wait(other, there, range(number, number + 1))
                     assert here.stats()["placement"]["behind"]["updates"] == behind

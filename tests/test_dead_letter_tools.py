@@ -52,7 +52,7 @@ def refused(*arguments: str | Path, code: int = 1) -> str:
 
 def letter(offset: int, value: bytes, **more: Any) -> BadRecord:
     return BadRecord(
-        **{"partition": Partition("edges", 1), "reason": "bad-message", "detail": "no", **more},
+        **{"partition": Partition("edges", 1), "reason": "malformed", "detail": "no", **more},
         offset=offset,
         value=value,
     )
@@ -84,7 +84,11 @@ def test_what_was_refused_is_applied_once_it_is_put_right(tmp_path: Path) -> Non
             shown = run("show", "b.csv/21", folder)
             assert shown["value"].strip() == "6,7,-2" and shown["source"] == "b.csv/21" and not shown["is_cut"]
             assert "there is no dead letter of 'c/1'" in refused("show", "c/1", folder)
-            assert "give --csv-header" in refused("replay", folder, "--source", "b", "--spool", daemon.spool)
+            assert "give --csv-header" in refused(
+                *("replay", folder, "--source", "a", "--encoding", "csv", "--spool", daemon.spool)
+            )
+            done = run("replay", folder, "--source", "b", "--spool", tmp_path / "lines")
+            assert Path(*done["files"]).read_bytes() == b"src,dst,weight\n6,7,-2\n"
             done = run("replay", folder, "--reason", reason, "--encoding", "json", "--spool", daemon.spool)
             assert done["replayed"] == 4 and done["cut"] == 0
             (file,) = map(Path, done["files"])
@@ -275,6 +279,8 @@ def test_letters_go_to_a_topic_in_the_form_that_it_takes() -> None:
     line = letter(9, b"1,2", partition=Partition("edges", 0), headers=(("content-type", b"text/csv"),))
     assert sent(line, header="dst,src") == [(0, b"dst,src\n1,2", {"content-type": b"text/csv"})]
     assert sent(line)[0][1] == b"1,2"
+    record = RawRecord(Partition("edges", 0), 40, 41, b"dst,src\n1,2\n3,x\n", "csv", 0)
+    assert sent(*Decoder().decode(record).bad) == [(0, b"dst,src\n3,x", {})]
     assert "a.csv/9: a letter of a file belongs into no certain one" in sent(line, of_file, partitions=2)
     assert "edges/1/3: topic edges has 1 partitions" in sent(line, letter(3, b"?"))
 
@@ -335,7 +341,7 @@ def test_letters_of_a_topic_go_to_the_partitions_that_they_came_from(
     letters.close()
     there = ("--kafka", kafka.bootstrap, "--topic", dead)
     assert [(item["reason"], item["letters"]) for item in run("count", *there)] == [
-        ("bad-message", 4),
+        ("malformed", 4),
         ("bad-id", 1),
     ]
     assert run("show", f"{edges}/1/3", *there)["value"] == "v3"
@@ -345,14 +351,14 @@ def test_letters_of_a_topic_go_to_the_partitions_that_they_came_from(
         refusal = {TopicPartition(dead, 0): GroupAuthorizationFailedError}
         patched.setattr(KafkaAdminClient, "alter_group_offsets", lambda *_: refusal)
         assert "GroupAuthorizationFailedError" in refused(*replay, code=3)
-    assert run(*replay, "--source", edges, "--reason", "bad-message")["replayed"] == 4
+    assert run(*replay, "--source", edges, "--reason", "malformed")["replayed"] == 4
     with KafkaDeadLetters(kafka.bootstrap, dead, tmp_path / "more") as more:
         more.write([letter(10, b"later", partition=Partition(edges, 0))])
         until(lambda: more.sent == 1)
     for replayed, before in ((1, 4), (0, 5)):  # what came since, and nothing
-        done = run(*replay, "--reason", "bad-message")
+        done = run(*replay, "--reason", "malformed")
         assert (done["replayed"], done["before"]) == (replayed, before)
-    assert run(*replay, "--reason", "bad-message", "--source", "ed", "--again")["replayed"] == 5
+    assert run(*replay, "--reason", "malformed", "--source", "ed", "--again")["replayed"] == 5
     with client(KafkaConsumer, kafka.bootstrap, enable_auto_commit=False) as consumer:
         parts = [TopicPartition(edges, number) for number in range(2)]
         consumer.assign(parts)
@@ -371,3 +377,24 @@ def test_letters_of_a_topic_go_to_the_partitions_that_they_came_from(
     kafka.create_topic(narrow, 1)
     message = refused("replay", *there, "--to-kafka", kafka.bootstrap, "--to-topic", narrow)
     assert "has 1 partitions" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--reason", "bad-wieght"], "did you mean bad-weight?"),
+        (["--csv-header", "src,,dst"], "must be names of columns, each once"),
+        (["--csv-header", "src,src"], "must be names of columns, each once"),
+        (["--spool", "letters/../letters"], "the folder of the letters is no spool"),
+    ],
+)
+def test_what_would_send_nothing_or_nonsense_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with FileDeadLetters(tmp_path / "letters") as letters:
+        letters.write([letter(7, b"x")])
+    to = [] if "--spool" in options else ["--spool", "spool"]
+    said = refused("replay", "letters", *to, *options, code=2).replace(" │ │ ", " ")
+    assert words in said
+    assert not list(tmp_path.rglob("replay*")) and run("count", "letters", "--reason", "some-other") == []

@@ -28,13 +28,19 @@ def test_the_generated_stream_has_skew_and_a_fifth_of_deletions() -> None:
     assert 0.1 < (updates.ops == Op.DELETE).mean() < 0.21
 
 
-def test_every_answer_is_checked_and_right(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_every_answer_is_checked_and_right(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / 'a "b" \\c é'
+    of_another_daemon = tmp_path / "checkpoints of another daemon"
+    monkeypatch.setenv("GRAPHTIDE_CHECKPOINT__PATH", str(of_another_daemon))
+    monkeypatch.setenv("GRAPHTIDE_GRAPH__DIRECTED", "false")
     assert run_demo(data=None, updates=20_000, window=None, keep=folder) == 0
     shown = capsys.readouterr().out
     assert "every answer was right" in shown
     assert "Ranked highest" in shown
     assert (folder / "checkpoints").is_dir(), "the folder that was asked for stays"
+    assert not of_another_daemon.exists(), "settings of the environment are another daemon's"
 
 
 def test_one_wrong_answer_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,13 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
+import kafka
+import msgpack
+import numpy as np
 import psutil
 import pytest
 from conftest import skip_or_fail
@@ -135,6 +140,40 @@ def running_in(folder: Path) -> list[psutil.Process]:
             if Path(process.cwd()).is_relative_to(folder):
                 found.append(process)
     return found
+
+
+def test_the_stream_of_the_tutorial_stops_growing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may go on for days. All that it sends is true of what it remembers."""
+    script = TUTORIAL.read_text("utf-8").split("cat > stream.py <<'EOF'\n")[1].split("EOF\n")[0]
+    edges = {(0, 1), (1, 0)}
+    sent = 0
+
+    class Done(Exception):
+        pass
+
+    class Producer:
+        def __init__(self, **_: object) -> None:
+            pass
+
+        def send(self, topic: str, value: bytes, key: bytes) -> None:
+            nonlocal sent
+            record = msgpack.unpackb(value)
+            columns = (np.frombuffer(record[name], "<i8").tolist() for name in ("src", "dst"))
+            for op, edge in zip(record["op"], zip(*columns, strict=True), strict=True):
+                edges.add(edge) if op else edges.discard(edge)
+            sent += 1
+            if sent == 20_000:
+                raise Done
+
+    monkeypatch.setattr(kafka, "KafkaProducer", Producer)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    names: dict[str, Any] = {}
+    with pytest.raises(Done):
+        exec(script.replace("people = 10_000", "people = 100"), names)
+    follows = names["follows"]
+    assert len(follows) == 100
+    assert max(map(len, follows.values())) < 150
+    assert sorted((one, other) for one, others in follows.items() for other in others) == sorted(edges)
 
 
 @pytest.mark.kafka

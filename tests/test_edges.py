@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphtide.gpma.edges import distinct
+from graphtide.gpma.edges import Op, distinct
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.int64, np.uint64])
@@ -19,3 +19,9 @@ def test_distinct_are_ascending_and_once(dtype: type[np.integer[Any]], seed: int
         found = distinct(values)
         assert found.dtype == dtype and found.tolist() == sorted(set(values.tolist()))
         assert np.array_equal(values, before)
+
+
+def test_each_operation_is_found_in_a_column() -> None:
+    ops = np.array([0, 1, 2, 3, 1], np.uint8)
+    found = [op.among(ops).nonzero()[0].tolist() for op in Op]
+    assert found == [[0], [1, 4], [2], [3]]

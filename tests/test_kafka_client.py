@@ -24,7 +24,8 @@ from graphtide.daemon.ingest import dead_letters_kafka
 from graphtide.daemon.ingest.dead_letters import read_dead_letters
 from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
 from graphtide.daemon.ingest.kafka import KafkaSource
-from graphtide.daemon.ingest.kafka_client import KafkaLink, TlsRefused, _of_tls, connect, disconnect, said
+from graphtide.daemon.ingest.kafka_client import KafkaLink, TlsRefused, _of_tls, connect, disconnect
+from graphtide.daemon.os_errors import said
 from graphtide.daemon.records.stream import BadRecord, Partition
 from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed
 from graphtide.ops.kafka import DevKafka, held_port

@@ -17,6 +17,7 @@ import pytest
 from certificates import certificate
 from kafka import codec
 from kafka.protocol.consumer import FetchRequest, FetchResponse
+from kafka.protocol.frame import KafkaBytes
 from kafka.protocol.parser import KafkaProtocol
 from kafka.protocol.sasl import SaslBytesRequest
 from kafka.record.default_records import DefaultRecordBatch
@@ -95,7 +96,7 @@ def test_a_connection_that_breaks_is_an_error() -> None:
     assert "Bad file descriptor" in str(error)
 
 
-def test_answers_are_read_as_kafka_python_reads_them() -> None:
+def test_answers_are_read_as_kafka_python_reads_them_and_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     version = 11
     answer = FetchResponse(
         version=version,
@@ -130,6 +131,15 @@ def test_answers_are_read_as_kafka_python_reads_them() -> None:
     answer.with_header(correlation_id=1)
     sent = bytes(answer.encode(header=True, framed=True))
     plain = parsers[0].receive_bytes(sent)
+    copied: list[int] = []
+    read = KafkaBytes.read
+
+    def counted(frame: KafkaBytes, size: int | None = None) -> bytes:
+        part: bytes = read(frame, size)
+        copied.append(len(part))
+        return part
+
+    monkeypatch.setattr(KafkaBytes, "read", counted)
     with ends(None) as (broker, client):
         receive = Receiver(transport(client, SimpleNamespace(parser=parsers[1])))
         thread = threading.Thread(target=lambda: broker.sendall(sent))
@@ -144,6 +154,7 @@ def test_answers_are_read_as_kafka_python_reads_them() -> None:
         (number, response.to_dict()) for number, response in plain
     ]
     assert spared[0][1].throttle_time_ms == 7
+    assert max(copied) < 100
 
 
 def test_what_keeps_the_bytes_that_it_reads_gets_bytes() -> None:

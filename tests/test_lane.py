@@ -31,9 +31,10 @@ from graphtide.daemon import errors
 from graphtide.daemon.client import Client
 from graphtide.daemon.client.wire import encode_stamp
 from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.engine.asking import ASKED_LATELY_S, ASKED_S, UNASKED_EPOCHS, Asking
 from graphtide.daemon.engine.lane import LONG_ROW, Lane, warm_up
-from graphtide.daemon.engine.pipeline import UNASKED_EPOCHS, Pipeline
-from graphtide.daemon.engine.shown import IN_ROWS, OUT_ROWS, Shown
+from graphtide.daemon.engine.pipeline import Pipeline
+from graphtide.daemon.engine.shown import IN_ROWS, IS_SHOWN, OUT_ROWS, Shown
 from graphtide.daemon.engine.storage import UNASKED_CHANGES, Storage
 from graphtide.daemon.engine.topology import EngineTopology
 from graphtide.daemon.records import lane as layout
@@ -709,7 +710,7 @@ def test_rows_that_the_host_has_not_are_asked_for_otherwise(monkeypatch: pytest.
     with engine_of(directed=True, weighted=False) as engine:
         engine.apply(edges([(0, 1)]), 2)
         assert engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 10, None))) is not None
-        monkeypatch.setattr(server_lane, "HIDDEN_S", 3600.0)
+        monkeypatch.setattr(server_lane, "HIDDEN_LEAST_S", 3600.0)
 
         async def go(lane: server_lane.Lane) -> None:
             with monkeypatch.context() as patched:
@@ -720,10 +721,33 @@ def test_rows_that_the_host_has_not_are_asked_for_otherwise(monkeypatch: pytest.
                 assert lane.neighbors(1, 0, "out", 10, None) is None, "nobody asks for a while"
             engine.apply(edges([(0, 2)]), 3)
             assert lane.neighbors(1, 0, "out", 10, None) is None
-            lane._hidden_until -= server_lane.HIDDEN_S  # which is over
+            lane._hidden_until -= server_lane.HIDDEN_LEAST_S  # which is over
             assert (await of(lane.neighbors(1, 0, "out", 10, None)))["known"]
 
-            engine.ask(go)
+        engine.ask(go)
+
+
+def test_where_nothing_is_shown_nobody_asks_for_ever_longer_until_something_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_lane, "HIDDEN_MOST_S", 3 * server_lane.HIDDEN_LEAST_S)
+    with engine_of(directed=True, weighted=False) as engine:
+        engine.apply(edges([(0, 1)]), 2)
+
+        async def go(lane: server_lane.Lane) -> None:
+            now = 0.0
+            monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+            silences = []
+            for is_shown in (0, 0, 0, 1, 0):
+                engine.storage.gate.shown.words[IS_SHOWN] = is_shown
+                asked = [lane.neighbors(1, 0, "out", 10, None) for _ in range(2)]
+                answers = [await of(one) for one in asked]
+                assert [answer is not None for answer in answers] == 2 * [bool(is_shown)]
+                silences.append(max(lane._hidden_until - now, 0.0) / server_lane.HIDDEN_LEAST_S)
+                now = max(lane._hidden_until, now)
+            assert silences == pytest.approx([1, 2, 3, 0, 1])
+
+        engine.ask(go)
 
 
 def test_beside_a_device_the_host_takes_batches_at_once_while_questions_come(
@@ -733,9 +757,10 @@ def test_beside_a_device_the_host_takes_batches_at_once_while_questions_come(
     monkeypatch.setattr(Behind, "begin", lambda _: True)  # it catches up only when its rows are needed
     with engine_of(directed=True, weighted=False, device=True) as engine:
         gate, graph, numbers = engine.storage.gate, engine.graph, iter(range(1, 100))
+        clock = SimpleNamespace(s=0.0)
         pipeline: Any = SimpleNamespace(
             gate=gate, graph=graph, engine=SimpleNamespace(reads_host=False), window=None, host_follows=True,
-            full_audit=False, _followed=[], _questions=gate.questions, _unasked_epochs=UNASKED_EPOCHS,
+            full_audit=False, _followed=[], _asking=Asking(lambda: gate.questions, lambda: clock.s),
         )  # fmt: skip
 
         def epoch() -> int:
@@ -756,7 +781,35 @@ def test_beside_a_device_the_host_takes_batches_at_once_while_questions_come(
         assert asked()["stamp"] == engine.stamp()
         assert [epoch(), epoch()] == [0, 0]
         assert len(engine.ask(lambda lane: of(lane.neighbors(1, 0, "out", 10, None)))["neighbors"]) == 4 * 4
-        assert [epoch() for _ in range(UNASKED_EPOCHS + 2)] == [*[0] * UNASKED_EPOCHS, 1, 2]
+        assert [epoch() for _ in range(UNASKED_EPOCHS + 2)] == [0] * (UNASKED_EPOCHS + 2)
+        clock.s = ASKED_S
+        assert [epoch(), epoch()] == [1, 2]
+        assert graph._rows.follows_closely, "somebody may ask again"
+        clock.s = ASKED_LATELY_S
+        assert epoch() == 3 and not graph._rows.follows_closely
+
+
+def test_epochs_are_many_or_few_while_somebody_asks() -> None:
+    """Whoever asks now and then does so between many epochs of a fast stream, and few of a slow one."""
+    clock = SimpleNamespace(s=0.0, questions=0)
+    asking = Asking(lambda: clock.questions, lambda: clock.s)
+    asking.turn()
+    assert (asking.is_asked, asking.was_asked) == (False, False)
+    clock.questions = 1
+    for _ in range(1 + 10 * UNASKED_EPOCHS):
+        asking.turn()
+    assert (asking.is_asked, asking.was_asked) == (True, True)
+    clock.s = ASKED_S
+    assert (asking.is_asked, asking.was_asked) == (False, True)
+    clock.s = ASKED_LATELY_S
+    assert (asking.is_asked, asking.was_asked) == (False, False)
+    clock.questions = 2
+    for _ in range(UNASKED_EPOCHS):
+        asking.turn()
+        clock.s += ASKED_LATELY_S
+        assert asking.is_asked
+    asking.turn()
+    assert not asking.is_asked
 
 
 def test_what_cannot_be_shown_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,7 +263,8 @@ def test_nothing_is_written_of_files_that_cannot_be_loaded(tmp_path: Path) -> No
     cases = {
         "gone.csv": (b"src,dst,op\n1,2,\n1,,delete_vertex\n", "deletes vertices"),
         "nameless.csv": (b"a,b\n1,2\n", "must name src and dst"),
-        "none.csv": (b"src,dst\n", "no updates"),
+        "none.csv": (b"src,dst\n", "no updates$"),
+        "commas.txt": (b"1,2\n3,4\n", r"but refused ones: 2, .*commas\.txt:1: a line of 1 fields; src dst "),
         "none.parquet": (b"PAR1", "no Parquet"),
     }
     for name, (content, words) in cases.items():

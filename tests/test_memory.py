@@ -117,6 +117,16 @@ def test_groups_of_the_first_version_limit_us_too(system: System) -> None:
     assert (group.total, group.used, group.is_machine) == (2 * GIB, GIB // 2, False)
 
 
+def test_who_is_moved_to_another_group_is_limited_by_that(system: System) -> None:
+    system.group("one", 2 * GIB, 0)
+    system.group("other", 3 * GIB, 0)
+    for group, limit in (("one", 2 * GIB), ("other", 3 * GIB), ("one", 2 * GIB)):
+        system.write("proc/self/cgroup", f"0::/{group}\n")
+        assert system.memory.smallest().total == limit
+    system.group("one", GIB, GIB // 2)
+    assert (system.memory.smallest().total, system.memory.smallest().left) == (GIB, GIB // 2)
+
+
 @pytest.mark.parametrize("path", ["/../../other", "/gone/long/ago"])
 def test_a_path_that_leads_nowhere_ends_at_the_root(system: System, path: str) -> None:
     system.write("proc/self/cgroup", f"0::{path}\n")

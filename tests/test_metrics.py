@@ -100,6 +100,9 @@ def test_rates_start_from_zero_for_every_known_label() -> None:
         ("graphtide_checkpoint_failures_total", "OSError"),
     ):
         assert seen[name, (label,)] == 0
+    # Else an alert would not see the first one of a kind: nothing rises where there was nothing.
+    for error in (OSError(28, ""), PermissionError(), FileNotFoundError(), FileExistsError(), MemoryError()):
+        assert seen["graphtide_checkpoint_failures_total", (type(error).__name__,)] == 0
 
 
 def test_ingest_and_epoch_reports() -> None:

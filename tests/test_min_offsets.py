@@ -15,6 +15,7 @@ from waiting import until
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import AsyncClient, Client
+from graphtide.daemon.records.stream import Partition
 from graphtide.daemon.serve.methods import METHODS
 from graphtide.daemon.serve.supervisor import ServerLink
 
@@ -108,6 +109,17 @@ def test_results_can_be_asked_for_that_are_not_older_than_an_answer_about_edges(
             chain.storage_ahead = 0
             link.publish(chain.publication())
             assert answer.result(60).epoch == (1, 2)
+
+
+def test_partitions_as_others_name_them_are_refused_in_words(running: tuple[Chain, ServerLink]) -> None:
+    _, link = running
+    offsets: dict[Any, int] = {Partition("t", 0): 10}
+    refused = r"min_offsets names a topic .*, not Partition\(name='t', number=0\)"
+    with Client(link.addresses[0], timeout=60) as client:
+        for ask in (client.wait, lambda wanted: client.subscribe("rank", min_offsets=wanted)):
+            with pytest.raises(TypeError, match=refused):
+                ask(offsets)
+        assert client.wait({"t": {0: 10}}, timeout_ms=60_000).offsets
 
 
 def test_the_clients_pass_it_with_every_request(running: tuple[Chain, ServerLink]) -> None:

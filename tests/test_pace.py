@@ -14,6 +14,8 @@ from graphtide.daemon.serve import pace
 from graphtide.daemon.serve.pace import Pace, pause_after, until_all_go_on
 from graphtide.daemon.serve.subscriptions import Subscription
 
+MANY = 512 << 20
+
 
 class Gone:
     """A subscription, as far as it is looked at."""
@@ -25,17 +27,21 @@ def some(count: int) -> list[Subscription]:
 
 def test_a_pause_is_as_long_as_what_was_sent_and_bounded() -> None:
     second = pace.BYTES_PER_SECOND
-    assert pause_after(0, 1, 0) == 0
-    assert pause_after(second // 100, 1, second // 100) == pytest.approx(0.01)
-    assert pause_after(100 * second, 1, second) == pace.PAUSE_SECONDS_MAX
+    assert pause_after(0, 1, 0, MANY) == 0
+    assert pause_after(second // 100, 1, second // 100, MANY) == pytest.approx(0.01)
+    assert pause_after(100 * second, 1, second, MANY) == pace.PAUSE_SECONDS_MAX
 
 
 def test_a_pause_is_as_long_as_what_all_were_sent_but_for_who_is_sent_little() -> None:
-    second = pace.ALL_BYTES_PER_SECOND
-    assert pause_after(second // 200, 100, second // 2) == pytest.approx(0.5)
-    assert pause_after(second // 100_000, 100, second) == pytest.approx(0.001, rel=0.01)
-    assert pause_after(second // 200, 10_000, second // 2) == pytest.approx(0.5)
-    assert pause_after(second, 100, 100 * second) == pace.ALL_PAUSE_SECONDS_MAX
+    second = MANY
+    assert pause_after(second // 200, 100, second // 2, second) == pytest.approx(0.5)
+    assert pause_after(second // 100_000, 100, second, second) == pytest.approx(0.001, rel=0.01)
+    assert pause_after(second // 200, 10_000, second // 2, second) == pytest.approx(0.5)
+    assert pause_after(second, 100, 100 * second, second) == pace.ALL_PAUSE_SECONDS_MAX
+
+
+def test_all_are_sent_more_where_there_are_more_cores() -> None:
+    assert [Pace(cores).all_bytes_per_second >> 20 for cores in (1, 2, 8, 100)] == [64, 128, 512, 512]
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(1e-5, 0.8)), min_size=1, max_size=5))
@@ -55,7 +61,7 @@ STEP = st.tuples(st.integers(0, 4), st.integers(0, 10**9), st.floats(0, 2 * pace
 
 @given(st.lists(STEP, max_size=20))
 def test_what_all_were_sent_lately_is_what_each_was_sent_last(steps: list[tuple[int, int, float]]) -> None:
-    ours, clients, now = Pace(), some(5), 0.0
+    ours, clients, now = Pace(4), some(5), 0.0
     last: dict[int, tuple[int, float]] = {}
     for number, sent, later in steps:
         now += later
@@ -66,16 +72,17 @@ def test_what_all_were_sent_lately_is_what_each_was_sent_last(steps: list[tuple[
 
 
 def test_whoever_has_gone_is_not_kept() -> None:
-    ours, gone = Pace(), cast(Subscription, Gone())
+    ours, gone = Pace(4), cast(Subscription, Gone())
     ours.pause(gone, 1 << 20, 0.0)
     there = weakref.ref(gone)
     del gone
     assert there() is None
 
 
+@pytest.mark.parametrize("cores", [1, 2, 8])
 @pytest.mark.parametrize("count", [1, 10, 100, 400])
-def test_all_together_are_sent_no_more_than_they_may_be_but_for_the_longest_pause(count: int) -> None:
-    ours, size, now = Pace(), 1 << 20, 0.0
+def test_all_together_are_sent_no_more_than_they_may_be_but_for_the_longest_pause(count: int, cores: int) -> None:
+    ours, size, now = Pace(cores), 1 << 20, 0.0
     waiting = dict.fromkeys(some(count), 0.0)
     moments: list[float] = []
     for _ in range(20):
@@ -88,4 +95,4 @@ def test_all_together_are_sent_no_more_than_they_may_be_but_for_the_longest_paus
     period = moments[-1] - moments[-2]
     assert period == pytest.approx(round(period / pace.PAUSE_SECONDS_MAX) * pace.PAUSE_SECONDS_MAX)
     rate = count * size / period
-    assert rate <= pace.ALL_BYTES_PER_SECOND or period == pytest.approx(pace.ALL_PAUSE_SECONDS_MAX)
+    assert rate <= ours.all_bytes_per_second or period == pytest.approx(pace.ALL_PAUSE_SECONDS_MAX)

@@ -126,7 +126,7 @@ def test_the_doctor_says_where_the_working_directory_is_gone(
     gone.rmdir()
     findings = {finding.check: finding for finding in doctor.examine(from_tables({"metrics": {"listen": "off"}}))}
     assert findings["working directory"].found == "it cannot be used: No such file or directory"
-    assert findings["checkpoint.path"].found == "checkpoints cannot be written"
+    assert findings["checkpoint.path"].found == "checkpoints cannot be written: No such file or directory"
 
 
 # -- the socket -------------------------------------------------------------------------------------------
@@ -154,6 +154,7 @@ def test_a_group_that_the_socket_cannot_be_given_to_is_named(
     monkeypatch.setattr(os, "chown", refuse)
     with pytest.raises(ConfigError, match=r"server.socket_group = '\w+': user \d+ is not in that group"):
         bind_socket(address, beyond_loopback=False, socket_group=grp.getgrall()[0].gr_name)
+    assert not [*tmp_path.iterdir()]  # nobody takes it for that of a daemon
 
 
 # -- the unit ---------------------------------------------------------------------------------------------

@@ -1212,6 +1212,24 @@ def test_columns_that_kernels_cannot_take_as_they_are() -> None:
     assert array.has_edge(np.frombuffer(keys.tobytes(), np.uint64)).all()
 
 
+def test_only_rows_whose_first_key_goes_are_looked_for_anew() -> None:
+    array = loaded(20_000, 2_000, seed=3)
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        there = array.export().keys
+        plan = array.prepare(EdgeBatch(rng.permutation(there)[:200], np.zeros(200, np.uint8)))
+        gone = array.export().keys[np.isin(there, array._work.updates.keys[:200])]
+        first = there[np.unique(there >> np.uint64(32), return_index=True)[1]]
+        task = array.task(plan)
+        assert task is not None
+        written = committing.commit(task, crew(1))
+        begin, end = written.lists[0, committing.ROWS], written.lists[0, committing.ROWS_END]
+        listed = array._work.pending.rows[begin:end].copy()
+        array.committed(plan, written)
+        assert listed.tolist() == (np.intersect1d(gone, first) >> np.uint64(32)).tolist()
+        assert array.check() == []
+
+
 # Memory.
 
 

@@ -90,6 +90,7 @@ def least_config() -> Any:
         metrics=SimpleNamespace(stuck_after=60.0),
         memory=SimpleNamespace(budget="off"),
         compute=SimpleNamespace(nice=0),
+        checkpoint=SimpleNamespace(path=Path("checkpoints")),
     )
 
 
@@ -885,10 +886,13 @@ def test_nothing_is_read_before_the_first_checkpoint_found_room(
     config = least_config()
     service: Any = Service(config, ExitStack())
     service.health, service._identity = Health(60), {}
+    service.ingest = SimpleNamespace(withheld=None)
     done: list[Any] = []
+    waiting: list[str | None] = []
 
     def write_beginning(offsets: dict[Partition, int]) -> None:
-        if len(caplog.records) < 3:
+        waiting.append(service.ingest.withheld)
+        if len(waiting) <= 3:
             full_disk()
         if ends == "when-stopped":
             service._stop.set()
@@ -904,7 +908,15 @@ def test_nothing_is_read_before_the_first_checkpoint_found_room(
     with pytest.raises(_Stopped) if ends == "when-stopped" else contextlib.nullcontext():
         service._open_source(None)
     assert done == ([{P: 7}] if ends == "when-there-is-room" else [])
-    assert all("no space" in record.getMessage() and record.exc_info is None for record in caplog.records)
+    said = "the first checkpoint cannot be written to 'checkpoints': no space"
+    assert [said in record.getMessage() and record.exc_info is None for record in caplog.records] == [True]
+    # Meanwhile ``stats`` and metrics say why nothing is read, as they do of a source that is away.
+    assert waiting == [None, said, said, said]
+    assert (service.ingest.withheld is None) == (ends == "when-there-is-room")
+    failed = service.metrics.registry.get_sample_value(
+        "graphtide_checkpoint_failures_total", {"reason": "OSError"}
+    )
+    assert failed == len(waiting) - (ends == "when-there-is-room")
     assert service.health.recovery.stats() == {"total": 5, "left": 5}
 
 

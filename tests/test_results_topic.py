@@ -26,6 +26,7 @@ from waiting import until
 from graphtide.daemon import cli
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.errors import ConfigError, NotWritten
+from graphtide.daemon.outgoing import kafka as outgoing_kafka
 from graphtide.daemon.outgoing import spool
 from graphtide.daemon.outgoing.batches import BATCH_BYTES, batches
 from graphtide.daemon.outgoing.kafka import KafkaSink
@@ -726,17 +727,45 @@ def test_a_topic_tells_who_was_written_since_a_place(
     check_ids_since(sink, places)
     with pytest.raises(PlaceLost):
         sink.ids_since({"0": 10**6, "1": 0})
-    until_end = sink._until
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("lost", ["a record", "a transaction"])
+def test_who_was_written_since_a_place_is_known_where_compaction_left_tombstones(
+    kafka: Any,
+    topic: str,
+    open_topic: Callable[[], KafkaSink],
+    monkeypatch: pytest.MonkeyPatch,
+    lost: str,
+) -> None:
+    """What it took away has newer records then. Of tombstones it may have forgotten nothing is known."""
+    sink = open_topic()
+    sink.open(lambda last: True)
+    opened, until_end = sink.place, sink._until
+    for sequence in range(1, 4):
+        sink.write(hops(sequence, [1, 1 + sequence], [10 + sequence]), end(sequence))
+    read_up_to(TopicReader(kafka.bootstrap, topic, 2), (1, 3))
 
     def compacted(*given: Any, **options: Any) -> Iterator[Any]:
-        """A tombstone is forgotten."""
+        """Only the newest record of each key is left, or all but the oldest of vertex 1."""
         records = list(until_end(*given, **options))
-        forgotten = next(record for record in records if record.value is None)
-        return (record for record in records if record is not forgotten)
+        left = {(record.partition, record.key): record for record in records}
+        oldest = next(record for record in records if read_key(record.key) == ("hops", 1))
+        for record in records:
+            if record is not oldest and (lost == "a record" or record in left.values()):
+                yield record
 
     monkeypatch.setattr(sink, "_until", compacted)
-    with pytest.raises(PlaceLost, match="records of a transaction"):
-        sink.ids_since(places[0], 3)
+    found = sink.ids_since(opened, 3)["hops"]
+    assert sorted(np.asarray(found).tolist()) == [1, 2, 3, 4, 11, 12, 13]
+    message = "still there|not there any more"
+    day_ms = 86_400_000
+    for time_ms in (opened["time_ms"] - day_ms // 2, opened["time_ms"] + day_ms):
+        with pytest.raises(PlaceLost, match=message):
+            sink.ids_since({**opened, "time_ms": time_ms}, 3)
+    monkeypatch.setattr(outgoing_kafka, "read_topic_settings", lambda admin, topics: {})  # it may not be looked at
+    with pytest.raises(PlaceLost, match=message):
+        sink.ids_since(opened, 3)
 
 
 @pytest.mark.kafka

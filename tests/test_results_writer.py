@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from kafka.errors import SaslAuthenticationFailedError
 
 from graphtide.compute.program import Answer, Program, Published
 from graphtide.daemon.errors import Unavailable
@@ -691,6 +692,15 @@ def test_who_is_shut_out_writes_no_more() -> None:
     with pytest.raises(Fenced):
         zombie.writer.step()
     assert len(sink.transactions) == 2
+
+
+def test_trouble_names_its_error_once() -> None:
+    """Those of Kafka begin with their name, others do not."""
+    writer = started(Memory(), [(1, 1)]).writer
+    writer._fails(SaslAuthenticationFailedError("Authentication failed"))
+    assert writer.trouble == "[Error 58] SaslAuthenticationFailedError: Authentication failed"
+    writer._fails(ValueError("too short"))
+    assert writer.trouble == "ValueError: too short"
 
 
 def test_epochs_that_come_too_fast_wait_for_the_look() -> None:

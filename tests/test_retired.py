@@ -189,9 +189,16 @@ def test_of_retired_files_those_that_retired_last_are_looked_at_where_files_come
     retire(source)
     looked = names_looked_at(source, monkeypatch)
     monkeypatch.setattr(source, "_next_to_look_at", lambda: iter(()))
+    monkeypatch.setattr(spool, "LOOK_BACK_SHARE", 1e-9)
+    with open(tmp_path / "00.el", "ab") as file:
+        file.write(b"3 4\n")
     (tmp_path / "20.el").write_bytes(b"1 2\n")
-    assert read(source) == [("20.el", b"1 2\n")]
-    assert sorted({*looked}) == ["16.el", "17.el", "18.el", "19.el", "20.el"]
+    assert read(source) == [("00.el", b"3 4\n"), ("20.el", b"1 2\n")]
+    assert sorted({*looked}) == [f"{number:02}.el" for number in range(21)]
+    del looked[:]  # that took its share of the time
+    (tmp_path / "21.el").write_bytes(b"1 2\n")
+    assert read(source) == [("21.el", b"1 2\n")]
+    assert sorted({*looked}) == ["00.el", "16.el", "17.el", "18.el", "19.el", "20.el", "21.el"]
 
 
 def test_the_order_of_before_goes_through_a_retired_file_that_grew(retired: SpoolSource, tmp_path: Path) -> None:
@@ -296,11 +303,40 @@ def test_a_retired_file_that_was_deleted_is_covered_as_far_as_it_was_read(
     (tmp_path / "a.el").write_bytes(b"")
     assert retired.standing(A, 4) == "expected", "another file of its name"
     monkeypatch.setattr(module, "GONE_MAX", 3)
-    gone = Gone()
+    gone = Gone(turns=1)
     for number in range(5):
         gone.note(f"{number}.el", number)
         gone.note("1.el", 9)
+        gone.turn()
     assert [number for number in range(5) if gone.covers(f"{number}.el", number)] == [1, 3, 4]
+
+
+def test_whatever_the_order_log_may_name_is_known_however_many_have_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten times as many files are deleted as are remembered for long, with the daemon away and under it."""
+    monkeypatch.setattr(module, "GONE_MAX", 3)
+    names = [f"{number:02}.el" for number in range(30)]
+    for name in [*names, "last.el"]:
+        (tmp_path / name).write_bytes(b"1 2\n")
+    there = opened(tmp_path)
+    drain(there)
+    retire(there)
+    before = there.position(), there.state()
+    for name in names:
+        (tmp_path / name).unlink()
+    drain(there)
+    after = there.position(), there.state()
+    for source in (there, opened(tmp_path, *before), opened(tmp_path, *after)):
+        for _ in range(3):
+            assert all(source.standing(Partition(name), 4) == "covered" for name in names)
+            passed = [Passed({Partition(name): 4 for name in names}, together=True)]
+            reader = OrderedReader(source, Barriers(60.0))
+            reader.follow(iter([Passed({}, together=False), *passed]))
+            assert not reader.state()["replaying"]
+            source.checkpointed(source.position())
+        source.checkpointed(source.position())
+        assert sum(source.standing(Partition(name), 4) == "covered" for name in names) == 3
 
 
 def test_of_a_file_that_was_deleted_too_early_counts_what_the_newest_checkpoint_has(tmp_path: Path) -> None:

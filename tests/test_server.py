@@ -1076,10 +1076,11 @@ def test_those_that_break_off_leave_nothing_behind(shared, client):
 def test_a_run_gives_values_of_vertices_or_the_best(client):
     found = client.compute("ppr", {"sources": 100}, vertices=[100, 101, 102])
     assert found.values.tolist() == [0.0, None, 2.0] and found.scalars == {"norm": 1.5}
-    assert found.epoch == (1, 1) and found.ids is None and len(found.unknown) == 0
+    assert found.epoch == (1, 1) and found.ids == [100, 101, 102] and len(found.unknown) == 0
     best = client.compute("pagerank", top=3)
     assert best.ids.tolist() == [100, 101, 102] and best.values.tolist() == [1.0, 0.5, 0.0]
-    assert client.compute("pagerank").values is None
+    alone = client.compute("pagerank")
+    assert alone.values is None and alone.ids is None
 
 
 def test_whoever_asks_for_a_run_and_leaves_ends_it(shared):

@@ -402,6 +402,48 @@ def test_a_server_is_started_again_where_threads_were_short(
 
 
 @pytest.mark.sample(among="a server process and its template")
+@pytest.mark.parametrize("error", [MemoryError(), OverflowError("too long")], ids=["memory", "unforeseen"])
+def test_whatever_fails_as_a_server_is_started_the_next_one_comes(
+    link: ServerLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    introduce, failures = ServerLink._introduce, []
+
+    def fails_once(self: ServerLink, process: Any) -> None:
+        if not failures:
+            failures.append(process)
+            raise error
+        introduce(self, process)
+
+    monkeypatch.setattr(ServerLink, "_introduce", fails_once)
+    kill(link)
+    assert len(failures) == 1
+    assert f"cannot be started ({str(error) or 'MemoryError'})" in caplog.text
+    assert ("Traceback" in caplog.text) == isinstance(error, OverflowError)
+
+
+@pytest.mark.sample(among="a server process and its template")
+def test_a_server_whose_report_cannot_be_taken_is_replaced(
+    link: ServerLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unpack, failures, pid = msgpack.unpackb, [], link.pid
+
+    def fails_once(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread().name == "server-watch" and not failures:
+            failures.append(args)
+            raise MemoryError
+        return unpack(*args, **kwargs)
+
+    monkeypatch.setattr(msgpack, "unpackb", fails_once)
+    until(lambda: link.is_ready and link.pid != pid)
+    assert "a report of the query server cannot be taken" in caplog.text
+
+
+def test_who_gives_up_waits_for_no_server(link: ServerLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ServerLink, "is_ready", False)
+    link.wait_ready(PATIENCE_S, given_up=lambda: True)
+
+
+@pytest.mark.sample(among="a server process and its template")
 def test_a_lost_template_costs_a_start_and_nothing_else(link: ServerLink) -> None:
     template = link.template_pid
     assert template is not None

@@ -134,6 +134,8 @@ def test_where_reading_starts(
     assert [record.value for record in read(open_source(start="earliest"), 2)] == [b"old", b"new"]
     assert [record.value for record in read(open_source(start=now_ms - 30_000), 1)] == [b"new"]
     assert [record.value for record in read(open_source(start={topic: {0: 1}}), 1)] == [b"new"]
+    with pytest.raises(SourceError, match=f"source.start names {topic}/2, but the topic has only 2 partitions"):
+        read(open_source(start={topic: {0: 1, 2: 0}}), 1)
     latest = open_source(start="latest")
     until(lambda: latest.position() == {Partition(topic, 0): 2, Partition(topic, 1): 0}, latest)
     send(producer, topic, [b"newest"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gzip
 import itertools
 import lzma
@@ -198,6 +199,47 @@ def test_a_writer_goes_on_after_a_torn_record(tmp_path: Path) -> None:
 def test_a_file_has_one_writer(tmp_path: Path) -> None:
     with SpoolWriter(tmp_path, name="a.msgpack"), pytest.raises(BlockingIOError):
         SpoolWriter(tmp_path, name="a.msgpack")
+
+
+@pytest.mark.parametrize("behind", [0, 9])
+def test_whoever_gives_up_a_file_has_it_until_it_is_as_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int
+) -> None:
+    """What another writer appended meanwhile would go with what is cut off."""
+    writer = SpoolWriter(tmp_path, name="a.msgpack")
+    writer.append(b"1")
+    writer.append(b"2")
+    tried = list[str]()
+
+    def while_another_tries(*given: Any) -> None:
+        with pytest.raises(BlockingIOError):
+            SpoolWriter(tmp_path, name="a.msgpack")
+        tried.append("a.msgpack")
+        cut(*given)
+
+    where = (os, "truncate") if behind else (Path, "unlink")
+    cut = getattr(*where)
+    monkeypatch.setattr(*where, while_another_tries)
+    assert writer.give_up(behind) and tried
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == ([behind] if behind else [])
+    SpoolWriter(tmp_path, name="a.msgpack").close()
+
+
+def test_a_file_that_goes_just_as_it_is_opened_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.msgpack").write_bytes(frame(b"old"))
+    really = fcntl.flock
+
+    def gone(file: Any, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", really)
+        (tmp_path / "a.msgpack").unlink()
+        really(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", gone)
+    with SpoolWriter(tmp_path, name="a.msgpack") as writer:
+        writer.append(b"new")
+    assert (tmp_path / "a.msgpack").read_bytes() == frame(b"new")
 
 
 def test_new_files_sort_by_time(tmp_path: Path) -> None:
@@ -958,6 +1000,24 @@ def test_the_backlog_is_what_lay_there_and_not_what_came_later(tmp_path: Path) -
     drain(source)
     assert source.backlog() == 0
     source.close()
+
+
+@pytest.mark.parametrize("name", ["a.el", "a.msgpack"])
+def test_what_takes_the_place_of_half_a_record_is_read_although_the_file_is_no_longer(
+    tmp_path: Path, name: str
+) -> None:
+    """A writer died within its record, and the next one wrote another that ends where that was cut off."""
+    first, second, half = b"1 2\n", b"3 4\n", b"5 6 "
+    if name == "a.msgpack":
+        first, second, half = frame(b"first"), frame(b"second"), frame(b"a longer one")[: len(frame(b"second"))]
+    path = tmp_path / name
+    path.write_bytes(first + half)
+    os.utime(path, ns=(0, 0))
+    source = opened(tmp_path)
+    assert [record.next_offset for record in drain(source)] == [len(first)]
+    path.write_bytes(first + second)
+    assert [record.next_offset for record in drain(source)] == [len(first + second)]
+    assert not any(source.lag().amount.values())
 
 
 def test_an_incomplete_record_is_not_waited_for(tmp_path: Path) -> None:

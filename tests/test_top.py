@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import re
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from graphtide.daemon.errors import TimedOut, Unavailable
+from graphtide.daemon.errors import RequestError, TimedOut, Unavailable
 from graphtide.daemon.tools import top as top_module
-from graphtide.daemon.tools.top import Sample, Times, shown, summary
+from graphtide.daemon.tools.top import Sample, Times, scraped, shown, summary
 
 STATS: dict[str, Any] = {
     "stage": "running",
@@ -24,6 +28,7 @@ STATS: dict[str, Any] = {
     "waiting": None,
     "dead_letters": {"bad-id": 2, "bad-weight": 1},
     "memory": {"used": 1 << 20, "budget": 1 << 22, "waits_for": None},
+    "order": {"trouble": None},
     "placement": {
         "sides": ["host", "device"],
         "vertices": [7, 3],
@@ -98,6 +103,64 @@ def test_a_daemon_that_goes_away_is_waited_for(
     looks[:] = [Unavailable("nobody is there")]
     with pytest.raises(Unavailable, match="nobody is there"):
         top_module.top(client, interval_s=0, most=1, as_json=as_json)
+
+
+def test_whatever_keeps_updates_back_is_named() -> None:
+    waits = {"waiting": "the source is away"}, {"memory": {**STATS["memory"], "waits_for": "budget"}}
+    full = {"order": {"trouble": "no room for the order log"}}
+    named = [summary(BEFORE, replace(BEFORE, stats={**STATS, **one}))["waiting"] for one in (*waits, full, {})]
+    assert named == ["the source is away", "budget", "no room for the order log", None]
+
+
+def test_a_usual_terminal_has_room_for_programs() -> None:
+    programs = {f"program-{n}": {**PROGRAMS["hops"]} for n in range(3)}
+    stages = dict.fromkeys(top_module.STAGES, (2, 0.0123))
+    before = replace(
+        BEFORE, programs=programs, times=replace(BEFORE.times, stages=dict.fromkeys(stages, (1, 0.0)))
+    )
+    now = replace(before, at=101.0, times=replace(later(small=9, all_=9).times, stages=stages))
+    console = Console(width=80, height=24, record=True, force_terminal=False)
+    console.print(shown(summary(before, now)))
+    lines = console.export_text().splitlines()
+    assert len(lines) <= 24 and any("checkpoint 12.3 ms" in line for line in lines)
+
+
+SERVED = """# TYPE graphtide_freshness_seconds histogram
+graphtide_freshness_seconds_bucket{le="0.1"} 4.0
+graphtide_freshness_seconds_bucket{le="+Inf"} 5.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "error"),
+    [
+        (200, SERVED, None),
+        (200, '{"ready":true,"stage":"running"}', RequestError),
+        (200, "<!doctype html>", RequestError),
+        (200, "", RequestError),
+        (200, b"\xff\xfe", RequestError),
+        (404, "", RequestError),
+        (503, "", Unavailable),
+    ],
+)
+def test_what_answers_for_metrics_and_is_none_is_named(
+    status: int, content: str | bytes, error: type[Exception] | None
+) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response_only(status)
+            self.end_headers()
+            self.wfile.write(content.encode() if isinstance(content, str) else content)
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        url = f"http://127.0.0.1:{server.server_port}/metrics"
+        try:
+            with contextlib.nullcontext() if error is None else pytest.raises(error, match=re.escape(url)):
+                assert scraped(url).fresh == {0.1: 4, math.inf: 5}
+        finally:
+            answering.join()
 
 
 def test_times_are_read_from_stats() -> None:

@@ -392,10 +392,13 @@ class Clock:
 class Stream:
     """Records of two partitions, each with one insert, and event time as it goes on."""
 
-    def __init__(self, state: EventState | None = None, *, lateness: int = 0, idle: float = 10.0) -> None:
+    def __init__(
+        self, state: EventState | None = None, *, lateness: int = 0, idle: float = 10.0, today: float = 0.0
+    ) -> None:
+        """``today``: what the wall clock shows, in seconds since 1970."""
         self.clock = Clock()
         rules = EventTimeRules(length_ms=100, lateness_ms=lateness, idle_s=idle, ahead_ms=1000)
-        self.time = EventTime(rules, state or EventState(), self.clock, lambda: 0.0)
+        self.time = EventTime(rules, state or EventState(), self.clock, lambda: today)
         self.ends = {A: 0, B: 0}
         self.outages = 0
 
@@ -431,6 +434,17 @@ def test_event_time_is_the_least_watermark_and_waits_for_who_never_came() -> Non
     assert stream.now == 15
     assert not stream.step((A, 40), (B, 60)).together
     assert stream.now == 45, "an older time does not take a watermark back"
+
+
+@pytest.mark.parametrize(("time", "warned"), [(1_600_000_000, 1), (1_600_000_000_000, 0), (86_400_000, 0), (0, 0)])
+def test_times_in_seconds_are_warned_of_when_event_time_begins(
+    time: int, warned: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = Stream(today=1_700_000_000.0)
+    for step in range(3):
+        stream.step((A, time + step), (B, time + step))
+    assert len(caplog.records) == warned
+    assert all(f"event time begins at {time}: " in record.getMessage() for record in caplog.records)
 
 
 def test_who_is_silent_is_not_waited_for_and_may_come_back_too_late() -> None:

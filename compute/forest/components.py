@@ -46,7 +46,7 @@ from .cut import Pieces, Search
 from .external_order import SortedVertices
 from .forest import Changes, Forest
 from .members import list_free, name_all, relink
-from .refresh import HELD, Held, Room, list_changed, take_in
+from .refresh import HELD, Held, Room, cut_links, list_changed, take_in
 from .span import new_reach, span
 from .taken import Told, add_own, depths, differing, take, take_all
 
@@ -59,6 +59,8 @@ _SORTED_MAX = 4096
 # Passes over all vertices, in search of one large tree's label, that take as long as sorting all vertices.
 _PASSES_PER_SORT = 8
 
+# So many cuts are sorted by insertion, and have work space that is kept.
+_CUTS = 32
 # Work space for what is not safe of so many updates is kept; pages of it that are never written take no memory.
 _ROOM = 1 << 16
 
@@ -109,6 +111,7 @@ class Components(Program):
         self._search = Search._make([np.empty(0, np.uint64), *empty[:4], np.zeros(4, np.int64)])
         self._cursor = np.zeros(1, np.int64)
         self._room = _new_room(_ROOM)
+        self._pieces = _new_pieces(_CUTS)
         # All that as kernels take it, and the threads with which it is written there; None: it is to be written.
         self._held = Written(HELD)
         self._crew: Crew | None = None
@@ -163,6 +166,9 @@ class Components(Program):
             return Refresh({})
         if n_joining + n_links >= self._hopeless.from_size and self._hopeless.is_one(n_joining + n_links):
             return self._start_over(graph, 0)
+        iterations = bool(n_joining) + bool(n_links)
+        if n_candidates + n_cuts == 0 and n == before:  # links were cut, and every one has another in its place
+            return Refresh({}, iterations, int(self._search.counts[cutting.N_EDGES]), steps)
         is_done = steps <= work_max
         if is_done and n_candidates:
             self._name(self._search.members[:n_candidates])
@@ -172,7 +178,6 @@ class Components(Program):
             self._hopeless.gave_up(n_joining + n_links)
             return self._start_over(graph, steps)
         edges, more_steps, *_ = self._search.counts.tolist()
-        iterations = bool(n_joining) + bool(n_links)
         return Refresh(self._changed(before), iterations, edges, steps + more_steps)
 
     def _start_over(self, graph: Graph, steps: int) -> Refresh:
@@ -184,23 +189,25 @@ class Components(Program):
 
     def _settle(self, graph: Graph, room: Room, n_cuts: int, work_max: int) -> bool:
         """Cut these links, the first in the room, and find what replaces them; False: it would be too much."""
-        forest, search, run = self._forest, self._search, self._run
-        out, in_, both = _rows(graph)
         children, above = room.children[:n_cuts], room.above[:n_cuts]
-        unseen = np.flatnonzero(room.left[:n_cuts] == cutting.UNSEEN)
-        if graph.directed and unseen.size:
+        if graph.directed and (room.left[:n_cuts] == cutting.UNSEEN).any():
+            unseen = np.flatnonzero(room.left[:n_cuts] == cutting.UNSEEN)
             there = self._has_link(graph, children[unseen], above[unseen])
             cut = np.delete(np.arange(n_cuts), unseen[there])  # the others have a second support
             children, above = children[cut], above[cut]
-        if not children.size:
-            return True
-        n_cuts = children.size
-        order = forest.level[children].argsort()[::-1]
-        pieces = Pieces(*(np.empty(2 * n_cuts, np.int64) for _ in Pieces._fields))
-        changes = self._changes._replace(run=run)
-        settled: bool = cutting.settle(
-            forest, changes, search, pieces, children[order], above[order], out, in_, both, run, work_max
+            n_cuts = children.size
+        if n_cuts > _CUTS:
+            by_level = self._forest.level[children].argsort()[::-1]
+            children, above = children[by_level], above[by_level]
+            self._pieces = _new_pieces(n_cuts)
+            self._hold(graph.crew)
+        settled: bool = cut_links(
+            self._held.words, *graph.row_words(), int(graph.directed), self._run, children, above, work_max
         )
+        pieces, search = self._pieces, self._search
+        if n_cuts > _CUTS:
+            self._pieces = _new_pieces(_CUTS)
+            self._hold(graph.crew)
         self._run += n_cuts + 1
         if settled:
             self._name(search.members[: search.counts[cutting.N_MEMBERS]])
@@ -473,7 +480,7 @@ class Components(Program):
         self._crew = crew
 
     def _record(self, crew: Crew) -> Held:
-        return Held(self._forest, self._changes, self._search, self._cursor, self._room, crew)
+        return Held(self._forest, self._changes, self._search, self._pieces, self._cursor, self._room, crew)
 
 
 def _new_room(n_updates: int) -> Room:
@@ -483,6 +490,10 @@ def _new_room(n_updates: int) -> Room:
         np.empty(n_updates, np.int64),
         np.empty(n_updates, np.uint8),
     )
+
+
+def _new_pieces(n_cuts: int) -> Pieces:
+    return Pieces(*np.empty((len(Pieces._fields), 2 * n_cuts), np.int64))
 
 
 def _rows(graph: Graph) -> tuple[RowView, RowView, bool]:

@@ -109,6 +109,8 @@ class Pieces(NamedTuple):
     ring: Ints
 
 
+PIECES = record_type(Pieces, *[nb.int64[::1]] * len(Pieces._fields))
+
 # As in ``forest.py``, they allocate nothing.
 _jit: Any = uncounted
 _inner: Any = uncounted_inner
@@ -538,7 +540,21 @@ def _ask_for_row(rows, v):  # type: ignore[no-untyped-def]
         prefetch_to_read(rows.keys, (leaf << rows.leaf_shift) + slot)
 
 
-@_jit
+@_inner
+def sort_by_level(level, children, above):  # type: ignore[no-untyped-def]
+    """Sort the ends of a few links (int64[k]) by the levels of the lower ones, the highest first."""
+    for i in range(1, children.size):
+        child, upper = children[i], above[i]
+        k = i
+        while k > 0 and level[children[k - 1]] < level[child]:
+            children[k] = children[k - 1]
+            above[k] = above[k - 1]
+            k -= 1
+        children[k] = child
+        above[k] = upper
+
+
+@_inner
 def settle(forest, changes, search, pieces, children, above, out, in_, both, run, work_max):  # type: ignore[no-untyped-def]
     """Cut links, find replacements for them, and split off what has none.
 

@@ -18,7 +18,7 @@ from ...gpma.intrinsics import uncounted
 from ...gpma.rows import rows_in
 from ...gpma.team import CREW, Crew
 from ...gpma.written import record_type, taking
-from .cut import SEARCH, Search, hang_elsewhere, list_links
+from .cut import PIECES, SEARCH, Pieces, Search, hang_elsewhere, list_links, settle, sort_by_level
 from .forest import CHANGES, FOREST, N_HANDLES, N_VERTICES, Changes, Forest, Ints, add_vertices, classify, join
 
 # They allocate nothing, and so count no references: as in ``forest.py``.
@@ -36,11 +36,13 @@ class Room(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What the program holds. ``cursor`` int64[1]: for ``hang_elsewhere``."""
+    """What the program holds. ``pieces``: of as many cuts as are made at a time; ``cursor`` int64[1]: for
+    ``hang_elsewhere``."""
 
     forest: Forest
     changes: Changes
     search: Search
+    pieces: Pieces
     cursor: Ints
     room: Room
     crew: Crew
@@ -48,7 +50,7 @@ class Held(NamedTuple):
 
 _ints = nb.int64[::1]
 ROOM = record_type(Room, nb.uint64[::1], _ints, _ints, nb.uint8[::1])
-HELD = record_type(Held, FOREST, CHANGES, SEARCH, _ints, ROOM, CREW)
+HELD = record_type(Held, FOREST, CHANGES, SEARCH, PIECES, _ints, ROOM, CREW)
 held_in: Any = taking(HELD)
 
 
@@ -133,6 +135,17 @@ def take_in(  # type: ignore[no-untyped-def]
         held.crew,
     )
     return n_joining, n_links, n_candidates, steps, n_cuts
+
+
+@_jit
+def cut_links(held_words, out_words, in_words, both, run, children, above, work_max):  # type: ignore[no-untyped-def]
+    """``settle`` for links (int64[k], for which there are ``pieces``) that are few, or stand in its order."""
+    held = held_in(held_words)
+    changes, out, in_ = _of_run(held.changes, run), rows_in(out_words), rows_in(in_words)
+    sort_by_level(held.forest.level, children, above)
+    return settle(
+        held.forest, changes, held.search, held.pieces, children, above, out, in_, both != 0, run, work_max
+    )
 
 
 @_jit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -405,7 +406,7 @@ class Requests:
             "order": None if top is None else order,
         }
         params = {"program": program, "parameters": _plain(parameters), **asked}
-        return _call("compute", params, _decode_computed, min_offsets, timeout_ms)
+        return _call("compute", params, partial(_decode_computed, vertices), min_offsets, timeout_ms)
 
     @ClientMethod
     def keep(
@@ -490,7 +491,7 @@ class Requests:
                 "threshold": threshold,
                 "snapshot": None if snapshot else False,
                 "since": None if since is None else list(since),
-                "min_offsets": min_offsets,
+                "min_offsets": _wire_offsets(min_offsets),
                 "timeout_ms": timeout_ms,
             }
         )
@@ -591,8 +592,18 @@ def _call(
     min_offsets: WireOffsets | None,
     timeout_ms: int | None,
 ) -> Call[T]:
-    waiting = {"min_offsets": min_offsets, "timeout_ms": timeout_ms}
+    waiting = {"min_offsets": _wire_offsets(min_offsets), "timeout_ms": timeout_ms}
     return Call(method, {**params, **waiting}, decode, (timeout_ms or 0) / 1000)
+
+
+def _wire_offsets(min_offsets: WireOffsets | None) -> WireOffsets | None:
+    """As they are; a client of Kafka has its own names of partitions, which do not travel."""
+    for name in min_offsets if isinstance(min_offsets, Mapping) else ():
+        if not isinstance(name, str):
+            raise TypeError(
+                f"min_offsets names a topic ({{'t': {{0: 5}}}}) or a file ({{'a.csv': 5}}), not {name!r}"
+            )
+    return min_offsets
 
 
 def _once(call: Call[T]) -> Call[T]:
@@ -672,12 +683,12 @@ def _values(result: Mapping[str, Any], answer: Mapping[str, Any], program: str, 
     )
 
 
-def _decode_computed(result: Mapping[str, Any]) -> Computed:
+def _decode_computed(vertices: VertexIds | None, result: Mapping[str, Any]) -> Computed:
     ids, values, saturated = result.get("ids"), result.get("values"), result.get("saturated")
     found = None if values is None else masked(values, result.get("null"))
     return Computed(
         *_stamp(result),
-        ids=None if ids is None else ids_of(ids),
+        ids=vertices if ids is None else ids_of(ids),
         values=found,
         unknown=ids_of(result["unknown"]) if "unknown" in result else [],
         scalars=result["scalars"],

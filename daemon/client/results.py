@@ -286,13 +286,13 @@ class Change(Result):
 class Computed(Result):
     """What a program that was run once found: its ``scalars``, and ``values`` of vertices where any were wanted.
 
-    ``values``: a masked array, in the order of the vertices that were asked for (masked where one has no value or
-    is ``unknown``), or, of the best, in that of ``ids``. ``error_bound``: the certified relative error per vertex,
-    of programs that approximate. ``seconds``: how long it took, the copy of the graph included. ``saturated``:
-    bool, values that are only lower bounds; None: none is.
+    ``values``: a masked array in the order of ``ids``, those of the vertices that were asked for (masked where one
+    has no value or is ``unknown``) or of the best; None where none were wanted. ``error_bound``: the certified
+    relative error per vertex, of programs that approximate. ``seconds``: how long it took, the copy of the graph
+    included. ``saturated``: bool, values that are only lower bounds; None: none is.
     """
 
-    ids: Ids | None
+    ids: VertexIds | None
     values: np.ma.MaskedArray[Any, Any] | None
     unknown: Ids
     scalars: Mapping[str, float]
@@ -301,8 +301,10 @@ class Computed(Result):
     saturated: npt.NDArray[np.bool_] | None = None
 
     def to_frame(self) -> DataFrame:
-        """``values``, by vertex where they are of the best, else in the order of what was asked for."""
-        return frame({} if self.values is None else {"values": self.values}, self.ids)
+        """By vertex, in the order of what was asked for or the best one first: ``values``."""
+        if self.values is None or self.ids is None:
+            return frame({})
+        return frame({"values": self.values}, _index(self.ids))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from ...gpma.cores import usable_cores
 from ..client.addresses import (
@@ -28,6 +40,12 @@ from ..client.addresses import (
 from ..errors import ConfigError
 from ..os_errors import why
 from ..records.encodings import OBJECTS, REGISTERED, Encoding
+
+_TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
+"""What Kafka takes."""
+
+INT64_MAX = 2**63 - 1
+_INT64_DIGITS = len(str(INT64_MAX))
 
 VERTICES_MAX = 2**32 - 2
 """Dense ids are 32 bits wide, and two of them are taken."""
@@ -52,6 +70,10 @@ KAFKA_CLIENT_KEYS = frozenset(
         "connections_max_idle_ms",
     }
 )
+
+KAFKA_CLIENT_OBJECTS = frozenset({"ssl_context", "sasl_oauth_token_provider"})
+"""Options whose values are objects of Python: no setting can be one."""
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 Problem = tuple[str, str]
 """A key within its section ("" for the section itself) and what is allowed there."""
@@ -123,7 +145,7 @@ def _like(default: object, value: object) -> object:
     """A value given as text (a flag, the environment) as the switch or number that its default is."""
     if isinstance(value, str) and isinstance(default, bool) and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    if isinstance(value, str) and type(default) is int and value.isdigit():
+    if isinstance(value, str) and type(default) is int and value.isascii() and value.isdecimal():
         return int(value)
     return value
 
@@ -193,9 +215,27 @@ def _parse_offsets(table: Mapping[Any, Any]) -> dict[str, int | dict[int, int]]:
 
 
 def _natural(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, str)) or not str(value).isdigit():
+    text = "" if isinstance(value, bool) or not isinstance(value, (int, str)) else str(value)
+    if not (text.isascii() and text.isdecimal() and len(text) <= _INT64_DIGITS and int(text) <= INT64_MAX):
         raise ValueError("must map topic -> partition -> offset (spool: file -> byte), each a number from 0")
-    return int(value)
+    return int(text)
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types that a value may have: of those within a list or table, none."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kinds(arguments[0])
+    if origin in (Union, UnionType):
+        return set().union(*map(_kinds, arguments))
+    return {annotation}
+
+
+def _is_longer_than_64_bits(value: object) -> bool:
+    """Of a whole number, or of a text that stands for one; what is neither is for others to refuse."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        return len(value.lstrip("0")) > _INT64_DIGITS or int(value) > INT64_MAX
+    return isinstance(value, int) and value > INT64_MAX
 
 
 def _named(value: object) -> object:
@@ -217,6 +257,21 @@ class Section(BaseModel):
     """A table of settings. Unknown keys are refused; values do not change once validated."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_of_its_kind(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse what pydantic would take: a switch for the number 1, a number that no counter or message holds
+        (they have 64 bits), and paths and names that no system call takes."""
+        kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
+        if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
+            raise ValueError("must be a whole number" if int in kinds else "must be a number")
+        if int in kinds and _is_longer_than_64_bits(value):
+            raise ValueError(f"must be a whole number of at most {INT64_MAX:,}")
+        texts = value if isinstance(value, list) else [value]
+        if any(isinstance(text, str) and "\0" in text for text in texts):
+            raise ValueError(f"must be {'a path' if Path in kinds else 'text'} without a zero byte")
+        return value
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong between keys that are each fine by themselves."""
@@ -390,7 +445,8 @@ def client_options(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
         if name.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
             options[name.removesuffix("_file")] = read_secret(f"{key}.{name}", Path(str(value)))
         else:
-            options[name] = _like(KafkaConsumer.DEFAULT_CONFIG.get(name), value)
+            default = 0 if name == "receive_buffer_bytes" else KafkaConsumer.DEFAULT_CONFIG.get(name)
+            options[name] = tuple(value) if isinstance(value, list) else _like(default, value)
     return options
 
 
@@ -402,7 +458,7 @@ def client_problems(table: Mapping[str, Any]) -> Iterator[Problem]:
     known = [
         key
         for key in KafkaConsumer.DEFAULT_CONFIG
-        if key in KAFKA_CLIENT_KEYS or key.startswith(KAFKA_CLIENT_PREFIXES)
+        if (key in KAFKA_CLIENT_KEYS or key.startswith(KAFKA_CLIENT_PREFIXES)) and key not in KAFKA_CLIENT_OBJECTS
     ]
     for key in table:
         plain = key.removesuffix("_file")
@@ -412,6 +468,31 @@ def client_problems(table: Mapping[str, Any]) -> Iterator[Problem]:
             yield f"client.{key}", f"unknown key; {hint}"
         elif plain != key and plain in table:
             yield f"client.{key}", f"must not be given together with client.{plain}"
+        elif allowed := _allowed_of_client(key, table[key]):
+            yield f"client.{key}", allowed
+
+
+def _allowed_of_client(key: str, value: object) -> str:
+    """What an option of kafka-python must be, which looks at few of them before it uses them; empty: it is."""
+    from kafka import KafkaConsumer
+    from kafka.net.sasl import SASL_MECHANISMS
+
+    default = KafkaConsumer.DEFAULT_CONFIG.get(key)
+    choices = {"security_protocol": SECURITY_PROTOCOLS, "sasl_mechanism": tuple(SASL_MECHANISMS)}.get(key)
+    if choices is not None:
+        return "" if value in choices else f"must be one of {', '.join(choices)}"
+    if isinstance(default, bool):
+        return "" if isinstance(_like(default, value), bool) else "must be true or false"
+    if type(default) is int or key == "receive_buffer_bytes":
+        number = _like(0, value)
+        least = 0 if key.startswith("reconnect_") else 1
+        return "" if type(number) is int and least <= number < 2**31 else f"must be a whole number from {least}"
+    if key == "api_version":
+        parts = value.split(".") if isinstance(value, str) else value
+        numbers = [_like(0, part) for part in parts] if isinstance(parts, list) else []
+        is_version = len(numbers) > 1 and all(type(number) is int and number >= 0 for number in numbers)
+        return "" if is_version else 'must be a version of the broker, such as "3.9"'
+    return "" if isinstance(value, str) and "\0" not in value else "must be text"
 
 
 class SourceConfig(Section):
@@ -432,7 +513,8 @@ class SourceConfig(Section):
     start: Start = Field(
         default="earliest",
         description="Where to begin when there is no checkpoint: `earliest`, `latest`, a date and time (records "
-        "from then on; Kafka only), or a table of offsets: topic -> partition -> offset, or file -> byte.",
+        "from then on; Kafka only), or a table of offsets: topic -> partition -> offset, or file -> byte. What it "
+        "does not name is read from its beginning.",
     )
     name: str = Field(
         default="graphtide",
@@ -495,6 +577,8 @@ class SourceConfig(Section):
                 parse_tcp(server)
             except ValueError as error:
                 yield "bootstrap_servers", f"each {error} ({server!r} is not)"
+        if wrong := [topic for topic in self.topics if not _TOPIC.fullmatch(topic) or topic in (".", "..")]:
+            yield "topics", f"must be names of topics: letters, digits, '.', '_' and '-' ({wrong[0]!r} is none)"
         if duplicates := {topic for topic in self.topics if self.topics.count(topic) > 1}:
             yield "topics", f"must name each topic once ({', '.join(sorted(duplicates))})"
         if isinstance(self.start, datetime) and self.kind == "spool":
@@ -505,6 +589,8 @@ class SourceConfig(Section):
             if not (nested if self.kind == "kafka" else flat):
                 form = "topic -> partition -> offset" if self.kind == "kafka" else "file -> byte"
                 yield "start", f'must be a table {form} when kind is "{self.kind}"'
+            elif self.kind == "kafka" and (others := self.start.keys() - set(self.topics)):
+                yield "start", f"must name none but source.topics, and not {', '.join(sorted(others))}"
         if self.csv_columns:
             yield from self._csv_problems()
         for key, allowed in self.columns.problems():
@@ -552,7 +638,9 @@ class SourceConfig(Section):
 class DeadLettersConfig(Section):
     """Where bad records go. Without a topic they go to files."""
 
-    topic: str | None = Field(default=None, min_length=1, description="Kafka: the topic for bad records.")
+    topic: str | None = Field(
+        default=None, min_length=1, pattern=_TOPIC.pattern, description="Kafka: the topic for bad records."
+    )
     path: Folder = Field(
         default=Path("./dead-letters"),
         description="The directory for bad records, and for those that wait while the topic is away.",
@@ -975,6 +1063,14 @@ class ServerConfig(Section):
         for name, table in (("tls", self.tls), ("limits", self.limits)):
             for key, allowed in table.problems():
                 yield f"{name}.{key}", allowed
+        taken: set[object] = set()
+        for key, texts in (("listen", self.listen), ("http", self.http)):
+            for text in texts:
+                place = _place(parse_address(text) if key == "listen" else parse_http_address(text).place)
+                if place in taken:
+                    yield key, f"must be an address that is given once ({text})"
+                if place is not None:
+                    taken.add(place)
         for text in self.http:
             address, tls = parse_http_address(text)
             if tls and self.tls.certificate is None:
@@ -1005,6 +1101,21 @@ class ServerConfig(Section):
             ConfigError: their file cannot be read, or holds what is no token.
         """
         return _tokens("server.admin_token_file", self.admin_token, self.admin_token_file)
+
+
+def _whole(path: Path | str) -> str:
+    """A path as it is compared with others; one that is relative stays so where the working directory is gone."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return os.path.normpath(path)
+
+
+def _place(address: TcpAddress | UnixAddress) -> object:
+    """What two addresses that are one have in common; None: any free port, which no other has."""
+    if isinstance(address, UnixAddress):
+        return _whole(address.path)
+    return (address.host, address.port) if address.port else None
 
 
 def _tokens(key: str, token: SecretStr | None, path: Path | None) -> tuple[str, ...]:
@@ -1267,9 +1378,12 @@ class Config(Section):
             same = not results.bootstrap_servers or set(results.bootstrap_servers) & set(source.bootstrap_servers)
             if source.kind == "kafka" and same and results.topic in (*source.topics, self.dead_letters.topic):
                 yield "results.topic", "must be a topic of its own, neither of source.topics nor of dead letters"
-        both_in_files = results.kind == source.kind == "spool"
-        if both_in_files and results.path.absolute() == source.path.absolute():
-            yield "results.path", "must not be source.path: results would be read as updates"
+        if source.kind == "spool":
+            spool = _whole(source.path)
+            if results.kind == "spool" and _whole(results.path) == spool:
+                yield "results.path", "must not be source.path: results would be read as updates"
+            if _whole(self.dead_letters.path) == spool:
+                yield "dead_letters.path", "must not be source.path: bad records would come round for ever"
         known = {program.id for program in self.program}
         if unknown := [id for id in results.programs if id not in known]:
             there = ", ".join(sorted(known))

@@ -34,6 +34,7 @@ from ..records.stream import Progress, offsets_to_wire
 from ..serve.publication import Publication
 from ..serve.supervisor import ServerLink
 from ..state.checkpointer import Checkpointer, Newest
+from .asking import Asking
 from .auditing import BackgroundAudit
 from .between import BetweenEpochs
 from .follower import Since
@@ -60,11 +61,6 @@ TIMES_INTERVAL_S = 1.0
 
 STATISTICS_INTERVAL_S = 5.0
 """Without epochs, what the audit has found, and what was written of results, is published so often at most."""
-
-
-UNASKED_EPOCHS = 4
-"""While questions about rows come in so many epochs, the host takes each batch beside the device: whoever asks
-would wait until it has caught up, and the epoch for that."""
 
 
 class Transactions(Protocol):
@@ -154,7 +150,7 @@ class Pipeline:
         self.asked: Callable[[], Mapping[str, Any]] = dict
         """What to show of programs that are asked for at run time."""
         self._followed: list[Since] = []
-        self._questions, self._unasked_epochs = 0, UNASKED_EPOCHS
+        self._asking = Asking(lambda: self.gate.questions)
         self._item = 0  # the last one that came from the queue
         self._published_at = 0.0
         self._times_untold = False
@@ -302,14 +298,12 @@ class Pipeline:
 
     def _let_follow(self) -> None:
         """Have the host's rows follow the device's if nobody reads them, or the host's report of a change, in
-        every epoch."""
-        questions = self.gate.questions
-        self._unasked_epochs = 0 if questions != self._questions else self._unasked_epochs + 1
-        self._questions = questions
+        every epoch; closely, if somebody may ask about them before long."""
+        self._asking.turn()
         wanted = self.graph.device is not None and self.host_follows
         others_read = self.full_audit or self._followed or self.window is not None
-        is_asked = self._unasked_epochs < UNASKED_EPOCHS
-        self.graph.let_follow(wanted and not (others_read or self.engine.reads_host or is_asked))
+        reads = others_read or self.engine.reads_host or self._asking.is_asked
+        self.graph.let_follow(wanted and not reads, closely=self._asking.was_asked)
 
     def _show_rows(self) -> None:
         """While nothing comes: where the host's rows have followed the device's meanwhile, lanes see them."""
@@ -646,9 +640,13 @@ class Pipeline:
             **self.metrics.times(),
             "checkpoint": None if newest is None else self._covered(newest),
             **({} if self.results is None else {"results": self.results.stats()}),
-            **({} if self.window is None else {"window": self.window.stats()}),
+            **({} if self.window is None else {"window": self.window.stats() | self._late()}),
             **({} if self.keyed is None else {"keyed": self.keyed.stats()}),
         }
+
+    def _late(self) -> dict[str, int]:
+        late = self.source.late
+        return {} if late is None else {"late": late}
 
     def _covered(self, newest: Newest) -> dict[str, Any]:
         margin = self.source.log_margin(newest.offsets)

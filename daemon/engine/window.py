@@ -411,7 +411,7 @@ class CountWindow(Window):
 
 def _deletions(ops: VertexOps, n_alone: int) -> VertexOps | None:
     """The deletions of vertices that may have edges: those behind so many that have none; None: there are none."""
-    deletes = ops.ops == Op.DELETE_VERTEX
+    deletes = Op.DELETE_VERTEX.among(ops.ops)
     deletes[:n_alone] = False
     return VertexOps(ops.vertices[deletes], ops.ops[deletes], ops.positions[deletes]) if deletes.any() else None
 

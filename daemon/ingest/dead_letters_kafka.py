@@ -20,6 +20,7 @@ from kafka import KafkaProducer
 from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
 from ..backoff import Backoff
+from ..os_errors import said
 from ..records.spool_format import SpoolWriter
 from ..records.stream import BadRecord
 from .dead_letters import (
@@ -234,11 +235,8 @@ class KafkaDeadLetters(FileDeadLetters):
             self._away = True
             self.outages += 1
             log.error(
-                "bad records cannot be sent to topic %s (%s: %s); they wait in %s",
-                self.topic,
-                type(error).__name__,
-                error,
-                self.path,
+                "bad records cannot be sent to topic %s (%s); they wait in %s",
+                *(self.topic, said(error), self.path),
             )
         self._producer.close()
 

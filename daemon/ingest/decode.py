@@ -4,6 +4,7 @@ A MessagePack record or a JSON document of the wrong form is bad as a whole. Whe
 good or bad by itself: a bad one becomes a ``BadRecord`` that holds a record of this row in the same encoding, and
 its number in the header ``ROW``. In line formats (CSV, edge lists, JSON lines) so is every line: a bad one
 becomes a ``BadRecord`` at its own byte offset in a spool file, at the offset of the record that held it in Kafka.
+Of CSV with a header line it has that line as the header ``HEADER_LINE``: without it nobody could tell its columns.
 
 The header of a CSV file is its first line, and the decoder keeps it while it reads on. For a restart in the middle
 of a file the spool source gives that line along with every later block, as the record header ``HEADER_LINE``. It
@@ -62,7 +63,7 @@ from .decode_text import (
     csv_layout,
     numbered_lines,
 )
-from .letters import bad_lines, bad_row, bad_value, room_of
+from .letters import bad_lines, bad_row, bad_value, room_of, with_header_line
 from .named_columns import NamedColumns
 from .registry import Registry, RegistryAway
 from .sift import LettersMemory, Sifted, bad_parts
@@ -318,7 +319,8 @@ class Decoder:
             letters: list[BadRecord] = []
             for row, bad in joined.bad_by_record(lines).items():
                 text = (some[row].value or b"")[len(header) :]
-                letters += bad_lines(some[row], text, bad, room_of(some[row], self._letters))
+                named = with_header_line(some[row], header)
+                letters += bad_lines(named, text, bad, room_of(named, self._letters))
             yield self._finished(some, lines.blocks, letters)
 
     def _header(self, encoding: str, record: RawRecord) -> tuple[bytes | None, int]:
@@ -359,7 +361,7 @@ class Decoder:
                 return self._whole(record, decode_json(value, form, self._rules, self._time_of(record)))
             return self._lines(record, value, json_lines(value, form, self._rules, self._time_of(record)))
         if encoding == "csv":
-            return self._lines(record, value, self._csv(record, value))
+            return self._lines(record, value, *self._csv(record, value))
         if encoding == "el":
             begin = self._edge_list_begin(record, value)
             return self._lines(record, value, self._parse(value, begin, EDGE_LIST, self._time_of(record)))
@@ -404,23 +406,27 @@ class Decoder:
         block, dropped = finish(sifted.block, self._rules)
         return Decoded(record, block, bad, dropped)
 
-    def _lines(self, record: RawRecord, value: bytes, lines: Lines) -> Decoded:
+    def _lines(self, record: RawRecord, value: bytes, lines: Lines, header: bytes = b"") -> Decoded:
         bad: list[BadRecord] = []
         if lines.bad or lines.parts:
-            bad = bad_lines(record, value, lines, room_of(record, self._letters))
+            named = with_header_line(record, header)
+            bad = bad_lines(named, value, lines, room_of(named, self._letters))
         if not lines.blocks:
             return Decoded(record, None, bad)
         block, dropped = finish(concatenate(lines.blocks), self._rules)
         return Decoded(record, block, bad, dropped)
 
-    def _csv(self, record: RawRecord, value: bytes) -> Lines:
+    def _csv(self, record: RawRecord, value: bytes) -> tuple[Lines, bytes]:
+        """What its lines come to, and the header line that its value begins with, if it does."""
         layout: LineLayout | Bad | None = self._fixed_layout
+        header = b""
         of_file = record.partition.number is None
         marked = of_file and record.offset == 0 and value.startswith(codecs.BOM_UTF8)
         begin = len(codecs.BOM_UTF8) if marked else 0
         if layout is None and (not of_file or record.offset == 0):
             begin = value.find(b"\n") + 1 or len(value)
-            layout = self._layout(value[:begin])
+            header = value[:begin]
+            layout = self._layout(header)
             if of_file:
                 self._layouts[record.partition] = layout
             elif isinstance(layout, Bad):
@@ -429,8 +435,8 @@ class Decoder:
             layout = self._layout_of_file(record)
         if isinstance(layout, Bad):
             # Without a header no line means anything: the header line is bad, and so is every other.
-            return Lines(bad=[(start, end, layout) for start, end in numbered_lines(value)])
-        return self._parse(value, begin, layout, self._time_of(record))
+            return Lines(bad=[(start, end, layout) for start, end in numbered_lines(value)]), b""
+        return self._parse(value, begin, layout, self._time_of(record)), header
 
     def _layout(self, header: bytes) -> LineLayout | Bad:
         try:

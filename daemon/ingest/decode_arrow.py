@@ -32,6 +32,7 @@ WRITTEN_OUT_MAX = 256 << 20
 GONE_OVER_MAX = 1 << 30
 """Bytes of dictionaries times batches of a record."""
 
+_FILE = b"ARROW1\0\0"
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 _OP_NAMES = [op.name.lower() for op in sorted(Op)]
 
@@ -45,6 +46,8 @@ def decode_arrow(value: bytes, rules: Rules, timestamp_ms: int) -> Sifted:
     """A stream of batches with the columns ``src``, ``dst``, and ``op``, ``weight``, ``ts`` if they are there."""
     if not is_readable():
         raise Bad(Reason.UNKNOWN_ENCODING, NEEDS_PYARROW)
+    if value.startswith(_FILE):
+        raise Bad(Reason.MALFORMED, "an Arrow file (Feather), where a stream is read: pyarrow.ipc.new_stream")
     import pyarrow as pa
 
     try:

@@ -200,13 +200,13 @@ def check_ops(ops: Ops) -> None:
     """Refuse operations that do not exist."""
     if int(ops.max(initial=0)) > Op.DELETE_VERTEX:
         allowed = ", ".join(f"{code.value} ({name})" for name, code in OPS_BY_NAME.items())
-        rows = np.flatnonzero(ops > Op.DELETE_VERTEX)
+        rows = np.flatnonzero(ops > np.uint8(Op.DELETE_VERTEX))
         raise BadRows(Reason.BAD_OP, rows, lambda row: f"op is {ops[row]}; allowed are {allowed}")
 
 
 def on_vertices(ops: Ops) -> npt.NDArray[np.bool_]:
     """Which updates are operations on vertices, which name theirs in src (bool[n])."""
-    return ops > Op.INSERT
+    return ops > np.uint8(Op.INSERT)
 
 
 def on_a_vertex(name: object) -> bool:
@@ -308,7 +308,7 @@ def checked_weights(weights: Weights, ops: Ops, domain: WeightDomain) -> Weights
         kept = in_domain(weights, domain)
     except ValueError:
         outside = ~are_allowed(weights, domain)
-        if (bad := np.flatnonzero(outside & (ops == Op.INSERT))).size:
+        if (bad := np.flatnonzero(outside & Op.INSERT.among(ops))).size:
             raise BadRows(Reason.BAD_WEIGHT, bad, lambda row: why_not(weights[row], domain)) from None
         kept = without_minus_zero(np.where(outside, np.float32(1), weights))
     return None if domain == "unweighted" else kept
@@ -332,12 +332,12 @@ def checked_times(times: IntColumn | int, ops: Ops, rules: Rules) -> IntColumn |
     if latest is None:
         return times
     if isinstance(times, int):
-        if -UNLIMITED <= times <= latest or (times < -UNLIMITED and not (ops == Op.INSERT).any()):
+        if -UNLIMITED <= times <= latest or (times < -UNLIMITED and not Op.INSERT.among(ops).any()):
             return times
         raise Bad(*_why_no_time(times, latest))
     if (late := np.flatnonzero(times > latest)).size:
         raise BadRows(Reason.IN_FUTURE, late, lambda row: _why_no_time(int(times[row]), latest)[1])
-    if (none := np.flatnonzero((times < -UNLIMITED) & (ops == Op.INSERT))).size:
+    if (none := np.flatnonzero((times < -UNLIMITED) & Op.INSERT.among(ops))).size:
         raise BadRows(Reason.NO_TIME, none, lambda row: _why_no_time(NO_TIME, latest)[1])
     return times
 
@@ -358,7 +358,7 @@ def finish(block: UpdateBlock, rules: Rules) -> tuple[UpdateBlock | None, int]:
     loops = equal_ids(block.src, block.dst) & ~on_vertices(block.ops)
     if block.row_keys is not None:
         # A key that stands for a loop stands for no edge, and for the one before no more.
-        loops &= block.ops == Op.INSERT
+        loops &= Op.INSERT.among(block.ops)
         ops = np.where(loops, np.uint8(Op.DELETE), block.ops)
         return (replace(block, ops=ops) if len(block) else None), int(np.count_nonzero(loops))
     dropped = int(np.count_nonzero(loops))

@@ -95,7 +95,7 @@ def _weights(
     other operations such a weight is 1.0."""
     outside = ~are_allowed(weights, rules.weights) & (status != SET_ASIDE)
     if outside.any():
-        nobodys = outside & (ops != Op.INSERT)
+        nobodys = outside & ~Op.INSERT.among(ops)
         weights, outside = np.where(nobodys, np.float32(1), weights), outside & ~nobodys
     return without_minus_zero(weights), np.flatnonzero(outside)
 

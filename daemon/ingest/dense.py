@@ -19,9 +19,6 @@ from .decode_columns import on_vertices
 TOGETHER_MAX = 1 << 17
 """The ids of several blocks are asked for at once, by all threads of the index: of so many updates at most."""
 
-_INSERT = np.uint8(Op.INSERT)
-"""NumPy compares a column with a number of an enumeration as with any object: eight times as long."""
-
 
 class DenseBatch(NamedTuple):
     """A block of updates between dense vertices.
@@ -110,7 +107,7 @@ def _keys(
 
     ``named``: deletes name their edges; else the keys of these are 0.
     """
-    inserts = ops == _INSERT
+    inserts = Op.INSERT.among(ops)
     if named:
         return _edge_keys(index, src, dst, inserts)
     keys = np.zeros(ops.size, np.uint64)
@@ -139,7 +136,7 @@ def _with_vertex_ops(block: UpdateBlock, index: VertexIndex) -> DenseBatch:
     vertex_op = on_vertices(block.ops)
     # A vertex alone stands for both ends, so that new ones are numbered in order of first appearance.
     heads = concatenate_ids([block.src, block.dst])[np.where(vertex_op, np.arange(n), np.arange(n, 2 * n))]
-    inserts = (block.ops == _INSERT) | (block.ops == Op.INSERT_VERTEX)
+    inserts = Op.INSERT.among(block.ops) | Op.INSERT_VERTEX.among(block.ops)
     keys, found = _edge_keys(index, block.src, heads, inserts)
     known = np.ones(n, np.bool_) if found is None else found
     edge, vertex = known & ~vertex_op, known & vertex_op

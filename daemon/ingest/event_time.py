@@ -12,6 +12,7 @@ they were.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,9 @@ from ..records.event_time import NO_TIME, UNLIMITED, EventState
 from ..records.stream import Decided, Decoded, Offsets, Partition
 from .decode_columns import Reason, select, timestamps_in_full
 from .ordered import Step
+from .refusals import Late
+
+log = logging.getLogger(__name__)
 
 SILENCE_COUNTED_S = 1.0
 """Between two looks at the source so much counts at most: while nobody looks, nothing can be heard."""
@@ -44,12 +48,13 @@ class EventTimeRules:
 
 class Timed(NamedTuple):
     """A step in event time: its updates without the late ones, how many these were, what is to be recorded of it,
-    and whether the records must come together again."""
+    whether the records must come together again, and one of the late ones."""
 
     decoded: Sequence[Decoded]
     late: int
     decided: Decided | None
     together: bool
+    example: Late | None = None
 
 
 class EventTime:
@@ -96,11 +101,12 @@ class EventTime:
         clock says by now; ``lag``: what is left of each partition."""
         before, came = self.state, {record.partition for record in step.records}
         kept, newest = list[Decoded](), dict(before.newest)
-        late = 0
+        late, example = 0, None
         for item in decoded:
-            judged = self._on_time(item, newest, before.time_ms)
+            judged, some = self._on_time(item, newest, before.time_ms)
             if item.block is not None:
                 late += len(item.block) - (0 if judged.block is None else len(judged.block))
+            example = example or some
             kept.append(judged)
         decided = step.decided or Decided()
         for partition in came:
@@ -117,8 +123,14 @@ class EventTime:
             self._watermark(before.newest, place) < before.time_ms for place in came
         )
         begins = before.time_ms == NO_TIME < time_ms
+        if begins and 0.1 * self._wall_clock() < time_ms < 1.1 * self._wall_clock():
+            log.warning(
+                "event time begins at %d: in January 1970 as milliseconds, and in our days as seconds. Times must "
+                "be milliseconds, else edges last a thousand times as long as window.length says",
+                time_ms,
+            )
         something = None if decided == Decided() else decided
-        return Timed(kept, late, something, together=behind or begins or something is not None)
+        return Timed(kept, late, something, behind or begins or something is not None, example)
 
     def part_way(
         self, before: EventState, decoded: Sequence[Decoded], number: int, step: Step, offsets: Offsets
@@ -155,11 +167,11 @@ class EventTime:
         newest = {place: time for place, time in newest.items() if place in active or place in idle}
         return EventState(newest, active, idle, max(before.time_ms, self._least_watermark(newest, active)))
 
-    def _on_time(self, item: Decoded, newest: dict[Partition, int], time_ms: int) -> Decoded:
-        """The record without its late upserts; notes its times in ``newest``."""
+    def _on_time(self, item: Decoded, newest: dict[Partition, int], time_ms: int) -> tuple[Decoded, Late | None]:
+        """The record without its late upserts, and the first of these; notes its times in ``newest``."""
         block, partition = item.block, item.record.partition
         if block is None:
-            return item
+            return item, None
         length, lateness, times = self.rules.length_ms, self.rules.lateness_ms, block.timestamps_ms
         known = newest.get(partition, NO_TIME)
         latest = max(known, _newest_of(item))
@@ -168,15 +180,16 @@ class EventTime:
         least = max((known if isinstance(times, int) else latest) - lateness, time_ms) - length
         oldest = times if isinstance(times, int) else int(times.min(initial=UNLIMITED))
         if oldest > least:
-            return item
+            return item, None
         times = timestamps_in_full(block)
         before: IntColumn = np.maximum.accumulate(np.concatenate([np.array([known], np.int64), times[:-1]]))
         limits = np.maximum(np.maximum(before, -UNLIMITED) - lateness, max(time_ms, -UNLIMITED)) - length
-        late = (times <= limits) & (block.ops == Op.INSERT)
+        late = (times <= limits) & Op.INSERT.among(block.ops)
         if not late.any():
-            return item
-        rest = select(block, ~late)
-        return replace(item, block=rest if len(rest) else None)
+            return item, None
+        rest, first = select(block, ~late), int(late.argmax())
+        example = Late(str(partition), int(times[first]), int(limits[first]) + length)
+        return replace(item, block=rest if len(rest) else None), example
 
     def _watermark(self, newest: Mapping[Partition, int], partition: Partition) -> int:
         return newest[partition] - self.rules.lateness_ms if partition in newest else NO_TIME

@@ -35,9 +35,10 @@ from kafka.structs import OffsetAndMetadata
 
 from ..backoff import Backoff
 from ..errors import ConfigError, SourceError, SourceReplaced, SourceUnavailable
+from ..os_errors import said
 from ..records.encodings import encoding_of
 from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
-from .kafka_client import REFUSALS, KafkaLink, connect, disconnect, said
+from .kafka_client import REFUSALS, KafkaLink, connect, disconnect
 from .topic_settings import (
     TopicSettings,
     beginning_problem,
@@ -677,6 +678,18 @@ class KafkaSource:
                     f"{partition.name}/{partition.number} is in the checkpoint, but the topic has only "
                     f"{len(known.partitions)} partitions",
                     {"topic": partition.name, "partition": partition.number},
+                )
+        if not self._given and isinstance(self.start, Mapping):
+            self._check_start(self.start, cluster)
+
+    def _check_start(self, start: Mapping[str, Mapping[int, int]], cluster: Cluster) -> None:
+        for name, offsets in start.items():
+            known = cluster.topics.get(name)
+            if known is not None and (others := offsets.keys() - known.partitions):
+                raise SourceError(
+                    f"source.start names {name}/{min(others)}, but the topic has only {len(known.partitions)} "
+                    "partitions",
+                    {"topic": name, "partition": min(others)},
                 )
 
     def _first_offsets(

@@ -36,6 +36,7 @@ from kafka.producer.producer_batch import ProducerBatch
 from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.structs import TopicPartition
 
+from ..os_errors import said
 from .kafka_receiving import Receiver
 
 
@@ -277,12 +278,6 @@ def connect(
         if trouble is not None and isinstance(error, KafkaTimeoutError):
             raise KafkaTimeoutError(f"{error.args[0] if error.args else error}: {said(trouble)}") from error
         raise
-
-
-def said(error: BaseException) -> str:
-    """An error with its name, which most of the library's say themselves."""
-    name, text = type(error).__name__, str(error)
-    return text if name in text else f"{name}: {text}"
 
 
 def send_batch(producer: KafkaProducer, place: TopicPartition, records: bytes, number: int) -> Any:

@@ -61,8 +61,9 @@ class Receiver:
 
 def _process(parser: KafkaProtocol, frame: bytearray) -> Any:
     asked = parser.in_flight_requests
+    expected = asked[0].get_response_class() if asked else None  # the class of one version, or a login's object
     # Others are small, and some keep what they read.
-    brings_records = asked and asked[0].get_response_class() is FetchResponse
+    brings_records = isinstance(expected, type) and issubclass(expected, FetchResponse)
     return KafkaProtocol._process_response(parser, _Answer(frame) if brings_records else frame)
 
 

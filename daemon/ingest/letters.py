@@ -5,7 +5,10 @@ A record may write only so much: past that what is bad for one reason shares let
 
 from __future__ import annotations
 
-from ..records.encodings import ROW
+import codecs
+from dataclasses import replace
+
+from ..records.encodings import HEADER_LINE, ROW
 from ..records.stream import BadRecord, RawRecord
 from .decode_columns import Bad, Reason
 from .decode_text import Lines
@@ -19,6 +22,14 @@ def room_of(record: RawRecord, memory: LettersMemory) -> Room:
     """How much the letters of this record may come to. ``memory``: who is asked for it."""
     own = len(record.key or b"") + sum(len(name) + len(value) for name, value in record.headers)
     return Room(len(record.value or b"") + own, own + _LETTER_BYTES, memory)
+
+
+def with_header_line(record: RawRecord, header: bytes) -> RawRecord:
+    """The record as letters of its lines tell of it: the line that its value began with (empty: there was none)
+    names their columns.
+    """
+    line = header.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
+    return replace(record, headers=(*record.headers, (HEADER_LINE, line))) if line else record
 
 
 def bad_lines(record: RawRecord, value: bytes, lines: Lines, room: Room) -> list[BadRecord]:

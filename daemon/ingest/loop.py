@@ -43,7 +43,7 @@ from .event_time import EventTime
 from .misrouted import PlacementSample
 from .ordered import OrderedReader, Step
 from .prepared import Prepared, PreparedQueue
-from .refusals import RefusalLog
+from .refusals import LateLog, RefusalLog
 from .registry import RegistryAway
 from .reuse import IdReuse
 
@@ -120,6 +120,8 @@ class Ingest:
     clock: Callable[[], float] = time.monotonic
     event_time: EventTime | None = None
     counts_order: bool = False
+    withheld: str | None = None
+    """Why reading does not begin, in words, as whoever keeps us from it says."""
     reader: OrderedReader = field(init=False)
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
     _position: dict[Partition, int] = field(default_factory=dict)
@@ -128,11 +130,13 @@ class Ingest:
     _held: _Held | None = None
     _placement: PlacementSample = field(init=False)
     _refusals: RefusalLog = field(init=False)
+    _late: LateLog = field(init=False)
 
     def __post_init__(self) -> None:
         self.reader = OrderedReader(self.source, Barriers(self.barrier_timeout_s, self.clock), self.clock)
         self._placement = PlacementSample(self.source, directed=self.directed)
         self._refusals = RefusalLog(self.clock)
+        self._late = LateLog(self.clock)
 
     @property
     def unit(self) -> str:
@@ -143,7 +147,12 @@ class Ingest:
     def waiting(self) -> str | None:
         """What keeps us from reading on, in words; None while nothing does. Any thread may ask."""
         held = self._held
-        return self.reader.waiting if held is None else held.why
+        return self.withheld or (self.reader.waiting if held is None else held.why)
+
+    @property
+    def late(self) -> int | None:
+        """How many upserts came too late; None where edges do not expire by time. Any thread may ask."""
+        return None if self.event_time is None else self._late.total
 
     def lag(self) -> Lag:
         """How far behind its end the source is, and what was read of it but waits here. Any thread may ask."""
@@ -171,6 +180,7 @@ class Ingest:
             self._read_on()
         finally:
             self._refusals.say(now=True)
+            self._late.say(now=True)
         self.commit_pending()
 
     def _read_on(self) -> None:
@@ -179,6 +189,7 @@ class Ingest:
             self.commit_pending()
             self.reuse.step()
             self._refusals.say()
+            self._late.say()
             if not self.has_memory():
                 self.stop.wait(MEMORY_PAUSE_S)
                 continue
@@ -234,6 +245,7 @@ class Ingest:
         if self.event_time is not None:
             timed = self.event_time.take(step, decoded, latest_ms, self.reader.lag().amount)
             decoded, late = timed.decoded, timed.late
+            self._late.note(late, timed.example)
             step = step._replace(decided=timed.decided, ordered=step.ordered or timed.together)
         prepared = self._prepare(decoded, step, began)
         if prepared is None:

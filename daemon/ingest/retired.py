@@ -8,13 +8,15 @@ Of those that were deleted since, as many as there is room for, it says how much
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import msgpack
 
 GONE_MAX = 10_000
-"""So many files that were deleted are known, the newest ones."""
+"""So many files that were deleted are known, the newest ones; and all that went lately (``Gone``)."""
 
 
 class Retired(NamedTuple):
@@ -32,19 +34,35 @@ class Retired(NamedTuple):
 
 
 class Gone:
-    """Files that were deleted, by digests of their names, and how many bytes of each every checkpoint covers."""
+    """Files that were deleted, by digests of their names, and how many bytes of each every checkpoint covers.
 
-    def __init__(self, known: Iterable[tuple[bytes, int]] = ()) -> None:
-        """``known``: as ``kept``, the oldest first."""
+    Those that went lately are known however many they are: the order log may name them still, and a start that did
+    not know that they were read would wait for them.
+    """
+
+    def __init__(self, known: Iterable[tuple[bytes, int]] = (), turns: int = 3) -> None:
+        """``known``: as ``kept``, the oldest first; all of them count as if they had gone now. ``turns``: for so
+        many checkpoints a file has gone lately, one more than are kept."""
         self._offsets = dict(known)
+        self._lately = deque([len(self._offsets)], maxlen=turns)  # how many at most since each of so many turns
 
     def note(self, name: str, offset: int) -> None:
-        """This one is gone; past ``GONE_MAX`` the oldest is forgotten."""
+        """This one is gone."""
         digest = _digest(name)
         self._offsets.pop(digest, None)
         self._offsets[digest] = offset
-        if len(self._offsets) > GONE_MAX:
-            del self._offsets[next(iter(self._offsets))]
+        self._lately[-1] += 1
+        self._forget()
+
+    def turn(self) -> None:
+        """A checkpoint was made."""
+        self._lately.append(0)
+        self._forget()
+
+    def _forget(self) -> None:
+        known = max(GONE_MAX, sum(self._lately))
+        for digest in list(islice(self._offsets, max(len(self._offsets) - known, 0))):
+            del self._offsets[digest]
 
     def covers(self, name: str, offset: int) -> bool:
         """Whether a file of this name was deleted after it was read so far."""
@@ -67,14 +85,14 @@ def pack(retired: Mapping[str, Retired], gone: Gone, early: Mapping[str, int]) -
     return bytes(msgpack.packb({"v": 1, "retired": retired, "gone": gone.kept, "early": early}))
 
 
-def unpack(packed: bytes) -> tuple[dict[str, Retired], Gone, dict[str, int]]:
-    """The inverse of ``pack``; nothing is retired where a checkpoint keeps nothing.
+def unpack(packed: bytes, turns: int) -> tuple[dict[str, Retired], Gone, dict[str, int]]:
+    """The inverse of ``pack``; nothing is retired where a checkpoint keeps nothing. ``turns``: see ``Gone``.
 
     Raises:
         ValueError: it is of a later version.
     """
     if not packed:
-        return {}, Gone(), {}
+        return {}, Gone(turns=turns), {}
     kept = msgpack.unpackb(packed)
     if kept["v"] != 1:
         raise ValueError(f"version {kept['v']} of retired files; only 1 is understood")
@@ -82,5 +100,5 @@ def unpack(packed: bytes) -> tuple[dict[str, Retired], Gone, dict[str, int]]:
         name: Retired(offset, size, changed_ns, (length, checksum), aside)
         for name, (offset, size, changed_ns, (length, checksum), aside) in kept["retired"].items()
     }
-    gone = Gone((digest, offset) for digest, offset in kept.get("gone", ()))
-    return retired, gone, dict(kept.get("early", {}))
+    gone = Gone(((digest, offset) for digest, offset in kept["gone"]), turns)
+    return retired, gone, dict(kept["early"])

@@ -183,7 +183,7 @@ class IdReuse:
             for batch in waiting.batches:
                 _spare(frozen(batch.edges.keys), frozen(batch.edges.ops), states)
                 if batch.vertices is not None:
-                    named = batch.vertices.vertices[batch.vertices.ops == Op.INSERT_VERTEX]
+                    named = batch.vertices.vertices[Op.INSERT_VERTEX.among(batch.vertices.ops)]
                     states[named[states[named] == _ASKED]] = _DEAD
         leaving: Vertices = asked[states[asked] == _ASKED]
         self._index.remove(leaving)

@@ -25,7 +25,8 @@ outage of this file, and the others go on.
 
 A look costs the same however many files there are: those that grew last are looked at each time, the others in
 turn, and the directory is listed when it changed. Where files came, all that are not retired are looked at, and
-of the others those that retired last: whoever wrote them may have gone on there before.
+of the others those that retired last, thousands where that takes little of the time: whoever wrote them may have
+gone on there before.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,6 +85,8 @@ OPEN_SECONDS_MAX = 5.0
 LOOKED_AT = 128
 """So many files that grew last are looked at each time, and so many of all others; and where files came, so many
 of those that retired last."""
+LOOKED_BACK_AT, LOOK_BACK_SHARE = 10_000, 0.1
+"""Or so many of these, as long as that takes no larger share of the time."""
 
 _KEPT_OF_A_FILE = {"bytes": int, "crc32c": int, "offset": int, "whole": bool}
 _TURNS = 4  # of files with enough to read, in one poll at least
@@ -138,7 +141,8 @@ class SpoolSource:
         self._folder = Folder(self.path)
         self._files: dict[str, SpoolFile] = {}
         self._retired: dict[str, Retired] = {}
-        self._gone = Gone()
+        self._turns = checkpoints_kept + 1
+        self._gone = Gone(turns=self._turns)
         self._early: dict[str, int] = {}  # deleted before a checkpoint covered them, and how much was read
         self._state = b""
         self._state_is_old = False
@@ -152,6 +156,7 @@ class SpoolSource:
         self._to_read: set[str] = set()
         self._came: set[str] = set()  # files that came since what is owed was noted; they are not begun
         self._unseen = False  # since files came not all others were looked at
+        self._far_back_at = 0.0
         self._turn = ""  # whose turn it was
         self._failed: SourceError | None = None  # for the next poll
         self.away: str | None = None
@@ -196,7 +201,7 @@ class SpoolSource:
 
     def _restore(self, offsets: Offsets, state: bytes) -> None:
         try:
-            entries, self._gone, early = retired.unpack(state)
+            entries, self._gone, early = retired.unpack(state, self._turns)
         except ValueError as error:
             raise SourceError(f"the checkpoint cannot be used for a spool: {error}") from error
         self._retired = {name: entry for name, entry in entries.items() if name in self._folder.names}
@@ -336,6 +341,7 @@ class SpoolSource:
         for name in [name for name, offset in self._early.items() if offsets.get(Partition(name)) == offset]:
             self._gone.note(name, self._early[name])
             self._forget_early(name)
+        self._gone.turn()
         if len(self._checkpoints) == self._checkpoints.maxlen:
             self._retire(self._checkpoints[0])
         self._keep_state()
@@ -536,8 +542,9 @@ class SpoolSource:
                 self._compare_names()
             # The last that a writer wrote before it went on in another file must be known when that is begun.
             self._unseen |= bool(self._came - before)
-            everywhere = [*self._files, *islice(reversed(self._retired), LOOKED_AT)] if self._unseen else []
-            for name in chain(everywhere, self._next_to_look_at()):
+            if self._unseen:
+                self._look_back()
+            for name in self._next_to_look_at():
                 self._look(name)
             self._unseen = False
         except OSError as error:
@@ -551,6 +558,14 @@ class SpoolSource:
             log.info("the spool %s can be read again", self.path)
         self._keep_state()
         return True
+
+    def _look_back(self) -> None:
+        """Look at all that are not retired, and at those that retired last."""
+        began, is_far = time.thread_time(), time.monotonic() >= self._far_back_at
+        for name in [*self._files, *islice(reversed(self._retired), LOOKED_BACK_AT if is_far else LOOKED_AT)]:
+            self._look(name)
+        if is_far:
+            self._far_back_at = time.monotonic() + (time.thread_time() - began) / LOOK_BACK_SHARE
 
     def _compare_names(self) -> None:
         names = self._folder.names.keys()
@@ -641,7 +656,10 @@ class SpoolSource:
     def _changed(self, file: SpoolFile, status: os.stat_result) -> None:
         inode = (status.st_dev, status.st_ino)
         if file.inode == inode and file.size == status.st_size:
-            file.changed_ns = status.st_mtime_ns
+            if file.changed_ns != status.st_mtime_ns:
+                # A half record that was cut off, and another one of its length in its place, say.
+                file.changed_ns, file.idle_size = status.st_mtime_ns, -1
+                self._note(file)
             return
         if file.aside:
             if file.inode is not None:

@@ -17,13 +17,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError, UnknownTopicOrPartitionError
 from kafka.structs import TopicPartition
 
 from ...gpma.index.ids import IdColumn
 from ..failpoints import point
 from ..ingest.kafka_client import KafkaLink, commit, connect, disconnect, fault_of, records_until, send_batch
+from ..ingest.topic_settings import read_topic_settings
 from ..records.placement import partition_of
 from .batches import batches
 from .records import Chunk, End, OutgoingEncoding, end_key, ids_by_program, read_key
@@ -31,6 +32,9 @@ from .sink import Accepts, Fenced, Place, PlaceLost, Whole
 
 IN_FLIGHT_BYTES = 8 << 20
 """After so many bytes all are waited for: the client itself would take any number."""
+
+_TIME = "time_ms"
+"""Of a place, beside an offset for each partition: what stands behind it was written later."""
 
 _WAIT_S = 30.0
 _BLOCK_S = 10.0
@@ -107,7 +111,8 @@ class KafkaSink:
                         f"{last.partitions}: vertices have other places now. Make a new topic"
                     )
                 parts = self._parts()
-                self._place = {str(part.partition): end for part, end in consumer.end_offsets(parts).items()}
+                ends = {str(part.partition): end for part, end in consumer.end_offsets(parts).items()}
+                self._place = {**ends, _TIME: time.time_ns() // 10**6}
         except KafkaError as error:
             raise self._told(error) from error
         self._require(accepts, last)
@@ -138,17 +143,37 @@ class KafkaSink:
                     raise PlaceLost(f"{self._topic}/{part.partition} has no offset {start} any more")
             consumer.seek(part, start)
         whole = None if place is None else Whole(self._partitions, transactions)
+        lost: PlaceLost | None = None
         for record in self._until(consumer, ends, records_max=20_000):
             if record.key is None:
                 continue
             yield record.key
-            if whole is not None:
-                if read_key(record.key) is None:
-                    whole.end(record.partition, End.unpack(record.value).records)
-                else:
-                    whole.record(record.partition)
-        if whole is not None:
-            whole.require()
+            if whole is not None and lost is None:
+                lost = _missing(whole, record)
+        if whole is not None and lost is None:
+            lost = _missing(whole, None)
+        if place is not None and lost is not None and not self._has_tombstones_since(place):
+            raise lost
+
+    def _has_tombstones_since(self, place: Place) -> bool:
+        """Whether compaction can have forgotten no tombstone that was written behind a place: then all that it
+        took away are records of keys that have newer ones.
+
+        Kafka leaves tombstones for a time. Half of it is ours, as our clock may not be that of the brokers.
+        """
+        admin = connect(
+            KafkaAdminClient,
+            self._client,
+            bootstrap_servers=self._servers,
+            bootstrap_timeout_ms=5_000,
+            request_timeout_ms=10_000,
+        )
+        try:
+            settings = read_topic_settings(admin, [self._topic]).get(self._topic)
+        finally:
+            disconnect(admin)
+        age_s = time.time() - place.get(_TIME, 0) / 1000
+        return settings is not None and 0 <= age_s < settings.tombstones_s / 2
 
     def _until(
         self, consumer: Any, ends: Mapping[TopicPartition, int], records_max: int | None = None
@@ -200,7 +225,7 @@ class KafkaSink:
         point("results.sent")
         commit(producer, timeout_s=_WAIT_S, given_up=lambda: self._broken)
         point("results.committed")
-        self._place = {str(at): future.value.offset + 1 for at, future in enumerate(ends)}
+        self._place = {str(at): future.value.offset + 1 for at, future in enumerate(ends)} | {_TIME: end.time_ms}
 
     def _require_behind(self, ends: Mapping[str, int]) -> None:
         """A topic that was made anew takes what is sent to it as the one before did; but its offsets begin again.
@@ -276,6 +301,20 @@ class KafkaSink:
         """See ``Sink``."""
         self._broken = True
         self._producer.break_off()
+
+
+def _missing(whole: Whole, record: Any) -> PlaceLost | None:
+    """What shows now that records were taken out: with this one, or at the end (None)."""
+    try:
+        if record is None:
+            whole.require()
+        elif read_key(record.key) is None:
+            whole.end(record.partition, End.unpack(record.value).records)
+        else:
+            whole.record(record.partition)
+    except PlaceLost as lost:
+        return lost
+    return None
 
 
 def _arrived(producer: KafkaProducer, sent: list[Any]) -> None:

@@ -44,7 +44,7 @@ import numpy as np
 from ...gpma.index.ids import IdColumn
 from ..backoff import Backoff
 from ..errors import GraphtideError, Unavailable
-from ..os_errors import why
+from ..os_errors import said, why
 from ..serve.values import Values
 from .records import Changed, Chunk, End, Epoch, OutgoingEncoding
 from .sink import Fenced, Place, PlaceLost, Sink
@@ -426,7 +426,7 @@ class Writer:
         self._opened = False
         self._sink.close()
         self._written = replace(self._written, errors=self._written.errors + 1)
-        trouble = f"{type(error).__name__}: {error}"
+        trouble = said(error)
         if isinstance(error, GraphtideError):
             trouble = error.message
         elif isinstance(error, OSError) and error.strerror:

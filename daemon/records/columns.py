@@ -49,7 +49,7 @@ class UpdateColumns:
 
     def encode(self) -> bytes:
         """One columnar record."""
-        ops = None if (self.ops == Op.INSERT).all() else self.ops
+        ops = None if Op.INSERT.among(self.ops).all() else self.ops
         return encode_msgpack(self.src, self.dst, ops, self.weights, self.timestamps_ms)
 
 
@@ -59,7 +59,7 @@ def canonical(columns: UpdateColumns) -> UpdateColumns:
     Operations on vertices stay as they are.
     """
     src, dst = columns.src, columns.dst
-    turned = columns.ops <= Op.INSERT
+    turned = columns.ops <= np.uint8(Op.INSERT)
     ends: tuple[IdColumn, IdColumn]
     if isinstance(src, StringColumn) or isinstance(dst, StringColumn):
         assert isinstance(src, StringColumn) and isinstance(dst, StringColumn)

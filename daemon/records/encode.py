@@ -33,7 +33,7 @@ def encode_msgpack(
     Raises:
         ValueError: the columns are not of one length, or edges have no ``dst``.
     """
-    if dst is None and (ops is None or (np.asarray(ops, np.uint8) <= Op.INSERT).any()):
+    if dst is None and (ops is None or (np.asarray(ops, np.uint8) <= np.uint8(Op.INSERT)).any()):
         raise ValueError("edges need a dst; only operations on vertices do without")
     columns: dict[str, Any] = {"v": RECORD_VERSION, "src": _ids(src)}
     if dst is not None:

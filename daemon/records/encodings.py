@@ -50,7 +50,9 @@ BARRIER = "application/vnd.graphtide.barrier"
 """The content type of barriers (``barrier.py``), and what stands for the encoding of their records."""
 
 HEADER_LINE = "graphtide-header"
-"""Record header of CSV blocks that do not begin their file: the file's first line, without its end."""
+"""Header of CSV blocks that do not begin their file, and of letters of CSV lines: the line that names the columns,
+without its end.
+"""
 
 IN_PREAMBLE = "graphtide-preamble"
 """Record header of blocks of a MatrixMarket file that do not begin it, and begin before its edges do."""

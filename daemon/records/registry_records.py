@@ -76,7 +76,7 @@ def avro_records(columns: UpdateColumns, schema_id: int) -> list[bytes]:
         return byte_rows.joined(a_value, rows)
 
     dst = given(_avro_id(columns.dst))
-    edges = columns.ops <= Op.INSERT
+    edges = columns.ops <= np.uint8(Op.INSERT)
     weights, times = columns.weights, columns.timestamps_ms
     return byte_rows.cut(
         byte_rows.constant(_head(schema_id), n),
@@ -131,7 +131,7 @@ def protobuf_records(columns: UpdateColumns, schema_id: int) -> list[bytes]:
     ops = _PROTO_NUMBERS[columns.ops]
     fields = [
         byte_rows.where(named, _proto_id(1, src)),
-        byte_rows.where(columns.ops <= Op.INSERT, _proto_id(2, dst)),
+        byte_rows.where(columns.ops <= np.uint8(Op.INSERT), _proto_id(2, dst)),
         byte_rows.where(ops != 0, _field(3, _VARINT, byte_rows.varints(ops))),
     ]
     if weights is not None:

@@ -201,14 +201,18 @@ class SpoolWriter:
             raise ValueError(f"{name!r} is not the name of a spool file")
         self.name = name
         self.path = folder / name
-        self._file = open(self.path, "ab", opener=_open_as_the_folder)  # noqa: SIM115  closed by close()
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.offset = whole_bytes(self.path)
-            self._file.truncate(self.offset)
-        except BaseException:
+        while True:
+            self._file = open(self.path, "ab", opener=_open_as_the_folder)  # noqa: SIM115  closed by close()
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self.is_in_place:  # and was not removed since it was opened
+                    self.offset = whole_bytes(self.path)
+                    self._file.truncate(self.offset)
+                    break
+            except BaseException:
+                self._file.close()
+                raise
             self._file.close()
-            raise
         self.flushed = self.synced = self.offset
         """Readers see what lies before ``flushed``; what lies before ``synced`` is on disk."""
         self._syncing = Syncing(self._file.fileno(), folder)
@@ -269,19 +273,22 @@ class SpoolWriter:
         What cannot be cut off now stays, and a file that has taken the place of this one is left alone.
         """
         is_ours: bool | None = None
-        with contextlib.suppress(OSError):
-            is_ours = self.is_in_place
-        with contextlib.suppress(OSError):  # what cannot be written is not wanted any more
-            self._file.close()
-        if not is_ours:
-            return is_ours is not None
-        try:
-            if offset:
-                os.truncate(self.path, min(offset, self.path.stat().st_size))
-            else:
-                self.path.unlink()
-        except OSError:
-            return False
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(OSError):
+                # Until it is as it stays nobody else may have the lock: what another writer appends would go, too.
+                held.callback(os.close, os.dup(self._file.fileno()))
+                is_ours = self.is_in_place
+            with contextlib.suppress(OSError):  # what cannot be written is not wanted any more
+                self._file.close()
+            if not is_ours:
+                return is_ours is not None
+            try:
+                if offset:
+                    os.truncate(self.path, min(offset, self.path.stat().st_size))
+                else:
+                    self.path.unlink()
+            except OSError:
+                return False
         return True
 
     def __enter__(self) -> SpoolWriter:

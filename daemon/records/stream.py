@@ -303,6 +303,11 @@ class Progress(Protocol):
         """Whether the order of before is gone along, and which barriers wait."""
         ...
 
+    @property
+    def late(self) -> int | None:
+        """How many upserts came too late and were dropped; None where edges do not expire by time."""
+        ...
+
     def log_margin(self, offsets: Offsets) -> float:
         """See ``Source.log_margin``."""
         ...

@@ -55,8 +55,9 @@ PLACES_EACH = 16
 """So many has one connection at once."""
 PATIENCE_S = 0.02
 """Whoever has no answer after so long asks otherwise: the storage may be shut for long."""
-HIDDEN_S = 0.05
-"""So long nobody asks here after there was no answer to anything: rows are on a device, or behind it."""
+HIDDEN_LEAST_S, HIDDEN_MOST_S = 0.001, 0.05
+"""So long nobody asks here after there was no answer to anything: rows are behind a device, which is over once
+somebody has asked, or on it, which is not. So it is twice as long each time until something is answered."""
 
 _QUESTION, _DONE, _ANSWER = struct.Struct("<5q"), struct.Struct("<q"), struct.Struct("<5q")
 
@@ -107,7 +108,7 @@ class Lane:
         self._open: dict[int, tuple[float, object, Read, Question]] = {}
         self._had: Counter[object] = Counter()
         self._looking: asyncio.TimerHandle | None = None
-        self._hidden_until = 0.0
+        self._hidden_s, self._hidden_until = HIDDEN_LEAST_S, 0.0
         loop.add_reader(answers, self._take)
 
     def neighbors(
@@ -165,7 +166,9 @@ class Lane:
             fence()
             (done,) = _DONE.unpack_from(self._places[place], 8 * DONE)
             if done == HIDDEN:
-                self._hidden_until = self._loop.time() + HIDDEN_S
+                self._hide()
+            else:
+                self._hidden_s = HIDDEN_LEAST_S
             answer = _answer(self._places[place], read) if done == ANSWER and not question.done() else None
             states[place] = FREE
             self._free.append(place)
@@ -173,6 +176,13 @@ class Lane:
             if not self._had[asker]:
                 del self._had[asker]
             question.tell(answer)
+
+    def _hide(self) -> None:
+        """There is no answer to anything now."""
+        now = self._loop.time()
+        if now >= self._hidden_until:  # else it was asked before that was known
+            self._hidden_until = now + self._hidden_s
+            self._hidden_s = min(2 * self._hidden_s, HIDDEN_MOST_S)
 
     def _look(self) -> None:
         """Whoever has waited for too long may ask otherwise; its place is taken until it is answered."""

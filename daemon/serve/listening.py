@@ -136,38 +136,35 @@ class Doors:
         Raises:
             ConfigError: an address, or the files for TLS, cannot be used; nothing is left bound.
         """
-        self._bound: list[tuple[socket.socket, str]] = []
-        self._inodes: dict[str, int] = {}
-        self._n_sockets = len(listen)
+        self._bound: list[_Bound] = []
         has_tls = tls is not None
         try:
             if tls is not None:
                 checked_tls(tls)
             for text in listen:
-                self._keep(*bind_socket(text, beyond_loopback=has_tls or insecure, socket_group=socket_group))
+                bound = bind_socket(text, beyond_loopback=has_tls or insecure, socket_group=socket_group)
+                self._bound.append(_Bound(*bound, "socket"))
             for text in http:
-                self._keep(*bind_http_socket(text, has_tls=has_tls, insecure=insecure, socket_group=socket_group))
+                bound = bind_http_socket(text, has_tls=has_tls, insecure=insecure, socket_group=socket_group)
+                self._bound.append(_Bound(*bound, parse_http_address(text).door))
         except BaseException:
             self.close()
             raise
 
-        self.kinds = ["socket"] * len(listen) + [parse_http_address(text).door for text in http]
-        """What is spoken at each."""
-
-    def _keep(self, bound: socket.socket, text: str) -> None:
-        self._bound.append((bound, text))
-        if bound.family == socket.AF_UNIX:
-            self._inodes[bound.getsockname()] = os.stat(bound.getsockname()).st_ino
+    @property
+    def kinds(self) -> list[str]:
+        """What is spoken at each: ``socket``, ``http`` or ``https``."""
+        return [bound.kind for bound in self._bound]
 
     @property
     def addresses(self) -> list[str]:
         """Where clients connect to the socket, with the ports that were given."""
-        return [text for _, text in self._bound[: self._n_sockets]]
+        return [bound.address for bound in self._bound if bound.kind == "socket"]
 
     @property
     def http_addresses(self) -> list[str]:
         """Where the HTTP door is, with the ports that were given."""
-        return [text for _, text in self._bound[self._n_sockets :]]
+        return [bound.address for bound in self._bound if bound.kind != "socket"]
 
     def listen(self) -> None:
         """Let clients in; they wait until somebody accepts them.
@@ -175,33 +172,49 @@ class Doors:
         Raises:
             ConfigError: another process took an address meanwhile.
         """
-        for bound, text in self._bound:
+        for bound in self._bound:
             try:
-                if bound.family == socket.AF_UNIX and not self._is_ours(bound.getsockname()):
+                if bound.path is not None and not bound.has_its_path:
                     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-                bound.listen(BACKLOG)
+                bound.socket.listen(BACKLOG)
             except OSError as error:
-                raise ConfigError(f"cannot listen on {text}: {why(error)}") from error
+                raise ConfigError(f"cannot listen on {bound.address}: {why(error)}") from error
 
     def filenos(self) -> list[int]:
         """The descriptors, in the order of ``kinds``."""
-        return [bound.fileno() for bound, _ in self._bound]
+        return [bound.socket.fileno() for bound in self._bound]
 
     def close(self) -> None:
         """Close the sockets and remove their paths, unless they are others' now; harmless to repeat."""
-        for bound, _ in self._bound:
-            path = bound.getsockname()
-            bound.close()
-            if path in self._inodes and self._is_ours(path):
+        for bound in self._bound:
+            if bound.path is not None and bound.has_its_path:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+                    os.unlink(bound.path)
+            bound.socket.close()
         self._bound.clear()
 
-    def _is_ours(self, path: str) -> bool:
-        try:
-            return os.stat(path).st_ino == self._inodes[path]
-        except FileNotFoundError:
-            return False
+
+class _Bound:
+    """A socket, its address as clients reach it, and what is spoken there.
+
+    ``path``: of a Unix socket.
+    """
+
+    def __init__(self, bound: socket.socket, address: str, kind: str) -> None:
+        self.socket, self.address, self.kind = bound, address, kind
+        self.path: str | None = bound.getsockname() if bound.family == socket.AF_UNIX else None
+        self._inode = self._inode_there()
+
+    @property
+    def has_its_path(self) -> bool:
+        """Nobody removed it, or has put another one there."""
+        return self._inode is not None and self._inode == self._inode_there()
+
+    def _inode_there(self) -> int | None:
+        # While the socket is open its number is given to no other file.
+        with contextlib.suppress(OSError):
+            return None if self.path is None else os.stat(self.path).st_ino
+        return None
 
 
 def others_may_write(folder: Path) -> bool:
@@ -226,7 +239,7 @@ def _bind_tcp(address: TcpAddress) -> tuple[socket.socket, str]:
 
 def _bind_unix(path: str, group: str | None) -> socket.socket:
     """Only we may connect until the group has it: between bind and a later chmod anyone else could."""
-    group_id = -1 if group is None else _group_id(group)
+    group_id = -1 if group is None else group_id_of(group)
     _remove_stale(path)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -234,18 +247,26 @@ def _bind_unix(path: str, group: str | None) -> socket.socket:
         bound.bind(path)
         try:
             os.chown(path, -1, group_id)
-        except PermissionError:
+            os.chmod(path, SOCKET_MODE)
+        except BaseException as error:
+            os.unlink(path)
+            if not isinstance(error, PermissionError):
+                raise
             raise ConfigError(
                 f"server.socket_group = {group!r}: user {os.geteuid()} is not in that group"
             ) from None
-        os.chmod(path, SOCKET_MODE)
     except BaseException:
         bound.close()
         raise
     return bound
 
 
-def _group_id(name: str) -> int:
+def group_id_of(name: str) -> int:
+    """The group of Unix sockets.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
@@ -253,18 +274,29 @@ def _group_id(name: str) -> int:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket that nobody listens on; anything else stays, and is an error."""
+    if is_stale(path):
+        os.unlink(path)
+
+
+def is_stale(path: str) -> bool:
+    """Whether a socket is there on which nobody listens; False where nothing is.
+
+    Raises:
+        OSError: somebody listens there, it is something else than a socket, or no socket can have that path.
+    """
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
+        mode = None
+    if mode is not None and not stat.S_ISSOCK(mode):
         raise OSError(errno.EEXIST, "the path exists and is no socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(path)
+        except FileNotFoundError:
+            return False
         except ConnectionRefusedError:
-            os.unlink(path)
+            return True
         else:
             raise OSError(errno.EADDRINUSE, "another process answers there")

@@ -15,9 +15,11 @@ from .subscriptions import Subscription
 BYTES_PER_SECOND = 8 << 20
 PAUSE_SECONDS_MAX = 0.1
 """To whoever is sent that much, and so long at most, where others are not."""
-ALL_BYTES_PER_SECOND = 512 << 20
+BYTES_PER_CORE, ALL_BYTES_MAX = 64 << 20, 512 << 20
+"""To all of them together a second for each core that there is, and at most: to send and to read 500 MiB takes
+about a third of one."""
 ALL_PAUSE_SECONDS_MAX = 8 * PAUSE_SECONDS_MAX
-"""To all of them together, and so long at most."""
+"""And so long at most."""
 LATELY_SECONDS = 3 * ALL_PAUSE_SECONDS_MAX
 """Whoever was sent something so long ago does not count any more."""
 
@@ -25,7 +27,9 @@ LATELY_SECONDS = 3 * ALL_PAUSE_SECONDS_MAX
 class Pace:
     """Who was sent much lately."""
 
-    def __init__(self) -> None:
+    def __init__(self, cores: int) -> None:
+        """``cores``: which all that the daemon does has together."""
+        self.all_bytes_per_second = min(cores * BYTES_PER_CORE, ALL_BYTES_MAX)
         # The bytes of the last news of each, and when they were sent, in this order. By what identifies them: a
         # subscription that has ended would else be kept, with its connection, until somebody is sent something.
         self._sent: dict[int, tuple[int, float]] = {}
@@ -43,17 +47,20 @@ class Pace:
                 break
             del self._sent[first]
             self._bytes -= size
-        return until_all_go_on(now, pause_after(sent, len(self._sent), self._bytes))
+        return until_all_go_on(now, self._pause_after(sent))
+
+    def _pause_after(self, sent: int) -> float:
+        return pause_after(sent, len(self._sent), self._bytes, self.all_bytes_per_second)
 
 
-def pause_after(sent: int, clients: int, sent_to_all: int) -> float:
+def pause_after(sent: int, clients: int, sent_to_all: int, all_bytes_per_second: int) -> float:
     """How many seconds should pass after a client was sent so many bytes.
 
-    ``clients``: so many were sent much lately, itself included, together ``sent_to_all``. Who is sent little waits
-    for no more than its share, and so does who is sent much where the others are not.
+    ``clients``: so many were sent much lately, itself included, together ``sent_to_all``, of what all may be. Who
+    is sent little waits for no more than its share, and so does who is sent much where the others are not.
     """
     own = min(sent / BYTES_PER_SECOND, PAUSE_SECONDS_MAX)
-    shared = min(clients * sent, sent_to_all) / ALL_BYTES_PER_SECOND
+    shared = min(clients * sent, sent_to_all) / all_bytes_per_second
     return max(own, min(shared, ALL_PAUSE_SECONDS_MAX))
 
 

@@ -19,7 +19,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -197,13 +197,14 @@ def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[P
         return
     settings = msgpack.unpackb(message)
     assert settings["kind"] == "configure"
-    listeners = [socket.socket(fileno=fd) for fd in fds]
-    doors = [Door.of(one, kind, settings) for one, kind in zip(listeners, settings["doors"], strict=True)]
     sys.setswitchinterval(SWITCH_SECONDS)
     in_short_slices()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket(fileno=fd)) for fd in fds]
+        doors = [Door.of(one, kind, settings) for one, kind in zip(listeners, settings["doors"], strict=True)]
+        runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         runner.run(serve(control, calls, settings, doors, kinds))
 
 

@@ -54,6 +54,9 @@ THREADS = 2
 CACHED_ANSWERS_MAX = 64
 AHEAD_MAX = 4
 """So many answers of an epoch are computed before anybody asks."""
+AHEAD_UNASKED = 2
+"""And each for so many epochs in a row though nobody asked for it: where epochs come about as fast as those who
+ask, many have none."""
 TICK_SECONDS = 1.0
 VERTICES_INLINE_MAX = 1024
 """So many vertices are looked up and read on the event loop; more go to a thread."""
@@ -136,12 +139,13 @@ class _Waiter:
 
 @dataclass(slots=True)
 class _Cached:
-    """An answer in the making, or made; ``askers``: how many it was for; ``again``: what makes it, where the next
-    epoch's is to be made ahead."""
+    """An answer in the making, or made; ``askers``: how many it was for; ``unasked``: of so many epochs in a row
+    before it was for nobody; ``again``: what makes it, where the next epoch's is to be made ahead."""
 
     epoch: tuple[int, int]
     future: asyncio.Future[Reply]
     askers: int = 0
+    unasked: int = 0
     again: Callable[[], Coroutine[Any, Any, Reply]] | None = None
 
     @property
@@ -630,8 +634,8 @@ class Serving:
         return known
 
     def _compute_ahead(self) -> None:
-        """There is another epoch: compute for it what was asked of the last one. What nobody asks for then is not
-        computed ahead again, so that this costs once as much as was asked for, at most."""
+        """There is another epoch: compute for it what was asked of the last ones. What nobody asks for after that
+        is not computed ahead again, so that this costs a few times as much as was asked for, at most."""
         wanted = [(key, known) for key, known in self._cache.items() if known.again is not None]
         if not wanted:
             return
@@ -640,14 +644,17 @@ class Serving:
         except Unavailable:
             return  # whoever asks finds out
         room = AHEAD_MAX
+        wanted.sort(key=lambda each: not each[1].askers)
         for key, known in wanted:
             again = known.again
             if known.epoch == epoch or not known.future.done() or again is None:
                 continue
             known.again = None
-            if known.askers and room:
+            unasked = 0 if known.askers else known.unasked + 1
+            if unasked <= AHEAD_UNASKED and room:
                 room -= 1
-                self._compute(key, epoch, again).again = again
+                ahead = self._compute(key, epoch, again)
+                ahead.again, ahead.unasked = again, unasked
 
     async def for_all(self, asker: Asker, work: Callable[[], T]) -> T:
         """As ``in_thread``. Whoever asked first lends the turn; others may wait when they have gone."""

@@ -377,14 +377,16 @@ class ServerLink:
         process = self._process
         return None if process is None else process.child.pid
 
-    def wait_ready(self, timeout_s: float = START_SECONDS_MAX) -> None:
-        """Return once clients are accepted (an epoch must have been published).
+    def wait_ready(
+        self, timeout_s: float = START_SECONDS_MAX, *, given_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Return once clients are accepted (an epoch must have been published), or nobody waits for it any more.
 
         Raises:
             Unavailable: the server did not come up in time.
         """
         deadline = time.monotonic() + timeout_s
-        while not self.is_ready:
+        while not (self.is_ready or given_up()):
             if time.monotonic() > deadline:
                 raise Unavailable(f"the query server was not ready after {timeout_s:g} s")
             time.sleep(0.01)
@@ -602,15 +604,24 @@ class ServerLink:
         while not self._stopping.wait(pause):
             try:
                 process = self._begin()
-            except (OSError, ValueError, RuntimeError) as error:  # descriptors or threads are short
+            except Exception as error:  # whatever it is: without this thread there would never be another server
                 if self._stopping.is_set():
                     return
-                log.error("the query server cannot be started (%s); the next try is in %.1f s", error, delay)
+                unforeseen = not isinstance(error, (OSError, ValueError, RuntimeError, MemoryError))
+                log.error(
+                    "the query server cannot be started (%s); the next try is in %.1f s",
+                    str(error) or type(error).__name__,
+                    delay,
+                    exc_info=unforeseen,
+                )
                 pause, delay = delay, min(2 * delay, RESTART_SECONDS_MAX)
                 continue
             if process is None:
                 return
-            self._take_reports(process)
+            try:
+                self._take_reports(process)
+            except Exception:  # as above
+                log.exception("a report of the query server cannot be taken; it is replaced")
             status = self._end(process)
             if self._stopping.is_set():
                 return

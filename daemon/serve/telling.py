@@ -25,6 +25,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ...compute.program import Program
+from ...gpma.cores import usable_cores
 from ...gpma.edges import Vertices
 from ..client.wire import Entries, error_to_wire
 from ..errors import GraphtideError, Unavailable, UnknownProgram
@@ -145,7 +146,7 @@ class Telling:
         # Likewise what takes long, while it is looked at, and then as long as somebody has memory for it.
         self._looking: dict[Hashable, asyncio.Task[_Found]] = {}
         self._sending: WeakValueDictionary[Hashable, _Found] = WeakValueDictionary()
-        self._pace = Pace()
+        self._pace = Pace(usable_cores())
 
     async def run(self) -> None:
         """Tell clients what is new, until cancelled."""

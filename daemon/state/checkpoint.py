@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,12 @@ _IN_USE = "is in use by another graphtide process"
 _NAME = re.compile(rf"{_PREFIX}([0-9]{{1,18}})-([0-9]{{1,18}})")
 """Of a checkpoint's folder. Either number fits into 64 bits, as they do in answers."""
 _COUNT = re.compile(rb"[0-9]{1,18}\s*")
+
+
+def is_out_of_reach(error: BaseException | None) -> bool:
+    """Whether a checkpoint may be whole, and the system does not let us read it: rights, descriptors, a disk."""
+    gone = FileNotFoundError, NotADirectoryError, IsADirectoryError
+    return isinstance(error, OSError) and not isinstance(error, gone)
 
 
 class NewerFormat(ValueError):
@@ -108,23 +115,18 @@ class CheckpointStore:
         self.keep = keep
         self.made_anew: Callable[[], None] = lambda: None
         """Called where the folder was taken away and there is another one: for what else was in it."""
+        self._requiring = threading.Lock()
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(path)
+        except BlockingIOError as error:
+            raise CheckpointError(f"checkpoint.path = {str(path)!r} {_IN_USE}") from error
         except OSError as error:
-            raise CheckpointError(f"checkpoint.path = {str(path)!r} cannot be used: {why(error)}") from error
-        try:
-            self._lock = os.open(path / _LOCK, _LOCK_FLAGS, _LOCK_MODE)
-        except OSError as error:
-            raise CheckpointError(
-                f"checkpoint.path = {str(path)!r}: its file {_LOCK!r} cannot be opened: {why(error)}"
-            ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            held = isinstance(error, BlockingIOError)
-            what = _IN_USE if held else f"cannot be locked: {why(error)}"
-            raise CheckpointError(f"checkpoint.path = {str(path)!r} {what}") from error
+            what = " cannot be used"
+            if error.filename is None:
+                what = " cannot be locked"
+            elif str(error.filename) == str(path / _LOCK):
+                what = f": its file {_LOCK!r} cannot be opened"
+            raise CheckpointError(f"checkpoint.path = {str(path)!r}{what}: {why(error)}") from error
         for leftover in path.glob("writing-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -175,7 +177,7 @@ class CheckpointStore:
         Raises:
             OSError: it could not be written (a full disk); what was written of it is taken away again.
         """
-        self._require_folder()
+        self.require_folder()
         incarnation, number = checkpoint.epoch
         draft = self.path / f"writing-{incarnation}-{number}"
         target = folder_of(self.path, checkpoint.epoch)
@@ -193,36 +195,36 @@ class CheckpointStore:
         point("checkpoint.pruned")
         return size
 
-    def _require_folder(self) -> None:
-        """Have the folder whose lock this process holds; where somebody took it away or emptied it, another.
+    def require_folder(self) -> None:
+        """Have the folder whose lock this process holds; where somebody took it away or emptied it, another. For
+        any thread, before it makes a file there.
 
         Raises:
-            NotWritten, OSError: there can be none, or another process has it by now.
+            OSError: there can be none, or another process has it by now.
         """
-        name = self.path / _LOCK
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            if os.path.samestat(os.stat(name), os.fstat(self._lock)):
+        with self._requiring:
+            if _is_in_place(self._lock, self.path / _LOCK):
                 return
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(name, _LOCK_FLAGS, _LOCK_MODE)
-        try:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock = _locked(self.path)
             except BlockingIOError as error:
-                raise OSError(errno.EBUSY, _IN_USE, str(name)) from error
+                raise OSError(errno.EBUSY, _IN_USE, str(self.path / _LOCK)) from error
+            try:
+                if self._incarnation:
+                    replace_file(self.path / _INCARNATION, b"%d\n" % self._incarnation)
+                self.made_anew()
+            except BaseException as error:
+                os.close(lock)
+                if isinstance(error, NotWritten):
+                    raise OSError(errno.EIO, error.message) from error
+                raise
+            os.close(self._lock)
+            self._lock = lock
             log.error(
                 "the checkpoint folder %s was taken away or emptied under this daemon, and is made anew with a "
                 "whole checkpoint; checkpoints that are left there: %s",
                 *(self.path, ", ".join(self.names()) or "none"),
             )
-            if self._incarnation:
-                replace_file(self.path / _INCARNATION, b"%d\n" % self._incarnation)
-            self.made_anew()
-        except BaseException:
-            os.close(lock)
-            raise
-        os.close(self._lock)
-        self._lock = lock
 
     def has(self, epoch: tuple[int, int]) -> bool:
         """Whether the checkpoint of this epoch is there, as far as can be seen."""
@@ -277,10 +279,11 @@ class CheckpointStore:
         before; None: the system's.
 
         Raises:
-            CheckpointError: there are checkpoints, but every one is damaged, or of a newer version.
+            CheckpointError: there are checkpoints, but every one is damaged, cannot be read, or is of a newer
+                version.
             MemoryError: there is not enough for its arrays; an older one would be of another state.
         """
-        damaged, newer = list[str](), list[str]()
+        damaged, newer, out_of_reach = list[str](), list[str](), False
         for _, folder in self._folders():
             try:
                 return read_checkpoint(folder, advance, memory)
@@ -290,7 +293,9 @@ class CheckpointStore:
                 )
                 newer.append(f"{folder.name}: {error}")
             except (OSError, ValueError, KeyError) as error:
-                log.error("checkpoint %s is damaged (%s); trying an older one", folder.name, error)
+                how = "cannot be read" if is_out_of_reach(error) else "is damaged"
+                log.error("checkpoint %s %s (%s); trying an older one", folder.name, how, error)
+                out_of_reach |= is_out_of_reach(error)
                 self._damaged.add(folder)
                 damaged.append(f"{folder.name}: {error}")
         if newer:
@@ -298,6 +303,11 @@ class CheckpointStore:
             raise CheckpointError(
                 f"the checkpoints in {str(self.path)!r} were written by a newer version of graphtide: "
                 f"{'; '.join(newer)}. Start that version again, or give this one another checkpoint.path{rest}"
+            )
+        if out_of_reach:
+            raise CheckpointError(
+                f"no checkpoint in {str(self.path)!r} can be read: {'; '.join(damaged)}. They may be good: see "
+                f"what keeps this process (of user {os.geteuid()}) from reading them"
             )
         if damaged:
             raise CheckpointError(
@@ -328,6 +338,34 @@ class CheckpointStore:
     def _folders(self) -> list[tuple[tuple[int, int], Path]]:
         """Finished checkpoints, newest first."""
         return epochs_in(self.path)
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor that holds the lock of a folder, which is made where it is missing.
+
+    Raises:
+        BlockingIOError: another process holds it.
+        OSError: there can be no such folder, or file, or lock (then the error names no file).
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / _LOCK, _LOCK_FLAGS, _LOCK_MODE)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Since it was opened the folder may have been taken away, and be another's by now.
+            if _is_in_place(lock, folder / _LOCK):
+                return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def _is_in_place(handle: int, path: Path) -> bool:
+    """Whether an open file is the one that stands there."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    return False
 
 
 def require_same(saved: Mapping[str, Any], present: Mapping[str, Any], path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,14 @@ def parameters_of(spec: Spec) -> dict[str, Any]:
 class KeptPrograms:
     """By id, in the order in which they were kept. Any thread may call it."""
 
-    def __init__(self, folder: Path) -> None:
-        """
+    def __init__(self, folder: Path, require: Callable[[], None] = lambda: None) -> None:
+        """``require``: raises an OSError where the folder may be another process's by now (``CheckpointStore``).
+
         Raises:
             CheckpointError: the file is there, and cannot be read.
         """
         self._path = folder / FILE
+        self._require = require
         self._changing = threading.Lock()
         self._programs = read_kept(folder)
 
@@ -63,6 +65,7 @@ class KeptPrograms:
         Raises:
             NotWritten: the disk does not take it; all is as before, unless the message says what a start may find.
         """
+        self._require_folder()
         with self._changing:
             self._write({**self._programs, id: dict(spec)})
 
@@ -72,6 +75,7 @@ class KeptPrograms:
         Raises:
             NotWritten: the disk does not take it; all is as before, unless the message says what a start may find.
         """
+        self._require_folder()
         with self._changing:
             if id in self._programs:
                 self._write({other: spec for other, spec in self._programs.items() if other != id})
@@ -85,6 +89,17 @@ class KeptPrograms:
         with self._changing:
             if self._programs:
                 self._write(self._programs)
+
+    def _require_folder(self) -> None:
+        """Before it is changed: where the folder is made anew, what there is is written again.
+
+        Raises:
+            NotWritten: see ``add``.
+        """
+        try:
+            self._require()
+        except OSError as error:
+            raise NotWritten(f"{str(self._path)!r} cannot be written: {why(error)}") from error
 
     def _write(self, programs: Mapping[str, Spec]) -> None:
         trouble = f"{str(self._path)!r} cannot be written"

@@ -20,7 +20,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +38,8 @@ from ..records.stream import Decided, LateBarrier, Offsets, Partition, Passed, o
 
 log = logging.getLogger(__name__)
 
-VERSION = 3
-READABLE = range(1, VERSION + 1)
-"""The first one named no barriers, and the second decided nothing about event time."""
+VERSION = 1
+"""Of what is written, and all that is read."""
 SYNC_INTERVAL_S = 1.0
 """What need not be durable at once is synced so often, while epochs go on."""
 _SUFFIX = ".log"
@@ -62,12 +61,14 @@ class _Segment:
 class OrderLog:
     """``open`` first; then ``record`` and ``close`` are for the engine's thread, ``cut`` for any."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, require: Callable[[], None] = lambda: None) -> None:
         """
         Args:
             folder: made when something is written.
+            require: raises an OSError where it may be another process's by now (``CheckpointStore``).
         """
         self.folder = folder
+        self._require = require
         self._identity = ""
         self._fixed = Passed({}, together=False)  # at the end of what stays
         self._newest = self._fixed
@@ -172,12 +173,13 @@ class OrderLog:
     # -- segments ---------------------------------------------------------------------------------------
 
     def _begin_segment(self) -> _Segment:
+        self._require()
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / f"{self._number + 1:020}{_SUFFIX}"
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         segment = _Segment(path, handle, Syncing(handle, self.folder), 0, 0)
-        begin = {"v": VERSION, "identity": self._identity, "offsets": offsets_to_wire(self._fixed.offsets)}
-        begin["late"] = self._fixed.late
+        begin = {"v": VERSION, "identity": self._identity}
+        begin |= {"offsets": offsets_to_wire(self._fixed.offsets), "late": self._fixed.late}
         try:
             self._write(segment, _framed(begin))
         except OSError:
@@ -256,13 +258,12 @@ def _begin_of(path: Path) -> dict[str, Any] | None:
     except FramingLost:
         return None
     version = begin.get("v") if isinstance(begin, dict) else None
-    if isinstance(version, int) and version >= READABLE.stop:
+    if isinstance(version, int) and version > VERSION:
         raise CheckpointError(
             f"the order log {str(path)!r} was written by a newer version of graphtide: format {version}; this "
-            f"version reads {READABLE.start} to {VERSION}. Start that version again, or give this one another "
-            "checkpoint.path"
+            f"version reads {VERSION}. Start that version again, or give this one another checkpoint.path"
         )
-    return begin if version in READABLE else None
+    return begin if version == VERSION else None
 
 
 def _passed(paths: Sequence[Path]) -> Iterator[Passed]:
@@ -287,7 +288,7 @@ def _entries(path: Path) -> Iterator[Any]:
 def _after(passed: Passed, entry: Any) -> Passed:
     """Where the stream stands after this entry."""
     if isinstance(entry, dict):
-        return Passed(offsets_from_wire(entry["offsets"]), together=False, late=_late(entry.get("late", ())))
+        return Passed(offsets_from_wire(entry["offsets"]), together=False, late=_late(entry["late"]))
     together, moved, *rest = entry
     offsets = {**passed.offsets, **offsets_from_wire(moved)}
     decided = _decided(*rest[1]) if len(rest) > 1 else None

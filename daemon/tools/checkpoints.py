@@ -24,6 +24,7 @@ from ..state.checkpoint import (
     NewerFormat,
     epochs_in,
     folder_of,
+    is_out_of_reach,
     put_in_place,
     read_checkpoint,
     read_manifest,
@@ -116,14 +117,14 @@ def read(folder: Path) -> Checkpoint:
     """A checkpoint, all of whose checksums hold.
 
     Raises:
-        CheckpointError: it is damaged, or gone since, or of a newer version.
+        CheckpointError: it is damaged, cannot be read, or is gone since, or of a newer version.
     """
     with progress() as bar:
         task = bar.add_task(f"reading {folder.name}", total=100)
         try:
             return read_checkpoint(folder, lambda share: bar.update(task, completed=round(100 * share)))
         except DAMAGED as error:
-            what = f"is damaged: {_told(error)}"
+            what = f"{'cannot be read' if is_out_of_reach(error) else 'is damaged'}: {_told(error)}"
             if isinstance(error, NewerFormat):
                 what = f"was written by a newer version of graphtide: {error}"
             elif not folder.exists():
@@ -208,8 +209,10 @@ def verify(path: Path, *, as_json: bool) -> int:
             read(folder)
         except CheckpointError as error:
             if is_one or os.path.lexists(folder):
-                kind = "newer version" if isinstance(error.__cause__, NewerFormat) else "damaged"
-                found.append({"path": str(folder), "good": False, "reason": f"{kind}: {_told(error.__cause__)}"})
+                cause = error.__cause__
+                kind = "cannot be read" if is_out_of_reach(cause) else "damaged"
+                kind = "newer version" if isinstance(cause, NewerFormat) else kind
+                found.append({"path": str(folder), "good": False, "reason": f"{kind}: {_told(cause)}"})
         else:
             found.append({"path": str(folder), "good": True, "reason": None})
     if as_json:

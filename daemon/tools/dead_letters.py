@@ -16,7 +16,7 @@ import orjson
 from ..durable import Replaced, put_all_in_place, write_synced
 from ..errors import ConfigError, NotWritten, RequestError, SourceUnavailable
 from ..ingest.dead_letters import read_dead_letters, source_of
-from ..os_errors import why
+from ..os_errors import said, why
 from ..records.encodings import CONTENT_TYPES, FRAMED, HEADER_LINE, encoding_of
 from ..records.spool_format import file_kind, frame, make_folder
 from ..records.stream import BadRecord, Partition, Whole
@@ -68,7 +68,7 @@ def from_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[
     """
     from kafka.errors import KafkaConfigurationError, KafkaError
 
-    from ..ingest.kafka_client import REFUSALS, said
+    from ..ingest.kafka_client import REFUSALS
 
     try:
         yield from _in_topic(servers, topic, client)
@@ -339,7 +339,7 @@ def replay_to_topic(
             headers = [header for header in headers if header[0].lower() != "content-type"]
             (named, *_) = [name for name, its in CONTENT_TYPES.items() if its == as_]
             headers.append(("content-type", named.encode()))
-        header = _header_line(letter, csv_header) if (as_ or encoding_of(letter.headers, "")) == "csv" else b""
+        header = _header_line(letter, csv_header) if (as_ or _named_encoding(letter)) == "csv" else b""
         value = header + b"\n" + letter.value if header else letter.value
         records.append((number or 0, value, headers, letter.key))
     for partition, value, headers, key in records:
@@ -350,14 +350,24 @@ def replay_to_topic(
 
 
 def _header_line(letter: BadRecord, given: str | None) -> bytes:
-    """The header line of a letter of CSV: as given, or as its file's was; empty where it is not known."""
+    """The header line of a letter of CSV: as given, or as it was; empty where it is not known."""
     return given.encode() if given else dict(letter.headers).get(HEADER_LINE, b"")
 
 
-def _encoding_of(letter: BadRecord) -> str:
-    """What a letter was read as, by its content type or the name of its file."""
+def _named_encoding(letter: BadRecord) -> str:
+    """What its content type, the name of its file, or a header line of CSV says; empty: nothing."""
     kind = file_kind(letter.partition.name) if letter.partition.number is None else None
-    named = encoding_of(letter.headers, "" if kind is None else kind.encoding)
+    otherwise = kind.encoding if kind is not None else "csv" if HEADER_LINE in dict(letter.headers) else ""
+    return encoding_of(letter.headers, otherwise)
+
+
+def _encoding_of(letter: BadRecord) -> str:
+    """What a letter was read as.
+
+    Raises:
+        RequestError: nothing says so.
+    """
+    named = _named_encoding(letter)
     if named not in set(CONTENT_TYPES.values()):
         raise RequestError(
             f"{source_of(letter)}: nothing says how its record is encoded ({named or 'no content-type'}); "

@@ -33,6 +33,7 @@ from ...gpma.edges import Op
 from ...gpma.index.ids import IntColumn
 from .. import terminal
 from ..client import Client
+from ..config.load import ENV_PREFIX
 from ..errors import ConfigError, GraphtideError, NotWritten, Unavailable
 from ..os_errors import why
 from ..records.columns import UpdateColumns
@@ -76,7 +77,7 @@ class Stream:
     @property
     def root(self) -> int:
         """The vertex that most inserts leave from: a source from which much can be reached."""
-        ids, times = np.unique(self.updates.src[self.updates.ops == Op.INSERT], return_counts=True)
+        ids, times = np.unique(self.updates.src[Op.INSERT.among(self.updates.ops)], return_counts=True)
         return int(ids[times.argmax()])
 
     @property
@@ -84,7 +85,7 @@ class Stream:
         """What is sent to the daemon."""
         of = self.updates
         whole = UpdateColumns(of.src, of.dst, of.ops, of.weights, self.times_ms)
-        return whole if self.times_ms is None else whole.take(np.flatnonzero(of.ops == Op.INSERT))
+        return whole if self.times_ms is None else whole.take(np.flatnonzero(Op.INSERT.among(of.ops)))
 
 
 def run_demo(*, data: Path | None, updates: int | None, window: float | None, keep: Path | None) -> int:
@@ -147,7 +148,7 @@ def make_stream(data: Path | None, updates: int | None, window: float | None) ->
     assert isinstance(columns.src, np.ndarray) and isinstance(columns.dst, np.ndarray)
     assert columns.weights is not None
     if window:  # what expires goes when an insert comes
-        stop = int(np.flatnonzero(columns.ops[:stop] == Op.INSERT)[-1]) + 1
+        stop = int(np.flatnonzero(Op.INSERT.among(columns.ops[:stop]))[-1]) + 1
     part = Updates(columns.src[:stop], columns.dst[:stop], columns.ops[:stop], columns.weights[:stop])
     if not window:
         return Stream(name, part)
@@ -181,7 +182,7 @@ def _daemon(folder: Path, stream: Stream, console: Console) -> Iterator[str]:
             [sys.executable, "-m", "graphtide", "run", "--config", str(config), "--no-progress"],
             stdout=log,
             stderr=log,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env=_environment(),
         )
     try:
         _await_answer(address, process, folder / "log", console)
@@ -194,6 +195,14 @@ def _daemon(folder: Path, stream: Stream, console: Console) -> Iterator[str]:
             process.kill()
             process.wait()
         shutil.rmtree(sockets, ignore_errors=True)
+
+
+def _environment() -> dict[str, str]:
+    """Ours without settings: those of another daemon, in a container's or a service's environment, would override
+    the file, and its checkpoints, topics and dead letters are not to be touched.
+    """
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    return ours | {"PYTHONUNBUFFERED": "1"}
 
 
 def _quoted(text: object) -> str:

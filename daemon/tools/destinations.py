@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import ConfigError, GraphtideError, NotWritten
-from ..os_errors import why
+from ..os_errors import said, why
 from ..records.barrier import HEADERS as BARRIER_HEADERS
 from ..records.barrier import barrier_value
 from ..records.encodings import CONTENT_TYPES, Encoding
@@ -108,11 +108,11 @@ class KafkaDestination:
         from kafka import KafkaAdminClient, KafkaProducer
         from kafka.errors import KafkaConfigurationError, KafkaError
 
-        from ..ingest.kafka_client import COMMAND_CONNECT_MS, REFUSALS, connect, said
+        from ..ingest.kafka_client import COMMAND_CONNECT_MS, REFUSALS, connect
 
         servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
         self.topic = topic
-        self._error, self._said = KafkaError, said
+        self._error = KafkaError
         self._content_type = next(name for name, known in CONTENT_TYPES.items() if known == encoding).encode()
         self._in_flight: deque[tuple[Any, int]] = deque()  # with their bytes
         self._in_flight_bytes = 0
@@ -177,7 +177,7 @@ class KafkaDestination:
         try:
             future = self._producer.send(self.topic, payload, key=key, partition=partition, headers=list(headers))
         except self._error as error:
-            raise ProduceFailed(f"topic {self.topic}: {self._said(error)}") from error
+            raise ProduceFailed(f"topic {self.topic}: {said(error)}") from error
         self._in_flight.append((future, len(payload)))
         self._in_flight_bytes += len(payload)
         while len(self._in_flight) > _IN_FLIGHT_MAX or self._in_flight_bytes > _IN_FLIGHT_BYTES:
@@ -200,5 +200,5 @@ class KafkaDestination:
         try:
             sent = future.get(timeout=130)
         except self._error as error:
-            raise ProduceFailed(f"topic {self.topic}: {self._said(error)}") from error
+            raise ProduceFailed(f"topic {self.topic}: {said(error)}") from error
         self._next[Partition(self.topic, sent.partition)] = sent.offset + 1

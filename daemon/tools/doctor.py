@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes.util
+import errno
 import importlib
 import json
 import os
@@ -31,12 +32,15 @@ from ..client.addresses import SOCKET_HERE, UnixAddress, parse_address, parse_ht
 from ..config.settings import Config, read_secret
 from ..errors import ConfigError, GraphtideError
 from ..os_errors import require_compiler, why
-from ..serve.listening import others_may_write
+from ..serve.listening import TlsFiles, checked_tls, group_id_of, is_stale, others_may_write
 
 Status = Literal["ok", "warn", "fail"]
 
 MEMORY_WARN_BYTES = 2 << 30
 DESCRIPTORS_MIN = 256
+WRITTEN_BYTES = 1 << 16
+"""So much is written to see whether there is any room at all."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 KAFKA_TIMEOUT_MS = 5_000
 PACKAGE = f"{__name__.partition('.daemon.')[0]}."
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -246,30 +250,42 @@ def _directories(config: Config) -> Iterator[Finding]:
     if config.results.kind == "spool":
         folders["results.path"] = config.results.path
     for key, folder in folders.items():
-        if _may_write(folder):
+        try:
+            _write_there(folder)
+        except OSError as error:
+            who = f"user {os.geteuid()}"
+            room = "make room" if error.errno in NO_ROOM else f"give {who} a folder that it may write"
+            yield Finding(key, "fail", f"{folder} cannot be written: {why(error)}", room)
+        else:
             there = "" if folder.is_dir() else " (will be made)"
             if _may_all_write(folder):
                 hint = f"who may write it may change the graph: chmod o-w {folder}"
                 yield Finding(key, "warn", f"every user may write {folder}", hint)
             else:
                 yield Finding(key, "ok", f"{folder}{there}")
-        else:
-            who = f"user {os.geteuid()}"
-            yield Finding(key, "fail", f"{folder} cannot be written", f"give {who} a folder that it may write")
 
 
 def _may_write(folder: Path) -> bool:
-    """True where files can be made in the folder, or the folder itself in the nearest one that exists."""
     try:
-        folder = folder.absolute()
-        if folder.exists() and not folder.is_dir():
-            return False
-        while not folder.exists():
-            folder = folder.parent
-        with tempfile.TemporaryFile(dir=folder):
-            return True
+        _write_there(folder)
     except OSError:
         return False
+    return True
+
+
+def _write_there(folder: Path) -> None:
+    """Write a file that goes at once, in the folder, or in the nearest one that exists.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    folder = folder.absolute()
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    while not folder.exists():
+        folder = folder.parent
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(WRITTEN_BYTES))
 
 
 def _may_all_write(folder: Path) -> bool:
@@ -318,11 +334,50 @@ def _addresses(config: Config) -> Iterator[Finding]:
                     check, "fail" if refused else "warn", f"{text}: others may write {folder.absolute()}", hint
                 )
             else:
-                yield Finding(check, "ok", text)
+                yield _unix(check, text, address.path)
         else:
             yield _tcp(check, text, address.host, address.port)
     if (metrics := config.metrics.address()) is not None:
         yield _tcp("metrics.listen", config.metrics.listen, metrics.host, metrics.port)
+
+
+def _unix(check: str, text: str, path: str) -> Finding:
+    try:
+        is_stale(path)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return Finding(check, "warn", f"{text}: somebody listens there", "is a daemon running already?")
+        return Finding(check, "fail", f"{text}: {why(error)}", "name another path")
+    return Finding(check, "ok", text)
+
+
+def _socket_group(config: Config) -> Iterator[Finding]:
+    if (name := config.server.socket_group) is None:
+        return
+    try:
+        number = group_id_of(name)
+    except ConfigError as error:
+        yield Finding("server.socket_group", "fail", error.message, "make it (ops/systemd has a sysusers file)")
+        return
+    if os.geteuid() == 0 or number in (os.getegid(), *os.getgroups()):
+        yield Finding("server.socket_group", "ok", name)
+    else:
+        hint = f"usermod -aG {name} USER, or SupplementaryGroups={name} in the unit"
+        yield Finding("server.socket_group", "fail", f"user {os.geteuid()} is not in {name}", hint)
+
+
+def _tls(config: Config) -> Iterator[Finding]:
+    for key, tls in (("server.tls", config.server.tls), ("metrics.tls", config.metrics.tls)):
+        if tls.certificate is None or tls.key is None:
+            continue
+        try:
+            checked_tls(
+                TlsFiles(str(tls.certificate), str(tls.key), None if tls.client_ca is None else str(tls.client_ca))
+            )
+        except ConfigError as error:
+            yield Finding(key, "fail", error.message, "PEM files that the daemon's user may read")
+        else:
+            yield Finding(key, "ok", str(tls.certificate))
 
 
 def _tcp(check: str, text: str, host: str, port: int) -> Finding:
@@ -332,7 +387,9 @@ def _tcp(check: str, text: str, host: str, port: int) -> Finding:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(target)
     except OSError as error:
-        return Finding(check, "warn", f"{text}: {error.strerror}", "is a daemon running already?")
+        if error.errno == errno.EADDRINUSE:
+            return Finding(check, "warn", f"{text}: {error.strerror}", "is a daemon running already?")
+        return Finding(check, "fail", f"{text}: {error.strerror}", "name an address of this machine")
     return Finding(check, "ok", text)
 
 
@@ -514,5 +571,16 @@ def _programs(config: Config) -> Iterator[Finding]:
 CHECKS: tuple[Check, ...] = (
     *(_python, _cores, _memory, _shared_memory, _limits),
     *(_packages, _numba, _gpu, _programs),
-    *(_working_directory, _directories, _secrets, _addresses, _kafka, _registry, _window, _results),
+    *(
+        _working_directory,
+        _directories,
+        _secrets,
+        _tls,
+        _socket_group,
+        _addresses,
+        _kafka,
+        _registry,
+        _window,
+        _results,
+    ),
 )

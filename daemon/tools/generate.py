@@ -125,7 +125,7 @@ class Churn:
         chosen, ops = chosen[order], ops[order]
         self._remember(chosen, ops)
         weights = self._weights(updates)
-        weights[ops == Op.DELETE] = 1.0
+        weights[Op.DELETE.among(ops)] = 1.0
         return Updates(self.src[chosen], self.dst[chosen], ops, weights)
 
     def stream(self, updates: int, piece: int = 1_000) -> Updates:
@@ -137,7 +137,7 @@ class Churn:
     def _remember(self, chosen: npt.NDArray[np.int64], ops: Ops) -> None:
         """The last update of a pair decides whether it is present."""
         reverse_first = np.unique(chosen[::-1], return_index=True)
-        self.present[reverse_first[0]] = ops[::-1][reverse_first[1]] == Op.INSERT
+        self.present[reverse_first[0]] = Op.INSERT.among(ops[::-1][reverse_first[1]])
 
     def _weights(self, count: int) -> Weights:
         return self._rng.integers(1, 256, count).astype(np.float32)

@@ -120,7 +120,7 @@ def _built(
         times = LoadedTimes(config.window, memory, directed=config.graph.directed) if config.window.is_on else None
         updates, edges = _edges(blocks, index, graph, times, memory)
         if not updates:
-            raise BadInput("the files hold no updates")
+            raise BadInput(_why_none(left_out))
         arrays = {f"index/{name}": array for name, array in index.state(index.n_vertices).items()}
     arrays |= {"graph/dead": np.empty(0, np.uint32), "source/state": np.empty(0, np.uint8)}
     facts: dict[str, Any] = {"n_vertices": index.n_vertices, "updates": updates}
@@ -129,6 +129,15 @@ def _built(
         facts["window"] = times.facts(kept["keys"].size)
         arrays |= {f"window/{name}": array for name, array in kept.items()}
     return Checkpoint(epoch, offsets_to_wire(offsets), dict(identity), {}, facts, arrays), edges
+
+
+def _why_none(left_out: LeftOut) -> str:
+    """Nothing came of the files: the first update that was refused says why, if one was."""
+    refused = left_out.refused.total()
+    if not refused:
+        return "the files hold no updates"
+    first = next(iter(left_out.places.values()))[0]
+    return f"the files hold no updates but refused ones: {refused}, of which the first is {first}"
 
 
 def _latest_ms(config: Config) -> int:
@@ -191,7 +200,7 @@ def _edges(
         kept.take(batch.edges.keys.nbytes + batch.edges.ops.nbytes + 4 * graph.weighted * len(batch.edges))
         if times is not None:
             times.note(batch)
-    deletes = any(bool((batch.ops == Op.DELETE).any()) for batch in batches)
+    deletes = any(bool(Op.DELETE.among(batch.ops).any()) for batch in batches)
     marked = graph.weighted or deletes
     n_edges = sum(map(len, batches))
     memory.require(n_edges * _bytes_to_order(marked=marked))
@@ -221,7 +230,7 @@ def _bytes_to_order(*, marked: bool) -> int:
 def _marked(batch: EdgeBatch) -> Weights:
     """The weights of a batch, NaN where an edge is deleted."""
     weights = np.ones(len(batch), np.float32) if batch.weights is None else batch.weights
-    return np.where(batch.ops == Op.DELETE, np.float32(np.nan), weights)
+    return np.where(Op.DELETE.among(batch.ops), np.float32(np.nan), weights)
 
 
 def _ordered(arcs: EdgeList, graph: Graph) -> EdgeList:

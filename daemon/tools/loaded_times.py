@@ -44,7 +44,7 @@ class LoadedTimes:
             self._next += n
         else:
             times = np.broadcast_to(np.asarray(batch.times, np.int64), n)
-        self._times.ensure(int(np.count_nonzero(edges.ops == Op.INSERT)))
+        self._times.ensure(int(np.count_nonzero(Op.INSERT.among(edges.ops))))
         keys = edges.keys if self._directed else canonical(edges.keys)
         _, _, gone = self._times.note(keys, edges.ops, np.ascontiguousarray(times))
         self._gone.append(gone)

@@ -38,8 +38,8 @@ class Ordering:
 
         ``placed``: int32[n], the partition of each update.
         """
-        deletes = block.ops == Op.DELETE_VERTEX
-        inserts = block.ops == Op.INSERT
+        deletes = Op.DELETE_VERTEX.among(block.ops)
+        inserts = Op.INSERT.among(block.ops)
         if not self._deletes and not deletes.any():
             self._inserts |= bool(inserts.any())
             return []
@@ -83,7 +83,7 @@ class Ordering:
 
 def _groups(block: UpdateColumns, rows: IntColumn) -> IntColumn:
     """A number for the vertex of each row, equal for equal ones: a deletion's own, an insert's dst."""
-    own = block.ops[rows] == Op.DELETE_VERTEX
+    own = Op.DELETE_VERTEX.among(block.ops[rows])
     src, dst = block.src, block.dst
     if not isinstance(src, StringColumn) or not isinstance(dst, StringColumn):
         assert isinstance(src, np.ndarray) and isinstance(dst, np.ndarray)

@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 
 from ..errors import ConfigError, SourceUnavailable
 from ..ingest.dead_letters import source_of
+from ..os_errors import said
 from ..records.encodings import ROW
 from ..records.stream import BadRecord
 
@@ -198,7 +199,7 @@ class TopicMarks:
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaConfigurationError, KafkaError
 
-        from ..ingest.kafka_client import COMMAND_CONNECT_MS, REFUSALS, connect, said
+        from ..ingest.kafka_client import COMMAND_CONNECT_MS, REFUSALS, connect
 
         options: dict[str, Any] = {
             "bootstrap_servers": self._servers.split(","),

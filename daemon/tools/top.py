@@ -6,13 +6,15 @@ import contextlib
 import itertools
 import json
 import math
+import ssl
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from http.client import HTTPException
+from http.client import HTTPException, responses
 from typing import Any
+from urllib.error import HTTPError
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -21,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..client import Client
-from ..errors import TimedOut, Unavailable
+from ..errors import RequestError, TimedOut, Unavailable
 from ..terminal import can_redraw, count, duration, output, size, table
 
 STAGES = ("poll", "decode", "index", "queue", "apply", "compute", "publish", "checkpoint")
@@ -65,31 +67,49 @@ class Sample:
     times: Times
 
 
-def take(client: Client, metrics_url: str | None) -> Sample:
+def take(client: Client, metrics_url: str | None, trust: ssl.SSLContext | None = None) -> Sample:
     """Ask now; times are those of the metrics, where there is a URL, which are newer than those of an epoch.
+
+    ``trust``: whom to believe, where that URL begins with https.
 
     Raises:
         GraphtideError: the daemon does not answer, or its metrics cannot be read.
     """
     stats = client.stats()
     programs = client.programs().content["programs"]
-    times = Times.of_stats(stats.content) if metrics_url is None else scraped(metrics_url)
+    times = Times.of_stats(stats.content) if metrics_url is None else scraped(metrics_url, trust)
     return Sample(time.monotonic(), stats.epoch, stats.content, programs, times)
 
 
-def scraped(url: str) -> Times:
+def scraped(url: str, trust: ssl.SSLContext | None = None) -> Times:
     """What a daemon's metrics endpoint says now.
 
     Raises:
         Unavailable: it does not answer.
+        RequestError: what answers there are no metrics of a daemon.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=_SCRAPE_S, context=trust) as response:
+            content = response.read()
+    except HTTPError as error:
+        wrong = f"{url} answers {error.code} ({responses.get(error.code, 'unknown')})"
+        raise (Unavailable if error.code >= 500 else RequestError)(wrong) from error
+    except (OSError, HTTPException) as error:  # the latter where it ends in the middle of an answer
+        raise Unavailable(f"{url} does not answer: {getattr(error, 'reason', error)}") from error
+    try:
+        return parsed(content.decode())
+    except (ValueError, KeyError) as error:
+        raise RequestError(f"what {url} answers are not the metrics of a daemon") from error
+
+
+def parsed(text: str) -> Times:
+    """Of metrics as they are served.
+
+    Raises:
+        ValueError, KeyError: it is something else.
     """
     from prometheus_client.parser import text_string_to_metric_families
 
-    try:
-        with urllib.request.urlopen(url, timeout=_SCRAPE_S) as response:
-            text = response.read().decode()
-    except (OSError, HTTPException) as error:  # the latter where it ends in the middle of an answer
-        raise Unavailable(f"{url} does not answer: {getattr(error, 'reason', error)}") from error
     series = {
         (sample.name, next(iter(sample.labels.values()), "")): sample.value
         for family in text_string_to_metric_families(text)
@@ -104,6 +124,7 @@ def scraped(url: str) -> Times:
     fresh = {
         float(le): value for (key, le), value in series.items() if key == "graphtide_freshness_seconds_bucket"
     }
+    fresh[math.inf]  # which every histogram has
     stages, runs = ran("graphtide_epoch_duration_seconds"), ran("graphtide_program_duration_seconds")
     return Times(stages, runs, dict(sorted(fresh.items())))
 
@@ -137,7 +158,7 @@ def summary(before: Sample, now: Sample) -> dict[str, Any]:
         "edges": stats["edges"],
         "queue_updates": stats["queue_updates"],
         "lag": {"amount": _sum(lag["amount"]), "unit": lag["unit"], "seconds": lag["seconds"]},
-        "waiting": stats["waiting"] or stats["memory"]["waits_for"],
+        "waiting": stats["waiting"] or stats["memory"]["waits_for"] or stats["order"]["trouble"],
         "dead_letters": sum(stats["dead_letters"].values()),
         "freshness": _freshness(before, now),
         "stages": _stages(before, now),
@@ -220,8 +241,9 @@ def shown(said: Mapping[str, Any]) -> Group:
         parts.append(Text(f"waits: {said['waiting']}", style="yellow"))
     parts += [Text(""), _bars(said), Text("")]
     stages = {name: value for name, value in said["stages"].items() if value is not None}
-    if stages:
-        parts += [table(("stage", "mean"), [(name, duration(value)) for name, value in stages.items()]), Text("")]
+    if stages:  # in a line or two: with one for each a usual terminal has no room for programs
+        means = ", ".join(f"{name} {duration(value)}" for name, value in stages.items())
+        parts += [Text(f"an epoch's mean: {means}"), Text("")]
     programs = [
         (
             id,
@@ -256,19 +278,23 @@ def _bars(said: Mapping[str, Any]) -> Table:
 
 
 def summaries(
-    client: Client, metrics_url: str | None, interval_s: float, most: int | None
+    client: Client,
+    metrics_url: str | None,
+    interval_s: float,
+    most: int | None,
+    trust: ssl.SSLContext | None = None,
 ) -> Iterator[dict[str, Any] | str]:
     """One after each interval, so many at most; a sentence for each look that a daemon does not answer any more.
 
     Raises:
         GraphtideError: as ``take``; but who goes away later is waited for.
     """
-    before = take(client, metrics_url)
+    before = take(client, metrics_url, trust)
     made = 0
     while most is None or made < most:
         time.sleep(interval_s)
         try:
-            now = take(client, metrics_url)
+            now = take(client, metrics_url, trust)
         except (Unavailable, TimedOut) as error:
             yield f"no answer for {duration(time.monotonic() - before.at)}: {error}"
             continue
@@ -283,6 +309,7 @@ def top(
     interval_s: float = 1.0,
     most: int | None = None,
     as_json: bool = False,
+    trust: ssl.SSLContext | None = None,
 ) -> int:
     """Show a daemon until interrupted, or so often; a line of JSON each time where it is asked for.
 
@@ -291,7 +318,7 @@ def top(
     """
     console = output()
     with contextlib.suppress(KeyboardInterrupt):
-        found = summaries(client, metrics_url, interval_s, most)
+        found = summaries(client, metrics_url, interval_s, most, trust)
         if as_json:
             for said in found:
                 if isinstance(said, str):

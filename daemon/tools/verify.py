@@ -33,7 +33,7 @@ class FinalGraph:
         """The last update of a pair decides; every vertex that an insert named exists."""
         if not directed:
             src, dst = np.minimum(src, dst), np.maximum(src, dst)
-        insert = ops == Op.INSERT
+        insert = Op.INSERT.among(ops)
         ids = np.unique(np.concatenate([src[insert], dst[insert]]))
         known = np.isin(src, ids) & np.isin(dst, ids)
         src, dst, insert = src[known], dst[known], insert[known]

@@ -52,7 +52,7 @@ def windowed(columns: UpdateColumns, window_seconds: float) -> UpdateColumns:
     """
     if isinstance(columns.src, StringColumn) or isinstance(columns.dst, StringColumn):
         raise BadInput("a window needs integer ids")
-    if columns.timestamps_ms is None or (columns.ops != Op.INSERT).any():
+    if columns.timestamps_ms is None or not Op.INSERT.among(columns.ops).all():
         raise BadInput("a window needs inserts only, each with its time")
     if (np.diff(columns.timestamps_ms) < 0).any():
         raise BadInput("a window needs edges in order of their time")

@@ -369,6 +369,8 @@ class PackedMemoryArray:
         now.n_edges += n_more
         if n_more >= 0 and (did is None or not now.migrating):
             return 0
+        if did is None and now.n_edges >= now.layout.edges_few:  # asked here, it costs no call
+            return 0
         return migration.go_on(n_updates, fewer=n_more < 0, in_use=in_use)
 
     def close(self) -> None:

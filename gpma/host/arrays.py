@@ -44,16 +44,22 @@ class RowIndex(NamedTuple):
     degrees: Vertices
 
 
+INNER = 2
+"""The op of a deletion that was looked up: its key has one of the same row before it in its leaf, so that the row
+does not begin with it."""
+
+
 class Updates(NamedTuple):
     """A batch in order, each key once, and where each update falls; work arrays for n updates.
 
-    ``keys`` uint64, ``inserts`` uint8 (1 insert, 0 delete), ``weights`` float32; ``leaf`` uint32 and
+    ``keys`` uint64, ``ops`` uint8 (1 insert, 0 delete), ``weights`` float32; ``leaf`` uint32 and
     ``place`` uint8: the leaf, and how many of its keys are smaller; ``status`` uint8: INSERTED ...;
-    ``old_weights`` float32: the weights before, of edges that were there.
+    ``old_weights`` float32: the weights before, of edges that were there. Who looks an update up may make a
+    deletion INNER.
     """
 
     keys: Keys
-    inserts: Ops
+    ops: Ops
     weights: Weights
     leaf: Vertices
     place: Ops

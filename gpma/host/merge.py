@@ -34,7 +34,7 @@ from ..edges import (
 )
 from ..intrinsics import prefetch_to_read, shift, uncounted, uncounted_inner
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
-from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
+from .arrays import INNER, Pending, ReportColumns, RowIndex, Slots, Updates
 from .search import AHEAD, LINE, set_head
 from .windows import Window, Windows
 
@@ -51,7 +51,7 @@ def note_rows(updates: Updates, lo: Int, hi: Int, rows: RowIndex, shortened: Ver
     Rows that may lose their first key are listed in ``shortened`` (uint32) from lo on; returns where the list
     ends.
     """
-    keys, leaves, states = updates.keys, updates.leaf, updates.status
+    keys, leaves, states, ops = updates.keys, updates.leaf, updates.status, updates.ops
     row_leaf, degrees = rows.leaf, rows.degrees
     listed = np.int64(lo)
     i = np.int64(lo)
@@ -73,7 +73,7 @@ def note_rows(updates: Updates, lo: Int, hi: Int, rows: RowIndex, shortened: Ver
             inserted, deleted = state == INSERTED, state == DELETED
             delta += np.int64(inserted) - np.int64(deleted)
             earliest = min(earliest, leaf if inserted else NO_LEAF)
-            loses_first |= deleted & (leaf == first)
+            loses_first |= deleted & (leaf == first) & (ops[np.uintp(i)] != INNER)
             i += 1
         degrees[u] = np.uint32(np.int64(degrees[u]) + delta)
         row_leaf[u] = np.uint32(earliest if earliest < NO_LEAF else first)

@@ -12,7 +12,7 @@ from ..edges import ABSENT, DELETED, HALF, INSERTED, OVERWRITTEN, Int, Keys, Off
 from ..intrinsics import choose, inner, prefetch_to_read, uncounted, uncounted_inner
 from ..layout import LEAF_SHIFT, LEAF_SLOTS, TOP_LEAVES, TOP_SHIFT
 from ..team import Crew, at_most, share
-from .arrays import RowIndex, Slots, Updates
+from .arrays import INNER, RowIndex, Slots, Updates
 
 # Searches that run side by side, so that their cache misses overlap.
 LANES = 32
@@ -197,7 +197,7 @@ def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, I
     Returns how many are (inserted, overwritten, deleted, absent).
     """
     keys, counts = slots.keys, slots.counts
-    update_keys, inserts, leaf = updates.keys, updates.inserts, updates.leaf
+    update_keys, ops, leaf = updates.keys, updates.ops, updates.leaf
     places, states = updates.place, updates.status
     inserted, overwritten, deleted, absent = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     i = np.int64(lo)
@@ -212,7 +212,7 @@ def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, I
             key = update_keys[np.uintp(i)]
             place += find_place(keys, base + place, base + count, key)
             there = place < count and keys[np.uintp(base + place)] == key
-            if inserts[np.uintp(i)] != 0:
+            if ops[np.uintp(i)] != 0:
                 status = OVERWRITTEN if there else INSERTED
                 overwritten += there
                 inserted += not there
@@ -220,6 +220,8 @@ def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, I
                 status = DELETED if there else ABSENT
                 deleted += there
                 absent += not there
+                if place > 0 and keys[np.uintp(base + place - 1)] >> HALF == key >> HALF:
+                    ops[np.uintp(i)] = np.uint8(INNER)
             places[np.uintp(i)] = np.uint8(place)
             states[np.uintp(i)] = np.uint8(status)
             i += 1
@@ -231,7 +233,7 @@ def probe_many(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, I
     """``probe`` where leaves have an update each, or more: their lines come in order, and what costs are branches
     that nobody can predict. This has none, for more lines than some updates would need."""
     keys, counts = slots.keys, slots.counts
-    update_keys, inserts, leaf = updates.keys, updates.inserts, updates.leaf
+    update_keys, ops, leaf = updates.keys, updates.ops, updates.leaf
     places, states = updates.place, updates.status
     inserts_seen, found, overwritten = np.int64(0), np.int64(0), np.int64(0)
     last_update: Int = np.int64(hi) - 1
@@ -243,7 +245,7 @@ def probe_many(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, I
         key = update_keys[np.uintp(i)]
         place = _place_in_leaf(keys, base, count, key)
         there = np.int64((place < count) & (keys[np.uintp(base + min(place, last_slot))] == key))
-        inserting = inserts[np.uintp(i)] != 0
+        inserting = ops[np.uintp(i)] != 0
         places[np.uintp(i)] = np.uint8(place)
         states[np.uintp(i)] = np.uint8(choose(inserting, there, np.int64(ABSENT) - there))
         inserts_seen += np.int64(inserting)

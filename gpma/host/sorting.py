@@ -343,7 +343,7 @@ def compact(
     """Write the last update of each key among sorted words begin..end to the updates from ``to`` on; returns where
     they end."""
     ops, weights = batch.ops, batch.weights
-    out_keys, out_inserts, out_weights = updates.keys, updates.inserts, updates.weights
+    out_keys, out_ops, out_weights = updates.keys, updates.ops, updates.weights
     words = scratch.other_words if flipped else scratch.words
     positions = scratch.other_positions if flipped else scratch.positions
     low_bits, position_bits = np.uint64(packing.low_bits), np.uint64(packing.position_bits)
@@ -357,7 +357,7 @@ def compact(
             continue
         position = np.uintp(positions[np.uintp(i)] if apart else words[np.uintp(i)] & position_mask)
         out_keys[np.uintp(to)] = shared | ((word >> low_bits) << HALF) | (word & low_mask)
-        out_inserts[np.uintp(to)] = ops[position]
+        out_ops[np.uintp(to)] = ops[position]
         if out_weights.size:
             out_weights[np.uintp(to)] = weights[position] if weights.size else np.float32(1.0)
         to += 1
@@ -377,12 +377,12 @@ def count_last(keys: Keys, begin: Int, end: Int) -> Int:
 def compact_ordered(batch: Arrivals, begin: Int, end: Int, updates: Updates, to: Int) -> Int:
     """As ``compact``, of updates begin..end of a batch that came in ascending order."""
     keys, ops, weights = batch.keys, batch.ops, batch.weights
-    out_keys, out_inserts, out_weights = updates.keys, updates.inserts, updates.weights
+    out_keys, out_ops, out_weights = updates.keys, updates.ops, updates.weights
     for i in range(begin, end):
         if i + 1 < keys.size and keys[np.uintp(i)] == keys[np.uintp(i + 1)]:
             continue
         out_keys[np.uintp(to)] = keys[np.uintp(i)]
-        out_inserts[np.uintp(to)] = ops[np.uintp(i)]
+        out_ops[np.uintp(to)] = ops[np.uintp(i)]
         if out_weights.size:
             out_weights[np.uintp(to)] = weights[np.uintp(i)] if weights.size else np.float32(1.0)
         to += 1

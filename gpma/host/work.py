@@ -73,7 +73,7 @@ def new_work(n: int, *, weighted: bool) -> Work:
         sort,
         Updates(
             keys=np.empty(n, np.uint64),
-            inserts=np.empty(n, np.uint8),
+            ops=np.empty(n, np.uint8),
             weights=np.empty(n_weights, np.float32),
             leaf=np.empty(n, np.uint32),
             place=np.empty(n, np.uint8),

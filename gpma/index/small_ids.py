@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..atomics import fetch_add
-from ..edges import HALF, NO_VERTEX, Int, Keys, Offsets, Vertices
+from ..edges import HALF, LOW, NO_VERTEX, Int, Keys, Offsets, Vertices
 from ..intrinsics import inner, prefetch_to_read
 from ..team import Crew, at_most, share
 from ..vertex_columns import new_column
@@ -30,7 +30,10 @@ the other arrays."""
 ENTRIES_MIN = 1 << 12
 
 _BLOCK = 128
+# So many edges ahead the entries of both ends are asked for.
+_AHEAD = 64
 _ONE = np.uint32(1)
+_NONE = np.uint64(NO_VERTEX)
 
 
 class SmallIds:
@@ -110,42 +113,73 @@ def _small_edges_of_pieces(
     unknown: Offsets,
     largest: Offsets,
 ) -> None:
-    vertices, small, src, dst = ends
+    vertices, _, src, dst = ends
     entries = np.uint64(vertices.size)
-    # Of a block: the vertices of src[0], dst[0], src[1] ...; of what is to be looked up the place, id and vertex.
-    found = np.empty(2 * _BLOCK, np.uint32)
-    places, ids, looked_up = np.empty(2 * _BLOCK, np.int64), np.empty(2 * _BLOCK, np.int64), np.empty_like(found)
+    last = np.int64(keys.size) - 1
+    lacking = np.empty(_BLOCK + 1, np.int64)  # edges of a block of which an end has no entry
     while True:
         number = fetch_add(cursor, 0, np.int64(1))
         if number >= unknown.size:
             return
         for begin in range(piece * number, min(piece * (number + 1), keys.size), _BLOCK):
-            count = min(_BLOCK, keys.size - begin)
-            for j in range(begin, begin + count):
-                if np.uint64(src[j]) < entries:
-                    prefetch_to_read(vertices, src[j])
-                if np.uint64(dst[j]) < entries:
-                    prefetch_to_read(vertices, dst[j])
-            missing = 0
-            for place in range(2 * count):
-                at = begin + (place >> 1)
-                one = dst[at] if place & 1 else src[at]
-                entry = vertices[one] if np.uint64(one) < entries else np.uint32(0)
-                found[place] = entry - _ONE
-                if entry == np.uint32(0):
-                    places[missing], ids[missing] = place, one
-                    missing += 1
-            if missing:
-                lookup(table, n, ids[:missing], None, looked_up[:missing])
-                for k in range(missing):
-                    vertex, one = looked_up[k], ids[k]
-                    found[places[k]] = vertex
-                    if vertex != NO_VERTEX and np.uint64(one) < entries:
-                        vertices[one] = vertex + _ONE
-                    elif vertex != NO_VERTEX and np.int64(0) <= one < small:
-                        largest[number] = max(largest[number], one)
-            for j in range(count):
-                tail, head = found[2 * j], found[2 * j + 1]
-                keys[begin + j] = np.uint64(tail) << HALF | np.uint64(head)
-                known[begin + j] = tail != NO_VERTEX and head != NO_VERTEX
-                unknown[number] += not known[begin + j]
+            n_lacking = 0
+            for j in range(begin, min(begin + _BLOCK, keys.size)):
+                ahead: Int = min(j + _AHEAD, last)
+                one, other = np.uint64(src[np.uintp(ahead)]), np.uint64(dst[np.uintp(ahead)])
+                if one < entries:
+                    prefetch_to_read(vertices, np.int64(one))
+                if other < entries:
+                    prefetch_to_read(vertices, np.int64(other))
+                one, other = np.uint64(src[np.uintp(j)]), np.uint64(dst[np.uintp(j)])
+                tail = vertices[np.uintp(one)] if one < entries else np.uint32(0)
+                head = vertices[np.uintp(other)] if other < entries else np.uint32(0)
+                # One that has no entry becomes NO_VERTEX.
+                keys[np.uintp(j)] = np.uint64(tail - _ONE) << HALF | np.uint64(head - _ONE)
+                both = (tail != np.uint32(0)) & (head != np.uint32(0))
+                known[np.uintp(j)] = both
+                lacking[np.uintp(n_lacking)] = j
+                n_lacking += not both
+            if n_lacking:
+                edges = lacking[:n_lacking]
+                largest[number] = max(largest[number], _look_up_lacking(table, n, ends, edges, keys))
+                for k in range(n_lacking):
+                    j = lacking[k]
+                    known[j] = keys[j] >> HALF != _NONE and keys[j] & LOW != _NONE
+                    unknown[number] += not known[j]
+
+
+@inner
+def _look_up_lacking(
+    table: Written, n: Int, ends: tuple[Vertices, Int, IntColumn, IntColumn], lacking: Offsets, keys: Keys
+) -> Int:
+    """Have the table find the ends of these edges (numbers into ``keys``) that are NO_VERTEX, and keep entries of
+    them. Returns the largest small id for which there is none to keep; -1: there is none."""
+    vertices, small, src, dst = ends
+    entries = np.uint64(vertices.size)
+    # Twice the number of the edge, and 1 for its dst.
+    places, ids = np.empty(2 * lacking.size, np.int64), np.empty(2 * lacking.size, np.int64)
+    missing = 0
+    for k in range(lacking.size):
+        j = lacking[k]
+        if keys[j] >> HALF == _NONE:
+            places[missing], ids[missing] = 2 * j, src[j]
+            missing += 1
+        if keys[j] & LOW == _NONE:
+            places[missing], ids[missing] = 2 * j + 1, dst[j]
+            missing += 1
+    found = np.empty(missing, np.uint32)
+    lookup(table, n, ids[:missing], None, found)
+    largest = np.int64(-1)
+    for k in range(missing):
+        j, id, vertex = places[k] >> 1, ids[k], found[k]
+        if vertex == NO_VERTEX:
+            continue
+        if places[k] & 1:
+            keys[j] = keys[j] & ~LOW | np.uint64(vertex)
+        else:
+            keys[j] = keys[j] & LOW | np.uint64(vertex) << HALF
+        if np.uint64(id) < entries:
+            vertices[id] = vertex + _ONE
+        elif np.int64(0) <= id < small:
+            largest = max(largest, id)
+    return largest

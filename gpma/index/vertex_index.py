@@ -43,6 +43,8 @@ SAMPLED_MIN = 1 << 14
 threads, and the ids of the rest twice."""
 SAMPLED_EDGES = 128
 KNOWN_SHARE_MIN = 0.875
+# So many vertices are few.
+_FEW = 64
 
 
 def in_memory(name: str, size: int, dtype: Any) -> npt.NDArray[Any]:
@@ -324,8 +326,12 @@ class VertexIndex:
         return unknown <= (1 - KNOWN_SHARE_MIN) * some.size
 
     def _check(self, dense: Vertices) -> None:
-        if dense.size and int(dense.max()) >= self.n_vertices:
-            raise IndexError(f"vertex {int(dense.max())} is not below {self.n_vertices}")
+        if not dense.size:
+            return
+        # Of a few a list is ready before NumPy has begun.
+        last = int(dense.max()) if dense.size > _FEW else max(dense.tolist())
+        if last >= self.n_vertices:
+            raise IndexError(f"vertex {last} is not below {self.n_vertices}")
 
     def _check_room(self, ids: IdColumn) -> None:
         """Refuse a batch that would pass the limit; counting exactly only where it could."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from .panels import DEVICE_MEMORY, PanelSpec, Query, percentiles, rate, rates, series
+from .panels import DEVICE_MEMORY, PanelSpec, Query, age, percentiles, rate, rates, series
 
 STREAM = (
     PanelSpec(
@@ -20,10 +20,8 @@ STREAM = (
         "Grows while the stream is idle, and while the daemon is stuck: compare it with the lag.",
         "s",
         (
-            Query(f"time() - max({series('source_applied_up_to_timestamp_seconds')})", "published epoch"),
-            Query(
-                f"time() - max by (program) ({series('program_applied_up_to_timestamp_seconds')})", "{{program}}"
-            ),
+            Query(age("source_applied_up_to_timestamp_seconds"), "published epoch"),
+            Query(age("program_applied_up_to_timestamp_seconds", "program"), "{{program}}"),
         ),
     ),
     rates("Updates", "Updates decoded from the source, by operation.", "ops", "updates_total", "op", stacked=True),
@@ -94,7 +92,7 @@ EPOCHS = (
         "Age of the newest checkpoint, and the time that copying and writing it took beside the epochs.",
         "s",
         (
-            Query(f"time() - max({series('checkpoint_timestamp_seconds')})", "age"),
+            Query(age("checkpoint_timestamp_seconds"), "age"),
             Query(f"max({series('checkpoint_copy_seconds')})", "copy"),
             Query(f"max({series('checkpoint_write_seconds')})", "write"),
         ),
@@ -117,7 +115,7 @@ EPOCHS = (
     ),
     PanelSpec(
         "Checkpoint failures",
-        "Checkpoints that could not be written; the one before stays.",
+        "Checkpoints that could not be written, by the kind of error; the log says what a restart goes on from.",
         "short",
         (Query(f"sum by (reason) ({series('checkpoint_failures_total')})", "{{reason}}"),),
     ),
@@ -305,7 +303,7 @@ AUDIT = (
         "Age of the last complete pass",
         "What was wrong before it began, and still is, has been found.",
         "s",
-        (Query(f"time() - min({series('audit_pass_timestamp_seconds')})", "age"),),
+        (Query(f"time() - min({series('audit_pass_timestamp_seconds')} > 0)", "age"),),
     ),
     PanelSpec(
         "Price and repairs",

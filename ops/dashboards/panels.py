@@ -44,6 +44,12 @@ def series(name: str, labels: str = "") -> str:
     return f"graphtide_{name}{{{inner}}}"
 
 
+def age(name: str, by: str = "") -> str:
+    """Seconds since the newest of such times; nothing while there is none, of which metrics say 0."""
+    grouped = f" by ({by})" if by else ""
+    return f"time() - max{grouped} ({series(name)} > 0)"
+
+
 def rate(name: str, by: str = "", labels: str = "") -> str:
     grouped = f" by ({by})" if by else ""
     return f"sum{grouped} (rate({series(name, labels)}[$__rate_interval]))"
