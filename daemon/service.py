@@ -422,6 +422,7 @@ class Service:
             metrics=self.metrics,
             interval_s=config.checkpoint.interval,
             on_checkpoint=lambda offsets: self._checkpointed(offsets, store),
+            has_beginning=self._newest is not None,
             source_state=self.source.state,
             newest=self._newest,
             facts=self._facts,
@@ -444,7 +445,7 @@ class Service:
             reuse=self.reuse,
             queue=self.queue,
             source=self.ingest,
-            recording=Recording(self.order, self._stop, self.health.turn),
+            recording=Recording(self.order, self._stop, self.health.turn, self.metrics.waits_for_order_log),
             link=self.link,
             metrics=self.metrics,
             checkpoints=checkpoints,
@@ -645,6 +646,8 @@ class Service:
                 require_same({"source": saved}, {"source": identity}, self.config.checkpoint.path)
             elif saved != identity:  # of which nothing was taken
                 offsets = None
+        if offsets is None:
+            self.pipeline.checkpoints.has_beginning = False  # before they would be taken for those of this source
         self._identity["source"] = identity
         self.source.open(offsets, b"" if offsets is None else self._source_state)
         while (backlog := self.source.backlog()) is None:
@@ -721,7 +724,7 @@ class Service:
             self.results.drain()  # the last checkpoint knows what was written
         # An engine that failed may have left an epoch half done: nothing of it may be kept.
         try:
-            if not self._engine_failed and "source" in self._identity:
+            if not self._engine_failed:
                 self.pipeline.close()
         except NotWritten as error:
             self._failure = self._failure or error

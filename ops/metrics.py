@@ -206,6 +206,10 @@ class Metrics:
             "order_log_wait_seconds",
             "Time that epochs, after they were applied, waited for the disk of the order log.",
         )
+        self._order_log_waits = self._gauge(
+            "waits_for_order_log",
+            "1 while epochs wait, since the order log cannot be written; `stats` says why (`order`).",
+        )
         self._epoch_updates = self._histogram("epoch_updates", "Updates of an epoch.", EPOCH_UPDATES_BUCKETS)
         self._queue = self._gauge("queue_updates", "Decoded updates that wait for the engine.")
         name, help = (
@@ -649,6 +653,10 @@ class Metrics:
     def waits_for_memory(self, waits: bool) -> None:
         """Whether updates wait until memory comes free."""
         self._memory_waits.set(int(waits))
+
+    def waits_for_order_log(self, waits: bool) -> None:
+        """Whether epochs wait until the order log can be written."""
+        self._order_log_waits.set(int(waits))
 
     def observe_freshness(self, seconds: npt.NDArray[np.float64], updates: npt.NDArray[np.int64]) -> None:
         """Records of these ages (float64[n], seconds) became visible, each with so many updates (int64[n])."""

@@ -27,10 +27,6 @@ GATHER_S, GATHERED = 0.25, 1 << 18
 and ten thousand three times as much each as a hundred thousand; and the thread that puts them must not be kept
 waiting for the interpreter by each."""
 
-SOON_S, SOON = 0.005, 1 << 14
-"""And so few, for so long, where somebody is about to wait for them: who does so waits for two batches at most,
-where the host is as fast as they come."""
-
 RETRY_S = 0.5
 """What found no memory is tried again so often, if nobody asks for it before."""
 
@@ -66,7 +62,6 @@ class Behind:
         self.waiting: list[_Waiting] = []
         """Those that are being taken as well, until they are; to be read."""
         self._updates = 0
-        self._gather_s, self._gathered = GATHER_S, GATHERED
         self._turn = Lock()
         self._thread: Thread | None = None
         self._closed = False
@@ -95,15 +90,14 @@ class Behind:
             self._thread = thread
         return self._thread is not None
 
-    def put(self, batch: EdgeBatch, n_vertices: int, *, soon: bool = False) -> None:
-        """A batch that is nobody else's, and which the host cannot refuse but for memory; ``soon``: few gather."""
+    def put(self, batch: EdgeBatch, n_vertices: int) -> None:
+        """A batch that is nobody else's, and which the host cannot refuse but for memory."""
         with self._changed:
-            self._gather_s, self._gathered = (SOON_S, SOON) if soon else (GATHER_S, GATHERED)
             self.waiting.append(_Waiting(batch, n_vertices, time.monotonic()))
             self._updates += len(batch)
             if len(self.waiting) == 1:
                 self._changed.notify_all()
-            if self._updates >= self._gathered:
+            if self._updates >= GATHERED:
                 self._many.set()
 
     def catch_up(self) -> None:
@@ -153,10 +147,9 @@ class Behind:
                 self._changed.wait_for(lambda: self._closed or self.waiting)
                 if self._closed:
                     return
-                if self._updates < self._gathered:
+                if self._updates < GATHERED:
                     self._many.clear()
-                gather_s = self._gather_s
-            self._many.wait(gather_s)
+            self._many.wait(GATHER_S)
             try:
                 self.catch_up()
                 told = False

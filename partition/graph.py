@@ -149,12 +149,10 @@ class Graph:
         """Who is asked before memory is taken for the graph."""
         return self._rows.host.memory
 
-    def let_follow(self, allowed: bool, *, closely: bool = False) -> None:
+    def let_follow(self, allowed: bool) -> None:
         """Whether from now on the host may take batches later than a device that has every row, too: it pays where
-        nobody reads its rows after each of them. Who reads rows here never sees it but by waiting; ``closely``:
-        not for long, for which following takes more of the processors."""
+        nobody reads its rows after each of them. Who reads rows here never sees it."""
         self._rows.may_follow = allowed and not self.owned
-        self._rows.follows_closely = closely
 
     @property
     def lag(self) -> Lag:

@@ -81,8 +81,6 @@ class GraphRows(ABC):
     """Whether a device failed that alone had some of the rows."""
     may_follow: bool = False
     """Whether the host may take batches later than a device that has every row, as nobody is about to read its."""
-    follows_closely: bool = False
-    """And then whether it takes them soon, as somebody may."""
 
     def __init__(self, shape: Shape, hosts: Sequence[HostSide], device: DeviceSide | None, crew: Crew) -> None:
         """``crew``: who shares what no side does by itself."""

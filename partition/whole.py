@@ -230,7 +230,7 @@ class WholeRows(GraphRows):
         if done is None:
             return None
         report, self._n_arcs = done
-        self._behind.put(kept, self._n_vertices, soon=self.follows_closely)
+        self._behind.put(kept, self._n_vertices)
         return report
 
     def _begin_on_device(self, batch: Callable[[], EdgeBatch]) -> DeviceSidePlan | None:

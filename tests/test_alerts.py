@@ -15,7 +15,7 @@ pytestmark = pytest.mark.prometheus
 
 ALERTS = (
     *("GraphtideDeviceLost", "GraphtideDeviceMemoryShort", "GraphtideImbalance", "GraphtideMovesFail"),
-    *("GraphtideBadRecords", "GraphtideCheckpointOld", "GraphtideCheckpointFailed"),
+    *("GraphtideWaitsForOrderLog", "GraphtideBadRecords", "GraphtideCheckpointOld", "GraphtideCheckpointFailed"),
 )
 BAD = 'graphtide_bad_records_total{reason="malformed"}'
 FAILED = 'graphtide_checkpoint_failures_total{reason="PermissionError"}'
@@ -53,6 +53,8 @@ def named(name: str) -> str:
         ({**RUNNING, "graphtide_placement_imbalance_ratio": "0.9x20 0x180"}, "90m", None),
         ({"graphtide_placement_move_failures_total": "0+1x200"}, "60m", "GraphtideMovesFail"),
         ({"graphtide_placement_move_failures_total": "0x20 1x180"}, "60m", None),
+        ({"graphtide_waits_for_order_log": "0x30 1x170"}, "35m", "GraphtideWaitsForOrderLog"),
+        ({"graphtide_waits_for_order_log": "0x30 1x2 0x170"}, "35m", None),
         ({BAD: "0x30 7x170", STARTED: "0x200"}, "35m", "GraphtideBadRecords"),
         ({BAD: "7x200", STARTED: "0x200"}, "35m", None),
         # All that lay there was read before the first scrape.

@@ -487,6 +487,28 @@ def test_where_reading_begins_is_a_checkpoint_of_the_empty_graph(stream: Stream)
     stream.check(later)
 
 
+def test_before_it_is_known_where_reading_begins_there_is_no_checkpoint(stream: Stream) -> None:
+    """Epochs there may be: a program is kept while the source is away. What such a one would keep is that reading
+    begins nowhere, in front of the checkpoint that says where."""
+    checkpoints = stream.checkpoints
+    stream.position.offsets = {P: 5}  # of another source, of which nothing was taken
+    checkpoints.has_beginning = False
+    stream.position.number += 1
+    for _ in range(3):
+        checkpoints.step()
+    checkpoints.close()
+    assert stream.store.names() == []
+    checkpoints.write_beginning({P: 70})
+    stream.position.number += 1
+    checkpoints.close()
+    found = stream.store.newest_good()
+    assert found is not None and (found.epoch, found.offsets) == ((1, 2), {"t": {"0": 70}})
+    stream.epoch()
+    checkpoints.close()
+    found = stream.store.newest_good()
+    assert found is not None and (found.epoch, found.offsets) == ((1, 3), {"t": {"0": 30}})
+
+
 def test_buffers_are_used_again() -> None:
     buffers = Buffers()
     first: Keys = np.arange(1000, dtype=np.uint64)
@@ -509,9 +531,8 @@ def test_buffers_are_used_again() -> None:
 
 
 def reachable(stream: Stream) -> RequestedCheckpoints:
-    """Its source was reached, and no checkpoint is due by itself."""
+    """No checkpoint is due by itself."""
     stream.checkpoints.interval_s = 1e9
-    stream.checkpoints.identity = {"source": {}}
     return stream.checkpoints.requested
 
 
@@ -612,7 +633,7 @@ def test_a_wish_that_nobody_repeats_is_forgotten_and_none_is_granted_before_the_
     assert wishes.wants((1, 7)) and not wishes.wants((1, 6)) and wishes.wants_newer((1, 5))
     now = LAPSE_S + 1
     assert not wishes.wants((1, 7)) and not wishes.wants_newer((1, 5))
-    stream.checkpoints.interval_s = 1e9
+    stream.checkpoints.interval_s, stream.checkpoints.has_beginning = 1e9, False
     stream.epoch()
     for at in (None, (1, 1)):
         ask(stream, at=at)

@@ -455,27 +455,6 @@ def test_small_batches_gather_before_the_thread_takes_them(
     assert_sides_agree(graph)
 
 
-def test_where_somebody_may_ask_soon_they_do_not_gather(
-    emulated_cupy: ModuleType, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(behind, "GATHER_S", 3600.0)
-    monkeypatch.setattr(whole, "SECONDS_MAX", 3600.0)
-    graph = following(graphs)
-    graph.let_follow(True, closely=True)
-    graph.apply(batch_of(0, 10), 500)
-    until(lambda: graph.lag.updates == 0)
-    monkeypatch.setattr(behind, "SOON_S", 3600.0)
-    monkeypatch.setattr(behind, "SOON", 8192)
-    for number in range(1, 4):
-        graph.apply(batch_of(number), 500)
-    until(lambda: graph.lag.updates == 0)
-    graph.let_follow(True)
-    for number in range(4, 7):
-        graph.apply(batch_of(number), 500)
-    assert graph.lag.updates == 9000
-    assert_sides_agree(graph)
-
-
 def test_the_thread_takes_what_waits_as_one_batch_and_tries_again(
     emulated_cupy: ModuleType,
     graphs: list[Graph],

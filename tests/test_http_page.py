@@ -19,6 +19,18 @@ from graphtide.daemon.tools.top import STAGES
 TOKEN = "sesame-open"
 
 
+CHANGED_STATS = """
+window.asTheyAre ??= window.fetch;
+window.fetch = async (url, how) => {
+  const answer = await window.asTheyAre(url, how);
+  if (!url.endsWith("/stats")) return answer;
+  const stats = await answer.json();
+  stats.%s;
+  return new Response(JSON.stringify(stats));
+};
+"""
+
+
 def write(daemon: Daemon, name: str, edges: Iterable[tuple[int, int]]) -> None:
     part = daemon.spool / f"{name}.csv.part"
     part.write_text("op,src,dst\n" + "".join(f"insert,{src},{dst}\n" for src, dst in edges))
@@ -116,6 +128,17 @@ def look(browser: Chromium, daemon: Daemon, url: str) -> None:
     until(
         lambda: all(re.match(r"\d", one) for one in shown(browser, "#stages tr:not(:last-child) td:nth-child(2)"))
     )
+
+    # Whatever holds updates back is said.
+    assert shown(browser, "#waiting") == []
+    for change, said in (
+        ("order.trouble = 'a full disk'", "Epochs wait: a full disk"),
+        ("memory.waits_for = 'budget'", "Updates wait for memory (budget)"),
+        ("waiting = 'away'", "Reading waits: away"),
+    ):
+        browser.evaluate(CHANGED_STATS % change)
+        until(lambda said=said: shown(browser, "#waiting") == [said])  # type: ignore[misc]
+    browser.evaluate("window.fetch = window.asTheyAre")
 
     # One loop asks, though the token was entered twice at once.
     started = browser.evaluate("performance.now()")

@@ -254,6 +254,8 @@ def test_offsets_name_every_topic() -> None:
     for text in ('{"a": {"0": 1}}', "{}", '{"a": {"0": 1}, "b": {"0": 1}, "c": {"0": 1}}'):
         with pytest.raises(ConfigError, match="exactly the topics a, b"):
             load.parse_offsets(text, config)
+    with pytest.raises(ConfigError, match=r'a partition of each at least \(\{"0": 0\}: from the beginning\)'):
+        load.parse_offsets('{"a": {"0": 1}, "b": {}}', config)
     with pytest.raises(ConfigError, match="of a source of kind 'kafka'"):
         load.parse_offsets('{"a": 1}', config)
 

@@ -358,6 +358,21 @@ def test_a_full_disk_is_waited_for_with_one_line(
     assert open_log(log.folder, opened)[1][-1] == at(1, 1, together=True)
 
 
+def test_a_disk_that_takes_the_log_again_is_told_of_however_fast_it_is(
+    tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    waits = list[bool]()
+    recording = Recording(log, threading.Event(), lambda: None, waits.append)
+    monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
+    with monkeypatch.context() as patch:
+        patch.setattr(order_log.os, "pwrite", full)
+        recording.begin(log._newest.offsets, [item(1, 1, together=True)], patch.undo)
+    log._syncing.submit(int).result(10)  # it is on disk before anybody waits for it
+    assert recording.finish(lambda: None) == 0.0
+    assert recording.trouble is None and waits == [True, False]
+
+
 def test_a_failed_sync_is_tried_again_in_another_file(
     tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:

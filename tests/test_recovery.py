@@ -604,6 +604,8 @@ def test_a_sync_that_fails_is_shown_in_mid_epoch_and_edges_are_not_answered_abou
     n_edges, n_vertices = graph.n_edges, graph.n_vertices
     pipeline = make_pipeline(CheckpointStore(tmp_path), graph, index, surroundings(shown.append))
     pipeline.recording._order.open({})
+    waits = list[bool]()
+    monkeypatch.setattr(pipeline.recording, "_show_waiting", waits.append)
     monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
     well = threading.Event()
     fdatasync = os.fdatasync
@@ -621,7 +623,7 @@ def test_a_sync_that_fails_is_shown_in_mid_epoch_and_edges_are_not_answered_abou
     with ThreadPoolExecutor() as engine:
         epoch = engine.submit(pipeline._epoch, [taken])
         until(lambda: len(shown) > 1)
-        assert "Input/output error" in shown[-1].stats["order"]["trouble"]
+        assert "Input/output error" in shown[-1].stats["order"]["trouble"] and waits == [True]
         assert shown[-1].epoch == (1, 0) and shown[-1].n_vertices == n_vertices
         assert shown[-1].stats["edges"] == n_edges and graph.n_edges == n_edges + 1
         for settled in (False, True):
@@ -633,7 +635,7 @@ def test_a_sync_that_fails_is_shown_in_mid_epoch_and_edges_are_not_answered_abou
         well.set()
         assert epoch.result()
     assert shown[-1].stats["order"]["trouble"] is None and shown[-1].stats["edges"] == n_edges + 1
-    assert shown[-1].epoch == (1, 1) and len(shown) == 3
+    assert shown[-1].epoch == (1, 1) and len(shown) == 3 and waits == [True, False]
     with pipeline.gate.read(settled=True, timeout_s=240):
         pass
     pipeline.recording._order.close()

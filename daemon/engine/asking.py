@@ -1,8 +1,7 @@
-"""How far the host's rows may be behind a device's, by when somebody last asked about rows.
+"""Whether somebody asks about rows, which is when the host's are not to be behind a device's.
 
-Whoever asks waits until the host has taken all that waits: tens of milliseconds, if it takes many updates at once.
-So while somebody asks the host takes each batch beside the device, which makes epochs longer; and where somebody
-asks now and then it follows closely, which takes more of the processors.
+Whoever asks waits until the host has taken all that waits, which is tens of milliseconds of a fast stream. So
+while somebody asks, if only now and then, the host takes each batch beside the device, though epochs take longer.
 """
 
 from __future__ import annotations
@@ -10,10 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-UNASKED_EPOCHS, ASKED_S = 4, 1.0
+UNASKED_EPOCHS, ASKED_S = 4, 10.0
 """Until so many epochs had no question, and none came for so long, somebody asks."""
-ASKED_LATELY_S = 60.0
-"""And until none came for so long, somebody may ask again."""
 
 
 class Asking:
@@ -22,26 +19,14 @@ class Asking:
     def __init__(self, questions: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
         """``questions``: how many about rows came so far; ``clock``: seconds."""
         self._questions, self._clock = questions, clock
-        self._n, self._unasked_epochs, self._asked_at = questions(), UNASKED_EPOCHS, -ASKED_LATELY_S
+        self._n, self._unasked_epochs, self._asked_at = questions(), UNASKED_EPOCHS, -ASKED_S
 
-    def turn(self) -> None:
-        """Another epoch begins."""
+    def turn(self) -> bool:
+        """Another epoch begins: whether rows are asked about."""
         before, self._n = self._n, self._questions()
+        now = self._clock()
         if self._n == before:
             self._unasked_epochs += 1
         else:
-            self._unasked_epochs, self._asked_at = 0, self._clock()
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether rows are asked about, by this turn."""
-        return self._unasked_epochs < UNASKED_EPOCHS or self._since < ASKED_S
-
-    @property
-    def was_asked(self) -> bool:
-        """Whether they were lately."""
-        return self._since < ASKED_LATELY_S
-
-    @property
-    def _since(self) -> float:
-        return self._clock() - self._asked_at
+            self._unasked_epochs, self._asked_at = 0, now
+        return self._unasked_epochs < UNASKED_EPOCHS or now - self._asked_at < ASKED_S

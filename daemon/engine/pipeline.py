@@ -298,12 +298,11 @@ class Pipeline:
 
     def _let_follow(self) -> None:
         """Have the host's rows follow the device's if nobody reads them, or the host's report of a change, in
-        every epoch; closely, if somebody may ask about them before long."""
-        self._asking.turn()
+        every epoch."""
+        is_asked = self._asking.turn()
         wanted = self.graph.device is not None and self.host_follows
         others_read = self.full_audit or self._followed or self.window is not None
-        reads = others_read or self.engine.reads_host or self._asking.is_asked
-        self.graph.let_follow(wanted and not reads, closely=self._asking.was_asked)
+        self.graph.let_follow(wanted and not (others_read or self.engine.reads_host or is_asked))
 
     def _show_rows(self) -> None:
         """While nothing comes: where the host's rows have followed the device's meanwhile, lanes see them."""

@@ -22,12 +22,20 @@ RETRY_S = 0.5
 class Recording:
     """``begin`` when an epoch is taken, ``finish`` before it can be seen. For the engine's thread."""
 
-    def __init__(self, order: OrderLog, stop: threading.Event, still_waiting: Callable[[], None]) -> None:
-        """``stop`` ends a wait for the disk; ``still_waiting`` is called now and then in one."""
+    def __init__(
+        self,
+        order: OrderLog,
+        stop: threading.Event,
+        still_waiting: Callable[[], None],
+        show_waiting: Callable[[bool], None] = lambda waits: None,
+    ) -> None:
+        """``stop`` ends a wait for the disk; ``still_waiting`` is called now and then in one, ``show_waiting`` as
+        one begins and ends."""
         self.trouble: str | None = None
         self._order = order
         self._stop = stop
         self._still_waiting = still_waiting
+        self._show_waiting = show_waiting
         self._before: Offsets = {}
         self._passed: Sequence[Passed] = ()
         self._synced: Future[None] | None = None
@@ -58,7 +66,9 @@ class Recording:
         """
         self._in_trouble = in_trouble
         if self._synced is None or (self._synced.done() and self._synced.exception() is None):
-            self._synced = None
+            if self._synced is not None:
+                self._synced = None
+                self._well()
             return 0.0
         started = time.perf_counter()
         while self._synced is not None:
@@ -86,6 +96,7 @@ class Recording:
         message = f"the order log in {str(self._order.folder)!r} cannot be written: {why(error)}"
         if self.trouble is None:
             self.trouble = message
+            self._show_waiting(True)
             log.error("%s; epochs wait, since nothing is shown that a restart could not show again", message)
         if self._in_trouble is not None:
             tell, self._in_trouble = self._in_trouble, None
@@ -97,4 +108,5 @@ class Recording:
     def _well(self) -> None:
         if self.trouble is not None:
             self.trouble = None
+            self._show_waiting(False)
             log.info("the order log can be written again")

@@ -172,6 +172,8 @@ class Checkpointer:
     """Gets the offsets of each."""
     requested: RequestedCheckpoints
     """Those that are to be made before they are due."""
+    has_beginning: bool = True
+    """Where reading begins is known, and durable: before that a checkpoint would say that it begins nowhere."""
     source_state: Callable[[], bytes] = bytes
     """What the source has a checkpoint keep beside them."""
     newest: Newest | None = None
@@ -191,6 +193,8 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         self._began_at = time.monotonic()
         self._written_epoch = self.position.epoch
+        # Where epochs stand until something is read, and where reading really begins.
+        self._begins: tuple[Offsets, Offsets] = {}, {}
         self._failure = ""
         self._is_put_off = False
 
@@ -215,12 +219,15 @@ class Checkpointer:
         taken = self._taken((self.position.incarnation, 0), offsets, programs=(), states={})
         weights = np.empty(0, np.float32) if self.graph.weighted else None
         self._write(taken, [EdgeList(np.empty(0, np.uint64), weights)])
+        self._begins = dict(self.position.offsets), dict(offsets)
+        self.has_beginning = True
 
     def step(self) -> None:
         """Begin a checkpoint if one is due, or asked for; go on with the one in the making."""
         self.go_on()
-        # Before the source was reached, a checkpoint could not say of which source its offsets are.
-        if "source" in self.identity and self.requested.wants(self.position.epoch):
+        if not self.has_beginning:
+            return
+        if self.requested.wants(self.position.epoch):
             self._make_at_once()
         elif self._making is None and (self._due() or self._asked_for()):
             self._begin()
@@ -239,6 +246,8 @@ class Checkpointer:
             NotWritten: it could not be written.
         """
         self._complete()
+        if not self.has_beginning:
+            return
         if self.position.epoch != self._written_epoch or self._is_gone():
             self._begin()
             self._complete()
@@ -256,7 +265,7 @@ class Checkpointer:
     # -- the engine's thread ------------------------------------------------------------------------------
 
     def _asked_for(self) -> bool:
-        return "source" in self.identity and self.requested.wants_newer(self.position.epoch)
+        return self.requested.wants_newer(self.position.epoch)
 
     def _make_at_once(self) -> None:
         """Make one of this very epoch, for which the stream waits until edges and states are copied."""
@@ -311,7 +320,9 @@ class Checkpointer:
             states = self._buffers.copy(self._program_arrays())
             position = self.position
             self.requested.taken(position.epoch)
-            making.handover.put(self._taken(position.epoch, position.offsets, self.programs(), states))
+            before, beginning = self._begins
+            offsets = beginning if position.offsets == before else position.offsets
+            making.handover.put(self._taken(position.epoch, offsets, self.programs(), states))
         except MemoryError as error:  # the stream goes on without it
             making.handover.put(error)
         making.taken = True

@@ -53,7 +53,10 @@ def parse_offsets(text: str, config: Config) -> Offsets:
     if any((partition.number is not None) != kafka for partition in offsets):
         raise ConfigError(f"--offsets {text!r}: of a source of kind {config.source.kind!r} they are {form}")
     if kafka and {partition.name for partition in offsets} != set(config.source.topics):
-        raise ConfigError(f"--offsets {text!r}: must name exactly the topics {', '.join(config.source.topics)}")
+        raise ConfigError(
+            f"--offsets {text!r}: must name exactly the topics {', '.join(config.source.topics)}, a partition of "
+            'each at least ({"0": 0}: from the beginning)'
+        )
     return offsets
 
 

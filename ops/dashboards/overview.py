@@ -227,9 +227,13 @@ GRAPH = (
     ),
     PanelSpec(
         "Waiting for memory",
-        "1 while nothing more is read: the budget is used up, or an array finds no memory to grow.",
+        "1 while nothing more is read: the budget is used up, or an array finds no memory to grow; and while "
+        "epochs wait, since the disk does not take the order log.",
         "short",
-        (Query(f"max({series('waits_for_memory')})", "waits"),),
+        (
+            Query(f"max({series('waits_for_memory')})", "waits"),
+            Query(f"max({series('waits_for_order_log')})", "waits for the order log"),
+        ),
     ),
     PanelSpec(
         "Window",

@@ -37,6 +37,12 @@ const later = (ms) => new Promise((done) => setTimeout(done, ms));
 
 // -- what is shown --------------------------------------------------------------------------------------------
 
+function whatWaits(stats) {
+  if (stats.waiting) return `Reading waits: ${stats.waiting}`;
+  if (stats.order.trouble) return `Epochs wait: ${stats.order.trouble}`;
+  return stats.memory.waits_for ? `Updates wait for memory (${stats.memory.waits_for})` : "";
+}
+
 function bytes(n) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let at = 0;
@@ -163,8 +169,9 @@ function show(stats, programs, now) {
   $("lag-seconds").textContent = rate.format(stats.lag.seconds ?? 0);
   line("lag-line", lag);
   line("lag-seconds-line", Number(stats.lag.seconds ?? 0));
-  $("waiting").hidden = !stats.waiting;
-  $("waiting").textContent = stats.waiting ? `Reading waits: ${stats.waiting}` : "";
+  const waits = whatWaits(stats);
+  $("waiting").hidden = !waits;
+  $("waiting").textContent = waits;
   $("vertices").textContent = number(stats.vertices);
   $("edges").textContent = number(stats.edges);
   $("memory").textContent = bytes(stats.memory.used);
