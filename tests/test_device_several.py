@@ -358,6 +358,67 @@ def test_what_no_edge_leads_to_any_more_has_nothing(
     assert swept == [5] * 3
 
 
+@pytest.mark.parametrize("n_pushed", [5, 1])
+def test_what_was_pushed_beside_a_group_goes_with_the_last_edge_to_it(
+    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int, n_pushed: int
+) -> None:
+    """Passes of several do not look for what pushes have left there, or passes of a single one."""
+    from graphtide.compute.device import ppr, ppr_runs
+
+    cuda_emulator.seed(seed)
+    pushed = {f"ppr{k}" for k in range(n_pushed)}
+    monkeypatch.setattr(
+        ppr.DevicePersonalisedPageRank, "_tries", lambda self, n, _: n < 20 and self.host.id in pushed
+    )
+    monkeypatch.setattr(ppr_runs, "MOST_LEAST", 1 << 30)  # never given up
+    monkeypatch.setattr(ppr, "EDIT_SHARE", 1.0)  # so that no sum is left either
+    them = several(("ppr",), 5)
+    many = many_leaves(seed)
+    first = [*zip(many.src.tolist(), many.dst.tolist(), strict=True)]
+    them.step(inserts(first, 301))
+    added = [(k, 300) for k in range(5)]
+    them.step(inserts([*added, (300, 2)], 301))
+    assert swept == [5]
+    assert all(bits[300] for program in them.engine.programs for bits in them.bits(program)[1:])
+    them.step(deletes([*added, *first[20:60]], 301))
+    assert swept == [5, 5]
+    assert not any(bits[300] for program in them.engine.programs for bits in them.bits(program)[1:])
+
+
+def test_estimates_that_left_before_the_last_pass_leave_again(
+    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Of a group and of single programs, whose third pass is taken for the last whatever is left."""
+    from graphtide.compute.device import ppr, ppr_runs
+    from graphtide.compute.device.kernels import Kernels
+
+    cuda_emulator.seed(seed)
+    origin = ppr_runs.SOURCES["passes"]
+    hasty = origin._replace(macros=(*origin.macros, "-DLAST_AT=1e30"))
+    kernels = Kernels({**ppr_runs.SOURCES, "passes": hasty}, weighted=False)
+    for module in (ppr, ppr_runs):
+        monkeypatch.setattr(module, "ppr_kernels", lambda: kernels)
+    solve: Any = ppr_runs.PprRuns.solve
+    left_again = []
+
+    def solved(*given: Any) -> Any:
+        run = yield from solve(*given)
+        left_again.append(run.moved)
+        return run
+
+    monkeypatch.setattr(ppr_runs.PprRuns, "solve", solved)
+    them = several(("ppr",), 5)
+    rng = np.random.default_rng(seed)
+    for epoch in (many_leaves(seed), inserts([*map(tuple, rng.integers(0, 300, (60, 2)).tolist())], 300)):
+        them.step(epoch)
+        for program in (*them.engine.programs, *them.single.values()):
+            runs = program._runs
+            values = runs._there.numbers.values[:300].copy().get()
+            assert np.array_equal(runs.estimates[:300], (values / runs.unit).astype(np.float32))
+    assert swept == [5, 5]
+    assert sum(left_again) > 5  # whoever is there after two passes has left once
+
+
 def test_members_of_a_group_move_home_and_back(
     several: Callable[..., Several], swept: list[int], seed: int
 ) -> None:

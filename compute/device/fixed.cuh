@@ -10,13 +10,16 @@ typedef long long i64;
 // The nearest integer, to within 1/2 and the last bit of the number.
 __device__ __forceinline__ i64 nearest(double x) { return i64(exact::floor_of(exact::add(x, 0.5))); }
 
-// What is published of a number of which so many units are 1, a power of two: half of a float64 crosses the bus, and results
-// are bounded to more than a float32 is off by.
-__device__ __forceinline__ float published(i64 value, double unit) { return exact::narrow(double(value) / unit); }
+// What is published of a number: half of a float64 crosses the bus, and results are bounded to more than a float32 is off by.
+// ``per_unit``: 1 of as many units as are 1, a power of two. So the product is the quotient, without a division.
+__device__ __forceinline__ float published(i64 value, double per_unit)
+{
+    return exact::narrow(exact::multiply(double(value), per_unit));
+}
 
 __device__ __forceinline__ i64 size_of(i64 residual) { return residual < 0 ? -residual : residual; }
 
-__device__ __forceinline__ void add(i64* to, i64 amount) { atomicAdd(reinterpret_cast<u64*>(to), u64(amount)); }
+__device__ __forceinline__ void add(i64* to, i64 amount) { add_unseen(reinterpret_cast<u64*>(to), u64(amount)); }
 
 // Says a word in two halves, the lower one first. A job has ``status``, in the host's pinned memory, and ``sequence``.
 template <class Job> __device__ __forceinline__ void tell(const Job& job, u32 place, u64 value)

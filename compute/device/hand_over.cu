@@ -9,10 +9,11 @@ struct HandingOver : Run<WalkJob> {
     {
         WalkCounters* const counters = job.counters;
         const u32 n_moved = load_cached(&push.counters->moved[0]);
+        const double per_unit = 1.0 / job.unit;  // exact
         if (job.made)
             for (u32 k = place.thread; k < n_moved; k += place.n_threads) {
                 const u32 v = load_cached(push.ranks.moved + k);
-                job.estimates[v] = published(load_cached(job.ranks.values + v), job.unit);
+                job.estimates[v] = published(load_cached(job.ranks.values + v), per_unit);
             }
         barrier();
         if (place.thread) return;

@@ -78,8 +78,9 @@ struct Making : Passes {
         }
         if (place.thread == 0) job.counters->n_passes = passes;
         if (!job.made) return;
+        const double per_unit = 1.0 / job.unit;  // exact
         for_vertices<i64>(place, job.n_vertices, [&](u32 v) { return load_cached(job.ranks.values + v); },
-            [&](u32 v, i64 value) { job.made[v] = published(value, job.unit); });
+            [&](u32 v, i64 value) { job.made[v] = published(value, per_unit); });
     }
 
     // For which residuals add up to zero, given what was counted for the last sums and for those before; 1 where nothing was.

@@ -30,8 +30,12 @@ struct __align__(16) PprCounters {
     u32 candidates[2];  // by turns
     u32 moved;
     u32 barrier;        // of the grid; never reset
-    u64 unused;
+    u32 n_passes;       // of the first part of a run: for which values were made
+    u32 state;          // likewise: GOES_ON, IS_SOLVED
 };
+
+// Of a program after the first part of its passes.
+constexpr u32 GOES_ON = 1, IS_SOLVED = 2;
 
 // What becomes of a vertex; see ``entries``. The last two are of vertices without edges, or with edges that were deleted.
 constexpr u32 RESTARTS = 1, RESTARTS_NO_MORE = 2, GOES = 4;
@@ -74,7 +78,7 @@ struct PprJob {
     u32 passes_max;
     u32 sequence;
     u32 stride;        // 1, or SWEEP where the numbers of several programs lie side by side
-    u32 unused;
+    u32 part;          // of a run of passes: 0, or 1, which goes on where that ended
 
     __device__ __forceinline__ u64 at(u32 v) const { return u64(v) * stride; }
 };
@@ -91,7 +95,8 @@ struct SideBySide {
     i64* sums;      // [vertices * SWEEP]
     i64* shares;    // [vertices * SWEEP]
     u64* listed;    // [vertices, and as many as a grid has threads] those that may come to anything, warp by warp
-    u8* is_listed;  // [vertices, up to a multiple of 4]
+    u32* n_listed;  // [warps]
+    u8* holders;    // [vertices, up to a multiple of 4] a bit for each program that may have a value or a share
 };
 
 // Passed to the kernel by value.
@@ -99,15 +104,15 @@ struct PprSweep {
     PprJob jobs[SWEEP];  // by their places
     SideBySide side;
     u32 there;           // a bit for each that is
-    u32 unused;
+    u32 is_known;        // what holders say; else any program may have something anywhere
 };
 static_assert(__is_trivially_copyable(PprSweep), "the host passes its bytes");
 
 // What a run says; the host has it as a tuple, PprRun.
 constexpr u32 PPR_SAID = 7;
 
-// With at most this off: 1/2, and the last bits of the numbers.
+// With at most this off: 1/2, and the last bits of the numbers. Of nothing without a division, for which 0 is a special case.
 __device__ __forceinline__ i64 share_of(i64 value, u32 degree, double damping)
 {
-    return degree ? nearest(exact::divide(exact::multiply(double(value), damping), double(degree))) : 0;
+    return degree && value ? nearest(exact::divide(exact::multiply(double(value), damping), double(degree))) : 0;
 }

@@ -4,8 +4,8 @@
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS, PASS_BLOCKS) void ppr_passes(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ PprJob job)
 {
-    const SideBySide own = {job.values, job.sums, job.shares, nullptr, nullptr};
-    PprPasses<1>(out, in, job, place_in_grid(), own, true).run();
+    const SideBySide own = {job.values, job.sums, job.shares, nullptr, nullptr, nullptr};
+    PprPasses<1>(out, in, job, place_in_grid(), own, true).run(false);
 }
 
 #if !REMOTE
@@ -22,6 +22,7 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS, PASS_BLOCKS) void ppr_pas
     const u32 program = threadIdx.x % SWEEP;
     const bool is_there = sweep.there >> program & 1;
     // Blocks meet at the barrier of their first thread's job: the same in all of them.
-    PprPasses<SWEEP>(out, in, jobs[is_there ? program : __ffs(sweep.there) - 1], place_in_grid(), sweep.side, is_there).run();
+    PprPasses<SWEEP>(out, in, jobs[is_there ? program : __ffs(sweep.there) - 1], place_in_grid(), sweep.side, is_there)
+        .run(sweep.is_known);
 }
 #endif

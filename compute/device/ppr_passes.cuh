@@ -2,6 +2,10 @@
 // sizes of residuals add up to so small a part of all values as the host asks for. Estimates are left on the device, where
 // the host has them copied from: meanwhile the passes of other programs go on.
 //
+// A run is launched in two parts, and what the first one leaves is copied while the second one runs: it ends as soon as
+// values are made by a pass that is likely to be the last, for all of its programs. A pass shrinks residuals at least as much
+// as the one before it did, as a rule. Where it does not, the second part goes on, and says that estimates are others.
+//
 // PROGRAMS go through passes together, and one that has got there rests while the others go on: each makes what it would
 // make by itself, bit for bit. What a pass costs is the random access for each edge, which reads a sector of 32 bytes
 // where one program wants 8; so the numbers of such programs lie side by side, vertex by vertex, and of vertices that come
@@ -13,6 +17,11 @@
 
 #include "ppr.cuh"
 #include "rows.cuh"
+
+// Of residuals that are likely to be left after one pass more, in multiples of what may be: up to so many that one is the last.
+#ifndef LAST_AT
+#define LAST_AT 1.0
+#endif
 
 // Blocks on a multiprocessor, which bounds the registers of a thread.
 constexpr u32 PASS_BLOCKS = 2;
@@ -101,47 +110,81 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         }
     }
 
-    __device__ __forceinline__ void run()
+    // ``is_known``: see PprSweep.
+    __device__ __forceinline__ void run(bool is_known)
     {
         PprCounters* const counters = job.counters;
         const bool is_there = goes_on;
-        if (edit()) barrier();
-        if (is_there) enter();
-        barrier();
-        if constexpr (PROGRAMS == 1) begin();
-        else begin_side_by_side();
-        barrier();
+        bool resumes = job.part, is_solved = false, leaves = false;
         u32 passes = 0, own_passes = 0;
-        bool is_solved = false;
-        do {
-            const PprPass* const before = counters->passes + (passes & 1);
-            passes++;
-            PprPass* const after = counters->passes + (passes & 1);
-            if (goes_on) {
-                if (vertices.thread == 0) *after = PprPass();
-                advance(factor(before->balance, job.damping));
-            }
+        double size = 0.0;
+        if (resumes) {
+            own_passes = load_cached(&counters->n_passes);
+            const u32 state = load_cached(&counters->state);
+            is_solved = state & IS_SOLVED;
+            goes_on = is_there && state & GOES_ON;
+            passes = __reduce_max_sync(ALL_LANES, own_passes);
+            if (PROGRAMS > 1) n_listed = load_cached(side.n_listed + place.warp);
+        } else {
+            if (edit()) barrier();
+            if (is_there) enter();
             barrier();
+            if constexpr (PROGRAMS == 1) begin();
+            else begin_side_by_side(is_known);
+            barrier();
+        }
+        const u32 made = own_passes;
+        while (__any_sync(ALL_LANES, goes_on)) {
+            if (!resumes) {
+                const PprPass* const before = counters->passes + (passes & 1);
+                passes++;
+                if (goes_on && vertices.thread == 0) counters->passes[passes & 1] = PprPass();
+                if (goes_on) advance(factor(before->balance, job.damping));
+                barrier();
+            }
+            if (leaves) break;
+            resumes = false;
+            PprPass* const after = counters->passes + (passes & 1);
             pull();
             barrier();
             look(after);
             barrier();
-            if (goes_on) {
-                own_passes = passes;
-                is_solved = double(load_cached(&after->sums.size)) <= job.goal * double(load_cached(&after->sums.norm));
-                goes_on = !is_solved && passes < job.passes_max;
-            }
-        } while (__any_sync(ALL_LANES, goes_on));
-        if constexpr (PROGRAMS == 1) account();
-        else if (is_there) account_side_by_side();
-        barrier();
+            const bool is_likely = goes_on && heed(after->sums, size, is_solved);
+            if (goes_on) own_passes = passes;
+            goes_on = goes_on && !is_solved && passes < job.passes_max;
+            leaves = job.part == 0 && !__any_sync(ALL_LANES, goes_on && !is_likely);
+        }
+        if (leaves && goes_on) own_passes = passes;
+        const bool is_made = own_passes > made || !job.part;
+        if constexpr (PROGRAMS == 1) {
+            if (is_made) account();
+        } else if (is_there && is_made) {
+            account_side_by_side();
+        }
+        if (job.part) barrier();  // all have read the counters
         if (vertices.thread || !is_there) return;
+        if (!job.part) {
+            counters->n_passes = own_passes;
+            counters->state = (goes_on ? GOES_ON : 0) | (is_solved ? IS_SOLVED : 0);
+            return;
+        }
         const PprSums& sums = counters->passes[own_passes & 1].sums;
-        const u64 said[PPR_SAID] = {
-            is_solved, own_passes, 0, 0, load_cached(&sums.norm), load_cached(&sums.size), load_cached(&sums.total)};
+        const u64 said[PPR_SAID] = {is_solved, own_passes, 0, is_made, load_cached(&sums.norm), load_cached(&sums.size),
+            load_cached(&sums.total)};
         counters->passes[0] = counters->passes[1] = PprPass();
         __threadfence_system();
         for (u32 k = 0; k < PPR_SAID; k++) tell(job, k, said[k]);
+    }
+
+    // Whether this program ``is_solved``; returns whether it is likely to be after one pass more, which shrinks residuals as this
+    // one did. ``size``: of those of the pass before, 0 where there was none; then of these.
+    __device__ __forceinline__ bool heed(const PprSums& sums, double& size, bool& is_solved) const
+    {
+        const double now = double(load_cached(&sums.size)), goal = job.goal * double(load_cached(&sums.norm));
+        is_solved = now <= goal;
+        const bool is_likely = size > 0.0 && now * (now / size) <= LAST_AT * goal;
+        size = now;
+        return is_likely;
     }
 
     // Whether there is anything to edit, which all threads agree about.
@@ -219,16 +262,19 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         return sum;
     }
 
-    // The same of several programs. Vertices without in-edges that have nothing come to nothing: of the others each warp
-    // lists its own.
-    __device__ __forceinline__ void begin_side_by_side()
+    // The same of several programs. Vertices without in-edges that have nothing come to nothing, and what values and shares
+    // they had goes: of the others each warp lists its own.
+    __device__ __forceinline__ void begin_side_by_side(bool is_known)
     {
         u64* const own = own_list();
+        const u32 there = __ballot_sync(ALL_LANES, goes_on) & tile_lanes<PROGRAMS>();
+        const u8 own_bits = u8(there >> (place.lane & ~(PROGRAMS - 1)));
         u64 sums[BALANCE_SUMS] = {};
         const u64 step = u64(place.n_warps) * TOGETHER;
         for (u64 first = u64(place.warp) * TOGETHER; first < job.n_vertices; first += AHEAD * step) {
             Vertex loaded[AHEAD];
             bool has_edges[AHEAD];
+            u8 holders[AHEAD];
 #pragma unroll
             for (u32 k = 0; k < AHEAD; k++) {
                 const u64 v = first + k * step + place.lane / PROGRAMS;
@@ -236,6 +282,7 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
                 loaded[k] = is_there && goes_on ? load(u32(v), side.sums + at(u32(v)), nullptr)
                                                 : Vertex{u32(v), is_there ? load_row(out, u32(v)).degree : 0, 0, 0, 0};
                 has_edges[k] = is_there && load_row(in, u32(v)).degree;
+                holders[k] = !is_there ? u8(0) : is_known ? load_cached(side.holders + v) : u8(0xff);
             }
 #pragma unroll
             for (u32 k = 0; k < AHEAD; k++) {
@@ -245,13 +292,14 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
                 const bool is_listed
                     = __ballot_sync(ALL_LANES, sum || vertex.restart || has_edges[k]) & tile_lanes<PROGRAMS>();
                 if (sum != vertex.sum) store_cached(side.sums + at(vertex.v), sum);
-                if (!is_listed && is_there && goes_on) {
+                if (!is_listed && goes_on && holders[k] >> program & 1) {
                     store_cached(side.values + at(vertex.v), i64(0));
                     store_cached(side.shares + at(vertex.v), i64(0));
                 }
                 const bool restarts_any = __ballot_sync(ALL_LANES, vertex.restart != 0) & tile_lanes<PROGRAMS>();
                 const bool is_first = is_there && program == 0;
-                if (is_first) store_cached(side.is_listed + vertex.v, u8(is_listed));
+                const u8 now = u8(is_listed ? holders[k] | own_bits : holders[k] & ~own_bits);
+                if (is_first && (now != holders[k] || !is_known)) store_cached(side.holders + vertex.v, now);
                 const u32 chosen = __ballot_sync(ALL_LANES, is_first && is_listed);
                 if (is_first && is_listed)
                     store_cached(own + n_listed + __popc(chosen & lanes_before()),
@@ -259,6 +307,7 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
                 n_listed += __popc(chosen);
             }
         }
+        if (place.lane == 0) store_cached(side.n_listed + place.warp, n_listed);
         add_by_block<PROGRAMS>(sums, &job.counters->passes[0].balance.mass);
     }
 
@@ -316,48 +365,64 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         if (place.lane == 0 && carry.row != NO_LEAF) emit(carry.row, carry.sum);
     }
 
-    // The same by PROGRAMS lanes for each leaf, which go along its slots together, each for its program: so they need not
-    // add up what others have, and what they read of a neighbour lies together. No leaf is remote here.
+    // The same by PROGRAMS lanes for a part of the slots, which go along them together, each for its program: so they need not
+    // add up what others have, and what they read of a neighbour lies together. Parts are equally long, however full leaves
+    // are. No leaf is remote here.
     __device__ __forceinline__ void pull_side_by_side(u32 begin, u32 end)
     {
-        constexpr u32 STEP = 2 * PROGRAMS;  // slots: two that each lane reads, for all to see
-        const u32 leaf = begin + place.lane / PROGRAMS;
-        const u32 count = leaf < end ? load_constant(count_of(in, leaf)) : 0;
-        const u32 steps = (__reduce_max_sync(ALL_LANES, count) + STEP - 1) / STEP;
-        const u64* const own = count ? keys_of(in, leaf) + 2 * program : nullptr;
-        const auto load = [&](u32 step) -> ulonglong2 {
-            const u32 at = step * STEP + 2 * program;
-            if (at >= count) return {EMPTY_KEY, EMPTY_KEY};
-            const ulonglong2 keys = load_once(reinterpret_cast<const ulonglong2*>(own + step * STEP));
-            return {keys.x, at + 1 < count ? keys.y : EMPTY_KEY};
+        constexpr u32 STEP = PROGRAMS;  // slots: one that each lane reads, for all to see
+        const u32 count = place.lane < end - begin ? load_constant(count_of(in, begin + place.lane)) : 0;
+        u32 counts[RANGE], n = 0;
+#pragma unroll
+        for (u32 i = 0; i < RANGE; i++) n += counts[i] = __shfl_sync(ALL_LANES, count, i);
+        const u32 steps = (n + STEP * TOGETHER - 1) / (STEP * TOGETHER);
+        const u32 first = place.lane / PROGRAMS * steps * STEP + program;
+        const u64* const keys = keys_of(in, begin);
+        const auto load = [&](u32 step) -> u64 {
+            u32 at = first + step * STEP, full = 0;
+            if (at >= n) return EMPTY_KEY;
+#pragma unroll
+            for (u32 i = 0; i < RANGE - 1; i++) {
+                full += counts[i];
+                if (first + step * STEP >= full) at += LEAF_SLOTS - counts[i];
+            }
+            return load_once(keys + at);
         };
+        const i64* const shares = held(side.shares + program);
+        // Of the slots of a step, by all lanes.
+        __shared__ u32 rows[BLOCK_THREADS];
+        u32* const own_rows = rows + (threadIdx.x & ~(PROGRAMS - 1));
         u32 row = NO_LEAF;
         i64 sum = 0;
-        const auto emit = [&] {
-            if (sum && goes_on) add(side.sums + at(row), sum);
+        const auto emit = [&](u32 of) {
+            if (sum && goes_on) add(side.sums + at(of), sum);
         };
-        ulonglong2 keys = load(0);
+        u64 key = load(0);
         for (u32 step = 0; step < steps; step++) {
-            const ulonglong2 now = keys;
+            const u32 own = source(key), neighbour = key == EMPTY_KEY ? 0 : destination(key);
             i64 values[STEP];
 #pragma unroll
-            for (u32 k = 0; k < STEP; k++) {
-                const u32 neighbour = __shfl_sync(ALL_LANES, destination(k & 1 ? now.y : now.x), k / 2, PROGRAMS);
-                values[k] = neighbour == NO_LEAF ? 0 : side.shares[at(neighbour)];
-            }
-            keys = load(step + 1);
+            for (u32 k = 0; k < STEP; k++)
+                values[k] = shares[u64(__shfl_sync(ALL_LANES, neighbour, k, PROGRAMS)) * PROGRAMS];
+            key = load(step + 1);
+            u32 before = __shfl_up_sync(ALL_LANES, own, 1, PROGRAMS);
+            if (program == 0) before = row;
+            rows[threadIdx.x] = before;
+            // This is also where all have the rows of this step.
+            const u32 begins = __ballot_sync(ALL_LANES, own != before) >> (place.lane & ~(PROGRAMS - 1));
+            __syncwarp();
 #pragma unroll
             for (u32 k = 0; k < STEP; k++) {
-                const u32 of = __shfl_sync(ALL_LANES, source(k & 1 ? now.y : now.x), k / 2, PROGRAMS);
-                if (of != row && of != NO_LEAF) {
-                    emit();
-                    row = of;
+                if (begins >> k & 1) {
+                    emit(own_rows[k]);
                     sum = 0;
                 }
                 sum += values[k];
             }
+            row = __shfl_sync(ALL_LANES, own, STEP - 1, PROGRAMS);
+            __syncwarp();  // all have read rows
         }
-        emit();
+        if (row != NO_LEAF) emit(row);  // else of slots behind the last
     }
 
     __device__ __forceinline__ void look(PprPass* to)
@@ -378,25 +443,32 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
     __device__ __forceinline__ void account()
     {
         const auto load_value = [&](u32 v) { return load_cached(side.values + at(v)); };
+        const double per_unit = 1.0 / job.unit;  // exact
         for_vertices<i64>(place, job.n_vertices, load_value,
-            [&](u32 v, i64 value) { estimates()[v] = published(value, job.unit); });
+            [&](u32 v, i64 value) { estimates()[v] = published(value, per_unit); });
     }
 
     // The same of several programs, which have a column each for them: a lane has neighbouring vertices.
     __device__ __forceinline__ void account_side_by_side()
     {
         constexpr u32 RUN = 4;
-        const u64 step = u64(place.n_threads / PROGRAMS) * RUN;
-        for (u64 first = u64(vertices.thread) * RUN; first < job.n_vertices; first += step) {
-            const u32 listed = load_cached(reinterpret_cast<const u32*>(side.is_listed + first));
+        const double per_unit = 1.0 / job.unit;  // exact
+        const u64 step = u64(place.n_threads / PROGRAMS) * RUN, begin = u64(vertices.thread) * RUN;
+        const auto load_holders = [&](u64 first) {
+            return first < job.n_vertices ? load_cached(reinterpret_cast<const u32*>(side.holders + first)) : 0;
+        };
+        u32 next = load_holders(begin);
+        for (u64 first = begin; first < job.n_vertices; first += step) {
+            const u32 holders = next >> program;
+            next = load_holders(first + step);
             const u32 n = u32(min(u64(RUN), job.n_vertices - first));
             i64 values[RUN];
 #pragma unroll
             for (u32 k = 0; k < RUN; k++)
-                values[k] = k < n && listed >> 8 * k & 0xff ? load_cached(side.values + at(u32(first) + k)) : 0;
+                values[k] = k < n && holders >> 8 * k & 1 ? load_cached(side.values + at(u32(first) + k)) : 0;
             float made[RUN];
 #pragma unroll
-            for (u32 k = 0; k < RUN; k++) made[k] = published(values[k], job.unit);
+            for (u32 k = 0; k < RUN; k++) made[k] = published(values[k], per_unit);
             float* const to = estimates() + first;
             if (n == RUN) store_wide(reinterpret_cast<float4*>(to), make_float4(made[0], made[1], made[2], made[3]));
             else

@@ -287,9 +287,10 @@ struct PprPushes : Run<PprJob> {
         PprCounters* const counters = job.counters;
         add_sums();
         const u32 n_moved = load_cached(&counters->moved);
+        const double per_unit = 1.0 / job.unit;  // exact
         for (u32 k = place.thread; k < n_moved; k += place.n_threads) {
             const u32 v = load_cached(job.moved + k);
-            job.estimates[v] = published(load_cached(job.values + job.at(v)), job.unit);
+            job.estimates[v] = published(load_cached(job.values + job.at(v)), per_unit);
             if (k < job.changes_room) job.changes[k] = v;
         }
         barrier();

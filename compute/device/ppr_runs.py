@@ -1,9 +1,10 @@
 """Runs of personalised PageRank on the device: its numbers in fixed point, and the kernels on them.
 
-A run is one cooperative kernel, waited for once. It allocates nothing, unless there are more vertices or long
-rows than ever before, or passes of several go together for the first time. Pushes write what they change into the
-host's estimates; what passes make, all of them, is copied there behind their kernel, while that of the next
-programs runs.
+A run is one cooperative kernel, or two of passes, waited for once. It allocates nothing, unless there are more
+vertices or long rows than ever before, or passes of several go together for the first time. Pushes write what they
+change into the host's estimates. What passes make, all of them, is copied there behind the first of their kernels,
+which ends where the values of the pass are made that is likely to be the last: the second one adds up what these
+are worth meanwhile, and the next programs follow. If it makes others, those are copied in the end.
 
 **The point.** The exact solution adds up to at most 1 / (1 - damping) for each source, and so does what a pass
 makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of all values,
@@ -55,7 +56,7 @@ PPR_JOB: Final = np.dtype(
         ("cells", np.float64),
         ("before", np.uint64, 3),
         *((name, np.uint32) for name in ("n_updates", "n_entries", "n_vertices")),
-        *((name, np.uint32) for name in ("stamp", "passes_max", "sequence", "stride", "unused")),
+        *((name, np.uint32) for name in ("stamp", "passes_max", "sequence", "stride", "part")),
     ]
 )
 """struct PprJob of ``ppr.cuh``."""
@@ -68,7 +69,8 @@ PPR_COUNTERS: Final = np.dtype(
         ("candidates", np.uint32, 2),
         ("moved", np.uint32),
         ("barrier", np.uint32),
-        ("unused", np.uint64),
+        ("n_passes", np.uint32),
+        ("state", np.uint32),
     ]
 )
 """struct PprCounters of ``ppr.cuh``."""
@@ -78,13 +80,13 @@ SWEEP: Final = 8
 SWEEP_LEAST: Final = 5
 """Fewer take as long one after another: passes of several cost the same however many of them are there."""
 
-_SIDE_BY_SIDE = ("values", "sums", "shares", "listed", "is_listed")
+_SIDE_BY_SIDE = ("values", "sums", "shares", "listed", "n_listed", "holders")
 PPR_SWEEP: Final = np.dtype(
     [
         ("jobs", PPR_JOB, SWEEP),
         ("side", np.uint64, len(_SIDE_BY_SIDE)),
         ("there", np.uint32),
-        ("unused", np.uint32),
+        ("is_known", np.uint32),
     ]
 )
 """struct PprSweep of ``ppr.cuh``."""
@@ -135,7 +137,8 @@ class PprRun(NamedTuple):
     """What a run told: the words of ``ppr.cuh``, in that order.
 
     ``is_solved``: 0 when pushes were given up, and sums are no longer exact, or when passes do not get there.
-    ``moved``: the vertices whose estimates pushes changed.
+    ``moved``: the vertices whose estimates pushes changed; of passes, whether estimates are others than those that
+    were copied between their kernels.
     """
 
     is_solved: int
@@ -300,6 +303,11 @@ class PprRuns:
         self._by_vertex = self._there._replace(numbers=numbers)
         self._point_at(numbers)
 
+    def _write_anywhere(self) -> None:
+        """Not with its group: which vertices have something is not known there any more."""
+        if self.group is not None:
+            self.group.knows_holders = False
+
     def _leave(self) -> None:
         if self.seat is not None:
             group, place = self.seat
@@ -342,6 +350,7 @@ class PprRuns:
             MemoryError, RuntimeError: the device, as CuPy says it; the numbers are void.
         """
         self._renew_stamps()
+        self._write_anywhere()
         self._prepare(device, before, n_updates)
         yield KernelCall(self._calls, self._kernels["pushes"], device)
         run = self._told()
@@ -362,6 +371,9 @@ class PprRuns:
         try:
             yield _Passes(self, device)
             run = self._told()
+            if run.moved:  # what went to the host was not the last yet
+                self._copies.synchronize()
+                self._copy_made(device)
         except Exception:  # whoever catches it may let go of the memory that is being copied to
             with suppress(Exception):
                 self._copies.synchronize()
@@ -377,7 +389,7 @@ class PprRuns:
         return None if run.moved > listed.size else listed[: run.moved].copy()
 
     def _launch_passes(self, others: Sequence[PprRuns], device: DeviceSide) -> None:
-        """Launch them for this and for others, and behind them the copies of what they make; waits for nothing.
+        """Launch them for this and for others, and copies of what they make between the parts; waits for nothing.
 
         ``others``: on the same stream.
         """
@@ -390,14 +402,16 @@ class PprRuns:
             for those in self._sweeps.divided(single, device.n_vertices, several):
                 self._sweeps.launch(those, several, device)
                 for runs in those:
-                    runs._copy_made(device)
                     single.remove(runs)
         for runs in single:
+            runs._write_anywhere()
             runs._calls.launch(kernel, device)
             runs._copy_made(device)
+            runs._calls.job["part"] = 1
+            runs._calls.launch(kernel, device)
 
     def _copy_made(self, device: DeviceSide) -> None:
-        """Copy what passes make to the host as soon as they have."""
+        """Copy the estimates that passes make to the host as soon as all that was launched is done."""
         self._made.record(self._stream)
         self._copies.wait_event(self._made)
         there, n = self._there, device.n_vertices
@@ -477,15 +491,18 @@ class Group:
         """
         self.room = room
         self.members: list[weakref.ref[PprRuns] | None] = [None] * SWEEP
+        # Whether that is up to date of all members.
+        self.knows_holders = False
         self._columns = (
             *(zeros(SWEEP * room, np.int64) for _ in range(3)),
             zeros(SWEEP * room, np.uint8),
         )
+        self._holders = zeros(-(-room // 4) * 4, np.uint8)
 
     @property
     def addresses(self) -> list[int]:
-        """Of values, sums and shares."""
-        return [address(column) for column in self._columns[:3]]
+        """Of values, sums, shares, and who has any."""
+        return [*map(address, self._columns[:3]), address(self._holders)]
 
     @property
     def is_kept(self) -> bool:
@@ -500,6 +517,7 @@ class Group:
         for place, runs in zip(self._free(), those, strict=False):
             values, sums, shares, is_source = (column[place::SWEEP] for column in self._columns)
             runs.sit(self, place, _Numbers(values, sums, shares, is_source, SWEEP))
+            self.knows_holders = False
             self.members[place] = weakref.ref(runs)
 
 
@@ -509,7 +527,9 @@ class _Sweeps:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._refused_at = -math.inf
+        # The list that kernels write, with how many stand there, and for how many vertices it is.
         self._listed: tuple[DeviceArray, DeviceArray] | None = None
+        self._room = 0
         own = np.zeros(1, np.dtype(f"V{PPR_SWEEP.itemsize}"))
         self._fields: Any = own.view(PPR_SWEEP)
         self._parameters = RowParameters(own)
@@ -528,7 +548,7 @@ class _Sweeps:
                     self._make_room(those, variant)
             except MemoryError:
                 self._refused_at = time.monotonic()
-        if self._listed is None or self._listed[1].size < n_vertices:
+        if self._listed is None or self._room < n_vertices:
             return []
         asking: dict[Group, list[PprRuns]] = {}
         for runs in those:
@@ -538,12 +558,12 @@ class _Sweeps:
 
     def _make_room(self, those: Sequence[PprRuns], variant: Variant) -> None:
         room = max((runs.group.room for runs in those if runs.group is not None), default=0)
-        if room == 0 or (self._listed is not None and self._listed[1].size >= room):
+        if room == 0 or (self._listed is not None and self._room >= room):
             return
         self._listed = None
-        by_fours = -(-room // 4) * 4
-        n_listed = by_fours + variant.blocks * variant.threads
-        self._listed = allocate(n_listed, np.uint64), allocate(by_fours, np.uint8)
+        n_threads = variant.blocks * variant.threads
+        self._listed = allocate(room + n_threads, np.uint64), allocate(n_threads // 32, np.uint32)
+        self._room = room
 
     def _seat(self, those: Sequence[PprRuns]) -> None:
         groups = {runs.group: None for runs in those if runs.group is not None and runs.group.is_kept}
@@ -557,7 +577,7 @@ class _Sweeps:
                 Group(max(runs.room for runs in some)).take(some)
 
     def launch(self, those: Sequence[PprRuns], variant: Variant, device: DeviceSide) -> None:
-        """Launch passes of these, of one group, with their jobs as they are; waits for nothing.
+        """Launch passes of these, of one group, with their jobs as they are, and copies; waits for nothing.
 
         Raises:
             RuntimeError: the device, as CuPy says it.
@@ -570,11 +590,18 @@ class _Sweeps:
             there |= 1 << place
             self._fields["jobs"][0, place] = runs._calls.job[0]
             runs._calls.caller.expect()
-        self._fields["there"] = there
-        self._fields["side"] = [*group.addresses, *map(address, self._listed)]
+        *columns, holders = group.addresses
+        self._fields["there"], self._fields["is_known"] = there, group.knows_holders
+        self._fields["side"] = [*columns, *map(address, self._listed), holders]
+        group.knows_holders = False  # if this fails
         self._parameters.take(device.states())
         self._caller.aim(variant.handle, variant.blocks, variant.threads, self._parameters)
         self._caller.launch()
+        for runs in those:
+            runs._copy_made(device)
+        self._fields["jobs"]["part"] = 1
+        self._caller.launch()
+        group.knows_holders = True
 
     def let_go(self) -> None:
         """Take no memory until somebody asks."""

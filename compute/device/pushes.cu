@@ -173,8 +173,9 @@ struct Editing : Pushes {
     {
         barrier();  // all have read the counters
         PushCounters* const counters = push.counters;
+        const double per_unit = 1.0 / job.unit;  // exact
         add_up([&](u32 k, u32 v) {
-            job.estimates[v] = published(load_cached(job.ranks.values + v), job.unit);
+            job.estimates[v] = published(load_cached(job.ranks.values + v), per_unit);
             if (k < push.changes_room) push.changes[k] = v;
         });
         if (push.looks) {

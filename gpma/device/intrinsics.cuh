@@ -30,6 +30,21 @@ template <class T> __device__ __forceinline__ void store_wide(T* to, const T& va
     *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(&value);
 }
 
+// Adds to a number that nobody wants to know: in a kernel that has a fence, the compiler has atomicAdd bring it all the same.
+__device__ __forceinline__ void add_unseen(u64* to, u64 amount)
+{
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" : : "l"(to), "l"(amount) : "memory");
+}
+
+// A pointer to global memory, in registers that the compiler does not take apart again: what is added to it is added in one
+// step.
+template <class T> __device__ __forceinline__ T* held(T* pointer)
+{
+    asm("" : "+l"(pointer));
+    __builtin_assume(__isGlobal(pointer));
+    return pointer;
+}
+
 // An address in shared memory, to which offsets in bytes are added.
 typedef u32 SharedAddress;
 

@@ -50,6 +50,10 @@ template <class T> void store_wide(T* to, const T& value)
     *to = value;
 }
 
+inline void add_unseen(u64* to, u64 amount) { atomicAdd(to, amount); }
+
+template <class T> T* held(T* pointer) { return pointer; }
+
 typedef unsigned char* SharedAddress;
 
 inline SharedAddress shared_address(void* shared) { return static_cast<SharedAddress>(shared); }
