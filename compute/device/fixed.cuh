@@ -63,7 +63,7 @@ template <u32 PARTS = 1, u32 N> __device__ __forceinline__ void add_by_block(con
         }
     }
     __syncthreads();
-    if (threadIdx.x < N * PARTS && sums[threadIdx.x]) atomicAdd(to + threadIdx.x / PARTS, sums[threadIdx.x]);
+    if (threadIdx.x < N * PARTS && sums[threadIdx.x]) add_unseen(to + threadIdx.x / PARTS, sums[threadIdx.x]);
     __syncthreads();
 }
 

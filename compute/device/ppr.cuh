@@ -31,11 +31,8 @@ struct __align__(16) PprCounters {
     u32 moved;
     u32 barrier;        // of the grid; never reset
     u32 n_passes;       // of the first part of a run: for which values were made
-    u32 state;          // likewise: GOES_ON, IS_SOLVED
+    u32 goes_on;        // likewise: whether it does
 };
-
-// Of a program after the first part of its passes.
-constexpr u32 GOES_ON = 1, IS_SOLVED = 2;
 
 // What becomes of a vertex; see ``entries``. The last two are of vertices without edges, or with edges that were deleted.
 constexpr u32 RESTARTS = 1, RESTARTS_NO_MORE = 2, GOES = 4;

@@ -42,7 +42,6 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
     const u32 program;      // of this thread
     const Place vertices;   // of this thread among those of its program
     bool goes_on;           // of this thread's program: passes
-    u32 n_listed = 0;       // of this warp, where there are several
 
     // ``job``: of this thread's program, which may not be there.
     __device__ __forceinline__ PprPasses(const State& out, const State& in, const PprJob& job, const Place& place,
@@ -83,7 +82,7 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
     template <class Use> __device__ __forceinline__ void for_listed(bool with_value, Use use)
     {
         const u64* const own = own_list();
-        const u32 n = goes_on ? n_listed : 0;
+        const u32 n = goes_on ? load_cached(side.n_listed + place.warp) : 0;
         for (u32 first = place.lane / PROGRAMS; first < n; first += AHEAD * TOGETHER) {
             u64 entries[AHEAD];
             i64 sums[AHEAD], values[AHEAD];
@@ -110,21 +109,17 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         }
     }
 
-    // ``is_known``: see PprSweep.
+    // ``is_known``: see PprSweep. What is wanted of a program again once rows have been pulled is where it can be read then:
+    // registers that are kept meanwhile are missed in the loop that all waits for.
     __device__ __forceinline__ void run(bool is_known)
     {
-        PprCounters* const counters = job.counters;
         const bool is_there = goes_on;
-        bool resumes = job.part, is_solved = false, leaves = false;
+        bool resumes = job.part, leaves = false;
         u32 passes = 0, own_passes = 0;
-        double size = 0.0;
         if (resumes) {
-            own_passes = load_cached(&counters->n_passes);
-            const u32 state = load_cached(&counters->state);
-            is_solved = state & IS_SOLVED;
-            goes_on = is_there && state & GOES_ON;
+            own_passes = load_cached(&job.counters->n_passes);
+            goes_on = is_there && load_cached(&job.counters->goes_on);
             passes = __reduce_max_sync(ALL_LANES, own_passes);
-            if (PROGRAMS > 1) n_listed = load_cached(side.n_listed + place.warp);
         } else {
             if (edit()) barrier();
             if (is_there) enter();
@@ -133,29 +128,26 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
             else begin_side_by_side(is_known);
             barrier();
         }
-        const u32 made = own_passes;
         while (__any_sync(ALL_LANES, goes_on)) {
             if (!resumes) {
-                const PprPass* const before = counters->passes + (passes & 1);
+                const PprPass* const before = job.counters->passes + (passes & 1);
                 passes++;
-                if (goes_on && vertices.thread == 0) counters->passes[passes & 1] = PprPass();
+                if (goes_on && vertices.thread == 0) job.counters->passes[passes & 1] = PprPass();
                 if (goes_on) advance(factor(before->balance, job.damping));
                 barrier();
             }
+            if (goes_on) own_passes = passes;
             if (leaves) break;
             resumes = false;
-            PprPass* const after = counters->passes + (passes & 1);
             pull();
             barrier();
-            look(after);
+            look(job.counters->passes + (passes & 1));
+            const double size_before = residuals(passes - 1).size;  // as long as nobody begins the next pass
             barrier();
-            const bool is_likely = goes_on && heed(after->sums, size, is_solved);
-            if (goes_on) own_passes = passes;
-            goes_on = goes_on && !is_solved && passes < job.passes_max;
-            leaves = job.part == 0 && !__any_sync(ALL_LANES, goes_on && !is_likely);
+            goes_on = goes_on && passes < job.passes_max && !is_solved(passes);
+            leaves = job.part == 0 && !__any_sync(ALL_LANES, goes_on && !is_nearly_solved(passes, size_before));
         }
-        if (leaves && goes_on) own_passes = passes;
-        const bool is_made = own_passes > made || !job.part;
+        const bool is_made = !job.part || own_passes > load_cached(&job.counters->n_passes);
         if constexpr (PROGRAMS == 1) {
             if (is_made) account();
         } else if (is_there && is_made) {
@@ -164,27 +156,41 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         if (job.part) barrier();  // all have read the counters
         if (vertices.thread || !is_there) return;
         if (!job.part) {
-            counters->n_passes = own_passes;
-            counters->state = (goes_on ? GOES_ON : 0) | (is_solved ? IS_SOLVED : 0);
+            job.counters->n_passes = own_passes;
+            job.counters->goes_on = goes_on;
             return;
         }
-        const PprSums& sums = counters->passes[own_passes & 1].sums;
-        const u64 said[PPR_SAID] = {is_solved, own_passes, 0, is_made, load_cached(&sums.norm), load_cached(&sums.size),
-            load_cached(&sums.total)};
-        counters->passes[0] = counters->passes[1] = PprPass();
+        const PprSums& sums = job.counters->passes[own_passes & 1].sums;
+        const u64 said[PPR_SAID] = {is_solved(own_passes), own_passes, 0, is_made, load_cached(&sums.norm),
+            load_cached(&sums.size), load_cached(&sums.total)};
+        job.counters->passes[0] = job.counters->passes[1] = PprPass();
         __threadfence_system();
         for (u32 k = 0; k < PPR_SAID; k++) tell(job, k, said[k]);
     }
 
-    // Whether this program ``is_solved``; returns whether it is likely to be after one pass more, which shrinks residuals as this
-    // one did. ``size``: of those of the pass before, 0 where there was none; then of these.
-    __device__ __forceinline__ bool heed(const PprSums& sums, double& size, bool& is_solved) const
+    // What residuals may come to, after so many passes, and what they do.
+    struct Residuals {
+        double goal, size;
+    };
+
+    __device__ __forceinline__ Residuals residuals(u32 passes) const
     {
-        const double now = double(load_cached(&sums.size)), goal = job.goal * double(load_cached(&sums.norm));
-        is_solved = now <= goal;
-        const bool is_likely = size > 0.0 && now * (now / size) <= LAST_AT * goal;
-        size = now;
-        return is_likely;
+        const PprSums& sums = job.counters->passes[passes & 1].sums;
+        return {job.goal * double(load_cached(&sums.norm)), double(load_cached(&sums.size))};
+    }
+
+    __device__ __forceinline__ bool is_solved(u32 passes) const
+    {
+        const Residuals now = residuals(passes);
+        return now.size <= now.goal;
+    }
+
+    // Whether it is likely to be after one pass more, which shrinks residuals as the last one did. ``size_before``: of those
+    // before that, 0 where there were none.
+    __device__ __forceinline__ bool is_nearly_solved(u32 passes, double size_before) const
+    {
+        const Residuals now = residuals(passes);
+        return size_before > 0.0 && now.size * (now.size / size_before) <= LAST_AT * now.goal;
     }
 
     // Whether there is anything to edit, which all threads agree about.
@@ -267,6 +273,7 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
     __device__ __forceinline__ void begin_side_by_side(bool is_known)
     {
         u64* const own = own_list();
+        u32 n_listed = 0;
         const u32 there = __ballot_sync(ALL_LANES, goes_on) & tile_lanes<PROGRAMS>();
         const u8 own_bits = u8(there >> (place.lane & ~(PROGRAMS - 1)));
         u64 sums[BALANCE_SUMS] = {};
@@ -333,7 +340,10 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
     __device__ __forceinline__ void pull()
     {
         SidesRead read;
-        for_leaves<RANGE>(in, place, [&](u32 begin, u32 end) {
+        // What the place has is kept in a register, and so spilled and asked for after each range: made of constants anew.
+        Place own = place;
+        own.n_warps = gridDim.x * (blockDim.x / 32);
+        for_leaves<RANGE>(in, own, [&](u32 begin, u32 end) {
             if constexpr (PROGRAMS == 1) pull_leaves(begin, end, read);
             else pull_side_by_side(begin, end);
         });

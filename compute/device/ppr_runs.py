@@ -70,7 +70,7 @@ PPR_COUNTERS: Final = np.dtype(
         ("moved", np.uint32),
         ("barrier", np.uint32),
         ("n_passes", np.uint32),
-        ("state", np.uint32),
+        ("goes_on", np.uint32),
     ]
 )
 """struct PprCounters of ``ppr.cuh``."""
