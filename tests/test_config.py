@@ -196,6 +196,11 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ),
         ({"source": {"client": {"sasl_mechanism": "SCRAM"}}}, "source.client.sasl_mechanism", "SCRAM-SHA-512"),
         (
+            {"source": {"client": {"sasl_mechanism": "OAUTHBEARER"}}},
+            "source.client.sasl_mechanism",
+            "GSSAPI, PLAIN",
+        ),
+        (
             {"source": {"client": {"ssl_check_hostname": "no"}}},
             "source.client.ssl_check_hostname",
             "true or false",
@@ -205,6 +210,8 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"source": {"client": {"ssl_context": "x"}}}, "source.client.ssl_context", "unknown key"),
         ({"source": {"topics": ["a b"]}}, "source.topics", "names of topics"),
         ({"source": {"topics": [".."]}}, "source.topics", "names of topics"),
+        ({"results": {"topic": ".."}}, "results.topic", "name of a topic"),
+        ({"dead_letters": {"topic": "a b"}}, "dead_letters.topic", "name of a topic"),
         ({"source": {"start": {"a": {"0": -1}}}}, "source.start", "topic -> partition -> offset"),
         ({"source": {"start": "2026-01-31"}}, "source.start", "must not be a time"),
         (
@@ -294,7 +301,7 @@ def test_options_of_kafkas_client_are_of_the_kind_that_it_takes() -> None:
         "receive_buffer_bytes": "65536",
         "security_protocol": "SSL",
         "ssl_check_hostname": "false",
-        "api_version": [3, 9],
+        "api_version": ["3", 9],
     }
     assert from_tables({"source": {"client": given}}).source.client_options() == {
         **given,
