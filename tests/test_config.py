@@ -187,6 +187,16 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"source": {"client": {"sasl_mechansm": "x"}}}, "source.client.sasl_mechansm", "sasl_mechanism?"),
         ({"source": {"client": {"ssl_password": "x", "ssl_password_file": "y"}}}, *TWICE),
         ({"source": {"client": {"request_timeout_ms": "soon"}}}, "source.client.request_timeout_ms", "from 1"),
+        (
+            {"source": {"client": {"request_timeout_ms_file": "x"}}},
+            "source.client.request_timeout_ms_file",
+            "a number",
+        ),
+        (
+            {"source": {"client": {"ssl_check_hostname_file": "x"}}},
+            "source.client.ssl_check_hostname_file",
+            "true or",
+        ),
         ({"source": {"client": {"request_timeout_ms": True}}}, "source.client.request_timeout_ms", "from 1"),
         ({"source": {"client": {"receive_buffer_bytes": -1}}}, "source.client.receive_buffer_bytes", "from 1"),
         (

@@ -493,6 +493,8 @@ def _allowed_of_client(key: str, value: object) -> str:
     from kafka import KafkaConsumer
     from kafka.net.sasl import SASL_MECHANISMS
 
+    if isinstance(KafkaConsumer.DEFAULT_CONFIG.get(key.removesuffix("_file")), int) and key.endswith("_file"):
+        return "must not be read from a file: it is a number, or true or false"
     default = KafkaConsumer.DEFAULT_CONFIG.get(key)
     mechanisms = tuple(
         name for name in SASL_MECHANISMS if name != "OAUTHBEARER"
