@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import numpy as np
 import pytest
 from crews import crew
@@ -38,6 +41,7 @@ from graphtide.gpma.edges import HALF, NO_VERTEX, EdgeBatch, Vertices, destinati
 from graphtide.gpma.index.id_order import IdOrder, order_of
 from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.gpma.index.vertex_index import Kind, VertexIndex
+from graphtide.gpma.written import Written
 from graphtide.partition.graph import Graph
 
 
@@ -639,6 +643,28 @@ def test_a_start_after_memory_ran_out_has_room_for_all(monkeypatch: pytest.Monke
         run.program._grow(n)
         assert run.program.memory_bytes() >= whole.program.memory_bytes() - whole.program._sorted.memory_bytes()
         run.program.start(run.graph)
+        run.check()
+
+
+@pytest.mark.parametrize("call", ["_new_room", "_new_pieces", "write"])
+@pytest.mark.parametrize("at", range(4))
+def test_work_space_for_many_cuts_that_could_not_be_had_or_given_back(
+    call: str, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever starts anew goes on with what is written down, in work space for few cuts or many."""
+    monkeypatch.setattr(module, "_CUTS", 1)
+    monkeypatch.setattr(module, "_ROOM", 4)
+    links = [(v, v + 1) for v in range(39)]
+    run = Run(directed=False)
+    run.step(inserts(links, 40))
+    with monkeypatch.context() as patch:
+        where: Any = Written if call == "write" else module
+        patch.setattr(where, call, failing(getattr(where, call), at))
+        with contextlib.suppress(MemoryError):
+            run.step(deletes(links[::7], 40))
+    run.program.start(run.graph)
+    for u, v in (*links[1::7], *links[2::7]):
+        run.step(deletes([(u, v)], 40))
         run.check()
 
 

@@ -25,6 +25,7 @@ from graphtide.gpma.index import hash_table, id_kernels, id_table, small_ids, ve
 from graphtide.gpma.index.hashing import hash_bytes
 from graphtide.gpma.index.ids import IdColumn, StringColumn, concatenate_ids, equal_ids
 from graphtide.gpma.index.vertex_index import VertexIndex, VertexIndexReader, state_of, warm_up
+from graphtide.gpma.team import ALONE
 
 Kind = Literal["int", "string"]
 KINDS: tuple[Kind, ...] = ("int", "string")
@@ -145,6 +146,22 @@ def test_any_number_of_threads_numbers_alike(kind: Kind, apart: int, monkeypatch
     assert len({index.n_vertices for index in indexes}) == 1
     keeps = [index.memory_bytes() > index._growing.memory_bytes() for index in indexes]
     assert apart > 3 or keeps == [kind == "int"] * len(THREADS) + [False]
+
+
+def test_only_ends_that_have_no_entry_are_looked_up() -> None:
+    """By entries that the table knows nothing of."""
+    table = id_table.IntTable.create(allocate, 16, 0)
+    entries = np.zeros(8, np.uint32)
+    entries[3] = 1 + 7
+    (src, _), (dst, _) = table.column(np.array([3, 3, 5, 9])), table.column(np.array([5, 3, 3, -3]))
+    keys, known = np.empty(4, np.uint64), np.empty(4, np.bool_)
+    unknown, largest = small_ids.look_up_small_edges(
+        table.written, 8, entries, 16, src, dst, 100, keys, known, ALONE
+    )
+    tails, heads = (np.array(ends) for ends in ([7, 7, NO_VERTEX, NO_VERTEX], [NO_VERTEX, 7, 7, NO_VERTEX]))
+    assert np.array_equal(keys, pack(tails, heads))
+    assert known.tolist() == [False, True, False, False]
+    assert (unknown, largest) == (3, -1)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -201,14 +201,15 @@ class Components(Program):
             children, above = children[by_level], above[by_level]
             self._pieces = _new_pieces(n_cuts)
             self._hold(graph.crew)
+        run = self._run
+        self._run += n_cuts + 1  # whatever fails from here on, no other run may use these stamps
         settled: bool = cut_links(
-            self._held.words, *graph.row_words(), int(graph.directed), self._run, children, above, work_max
+            self._held.words, *graph.row_words(), int(graph.directed), run, children, above, work_max
         )
         pieces, search = self._pieces, self._search
         if n_cuts > _CUTS:
             self._pieces = _new_pieces(_CUTS)
             self._hold(graph.crew)
-        self._run += n_cuts + 1
         if settled:
             self._name(search.members[: search.counts[cutting.N_MEMBERS]])
             for k in range(search.counts[cutting.N_ORPHANS]):
@@ -476,6 +477,7 @@ class Components(Program):
 
     def _hold(self, crew: Crew) -> None:
         """Write down what is held for kernels, which go on with these threads."""
+        self._crew = None  # if this fails, it is to be written before the next run
         self._held.write(self._record(crew))
         self._crew = crew
 

@@ -133,8 +133,9 @@ def _small_edges_of_pieces(
                 one, other = np.uint64(src[np.uintp(j)]), np.uint64(dst[np.uintp(j)])
                 tail = vertices[np.uintp(one)] if one < entries else np.uint32(0)
                 head = vertices[np.uintp(other)] if other < entries else np.uint32(0)
-                # One that has no entry becomes NO_VERTEX.
-                keys[np.uintp(j)] = np.uint64(tail - _ONE) << HALF | np.uint64(head - _ONE)
+                # One that has no entry becomes NO_VERTEX, of 32 bits: differences have 64.
+                one, other = np.uint64(np.uint32(tail - _ONE)), np.uint64(np.uint32(head - _ONE))
+                keys[np.uintp(j)] = one << HALF | other
                 both = (tail != np.uint32(0)) & (head != np.uint32(0))
                 known[np.uintp(j)] = both
                 lacking[np.uintp(n_lacking)] = j
