@@ -49,9 +49,10 @@ def _columns(text: str | None) -> str | None:
     Raises:
         BadParameter: they are no names of columns.
     """
-    names = [] if text is None else text.split(",")
-    if not all(name.strip() for name in names) or len(set(names)) < len(names):
-        raise typer.BadParameter("must be names of columns, each once, with commas between")
+    if text is not None:
+        names = [name for part in text.split(",") if (name := part.strip())]  # one without a name is not read
+        if not names or len(set(names)) < len(names):
+            raise typer.BadParameter("must be names of columns, each once, with commas between")
     return text
 
 
@@ -193,7 +194,8 @@ def replay(
     """Send dead letters once more, to a spool or a topic, each one time; exit code 7 if some cannot be."""
     if (spool is None) == (to_kafka is None) or (to_kafka is None) != (to_topic is None):
         raise typer.BadParameter("give either --spool DIR, or --to-kafka and --to-topic")
-    if spool is not None and folder is not None and spool.resolve() == folder.resolve():
+    letters_in = None if folder is None else folder if folder.is_dir() else folder.parent
+    if spool is not None and letters_in is not None and spool.resolve() == letters_in.resolve():
         raise typer.BadParameter("the folder of the letters is no spool: no daemon reads it", param_hint="--spool")
     from .tools import dead_letters
     from .tools.replayed import FolderMarks, TopicMarks, Unsent

@@ -545,6 +545,20 @@ def test_the_doctor_sees_what_a_start_would_not_get_past(tmp_path: Path, monkeyp
     assert "AF_UNIX path too long" in said and "is no socket" in said
 
 
+@pytest.mark.parametrize(
+    ("number", "hint"), [(errno.EACCES, "a port from 1024"), (errno.EADDRNOTAVAIL, "of this")]
+)
+def test_the_doctor_tells_what_helps_where_an_address_cannot_be_had(
+    monkeypatch: pytest.MonkeyPatch, number: int, hint: str
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    found = doctor._tcp("listen", "tcp://127.0.0.1:443", "127.0.0.1", 443)
+    assert found.status == "fail" and hint in str(found.hint)
+
+
 def test_the_doctor_sees_who_listens_on_a_unix_socket(tmp_path: Path) -> None:
     config = from_tables({"server": {"listen": [f"unix:{tmp_path}/s"]}, "metrics": {"listen": "off"}})
     with socket.socket(socket.AF_UNIX) as taken:

@@ -187,6 +187,16 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"source": {"client": {"sasl_mechansm": "x"}}}, "source.client.sasl_mechansm", "sasl_mechanism?"),
         ({"source": {"client": {"ssl_password": "x", "ssl_password_file": "y"}}}, *TWICE),
         ({"source": {"client": {"request_timeout_ms": "soon"}}}, "source.client.request_timeout_ms", "from 1"),
+        (
+            {"source": {"client": {"request_timeout_ms_file": "x"}}},
+            "source.client.request_timeout_ms_file",
+            "a number",
+        ),
+        (
+            {"source": {"client": {"ssl_check_hostname_file": "x"}}},
+            "source.client.ssl_check_hostname_file",
+            "true or",
+        ),
         ({"source": {"client": {"request_timeout_ms": True}}}, "source.client.request_timeout_ms", "from 1"),
         ({"source": {"client": {"receive_buffer_bytes": -1}}}, "source.client.receive_buffer_bytes", "from 1"),
         (
@@ -195,6 +205,11 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
             "PLAINTEXT, SSL,",
         ),
         ({"source": {"client": {"sasl_mechanism": "SCRAM"}}}, "source.client.sasl_mechanism", "SCRAM-SHA-512"),
+        (
+            {"source": {"client": {"sasl_mechanism": "OAUTHBEARER"}}},
+            "source.client.sasl_mechanism",
+            "GSSAPI, PLAIN",
+        ),
         (
             {"source": {"client": {"ssl_check_hostname": "no"}}},
             "source.client.ssl_check_hostname",
@@ -205,6 +220,8 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"source": {"client": {"ssl_context": "x"}}}, "source.client.ssl_context", "unknown key"),
         ({"source": {"topics": ["a b"]}}, "source.topics", "names of topics"),
         ({"source": {"topics": [".."]}}, "source.topics", "names of topics"),
+        ({"results": {"topic": ".."}}, "results.topic", "name of a topic"),
+        ({"dead_letters": {"topic": "a b"}}, "dead_letters.topic", "name of a topic"),
         ({"source": {"start": {"a": {"0": -1}}}}, "source.start", "topic -> partition -> offset"),
         ({"source": {"start": "2026-01-31"}}, "source.start", "must not be a time"),
         (
@@ -294,7 +311,7 @@ def test_options_of_kafkas_client_are_of_the_kind_that_it_takes() -> None:
         "receive_buffer_bytes": "65536",
         "security_protocol": "SSL",
         "ssl_check_hostname": "false",
-        "api_version": [3, 9],
+        "api_version": ["3", 9],
     }
     assert from_tables({"source": {"client": given}}).source.client_options() == {
         **given,

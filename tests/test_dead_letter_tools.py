@@ -383,7 +383,8 @@ def test_letters_of_a_topic_go_to_the_partitions_that_they_came_from(
     ("options", "words"),
     [
         (["--reason", "bad-wieght"], "did you mean bad-weight?"),
-        (["--csv-header", "src,,dst"], "must be names of columns, each once"),
+        (["--csv-header", ""], "must be names of columns, each once"),
+        (["--csv-header", " , "], "must be names of columns, each once"),
         (["--csv-header", "src,src"], "must be names of columns, each once"),
         (["--spool", "letters/../letters"], "the folder of the letters is no spool"),
     ],
@@ -395,6 +396,15 @@ def test_what_would_send_nothing_or_nonsense_is_wrong_usage(
     with FileDeadLetters(tmp_path / "letters") as letters:
         letters.write([letter(7, b"x")])
     to = [] if "--spool" in options else ["--spool", "spool"]
-    said = refused("replay", "letters", *to, *options, code=2).replace(" │ │ ", " ")
-    assert words in said
+    for letters_in in ("letters", *map(str, (tmp_path / "letters").iterdir())):
+        said = refused("replay", letters_in, *to, *options, code=2).replace(" │ │ ", " ")
+        assert words in said
     assert not list(tmp_path.rglob("replay*")) and run("count", "letters", "--reason", "some-other") == []
+
+
+def test_columns_without_a_name_may_stand_between_others(tmp_path: Path) -> None:
+    """As a daemon reads them: what writes tables often leads with a number of the row, and gives it no name."""
+    with FileDeadLetters(tmp_path / "letters") as letters:
+        letters.write([letter(7, b"0,1,2", partition=Partition("a.csv"))])
+    done = run("replay", tmp_path / "letters", "--csv-header", ",src,dst", "--spool", tmp_path / "spool")
+    assert Path(*done["files"]).read_bytes() == b",src,dst\n0,1,2\n"

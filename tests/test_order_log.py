@@ -8,7 +8,10 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -397,6 +400,33 @@ def test_a_failed_sync_is_tried_again_in_another_file(
     assert failed and len(list(log.folder.glob("*.log"))) == 2
     found = open_log(log.folder, opened)[1]
     assert found[-2:] == [at(1, 1), at(2, 2, together=True)]
+
+
+def test_a_disk_that_refuses_fast_is_told_of_once(
+    tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    waits = list[bool]()
+    recording = Recording(log, threading.Event(), lambda: None, waits.append)
+    monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
+    syncing, real, tries = log._syncing, os.fdatasync, list[int]()
+
+    def refuses_thrice(handle: int) -> None:
+        tries.append(handle)
+        full() if len(tries) <= 3 else real(handle)
+
+    def over_at_once(*what: Any) -> Future[Any]:
+        """A sync that has ended before anybody looks."""
+        future = syncing.submit(*what)
+        wait([future])
+        return future
+
+    monkeypatch.setattr(order_log.os, "fdatasync", refuses_thrice)
+    monkeypatch.setattr(log, "_syncing", SimpleNamespace(submit=over_at_once, shutdown=syncing.shutdown))
+    recording.begin(log._newest.offsets, [item(1, 1, together=True)], lambda: None)
+    recording.finish(lambda: None)
+    assert waits == [True, False] and recording.trouble is None
+    assert caplog.text.count("No space left") == 1
 
 
 def test_nothing_is_certain_in_a_segment_that_could_not_be_synced(

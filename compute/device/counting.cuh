@@ -860,7 +860,7 @@ struct Counting : Run<CountJob> {
             for (u32 j = 0; j < 2; j++)
                 if (row.live[j] && level_now(row.head[j]) + 1 == at) sum += load_cached(job.paths + row.head[j]);
             sum = warp_sum(sum);
-            if (place.lane == 0 && sum > 0.0) atomicAdd(job.sums + v, sum);
+            if (place.lane == 0 && sum > 0.0) add_unseen(job.sums + v, sum);
             __syncwarp();
             return false;
         });
@@ -1064,7 +1064,7 @@ struct Counting : Run<CountJob> {
             u32 at[2];
             for (u32 j = 0; j < 2; j++) at[j] = row.live[j] ? level_now(row.head[j]) : NO_LEVEL;
             for (u32 j = 0; j < 2; j++)
-                if (at[j] == level) atomicAdd(job.sums + row.head[j], count);
+                if (at[j] == level) add_unseen(job.sums + row.head[j], count);
             __syncwarp();
             return false;
         });
@@ -1083,7 +1083,7 @@ struct Counting : Run<CountJob> {
                 sum += at + 1 == level ? count : 0.0;
             }
             sum = warp_sum(sum);
-            if (place.lane == 0 && sum > 0.0) atomicAdd(job.sums + v, sum);
+            if (place.lane == 0 && sum > 0.0) add_unseen(job.sums + v, sum);
             __syncwarp();
             return false;
         });

@@ -41,7 +41,7 @@ from ..errors import ConfigError
 from ..os_errors import why
 from ..records.encodings import OBJECTS, REGISTERED, Encoding
 
-_TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """What Kafka takes."""
 
 INT64_MAX = 2**63 - 1
@@ -150,6 +150,21 @@ def _like(default: object, value: object) -> object:
     return value
 
 
+def _numbers(parts: list[Any]) -> list[object]:
+    """Of a version, each as it is or as text."""
+    return [_like(0, part) for part in parts]
+
+
+def _is_topic(name: str) -> bool:
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
+def _checked_topic(name: str) -> str:
+    if name and not _is_topic(name):
+        raise ValueError("must be the name of a topic: letters, digits, '.', '_' and '-'")
+    return name
+
+
 def _checked_address(text: str) -> str:
     _parsed(text, "must be unix:PATH or tcp://HOST:PORT")
     return text
@@ -244,6 +259,7 @@ def _named(value: object) -> object:
     return value
 
 
+Topic = Annotated[str, AfterValidator(_checked_topic)]
 Folder = Annotated[Path, BeforeValidator(_named)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
 Address = Annotated[str, AfterValidator(_checked_address)]
@@ -446,7 +462,7 @@ def client_options(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
             options[name.removesuffix("_file")] = read_secret(f"{key}.{name}", Path(str(value)))
         else:
             default = 0 if name == "receive_buffer_bytes" else KafkaConsumer.DEFAULT_CONFIG.get(name)
-            options[name] = tuple(value) if isinstance(value, list) else _like(default, value)
+            options[name] = tuple(_numbers(value)) if isinstance(value, list) else _like(default, value)
     return options
 
 
@@ -477,8 +493,13 @@ def _allowed_of_client(key: str, value: object) -> str:
     from kafka import KafkaConsumer
     from kafka.net.sasl import SASL_MECHANISMS
 
+    if isinstance(KafkaConsumer.DEFAULT_CONFIG.get(key.removesuffix("_file")), int) and key.endswith("_file"):
+        return "must not be read from a file: it is a number, or true or false"
     default = KafkaConsumer.DEFAULT_CONFIG.get(key)
-    choices = {"security_protocol": SECURITY_PROTOCOLS, "sasl_mechanism": tuple(SASL_MECHANISMS)}.get(key)
+    mechanisms = tuple(
+        name for name in SASL_MECHANISMS if name != "OAUTHBEARER"
+    )  # which asks an object for tokens
+    choices = {"security_protocol": SECURITY_PROTOCOLS, "sasl_mechanism": mechanisms}.get(key)
     if choices is not None:
         return "" if value in choices else f"must be one of {', '.join(choices)}"
     if isinstance(default, bool):
@@ -489,7 +510,7 @@ def _allowed_of_client(key: str, value: object) -> str:
         return "" if type(number) is int and least <= number < 2**31 else f"must be a whole number from {least}"
     if key == "api_version":
         parts = value.split(".") if isinstance(value, str) else value
-        numbers = [_like(0, part) for part in parts] if isinstance(parts, list) else []
+        numbers = _numbers(parts) if isinstance(parts, list) else []
         is_version = len(numbers) > 1 and all(type(number) is int and number >= 0 for number in numbers)
         return "" if is_version else 'must be a version of the broker, such as "3.9"'
     return "" if isinstance(value, str) and "\0" not in value else "must be text"
@@ -577,7 +598,7 @@ class SourceConfig(Section):
                 parse_tcp(server)
             except ValueError as error:
                 yield "bootstrap_servers", f"each {error} ({server!r} is not)"
-        if wrong := [topic for topic in self.topics if not _TOPIC.fullmatch(topic) or topic in (".", "..")]:
+        if wrong := [topic for topic in self.topics if not _is_topic(topic)]:
             yield "topics", f"must be names of topics: letters, digits, '.', '_' and '-' ({wrong[0]!r} is none)"
         if duplicates := {topic for topic in self.topics if self.topics.count(topic) > 1}:
             yield "topics", f"must name each topic once ({', '.join(sorted(duplicates))})"
@@ -638,9 +659,7 @@ class SourceConfig(Section):
 class DeadLettersConfig(Section):
     """Where bad records go. Without a topic they go to files."""
 
-    topic: str | None = Field(
-        default=None, min_length=1, pattern=_TOPIC.pattern, description="Kafka: the topic for bad records."
-    )
+    topic: Topic | None = Field(default=None, min_length=1, description="Kafka: the topic for bad records.")
     path: Folder = Field(
         default=Path("./dead-letters"),
         description="The directory for bad records, and for those that wait while the topic is away.",
@@ -659,9 +678,8 @@ class ResultsConfig(Section):
     kind: Literal["off", "kafka", "spool"] = Field(
         default="off", description="Where to: nowhere, a topic of Apache Kafka, or a directory of files."
     )
-    topic: str = Field(
+    topic: Topic = Field(
         default="",
-        pattern=r"^[A-Za-z0-9._-]{0,249}$",
         description="Kafka: the topic, which must exist. It should be compacted (`cleanup.policy=compact`).",
         examples=["results"],
     )

@@ -65,10 +65,11 @@ class Recording:
             NotWritten: it was stopped while it waited.
         """
         self._in_trouble = in_trouble
-        if self._synced is None or (self._synced.done() and self._synced.exception() is None):
-            if self._synced is not None:
-                self._synced = None
-                self._well()
+        if self._synced is None:
+            return 0.0
+        if self._is_durable(self._synced):
+            self._synced = None
+            self._well()
             return 0.0
         started = time.perf_counter()
         while self._synced is not None:
@@ -89,8 +90,12 @@ class Recording:
                 break
             except OSError as error:
                 self._wait(error)
-        if self._synced.done():
+        if self._is_durable(self._synced):
             self._well()
+
+    @staticmethod
+    def _is_durable(synced: Future[None]) -> bool:
+        return synced.done() and synced.exception() is None
 
     def _wait(self, error: OSError) -> None:
         message = f"the order log in {str(self._order.folder)!r} cannot be written: {why(error)}"

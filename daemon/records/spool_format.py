@@ -19,6 +19,7 @@ from typing import NamedTuple
 import crc32c
 
 from ..durable import Syncing
+from ..folder_lock import is_in_place
 from .encodings import ENCODINGS, FRAMED, Encoding
 
 COMPRESSIONS = ("gz", "xz", "zst")
@@ -220,10 +221,7 @@ class SpoolWriter:
     @property
     def is_in_place(self) -> bool:
         """Whether its name still leads to the file: it was not removed, moved or replaced."""
-        try:
-            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
-        except FileNotFoundError:
-            return False
+        return is_in_place(self._file.fileno(), self.path)
 
     @property
     def failed(self) -> bool:

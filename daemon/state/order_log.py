@@ -32,6 +32,7 @@ import msgpack
 from ..durable import Syncing
 from ..errors import CheckpointError
 from ..failpoints import point
+from ..folder_lock import is_in_place
 from ..os_errors import why
 from ..records.spool_format import FRAME_HEADER, FramingLost, frame, read_frames
 from ..records.stream import Decided, LateBarrier, Offsets, Partition, Passed, offsets_from_wire, offsets_to_wire
@@ -210,11 +211,8 @@ class OrderLog:
     def _end_segment_if_taken_away(self) -> None:
         """What is written where no start finds it is not kept: another one begins where this one ends."""
         segment = self._segment
-        if segment is None:
+        if segment is None or is_in_place(segment.handle, segment.path):
             return
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            if os.path.samestat(os.stat(segment.path), os.fstat(segment.handle)):
-                return
         log.error("the order log %s was taken away; it is begun anew", segment.path)
         self._end_segment()
 

@@ -389,7 +389,11 @@ def _tcp(check: str, text: str, host: str, port: int) -> Finding:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return Finding(check, "warn", f"{text}: {error.strerror}", "is a daemon running already?")
-        return Finding(check, "fail", f"{text}: {error.strerror}", "name an address of this machine")
+        low = isinstance(error, PermissionError)
+        hint = (
+            "name a port from 1024 on, or grant CAP_NET_BIND_SERVICE" if low else "name an address of this machine"
+        )
+        return Finding(check, "fail", f"{text}: {error.strerror}", hint)
     return Finding(check, "ok", text)
 
 

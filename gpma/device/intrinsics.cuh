@@ -35,6 +35,10 @@ __device__ __forceinline__ void add_unseen(u64* to, u64 amount)
 {
     asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" : : "l"(to), "l"(amount) : "memory");
 }
+__device__ __forceinline__ void add_unseen(double* to, double amount)
+{
+    asm volatile("red.relaxed.gpu.global.add.f64 [%0], %1;" : : "l"(to), "d"(amount) : "memory");
+}
 
 // A pointer to global memory, in registers that the compiler does not take apart again: what is added to it is added in one
 // step.

@@ -51,6 +51,7 @@ template <class T> void store_wide(T* to, const T& value)
 }
 
 inline void add_unseen(u64* to, u64 amount) { atomicAdd(to, amount); }
+inline void add_unseen(double* to, double amount) { atomicAdd(to, amount); }
 
 template <class T> T* held(T* pointer) { return pointer; }
 
