@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -436,6 +438,33 @@ def test_a_server_whose_report_cannot_be_taken_is_replaced(
     monkeypatch.setattr(msgpack, "unpackb", fails_once)
     until(lambda: link.is_ready and link.pid != pid)
     assert "a report of the query server cannot be taken" in caplog.text
+
+
+@pytest.mark.sample(among="a server process and its template")
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EMFILE, "none left")], ids=["memory", "files"])
+def test_whatever_fails_as_a_server_ends_the_next_one_comes(
+    link: ServerLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """Of descriptors it needs none."""
+    failures: list[Any] = []
+
+    def fails_once(call: Callable[..., Any]) -> Callable[..., Any]:
+        def fail(*args: Any) -> Any:
+            if threading.current_thread().name == "server-watch" and not failures:
+                failures.append(args)
+                raise error
+            return call(*args)
+
+        return fail
+
+    if isinstance(error, OSError):
+        monkeypatch.setattr(os, "dup", fails_once(os.dup))
+    else:
+        monkeypatch.setattr(template.Template, "status", fails_once(template.Template.status))
+    kill(link)
+    assert len(failures) == 1
+    assert ("is not known" in caplog.text) == isinstance(error, MemoryError)
+    kill(link)
 
 
 def test_who_gives_up_waits_for_no_server(link: ServerLink, monkeypatch: pytest.MonkeyPatch) -> None:

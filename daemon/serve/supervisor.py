@@ -622,7 +622,11 @@ class ServerLink:
                 self._take_reports(process)
             except Exception:  # as above
                 log.exception("a report of the query server cannot be taken; it is replaced")
-            status = self._end(process)
+            status = None
+            try:
+                status = self._end(process)
+            except Exception:  # likewise
+                log.exception("how the query server ended is not known")
             if self._stopping.is_set():
                 return
             if time.monotonic() - process.started > HEALTHY_SECONDS:
@@ -637,23 +641,24 @@ class ServerLink:
 
         A question about edges that is being answered for it is not waited for.
         """
-        process.close()
-        if process.lane is not None:
-            process.lane.close()
-        status = None if self._template is None else self._template.status(process.child)
-        with self._lock:
-            self._process = None
-            self._totals.end()
-            self._refused_before, self._refused = self.refused(), {}
-            self._told_before, self._told = self.told(), {}
-            self._over_http_before, self._over_http = self._over_http_before + self._over_http, 0
-            self.connections = self.waiting = self.subscriptions = 0
-            graces, process.graces = process.graces or {}, None
-        for over in graces.values():
-            over.set()
-        process.control.close()
-        process.child.close()
-        return status
+        try:
+            process.close()
+            if process.lane is not None:
+                process.lane.close()
+            return None if self._template is None else self._template.status(process.child)
+        finally:
+            with self._lock:
+                self._process = None
+                self._totals.end()
+                self._refused_before, self._refused = self.refused(), {}
+                self._told_before, self._told = self.told(), {}
+                self._over_http_before, self._over_http = self._over_http_before + self._over_http, 0
+                self.connections = self.waiting = self.subscriptions = 0
+                graces, process.graces = process.graces or {}, None
+            for over in graces.values():
+                over.set()
+            process.control.close()
+            process.child.close()
 
     def _take_reports(self, process: _Process) -> None:
         """Until the server is gone, or hangs, and is killed for it."""

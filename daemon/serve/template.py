@@ -66,11 +66,12 @@ class Child:
         with self._using:
             if self._fd < 0:
                 return True
-            descriptor = os.dup(self._fd)  # whoever wants to kill it need not wait for us
+            try:
+                descriptor = os.dup(self._fd)  # whoever wants to kill it need not wait for us
+            except OSError:  # no descriptor is left
+                return _can_be_read(self._fd, timeout_s)
         try:
-            poll = select.poll()
-            poll.register(descriptor, select.POLLIN)
-            return bool(poll.poll(timeout_s * 1000))
+            return _can_be_read(descriptor, timeout_s)
         finally:
             os.close(descriptor)
 
@@ -80,6 +81,12 @@ class Child:
             if self._fd >= 0:
                 os.close(self._fd)
             self._fd = -1
+
+
+def _can_be_read(descriptor: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 class Template:
