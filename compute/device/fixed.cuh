@@ -21,12 +21,6 @@ __device__ __forceinline__ i64 size_of(i64 residual) { return residual < 0 ? -re
 
 __device__ __forceinline__ void add(i64* to, i64 amount) { add_unseen(reinterpret_cast<u64*>(to), u64(amount)); }
 
-// The same where that is wanted.
-__device__ __forceinline__ void add_if(bool is_wanted, i64* to, i64 amount)
-{
-    add_unseen_if(is_wanted, reinterpret_cast<u64*>(to), u64(amount));
-}
-
 // Says a word in two halves, the lower one first. A job has ``status``, in the host's pinned memory, and ``sequence``.
 template <class Job> __device__ __forceinline__ void tell(const Job& job, u32 place, u64 value)
 {

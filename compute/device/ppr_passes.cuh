@@ -399,12 +399,14 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
             return load_once(keys + at);
         };
         const i64* const shares = held(side.shares + program);
-        i64* const sums = held(side.sums + program);
         // Of the slots of a step, by all lanes.
         __shared__ u32 rows[BLOCK_THREADS];
         u32* const own_rows = rows + (threadIdx.x & ~(PROGRAMS - 1));
         u32 row = NO_LEAF;
         i64 sum = 0;
+        const auto emit = [&](u32 of) {
+            if (sum && goes_on) add(side.sums + at(of), sum);
+        };
         u64 key = load(0);
         for (u32 step = 0; step < steps; step++) {
             const u32 own = source(key), neighbour = key == EMPTY_KEY ? 0 : destination(key);
@@ -417,21 +419,20 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
             if (program == 0) before = row;
             rows[threadIdx.x] = before;
             // This is also where all have the rows of this step.
-            const u32 differ = __ballot_sync(ALL_LANES, own != before) >> (place.lane & ~(PROGRAMS - 1));
-            const u32 begins = goes_on ? differ : 0;  // who rests has nothing added
+            const u32 begins = __ballot_sync(ALL_LANES, own != before) >> (place.lane & ~(PROGRAMS - 1));
             __syncwarp();
-            // Without branches, for which the warp would wait wherever a row begins for one lane.
 #pragma unroll
             for (u32 k = 0; k < STEP; k++) {
-                const bool is_new = begins >> k & 1;
-                add_if(is_new && sum, sums + u64(own_rows[k]) * PROGRAMS, sum);
-                sum = (is_new ? 0 : sum) + values[k];
+                if (begins >> k & 1) {
+                    emit(own_rows[k]);
+                    sum = 0;
+                }
+                sum += values[k];
             }
             row = __shfl_sync(ALL_LANES, own, STEP - 1, PROGRAMS);
             __syncwarp();  // all have read rows
         }
-        // Else of slots behind the last.
-        if (goes_on && row != NO_LEAF && sum) add(sums + u64(row) * PROGRAMS, sum);
+        if (row != NO_LEAF) emit(row);  // else of slots behind the last
     }
 
     __device__ __forceinline__ void look(PprPass* to)

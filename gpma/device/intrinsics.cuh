@@ -40,15 +40,6 @@ __device__ __forceinline__ void add_unseen(double* to, double amount)
     asm volatile("red.relaxed.gpu.global.add.f64 [%0], %1;" : : "l"(to), "d"(amount) : "memory");
 }
 
-// The same where that is wanted, without a branch. ``to`` may be anything where not.
-__device__ __forceinline__ void add_unseen_if(bool is_wanted, u64* to, u64 amount)
-{
-    asm volatile("{ .reg .pred wanted; setp.ne.u32 wanted, %2, 0; @wanted red.relaxed.gpu.global.add.u64 [%0], %1; }"
-                 :
-                 : "l"(to), "l"(amount), "r"(u32(is_wanted))
-                 : "memory");
-}
-
 // A pointer to global memory, in registers that the compiler does not take apart again: what is added to it is added in one
 // step.
 template <class T> __device__ __forceinline__ T* held(T* pointer)

@@ -53,11 +53,6 @@ template <class T> void store_wide(T* to, const T& value)
 inline void add_unseen(u64* to, u64 amount) { atomicAdd(to, amount); }
 inline void add_unseen(double* to, double amount) { atomicAdd(to, amount); }
 
-inline void add_unseen_if(bool is_wanted, u64* to, u64 amount)
-{
-    if (is_wanted) atomicAdd(to, amount);
-}
-
 template <class T> T* held(T* pointer) { return pointer; }
 
 typedef unsigned char* SharedAddress;
