@@ -43,6 +43,7 @@ FIELDS: dict[str, Schema] = {
     "tuple[int, int]": {"$ref": "#/components/schemas/Epoch"},
     "WireOffsets": {"$ref": "#/components/schemas/Offsets"},
     "Ids": {"type": "array", "items": {"$ref": "#/components/schemas/Id"}},
+    "VertexIds": {"type": "array", "items": {"$ref": "#/components/schemas/Id"}},
     "int": {"type": "integer"},
     "int | str": {"$ref": "#/components/schemas/Id"},
     "float": {"$ref": "#/components/schemas/Number"},
