@@ -94,10 +94,11 @@ class SpoolSink:
             NotWritten: another process has the folder.
             OSError: the folder cannot be read, or what was written last and could not be synced not be cut off.
         """
-        try:
-            self._lock = locked(self._folder / _LOCK, make_folder)
-        except BlockingIOError:
-            raise NotWritten(f"results.path = {str(self._folder)!r} {IN_USE}") from None
+        if self._lock is None:
+            try:
+                self._lock = locked(self._folder / _LOCK, make_folder)
+            except BlockingIOError:
+                raise NotWritten(f"results.path = {str(self._folder)!r} {IN_USE}") from None
         if self._uncut is not None:
             file, behind = self._uncut
             if file.exists() and file.stat().st_size > behind:
