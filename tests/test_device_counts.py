@@ -362,6 +362,17 @@ def test_awkward_graphs(run_of: Callable[..., CountsRun]) -> None:
     run.step(epoch_of([(Op.INSERT, 3, 5, 1.0)], 5000))
 
 
+def test_a_source_comes_back_with_other_edges(run_of: Callable[..., CountsRun]) -> None:
+    """The search reaches what it can behind the batch, and from the source in a run after that."""
+    run = run_of(sources=(0, 4))
+    run.step(inserts([(v, v + 1) for v in range(4, 99)], 100))
+    run.step(epoch_of([(Op.DELETE_VERTEX, 0, 0, 0.0)], 100))
+    run.step(inserts([(5, 60)], 100))
+    run.step(inserts([(5, 61)], 100))
+    run.step(inserts([(0, 1), (4, 1)], 100))
+    run.step(inserts([(0, 3), (1, 3)], 100))
+
+
 def test_a_program_moves_between_processors(run_of: Callable[..., CountsRun], seed: int) -> None:
     run = run_of(sources=(0, 4))
     for k, epoch in enumerate(random_history(seed, directed=True, epochs=11, vertex_share=0.1).epochs):

@@ -61,7 +61,7 @@ class DeviceSSPaths(DeviceProgram, of=SSPaths):
         except BaseException:
             runs.let_end()  # while rows and counts lie where they did when it was launched
             raise
-        if _moved(hops) is None:
+        if self._is_all_to_count(hops):
             return alone(self._count_all(graph, device, hops))
         counted = _NOTHING
         if len(device.report) or hops.active:
@@ -70,13 +70,17 @@ class DeviceSSPaths(DeviceProgram, of=SSPaths):
 
     def _refreshing(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Steps[Refresh]:
         hops = yield from self._hops._refreshing(graph, device, change)
-        if _moved(hops) is None:
+        if self._is_all_to_count(hops):
             return (yield from self._count_all(graph, device, hops))
         runs = self._runs_on(graph, device)
         counted = _NOTHING
         if len(device.report) or hops.active:
             counted = yield from runs.count(device, self._hops.runs)
         return self._counted(graph, hops, runs, counted)
+
+    def _is_all_to_count(self, hops: Refresh) -> bool:
+        """Whether the search started over, or did what its log does not tell."""
+        return _moved(hops) is None or self._hops.in_two_runs
 
     def _counted(self, graph: Graph, hops: Refresh, runs: CountRuns, counted: CountRun) -> Refresh:
         """Take over what a run counted, after a search that did not start over."""
@@ -115,7 +119,7 @@ class DeviceSSPaths(DeviceProgram, of=SSPaths):
             iterations=max(hops.iterations, run.rounds),
             edges_read=hops.edges_read + run.edges,
             active=max(hops.active, run.counted),
-            started_over=hops.started_over,
+            started_over=hops.started_over or self._hops.in_two_runs,
         )
 
     def _take_over(self, graph: Graph, device: DeviceSide) -> None:

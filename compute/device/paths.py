@@ -69,6 +69,9 @@ class DevicePathProgram(DeviceProgram):
         super().__init__(host)
         self._runs: PathRuns | None = None
         self._n = self._n_reached = 0
+        self.in_two_runs = False
+        """Whether the last refresh took a run behind the batch, and another after that, which logged what it did
+        itself."""
 
     def compile(self, device: DeviceSide) -> None:
         fetch.warm_up(np.uint64)
@@ -83,6 +86,7 @@ class DevicePathProgram(DeviceProgram):
     def starting(self, graph: Graph, device: DeviceSide) -> Steps[Refresh]:
         """``start``, by steps."""
         n = graph.n_vertices
+        self.in_two_runs = False
         words = self.host.words(graph)
         runs = self._runs_on(graph, device)
         run = yield from runs.start(device, self.host.sources_to_start(graph))
@@ -129,6 +133,7 @@ class DevicePathProgram(DeviceProgram):
 
     def _due(self, graph: Graph, device: DeviceSide, change: GraphChange) -> _Due:
         before, self._n = self._n, graph.n_vertices
+        self.in_two_runs = False
         words = self.host.words(graph)
         sources = self.host.sources_to_reach(graph, change)
         return _Due(before, words, sources, is_some=bool(sources.size or len(device.report)))
@@ -141,6 +146,7 @@ class DevicePathProgram(DeviceProgram):
             return _NOTHING_WRITTEN
         if run.gave_up:
             return None
+        self.in_two_runs = True
         vertices, old = self._take(runs, run, due, crew)
         return _Written(vertices, old.copy())
 
