@@ -452,17 +452,12 @@ def client_options(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: a file of a secret cannot be read; ``key`` is where the table stands.
     """
-    if not table:
-        return {}
-    from kafka import KafkaConsumer
-
     options: dict[str, Any] = {}
     for name, value in table.items():
         if name.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
             options[name.removesuffix("_file")] = read_secret(f"{key}.{name}", Path(str(value)))
         else:
-            default = 0 if name == "receive_buffer_bytes" else KafkaConsumer.DEFAULT_CONFIG.get(name)
-            options[name] = tuple(_numbers(value)) if isinstance(value, list) else _like(default, value)
+            options[name] = tuple(_numbers(value)) if isinstance(value, list) else _like(_like_what(name), value)
     return options
 
 
@@ -488,14 +483,20 @@ def client_problems(table: Mapping[str, Any]) -> Iterator[Problem]:
             yield f"client.{key}", allowed
 
 
+def _like_what(key: str) -> object:
+    """What an option of kafka-python is by itself, or a number where that does not tell that it is one."""
+    from kafka import KafkaConsumer
+
+    return 0 if key == "receive_buffer_bytes" else KafkaConsumer.DEFAULT_CONFIG.get(key)
+
+
 def _allowed_of_client(key: str, value: object) -> str:
     """What an option of kafka-python must be, which looks at few of them before it uses them; empty: it is."""
-    from kafka import KafkaConsumer
     from kafka.net.sasl import SASL_MECHANISMS
 
-    if isinstance(KafkaConsumer.DEFAULT_CONFIG.get(key.removesuffix("_file")), int) and key.endswith("_file"):
+    if key.endswith("_file") and isinstance(_like_what(key.removesuffix("_file")), int):
         return "must not be read from a file: it is a number, or true or false"
-    default = KafkaConsumer.DEFAULT_CONFIG.get(key)
+    default = _like_what(key)
     mechanisms = tuple(
         name for name in SASL_MECHANISMS if name != "OAUTHBEARER"
     )  # which asks an object for tokens
@@ -504,7 +505,7 @@ def _allowed_of_client(key: str, value: object) -> str:
         return "" if value in choices else f"must be one of {', '.join(choices)}"
     if isinstance(default, bool):
         return "" if isinstance(_like(default, value), bool) else "must be true or false"
-    if type(default) is int or key == "receive_buffer_bytes":
+    if type(default) is int:
         number = _like(0, value)
         least = 0 if key.startswith("reconnect_") else 1
         return "" if type(number) is int and least <= number < 2**31 else f"must be a whole number from {least}"

@@ -61,8 +61,9 @@ TICK_SECONDS = 1.0
 VERTICES_INLINE_MAX = 1024
 """So many vertices are looked up and read on the event loop; more go to a thread."""
 SCANNED_INLINE_MAX = 1 << 17
-SCAN_CHUNK = 1 << 20
 """Of so many vertices all values are looked at on the event loop, in pieces; others have their turn in between."""
+SCAN_CHUNK = 1 << 20
+"""Threads look at so many at a time where they look at all."""
 BYTES_PER_VERTEX = {"int": 64, "string": 256}
 """Of an answer in the making: dense ids, values, and their copies on the way to the socket."""
 ALL_VERTICES = int(NO_VERTEX)
