@@ -32,6 +32,7 @@ _HELPERS: tuple[Callable[..., Any], ...] = (
     path_kernels.ask_for_row,
     path_kernels.ask_for_first_rows,
     path_kernels.ask_for_rows,
+    path_kernels.ask_further,
     path_kernels.ask_for_words,
     path_kernels.is_much,
     path_kernels.piece_of,

@@ -62,6 +62,7 @@ precedes: Any = None
 write: Any = None
 ask_for_first_rows: Any = None
 ask_for_rows: Any = None
+ask_further: Any = None
 ask_for_words: Any = None
 is_much: Any = None
 piece_of: Any = None
@@ -201,6 +202,7 @@ def survey(t, word, role, in_, loss, end, piece, source):  # type: ignore[no-unt
             best = UNREACHED
             first_inner = n_inner
             for slot, stop in runs(in_, v):
+                ask_further(in_, np.int64(in_.degrees[v]), slot)
                 if not WEIGHTED:
                     ask_for_words(word, keys, slot, stop)
                 i = slot
@@ -369,6 +371,7 @@ def children(t, word, out, loss, begin, end, size, tail):  # type: ignore[no-unt
             u = np.uint64(parents[k])
             read += np.int64(degrees[u])
             for slot, stop in runs(out, u):
+                ask_further(out, np.int64(degrees[u]), slot)
                 for i in range(slot, stop):
                     v = keys[i] & LOW
                     if (word[v] & LOW) == u:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ...gpma.atomics import bits_float, fetch_add, float_bits
 from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch, prefetch_to_read
-from ...gpma.rows import runs
+from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
 from ...gpma.written import record_type
@@ -188,6 +188,9 @@ def changed(word, log, n, found):  # type: ignore[no-untyped-def]
 
 # Of a heap, one of the first entries is next, unless it is one that is added meanwhile.
 _SOON = 3
+# In a row of more edges than this, the leaf so many behind the one that is read is asked for.
+_LONG = 32
+_LEAVES_AHEAD = 2
 
 
 @template
@@ -232,6 +235,21 @@ def ask_for_rows(word, rows, vertices, k, end):  # type: ignore[no-untyped-def]
     ask_for_place(rows, vertex)
     prefetch_to_read(word, vertex)
     ask_for_row(rows, np.int64(vertices[min(k + AHEAD // 2, end - 1)]))
+
+
+@template
+def ask_further(rows, size, slot):  # type: ignore[no-untyped-def]
+    """Ask for what follows soon in a row of ``size`` edges that is read from this slot on.
+
+    Whoever asked for the row asked for its first leaf (``ask_for_row``), and gaps keep the processor from going on
+    by itself. Short rows end before.
+    """
+    if size > _LONG:
+        leaf = (slot >> rows.leaf_shift) + _LEAVES_AHEAD
+        ask_for_leaf(rows.keys, leaf, rows.leaf_shift)
+        if WEIGHTED:
+            prefetch_to_read(rows.weights, leaf << rows.leaf_shift)
+            prefetch_to_read(rows.weights, (leaf << rows.leaf_shift) + 16)
 
 
 @template
@@ -566,6 +584,7 @@ def push_by_value(word, log, role, entries, size, out, queue, large, loss, crew)
         pushed += 1
         edges += remaining
         for slot, stop in runs(out, u):
+            ask_further(out, remaining, slot)
             ask_for_words(word, keys, slot, stop)
             for i in range(slot, stop):
                 v = keys[i] & LOW

@@ -76,6 +76,7 @@ precedes: Any = None
 heap_push: Any = None
 heap_sink: Any = None
 ask_for_rows: Any = None
+ask_further: Any = None
 ask_for_words: Any = None
 push_level: Any = None
 pull_level: Any = None
@@ -606,6 +607,7 @@ def expand_near(t, word, listed, vertices, out, near, n_near, piece, piles, next
             edges += remaining
             pushed += 1
             for slot, stop in runs(out, u):
+                ask_further(out, remaining, slot)
                 for i in range(slot, stop):
                     v = np.int64(keys[i] & LOW)
                     weight = weights[i] if WEIGHTED else _UNIT
