@@ -315,6 +315,20 @@ def test_a_server_that_talks_nonsense_is_unavailable(sent):
             client.stats()
 
 
+@pytest.mark.parametrize("sent", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"HTT"])
+def test_a_server_that_speaks_http_is_told_of_with_the_option_to_look_at(sent):
+    async def go(address):
+        async with AsyncClient(address, timeout=60) as client:
+            await client.stats()
+
+    why = r"an HTTP server answers there; .* address of server\.listen .*, not one of server\.http"
+    with Scripted(lambda *_: [sent]) as server:
+        with Client(server.address) as client, pytest.raises(errors.Unavailable, match=why):
+            client.stats()
+        with pytest.raises(errors.Unavailable, match=why):
+            asyncio.run(go(server.address))
+
+
 def test_an_error_of_the_connection_is_raised():
     def full(*_):
         yield [2, "error", [{"code": "limit-exceeded", "message": "too many", "detail": {}}]]
