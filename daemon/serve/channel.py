@@ -75,6 +75,11 @@ class Channel(asyncio.Protocol, ABC):
         """What no request asked for, as it is sent; ``stamp``: of its epoch, ``shared``: more of its entries, only
         with a stamp. Any thread may ask."""
 
+    @property
+    @abstractmethod
+    def ahead_bytes(self) -> int:
+        """As ``OpenConnection`` says."""
+
     @abstractmethod
     def _answer_waiting(self) -> None:
         """Answer the requests that are there, for one turn."""

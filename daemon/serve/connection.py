@@ -129,6 +129,10 @@ class Connection(Channel):
 
     # -- out ----------------------------------------------------------------------------------------------
 
+    @property
+    def ahead_bytes(self) -> int:
+        return self._serving.ahead_bytes  # all are sent the same bytes, of which there is one copy
+
     def entries(self, content: Mapping[str, Any]) -> Entries:
         return encode_entries(content)
 

@@ -242,6 +242,10 @@ class HttpConnection(Channel):
 
     # -- out ----------------------------------------------------------------------------------------------
 
+    @property
+    def ahead_bytes(self) -> int:
+        return 0  # h11 copies what each is sent
+
     def entries(self, content: Mapping[str, Any]) -> Entries:
         return Entries(len(content), encode_entries(content))
 
