@@ -131,7 +131,7 @@ class Connection(Channel):
 
     @property
     def ahead_bytes(self) -> int:
-        return self._serving.ahead_bytes  # all are sent the same bytes, of which there is one copy
+        return self._serving.ahead_bytes
 
     def entries(self, content: Mapping[str, Any]) -> Entries:
         return encode_entries(content)

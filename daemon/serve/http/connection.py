@@ -244,7 +244,7 @@ class HttpConnection(Channel):
 
     @property
     def ahead_bytes(self) -> int:
-        return 0  # h11 copies what each is sent
+        return self._serving.ahead_bytes
 
     def entries(self, content: Mapping[str, Any]) -> Entries:
         return Entries(len(content), encode_entries(content))
@@ -266,7 +266,9 @@ class HttpConnection(Channel):
     def push(self, message: bytes) -> None:
         if self._closing:
             return
-        self._write(self._sent(h11.Data(data=message)))
+        # Around the message itself, of which there is one copy for all who are sent it.
+        for part in self._http.send_with_data_passthrough(h11.Data(data=message)) or ():
+            self._write(part)
         if not self._serving.subscriptions.has(self):  # it was the last one
             self._end_answer()
             if not self._closing and not self._continuing:  # what came behind it
