@@ -194,12 +194,17 @@ def test_a_stream_ends_with_its_program_and_what_came_behind_is_answered(
         assert events.rest_of_line() == b"HTTP/1.1 200"
 
 
-def test_what_many_are_sent_is_not_copied_for_each() -> None:
-    """But for the length before it."""
+@pytest.mark.parametrize(("tls", "ahead_bytes"), [(None, 1000), (object(), 0)])
+def test_what_many_are_sent_is_not_copied_for_each_and_goes_ahead_but_for_tls(
+    tls: object, ahead_bytes: int
+) -> None:
+    """But for the length before each part."""
     written: list[Any] = []
-    all_have = SimpleNamespace(limits=LIMITS, subscriptions=SimpleNamespace(has=lambda _: True))
+    subscriptions = SimpleNamespace(has=lambda _: True)
+    all_have = SimpleNamespace(limits=LIMITS, subscriptions=subscriptions, ahead_bytes=1000)
     connection = HttpConnection(cast(Serving, all_have), Guest("somewhere", lambda _: None), None)
-    transport = SimpleNamespace(write=written.append, get_write_buffer_size=lambda: 0)
+    extra = {"ssl_object": tls}.get
+    transport = SimpleNamespace(write=written.append, get_write_buffer_size=lambda: 0, get_extra_info=extra)
     connection._transport = cast(asyncio.Transport, transport)
     connection._http.receive_data(get("/v1/subscribe?program=rank"))
     connection._http.next_event()
@@ -208,3 +213,4 @@ def test_what_many_are_sent_is_not_copied_for_each() -> None:
     connection.push(message)
     assert b"".join(written) == b"%x\r\n%b\r\n" % (len(message), message)
     assert sum(len(part) for part in written if getattr(part, "obj", None) is message) == len(message)
+    assert connection.ahead_bytes == ahead_bytes

@@ -75,11 +75,6 @@ class Channel(asyncio.Protocol, ABC):
         """What no request asked for, as it is sent; ``stamp``: of its epoch, ``shared``: more of its entries, only
         with a stamp. Any thread may ask."""
 
-    @property
-    @abstractmethod
-    def ahead_bytes(self) -> int:
-        """As ``OpenConnection`` says."""
-
     @abstractmethod
     def _answer_waiting(self) -> None:
         """Answer the requests that are there, for one turn."""
@@ -335,6 +330,12 @@ class Channel(asyncio.Protocol, ABC):
         self._reads.set()
         self._release_unread()
         self._serving.subscriptions.wake_all(self)
+
+    @property
+    def ahead_bytes(self) -> int:
+        """So much of what others are sent, too, may be sent before the client has read what came before."""
+        is_copied = self._transport.get_extra_info("ssl_object") is not None  # what TLS makes of it is its own
+        return 0 if is_copied else self._serving.ahead_bytes
 
     @property
     def takes_more(self) -> bool:

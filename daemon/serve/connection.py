@@ -129,10 +129,6 @@ class Connection(Channel):
 
     # -- out ----------------------------------------------------------------------------------------------
 
-    @property
-    def ahead_bytes(self) -> int:
-        return self._serving.ahead_bytes
-
     def entries(self, content: Mapping[str, Any]) -> Entries:
         return encode_entries(content)
 

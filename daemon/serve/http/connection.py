@@ -242,10 +242,6 @@ class HttpConnection(Channel):
 
     # -- out ----------------------------------------------------------------------------------------------
 
-    @property
-    def ahead_bytes(self) -> int:
-        return self._serving.ahead_bytes
-
     def entries(self, content: Mapping[str, Any]) -> Entries:
         return Entries(len(content), encode_entries(content))
 
