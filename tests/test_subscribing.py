@@ -46,8 +46,6 @@ from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.daemon.serve.turns import Turns
 from graphtide.gpma.index.vertex_index import VertexIndex
 
-UNREACHED = 2**64 - 1
-
 
 class Results:
     """Published results that a test writes itself: hops of a ``bfs``, ranks, and ``components``.
