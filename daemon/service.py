@@ -647,7 +647,7 @@ class Service:
             elif saved != identity:  # of which nothing was taken
                 offsets = None
         if offsets is None:
-            self.pipeline.checkpoints.has_beginning = False  # before they would be taken for those of this source
+            self.pipeline.checkpoints.begin_anew()  # before they would be taken for those of this source
         self._identity["source"] = identity
         self.source.open(offsets, b"" if offsets is None else self._source_state)
         while (backlog := self.source.backlog()) is None:

@@ -905,7 +905,8 @@ def test_nothing_is_read_before_the_first_checkpoint_found_room(
         identity=lambda: {"kind": "t"}, open=lambda *_: None, backlog=lambda: 5, position=lambda: {P: 7}
     )
     service.position = Position(1)
-    service.pipeline = SimpleNamespace(checkpoints=SimpleNamespace(write_beginning=write_beginning))
+    checkpoints = SimpleNamespace(begin_anew=lambda: None, write_beginning=write_beginning)
+    service.pipeline = SimpleNamespace(checkpoints=checkpoints)
     monkeypatch.setattr("graphtide.daemon.service.RETRY_S", 0.01)
     with pytest.raises(_Stopped) if ends == "when-stopped" else contextlib.nullcontext():
         service._open_source(None)
