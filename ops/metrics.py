@@ -214,7 +214,10 @@ class Metrics:
         self._queue = self._gauge("queue_updates", "Decoded updates that wait for the engine.")
         name, help = (
             "graphtide_freshness_seconds",
-            ("Time from a record's timestamp until answers show its updates, one observation per update."),
+            (
+                "Time from a record's timestamp until answers show its updates, one observation per update; of "
+                "what lay in the source at the start there is none."
+            ),
         )
         self._freshness = Histogram(name, help, FRESHNESS_SECONDS_BUCKETS)
         self.registry.register(self._freshness)
@@ -461,7 +464,7 @@ class Metrics:
         self._results_seen: dict[str, int] = {}
         self._results_lag_epochs = self._gauge("results_lag_epochs", "Published epochs that are not written yet.")
         self._results_lag = self._gauge(
-            "results_lag_seconds", "How long there has been something to write; 0: all is written."
+            "results_lag_seconds", "How long something has been due to be written; 0: nothing is."
         )
 
     def _query_metrics(self) -> None:

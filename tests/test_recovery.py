@@ -642,6 +642,29 @@ def test_a_sync_that_fails_is_shown_in_mid_epoch_and_edges_are_not_answered_abou
     pipeline.engine.close()
 
 
+def test_freshness_is_that_of_what_came_since_the_start(tmp_path: Path, graph: Graph) -> None:
+    """What is replayed may have been shown before, and what came while nobody was there waited for the start."""
+    index, metrics, queue = VertexIndex.create("int"), Metrics(), PreparedQueue(100)
+    pipeline = make_pipeline(
+        CheckpointStore(tmp_path), graph, index, surroundings(lambda _: None), queue=queue, metrics=metrics,
+        interval_s=1e9,
+    )  # fmt: skip
+    pipeline.epochs = EpochConfig(updates_max=5)
+    index.insert(np.arange(40))
+    pipeline.health.recovery.read(left=0, item=2)
+    for item in range(1, 4):
+        times, updates = np.array([item], np.int64), np.array([5], np.int64)
+        queue.put(Prepared([], 5, 40, {P: item}, times, updates, item=item))
+    queue.close()
+    pipeline.run()
+    pipeline.engine.close()
+    assert pipeline.position.number == 3 and pipeline.health.stage != "recovering"
+    assert metrics.registry.get_sample_value("graphtide_freshness_seconds_count") == 5
+    # Until when is covered, all of them tell.
+    covered = metrics.registry.get_sample_value("graphtide_source_applied_up_to_timestamp_seconds")
+    assert covered == 0.003
+
+
 @pytest.mark.parametrize("error", [OSError(28, "no space"), MemoryError()])
 def test_a_failed_checkpoint_is_tried_again_at_the_end(
     tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch, error: Exception
