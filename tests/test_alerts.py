@@ -133,6 +133,25 @@ def test_what_has_not_happened_yet_has_no_age(tmp_path: Path) -> None:
         play(tmp_path, given, checks)
 
 
+def test_headroom_is_that_of_the_instances_that_have_a_device(tmp_path: Path) -> None:
+    (asked,) = [
+        substituted(expression) for title, expression in queries() if title.endswith("Headroom of the device")
+    ]
+    names = "graphtide_device_headroom_ratio", "graphtide_device_present"
+    for with_device, shown in ((0, 0), (1, 0.3)):
+        values = {"one": (0.3 * with_device, with_device), "none": (0, 0)}
+        given = [
+            {"series": f'{name}{{instance="{instance}"}}', "values": f"{value}x5"}
+            for instance, both in values.items()
+            for name, value in zip(names, both, strict=True)
+        ]
+        play(
+            tmp_path,
+            given,
+            [{"expr": asked, "eval_time": "3m", "exp_samples": [{"value": shown, "labels": "{}"}]}],
+        )
+
+
 def play(folder: Path, given: list[dict[str, Any]], checks: list[dict[str, Any]]) -> None:
     """Have promtool ask queries of series that have a value a minute, with our rules."""
     played = {
