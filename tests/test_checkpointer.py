@@ -469,6 +469,7 @@ def test_the_first_that_fails_has_none_before_it(stream: Stream, caplog: pytest.
     with pytest.raises(NotWritten):
         stream.checkpoints.close()
     assert "failed, and there is none before it" in caplog.text
+    assert "tried again" not in caplog.text, "it was the last"
 
 
 def test_where_reading_begins_is_a_checkpoint_of_the_empty_graph(stream: Stream) -> None:

@@ -205,6 +205,7 @@ class Checkpointer:
         self._write_lock = threading.Lock()  # one is written at a time, and none of a beginning before
         self._failure = ""
         self._is_put_off = False
+        self._closing = False
 
     def memory_bytes(self) -> int:
         """Bytes that are kept from checkpoint to checkpoint."""
@@ -266,6 +267,7 @@ class Checkpointer:
         Raises:
             NotWritten: it could not be written.
         """
+        self._closing = True
         self._complete()
         if not self.has_beginning:
             return
@@ -420,14 +422,16 @@ class Checkpointer:
         self._failure = f"checkpoint.path = {str(self.store.path)!r}: {_said(error)}"
         if not isinstance(error, MemoryError):
             log.error(
-                "the checkpoint of epoch %s failed, and %s: %s; it is tried again in %g s",
-                *(epoch, self._left(), self._failure, self.interval_s),
+                "the checkpoint of epoch %s failed, and %s: %s%s",
+                *(epoch, self._left(), self._failure),
+                "" if self._closing else f"; it is tried again in {self.interval_s:g} s",
                 exc_info=None if isinstance(error, OSError) else error,
             )
         elif not self._is_put_off:
             log.error(
-                "the checkpoint of epoch %s is put off, and %s: %s; tried again every %g s",
-                *(epoch, self._left(), self._failure, self.interval_s),
+                "the checkpoint of epoch %s is put off, and %s: %s%s",
+                *(epoch, self._left(), self._failure),
+                "" if self._closing else f"; tried again every {self.interval_s:g} s",
             )
         self._is_put_off = isinstance(error, MemoryError)
         self.metrics.checkpoint_failed(type(error).__name__)
