@@ -58,7 +58,7 @@ class KeptMetrics(Area):
         }
         self._results_lag_epochs = self._gauge("results_lag_epochs", "Published epochs that are not written yet.")
         self._results_lag = self._gauge(
-            "results_lag_seconds", "How long there has been something to write; 0: all is written."
+            "results_lag_seconds", "How long something has been due to be written; 0: nothing is."
         )
 
     def checkpoint_copied(self, seconds: float) -> None:

@@ -97,7 +97,10 @@ class StreamMetrics(Area):
         self._queue = self._gauge("queue_updates", "Decoded updates that wait for the engine.")
         name, help = (
             "graphtide_freshness_seconds",
-            ("Time from a record's timestamp until answers show its updates, one observation per update."),
+            (
+                "Time from a record's timestamp until answers show its updates, one observation per update; of "
+                "what lay in the source at the start there is none."
+            ),
         )
         self._freshness = Histogram(name, help, FRESHNESS_SECONDS_BUCKETS)
         self.registry.register(self._freshness)
