@@ -6,7 +6,7 @@ import difflib
 import importlib
 import itertools
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -133,8 +133,10 @@ def _cause(error: Exception) -> str:
     return f"{shown} ({where}); functors must be plain arithmetic that Numba can compile"
 
 
-def parse_parameters(kind: str, params: Mapping[str, Any]) -> dict[str, Any]:
+def parse_parameters(kind: str, params: Mapping[str, Any], beside: Collection[str] = ()) -> dict[str, Any]:
     """The parameters of a kind as the program takes them, defaults filled in.
+
+    ``beside``: what may stand beside them where they were given, and may have been meant by a name that is wrong.
 
     Raises:
         ProgramError: as ``make_program``.
@@ -142,7 +144,7 @@ def parse_parameters(kind: str, params: Mapping[str, Any]) -> dict[str, Any]:
     known = {parameter.name: parameter for parameter in program_class(kind).parameters}
     for name in params:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
+            near = difflib.get_close_matches(str(name), [*known, *beside], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             allowed = ", ".join(known) or "none"
             raise ProgramError(f"{kind} has no parameter {name!r}; it takes {allowed}{hint}")

@@ -343,6 +343,7 @@ def test_a_run_covers_the_offsets_that_are_asked_for(life: Life, client: Client)
         ("bfs", {"source": "1_000"}, {}, RequestError, "'1_000': no ids of this graph"),
         ("bfs", {"source": [1.5] * 1000}, {}, RequestError, r"source = \[1.5, 1.5, .*\.\.\.\] is not allowed"),
         ("pagerank", {"dumping": 1}, {}, RequestError, "did you mean 'damping'"),
+        ("bfs", {"source": 1, "vertexes": [1]}, {}, RequestError, "did you mean 'vertices'"),
         ("bfs", {"source": 1}, {"top": 3, "vertices": [1]}, RequestError, "together"),
         ("components", {}, {"top": 3}, RequestError, "have no order"),
         ("pagerank", {}, {"top": 10**6}, LimitExceeded, "top is 1000000"),

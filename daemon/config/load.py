@@ -23,6 +23,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from ...gpma.index.ids import INTEGER, MAX_STRING_ID_BYTES
+from ..client.addresses import UnknownHome, from_home
 from ..errors import ConfigError
 from ..os_errors import why
 from .settings import Config, GraphConfig, ProgramConfig, Section, is_secret
@@ -110,6 +111,10 @@ def load(
     """
     layers = _Layers()
     if file is not None:
+        try:
+            file = Path(from_home(str(file)))
+        except UnknownHome as error:
+            raise ConfigError(f"the configuration file {file}: {error}") from error
         layers.merge(_read_toml(file), f"file {file}")
     for name, path, text in _from_environment(os.environ if environ is None else environ):
         layers.put(path, parse_text(text), f"environment {name}")
@@ -360,7 +365,7 @@ def _checked_programs(layers: _Layers, config: Config, graph: GraphConfig | None
         layers.report(key, list(config.compute.python_modules), str(error), layers.origin(key))
     for position, program in enumerate(programs):
         try:
-            registry.parse_parameters(program.name, program.parameters)
+            registry.parse_parameters(program.name, program.parameters, beside=ProgramConfig.OWN)
             if graph is not None:
                 registry.program_class(program.name).require_weights(graph.weights)
                 _require_ids(program, graph.vertex_ids)

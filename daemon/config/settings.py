@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -33,6 +33,8 @@ from ..client.addresses import (
     SOCKET_HERE,
     TcpAddress,
     UnixAddress,
+    UnknownHome,
+    from_home,
     is_loopback,
     parse_address,
     parse_http_address,
@@ -43,6 +45,9 @@ from ..records.encodings import OBJECTS, REGISTERED, Encoding
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """What Kafka takes."""
+
+_EVERY_IPV4 = "0.0.0.0"
+_IPV4 = re.compile(r"[0-9]+(\.[0-9]+){3}")
 
 INT64_MAX = 2**63 - 1
 _INT64_DIGITS = len(str(INT64_MAX))
@@ -95,6 +100,8 @@ def parse_tcp(text: str) -> TcpAddress:
 def _parsed(text: str, allowed: str) -> TcpAddress | UnixAddress:
     try:
         return parse_address(text)
+    except UnknownHome:
+        raise
     except ValueError:
         raise ValueError(allowed) from None
 
@@ -173,6 +180,8 @@ def _checked_address(text: str) -> str:
 def _checked_http_address(text: str) -> str:
     try:
         parse_http_address(text)
+    except UnknownHome:
+        raise
     except ValueError:
         raise ValueError("must be http://HOST:PORT, https://HOST:PORT or unix:PATH") from None
     return text
@@ -278,7 +287,7 @@ class Section(BaseModel):
     @classmethod
     def _is_of_its_kind(cls, value: object, info: ValidationInfo) -> object:
         """Refuse what pydantic would take: a switch for the number 1, a number that no counter or message holds
-        (they have 64 bits), and paths and names that no system call takes."""
+        (they have 64 bits), and paths and names that no system call takes. A path may begin with ``~``."""
         kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
         if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
             raise ValueError("must be a whole number" if int in kinds else "must be a number")
@@ -287,7 +296,7 @@ class Section(BaseModel):
         texts = value if isinstance(value, list) else [value]
         if any(isinstance(text, str) and "\0" in text for text in texts):
             raise ValueError(f"must be {'a path' if Path in kinds else 'text'} without a zero byte")
-        return value
+        return from_home(value) if Path in kinds and isinstance(value, str) else value
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong between keys that are each fine by themselves."""
@@ -455,7 +464,9 @@ def client_options(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, value in table.items():
         if name.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
-            options[name.removesuffix("_file")] = read_secret(f"{key}.{name}", Path(str(value)))
+            options[name.removesuffix("_file")] = read_secret(f"{key}.{name}", Path(from_home(str(value))))
+        elif name.endswith("file") and isinstance(value, str):
+            options[name] = from_home(value)
         else:
             options[name] = tuple(_numbers(value)) if isinstance(value, list) else _like(_like_what(name), value)
     return options
@@ -514,6 +525,11 @@ def _allowed_of_client(key: str, value: object) -> str:
         numbers = _numbers(parts) if isinstance(parts, list) else []
         is_version = len(numbers) > 1 and all(type(number) is int and number >= 0 for number in numbers)
         return "" if is_version else 'must be a version of the broker, such as "3.9"'
+    if key.endswith("file") and isinstance(value, str):
+        try:
+            from_home(value)
+        except UnknownHome as error:
+            return str(error)
     return "" if isinstance(value, str) and "\0" not in value else "must be text"
 
 
@@ -777,13 +793,14 @@ class ProgramConfig(Section):
     parameters: dict[str, Any] = Field(
         default_factory=dict, description="Every other key of the table: the program's own parameters."
     )
+    OWN: ClassVar = ("name", "id", "place")
 
     @model_validator(mode="before")
     @classmethod
     def _gather_parameters(cls, table: object) -> object:
         if not isinstance(table, Mapping) or "parameters" in table:
             return table
-        own = {key: value for key, value in table.items() if key in ("name", "id", "place")}
+        own = {key: value for key, value in table.items() if key in cls.OWN}
         return {**own, "parameters": {key: value for key, value in table.items() if key not in own}}
 
 
@@ -1082,14 +1099,11 @@ class ServerConfig(Section):
         for name, table in (("tls", self.tls), ("limits", self.limits)):
             for key, allowed in table.problems():
                 yield f"{name}.{key}", allowed
-        taken: set[object] = set()
-        for key, texts in (("listen", self.listen), ("http", self.http)):
-            for text in texts:
-                place = _place(parse_address(text) if key == "listen" else parse_http_address(text).place)
-                if place in taken:
-                    yield key, f"must be an address that is given once ({text})"
-                if place is not None:
-                    taken.add(place)
+        taken: list[TcpAddress | UnixAddress] = []
+        for key, text, place in self.places():
+            if any(_clash(place, other) for other in taken):
+                yield key, f"must be an address that is given once ({text})"
+            taken.append(place)
         for text in self.http:
             address, tls = parse_http_address(text)
             if tls and self.tls.certificate is None:
@@ -1104,6 +1118,13 @@ class ServerConfig(Section):
                 address = parse_address(text)
                 if not is_loopback(address):
                     yield "listen", f"{text} is beyond loopback: set server.tls, or server.insecure = true"
+
+    def places(self) -> Iterator[tuple[str, str, TcpAddress | UnixAddress]]:
+        """All places to listen at: the key, the text, and what it says."""
+        for text in self.listen:
+            yield "listen", text, parse_address(text)
+        for text in self.http:
+            yield "http", text, parse_http_address(text).place
 
     def read_tokens(self) -> tuple[str, ...]:
         """The clients' tokens, none when none is asked for.
@@ -1130,11 +1151,15 @@ def _whole(path: Path | str) -> str:
         return os.path.normpath(path)
 
 
-def _place(address: TcpAddress | UnixAddress) -> object:
-    """What two addresses that are one have in common; None: any free port, which no other has."""
-    if isinstance(address, UnixAddress):
-        return _whole(address.path)
-    return (address.host, address.port) if address.port else None
+def _clash(one: TcpAddress | UnixAddress, other: TcpAddress | UnixAddress) -> bool:
+    """Whether nobody can listen on both. (A name may stand for any address, so it is taken for another one.)"""
+    if isinstance(one, UnixAddress) and isinstance(other, UnixAddress):
+        return _whole(one.path) == _whole(other.path)
+    if isinstance(one, UnixAddress) or isinstance(other, UnixAddress):
+        return False
+    hosts = {one.host, other.host}
+    everywhere = _EVERY_IPV4 in hosts and all(map(_IPV4.fullmatch, hosts))
+    return one.port == other.port != 0 and (len(hosts) == 1 or everywhere)  # port 0: any that is free
 
 
 def _tokens(key: str, token: SecretStr | None, path: Path | None) -> tuple[str, ...]:
@@ -1403,6 +1428,10 @@ class Config(Section):
                 yield "results.path", "must not be source.path: results would be read as updates"
             if _whole(self.dead_letters.path) == spool:
                 yield "dead_letters.path", "must not be source.path: bad records would come round for ever"
+        if (metrics := self.metrics.address()) is not None:
+            for key, text, place in self.server.places():
+                if _clash(metrics, place):
+                    yield "metrics.listen", f"must be an address of its own: server.{key} has {text}"
         known = {program.id for program in self.program}
         if unknown := [id for id in results.programs if id not in known]:
             there = ", ".join(sorted(known))
