@@ -172,6 +172,10 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"source": {"columns": {"source": "a"}}}, "source.columns.source", "unknown key"),
         ({"source": {"columns": {"src": "a..b"}}}, "source.columns.src", "dots between"),
         ({"source": {"columns": {"src": ""}}}, "source.columns.src", "must be a name"),
+        ({"source": {"columns": {"src": []}}}, "source.columns.src", "must be a name"),
+        ({"source": {"columns": {"src": ["a", ""]}}}, "source.columns.src", "a list of names"),
+        ({"source": {"columns": {"src": 1}}}, "source.columns.src", "must be a valid string or a list"),
+        ({"source": {"columns": {"src": ["a", "b"], "dst": "a.b"}}}, "source.columns.dst", "source.columns.src"),
         ({"source": {"columns": {"src": "a", "dst": "a"}}}, "source.columns.dst", "source.columns.src"),
         ({"source": {"columns": {"op_values": {"insert": ["c"]}}}}, "source.columns.op_values", "columns.op"),
         (
@@ -644,7 +648,12 @@ def test_the_printed_settings_load_again_to_the_same_configuration(tmp_path: Pat
             "path": 'odd "name" \\',
             "start": datetime(2026, 1, 31, tzinfo=UTC),
             "client": {"security_protocol": "SSL", "ssl_check_hostname": False},
-            "columns": {"src": "row.a", "op": "kind", "op_values": {"insert": ["c", "u"], "delete": ["d"]}},
+            "columns": {
+                "src": "row.a",
+                "dst": ["row", "b.c"],
+                "op": "kind",
+                "op_values": {"insert": ["c", "u"], "delete": ["d"]},
+            },
         },
         "graph": {"vertex_ids": "string"},
         "program": [
