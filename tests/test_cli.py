@@ -1020,7 +1020,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     ),
     "programs": (
         {},
-        {"programs": {"hops": {"kind": "bfs", "state": "fresh", "parameters": {"name": "bfs", "source": 1}}}},
+        {"programs": {"hops": {"kind": "bfs", "state": "fresh", "parameters": {"source": 1}}}},
         [["program", "kind", "state", "parameters"], ["hops", "bfs", "fresh", "source=1"]],
     ),
     "stats": (

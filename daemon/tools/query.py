@@ -335,7 +335,7 @@ def _transposed(entries: Sequence[Mapping[str, Any]]) -> Columns:
 
 def _short(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={item}" for key, item in value.items() if key != "name") or None
+        return ", ".join(f"{key}={item}" for key, item in value.items()) or None
     return value
 
 
