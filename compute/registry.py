@@ -74,6 +74,8 @@ def load_modules(names: Iterable[str]) -> None:
             importlib.import_module(name)
         except Exception as error:  # whatever a user's module does wrong
             reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
+                reason += "; install it, or have its folder in PYTHONPATH"
             raise ProgramError(f"the module {name!r} cannot be imported: {reason}") from error
 
 
@@ -248,8 +250,12 @@ def least_programs(*, weighted: bool) -> list[tuple[str, dict[str, Any]]]:
 
 def _least_parameters() -> dict[str, dict[str, Any]]:
     """The kinds that need nothing but a source, with the least parameters that make one of them."""
-    needed = {kind: [item.name for item in cls.parameters if item.required] for kind, cls in KINDS.items()}
-    return {kind: dict.fromkeys(names, 0) for kind, names in needed.items() if set(names) <= {"source", "sources"}}
+    needed = {kind: [item for item in cls.parameters if item.required] for kind, cls in KINDS.items()}
+    return {
+        kind: dict.fromkeys((item.name for item in items), 0)
+        for kind, items in needed.items()
+        if all(item.is_sources for item in items)
+    }
 
 
 def _apply(graph: Graph, edges: list[tuple[int, int]], op: Op) -> GraphChange:

@@ -855,6 +855,14 @@ def test_query_parameters_are_json_where_they_can_be(arguments: list[str], param
     assert query.parse_parameters(arguments) == params
 
 
+def test_numbers_with_commas_are_several_vertices_for_a_program_of_ones_own() -> None:
+    """What its parameters are called nobody knows here."""
+    for method, seeds in (("compute", [7, -8]), ("keep", [7, -8]), ("get", "7,-8")):
+        assert query.parse_parameters(["--seeds", "7,-8"], method) == {"seeds": seeds}
+    for text in ("7,b", "7,", "[7", "a b,c"):
+        assert query.parse_parameters(["--seeds", text], "compute") == {"seeds": text}
+
+
 def test_a_stray_argument_of_a_query_is_refused() -> None:
     with pytest.raises(ValueError, match="'x' stands alone"):
         query.parse_parameters(["--program", "hops", "x"])
