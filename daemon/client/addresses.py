@@ -58,10 +58,26 @@ def parse_address(text: str) -> TcpAddress | UnixAddress:
     """
     if text.startswith("unix:") and len(text) > len("unix:"):
         return UnixAddress(from_home(text.removeprefix("unix:")))
-    host, colon, port = text.removeprefix("tcp://").rpartition(":")
-    if text.startswith("tcp://") and colon and host and port.isascii() and port.isdigit() and int(port) <= 65535:
+    if text.startswith("tcp://") and (address := _host_and_port(text.removeprefix("tcp://"))) is not None:
+        return address
+    raise ValueError(f"{text!r} is no address; expected unix:PATH or tcp://HOST:PORT{_meant(text)}")
+
+
+def _host_and_port(text: str) -> TcpAddress | None:
+    host, colon, port = text.rpartition(":")
+    if colon and host and port.isascii() and port.isdigit() and int(port) <= 65535:
         return TcpAddress(host.removeprefix("[").removesuffix("]"), int(port))
-    raise ValueError(f"{text!r} is no address; expected unix:PATH or tcp://HOST:PORT")
+    return None
+
+
+def _meant(text: str) -> str:
+    if text.startswith(("http://", "https://")):
+        return " (that of HTTP is another door, which graphtide's clients do not use)"
+    if "://" not in text and _host_and_port(text) is not None:
+        return f"; did you mean 'tcp://{text}'?"
+    if text.startswith(("/", "./", "~")):
+        return f"; did you mean 'unix:{text}'?"
+    return ""
 
 
 class HttpAddress(NamedTuple):
