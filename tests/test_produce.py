@@ -450,6 +450,34 @@ def test_a_header_line_that_is_none_is_said_with_what_helps(tmp_path: Path, head
 
 
 @pytest.mark.parametrize(
+    ("times", "doubted"),
+    [
+        (["1700000000", "", "1700086400"], True),
+        (["1700000000", "1700000000000", ""], False),
+        (["5", "6", "7"], False),
+        (["", "", ""], False),
+    ],
+)
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_times_that_may_be_seconds_are_doubted(
+    tmp_path: Path, times: list[str], doubted: bool, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would be milliseconds of 1970, and a window a thousand times as long as it is meant."""
+    if form == "csv":
+        (tmp_path / "a.csv").write_text("src,dst,ts\n" + "".join(f"1,{n},{ts}\n" for n, ts in enumerate(times)))
+    else:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        ts = pa.array([int(text) if text else None for text in times], pa.int64())
+        parquet.write_table(pa.table({"src": [1, 1, 1], "dst": [0, 1, 2], "ts": ts}), tmp_path / "a.parquet")
+    assert produce_files([tmp_path / f"a.{form}"], spool=tmp_path / "spool") == 0
+    assert (f"a.{form}: its times (ts) are milliseconds of January" in capsys.readouterr().out) == doubted
+    assert produce_files([tmp_path / f"a.{form}"], spool=tmp_path / "spool", json=True) == 0
+    assert ("doubts" in json.loads(capsys.readouterr().out)) == doubted
+
+
+@pytest.mark.parametrize(
     ("name", "text", "end"),
     [
         ("a.txt", "1,2\n", module._COMMAS),

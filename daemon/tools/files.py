@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import zstandard
 
@@ -69,6 +70,8 @@ _HOLDS_A_WORD = re.compile(r"(src|dst) holds '[^\d\s.+'-]")
 _NO_WEIGHT = re.compile(rb"^((?:[^\t\n]*\t){3})-(?=\t)", re.MULTILINE)
 _NO_TS = re.compile(rb"(?<=\t)-(?=\r?$)", re.MULTILINE)
 _SECONDS_MAX = (1 << 63) // 1000
+_LIKE_SECONDS = 10**9, 4 * 10**9
+"""Milliseconds of January and February 1970, as seconds of this century are when they are taken for such."""
 
 
 class BadInput(GraphtideError):
@@ -89,11 +92,15 @@ class Accepts:
 
 @dataclass(slots=True)
 class LeftOut:
-    """How many updates were left out: those refused by reason, with the first places of each; and self-loops."""
+    """How many updates were left out: those refused by reason, with the first places of each; and self-loops.
+
+    ``doubts``: what is taken as it stands and may be meant otherwise, by file.
+    """
 
     refused: Counter[str] = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=dict)
     self_loops: int = 0
+    doubts: dict[Path, str] = field(default_factory=dict)
 
     def refuse(self, reason: str, place: Callable[[], str], updates: int = 1) -> None:
         """Count so many; ``place`` says where they stood and what was wrong."""
@@ -107,7 +114,20 @@ class LeftOut:
         refused = {
             reason: {"updates": number, "first": self.places[reason]} for reason, number in self.refused.items()
         }
-        return {"refused": refused, "self_loops_dropped": self.self_loops}
+        doubts = {"doubts": [*self.doubts.values()]} if self.doubts else {}
+        return {"refused": refused, "self_loops_dropped": self.self_loops, **doubts}
+
+    def look_at_times(self, path: Path, times: npt.NDArray[np.int64] | int) -> None:
+        """Doubt times (milliseconds) that all are as seconds would be."""
+        if path in self.doubts or isinstance(times, int):
+            return
+        known = times[times != NO_TIME]
+        least, below = _LIKE_SECONDS
+        if known.size and known.min() >= least and known.max() < below:
+            self.doubts[path] = (
+                f"{path}: its times (ts) are milliseconds of January or February 1970; if they are seconds, "
+                "multiply them by 1000"
+            )
 
 
 def read_columns(
@@ -159,6 +179,8 @@ def read_columns(
             matrix.found += len(decoded.bad) + decoded.self_loops_dropped + len(updates or ())
         if updates is not None and events:
             updates = _in_milliseconds(updates, path, left_out)
+        elif updates is not None:
+            left_out.look_at_times(path, updates.timestamps_ms)
         if updates is not None and len(updates):
             yield _columns(updates)
             if matrix is not None and matrix.is_half:
@@ -393,6 +415,7 @@ def _parquet(
                 block, dropped = (None, 0) if sifted.block is None else finish(sifted.block, rules)
                 left_out.self_loops += dropped
                 if block is not None:
+                    left_out.look_at_times(path, block.timestamps_ms)
                     yield _columns(block)
                 row += batch.num_rows
                 advance(row / rows)
