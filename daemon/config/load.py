@@ -26,7 +26,11 @@ from ...gpma.index.ids import INTEGER, MAX_STRING_ID_BYTES
 from ..client.addresses import UnknownHome, from_home
 from ..errors import ConfigError
 from ..os_errors import why
-from .settings import Config, GraphConfig, ProgramConfig, Section, is_secret
+from .secrets import is_secret
+from .sections.graph import GraphConfig
+from .sections.programs import ProgramConfig
+from .sections.section import Section
+from .settings import Config
 
 ENV_PREFIX = "GRAPHTIDE_"
 MASK = "********"

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
-from ..config.settings import ColumnName, ColumnsConfig, path_of
+from ..config.sections.columns import ColumnName, ColumnsConfig, path_of
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason
 
