@@ -7,6 +7,7 @@ import contextlib
 import gc
 import inspect
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -379,6 +380,36 @@ def test_notifications_of_newer_servers_are_passed_over():
 def test_wrong_addresses_are_refused(address):
     with pytest.raises(ValueError, match="expected unix:PATH or tcp://HOST:PORT"):
         Client(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "meant"),
+    [
+        ("127.0.0.1:7420", "; did you mean 'tcp://127.0.0.1:7420'?"),
+        ("[::1]:7420", "; did you mean 'tcp://[::1]:7420'?"),
+        ("/run/graphtide.sock", "; did you mean 'unix:/run/graphtide.sock'?"),
+        ("~/s", "; did you mean 'unix:~/s'?"),
+        ("http://127.0.0.1:7421", "another door, which graphtide's clients do not use)"),
+        ("graphtide", "expected unix:PATH or tcp://HOST:PORT"),
+    ],
+)
+def test_wrong_addresses_are_told_what_was_meant(address, meant):
+    with pytest.raises(ValueError, match=f"{re.escape(meant)}$"):
+        Client(address)
+
+
+def test_who_answers_by_http_is_said_to():
+    with pytest.raises(ConnectionError, match="no response, but HTTP"):
+        wire.ClientCore().feed(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(ConnectionError, match=r"no response$"):
+        wire.ClientCore().feed(b"\x01")
+
+
+def test_a_client_shows_where_it_asks():
+    assert repr(Client("unix:/x")) == "Client('unix:/x')"
+    assert (
+        repr(AsyncClient(["tcp://a:1", "tcp://b:2"], token="secret")) == "AsyncClient(['tcp://a:1', 'tcp://b:2'])"
+    )
 
 
 def test_addresses_are_read_and_shown():

@@ -495,7 +495,9 @@ class ClientCore:
             self._unpacker.feed(data)
             messages = list(self._unpacker)
         except (ValueError, msgpack.UnpackException) as error:
-            raise ConnectionError(f"the server sent what is no MessagePack: {error}") from None
+            raise ConnectionError(
+                f"the server sent what is no MessagePack: {error}{_perhaps_http(data)}"
+            ) from None
         for message in messages:
             match message:
                 case [1, int(msgid), error, result]:
@@ -507,5 +509,9 @@ class ClientCore:
                 case [2, str(), list()]:
                     continue  # notifications of newer servers
                 case _:
-                    raise ConnectionError("the server sent what is no response")
+                    raise ConnectionError(f"the server sent what is no response{_perhaps_http(data)}")
         return found
+
+
+def _perhaps_http(data: bytes) -> str:
+    return ", but HTTP: its door, or that of metrics, has an address of its own" if data[:5] == b"HTTP/" else ""

@@ -233,8 +233,8 @@ class SpoolSource:
                 self._gone.note(name, offset)
                 return
             raise SourceError(
-                f"spool file {str(self.path / name)!r} is gone, and was read only to byte {offset} when the "
-                f"checkpoint was made: what followed is missing. Put it back",
+                f"spool file {str(self.path / name)!r} is gone, and the offsets end at byte {offset} of it: what "
+                f"followed is missing. Put it back",
                 {"file": name, "offset": offset},
             )
         file = self._add(name, kind, offset)

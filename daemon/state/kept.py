@@ -27,7 +27,7 @@ Spec = dict[str, Any]
 """What a program is made from: its ``name``, and its parameters by theirs."""
 
 
-def parameters_of(spec: Spec) -> dict[str, Any]:
+def parameters_of(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Without the name."""
     return {name: value for name, value in spec.items() if name != "name"}
 
