@@ -354,9 +354,9 @@ def require_same(saved: Mapping[str, Any], present: Mapping[str, Any], path: Pat
     differences = list(_differences(saved, present, ""))
     if differences:
         raise CheckpointError(
-            f"the checkpoint in {str(path)!r} was made under other settings, so its offsets and results would be "
-            f"wrong here: {'; '.join(differences)}. Set them back, give this daemon another checkpoint.path, or "
-            f"start anew without it (checkpoint.on_mismatch = 'discard')"
+            f"the checkpoint in {str(path)!r} is of another source, or was made under other settings, so its "
+            f"offsets and results would be wrong here: {'; '.join(differences)}. Set settings back, give this "
+            f"daemon another checkpoint.path, or start anew without it (checkpoint.on_mismatch = 'discard')"
         )
 
 
@@ -365,6 +365,8 @@ def _differences(saved: Mapping[str, Any], present: Mapping[str, Any], prefix: s
         old, new = saved.get(key), present.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differences(old, new, f"{prefix}{key}.")
+        elif old != new and prefix == "source.topics." and None not in (old, new):  # by its id in the cluster
+            yield f"topic {key} is another one, made again under that name (its id was {old}, and is now {new})"
         elif old != new:
             yield f"{prefix}{key} was {old!r} and is now {new!r}"
 
