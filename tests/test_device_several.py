@@ -226,11 +226,13 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def many_leaves(seed: int) -> Epoch:
-    """A vertex of many in-edges and many vertices of few; the first ones are there."""
+    """A vertex of many in-edges and many of few; of the first ones each has an edge to the next, to no other."""
     rng = np.random.default_rng(seed)
-    heads = np.concatenate([np.arange(1, 13), np.zeros(200, int), rng.integers(0, 300, 800)])
-    tails = np.concatenate([np.arange(12), rng.integers(0, 300, 1000)])
-    return inserts([*zip(tails.tolist(), heads.tolist(), strict=True)], 300)
+    heads = np.concatenate([np.zeros(200, int), rng.integers(0, 300, 800)])
+    tails = rng.integers(0, 300, 1000)
+    others = np.maximum(tails, heads) >= 12
+    chain = [(k, k + 1) for k in range(12)]
+    return inserts([*chain, *zip(tails[others].tolist(), heads[others].tolist(), strict=True)], 300)
 
 
 @pytest.mark.sample(1)
