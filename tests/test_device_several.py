@@ -294,6 +294,25 @@ def test_a_group_is_gone_with_the_last_of_its_programs(
     assert groups[0]() is None
 
 
+def test_rows_that_parts_of_several_leaves_cut(
+    several: Callable[..., Several], swept: list[int], seed: int
+) -> None:
+    """Rows of one edge, of half a leaf, and one longer than three parts; and none, once all its edges go."""
+    cuda_emulator.seed(seed)
+    rng = np.random.default_rng(seed)
+    them = several(("ppr",), 5)
+    longest, n = int(rng.integers(0, 900)), 900
+    pairs = rng.permutation(n * n)[:14000]
+    first, there = [*zip((pairs // n).tolist(), (pairs % n).tolist(), strict=True)], {*pairs.tolist()}
+    hub = [(k, longest) for k in range(n) if k * n + longest not in there]
+    them.step(inserts([*first, *hub, *[(k, k + n) for k in range(n)]], 2 * n))
+    them.step(deletes([*hub, *first[:400], *[(k, k + n) for k in range(0, n, 3)]], 2 * n))
+    assert swept == [5, 5]
+    for program in them.engine.programs:
+        _, values, sums, shares = them.bits(program)
+        assert not any(values[n::3] + sums[n::3] + shares[n::3])
+
+
 def test_whoever_comes_takes_a_place_that_is_free_and_few_that_are_left_move_together(
     several: Callable[..., Several],
     swept: list[int],
