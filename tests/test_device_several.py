@@ -294,6 +294,39 @@ def test_a_group_is_gone_with_the_last_of_its_programs(
     assert groups[0]() is None
 
 
+def test_a_full_group_is_launched_while_others_get_ready(
+    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Whoever has no place in one yet waits for all others."""
+    from graphtide.compute.device import ppr_runs
+
+    cuda_emulator.seed(seed)
+    them = several(("ppr",), 17)
+    done: list[str] = []
+    prepare, launch = ppr_runs.PprRuns._prepare, ppr_runs._Sweeps.launch
+
+    def preparing(self: Any, *given: Any) -> None:
+        prepare(self, *given)
+        done.append("." if self.seat else "?")
+
+    def launching(self: Any, *given: Any) -> None:
+        launch(self, *given)
+        done.append("!")
+
+    monkeypatch.setattr(ppr_runs.PprRuns, "_prepare", preparing)
+    monkeypatch.setattr(ppr_runs._Sweeps, "launch", launching)
+    for epoch, said in (
+        (many_leaves(seed), "?" * 17 + "!!"),
+        (inserts([(0, 2), (7, 2)], 300), "........!........!?"),
+    ):
+        done.clear()
+        change = them.change(epoch)
+        runs = them.engine.refresh(change)
+        assert [run.error for run in runs] == [None] * 17
+        assert "".join(done) == said
+    assert not any(them.engine.audit().values())
+
+
 def test_rows_that_parts_of_several_leaves_cut(
     several: Callable[..., Several], swept: list[int], seed: int
 ) -> None:

@@ -32,7 +32,7 @@ from ...gpma.device.module import import_cupy
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
-from ..steps import Steps
+from ..steps import Crowd, Steps
 from .kernels import Calls, KernelCall, Kernels, RowParameters, Source, Variant, whole_words
 from .narrowed import F32
 from .program import Unfit
@@ -509,6 +509,10 @@ class Group:
         """Whether enough are left."""
         return SWEEP - len(self._free()) >= SWEEP_LEAST
 
+    @property
+    def is_full(self) -> bool:
+        return not self._free()
+
     def _free(self) -> list[int]:
         return [place for place, member in enumerate(self.members) if member is None or member() is None]
 
@@ -624,6 +628,12 @@ class _Passes(NamedTuple):
     @property
     def kind(self) -> Hashable:
         return self.runs._kernels["passes"]
+
+    @property
+    def crowd(self) -> Crowd | None:
+        group = self.runs.group
+        # Else whoever has no place yet may come to it.
+        return Crowd(group, SWEEP) if group is not None and group.is_full else None
 
     def begin(self, others: Sequence[Self]) -> None:
         self.runs._launch_passes([call.runs for call in others], self.device)
