@@ -1227,6 +1227,29 @@ def test_an_interrupt_while_it_loads_leaves_no_traceback(module: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
+STOPPED_WHILE_IT_LOADS = """
+import os, signal, sys
+from graphtide.__main__ import main
+
+own, os.getpid = os.getpid(), lambda: 1
+
+class Stopping:
+    def find_spec(self, name, *_):
+        if name == "graphtide.daemon.config.settings":
+            os.kill(own, signal.SIGTERM)
+
+sys.meta_path.insert(0, Stopping())
+main()
+"""
+
+
+def test_the_first_process_of_a_container_ends_when_it_is_stopped_while_it_loads() -> None:
+    """The system would pass over a signal that such a process does not listen for, and kill it much later."""
+    command = [sys.executable, "-c", STOPPED_WHILE_IT_LOADS, "config"]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, b"", b"")
+
+
 def test_of_very_many_files_a_table_shows_the_foremost(capsys: pytest.CaptureFixture[str]) -> None:
     files = {f"{number:04}.json": number for number in range(4000)}
     few = {"b.json": 3, "a.json": 0}

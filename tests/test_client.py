@@ -315,6 +315,43 @@ def test_a_server_that_talks_nonsense_is_unavailable(sent):
             client.stats()
 
 
+@contextlib.contextmanager
+def saying(sent, times):
+    """The address of a server that answers whatever it hears first with these bytes, so many times."""
+
+    def serve():
+        with contextlib.suppress(OSError):
+            for _ in range(times):
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(ConnectionError):
+                    connection.recv(1 << 16)
+                    connection.sendall(sent)
+                    connection.recv(1 << 16)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize("sent", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"HTT"])
+def test_a_server_that_speaks_http_is_told_of_with_the_option_to_look_at(sent):
+    async def go(address):
+        async with AsyncClient(address, timeout=60) as client:
+            await client.stats()
+
+    why = r"an HTTP server answers there; .* address of server\.listen .*, not one of server\.http"
+    with saying(sent, times=2) as address:
+        with Client(address) as client, pytest.raises(errors.Unavailable, match=why):
+            client.stats()
+        with pytest.raises(errors.Unavailable, match=why):
+            asyncio.run(go(address))
+
+
 def test_an_error_of_the_connection_is_raised():
     def full(*_):
         yield [2, "error", [{"code": "limit-exceeded", "message": "too many", "detail": {}}]]

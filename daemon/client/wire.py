@@ -451,11 +451,15 @@ class Notification:
     content: Mapping[str, Any]
 
 
+_HTTP = b"HTTP/"
+
+
 class ClientCore:
     """One connection as the client sees it: numbers requests, and turns bytes into responses."""
 
     def __init__(self) -> None:
         self._last = -1
+        self._began = b""  # the first bytes that came
         # The server is trusted with memory: its answers are as long as what was asked for.
         self._unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=2**31 - 1)
 
@@ -481,6 +485,12 @@ class ClientCore:
             ConnectionError: these bytes follow no protocol.
         """
         found: list[Response | Notification] = []
+        self._began += data[: len(_HTTP) - len(self._began)]
+        if self._began and _HTTP.startswith(self._began):
+            raise ConnectionError(
+                "an HTTP server answers there; this client needs an address of server.listen (by default "
+                "tcp://HOST:7420), not one of server.http"
+            )
         try:
             self._unpacker.feed(data)
             messages = list(self._unpacker)

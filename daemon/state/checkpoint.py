@@ -244,6 +244,7 @@ class CheckpointStore:
             point("checkpoint.array_written")
         manifest = {
             "format": FORMAT,
+            "written": int(time.time()),  # seconds since 1970, for people
             "epoch": list(checkpoint.epoch),
             "offsets": checkpoint.offsets,
             "identity": checkpoint.identity,
@@ -300,8 +301,9 @@ class CheckpointStore:
         if newer:
             rest = f". Besides, there are damaged ones: {'; '.join(damaged)}" if damaged else ""
             raise CheckpointError(
-                f"the checkpoints in {str(self.path)!r} were written by a newer version of graphtide: "
-                f"{'; '.join(newer)}. Start that version again, or give this one another checkpoint.path{rest}"
+                f"the checkpoints in {str(self.path)!r} were written by a newer version of graphtide, or by one "
+                f"from before the first release: {'; '.join(newer)}. Start that version again, or give this one "
+                f"another checkpoint.path{rest}"
             )
         if out_of_reach:
             raise CheckpointError(
