@@ -13,7 +13,7 @@ import pytest
 from test_memory import System, edges, pipeline_of, prepared
 
 from graphtide.daemon.config.load import from_tables
-from graphtide.daemon.config.settings import PartitionConfig
+from graphtide.daemon.config.sections.storage import PartitionConfig
 from graphtide.daemon.contents import Contents
 from graphtide.daemon.engine import rebalancing as module
 from graphtide.daemon.engine.rebalancing import Epoch, Rebalancing, Room
@@ -22,7 +22,8 @@ from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.ingest.prepared import PreparedQueue
 from graphtide.gpma.edges import EdgeBatch, EdgeList
-from graphtide.ops.metrics import MOVE_REASONS, Metrics
+from graphtide.ops.areas.sides import MOVE_REASONS
+from graphtide.ops.metrics import Metrics
 from graphtide.partition.classes import DEVICE
 from graphtide.partition.graph import Graph, NoMemory
 from graphtide.partition.moves import Move, Reason

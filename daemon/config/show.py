@@ -17,7 +17,11 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from .load import MASK, Loaded
-from .settings import Config, ProgramConfig, Start, Words, is_secret
+from .secrets import is_secret
+from .sections.programs import ProgramConfig
+from .sections.section import Words
+from .sections.source import Start
+from .settings import Config
 
 WIDTH = 100
 
@@ -234,7 +238,8 @@ words also with commas. Flags override both: `graphtide run --set epoch.updates_
 
 Unknown keys are refused. All mistakes are reported at once, each with the key, its value, what is allowed and
 where it came from. `graphtide config` prints the effective settings with their origins, secrets masked. Relative
-paths start at the working directory. Units stand last in names."""
+paths start at the working directory, and `~` at the beginning of one is the home of the daemon's user. Units stand
+last in names."""
 
 PROGRAMS = """\
 Without any `[[program]]` table, `components` and `pagerank` are kept. Parameters that a program does not know are

@@ -19,7 +19,8 @@ from ...compute.engine import ProgramRun
 from ...gpma.device_failure import is_of_device
 from ...gpma.edges import EdgeBatch, EdgeList, Vertices, destinations, sources
 from ...gpma.vertex_columns import grown, new_column
-from ...ops.metrics import MOVE_REASONS, Metrics
+from ...ops.areas.sides import MOVE_REASONS
+from ...ops.metrics import Metrics
 from ...partition.classes import DEVICE, Stock
 from ...partition.division import divide
 from ...partition.graph import Graph, NoMemory
@@ -29,7 +30,7 @@ from ...partition.placement import HOST
 from ...partition.policies import POLICIES
 from ...partition.rebalancing import Rebalancer
 from ...partition.split_rows import SideFull
-from ..config.settings import PartitionConfig
+from ..config.sections.storage import PartitionConfig
 from ..failpoints import point
 from .host_rows import bytes_of_entry
 from .storage import StorageGate
