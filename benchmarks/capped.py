@@ -50,7 +50,7 @@ from graphtide.compute.device.forest_runs import MEMBER
 from graphtide.compute.engine import Engine, ProgramRun
 from graphtide.compute.homes import Homes
 from graphtide.compute.program import Published
-from graphtide.daemon.config.settings import PartitionConfig
+from graphtide.daemon.config.sections.storage import PartitionConfig
 from graphtide.daemon.engine import rebalancing
 from graphtide.daemon.engine.host_rows import Extent, bytes_of_entry
 from graphtide.daemon.engine.rebalancing import Epoch, Rebalancing, Room

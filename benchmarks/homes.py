@@ -47,7 +47,6 @@ from graphtide.partition.graph import Graph
 EDGES_PER_VERTEX = 16
 PROGRAMS = ("bfs", "components", "pagerank")
 EPOCHS_MIN = 6
-HALF = np.uint64(32)
 
 
 @dataclass(frozen=True)

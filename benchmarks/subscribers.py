@@ -28,7 +28,7 @@ from connections import ask, connect, cpu_seconds
 from report import machine, save, show
 
 from graphtide.daemon.client.wire import encode_request
-from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.serve import shared_memory
 from graphtide.daemon.serve.listening import Doors
 from graphtide.daemon.serve.publication import ProgramPublication, Publication

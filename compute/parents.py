@@ -44,8 +44,3 @@ def vertices_without_root(parent: Vertices) -> Vertices:
     state = np.zeros(n, np.uint8)
     _climb_all(parent, n, state, np.empty(n, np.uint32))
     return np.flatnonzero(state == _LOOSE).astype(np.uint32)
-
-
-def warm_up() -> None:
-    """Compile the kernels of this module."""
-    vertices_without_root(np.full(1, 0xFFFF_FFFF, np.uint32))

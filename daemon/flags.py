@@ -24,7 +24,7 @@ def brokers(value: str | None) -> str | None:
     Raises:
         BadParameter: it names none, or something else.
     """
-    from .config.settings import parse_tcp
+    from .config.addresses import parse_tcp
 
     for server in [] if value is None else value.split(","):
         try:
@@ -84,7 +84,7 @@ WaitFlag = Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", 
 
 def token_of(token: str | None, file: Path | None) -> str | None:
     """The token that a client presents."""
-    from .config.settings import read_secret
+    from .config.secrets import read_secret
 
     return token if file is None else read_secret("--token-file", file)
 
@@ -118,7 +118,7 @@ def metrics_url(text: str) -> str:
     """
     from urllib.parse import urlsplit
 
-    from .config.settings import parse_tcp
+    from .config.addresses import parse_tcp
 
     try:
         if "://" not in text:

@@ -20,7 +20,8 @@ from ..partition.graph import RowsLost
 from . import kernels, systemd
 from .again import LostDevice, StartAgain, lost_before
 from .client.wire import LATENCY_BUCKETS_SECONDS
-from .config.settings import Config, TlsConfig
+from .config.sections.server import TlsConfig
+from .config.settings import Config
 from .contents import Contents, kernels_of
 from .engine.ad_hoc import AdHoc
 from .engine.asked import EngineAsked

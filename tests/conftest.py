@@ -21,7 +21,7 @@ from sampling import pytest_collection_modifyitems as pytest_collection_modifyit
 from sampling import pytest_configure_node as pytest_configure_node
 from sampling import pytest_report_header as pytest_report_header
 
-from graphtide.daemon.config import settings
+from graphtide.daemon.config.sections import programs as program_settings
 from graphtide.ops.kafka import DevKafka, KafkaUnavailable, missing_tools
 from graphtide.partition import graph as partition_graph
 from graphtide.partition.graph import Graph
@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     sampling.settle(config)
     threads: int | None = config.getoption("--threads")
     if threads is not None:
-        vars(partition_graph)["usable_cores"] = vars(settings)["usable_cores"] = lambda: threads
+        vars(partition_graph)["usable_cores"] = vars(program_settings)["usable_cores"] = lambda: threads
 
 
 def pytest_collection_finish() -> None:

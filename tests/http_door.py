@@ -16,7 +16,7 @@ import pytest
 from protocol_vectors import Engine
 from test_server import serving
 
-from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.serve.supervisor import ServerLink
 
 LIMITS = LimitsConfig(

@@ -25,7 +25,7 @@ from waiting import until
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import Client
-from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.serve.admission import Admission, Guest, origin_of
 from graphtide.daemon.serve.listening import TlsFiles
 

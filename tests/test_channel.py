@@ -13,7 +13,7 @@ import pytest
 
 from graphtide.compute.registry import KINDS
 from graphtide.daemon.client.wire import encode_request, encode_stamp
-from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.errors import Unavailable, UnknownVertex
 from graphtide.daemon.serve import methods
 from graphtide.daemon.serve.admission import Guest

@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -186,6 +187,14 @@ def test_what_must_start_quickly_loads_nothing_heavy(use: str, heavy: set[str]) 
     code = f"import sys; {use}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & heavy
+
+
+def test_every_package_is_named_for_the_wheel() -> None:
+    """One that is not is missing where graphtide is installed, and nowhere else."""
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {path.parent.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("__init__.py")}
+    ours = {folder for folder in folders if folder.parts[:2] != ("ops", "client")}  # a wheel of its own
+    assert {"graphtide", *(".".join(("graphtide", *folder.parts)) for folder in ours)} == set(named)
 
 
 @pytest.fixture(scope="module")

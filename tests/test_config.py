@@ -15,18 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import examples
 
-from graphtide.daemon.client.addresses import SOCKET_HERE, TcpAddress, UnixAddress
-from graphtide.daemon.config import settings as declared
+from graphtide.daemon.client.addresses import SOCKET_HERE, TcpAddress, UnixAddress, is_loopback
 from graphtide.daemon.config import show as config_show
+from graphtide.daemon.config.addresses import default_socket_path, parse_tcp
 from graphtide.daemon.config.load import MASK, dotted, from_tables, load, parse_text
-from graphtide.daemon.config.settings import (
-    Config,
-    Section,
-    default_socket_path,
-    is_loopback,
-    is_secret,
-    parse_tcp,
-)
+from graphtide.daemon.config.secrets import is_secret
+from graphtide.daemon.config.sections import programs as declared_programs
+from graphtide.daemon.config.sections.section import Section
+from graphtide.daemon.config.settings import Config
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.serve.listening import bind_socket, others_may_write
 from graphtide.daemon.tools import doctor
@@ -79,7 +75,7 @@ def test_environment_overrides_file_and_flags_override_both(tmp_path: Path) -> N
 def test_threads_are_as_many_as_cores_are_granted_unless_a_number_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(declared, "usable_cores", lambda: 3)
+    monkeypatch.setattr(declared_programs, "usable_cores", lambda: 3)
     assert Config().compute.thread_count() == 3
     assert Config().storage.thread_count() is None
     config = from_tables({"compute": {"threads": 8}, "storage": {"threads": 5}})

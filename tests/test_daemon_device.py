@@ -29,7 +29,7 @@ from graphtide.compute import registry
 from graphtide.compute.device import NoTwin
 from graphtide.compute.program import Program
 from graphtide.daemon.config.load import from_tables
-from graphtide.daemon.config.settings import DeviceConfig
+from graphtide.daemon.config.sections.storage import DeviceConfig
 from graphtide.daemon.contents import Contents
 from graphtide.daemon.engine.asking import ASKED_S, UNASKED_EPOCHS
 from graphtide.daemon.engine.sides import Sides, card_of, refused

@@ -13,7 +13,7 @@ import pytest
 from test_memory import System, edges, pipeline_of, prepared
 
 from graphtide.daemon.config.load import from_tables
-from graphtide.daemon.config.settings import PartitionConfig
+from graphtide.daemon.config.sections.storage import PartitionConfig
 from graphtide.daemon.contents import Contents
 from graphtide.daemon.engine import rebalancing as module
 from graphtide.daemon.engine.rebalancing import Epoch, Rebalancing, Room

@@ -30,8 +30,9 @@ from graphtide import __version__
 from graphtide.daemon import cli
 from graphtide.daemon.client import Client, Values
 from graphtide.daemon.client.blocking import Subscription
+from graphtide.daemon.config.addresses import default_socket_path
 from graphtide.daemon.config.load import load
-from graphtide.daemon.config.settings import Config, default_socket_path
+from graphtide.daemon.config.settings import Config
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.tools import portable
 from graphtide.gpma import runtime

@@ -122,6 +122,27 @@ def test_every_link_leads_to_a_page_and_a_heading_of_it() -> None:
     assert count > 50
 
 
+def test_pages_name_files_and_code_that_there_are() -> None:
+    """Files on every page but the logs, whose old figures tell of old code; on those for developers all names."""
+    rooms = ("benchmarks", "compute", "daemon", "gpma", "ops", "partition", "tests")
+    code = [path for room in rooms for path in (ROOT / room).rglob("*") if path.suffix in (".py", ".cu", ".cuh")]
+    texts = [path.read_text("utf-8") for path in (*code, ROOT / "Makefile", ROOT / "pyproject.toml")]
+    words = set(re.findall(r"\w+", "\n".join(texts)))
+    missing, count = [], 0
+    for page in (ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for named in re.findall(r"`([^`]+)`", text):
+            if re.fullmatch(r"[\w./*-]+\.(py|cu|cuh)", named):
+                is_there = any(path.match(named) for path in code)
+            elif page.parent == ROOT and re.fullmatch(r"@?[A-Za-z_][\w.]*", named):
+                is_there = set(re.findall(r"\w+", named)) <= words
+            else:
+                continue
+            count += 1
+            missing += [] if is_there else [f"{page.name}: {named}"]
+    assert missing == [] and count > 150
+
+
 def test_the_page_of_benchmarks_leads_to_every_log() -> None:
     page = ROOT / "docs" / "benchmarks.md"
     linked = set(re.findall(r"\]\((measurements/\w[\w-]*\.md)", page.read_text("utf-8")))

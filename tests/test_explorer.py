@@ -21,7 +21,7 @@ from waiting import until
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import AsyncClient, Client
-from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.engine.topology import EngineTopology
 from graphtide.daemon.records.position import Position

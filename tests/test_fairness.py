@@ -20,7 +20,7 @@ from waiting import PATIENCE_S, until
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import Client
-from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.records.topology import DEGREES_AT_ONCE, DegreeCounts, Reached
 from graphtide.daemon.serve.asker import Asker
 from graphtide.daemon.serve.engine_calls import SLICE_VERTICES, SLICED_TRIES, SLICES_OPEN

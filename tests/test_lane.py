@@ -30,7 +30,7 @@ from waiting import PATIENCE_S, until
 from graphtide.daemon import errors
 from graphtide.daemon.client import Client
 from graphtide.daemon.client.wire import encode_stamp
-from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.engine.asking import ASKED_S, UNASKED_EPOCHS, Asking
 from graphtide.daemon.engine.lane import LONG_ROW, Lane, warm_up
 from graphtide.daemon.engine.pipeline import Pipeline

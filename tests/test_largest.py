@@ -13,7 +13,7 @@ from test_subscribing import Results, pairs, results
 from graphtide.compute.program import Published
 from graphtide.compute.registry import program_class
 from graphtide.daemon.client import Change, Client
-from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.serve import telling
 from graphtide.daemon.serve.largest import KEPT, Largest
 from graphtide.daemon.serve.results import Packed, ProgramResults, Snapshot

@@ -10,7 +10,8 @@ import pytest
 from attacks import ATTACKS
 from pydantic import BaseModel
 
-from graphtide.daemon.config.settings import Config, LimitsConfig
+from graphtide.daemon.config.sections.limits import LimitsConfig
+from graphtide.daemon.config.settings import Config
 from graphtide.ops.metrics import STAGES_OF_LIFE, catalogue_markdown
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,8 +16,8 @@ from conftest import skip_or_fail
 from running import Daemon
 from waiting import until
 
+from graphtide.daemon.config.addresses import default_socket_path
 from graphtide.daemon.config.load import from_tables
-from graphtide.daemon.config.settings import default_socket_path
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.serve.listening import bind_socket

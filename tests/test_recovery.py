@@ -28,7 +28,7 @@ from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
 from graphtide.daemon import service
-from graphtide.daemon.config.settings import EpochConfig
+from graphtide.daemon.config.sections.graph import EpochConfig
 from graphtide.daemon.engine.auditing import BackgroundAudit
 from graphtide.daemon.engine.between import BetweenEpochs
 from graphtide.daemon.engine.pipeline import Pipeline

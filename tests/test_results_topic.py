@@ -40,7 +40,6 @@ from graphtide.daemon.outgoing.records import (
     Packed,
     end_key,
     ids_by_program,
-    key_of,
     read_key,
     read_value,
 )
@@ -80,6 +79,15 @@ def known_hops(reader: FilesReader | TopicReader) -> dict[int, int]:
 
 
 # -- records ------------------------------------------------------------------------------------------------
+
+
+def key_of(program: str, vertex: int | str, encoding: OutgoingEncoding) -> bytes:
+    """The key of one vertex's records."""
+    ids: Any = StringColumn.of([vertex]) if isinstance(vertex, str) else np.array([vertex], np.int64)
+    values = Values(np.zeros(1), np.zeros(1, bool))
+    (chunk,) = Changed(program, ids, values, ids[:0]).chunks((1, 1), encoding)
+    (key,) = chunk.keys.to_list()
+    return key
 
 
 def test_keys_are_as_documented_since_compaction_goes_by_their_bytes() -> None:

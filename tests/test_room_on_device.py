@@ -17,7 +17,7 @@ from walk_twins import FEW_THREADS, set_threads
 
 from graphtide.compute.engine import ROOM_TRIES, Engine, ProgramRun
 from graphtide.compute.program import Program, Published
-from graphtide.daemon.config.settings import PartitionConfig
+from graphtide.daemon.config.sections.storage import PartitionConfig
 from graphtide.daemon.engine.rebalancing import ALL_LEAVE, Epoch, Rebalancing, Room, room_of
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.gpma.device import pool as device_pool

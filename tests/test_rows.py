@@ -292,7 +292,7 @@ def squares(numbers, size):  # type: ignore[no-untyped-def]
 
 
 class Numbers:
-    """A record for plain Python, and for Numba in ``numbers_of``."""
+    """A record for plain Python."""
 
     def __init__(self, *value: int) -> None:
         self.value = np.array(value, np.int64)

@@ -16,7 +16,6 @@ import msgpack
 import numpy as np
 import pytest
 
-SAMPLED = "requests,subscribers,scrape,hostile"
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 

@@ -23,7 +23,7 @@ from graphtide.compute import registry
 from graphtide.daemon import errors
 from graphtide.daemon.client import Client
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
-from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.errors import NotSupported, RequestError
 from graphtide.daemon.records.asked import ids_of_server
 from graphtide.daemon.records.topology import (

@@ -19,7 +19,7 @@ from graphtide.compute.registry import KINDS
 from graphtide.daemon.client import Change, Client
 from graphtide.daemon.client.changes import Following
 from graphtide.daemon.client.wire import ClientCore, Notification, Response
-from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.errors import RequestError
 from graphtide.daemon.serve import shared_memory

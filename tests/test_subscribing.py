@@ -33,7 +33,7 @@ from graphtide.daemon.client.wire import (
     encode_stamp,
     encode_stamped_notification,
 )
-from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.serve import shared_memory, telling
 from graphtide.daemon.serve.asker import OpenConnection
 from graphtide.daemon.serve.listening import Doors
@@ -45,8 +45,6 @@ from graphtide.daemon.serve.subscriptions import Subscription, Subscriptions
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.daemon.serve.turns import Turns
 from graphtide.gpma.index.vertex_index import VertexIndex
-
-UNREACHED = 2**64 - 1
 
 
 class Results:

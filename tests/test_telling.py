@@ -23,7 +23,7 @@ from graphtide.daemon.client.wire import (
     encode_stamp,
     encode_stamped_notification,
 )
-from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.serve import telling
 from graphtide.daemon.serve.asker import Asker, OpenConnection
 from graphtide.daemon.serve.change_log import ChangeLog, ChangeLogWriter

@@ -15,7 +15,7 @@ from graphtide.compute.engine import Engine, ProgramRun
 from graphtide.compute.homes import Homes
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.program import Refresh
-from graphtide.daemon.config.settings import PartitionConfig
+from graphtide.daemon.config.sections.storage import PartitionConfig
 from graphtide.daemon.engine.rebalancing import Epoch, Rebalancing, Room
 from graphtide.daemon.engine.sides import Sides
 from graphtide.daemon.engine.storage import StorageGate

@@ -72,7 +72,7 @@ assert PATH_JOB.fields is not None
 _RUN_BEGINS = PATH_JOB.fields["keys"][1]
 assert _RUN_BEGINS + _RUN.size == PATH_JOB.itemsize and _RUN.size == 8 * N_LONGS + 4 * N_WORDS
 
-_ENTRY_BYTES, _PAIR_BYTES = 16, 16
+_ENTRY_BYTES = 16
 _QUEUES = 5
 # Queues have room for one vertex in so many, and for so many at least; where a round has more, it goes slower.
 QUEUE_SHARE, QUEUE_LEAST = 8, 4096

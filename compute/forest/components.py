@@ -5,7 +5,7 @@ steps. Insertions first: an edge between two trees hangs the smaller on the larg
 links of the forest are cut, all at once, and the pieces search for replacements in turn; a piece that is
 exhausted becomes a component of its own, the last one keeps the handle and is never read to the end. The
 search by turns is the known way to keep one deletion from costing the giant component; it is cheap where
-replacements are near or pieces are small (see semantics.md, "Path programs").
+replacements are near or pieces are small.
 
 In a directed graph (u, v) and (v, u) are two supports of one link: it is cut when both are gone.
 """

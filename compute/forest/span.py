@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW, NO_VERTEX, Keys, Vertices
-from ...gpma.intrinsics import lowest_bit, prefetch, prefetch_to_read, uncounted, uncounted_inner
+from ...gpma.intrinsics import lowest_bit, prefetch, prefetch_to_read, uncounted_inner
 from ...gpma.rows import (
     NEAR,
     SWEEP_PIECE,
@@ -53,7 +53,6 @@ _LONG_ROW = 1 << 14
 _AHEAD = 16
 
 # As in ``forest.py``, they allocate nothing.
-_jit: Any = uncounted
 _inner: Any = uncounted_inner
 # For what runs once per vertex: a call that hands over these tuples of arrays costs more than its work.
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")

@@ -178,7 +178,7 @@ def _list_pieces(t, out, in_, both, n, most, rank, forward, cursor):  # type: ig
         if both:
             read += _list_forward(begin, end, in_, rank, forward)
         for v in range(begin, end):
-            _put_in_order(np.int64(rank[v]), both, row, forward)
+            _put_in_order(np.int64(rank[v]), row, forward)
     fetch_add(cursor, STEPS, 2 * read)
 
 
@@ -203,7 +203,7 @@ def _list_forward(begin: Int, end: Int, rows: RowView, rank: Vertices, forward: 
 
 
 @uncounted
-def _put_in_order(r: Int, both: bool, row: Vertices, forward: Forward) -> None:
+def _put_in_order(r: Int, row: Vertices, forward: Forward) -> None:
     """Put the forward links of a rank in order, each once, and set its bits.
 
     Each goes behind as many as are smaller. They are counted by comparing all with all, which a processor does

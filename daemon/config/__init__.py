@@ -1,4 +1,4 @@
-"""Settings: each is declared once, in ``settings``, the query server's limits among them.
+"""Settings: each is declared once, in a module of ``sections``; ``settings`` puts them together.
 
 ``load`` fills them and ``show`` prints them. It imports ``records.encodings`` and ``client.addresses``, and
 ``compute`` where programs are named.

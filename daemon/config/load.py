@@ -25,7 +25,11 @@ from pydantic_core import ErrorDetails
 from ...gpma.index.ids import INTEGER, MAX_STRING_ID_BYTES
 from ..errors import ConfigError
 from ..os_errors import why
-from .settings import Config, GraphConfig, ProgramConfig, Section, is_secret
+from .secrets import is_secret
+from .sections.graph import GraphConfig
+from .sections.programs import ProgramConfig
+from .sections.section import Section
+from .settings import Config
 
 ENV_PREFIX = "GRAPHTIDE_"
 MASK = "********"

@@ -17,7 +17,11 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from .load import MASK, Loaded
-from .settings import Config, ProgramConfig, Start, Words, is_secret
+from .secrets import is_secret
+from .sections.programs import ProgramConfig
+from .sections.section import Words
+from .sections.source import Start
+from .settings import Config
 
 WIDTH = 100
 

@@ -24,7 +24,7 @@ from ...gpma.index.vertex_index import VertexIndex
 from ...ops.metrics import Metrics
 from ...partition.graph import GraphChange, NoMemory, RowsLost
 from ..again import LostDevice
-from ..config.settings import EpochConfig
+from ..config.sections.graph import EpochConfig
 from ..failpoints import point
 from ..health import Health
 from ..ingest.prepared import Prepared, PreparedQueue, one_batch, row_keys_of

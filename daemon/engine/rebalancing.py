@@ -29,7 +29,7 @@ from ...partition.placement import HOST
 from ...partition.policies import POLICIES
 from ...partition.rebalancing import Rebalancer
 from ...partition.split_rows import SideFull
-from ..config.settings import PartitionConfig
+from ..config.sections.storage import PartitionConfig
 from ..failpoints import point
 from .host_rows import bytes_of_entry
 from .storage import StorageGate

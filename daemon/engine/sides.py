@@ -17,7 +17,7 @@ from ...ops.metrics import Metrics
 from ...partition.graph import Graph
 from ...partition.graph_rows import SideApply
 from ..again import LostDevice
-from ..config.settings import DeviceConfig
+from ..config.sections.storage import DeviceConfig
 from ..errors import ConfigError
 from ..memory import budget_bytes
 from .host_rows import HostRows

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.vertex_index import VertexIndex
 from ...partition.existence import living
-from ..config.settings import PartitionConfig
+from ..config.sections.storage import PartitionConfig
 from ..errors import NotSupported, RequestError
 from ..records.asked import ids_of_server
 from ..records.topology import StorageState

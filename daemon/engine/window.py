@@ -14,7 +14,6 @@ What is due follows from the updates that were applied and, for ``length``, from
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,8 +30,6 @@ from ..ingest.prepared import Prepared, times_of
 from ..records.event_time import NO_TIME, EventState
 from .due import DueEntries
 from .edge_times import NEVER, EdgeTimes, Times, canonical
-
-log = logging.getLogger(__name__)
 
 LOOKED_AT_PER_EDGE = 4
 """At most so many entries are looked at for each edge that an epoch has room for."""

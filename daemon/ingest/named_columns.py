@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
-from ..config.settings import ColumnsConfig
+from ..config.sections.columns import ColumnsConfig
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason
 

@@ -28,7 +28,6 @@ CHUNK = 1 << 14
 
 END = "end"
 """The key of a record that ends a transaction: an array of this alone."""
-_JSON_ARRAY = ord("[")  # as MessagePack a number, which no key is
 
 Epoch = tuple[int, int]
 
@@ -173,12 +172,6 @@ def end_key(encoding: OutgoingEncoding) -> bytes:
     return orjson.dumps([END]) if encoding == "json" else bytes(msgpack.packb([END]))
 
 
-def key_of(program: str, vertex: int | str, encoding: OutgoingEncoding) -> bytes:
-    """The key of one vertex's records."""
-    column: IdColumn = StringColumn.of([vertex]) if isinstance(vertex, str) else np.array([vertex], np.int64)
-    return _ENCODERS[encoding][0](program, column).to_list()[0]
-
-
 def read_key(key: bytes) -> tuple[str, int | str] | None:
     """Program and vertex; None: the record ends a transaction.
 
@@ -210,7 +203,7 @@ def _unpacked(packed: bytes) -> Any:
     Raises:
         ValueError: it is neither encoding.
     """
-    if packed[:1] in (b"[", b"{"):
+    if packed[:1] in (b"[", b"{"):  # as MessagePack numbers, which are no key and no value
         return orjson.loads(packed)
     try:
         return msgpack.unpackb(packed, strict_map_key=False)

@@ -23,7 +23,7 @@ from ..errors import GraphtideError, LimitExceeded, TimedOut, Unauthorized
 from .listening import TlsFiles, tls_context
 
 if TYPE_CHECKING:
-    from ..config.settings import LimitsConfig
+    from ..config.sections.limits import LimitsConfig
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from .asker import Asker
 from .serving import VERTICES_INLINE_MAX, Reply, Serving, Soon
 
 if TYPE_CHECKING:
-    from ..config.settings import LimitsConfig
+    from ..config.sections.limits import LimitsConfig
 
 PAGE_DEFAULT = 1000
 PROGRAM_MISSING = "must be given: the id of a program, which the method programs lists"

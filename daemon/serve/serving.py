@@ -44,7 +44,7 @@ from .subscriptions import Subscriptions
 from .turns import Shares, Turns
 
 if TYPE_CHECKING:
-    from ..config.settings import LimitsConfig
+    from ..config.sections.limits import LimitsConfig
 
 log = logging.getLogger(__name__)
 

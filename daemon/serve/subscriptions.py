@@ -18,7 +18,7 @@ from .scopes import Scope
 from .turns import Shares
 
 if TYPE_CHECKING:
-    from ..config.settings import LimitsConfig
+    from ..config.sections.limits import LimitsConfig
 
 
 @dataclass(slots=True, eq=False)

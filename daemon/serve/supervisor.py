@@ -46,7 +46,7 @@ from ..client.wire import (
     error_to_wire,
     plain,
 )
-from ..config.settings import LimitsConfig
+from ..config.sections.limits import LimitsConfig
 from ..errors import GraphtideError, NotSupported, RequestError, Unavailable
 from ..records.asked import Asked
 from ..records.stream import Partition

@@ -29,7 +29,8 @@ import psutil
 
 from ...gpma.cores import usable_cores
 from ..client.addresses import SOCKET_HERE, UnixAddress, parse_address, parse_http_address
-from ..config.settings import Config, read_secret
+from ..config.secrets import read_secret
+from ..config.settings import Config
 from ..errors import ConfigError, GraphtideError
 from ..os_errors import require_compiler, why
 from ..serve.listening import TlsFiles, checked_tls, group_id_of, is_stale, others_may_write

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ...gpma.edges import Op
 from ...gpma.memory import Memory
-from ..config.settings import WindowConfig
+from ..config.sections.graph import WindowConfig
 from ..engine.edge_times import EdgeTimes, Times, canonical
 from ..engine.window import CountWindow, TimeWindow
 from ..ingest.dense import DenseBatch

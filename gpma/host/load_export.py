@@ -62,12 +62,12 @@ def _find_bad(thread: Int, keys: Keys, n_vertices: Int, cursor: Offsets, bad: Of
         for i in range(max(begin, np.int64(1)), end):
             good &= keys[np.uintp(i - 1)] < keys[np.uintp(i)]
         if not good:
-            bad[piece] = _first_bad(keys, begin, end, n_vertices)
+            bad[piece] = _first_bad(keys, begin, n_vertices)
 
 
 @inner
-def _first_bad(keys: Keys, begin: Int, end: Int, n_vertices: Int) -> Int:
-    """Which of keys begin..end is bad, where one is."""
+def _first_bad(keys: Keys, begin: Int, n_vertices: Int) -> Int:
+    """Which of the keys from ``begin`` on is bad, where one is."""
     at = begin
     while (at == 0 or keys[at - 1] < keys[at]) and keys[at] >> HALF < n_vertices:
         at += 1

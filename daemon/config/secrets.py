@@ -1,0 +1,33 @@
+"""What of the settings must not be printed, and where it is read from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import ConfigError
+from ..os_errors import why
+
+SECRET_WORDS = ("password", "secret", "token", "private_key")
+
+
+def is_secret(key: str) -> bool:
+    """True for keys whose values must never be printed; names of files that hold secrets are no secret."""
+    name = key.rpartition(".")[2]
+    return not name.endswith(("_file", "_provider")) and any(word in name for word in SECRET_WORDS)
+
+
+def read_secret(key: str, path: Path) -> str:
+    """The secret in a file, without the line end that editors add.
+
+    Raises:
+        ConfigError: the file cannot be read or is empty.
+    """
+    try:
+        secret = path.read_text("utf-8-sig").rstrip("\r\n")
+    except OSError as error:
+        raise ConfigError(f"{key} = {str(path)!r}: cannot be read: {why(error)}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{key} = {str(path)!r}: cannot be read: it is not UTF-8") from error
+    if not secret:
+        raise ConfigError(f"{key} = {str(path)!r}: the file is empty; it must hold the secret")
+    return secret

@@ -1,0 +1,60 @@
+"""What producers call the columns of an update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from .section import Problem, Section, Words
+
+OpName = Literal["insert", "delete", "insert_vertex", "delete_vertex"]
+
+
+class ColumnsConfig(Section):
+    """What producers call the columns of an update, in JSON, in header lines of CSV and in captured tables."""
+
+    src: str = Field(
+        default="src",
+        description="The edge's tail. In JSON the dots of a name lead into objects: `payload.after.a`. Where "
+        "anything in this table is given, columns that it does not name are not read, and those that it names "
+        "must be there (the weight: of an insert).",
+        examples=["from_account"],
+    )
+    dst: str = Field(default="dst", description="The edge's head.", examples=["to_account"])
+    op: str | None = Field(
+        default=None,
+        description="The operation; not given: all are inserts. Change events of Debezium have their own.",
+        examples=["kind"],
+    )
+    weight: str | None = Field(
+        default=None,
+        description="The weight, in JSON a number or the text of one; not given: 1.0.",
+        examples=["amount"],
+    )
+    ts: str | None = Field(
+        default=None,
+        description="The time, milliseconds since 1970; not given: the record's own.",
+        examples=["at"],
+    )
+    op_values: dict[OpName, Words] = Field(
+        default_factory=dict,
+        description="What stands for `insert`, `delete`, `insert_vertex` and `delete_vertex`: a list of texts for "
+        "each (`true` and `1` are also the JSON values). With any other value a record is bad. Not given: these "
+        "names.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        names = {key: getattr(self, key) for key in ("src", "dst", "op", "weight", "ts")}
+        given = {key: name for key, name in names.items() if name is not None}
+        for key, name in given.items():
+            if not all(name.split(".")):
+                yield key, "must be a name, or names with dots between them"
+            if same := [other for other, taken in given.items() if taken == name and other != key]:
+                yield key, f"must differ from source.columns.{same[0]}"
+        if self.op_values and self.op is None:
+            yield "op_values", "must be left out without source.columns.op"
+        texts = [text for values in self.op_values.values() for text in values]
+        if repeated := {text for text in texts if texts.count(text) > 1}:
+            yield "op_values", f"must name each value once ({', '.join(sorted(repeated))})"
