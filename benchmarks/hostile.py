@@ -29,6 +29,10 @@ STORM_PAUSE_S = 0.001
 """Between two of one process: what they do to the server is to be seen, not how fast Python opens connections."""
 
 
+FIXED_ROUNDS = 100
+_FIXED = np.linspace(0.0, 1.0, 1 << 10)
+
+
 @dataclass(frozen=True)
 class Doors:
     """Addresses of one daemon: of the socket, and over HTTP."""
@@ -162,24 +166,26 @@ class Cost:
     """What a daemon's processes took of the machine since this was made, until ``ended``."""
 
     def __init__(self, engine: psutil.Process) -> None:
-        """Looks at the query server's memory again and again meanwhile."""
+        """Looks at the query server's memory again and again meanwhile, and at how fast a core is."""
         self._engine = engine
         self._server = next(server for template in engine.children() for server in template.children())
         self._over = threading.Event()
         self._own_bytes = 0
+        self._fixed: list[float] = []
         self._looking = threading.Thread(target=self._look)
         self._looking.start()
         self._before = self._seconds()
 
     def ended(self) -> dict[str, float]:
         """Seconds: ``engine`` of the processor, ``waited``: its threads were ready and had none, ``server`` of the
-        processor; ``own_bytes`` of the query server, which shares none of them, at most."""
+        processor; ``own_bytes`` of the query server, which shares none of them, at most; ``fixed`` of the
+        processor for work that is always the same and needs no memory: others may have made a core slower."""
         after = self._seconds()
         self._over.set()
         self._looking.join()
         names = ("engine", "waited", "server")
         spent = {name: end - start for name, start, end in zip(names, self._before, after, strict=True)}
-        return spent | {"own_bytes": self._own_bytes}
+        return spent | {"own_bytes": self._own_bytes, "fixed": float(np.mean(self._fixed))}
 
     def _seconds(self) -> tuple[float, float, float]:
         return own_seconds(self._engine), waited_seconds(self._engine.pid), own_seconds(self._server)
@@ -187,6 +193,10 @@ class Cost:
     def _look(self) -> None:
         while not self._over.wait(0.05):
             self._own_bytes = max(self._own_bytes, own_bytes(self._server.pid))
+            begun = time.thread_time()
+            for _ in range(FIXED_ROUNDS):
+                np.sin(_FIXED)
+            self._fixed.append(time.thread_time() - begun)
 
 
 def own_seconds(process: psutil.Process) -> float:

@@ -18,7 +18,9 @@ Then, each for so many seconds:
 - the peak with changed results written to files (with ``--kafka`` to a topic, too) and without, in turns;
 - the peak with subscribers who read all that there is, who never read, and who come and go without end
   (``hostile.py``), each in turns with none: updates a second, and what the engine's process takes of the processor
-  for a million of them, which says what they cost it where they have no share of its cores.
+  for a million of them, which says what they cost it where they have no share of its cores. ``fixed ms``: what
+  work that is always the same took meanwhile; ``engine by fixed``: the engine's time in units of that, since a
+  core of a virtual machine is not always as fast.
 
 ``--only requests,subscribers,scrape,results,hostile`` leaves out the others.
 """
@@ -397,6 +399,8 @@ def _beside(
             "waited s/M": spent["waited"] / millions,
             "server cores": spent["server"] / lasted,
             "own MiB": spent["own_bytes"] / 2**20,
+            "fixed ms": spent["fixed"] * 1e3,
+            "engine by fixed": spent["engine"] / millions / spent["fixed"],
         }
 
     count = arguments.hostile
@@ -426,6 +430,8 @@ def _row(name: str, found: list[dict[str, float]], without: list[dict[str, float
         "an epoch": median("an epoch"),
         "engine s/M": median("engine s/M"),
         "its of without": part("engine s/M"),
+        "fixed ms": median("fixed ms"),
+        "engine by fixed of without": part("engine by fixed"),
         "waited s/M": median("waited s/M"),
         "server cores": median("server cores"),
         "server MiB": max(each["own MiB"] for each in found),

@@ -78,6 +78,11 @@ class Parameter:
         """Whether it must be given."""
         return self.default is NO_DEFAULT
 
+    @property
+    def is_sources(self) -> bool:
+        """Whether it names vertices that the program starts from, under whatever name."""
+        return self.parse is parse_sources
+
 
 def parse_sources(value: Any) -> tuple[ExternalId, ...]:
     """One vertex id or a list of them, as a tuple without repetitions.
@@ -101,10 +106,11 @@ class Refresh:
     """What one run of a program did.
 
     ``changed``: for each column with changes the dense indices (uint32, each once) whose entries differ from
-    before the run, or None where the whole column must be taken as changed. ``edges_read``: entries of rows that
-    were looked at. ``active``: the other work, visits of vertices to update them, or on the way along parents; a
-    program that lists what it updates counts each once. ``error_bound``: the certified relative error per vertex,
-    for programs that approximate. ``counted``: what a device counted, where it read rows of the host, too.
+    before the run, or None where the whole column must be taken as changed; new vertices need not be named.
+    ``edges_read``: entries of rows that were looked at. ``active``: the other work, visits of vertices to update
+    them, or on the way along parents; a program that lists what it updates counts each once. ``error_bound``: the
+    certified relative error per vertex, for programs that approximate. ``counted``: what a device counted, where
+    it read rows of the host, too.
     """
 
     changed: Mapping[str, Vertices | None]
@@ -297,8 +303,8 @@ class Program(ABC):
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """Check what can be told of vertices ``begin`` to ``end`` - 1 by their own entries and edges.
 
-        Returns the violations and the edges read. Slices over all vertices, and ``audit_whole``, together prove
-        the state.
+        Returns the violations and the edges read, of which those of slices add up to those of all vertices. Slices
+        over all vertices, and ``audit_whole``, together prove the state.
         """
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
@@ -318,8 +324,11 @@ class Program(ABC):
         ], 0
 
     def memory_bytes(self) -> int:
-        """Bytes of the arrays that the program holds."""
-        return sum(column.nbytes for column in self.state().values())
+        """Bytes of the arrays that the program holds, with the room in which columns grow."""
+        held = self.state_sizes()
+        for name, column in self.columns().items():
+            held[name] = max(held.get(name, 0), column.nbytes)
+        return sum(held.values())
 
     @staticmethod
     @abstractmethod

@@ -6,7 +6,7 @@ import difflib
 import importlib
 import itertools
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,6 +74,8 @@ def load_modules(names: Iterable[str]) -> None:
             importlib.import_module(name)
         except Exception as error:  # whatever a user's module does wrong
             reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
+                reason += "; install it, or have its folder in PYTHONPATH"
             raise ProgramError(f"the module {name!r} cannot be imported: {reason}") from error
 
 
@@ -133,8 +135,10 @@ def _cause(error: Exception) -> str:
     return f"{shown} ({where}); functors must be plain arithmetic that Numba can compile"
 
 
-def parse_parameters(kind: str, params: Mapping[str, Any]) -> dict[str, Any]:
+def parse_parameters(kind: str, params: Mapping[str, Any], beside: Collection[str] = ()) -> dict[str, Any]:
     """The parameters of a kind as the program takes them, defaults filled in.
+
+    ``beside``: what may stand beside them where they were given, and may have been meant by a name that is wrong.
 
     Raises:
         ProgramError: as ``make_program``.
@@ -142,7 +146,7 @@ def parse_parameters(kind: str, params: Mapping[str, Any]) -> dict[str, Any]:
     known = {parameter.name: parameter for parameter in program_class(kind).parameters}
     for name in params:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
+            near = difflib.get_close_matches(str(name), [*known, *beside], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             allowed = ", ".join(known) or "none"
             raise ProgramError(f"{kind} has no parameter {name!r}; it takes {allowed}{hint}")
@@ -246,8 +250,12 @@ def least_programs(*, weighted: bool) -> list[tuple[str, dict[str, Any]]]:
 
 def _least_parameters() -> dict[str, dict[str, Any]]:
     """The kinds that need nothing but a source, with the least parameters that make one of them."""
-    needed = {kind: [item.name for item in cls.parameters if item.required] for kind, cls in KINDS.items()}
-    return {kind: dict.fromkeys(names, 0) for kind, names in needed.items() if set(names) <= {"source", "sources"}}
+    needed = {kind: [item for item in cls.parameters if item.required] for kind, cls in KINDS.items()}
+    return {
+        kind: dict.fromkeys((item.name for item in items), 0)
+        for kind, items in needed.items()
+        if all(item.is_sources for item in items)
+    }
 
 
 def _apply(graph: Graph, edges: list[tuple[int, int]], op: Op) -> GraphChange:

@@ -7,9 +7,16 @@ go, and each waits for its own when it has its turn again.
 from __future__ import annotations
 
 from collections.abc import Generator, Hashable, Sequence
-from typing import Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 T = TypeVar("T")
+
+
+class Crowd(NamedTuple):
+    """Calls of one kind, so many, that begin in one go."""
+
+    of: Hashable
+    n: int
 
 
 class Call(Protocol):
@@ -18,6 +25,12 @@ class Call(Protocol):
     @property
     def kind(self) -> Hashable:
         """Calls of one kind may begin in one go."""
+        ...
+
+    @property
+    def crowd(self) -> Crowd | None:
+        """With whom it begins as soon as all of them are asked for; None: with all calls of its kind, once every
+        run has gone on."""
         ...
 
     def begin(self, others: Sequence[Self]) -> None:
@@ -66,10 +79,13 @@ def together(runs: Sequence[Steps[T]]) -> list[T | Exception]:
     """What runs come to that go on side by side: of each what it returned, or what it raised.
 
     A round begins what all of them ask for, calls of one kind in one go, and then each goes on to its next call or
-    to its end, in their order.
+    to its end, in their order. A crowd begins when its last call is asked for: a device has work then while other
+    runs get there.
     """
     outcomes: dict[int, T | Exception] = {}
     asked: dict[int, Call] = {}
+    crowds: dict[Hashable, list[int]] = {}
+    early: dict[int, Exception | None] = {}
 
     def go_on(place: int, error: Exception | None) -> None:
         run = runs[place]
@@ -79,12 +95,26 @@ def together(runs: Sequence[Steps[T]]) -> list[T | Exception]:
             outcomes[place] = end.value
         except Exception as raised:
             outcomes[place] = raised
+        else:
+            come(place, asked[place])
+
+    def come(place: int, call: Call) -> None:
+        crowd = call.crowd
+        if crowd is None:
+            return
+        there = crowds.setdefault((call.kind, crowd), [])
+        there.append(place)
+        if len(there) == crowd.n:
+            early.update(_begun({of_crowd: asked[of_crowd] for of_crowd in there}))
 
     for place in range(len(runs)):
         go_on(place, None)
     while asked:
-        begun = _begun(asked)
-        asked.clear()
+        late = {place: call for place, call in asked.items() if place not in early}
+        begun = _begun(late) | early
+        begun = {place: begun[place] for place in asked}
+        for of_round in (asked, crowds, early):
+            of_round.clear()
         for place, error in begun.items():
             go_on(place, error)
     return [outcomes[place] for place in range(len(runs))]

@@ -43,6 +43,7 @@ from .flags import (
     metrics_url,
     token_of,
     trust_of,
+    with_homes,
 )
 from .os_errors import no_thread, require_address_space, require_compiler, why
 from .state_commands import EXPORT_EPILOG, checkpoint_app, export
@@ -85,6 +86,9 @@ def exit_code(error: GraphtideError) -> int:
 
 class _Commands(TyperGroup):
     """Turns the errors that graphtide raises on purpose into one message and an exit code."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_homes(args, app))
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -74,7 +74,7 @@ class Contents:
         """
         Args:
             card: of the device that is to keep rows, too.
-            stop: gives up compiling kernels of programs that were kept at run time.
+            stop: gives up.
             stack: gets what must be closed.
 
         Raises:
@@ -107,7 +107,7 @@ class Contents:
         self.numbering: dict[str, Any] | None = None
         if checkpoint is not None and not checkpoint.is_empty:  # else answers are of no source yet
             with telling("the graph of the checkpoint cannot be loaded"):
-                self.restored = self._load(checkpoint, programs)
+                self.restored = self._load(checkpoint, programs, stop)
             self.resume = resume_of(checkpoint, self.restored)
             self.position.number = checkpoint.epoch[1]
             self.position.updates = checkpoint.facts["updates"]
@@ -240,8 +240,17 @@ class Contents:
         except ProgramError as error:
             raise ConfigError(f"program {id!r}: {error}") from error
 
-    def _load(self, checkpoint: Checkpoint, programs: Sequence[Program]) -> frozenset[str]:
-        """Take over graph, index and states; returns the programs whose states were of use."""
+    def _load(self, checkpoint: Checkpoint, programs: Sequence[Program], stop: threading.Event) -> frozenset[str]:
+        """Take over graph, index and states; returns the programs whose states were of use.
+
+        Raises:
+            kernels.Stopped: ``stop`` was set; a large graph takes minutes.
+        """
+
+        def go_on() -> None:
+            if stop.is_set():
+                raise kernels.Stopped
+
         started = time.perf_counter()
         checkpoint, self.numbering = well_numbered(checkpoint, self.graph)
         edges = checkpoint.part("graph")
@@ -253,6 +262,7 @@ class Contents:
                 f"graph.vertices_max is {self._config.graph.vertices_max}, and the graph of the checkpoint in "
                 f"'{self._config.checkpoint.path}' needs more: {error}"
             ) from None
+        go_on()
         edge_list = EdgeList(edges["keys"], edges.get("weights"))
         n_vertices = checkpoint.facts["n_vertices"]
         require_vertices(self.graph, programs, n_vertices)  # the graph asks for its edges
@@ -267,6 +277,7 @@ class Contents:
             self.keyed.restore(checkpoint.part("keyed"))
         restored = set()
         for program in [] if self.numbering["renumbered"] else programs:
+            go_on()
             saved, present = checkpoint.programs.get(program.id), self.specs[program.id]
             if saved != present:
                 what = "is new" if saved is None else f"was {_shown(saved)} and is now {_shown(present)}"
@@ -281,6 +292,7 @@ class Contents:
                 log.warning("program %s: its saved state is of no use and it starts over: %s", program.id, error)
             else:
                 restored.add(program.id)
+        go_on()
         log.info(
             "restored epoch %s (%d edges) in %.1f s",
             checkpoint.epoch,

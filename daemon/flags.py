@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
+
+from .client.addresses import UnknownHome, from_home
 
 if TYPE_CHECKING:
     import ssl
@@ -32,6 +36,51 @@ def brokers(value: str | None) -> str | None:
         except ValueError as error:
             raise typer.BadParameter(f"each broker {error} ({server!r} is not)") from None
     return value
+
+
+def with_homes(args: list[str], app: typer.Typer) -> list[str]:
+    """Arguments of a command; of its options, those that are paths may begin with ``~``. (A shell reads that, but
+    not behind ``=``, and a service has none.) What has no known home stays as it is."""
+    if not any(arg.startswith("~") or "=~" in arg for arg in args):
+        return args
+    command = _command_of(args, app)
+    names = set() if command is None else set(_path_options(command))
+    homes, before = [], ""
+    for arg in args:
+        name, equals, path = arg.partition("=") if before not in names else ("", "", arg)
+        is_path = name in names or before in names
+        homes.append(f"{name}{equals}{_from_home(path)}" if is_path else arg)
+        before = arg
+    return homes
+
+
+def _command_of(args: list[str], app: typer.Typer) -> Callable[..., Any] | None:
+    """The function of the command that is asked for."""
+    for word in (arg for arg in args if not arg.startswith("-")):
+        groups = [group.typer_instance for group in app.registered_groups if group.name == word]
+        if groups and groups[0] is not None:
+            app = groups[0]
+            continue
+        called = ((known.name, known.callback) for known in app.registered_commands)
+        return next((call for name, call in called if call and (name or call.__name__) == word), None)
+    return None
+
+
+def _path_options(command: Callable[..., Any]) -> Iterator[str]:
+    """The names of the options of a command that take a path."""
+    hints = get_type_hints(command, include_extras=True)
+    for parameter in inspect.signature(command).parameters:
+        annotated = getattr(hints.get(parameter), "__metadata__", ())
+        info = next((item for item in annotated if isinstance(item, typer.models.OptionInfo)), None)
+        if info is not None and Path in (given := get_args(hints[parameter])[0], *get_args(given)):
+            yield from info.param_decls or (f"--{parameter.replace('_', '-')}",)
+
+
+def _from_home(path: str) -> str:
+    try:
+        return from_home(path)
+    except UnknownHome:
+        return path
 
 
 ConfigFile = Annotated[

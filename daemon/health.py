@@ -1,8 +1,8 @@
 """What the daemon is doing and whether it does: for probes, clients, metrics and systemd's watchdog.
 
-A start goes through stages (``ops.metrics.STAGES_OF_LIFE``). The last two are told apart by the replay: while what
-lay in the log when it was opened is not in the published epoch, the daemon is ``recovering``, and answers all the
-same; then it is ``running``. Parts tell, on their own threads; any thread may ask.
+A start goes through stages (``ops.areas.life.STAGES_OF_LIFE``). The last two are told apart by the replay: while
+what lay in the log when it was opened is not in the published epoch, the daemon is ``recovering``, and answers all
+the same; then it is ``running``. Parts tell, on their own threads; any thread may ask.
 """
 
 from __future__ import annotations

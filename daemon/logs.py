@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import select
 import sys
 import time
 from typing import Literal
@@ -70,6 +72,17 @@ def handler(format: Format) -> logging.Handler:
     journal = os.environ.get("JOURNAL_STREAM") == f"{stat.st_dev}:{stat.st_ino}"
     stream.setFormatter(JsonFormatter() if format == "json" else PlainFormatter(journal=journal))
     return stream
+
+
+def say_at_once(message: str, name: str) -> None:
+    """One warning in the form of the others, for who is about to end the process and may wait for nothing: neither
+    for a lock that the thread which it interrupts may hold, nor for whoever should read standard error."""
+    record = logging.LogRecord(name, logging.WARNING, "", 0, message, (), None)
+    formatters = [one.formatter for one in logging.getLogger().handlers if one.formatter is not None]
+    line = f"{formatters[0].format(record) if formatters else message}\n".encode(errors="backslashreplace")
+    with contextlib.suppress(OSError, ValueError):
+        if select.select([], [2], [], 0)[1]:
+            os.write(2, line[: select.PIPE_BUF])
 
 
 def configure(level: str, format: Format = "auto") -> None:

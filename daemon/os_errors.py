@@ -10,6 +10,9 @@ from .errors import ConfigError
 
 _NOT_COMPILED = "NUMBA_DISABLE_JIT"
 
+SOCKET_PATH_BYTES = 107
+"""The longest path that a Unix socket can have on Linux."""
+
 ADDRESS_SPACE_MIN, BESIDE_THREADS = 640 << 20, 384 << 20
 """What loading takes, and what a start without a graph takes beside its team's threads, as measured with 1 to 64
 of them. With less a daemon may not come up: libraries that get none fail in many ways, or wait for it for ever."""
@@ -64,6 +67,8 @@ def said(error: BaseException) -> str:
 def why(error: OSError) -> str:
     """What the system says, and what it leaves out: which limit of this process was met, or what is in the way."""
     said = error.strerror or str(error)
+    if error.errno is None and "AF_UNIX" in said:  # Python's own
+        return f"{said}: a Unix socket's has at most {SOCKET_PATH_BYTES} bytes; name a shorter one"
     if error.errno == errno.EADDRINUSE:
         return f"{os.strerror(error.errno)}, perhaps by another graphtide: end that, or name another address"
     if error.errno == errno.EMFILE:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
 from typing import Any
 
@@ -103,7 +103,7 @@ def serve(config: Config, template: Template, *, progress: bool) -> int:
         GraphtideError: it could not start, or could not go on.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
-    with ExitStack() as stack, suppress(_Stopped):
+    with ExitStack() as stack:
         service = Service(config, stack, template)
         try:
             with handled_signals(service.stop, service.reload):
@@ -117,6 +117,8 @@ def serve(config: Config, template: Template, *, progress: bool) -> int:
                 service.startup()
                 service.run()
                 service.shutdown()
+        except _Stopped:
+            log.info("stopped before the first epoch, while %s", service.health.stage)
         except RowsLost as error:
             service.rows_lost(error)
     return 0
@@ -279,9 +281,9 @@ class Service:
         Raises:
             CheckpointError: there are checkpoints, and none may be used.
             MemoryError: it does not fit into what is left of the machine, its control group or ``memory.budget``.
-            _Stopped: we were stopped while the source was away.
+            _Stopped: we were stopped while it was read, or the source was away.
         """
-        checkpoint = store.newest_good(self.health.advance, self.within_budget)
+        checkpoint = store.newest_good(self._advance_unless_stopped, self.within_budget)
         if checkpoint is None:
             return None
         if checkpoint.is_empty:  # whatever was meant to come of it
@@ -301,6 +303,11 @@ class Service:
             log.warning("the checkpoint of epoch %s is not used: %s", checkpoint.epoch, error.message)
             return None
         return checkpoint
+
+    def _advance_unless_stopped(self, progress: float) -> None:
+        self.health.advance(progress)
+        if self._stop.is_set():
+            raise _Stopped
 
     def _source_identity(self) -> dict[str, Any]:
         """What the source says that it is, as soon as it can be reached.
@@ -323,7 +330,7 @@ class Service:
         """Have graph, index and programs.
 
         Raises:
-            _Stopped: we were stopped while kernels were compiled.
+            _Stopped: we were stopped meanwhile.
         """
         self._kept = KeptPrograms(self.store.path, self.store.require_folder)
         self.store.made_anew = self._kept.write_again
@@ -577,9 +584,10 @@ class Service:
                 self.metrics.checkpoint_covers(offsets, self.source.log_margin(newest.offsets))
 
     def stop(self) -> None:
-        """Ask for the end; may be called from a signal handler."""
+        """Ask for the end; may be called from any thread."""
         self._asked_to_stop = True
         self._stop.set()
+        log.info("asked to stop, while %s; a second signal ends the process at once", self.health.stage)
 
     def reload(self) -> None:
         """Ask for tokens and certificates to be read again; may be called from any thread."""
@@ -648,7 +656,7 @@ class Service:
             elif saved != identity:  # of which nothing was taken
                 offsets = None
         if offsets is None:
-            self.pipeline.checkpoints.has_beginning = False  # before they would be taken for those of this source
+            self.pipeline.checkpoints.begin_anew()  # before they would be taken for those of this source
         self._identity["source"] = identity
         self.source.open(offsets, b"" if offsets is None else self._source_state)
         while (backlog := self.source.backlog()) is None:

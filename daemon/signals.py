@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from ..partition.graph import RowsLost
 from .again import StartAgain
+from .logs import say_at_once
 
 
 @contextmanager
@@ -32,6 +33,11 @@ def handled_signals(stop: Callable[[], None], reload: Callable[[], None]) -> Ite
             wishes.put(reload)
             return
         if asked:
+            say_at_once(
+                f"ended at once, by a second signal ({signal.Signals(number).name}): the next start goes on from "
+                f"the newest checkpoint",
+                __name__,
+            )
             os._exit(128 + number)
         asked = True
         wishes.put(stop)

@@ -29,10 +29,10 @@ class Reading(NamedTuple):
 class Number:
     """One number. Any thread may change it."""
 
-    __slots__ = ("_ask", "_lock", "_value")
+    __slots__ = ("_ask", "_lock", "_told", "_value")
 
     def __init__(self) -> None:
-        self._value = 0.0
+        self._value = self._told = 0.0
         self._ask: Callable[[], float] | None = None
         self._lock = threading.Lock()
 
@@ -40,6 +40,12 @@ class Number:
         """It is so much more than before."""
         with self._lock:
             self._value += more
+
+    def count_up(self, total: float) -> None:
+        """It follows a count that others keep, ``total`` now; one that is smaller than before has begun anew."""
+        with self._lock:
+            self._value += max(total - self._told, 0)
+            self._told = total
 
     def set(self, value: float) -> None:
         """It is this now."""
@@ -121,6 +127,10 @@ class Numbers(Collector):
     def inc(self, more: float = 1.0) -> None:
         """Of one without labels: as ``Number`` does."""
         self.labels().inc(more)
+
+    def count_up(self, total: float) -> None:
+        """Of one without labels: as ``Number`` does."""
+        self.labels().count_up(total)
 
     def set(self, value: float) -> None:
         """Of one without labels: as ``Number`` does."""

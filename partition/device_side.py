@@ -366,7 +366,7 @@ class DeviceSide(Side[DevicePackedArray]):
     def _launch_both(self, both: BothArrays) -> None:
         has_all = self._remote is None or not self._remote.n_rows
         both.say_ready(has_all)
-        follower = None if self._follower is None else self._follower()
+        follower = self._who_follows()
         # In one call, if any, and before all else: whatever Python touches here is in no cache.
         if follower is None or not follower.begin_behind(self._n_told + 1):
             both.launch()
@@ -376,6 +376,9 @@ class DeviceSide(Side[DevicePackedArray]):
         """Have a program's next run launched behind the next batch, if it is the first to ask since the last."""
         if not self._is_followed:
             self._is_followed, self._follower = True, ref(follower)
+
+    def _who_follows(self) -> Follower | None:
+        return None if self._follower is None else self._follower()
 
     def finish(self, plan: DeviceSidePlan) -> None:
         """Wait for the end of what ``launch`` began, and apply what its kernels gave up; fills ``report``."""
@@ -392,7 +395,7 @@ class DeviceSide(Side[DevicePackedArray]):
         report = self._own
         if not both.finish(report):
             columns, small = report.updates, both.is_small
-            follower = None if self._follower is None else self._follower()
+            follower = self._who_follows()
             if follower is not None and not small:
                 follower.forget_behind()
             self._tell_of(self._nothing)

@@ -1,4 +1,4 @@
-"""Path programs as a user writes them: those of docs/programs.md, and another.
+"""Programs as a user writes them: those of docs/programs.md, and another.
 
 Their functions are the page's: what a test of the page has compiled is there for these, and the other way round.
 """
@@ -15,23 +15,24 @@ import numpy as np
 from graphtide.compute import registry
 from graphtide.compute.paths.form import Functors
 from graphtide.compute.paths.program import PathProgram
+from graphtide.compute.program import Program
 
 _PAGE = Path(__file__).resolve().parents[1] / "docs" / "programs.md"
 
 
-def _of_the_page() -> Any:
+def _of_the_page(holds: str, name: str) -> Any:
     """The page's programs in a module of the name that others give it, and not registered."""
-    (text,) = re.findall(
-        r"^```python\n([^`]*?class Within.*?)^```", _PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
-    )
-    module, before = ModuleType("my_programs"), dict(registry.KINDS)
+    blocks = re.findall(r"^```python\n(.*?)^```", _PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    (text,) = [block for block in blocks if holds in block]
+    module, before = ModuleType(name), dict(registry.KINDS)
     exec(compile(text, str(_PAGE), "exec"), vars(module))
     registry.KINDS.clear()
     registry.KINDS.update(before)
     return module
 
 
-_page = _of_the_page()
+_page = _of_the_page("class Within", "my_programs")
+Mutual: type[Program] = _of_the_page("class Mutual", "my_other_programs").Mutual
 
 
 class Within(_page.Within):  # type: ignore[misc]

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.prometheus
 ALERTS = (
     *("GraphtideDeviceLost", "GraphtideDeviceMemoryShort", "GraphtideImbalance", "GraphtideMovesFail"),
     *("GraphtideWaitsForOrderLog", "GraphtideBadRecords", "GraphtideCheckpointOld", "GraphtideCheckpointFailed"),
+    *("GraphtideStuck", "GraphtideBehind", "GraphtideStale", "GraphtideResultsBehind", "GraphtideRetentionNear"),
+    *("GraphtideWaitsForMemory", "GraphtideIngestWaiting"),
 )
 BAD = 'graphtide_bad_records_total{reason="malformed"}'
 FAILED = 'graphtide_checkpoint_failures_total{reason="PermissionError"}'
@@ -23,6 +25,12 @@ STARTED = "graphtide_start_timestamp_seconds"
 WRITTEN = "graphtide_checkpoint_timestamp_seconds"
 EPOCHS = "graphtide_epochs_total"
 RUNNING = {'graphtide_stage{stage="running"}': "1x200", 'graphtide_stage{stage="stopping"}': "0x200"}
+LAG, LAG_RECORDS, LAG_BYTES = (f"graphtide_source_lag_{unit}" for unit in ("seconds", "records", "bytes"))
+RESULTS_LAG = "graphtide_results_lag_seconds"
+RECOVERING = 'graphtide_stage{stage="recovering"}'
+FRESH, LATE = (f'graphtide_freshness_seconds_bucket{{le="{le}"}}' for le in ("10.0", "20.0"))
+LATER = 'graphtide_freshness_seconds_bucket{le="+Inf"}'
+LATE_ONCE = "0x30 0 0+99x169", "0x30 5000 5099+99x169"
 DEVICE = {"graphtide_device_present": "1x200", "graphtide_device_memory_limit_bytes": "1000x200"}
 
 
@@ -69,6 +77,29 @@ def named(name: str) -> str:
         ({WRITTEN: "60x200", STARTED: "1x200", EPOCHS: "9x200"}, "70m", None),
         ({WRITTEN: "0x200", STARTED: "1x200", EPOCHS: "0+9x200"}, "70m", "GraphtideCheckpointOld"),
         ({WRITTEN: "0x200", STARTED: "1x200", EPOCHS: "0+9x200"}, "50m", None),
+        ({LAG_RECORDS: "9x200", LAG_BYTES: "0x200", EPOCHS: "5x200"}, "11m", "GraphtideStuck"),
+        ({LAG_RECORDS: "0x200", LAG_BYTES: "9x200", EPOCHS: "5x200"}, "11m", "GraphtideStuck"),
+        ({LAG_RECORDS: "0x200", LAG_BYTES: "0x200", EPOCHS: "5x200"}, "60m", None),
+        ({LAG_RECORDS: "9x200", LAG_BYTES: "0x200", EPOCHS: "5+1x200"}, "60m", None),
+        ({LAG: "61x200", RECOVERING: "0x200"}, "12m", "GraphtideBehind"),
+        # A start that takes half an hour, and what came meanwhile.
+        ({LAG: "61x35 0x165", RECOVERING: "1x30 0x170"}, "32m", None),
+        ({LAG: "61x200", RECOVERING: "1x30 0x170"}, "45m", "GraphtideBehind"),
+        ({FRESH: "0+90x200", LATE: "0+100x200", LATER: "0+100x200"}, "17m", "GraphtideStale"),
+        ({FRESH: "0+100x200", LATE: "0+100x200", LATER: "0+100x200"}, "60m", None),
+        # For a minute all were late: the 10 minutes that the alert says are none of the window that it looks at.
+        *(
+            ({FRESH: LATE_ONCE[0], LATE: LATE_ONCE[1], LATER: LATE_ONCE[1]}, f"{at}m", None)
+            for at in range(31, 50)
+        ),
+        ({RESULTS_LAG: "61x200", RECOVERING: "0x200"}, "7m", "GraphtideResultsBehind"),
+        ({RESULTS_LAG: "0+60x30 0x170", RECOVERING: "1x30 0x170"}, "30m", None),
+        ({"graphtide_checkpoint_log_margin_records": "5x5 -1x195"}, "7m", "GraphtideRetentionNear"),
+        ({"graphtide_checkpoint_log_margin_records": "0x5" + " NaN" * 20}, "20m", None),
+        ({"graphtide_waits_for_memory": "0x5 1x195"}, "8m", "GraphtideWaitsForMemory"),
+        ({"graphtide_waits_for_memory": "0x5 1 0x195"}, "8m", None),
+        ({"graphtide_ingest_waiting": "0x5 1x195"}, "9m", "GraphtideIngestWaiting"),
+        ({"graphtide_ingest_waiting": "0x5 1x2 0x195"}, "9m", None),
     ],
 )
 def test_an_alert_fires_when_it_must_and_only_then(
@@ -100,6 +131,25 @@ def test_what_has_not_happened_yet_has_no_age(tmp_path: Path) -> None:
         given = [{"series": named(name), "values": f"{value}x20"} for name in names]
         checks = [{"expr": f"sum({one})", "eval_time": "10m", "exp_samples": shown} for one in asked]
         play(tmp_path, given, checks)
+
+
+def test_headroom_is_that_of_the_instances_that_have_a_device(tmp_path: Path) -> None:
+    (asked,) = [
+        substituted(expression) for title, expression in queries() if title.endswith("Headroom of the device")
+    ]
+    names = "graphtide_device_headroom_ratio", "graphtide_device_present"
+    for with_device, shown in ((0, 0), (1, 0.3)):
+        values = {"one": (0.3 * with_device, with_device), "none": (0, 0)}
+        given = [
+            {"series": f'{name}{{instance="{instance}"}}', "values": f"{value}x5"}
+            for instance, both in values.items()
+            for name, value in zip(names, both, strict=True)
+        ]
+        play(
+            tmp_path,
+            given,
+            [{"expr": asked, "eval_time": "3m", "exp_samples": [{"value": shown, "labels": "{}"}]}],
+        )
 
 
 def play(folder: Path, given: list[dict[str, Any]], checks: list[dict[str, Any]]) -> None:

@@ -646,9 +646,8 @@ WRONG_VALUES: dict[str, Callable[[Program, int], None]] = {
 
 def made(kind: str, kept: Kept) -> Program:
     """A program of this kind, started on the graph and right."""
-    given = {"source": 0, "sources": 0}
-    parameters = {p.name: given[p.name] for p in registry.KINDS[kind].parameters if p.name in given}
-    program = registry.make_program(kind, None, parameters, DenseIds())
+    sources = {item.name: 0 for item in registry.KINDS[kind].parameters if item.is_sources}
+    program = registry.make_program(kind, None, sources, DenseIds())
     program.bind(DenseIds().resolve(program.sources))
     program.start(kept.graph)
     assert program.audit(kept.graph) == []
@@ -720,11 +719,8 @@ def test_values_that_support_each_other_are_found(kind: str) -> None:
 
 def test_every_kind_of_program_can_be_audited_by_name() -> None:
     kept = two_islands()
-    given = {"source": 0, "sources": 0}
     programs = [
-        registry.make_program(
-            kind, None, {p.name: given[p.name] for p in cls.parameters if p.name in given}, DenseIds()
-        )
+        registry.make_program(kind, None, {p.name: 0 for p in cls.parameters if p.is_sources}, DenseIds())
         for kind, cls in registry.KINDS.items()
     ]
     engine = Engine(kept.graph, programs, DenseIds().resolve)

@@ -314,6 +314,10 @@ def test_what_goes_on_from_a_copy_names_no_epoch_as_the_original_did(
 def test_other_settings_are_refused_by_name() -> None:
     saved = {"graph": {"directed": True, "weights": "any"}, "source": {"kind": "spool"}}
     require_same(saved, saved, Path("x"))
+    known, made_again = ({"source": {"kind": "kafka", "topics": {"t": id, "u": "3"}}} for id in ("1", "2"))
+    told = r"wrong here: topic t is another one, .*\(its id was 1, and is now 2\)\. Set settings back"
+    with pytest.raises(CheckpointError, match=told):
+        require_same(known, made_again, Path("x"))
     with pytest.raises(CheckpointError) as caught:
         require_same(saved, {"graph": {"directed": False, "weights": "any"}, "source": {}}, Path("x"))
     assert "graph.directed was True and is now False" in caught.value.message

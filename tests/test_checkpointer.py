@@ -469,6 +469,7 @@ def test_the_first_that_fails_has_none_before_it(stream: Stream, caplog: pytest.
     with pytest.raises(NotWritten):
         stream.checkpoints.close()
     assert "failed, and there is none before it" in caplog.text
+    assert "tried again" not in caplog.text, "it was the last"
 
 
 def test_where_reading_begins_is_a_checkpoint_of_the_empty_graph(stream: Stream) -> None:
@@ -507,6 +508,51 @@ def test_before_it_is_known_where_reading_begins_there_is_no_checkpoint(stream: 
     checkpoints.close()
     found = stream.store.newest_good()
     assert found is not None and (found.epoch, found.offsets) == ((1, 3), {"t": {"0": 30}})
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["in the making", "being written"])
+def test_what_is_in_the_making_when_the_source_turns_out_to_be_another_is_not_of_that(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    """Nothing was taken of the one before, so its end may stand anywhere in the other: neither may a restart begin
+    there, nor may it decide anew where to begin."""
+    checkpoints, identity = stream.checkpoints, {"source": "before"}
+    checkpoints.identity = identity
+    stream.position.offsets = {P: 500}  # where reading was to begin in the one before
+    stream.position.number += 1
+    entered, released = threading.Event(), threading.Event()
+    write = stream.store.write
+
+    def slow_write(*given: Any) -> int:
+        entered.set()
+        assert released.wait(PATIENCE_S)
+        return write(*given)
+
+    if is_written:
+        monkeypatch.setattr(stream.store, "write", slow_write)
+    checkpoints.step()
+    if is_written:
+        until(lambda: (checkpoints.step(), entered.is_set())[1])
+
+    def source_is_another() -> None:
+        checkpoints.begin_anew()
+        identity["source"] = "after"
+        known.set()
+        assert found_out.wait(PATIENCE_S)  # where it begins
+        checkpoints.write_beginning({P: 70})
+
+    known, found_out = threading.Event(), threading.Event()
+    ingest = threading.Thread(target=source_is_another)
+    ingest.start()
+    assert is_written or known.wait(PATIENCE_S)
+    released.set()
+    until(lambda: (checkpoints.step(), checkpoints._making is None)[1])
+    found_out.set()
+    ingest.join()
+    found = stream.store.newest_good()  # of a start after a crash
+    assert found is not None and found.is_empty
+    assert (found.identity, found.offsets) == ({"source": "after"}, {"t": {"0": 70}})
+    assert stream.safe[-1] == {P: 70}
 
 
 def test_buffers_are_used_again() -> None:

@@ -45,11 +45,13 @@ from graphtide.daemon.errors import (
     SourceUnavailable,
     UnknownProgram,
 )
+from graphtide.daemon.flags import with_homes
 from graphtide.daemon.ingest import kafka_client
 from graphtide.daemon.ingest.dead_letters import pack_letter
-from graphtide.daemon.os_errors import why
+from graphtide.daemon.os_errors import SOCKET_PATH_BYTES, why
 from graphtide.daemon.records.spool_format import frame, read_frames
 from graphtide.daemon.records.stream import BadRecord, Partition
+from graphtide.daemon.serve.listening import bind_socket
 from graphtide.daemon.state.checkpoint import CheckpointStore
 from graphtide.daemon.tools import doctor, query
 from graphtide.ops.kafka import DevKafka
@@ -195,6 +197,32 @@ def test_config_file_from_the_environment(runner: CliRunner, tmp_path: Path) -> 
     assert tomllib.loads(done.stdout)["epoch"]["linger_ms"] == 9.0
 
 
+@pytest.mark.parametrize(
+    "words", [["--config=~/my.toml"], ["--config", "~/my.toml"], ["-c", "~/my.toml"], []], ids=" ".join
+)
+def test_what_no_shell_has_read_may_begin_with_a_tilde(
+    words: list[str], runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell leaves it where it stands behind ``=`` or in a variable, and a service has no shell."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "my.toml").write_text("[epoch]\nlinger_ms = 5\n")
+    shown = runner.invoke(cli.app, ["config", *words], env={} if words else {"GRAPHTIDE_CONFIG": "~/my.toml"})
+    assert shown.exit_code == 0, shown.output
+    assert f"linger_ms = 5.0  # file {tmp_path}/my.toml" in shown.output
+
+
+def test_only_paths_are_read_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runner: CliRunner) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "ca.pem").write_text("none")
+    refused = runner.invoke(cli.app, ["query", "unix:~/s", "stats", "--tls-ca=~/ca.pem"], env={"COLUMNS": "1000"})
+    assert f"{tmp_path}/ca.pem has no certificates" in refused.output
+    args = ["query", "unix:/s", "get", "--vertices=~/a", "--program", "~/b", "--token-file=~no-such-user/t"]
+    assert with_homes(args, cli.app) == args, "these vertices are ids, of which any text may be one"
+    assert with_homes(["export", "--vertices=~/a"], cli.app) == ["export", f"--vertices={tmp_path}/a"]
+    grouped = ["checkpoint", "now", "--tls-ca", "~/a"]
+    assert with_homes(grouped, cli.app) == [*grouped[:-1], f"{tmp_path}/a"]
+
+
 def test_the_schema_describes_every_section(runner: CliRunner) -> None:
     schema = json.loads(runner.invoke(cli.app, ["config", "--schema"]).stdout)
     assert set(schema["properties"]) == set(Config.model_fields)
@@ -309,6 +337,14 @@ def test_kernels_that_would_not_be_compiled_are_said(
     assert said in {finding.found for finding in doctor._numba(from_tables({}))}
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
     assert {finding.status for finding in doctor._numba(from_tables({}))} == {"ok"}
+
+
+def test_a_socket_whose_name_is_too_long_says_how_long_it_may_be(tmp_path: Path) -> None:
+    longest = tmp_path / ("x" * (SOCKET_PATH_BYTES - len(os.fsencode(tmp_path)) - 1))
+    bound, _ = bind_socket(f"unix:{longest}", beyond_loopback=False)
+    bound.close()
+    with pytest.raises(ConfigError, match=f"too long: .* {SOCKET_PATH_BYTES} bytes; name a shorter one"):
+        bind_socket(f"unix:{longest}x", beyond_loopback=False)
 
 
 def test_a_link_to_nowhere_is_not_called_a_file(tmp_path: Path) -> None:
@@ -819,6 +855,14 @@ def test_query_parameters_are_json_where_they_can_be(arguments: list[str], param
     assert query.parse_parameters(arguments) == params
 
 
+def test_numbers_with_commas_are_several_vertices_for_a_program_of_ones_own() -> None:
+    """What its parameters are called nobody knows here."""
+    for method, seeds in (("compute", [7, -8]), ("keep", [7, -8]), ("get", "7,-8")):
+        assert query.parse_parameters(["--seeds", "7,-8"], method) == {"seeds": seeds}
+    for text in ("7,b", "7,", "[7", "a b,c"):
+        assert query.parse_parameters(["--seeds", text], "compute") == {"seeds": text}
+
+
 def test_a_stray_argument_of_a_query_is_refused() -> None:
     with pytest.raises(ValueError, match="'x' stands alone"):
         query.parse_parameters(["--program", "hops", "x"])
@@ -984,7 +1028,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     ),
     "programs": (
         {},
-        {"programs": {"hops": {"kind": "bfs", "state": "fresh", "parameters": {"name": "bfs", "source": 1}}}},
+        {"programs": {"hops": {"kind": "bfs", "state": "fresh", "parameters": {"source": 1}}}},
         [["program", "kind", "state", "parameters"], ["hops", "bfs", "fresh", "source=1"]],
     ),
     "stats": (
@@ -1225,6 +1269,29 @@ def test_an_interrupt_while_it_loads_leaves_no_traceback(module: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED_WHILE_IT_LOADS, module, "config"]
     done = subprocess.run(command, capture_output=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+STOPPED_WHILE_IT_LOADS = """
+import os, signal, sys
+from graphtide.__main__ import main
+
+own, os.getpid = os.getpid(), lambda: 1
+
+class Stopping:
+    def find_spec(self, name, *_):
+        if name == "graphtide.daemon.config.settings":
+            os.kill(own, signal.SIGTERM)
+
+sys.meta_path.insert(0, Stopping())
+main()
+"""
+
+
+def test_the_first_process_of_a_container_ends_when_it_is_stopped_while_it_loads() -> None:
+    """The system would pass over a signal that such a process does not listen for, and kill it much later."""
+    command = [sys.executable, "-c", STOPPED_WHILE_IT_LOADS, "config"]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, b"", b"")
 
 
 def test_of_very_many_files_a_table_shows_the_foremost(capsys: pytest.CaptureFixture[str]) -> None:

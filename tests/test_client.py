@@ -7,6 +7,7 @@ import contextlib
 import gc
 import inspect
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -315,6 +316,43 @@ def test_a_server_that_talks_nonsense_is_unavailable(sent):
             client.stats()
 
 
+@contextlib.contextmanager
+def saying(sent, times):
+    """The address of a server that answers whatever it hears first with these bytes, so many times."""
+
+    def serve():
+        with contextlib.suppress(OSError):
+            for _ in range(times):
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(ConnectionError):
+                    connection.recv(1 << 16)
+                    connection.sendall(sent)
+                    connection.recv(1 << 16)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize("sent", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"HTT"])
+def test_a_server_that_speaks_http_is_told_of_with_the_option_to_look_at(sent):
+    async def go(address):
+        async with AsyncClient(address, timeout=60) as client:
+            await client.stats()
+
+    why = r"an HTTP server answers there; .* address of server\.listen .*, not one of server\.http"
+    with saying(sent, times=2) as address:
+        with Client(address) as client, pytest.raises(errors.Unavailable, match=why):
+            client.stats()
+        with pytest.raises(errors.Unavailable, match=why):
+            asyncio.run(go(address))
+
+
 def test_an_error_of_the_connection_is_raised():
     def full(*_):
         yield [2, "error", [{"code": "limit-exceeded", "message": "too many", "detail": {}}]]
@@ -342,6 +380,36 @@ def test_notifications_of_newer_servers_are_passed_over():
 def test_wrong_addresses_are_refused(address):
     with pytest.raises(ValueError, match="expected unix:PATH or tcp://HOST:PORT"):
         Client(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "meant"),
+    [
+        ("127.0.0.1:7420", "; did you mean 'tcp://127.0.0.1:7420'?"),
+        ("[::1]:7420", "; did you mean 'tcp://[::1]:7420'?"),
+        ("/run/graphtide.sock", "; did you mean 'unix:/run/graphtide.sock'?"),
+        ("~/s", "; did you mean 'unix:~/s'?"),
+        ("http://127.0.0.1:7421", "another door, which graphtide's clients do not use)"),
+        ("graphtide", "expected unix:PATH or tcp://HOST:PORT"),
+    ],
+)
+def test_wrong_addresses_are_told_what_was_meant(address, meant):
+    with pytest.raises(ValueError, match=f"{re.escape(meant)}$"):
+        Client(address)
+
+
+def test_who_answers_by_http_is_said_to():
+    with pytest.raises(ConnectionError, match="no response, but HTTP"):
+        wire.ClientCore().feed(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(ConnectionError, match=r"no response$"):
+        wire.ClientCore().feed(b"\x01")
+
+
+def test_a_client_shows_where_it_asks():
+    assert repr(Client("unix:/x")) == "Client('unix:/x')"
+    assert (
+        repr(AsyncClient(["tcp://a:1", "tcp://b:2"], token="secret")) == "AsyncClient(['tcp://a:1', 'tcp://b:2'])"
+    )
 
 
 def test_addresses_are_read_and_shown():

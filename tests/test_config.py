@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import tomllib
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -167,6 +168,10 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"source": {"columns": {"source": "a"}}}, "source.columns.source", "unknown key"),
         ({"source": {"columns": {"src": "a..b"}}}, "source.columns.src", "dots between"),
         ({"source": {"columns": {"src": ""}}}, "source.columns.src", "must be a name"),
+        ({"source": {"columns": {"src": []}}}, "source.columns.src", "must be a name"),
+        ({"source": {"columns": {"src": ["a", ""]}}}, "source.columns.src", "a list of names"),
+        ({"source": {"columns": {"src": 1}}}, "source.columns.src", "must be a valid string or a list"),
+        ({"source": {"columns": {"src": ["a", "b"], "dst": "a.b"}}}, "source.columns.dst", "source.columns.src"),
         ({"source": {"columns": {"src": "a", "dst": "a"}}}, "source.columns.dst", "source.columns.src"),
         ({"source": {"columns": {"op_values": {"insert": ["c"]}}}}, "source.columns.op_values", "columns.op"),
         (
@@ -283,6 +288,22 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"server": {"listen": ["unix:./s"], "http": ["unix:s"]}}, "server.http", "given once (unix:s)"),
         ({"server": {"listen": ["tcp://127.0.0.1:7"] * 2}}, "server.listen", "given once (tcp://127.0.0.1:7)"),
         ({"server": {"listen": ["tcp://[::1]:7"], "http": ["http://[::1]:7"]}}, "server.http", "given once"),
+        (
+            {"server": {"listen": ["tcp://127.0.0.1:7"], "http": ["http://0.0.0.0:7"], "insecure": True}},
+            "server.http",
+            "given once (http://0.0.0.0:7)",
+        ),
+        ({"metrics": {"listen": "127.0.0.1:7420"}}, "metrics.listen", "server.listen has tcp://127.0.0.1:7420"),
+        (
+            {"metrics": {"listen": "127.0.0.1:7"}, "server": {"http": ["http://127.0.0.1:7"]}},
+            "metrics.listen",
+            "server.http has http://127.0.0.1:7",
+        ),
+        (
+            {"metrics": {"listen": "0.0.0.0:7420", "insecure": True}},
+            "metrics.listen",
+            "server.listen has tcp://127.0.0.1:7420",
+        ),
         ({"server": {"limits": {"vertices_max": 2**63}}}, "server.limits.vertices_max", "at most 9,223"),
         ({"server": {"limits": {"edges_max": "9" * 5000}}}, "server.limits.edges_max", "at most 9,223"),
         ({"source": {"start": {"a": {"0": 2**63}}}}, "source.start", "topic -> partition -> offset"),
@@ -292,6 +313,7 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"program": [{"name": "pagrank"}]}, "program[0]", "did you mean 'pagerank'?"),
         ({"program": [{"name": "bfs"}]}, "program[0]", "needs the parameter 'source'"),
         ({"program": [{"name": "pagerank", "dampng": 0.5}]}, "program[0]", "did you mean 'damping'?"),
+        ({"program": [{"name": "bfs", "source": 1, "plac": "host"}]}, "program[0]", "did you mean 'place'?"),
         ({"program": [{"name": "pagerank", "damping": 2}]}, "program[0]", "damping = 2 is not allowed"),
     ],
 )
@@ -320,7 +342,64 @@ def test_options_of_kafkas_client_are_of_the_kind_that_it_takes() -> None:
 
 def test_any_free_port_may_be_asked_for_more_than_once() -> None:
     server = {"listen": ["tcp://127.0.0.1:0"] * 2, "http": ["http://127.0.0.1:0"]}
-    assert len(from_tables({"server": server}).server.listen) == 2
+    config = from_tables({"server": server, "metrics": {"listen": "127.0.0.1:0"}})
+    assert len(config.server.listen) == 2
+
+
+def test_one_port_at_two_addresses_is_no_clash() -> None:
+    server = {"listen": ["tcp://127.0.0.1:7", "tcp://127.0.0.2:7"], "http": ["http://[::1]:7"]}
+    config = from_tables({"server": server, "metrics": {"listen": "localhost:7"}})
+    assert config.metrics.address() == TcpAddress("localhost", 7)
+
+
+@pytest.mark.parametrize("home", ["/home/some one", ""])
+def test_a_path_may_begin_with_a_tilde(monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    if home:
+        monkeypatch.setenv("HOME", home)
+    else:  # as where a service has none: it is the one that the system knows
+        monkeypatch.delenv("HOME")
+        home = pwd.getpwuid(os.getuid()).pw_dir
+    client = {"ssl_cafile": "~/ca.pem", "security_protocol": "SSL"}
+    config = from_tables(
+        {
+            "source": {"path": "~/spool", "client": client},
+            "checkpoint": {"path": "~"},
+            "server": {
+                "listen": ["unix:~/s", "tcp://127.0.0.1:7"],
+                "http": ["unix:~/h"],
+                "tls": {"certificate": "~/c.pem", "key": "k~.pem"},
+            },
+        }
+    )
+    assert (config.source.path, config.checkpoint.path) == (Path(home, "spool"), Path(home))
+    assert (config.server.tls.certificate, config.server.tls.key) == (Path(home, "c.pem"), Path("k~.pem"))
+    assert config.source.client_options()["ssl_cafile"] == f"{home}/ca.pem"
+    places = [place for _, _, place in config.server.places()]
+    assert places == [UnixAddress(f"{home}/s"), TcpAddress("127.0.0.1", 7), UnixAddress(f"{home}/h")]
+
+
+def test_a_home_that_nobody_knows_is_no_folder_of_that_name(tmp_path: Path) -> None:
+    """The folder would be made in the working directory, and looked for elsewhere."""
+    found = refused(
+        {
+            "source": {"client": {"ssl_cafile": "~no-such-user/ca.pem"}},
+            "checkpoint": {"path": "~no-such-user/c"},
+            "server": {"listen": ["unix:~no-such-user/s"], "http": ["unix:~no-such-user/h"]},
+        }
+    )
+    keys = ("source.client.ssl_cafile", "checkpoint.path", "server.listen[0]", "server.http[0]")
+    assert found.keys() == set(keys)
+    assert all("the home that ~no-such-user stands for is not known" in found[key]["allowed"] for key in keys)
+    with pytest.raises(ConfigError, match="~no-such-user"):
+        load(Path("~no-such-user/graphtide.toml"), environ={})
+
+
+def test_a_secret_is_read_from_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "password").write_text("of the home\n")
+    source = {"client": {"sasl_plain_password_file": "~/password"}}
+    options = from_tables({"source": source}).source.client_options()
+    assert options == {"sasl_plain_password": "of the home"}
 
 
 def test_dead_letters_never_go_back_into_a_source_topic() -> None:
@@ -565,7 +644,12 @@ def test_the_printed_settings_load_again_to_the_same_configuration(tmp_path: Pat
             "path": 'odd "name" \\',
             "start": datetime(2026, 1, 31, tzinfo=UTC),
             "client": {"security_protocol": "SSL", "ssl_check_hostname": False},
-            "columns": {"src": "row.a", "op": "kind", "op_values": {"insert": ["c", "u"], "delete": ["d"]}},
+            "columns": {
+                "src": "row.a",
+                "dst": ["row", "b.c"],
+                "op": "kind",
+                "op_values": {"insert": ["c", "u"], "delete": ["d"]},
+            },
         },
         "graph": {"vertex_ids": "string"},
         "program": [

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import skip_or_fail
 
 from graphtide.gpma.device import module
 
+if TYPE_CHECKING:
+    from graphtide.compute.device.kernels import Source
+
+PROGRAMS = module.FOLDER.parents[1] / "compute" / "device"
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 SOURCES = sorted([*module.FOLDER.glob("*.cu"), *BENCHMARKS.glob("*.cu")])
 # From the oldest devices that the product names to Blackwell.
@@ -47,6 +53,22 @@ def compiled(nvrtc: object, code: str, name: str, options: list[str]) -> tuple[b
         call("nvrtcGetPTX", program, ptx)
     call("nvrtcDestroyProgram", program)
     return status == 0, log.decode(errors="replace").strip("\0\n"), bytes(ptx)
+
+
+def check_compiles(
+    nvrtc: object,
+    origin: Source,
+    architecture: str,
+    *,
+    weighted: bool = False,
+    head: str = "",
+    more: Sequence[str] = (),
+) -> None:
+    """A kernel of a program compiles without warnings, behind a ``head`` and with ``more`` options."""
+    options = [*module.options(weighted=weighted), *origin.macros, *more, *AS_CUPY, f"-arch={architecture}"]
+    code = head + module.source(PROGRAMS / origin.file)
+    done, log, _ = compiled(nvrtc, code, origin.file, options)
+    assert done and not log, log
 
 
 @pytest.mark.sample(1, of="weighted,architecture")

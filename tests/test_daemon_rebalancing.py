@@ -22,7 +22,8 @@ from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.ingest.prepared import PreparedQueue
 from graphtide.gpma.edges import EdgeBatch, EdgeList
-from graphtide.ops.metrics import MOVE_REASONS, Metrics
+from graphtide.ops.areas.sides import MOVE_REASONS
+from graphtide.ops.metrics import Metrics
 from graphtide.partition.classes import DEVICE
 from graphtide.partition.graph import Graph, NoMemory
 from graphtide.partition.moves import Move, Reason

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from graphtide.daemon.errors import NotWritten
+from graphtide.daemon.errors import ConfigError, NotWritten
 from graphtide.daemon.tools import demo, verify
 from graphtide.daemon.tools.demo import DemoFailed, make_stream, run_demo
 from graphtide.gpma.edges import Op
@@ -53,6 +54,29 @@ def test_one_wrong_answer_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify.FinalGraph, "replay", without_one_edge)
     with pytest.raises(DemoFailed, match="edges: 1 of 1 differ"):
         run_demo(data=None, updates=20_000, window=None, keep=None)
+
+
+def test_a_temporary_folder_may_have_a_name_too_long_for_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = tmp_path / ("x" * 60) / ("y" * 60)
+    long.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    assert run_demo(data=None, updates=1_000, window=None, keep=None) == 0
+    assert "every answer was right" in capsys.readouterr().out
+    assert not list(long.iterdir()), "nothing is left there"
+
+
+def test_where_no_folder_has_a_short_name_it_is_said_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: Any) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "x" * 120)
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    with pytest.raises(ConfigError, match="name another one with TMPDIR"):
+        run_demo(data=None, updates=1_000, window=None, keep=tmp_path)
 
 
 def test_a_full_temporary_folder_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

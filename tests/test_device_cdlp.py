@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from histories import Epoch, deletes, epoch_of, inserts, random_history, rmat_history
 from test_cdlp import names, numbers
-from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
+from test_cuda_compiles import ARCHITECTURES, check_compiles
 from test_cuda_compiles import nvrtc as nvrtc
-from test_device_structures import differences, to_host
+from test_device_structures import check_structures
 from walk_twins import MirroredRun, failing_runs, runs
 
 from graphtide.compute.device import NoTwin, twin
@@ -390,19 +390,13 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
     from graphtide.compute.device.id_order import ID_ORDER
 
     dtypes = {"CdlpJob": CDLP_JOB, "CdlpCounters": CDLP_COUNTERS, "IdOrder": ID_ORDER}
-    for name, dtype in dtypes.items():
-        assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
     head = "\n".join(f"#define {macro[2:].replace('=', ' ')}" for macro in SOURCE.macros)
-    assert differences(cupy, tmp_path, dtypes, "../../compute/device/cdlp.cu", head) == {}
+    check_structures(cupy, tmp_path, dtypes, "../../compute/device/cdlp.cu", head)
 
 
 def test_kernels_compile_without_warnings(nvrtc: object, run_long: bool) -> None:
     """For the oldest architecture; test_device_remote_rows.py has a newer one."""
     from graphtide.compute.device.cdlp_runs import SOURCE
-    from graphtide.gpma.device import module
 
-    folder = Path(module.__file__).parents[2] / "compute" / "device"
     for architecture in ARCHITECTURES if run_long else ARCHITECTURES[:1]:
-        options = [*module.options(weighted=False), *SOURCE.macros, *AS_CUPY, f"-arch={architecture}"]
-        done, log, _ = compiled(nvrtc, module.source(folder / SOURCE.file), SOURCE.file, options)
-        assert done and not log, log
+        check_compiles(nvrtc, SOURCE, architecture)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import cuda_emulator
 import numpy as np
 import pytest
 from histories import Epoch, deletes, epoch_of, inserts, random_history, rmat_history
+from host_twins import Twice, failing_allocations, failing_cards, runs
 from test_components import Ids
-from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
+from test_cuda_compiles import ARCHITECTURES, check_compiles
 from test_cuda_compiles import nvrtc as nvrtc
-from test_device_structures import differences, to_host
+from test_device_structures import check_structures
 
 from graphtide.compute.forest.components import Components
 from graphtide.compute.program import Published, Refresh
 from graphtide.gpma.edges import Op
-from graphtide.partition.graph import Graph
 
 # What counters keep from run to run: what was handed over, among others.
 KEPT = {"n_free", "barrier", "handed"}
@@ -27,7 +26,7 @@ KEPT = {"n_free", "barrier", "handed"}
 SETTLE, HANG, JOIN, HANG_JOINED, END = *range(1, 5), 0xFFFF_FFFF
 
 
-class TwinRun:
+class TwinRun(Twice):
     """A graph on host and device, and components twice: the host's own, and a twin on the device."""
 
     def __init__(self, *, directed: bool = True, seed: int = 0) -> None:
@@ -40,9 +39,6 @@ class TwinRun:
         self.started_over = 0
         for program in (self.host, self.twin):
             program.start(self.graph)
-
-    def new_graph(self, *, directed: bool, weighted: bool) -> Graph:
-        return Graph(directed=directed, weighted=weighted, device=True, threads=1)
 
     def step(self, epoch: Epoch) -> Refresh:
         """Apply an epoch; check the twin against the host's program, and that it reports exactly what changed."""
@@ -65,12 +61,6 @@ class TwinRun:
             assert {v for v in listed if v >= n_before} == set(range(n_before, n)) or name != "handle"
         self.check()
         return refresh
-
-    def check(self) -> None:
-        """The twin is on the device still, and right."""
-        assert self.graph.device_lost is None
-        assert self.twin.on_device
-        self.check_results()
 
     def check_results(self) -> None:
         n = self.graph.n_vertices
@@ -109,25 +99,13 @@ class TwinRun:
 @pytest.fixture
 def run_of(cupy: ModuleType) -> Iterator[Callable[..., TwinRun]]:
     """Makes runs, and closes their graphs."""
-    yield from runs()
+    yield from runs(TwinRun)
 
 
 @pytest.fixture
 def emulated_run_of(emulated_cupy: ModuleType) -> Iterator[Callable[..., TwinRun]]:
     """Likewise, on the emulated device only, which can be told to fail."""
-    yield from runs()
-
-
-def runs() -> Iterator[Callable[..., TwinRun]]:
-    made: list[TwinRun] = []
-
-    def make(**how: Any) -> TwinRun:
-        made.append(TwinRun(**how))
-        return made[-1]
-
-    yield make
-    for run in made:
-        run.graph.close()
+    yield from runs(TwinRun)
 
 
 @pytest.mark.parametrize("directed", [True, False])
@@ -443,36 +421,9 @@ def test_a_refresh_allocates_nothing_and_reads_what_changed(emulated_run_of: Cal
         assert refresh.edges_read < 300 < run.graph.n_arcs / 10
 
 
-def grown(run: TwinRun) -> Any:
-    """A change that needs more room."""
-    run.step(inserts([(0, 1), (1, 2)], 3))
-    change = run.graph.apply(inserts([(2, v) for v in range(3, 50)], 50).batch(), 50)
-    run.host.refresh(run.graph, change)
-    return change
-
-
 @pytest.mark.sample(among="a card that fails")
 def test_without_memory_the_program_goes_on_at_the_host(emulated_run_of: Callable[..., TwinRun]) -> None:
-    failed = 0
-    for at in range(40):
-        run = emulated_run_of()
-        change = grown(run)
-        with cuda_emulator.failing_allocation(at):
-            refresh = run.twin.refresh(run.graph, change)
-        run.check_results()
-        if run.twin.on_device:
-            assert not refresh.started_over
-            break
-        failed += 1
-        assert refresh.started_over
-        assert run.graph.device is not None
-        change = run.graph.apply(deletes([(1, 2)], 50).batch(), 50)
-        run.host.refresh(run.graph, change)
-        run.twin.refresh(run.graph, change)
-        run.check_results()
-    else:
-        pytest.fail("every allocation failed")
-    assert failed >= 10
+    assert failing_allocations(emulated_run_of) >= 10
 
 
 @pytest.mark.sample(among="blocks of a device work together")
@@ -512,23 +463,7 @@ def test_a_block_that_works_alone_calls_the_others_wherever_it_is(
 
 @pytest.mark.parametrize("quiet", [True, False])
 def test_a_card_that_fails_is_dropped_within_the_run(emulated_run_of: Callable[..., TwinRun], quiet: bool) -> None:
-    failed = 0
-    for at in range(40):
-        run = emulated_run_of()
-        change = grown(run)
-        with cuda_emulator.failing_card(at, quiet=quiet) as fault:
-            refresh = run.twin.refresh(run.graph, change)
-            broken = fault.broken
-        run.check_results()
-        if not broken:
-            break
-        failed += 1
-        assert refresh.started_over
-        assert not run.twin.on_device
-        assert "made to fail" in str(run.graph.device_lost) or "without telling" in str(run.graph.device_lost)
-    else:
-        pytest.fail("every call failed")
-    assert failed >= 1
+    assert failing_cards(emulated_run_of, quiet=quiet) >= 1
 
 
 # -- host and kernels --------------------------------------------------------------------------------------------
@@ -547,9 +482,7 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
 
     dtypes = {"ForestJob": FOREST_JOB, "ForestCounters": FOREST_COUNTERS, "ForestHanded": FOREST_HANDED}
     dtypes |= {"Node": NODE, "Tree": TREE, "Member": MEMBER, "Members": MEMBERS}
-    for name, dtype in dtypes.items():
-        assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
-    assert differences(cupy, tmp_path, dtypes, "../../compute/device/forest.cuh") == {}
+    check_structures(cupy, tmp_path, dtypes, "../../compute/device/forest.cuh")
 
 
 @pytest.mark.sample(1, of="architecture")
@@ -557,11 +490,6 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["mend", "span", "members"])
 def test_kernels_compile_without_warnings(nvrtc: object, name: str, architecture: str) -> None:
     from graphtide.compute.device.forest_runs import SOURCES
-    from graphtide.gpma.device import module
 
     assert set(SOURCES) == {"mend", "span", "members"}
-    file, macros, *_ = SOURCES[name]
-    options = [*module.options(weighted=False), *macros, *AS_CUPY, f"-arch={architecture}"]
-    code = module.source(Path(module.__file__).parents[2] / "compute" / "device" / file)
-    done, log, _ = compiled(nvrtc, code, file, options)
-    assert done and not log, log
+    check_compiles(nvrtc, SOURCES[name], architecture)

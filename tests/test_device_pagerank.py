@@ -14,9 +14,9 @@ import cuda_emulator
 import numpy as np
 import pytest
 from histories import check_hubs, deletes, epoch_of, inserts, random_history, rmat_history
-from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
+from test_cuda_compiles import ARCHITECTURES, check_compiles
 from test_cuda_compiles import nvrtc as nvrtc
-from test_device_structures import differences, to_host
+from test_device_structures import check_structures
 from walk_twins import WalkRun, runs
 
 from graphtide.compute.audit.auditor import Auditor
@@ -518,23 +518,16 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
 
     dtypes = {"WalkJob": WALK_JOB, "WalkCounters": WALK_COUNTERS}
     dtypes |= {"PushJob": PUSH_JOB, "PushCounters": PUSH_COUNTERS}
-    for name, dtype in dtypes.items():
-        assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
-    assert differences(cupy, tmp_path, dtypes, "../../compute/device/pushes.cuh") == {}
+    check_structures(cupy, tmp_path, dtypes, "../../compute/device/pushes.cuh")
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_compile_without_warnings(nvrtc: object, architecture: str) -> None:
     from graphtide.compute.device import push_runs, walk_runs
-    from graphtide.gpma.device import module
 
-    options = [*module.options(weighted=False), *AS_CUPY, f"-arch={architecture}"]
-    folder = Path(module.__file__).parents[2] / "compute" / "device"
     for origin in (*walk_runs.SOURCES.values(), push_runs.SOURCE):
-        text = module.source(folder / origin.file)
-        done, log, _ = compiled(nvrtc, text, origin.file, [*options, *origin.macros])
-        assert done and not log, log
+        check_compiles(nvrtc, origin, architecture)
 
 
 def test_kernels_are_kept_by_the_constants_that_they_are_compiled_with(

@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import cuda_emulator
 import numpy as np
 import pytest
 from histories import Epoch, deletes, epoch_of, inserts, random_history, rmat_history
+from host_twins import Twice, failing_allocations, failing_cards, runs
 from own_programs import Fading, Reached, Within
-from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
+from test_cuda_compiles import ARCHITECTURES, check_compiles
 from test_cuda_compiles import nvrtc as nvrtc
-from test_device_structures import differences, to_host
+from test_device_structures import check_structures
 
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.program import PathProgram
@@ -24,7 +24,6 @@ from graphtide.compute.paths.sswp import SSWP
 from graphtide.compute.program import Refresh
 from graphtide.compute.steps import alone
 from graphtide.gpma.edges import NO_VERTEX, Op, Vertices
-from graphtide.partition.graph import Graph
 
 KINDS: dict[str, Callable[[str, tuple[int, ...]], PathProgram]] = {
     "bfs": BFS,
@@ -37,7 +36,7 @@ KINDS: dict[str, Callable[[str, tuple[int, ...]], PathProgram]] = {
 HALF = np.uint64(32)
 
 
-class TwinRun:
+class TwinRun(Twice):
     """A graph on host and device, and a program twice: the host's own, and a twin on the device."""
 
     def __init__(self, kind: str, *, directed: bool = True, sources: tuple[int, ...] = (0,)) -> None:
@@ -55,9 +54,6 @@ class TwinRun:
         self.bind()
         for program in (self.host, self.twin):
             program.start(self.graph)
-
-    def new_graph(self, *, directed: bool, weighted: bool) -> Graph:
-        return Graph(directed=directed, weighted=weighted, device=True, threads=1)
 
     def bind(self) -> None:
         """As the engine does: until all sources are known, and again when vertices were deleted."""
@@ -101,12 +97,6 @@ class TwinRun:
         self.check()
         return refresh
 
-    def check(self) -> None:
-        """The twin is on the device still, and right."""
-        assert self.graph.device_lost is None
-        assert self.twin.on_device
-        self.check_results()
-
     def check_results(self) -> None:
         host, twin = self.host.state()["word"], self.twin.state()["word"]
         assert np.array_equal(host >> HALF, twin >> HALF)
@@ -116,25 +106,13 @@ class TwinRun:
 @pytest.fixture
 def run_of(cupy: ModuleType) -> Iterator[Callable[..., TwinRun]]:
     """Makes runs, and closes their graphs."""
-    yield from runs()
+    yield from runs(TwinRun)
 
 
 @pytest.fixture
 def emulated_run_of(emulated_cupy: ModuleType) -> Iterator[Callable[..., TwinRun]]:
     """Likewise, on the emulated device only, which can be told to fail."""
-    yield from runs()
-
-
-def runs() -> Iterator[Callable[..., TwinRun]]:
-    made: list[TwinRun] = []
-
-    def make(*given: Any, **how: Any) -> TwinRun:
-        made.append(TwinRun(*given, **how))
-        return made[-1]
-
-    yield make
-    for run in made:
-        run.graph.close()
+    yield from runs(TwinRun)
 
 
 def tiny(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
@@ -521,28 +499,7 @@ def test_a_refresh_allocates_nothing_and_reads_what_changed(emulated_run_of: Cal
 
 
 def test_without_memory_a_program_goes_on_at_the_host(emulated_run_of: Callable[..., TwinRun]) -> None:
-    failed = 0
-    for at in range(40):
-        run = emulated_run_of("sssp")
-        run.step(inserts([(0, 1), (1, 2)], 3))
-        change = run.graph.apply(inserts([(2, v) for v in range(3, 50)], 50).batch(weighted=True), 50)
-        run.host.refresh(run.graph, change)
-        with cuda_emulator.failing_allocation(at):
-            refresh = run.twin.refresh(run.graph, change)
-        run.check_results()
-        if run.twin.on_device:
-            assert not refresh.started_over
-            break
-        failed += 1
-        assert refresh.started_over
-        assert run.graph.device is not None
-        change = run.graph.apply(deletes([(1, 2)], 50).batch(weighted=True), 50)
-        run.host.refresh(run.graph, change)
-        run.twin.refresh(run.graph, change)
-        run.check_results()
-    else:
-        pytest.fail("every allocation failed")
-    assert failed >= 6
+    assert failing_allocations(lambda: emulated_run_of("sssp")) >= 6
 
 
 @pytest.mark.sample(among="a card that fails")
@@ -551,25 +508,7 @@ def test_without_memory_a_program_goes_on_at_the_host(emulated_run_of: Callable[
 def test_a_card_that_fails_is_dropped_within_the_run(
     emulated_run_of: Callable[..., TwinRun], kind: str, quiet: bool
 ) -> None:
-    failed = 0
-    for at in range(40):
-        run = emulated_run_of(kind)
-        run.step(inserts([(0, 1), (1, 2)], 3))
-        change = run.graph.apply(inserts([(2, v) for v in range(3, 50)], 50).batch(weighted=True), 50)
-        run.host.refresh(run.graph, change)
-        with cuda_emulator.failing_card(at, quiet=quiet) as fault:
-            refresh = run.twin.refresh(run.graph, change)
-            broken = fault.broken
-        run.check_results()
-        if not broken:
-            break
-        failed += 1
-        assert refresh.started_over
-        assert not run.twin.on_device
-        assert "made to fail" in str(run.graph.device_lost) or "without telling" in str(run.graph.device_lost)
-    else:
-        pytest.fail("every call failed")
-    assert failed >= 1
+    assert failing_cards(lambda: emulated_run_of(kind), quiet=quiet) >= 1
 
 
 def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) -> None:
@@ -577,10 +516,8 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
     from graphtide.compute.device.path_runs import PATH_COUNTERS, PATH_HANDED, PATH_JOB
 
     dtypes = {"PathJob": PATH_JOB, "PathHanded": PATH_HANDED, "PathCounters": PATH_COUNTERS}
-    for name, dtype in dtypes.items():
-        assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
     head = cuda_text(SSSP("x", (0,)).form)
-    assert differences(cupy, tmp_path, dtypes, "../../compute/device/paths.cuh", head=head) == {}
+    check_structures(cupy, tmp_path, dtypes, "../../compute/device/paths.cuh", head=head)
 
 
 WEIGHTED = "sssp", "sswp", "fading"
@@ -609,13 +546,10 @@ def test_kernels_compile_without_warnings(
 ) -> None:
     from graphtide.compute.device.functor import cuda_text
     from graphtide.compute.device.path_runs import SOURCES
-    from graphtide.gpma.device import module
 
     form = KINDS[kind]("x", (0,)).form
-    options = [*module.options(weighted=form.weighted), *SOURCES[name].macros, *AS_CUPY, f"-arch={architecture}"]
-    code = cuda_text(form) + module.source(Path(module.__file__).parents[2] / "compute" / "device" / file)
-    done, log, _ = compiled(nvrtc, code, file, options)
-    assert done and not log, log
+    assert SOURCES[name].file == file
+    check_compiles(nvrtc, SOURCES[name], architecture, weighted=form.weighted, head=cuda_text(form))
 
 
 def test_all_that_programs_need_is_compiled() -> None:

@@ -12,9 +12,9 @@ import cuda_emulator
 import numpy as np
 import pytest
 from histories import check_hubs, deletes, epoch_of, hubs, inserts, random_history, rmat_history
-from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
+from test_cuda_compiles import ARCHITECTURES, check_compiles
 from test_cuda_compiles import nvrtc as nvrtc
-from test_device_structures import differences, to_host
+from test_device_structures import check_structures
 from walk_twins import WalkRun, runs
 from walks import solved as exact
 
@@ -428,19 +428,13 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
     from graphtide.compute.device.ppr_runs import PPR_COUNTERS, PPR_JOB, PPR_SWEEP
 
     dtypes = {"PprJob": PPR_JOB, "PprCounters": PPR_COUNTERS, "PprSweep": PPR_SWEEP}
-    for name, dtype in dtypes.items():
-        assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
-    assert differences(cupy, tmp_path, dtypes, "../../compute/device/ppr.cuh") == {}
+    check_structures(cupy, tmp_path, dtypes, "../../compute/device/ppr.cuh")
 
 
 def test_kernels_compile_without_warnings(nvrtc: object, run_long: bool) -> None:
     """For the oldest architecture; test_device_remote_rows.py has a newer one."""
-    from graphtide.compute.device import ppr_runs
-    from graphtide.gpma.device import module
+    from graphtide.compute.device.ppr_runs import SOURCES
 
-    folder = Path(module.__file__).parents[2] / "compute" / "device"
     for architecture in ARCHITECTURES if run_long else ARCHITECTURES[:1]:
-        options = [*module.options(weighted=False), *AS_CUPY, f"-arch={architecture}"]
-        for origin in ppr_runs.SOURCES.values():
-            done, log, _ = compiled(nvrtc, module.source(folder / origin.file), origin.file, options)
-            assert done and not log, log
+        for origin in SOURCES.values():
+            check_compiles(nvrtc, origin, architecture)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cuda_emulator
 import numpy as np
@@ -17,7 +16,7 @@ import test_device_pagerank as pagerank
 import test_device_paths as paths
 import test_device_ppr as ppr
 from histories import Epoch, deletes, epoch_of, inserts, random_history
-from test_cuda_compiles import AS_CUPY, compiled
+from test_cuda_compiles import check_compiles
 from test_cuda_compiles import nvrtc as nvrtc
 from walk_twins import FEW_THREADS, set_threads
 
@@ -32,6 +31,9 @@ from graphtide.gpma.host.slot_memory import SlotMemory
 from graphtide.gpma.rows import RowView
 from graphtide.partition.graph import Graph
 from graphtide.partition.placement import HOST
+
+if TYPE_CHECKING:
+    from graphtide.compute.device.kernels import Source
 
 DEVICE = 1
 
@@ -812,8 +814,8 @@ def test_while_the_host_s_array_grows_and_shrinks(
 LARGE = "mend_forest.cu", "mend.cu", "span.cu"
 
 
-def texts(run_long: bool) -> Iterator[tuple[str, str, bool, Sequence[str]]]:
-    """(file, its text, weighted, macros) of kernels of programs."""
+def origins(run_long: bool) -> Iterator[tuple[Source, str, bool]]:
+    """(source, what stands before it, weighted) of kernels of programs."""
     from graphtide.compute.device import (
         cdlp_runs,
         count_runs,
@@ -825,34 +827,28 @@ def texts(run_long: bool) -> Iterator[tuple[str, str, bool, Sequence[str]]]:
         walk_runs,
     )
     from graphtide.compute.device.functor import cuda_text
-    from graphtide.gpma.device import module
 
-    folder = Path(module.__file__).parents[2] / "compute" / "device"
     for kind in ("bfs", "sssp"):
         form = paths.KINDS[kind]("x", (0,)).form
         for name in path_runs.kernels_of(weighted=form.weighted):
             origin = path_runs.SOURCES[name]
             if run_long or origin.file not in LARGE:
-                text = cuda_text(form) + module.source(folder / origin.file)
-                yield origin.file, text, form.weighted, origin.macros
+                yield origin, cuda_text(form), form.weighted
     sources = (forest_runs.SOURCES, walk_runs.SOURCES, ppr_runs.SOURCES, tally_runs.SOURCES)
     others = [origin for known in sources for origin in known.values()]
     for origin in (*others, push_runs.SOURCE, *count_runs.SOURCES.values(), cdlp_runs.SOURCE):
         if run_long or origin.file not in LARGE:
-            yield origin.file, module.source(folder / origin.file), False, origin.macros
+            yield origin, "", False
 
 
 @pytest.mark.long
 def test_kernels_compile_without_warnings(nvrtc: object, seed: int, run_long: bool) -> None:
     from graphtide.compute.device.kernels import REMOTE
-    from graphtide.gpma.device import module
 
-    every = [*texts(run_long)]
+    every = [*origins(run_long)]
     chosen = np.random.default_rng(seed).choice(len(every), len(every) if run_long else 2, replace=False)
-    for file, text, weighted, macros in (every[which] for which in chosen):
-        options = [*module.options(weighted=weighted), *macros, *REMOTE, *AS_CUPY, "-arch=sm_90"]
-        done, log, _ = compiled(nvrtc, text, file, options)
-        assert done and not log, log
+    for origin, head, weighted in (every[which] for which in chosen):
+        check_compiles(nvrtc, origin, "sm_90", weighted=weighted, head=head, more=REMOTE)
 
 
 def test_what_is_marked_of_each_vertex_counts_as_memory(emulated_cupy: ModuleType) -> None:

@@ -226,11 +226,13 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def many_leaves(seed: int) -> Epoch:
-    """A vertex of many in-edges and many vertices of few; the first ones are there."""
+    """A vertex of many in-edges and many of few; of the first ones each has an edge to the next, to no other."""
     rng = np.random.default_rng(seed)
-    heads = np.concatenate([np.arange(1, 13), np.zeros(200, int), rng.integers(0, 300, 800)])
-    tails = np.concatenate([np.arange(12), rng.integers(0, 300, 1000)])
-    return inserts([*zip(tails.tolist(), heads.tolist(), strict=True)], 300)
+    heads = np.concatenate([np.zeros(200, int), rng.integers(0, 300, 800)])
+    tails = rng.integers(0, 300, 1000)
+    others = np.maximum(tails, heads) >= 12
+    chain = [(k, k + 1) for k in range(12)]
+    return inserts([*chain, *zip(tails[others].tolist(), heads[others].tolist(), strict=True)], 300)
 
 
 @pytest.mark.sample(1)
@@ -290,6 +292,58 @@ def test_a_group_is_gone_with_the_last_of_its_programs(
         them.remove(id)
     gc.collect()
     assert groups[0]() is None
+
+
+def test_a_full_group_is_launched_while_others_get_ready(
+    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Whoever has no place in one yet waits for all others."""
+    from graphtide.compute.device import ppr_runs
+
+    cuda_emulator.seed(seed)
+    them = several(("ppr",), 17)
+    done: list[str] = []
+    prepare, launch = ppr_runs.PprRuns._prepare, ppr_runs._Sweeps.launch
+
+    def preparing(self: Any, *given: Any) -> None:
+        prepare(self, *given)
+        done.append("." if self.seat else "?")
+
+    def launching(self: Any, *given: Any) -> None:
+        launch(self, *given)
+        done.append("!")
+
+    monkeypatch.setattr(ppr_runs.PprRuns, "_prepare", preparing)
+    monkeypatch.setattr(ppr_runs._Sweeps, "launch", launching)
+    for epoch, said in (
+        (many_leaves(seed), "?" * 17 + "!!"),
+        (inserts([(0, 2), (7, 2)], 300), "........!........!?"),
+    ):
+        done.clear()
+        change = them.change(epoch)
+        runs = them.engine.refresh(change)
+        assert [run.error for run in runs] == [None] * 17
+        assert "".join(done) == said
+    assert not any(them.engine.audit().values())
+
+
+def test_rows_that_parts_of_several_leaves_cut(
+    several: Callable[..., Several], swept: list[int], seed: int
+) -> None:
+    """Rows of one edge, of half a leaf, and one longer than three parts; and none, once all its edges go."""
+    cuda_emulator.seed(seed)
+    rng = np.random.default_rng(seed)
+    them = several(("ppr",), 5)
+    longest, n = int(rng.integers(0, 900)), 900
+    pairs = rng.permutation(n * n)[:14000]
+    first, there = [*zip((pairs // n).tolist(), (pairs % n).tolist(), strict=True)], {*pairs.tolist()}
+    hub = [(k, longest) for k in range(n) if k * n + longest not in there]
+    them.step(inserts([*first, *hub, *[(k, k + n) for k in range(n)]], 2 * n))
+    them.step(deletes([*hub, *first[:400], *[(k, k + n) for k in range(0, n, 3)]], 2 * n))
+    assert swept == [5, 5]
+    for program in them.engine.programs:
+        _, values, sums, shares = them.bits(program)
+        assert not any(values[n::3] + sums[n::3] + shares[n::3])
 
 
 def test_whoever_comes_takes_a_place_that_is_free_and_few_that_are_left_move_together(

@@ -81,14 +81,19 @@ def differences(
     }
 
 
+def check_structures(cupy: ModuleType, folder: Path, dtypes: Dtypes, file: str, head: str = "") -> None:
+    """The host fills all that kernels have, and these look for it there; see ``to_kernels``."""
+    for name, dtype in dtypes.items():
+        # With this, and nothing else in the same bytes, kernels have no field that the host does not know.
+        assert sum(n_bytes for field, (_, n_bytes) in to_host(dtype).items() if field) == dtype.itemsize, name
+    assert differences(cupy, folder, dtypes, file, head) == {}
+
+
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("file", FILES)
 def test_fields_are_where_kernels_look_for_them(cupy: ModuleType, tmp_path: Path, file: str) -> None:
     dtypes = {name: dtype for name, dtype in STRUCTURES.items() if file_of(name) == file}
-    for name, dtype in dtypes.items():
-        # With this, and nothing else in the same bytes, kernels have no field that the host does not know.
-        assert sum(n_bytes for field, (_, n_bytes) in to_host(dtype).items() if field) == dtype.itemsize, name
-    assert differences(cupy, tmp_path, dtypes, file) == {}
+    check_structures(cupy, tmp_path, dtypes, file)
 
 
 def test_there_are_structures() -> None:

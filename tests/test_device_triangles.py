@@ -10,9 +10,9 @@ import cuda_emulator
 import numpy as np
 import pytest
 from histories import Epoch, deletes, epoch_of, inserts, random_history, rmat_history
-from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
+from test_cuda_compiles import ARCHITECTURES, check_compiles
 from test_cuda_compiles import nvrtc as nvrtc
-from test_device_structures import differences, to_host
+from test_device_structures import check_structures
 from test_triangles import clique
 from walk_twins import MirroredRun, failing_runs, runs
 
@@ -281,19 +281,13 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
     from graphtide.compute.device.tally_runs import FORWARD, TALLY_COUNTERS, TALLY_JOB
 
     dtypes = {"TallyJob": TALLY_JOB, "TallyCounters": TALLY_COUNTERS, "Forward": FORWARD}
-    for name, dtype in dtypes.items():
-        assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
-    assert differences(cupy, tmp_path, dtypes, "../../compute/device/tally.cuh") == {}
+    check_structures(cupy, tmp_path, dtypes, "../../compute/device/tally.cuh")
 
 
 def test_kernels_compile_without_warnings(nvrtc: object, run_long: bool) -> None:
     """For the oldest architecture; test_device_remote_rows.py has a newer one."""
     from graphtide.compute.device.tally_runs import SOURCES
-    from graphtide.gpma.device import module
 
-    folder = Path(module.__file__).parents[2] / "compute" / "device"
     for architecture in ARCHITECTURES if run_long else ARCHITECTURES[:1]:
         for origin in SOURCES.values():
-            options = [*module.options(weighted=False), *origin.macros, *AS_CUPY, f"-arch={architecture}"]
-            done, log, _ = compiled(nvrtc, module.source(folder / origin.file), origin.file, options)
-            assert done and not log, log
+            check_compiles(nvrtc, origin, architecture)

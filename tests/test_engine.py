@@ -615,14 +615,12 @@ def test_default_ids() -> None:
         (
             "bsf",
             {},
-            "unknown program 'bsf'; there are bfs, cdlp, components, kcore, lcc, pagerank, ppr, sspaths, sssp, "
-            "sswp, triangles; did you mean 'bfs'?",
+            "unknown program 'bsf'; there are KINDS; did you mean 'bfs'?",
         ),
         (
             "zzz",
             {},
-            "unknown program 'zzz'; there are bfs, cdlp, components, kcore, lcc, pagerank, ppr, sspaths, sssp, "
-            "sswp, triangles",
+            "unknown program 'zzz'; there are KINDS",
         ),
         ("bfs", {}, "bfs needs the parameter 'source': vertex to start from, or a list of them"),
         ("bfs", {"sorce": 1}, "bfs has no parameter 'sorce'; it takes source; did you mean 'source'?"),
@@ -639,7 +637,7 @@ def test_default_ids() -> None:
 def test_refusals_are_exact(kind: str, params: dict[str, Any], message: str) -> None:
     with pytest.raises(ProgramError) as refused:
         registry.make_program(kind, "id", params)
-    assert str(refused.value) == message
+    assert str(refused.value) == message.replace("KINDS", ", ".join(sorted(registry.KINDS)))
 
 
 @pytest.mark.parametrize("directed", [True, False])

@@ -14,7 +14,7 @@ from waiting import until
 
 from graphtide.daemon import systemd
 from graphtide.daemon.health import Health, Recovery, Stage
-from graphtide.ops.metrics import STAGES_OF_LIFE
+from graphtide.ops.areas.life import STAGES_OF_LIFE
 
 
 def test_the_stages_are_those_of_the_metrics() -> None:

@@ -128,6 +128,15 @@ def test_strings_are_answered_as_over_the_socket(tmp_path) -> None:
         assert by_query == browser.ask("POST", "/v1/get", {"program": "hops", "vertices": ["v0", "v3", "no"]})[1]
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"), [("/v1/kop", "/v1/khop"), ("/get", "/v1/get"), ("/v1/x/toop", "/v1/top"), ("/zzzz", None)]
+)
+def test_a_mistyped_path_is_answered_with_the_nearest(browser: Browser, path: str, meant: str | None) -> None:
+    status, answer, _ = browser.ask("GET", path)
+    assert (status, answer["code"]) == (404, "not-supported")
+    assert answer["message"].endswith(f"; did you mean {meant!r}?" if meant else ", wait")
+
+
 def test_every_method_is_offered_and_has_an_example() -> None:
     shown = {example.values[0] for example in examples("int")}
     assert METHODS.keys() - STREAMED <= shown

@@ -16,11 +16,11 @@ from http_door import HTTP, LIMITS, Browser, engine, get, port, post, talk, turn
 from http_door import browser as browser  # fixtures
 from http_door import shared as shared
 from protocol_vectors import Engine
-from test_server import serving
+from test_server import raw, serving
 from waiting import until
 
 from graphtide.daemon.client import Client
-from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.errors import ConfigError, Unavailable
 from graphtide.daemon.serve.listening import TlsFiles
 from graphtide.daemon.serve.supervisor import ServerLink
 
@@ -89,6 +89,23 @@ def test_what_was_no_http_is_not_shown_as_python_would(shared: tuple[Engine, Ser
         _, error = turned_away(shared[1], sent)
         assert error is not None and error["message"].startswith("this is no HTTP: illegal ")
         assert "bytearray" not in error["message"]
+
+
+def test_whoever_comes_to_the_wrong_door_hears_at_once_which_is_the_right_one(
+    shared: tuple[Engine, ServerLink],
+) -> None:
+    """A client would wait for all of ``hello_seconds_max`` where nothing of it looked like the end of a line."""
+    link = shared[1]
+    with Client(f"tcp://127.0.0.1:{port(link)}") as client, pytest.raises(Unavailable, match=r"server\.listen"):
+        client.stats()
+    _, error = turned_away(link, b"\x94\x00\x00\xa5stats\x91\x80")
+    assert error is not None and "the addresses of server.listen" in error["message"]
+    for sent in (get("/v1/stats"), post("/v1/get", b"{}"), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):
+        with raw(link.addresses[0]) as connection, connection.socket.makefile("rb") as received:
+            connection.send(sent)
+            ((status, answer),) = answers(received.read())
+        assert (status, answer["code"]) == (400, "bad-request")
+        assert "the addresses of server.http" in answer["message"]
 
 
 def test_a_connection_is_closed_once_it_was_turned_away(shared: tuple[Engine, ServerLink]) -> None:

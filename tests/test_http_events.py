@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import h11
 import pytest
 from http_door import HTTP, LIMITS, engine, get, port, post
 from protocol_vectors import Engine
@@ -16,6 +19,9 @@ from test_server import serving
 from waiting import until
 
 from graphtide.daemon.client import Client
+from graphtide.daemon.serve.admission import Guest
+from graphtide.daemon.serve.http.connection import HttpConnection
+from graphtide.daemon.serve.serving import Serving
 from graphtide.daemon.serve.supervisor import ServerLink
 
 
@@ -186,3 +192,25 @@ def test_a_stream_ends_with_its_program_and_what_came_behind_is_answered(
         assert events.next_block() is None
         assert events.rest_of_line() == b""  # of the last chunk
         assert events.rest_of_line() == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize(("tls", "ahead_bytes"), [(None, 1000), (object(), 0)])
+def test_what_many_are_sent_is_not_copied_for_each_and_goes_ahead_but_for_tls(
+    tls: object, ahead_bytes: int
+) -> None:
+    """But for the length before each part."""
+    written: list[Any] = []
+    subscriptions = SimpleNamespace(has=lambda _: True)
+    all_have = SimpleNamespace(limits=LIMITS, subscriptions=subscriptions, ahead_bytes=1000)
+    connection = HttpConnection(cast(Serving, all_have), Guest("somewhere", lambda _: None), None)
+    extra = {"ssl_object": tls}.get
+    transport = SimpleNamespace(write=written.append, get_write_buffer_size=lambda: 0, get_extra_info=extra)
+    connection._transport = cast(asyncio.Transport, transport)
+    connection._http.receive_data(get("/v1/subscribe?program=rank"))
+    connection._http.next_event()
+    connection._http.send(h11.Response(status_code=200, headers=[]))
+    message = bytes(range(250)) * 1000
+    connection.push(message)
+    assert b"".join(written) == b"%x\r\n%b\r\n" % (len(message), message)
+    assert sum(len(part) for part in written if getattr(part, "obj", None) is message) == len(message)
+    assert connection.ahead_bytes == ahead_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -89,6 +90,21 @@ def test_a_list_that_cannot_be_read_is_refused_with_what_to_do(tmp_path: Path, t
     (tmp_path / FILE).write_text(text)
     with pytest.raises(CheckpointError, match=r"cannot be read: .*move it away"):
         KeptPrograms(tmp_path)
+
+
+def test_a_list_that_may_not_be_read_now_is_not_to_be_moved_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever does so loses programs that are as good as ever."""
+    KeptPrograms(tmp_path).add("hops", HOPS)
+
+    def refuse(path: Path) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(CheckpointError, match=r"kept\.json', cannot be read: Permission denied\. It may") as told:
+        KeptPrograms(tmp_path)
+    assert f"user {os.geteuid()}" in told.value.message and "away" not in told.value.message
 
 
 @pytest.mark.parametrize(("point", "there"), [("kept.before_replace", []), ("kept.replaced", ["hops"])])

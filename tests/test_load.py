@@ -134,6 +134,8 @@ def test_it_is_what_streaming_makes(data: st.DataObject, tmp_path_factory: pytes
         else:
             files.append(folder / f"{number}.csv")
             files[-1].write_bytes(csv(rows))
+    (folder / "spool").mkdir()
+    (folder / "spool" / "a.csv").write_bytes(b"src,dst\n5,6\n7,8\n")
     offsets = load.parse_offsets('{"a.csv": 12}', config)
     assert load.load_files(config, files, offsets, json=True) == 0
     checkpoint, vertices, edges = restored(config)
@@ -258,6 +260,44 @@ def test_offsets_name_every_topic() -> None:
         load.parse_offsets('{"a": {"0": 1}, "b": {}}', config)
     with pytest.raises(ConfigError, match="of a source of kind 'kafka'"):
         load.parse_offsets('{"a": 1}', config)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "words"),
+    [
+        ({"b.csv": 1}, "b.csv' is gone"),
+        ({"a.csv": 13}, "a.csv shrank to 12 bytes, but 13"),
+        ({"a.txt": 1}, "not the name"),
+    ],
+    ids=["file", "byte", "name"],
+)
+def test_offsets_must_be_in_the_files(tmp_path: Path, offsets: dict[str, int], words: str) -> None:
+    config = settings_of(tmp_path)
+    config.source.path.mkdir()
+    (config.source.path / "a.csv").write_bytes(b"src,dst\n1,2\n")
+    (tmp_path / "edges.el").write_bytes(b"1 2\n")
+    with pytest.raises(ConfigError, match=f"^--offsets: .*{words}"):
+        load.load_files(config, [tmp_path / "edges.el"], load.parse_offsets(json.dumps(offsets), config))
+    assert load.load_files(config, [tmp_path / "edges.el"], {Partition("a.csv"): 12}) == 0
+
+
+@pytest.mark.kafka
+def test_offsets_must_be_in_the_topic(kafka: DevKafka, tmp_path: Path) -> None:
+    """A start would find that out, hours of loading later."""
+    kafka.create_topic("short", 2)
+    with brokers.client(KafkaProducer, kafka.bootstrap) as producer:
+        producer.send("short", encode_msgpack([1], [2]), partition=1).get(timeout=60)
+    tables = {"source": {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": ["short"]}}
+    config = from_tables({**tables, "checkpoint": {"path": str(tmp_path / "checkpoints")}})
+    (tmp_path / "edges.el").write_bytes(b"1 2\n")
+    cases = {
+        '{"short": {"1": 2}}': "offset 2 of short/1 is not available: .*; available are 0 to 1",
+        '{"short": {"2": 0}}': "the offsets to go on from name short/2, but the topic has only 2 partitions",
+    }
+    for text, words in cases.items():
+        with pytest.raises(ConfigError, match=f"^--offsets: {words}"):
+            load.load_files(config, [tmp_path / "edges.el"], load.parse_offsets(text, config))
+    assert load.load_files(config, [tmp_path / "edges.el"], load.parse_offsets('{"short": {"1": 1}}', config)) == 0
 
 
 def test_nothing_is_written_of_files_that_cannot_be_loaded(tmp_path: Path) -> None:

@@ -29,14 +29,10 @@ from graphtide.daemon.client.wire import LATENCY_BUCKETS_SECONDS
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.health import Verdict
 from graphtide.daemon.serve.endpoint import CONNECTIONS_MAX, HASTE_SWITCH_SECONDS, Exposition
+from graphtide.ops.areas.kept import PARTITIONS_SHOWN_MAX
+from graphtide.ops.areas.stream import FRESHNESS_SECONDS_BUCKETS, STAGES
 from graphtide.ops.histograms import Histogram
-from graphtide.ops.metrics import (
-    FRESHNESS_SECONDS_BUCKETS,
-    PARTITIONS_SHOWN_MAX,
-    STAGES,
-    Metrics,
-    catalogue_markdown,
-)
+from graphtide.ops.metrics import Metrics, catalogue_markdown
 from graphtide.ops.numbers import Number
 
 YES = Verdict(True, {})
@@ -316,6 +312,15 @@ def test_the_server_process_is_shown_beside_our_own() -> None:
     seen = samples(metrics)
     assert seen["graphtide_server_process_resident_memory_bytes", ()] > 0
     assert seen["process_resident_memory_bytes", ()] > 0
+
+
+def test_a_count_that_others_keep_is_followed_where_it_begins_anew() -> None:
+    number = Number()
+    seen = []
+    for total in (0, 2, 2, 5, 1, 4):
+        number.count_up(total)
+        seen.append(number.read())
+    assert seen == [0, 2, 2, 5, 5, 8]
 
 
 def test_what_a_number_is_set_to_is_not_lost_to_who_adds_just_then() -> None:

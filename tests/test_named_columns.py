@@ -124,6 +124,28 @@ def test_exact_reasons(document: dict[str, Any], reason: str, detail: str) -> No
     assert (bad.reason, bad.detail, bad.value) == (reason, detail, json.dumps(document).encode())
 
 
+DOTTED = {"from.id": 1, "to": {"node.id": 2, "a": {"b": 7}}, "to.node.id": 3, "w.": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("dst", "end"), [(["to", "node.id"], 2), (["to.node.id"], 3), ("to.a.b", 7), (["to", "a", "b"], 7)]
+)
+def test_names_may_have_dots_where_they_stand_in_a_list(dst: Any, end: int) -> None:
+    columns = {"src": ["from.id"], "dst": dst, "weight": ["w."]}
+    assert rows(decoder(columns).decode(raw(DOTTED))) == [(1, end, 1, 0.5, NOW)]
+    header = f"from.id,{dst if isinstance(dst, str) else '.'.join(dst)},w.\n".encode()
+    assert rows(decoder(columns).decode(raw(header + b"4,5,0.5\n", "csv"))) == [(4, 5, 1, 0.5, NOW)]
+
+
+def test_a_name_with_dots_that_is_one_is_said_to_be() -> None:
+    (bad,) = decoder({"src": "from.id", "dst": "to.a.b"}).decode(raw(DOTTED)).bad
+    assert (bad.reason, bad.detail) == (
+        "bad-column",
+        "src (from.id) is missing: its dots lead into objects, and here it is one name: "
+        "source.columns.src = ['from.id']",
+    )
+
+
 @pytest.mark.parametrize("partition", [TOPIC, FILE])
 def test_each_line_counts_by_itself(partition: Partition) -> None:
     lines = [transfer("c"), {"kind": "c"}, transfer("d"), transfer("x"), transfer("c", from_account="x")]

@@ -224,7 +224,10 @@ def test_a_log_of_a_newer_version_is_refused_and_stays(tmp_path: Path, opened: l
     path = tmp_path / "order" / f"{1:020}.log"
     path.parent.mkdir()
     path.write_bytes(content := frame(msgpack.packb({"v": VERSION + 1, "whatever": "comes"})))
-    refused = rf"{path}' was written by a newer version .* format {VERSION + 1}; this version reads {VERSION}\."
+    refused = (
+        rf"{path}' was written by a newer version .* format {VERSION + 1}; this version reads {VERSION}\. "
+        r"Start that version again; or move the folder 'order' away, .* or give this one another checkpoint\.path"
+    )
     with pytest.raises(CheckpointError, match=refused):
         open_log(tmp_path / "order", opened)
     assert path.read_bytes() == content

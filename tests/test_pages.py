@@ -12,7 +12,8 @@ from pydantic import BaseModel
 
 from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.config.settings import Config
-from graphtide.ops.metrics import STAGES_OF_LIFE, catalogue_markdown
+from graphtide.ops.areas.life import STAGES_OF_LIFE
+from graphtide.ops.metrics import catalogue_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("operations.md", "reliability.md", "security.md", "troubleshooting.md", "protocol.md", "http.md")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import re
@@ -155,6 +156,21 @@ def test_a_group_that_the_socket_cannot_be_given_to_is_named(
     with pytest.raises(ConfigError, match=r"server.socket_group = '\w+': user \d+ is not in that group"):
         bind_socket(address, beyond_loopback=False, socket_group=grp.getgrall()[0].gr_name)
     assert not [*tmp_path.iterdir()]  # nobody takes it for that of a daemon
+
+
+@pytest.mark.parametrize("group", [None, grp.getgrgid(os.getegid()).gr_name])
+def test_a_mode_that_the_socket_cannot_be_given_is_no_matter_of_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str | None
+) -> None:
+    address = f"unix:{tmp_path}/s"
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    with pytest.raises(ConfigError, match=rf"cannot listen on {address}: Operation not permitted"):
+        bind_socket(address, beyond_loopback=False, socket_group=group)
+    assert not [*tmp_path.iterdir()]
 
 
 # -- the unit ---------------------------------------------------------------------------------------------

@@ -405,7 +405,8 @@ def test_few_places_are_kept_of_many(tmp_path: Path) -> None:
     assert not list(read_columns(tmp_path / "a.el", ANYTHING, left_out))
     assert left_out.refused == {"bad-id": 10_000}
     places = [place.removeprefix(str(tmp_path)) for place in left_out.places["bad-id"]]
-    assert places == [f"/a.el:{n}: dst holds 'x'; ids are 64-bit integers" for n in (1, 2, 3)]
+    said = [f"/a.el:{n}: dst holds 'x'; ids are 64-bit integers" for n in (1, 2, 3)]
+    assert places == [said[0] + module._TEXT_IDS, *said[1:]]
 
 
 def test_every_bad_row_of_documents_counts(tmp_path: Path) -> None:
@@ -426,11 +427,75 @@ def test_a_file_that_names_no_columns_is_bad_as_a_whole(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"a\.csv:1: the header line must name src and dst.*\[source\.columns\]"):
         file_rows(tmp_path / "a.csv")
     (tmp_path / "a.csv").write_text("src,dst\n1,2\n", encoding="utf-16")
-    with pytest.raises(BadInput, match=r"a\.csv:1: the header line is not UTF-8"):
+    with pytest.raises(BadInput, match=r"a\.csv:1: the header line is not UTF-8. It may be UTF-16: iconv"):
         file_rows(tmp_path / "a.csv")
     (tmp_path / "a.csv").write_bytes(b"src,dst\r1,2\r")
-    with pytest.raises(BadInput, match=r"a\.csv:1: the header line is not CSV: new-line character"):
+    with pytest.raises(BadInput, match=r"a\.csv:1: the header line is not CSV: new-line character.*line feed: tr"):
         file_rows(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("header", "advice"),
+    [
+        ("src;dst", r"'src;dst'\. Commas must stand between columns"),
+        ("src\tdst", r"Commas must stand between columns \(in a \.tsv tabs\)$"),
+        ("1,2", r"'1,2'\. Put such a line before the first$"),
+        ("Source;Target,Weight", r"\[source\.columns\]$"),
+    ],
+)
+def test_a_header_line_that_is_none_is_said_with_what_helps(tmp_path: Path, header: str, advice: str) -> None:
+    (tmp_path / "a.csv").write_text(f"{header}\n1,2\n")
+    with pytest.raises(BadInput, match=advice):
+        file_rows(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("times", "doubted"),
+    [
+        (["1700000000", "", "1700086400"], True),
+        (["1700000000", "1700000000000", ""], False),
+        (["5", "6", "7"], False),
+        (["", "", ""], False),
+    ],
+)
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_times_that_may_be_seconds_are_doubted(
+    tmp_path: Path, times: list[str], doubted: bool, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would be milliseconds of 1970, and a window a thousand times as long as it is meant."""
+    if form == "csv":
+        (tmp_path / "a.csv").write_text("src,dst,ts\n" + "".join(f"1,{n},{ts}\n" for n, ts in enumerate(times)))
+    else:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        ts = pa.array([int(text) if text else None for text in times], pa.int64())
+        parquet.write_table(pa.table({"src": [1, 1, 1], "dst": [0, 1, 2], "ts": ts}), tmp_path / "a.parquet")
+    assert produce_files([tmp_path / f"a.{form}"], spool=tmp_path / "spool") == 0
+    assert (f"a.{form}: its times (ts) are milliseconds of January" in capsys.readouterr().out) == doubted
+    assert produce_files([tmp_path / f"a.{form}"], spool=tmp_path / "spool", json=True) == 0
+    assert ("doubts" in json.loads(capsys.readouterr().out)) == doubted
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "end"),
+    [
+        ("a.txt", "1,2\n", module._COMMAS),
+        ("a.dot", "digraph { 1 -> 2; }\n", module._BY_NAME),
+        ("a.json", '[{"src": 1, "dst": 2}]\n', module._DOCUMENTS),
+        ("a.json", '{\n "src": 1, "dst": 2\n}\n', module._DOCUMENTS),
+        ("a.json", '{"from": 1, "to": 2}\n', module._OTHER_NAMES),
+        ("a.json", '{"src": "alice", "dst": "bob"}\n', module._TEXT_IDS),
+        ("a.csv", "src,dst\n1,bob\n", module._TEXT_IDS),
+        ("a.csv", "src,dst\n1.0,2.0\n", "ids are 64-bit integers"),
+        ("a.el", "1 2\n1 2 3 4 5\n", "src dst [weight [ts]] are allowed"),
+    ],
+)
+def test_files_of_other_programs_are_told_what_helps(tmp_path: Path, name: str, text: str, end: str) -> None:
+    (tmp_path / name).write_text(text)
+    left_out = LeftOut()
+    assert sum(map(len, read_columns(tmp_path / name, Accepts(), left_out))) <= 1
+    assert next(iter(left_out.places.values()))[0].endswith(end)
 
 
 def test_the_command_writes_the_good_and_names_the_bad(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,12 +25,13 @@ from graphtide.compute.paths import NO_OFFER, SOURCE, Functors, PathProgram
 from graphtide.compute.paths import form as path_form
 from graphtide.compute.paths.form import check
 from graphtide.compute.paths.templates import digest, specialise, step
-from graphtide.compute.program import Parameter, ProgramError
-from graphtide.daemon.config.load import load
+from graphtide.compute.program import Parameter, Program, ProgramError, parse_sources
+from graphtide.daemon.config.load import from_tables, load
 from graphtide.daemon.config.settings import Config
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.serve.http.arguments import from_json
 from graphtide.daemon.tools.program_tables import written_anew
 from graphtide.daemon.warm_up import warm_up
 from graphtide.gpma import intrinsics
@@ -43,6 +44,14 @@ def block(language: str, holds: str) -> str:
     blocks = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     (found,) = [block for block in blocks if holds in block]
     return str(found)
+
+
+@pytest.fixture
+def other_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The page's program of another form as the module ``my_other_programs``, for processes of its own."""
+    (tmp_path / "my_other_programs.py").write_text(block("python", "class Mutual"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path
 
 
 @pytest.fixture
@@ -76,6 +85,16 @@ def test_the_example_prints_what_the_page_says() -> None:
     with contextlib.redirect_stdout(printed):
         exec(compile(block("python", "engine.start()"), "programs.md", "exec"), {})
     assert printed.getvalue() == block("text", "fading")
+
+
+def test_sources_may_have_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who gives a program the least that it needs, and who reads ids in a request, know them by their kind."""
+    seeds = Parameter("seeds", "where to start", parse_sources)
+    monkeypatch.setitem(
+        registry.KINDS, "seeded", type("Seeded", (Program,), {"kind": "seeded", "parameters": (seeds,)})
+    )
+    assert ("seeded", {"seeds": 0}) in registry.least_programs(weighted=False)
+    assert from_json("compute", b'{"program": "seeded", "seeds": ["1", 2]}', "int")["seeds"] == [1, 2]
 
 
 @pytest.mark.usefixtures("own_module")
@@ -142,6 +161,46 @@ def test_the_daemon_keeps_and_serves_them(own_module: Path) -> None:
         assert daemon.stop() == 0
 
 
+@pytest.mark.sample(among="a stream through a daemon")
+def test_the_daemon_keeps_one_of_another_form(other_module: Path) -> None:
+    """Audited whole after every epoch, told to subscribers, and restored after a kill."""
+    tables = {
+        "compute": {"python_modules": ["my_other_programs"]},
+        "audit": {"full_every_epoch": True},
+        "program": [{"name": "mutual"}],
+    }
+    with Daemon(other_module, tables) as daemon:
+        daemon.start()
+        with daemon.client() as client, SpoolWriter(daemon.spool, name="a") as writer:
+
+            def write(*columns: Any) -> None:
+                writer.append(encode_msgpack(*columns))
+                writer.flush()
+                client.wait({"a.msgpack": writer.offset})
+
+            seen = dict[Any, Any]()
+            with contextlib.closing(client.subscribe("mutual")) as told:
+                write([1, 2, 2], [2, 1, 3], [1, 1, 1])
+                while len(seen) < 3:
+                    change = next(told)
+                    seen |= dict(zip(change.ids.tolist(), change.values.tolist(), strict=True))
+            assert seen == {1: 1, 2: 1, 3: 0}, (
+                "new vertices are told of, also where the program does not name them"
+            )
+            write([3, 1, 4, 4], [2, 2, 4, 1], [1, 0, 1, 1])
+            assert client.get("mutual", [1, 2, 3, 4]).values.tolist() == [0, 1, 1, 0]
+            write([3], [0], [3])
+            write([3], [1], [1])
+        daemon.kill()
+        daemon.start()
+        with daemon.client() as client:
+            client.wait({"a.msgpack": writer.offset})
+            assert client.get("mutual", [1, 2, 3, 4]).values.tolist() == [0, 0, 0, 0]
+            assert client.programs()["programs"]["mutual"]["state"] == "fresh"
+            assert client.stats()["audit"]["violations"] == {}
+        assert daemon.stop() == 0
+
+
 # -- refusals -------------------------------------------------------------------------------------------------
 
 
@@ -166,6 +225,25 @@ def test_modules_that_cannot_be_imported_are_named(tmp_path: Path, monkeypatch: 
     for name, words in (("broken_programs", "ZeroDivisionError"), ("no_such_module", "ModuleNotFoundError")):
         with pytest.raises(ConfigError, match=f"'{name}' cannot be imported: {words}"):
             load(environ={"GRAPHTIDE_COMPUTE__PYTHON_MODULES": name})
+
+
+def test_a_module_that_is_not_found_is_one_problem_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not two: its programs are unknown, which is no other mistake. One that lacks another module says which."""
+    (tmp_path / "needs_another.py").write_text("import no_such_module_either\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    advice = "; install it, or have its folder in PYTHONPATH"
+    for name, advised in (("no_such_module", True), ("no_such_folder.programs", True), ("needs_another", False)):
+        tables = {"compute": {"python_modules": [name]}, "program": [{"name": "own"}, {"name": "own", "hops": 1}]}
+        with pytest.raises(ConfigError) as refused:
+            from_tables(tables)
+        (problem,) = refused.value.detail["problems"]
+        assert problem["key"] == "compute.python_modules"
+        assert problem["allowed"].endswith(advice) == advised
+    tables = {"compute": {"python_modules": ["no_such_module"]}, "program": [{"name": "bfs", "surce": 1}]}
+    with pytest.raises(ConfigError, match="did you mean 'source'"):
+        from_tables(tables)
 
 
 @pytest.mark.usefixtures("own_module")

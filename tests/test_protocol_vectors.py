@@ -15,6 +15,7 @@ import protocol_vectors
 import pytest
 
 from graphtide.daemon import errors
+from graphtide.daemon.client import AsyncClient, Client
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.records.spool_format import frames
 from graphtide.daemon.records.stream import Partition, RawRecord
@@ -35,6 +36,15 @@ def test_every_type_of_columns_has_an_example() -> None:
     types = set(re.findall(r"`([<|][a-z]\d)`", listed))
     assert types == {name for name in CODES if name != "|u1"}
     assert types <= set(re.findall(r'"dtype": "([^"]+)"', protocol_vectors.PAGE.read_text("utf-8")))
+
+
+def test_every_method_has_a_line_on_the_page_and_one_in_the_clients() -> None:
+    text = (protocol_vectors.PAGE.parent / "protocol.md").read_text("utf-8")
+    table = text.split("| method | params | result |", 1)[1].split("\n\n", 1)[0]
+    assert sorted(re.findall(r"^\| `([\w.]+)` \|", table, re.MULTILINE)) == sorted(METHODS)
+    by_themselves = {"hello", "unsubscribe"}  # as a connection begins, and as a subscription ends
+    for name in METHODS.keys() - by_themselves:
+        assert hasattr(Client, name.replace(".", "_")) and hasattr(AsyncClient, name.replace(".", "_")), name
 
 
 def test_every_method_and_every_error_that_requests_meet_has_an_example() -> None:

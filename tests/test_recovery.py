@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import typing
@@ -21,7 +23,7 @@ import numpy as np
 import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from graphtide.compute import registry
 from graphtide.compute.audit.auditor import Auditor
@@ -29,6 +31,7 @@ from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
 from graphtide.daemon import service
 from graphtide.daemon.config.sections.graph import EpochConfig
+from graphtide.daemon.config.settings import Config
 from graphtide.daemon.engine.auditing import BackgroundAudit
 from graphtide.daemon.engine.between import BetweenEpochs
 from graphtide.daemon.engine.pipeline import Pipeline
@@ -642,6 +645,29 @@ def test_a_sync_that_fails_is_shown_in_mid_epoch_and_edges_are_not_answered_abou
     pipeline.engine.close()
 
 
+def test_freshness_is_that_of_what_came_since_the_start(tmp_path: Path, graph: Graph) -> None:
+    """What is replayed may have been shown before, and what came while nobody was there waited for the start."""
+    index, metrics, queue = VertexIndex.create("int"), Metrics(), PreparedQueue(100)
+    pipeline = make_pipeline(
+        CheckpointStore(tmp_path), graph, index, surroundings(lambda _: None), queue=queue, metrics=metrics,
+        interval_s=1e9,
+    )  # fmt: skip
+    pipeline.epochs = EpochConfig(updates_max=5)
+    index.insert(np.arange(40))
+    pipeline.health.recovery.read(left=0, item=2)
+    for item in range(1, 4):
+        times, updates = np.array([item], np.int64), np.array([5], np.int64)
+        queue.put(Prepared([], 5, 40, {P: item}, times, updates, item=item))
+    queue.close()
+    pipeline.run()
+    pipeline.engine.close()
+    assert pipeline.position.number == 3 and pipeline.health.stage != "recovering"
+    assert metrics.registry.get_sample_value("graphtide_freshness_seconds_count") == 5
+    # Until when is covered, all of them tell.
+    covered = metrics.registry.get_sample_value("graphtide_source_applied_up_to_timestamp_seconds")
+    assert covered == 0.003
+
+
 @pytest.mark.parametrize("error", [OSError(28, "no space"), MemoryError()])
 def test_a_failed_checkpoint_is_tried_again_at_the_end(
     tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -839,6 +865,60 @@ def test_a_signal_may_come_while_the_lock_of_stopping_is_held() -> None:
         assert stopped.wait(60)
 
 
+TWICE = """
+import logging, os, signal, sys
+from graphtide.daemon import logs
+from graphtide.daemon.signals import handled_signals
+
+logs.configure("info", sys.argv[1])
+if sys.argv[2] == "nobody reads":
+    os.set_blocking(2, False)
+    try:
+        while True:
+            os.write(2, b"x")
+    except BlockingIOError:
+        os.set_blocking(2, True)
+with handled_signals(lambda: None, lambda: None):
+    logging.getLogger().handlers[0].acquire()  # as of the thread that the signal interrupts
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize("reader", ["read", "nobody reads"])
+def test_a_second_signal_ends_the_process_at_once_and_says_so(reader: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", TWICE, "json", reader], stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    if reader == "nobody reads":
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGINT
+        process.stderr.close()
+        return
+    (line,) = process.communicate(timeout=PATIENCE_S)[1].splitlines()
+    assert process.returncode == 128 + signal.SIGINT
+    told = json.loads(line)
+    assert told["level"] == "warning" and told["message"].startswith("ended at once, by a second signal (SIGINT)")
+
+
+@pytest.mark.parametrize("when", ["reading", "loading"])
+def test_a_start_that_is_stopped_reads_and_loads_no_further(tmp_path: Path, graph: Graph, when: str) -> None:
+    """A large checkpoint takes minutes, which nobody who stops a daemon has."""
+    index, store = VertexIndex.create("int"), CheckpointStore(tmp_path)
+    index.insert(np.arange(40))
+    pipeline = make_pipeline(store, graph, index, surroundings(lambda _: None))
+    pipeline.position.number = 1
+    pipeline.close()
+    pipeline.engine.close()
+    service: Any = Service(Config(), ExitStack())
+    service.store, service._identity = store, {}
+    checkpoint = store.newest_good()
+    assert checkpoint is not None and not checkpoint.is_empty
+    service.card = None
+    service._stop.set()
+    with service._stack, pytest.raises(_Stopped):
+        service._restorable(store) if when == "reading" else service._hold(checkpoint)
+    store.close()
+
+
 def test_no_thread_keeps_the_interpreter_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> None:
         raise _Stopped
@@ -846,9 +926,10 @@ def test_no_thread_keeps_the_interpreter_for_long(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(service, "Service", stopped)
     config: Any = SimpleNamespace(device=SimpleNamespace(enabled="auto"))
     before = sys.getswitchinterval()
+    template: Any = None
     try:
-        template: Any = None
-        assert service.serve(config, template, progress=False) == 0
+        with pytest.raises(_Stopped):
+            service.serve(config, template, progress=False)
         assert service.SWITCH_SECONDS < 0.005 and sys.getswitchinterval() == pytest.approx(service.SWITCH_SECONDS)
     finally:
         sys.setswitchinterval(before)
@@ -905,7 +986,8 @@ def test_nothing_is_read_before_the_first_checkpoint_found_room(
         identity=lambda: {"kind": "t"}, open=lambda *_: None, backlog=lambda: 5, position=lambda: {P: 7}
     )
     service.position = Position(1)
-    service.pipeline = SimpleNamespace(checkpoints=SimpleNamespace(write_beginning=write_beginning))
+    checkpoints = SimpleNamespace(begin_anew=lambda: None, write_beginning=write_beginning)
+    service.pipeline = SimpleNamespace(checkpoints=checkpoints)
     monkeypatch.setattr("graphtide.daemon.service.RETRY_S", 0.01)
     with pytest.raises(_Stopped) if ends == "when-stopped" else contextlib.nullcontext():
         service._open_source(None)

@@ -723,6 +723,31 @@ def test_epochs_that_come_too_fast_wait_for_the_look() -> None:
     assert daemon.link.held == 1 and sink.known() == truth(updates)
 
 
+def test_what_waits_for_the_interval_to_be_over_is_not_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an alert would be raised by a setting. What is due and fails is."""
+    sink, updates, clock = Memory(), draw(np.random.default_rng(1), 5), [1000.0]
+    monkeypatch.setattr("graphtide.daemon.outgoing.writer.time.monotonic", lambda: clock[0])
+    daemon = started(sink, updates)
+    writer = daemon.writer
+    writer._interval_s = 3600.0
+    monkeypatch.setattr(writer._closing, "wait", lambda timeout: False)
+
+    def after(seconds: float) -> float:
+        clock[0] += seconds
+        daemon.write()
+        return writer.lag_seconds
+
+    updates += [(1, 2)]
+    daemon.go_on(1)
+    assert after(10) == 0.0 and sink.known() == truth(updates)  # the one before was written without an interval
+    updates += [(1, 3)]
+    daemon.go_on(1)
+    assert after(3000) == 0.0 and writer.lag_epochs == 1
+    sink.fails = ["before"]
+    assert after(700) == 100.0, "it has been due since"
+    assert after(1) == 0.0 and sink.known() == truth(updates), "what failed does not wait for an interval"
+
+
 def test_the_thread_writes_what_is_left_and_ends() -> None:
     sink, updates = Memory(), [(1, 1)]
     daemon = Daemon(sink, updates, 1, None, 1 << 16)

@@ -361,7 +361,7 @@ def test_of_a_file_that_was_deleted_too_early_counts_what_the_newest_checkpoint_
     for state in (before, source.state()):  # the next checkpoint may be of an epoch of before, too
         restarted = opened(tmp_path, {A: 4, B: 4, C: 4}, state)
         assert restarted.position() == {A: 4, B: 4} and restarted.standing(C, 4) == "covered"
-        with pytest.raises(SourceError, match=r"c\.el' is gone, and was read only to byte 5"):
+        with pytest.raises(SourceError, match=r"c\.el' is gone, and the offsets end at byte 5 of it"):
             opened(tmp_path, {A: 4, B: 4, C: 5}, state)
     assert opened(tmp_path, {A: 4, B: 4}, before).standing(C, 4) == "unknown", "that one has nothing of it"
 

@@ -137,6 +137,8 @@ def test_a_small_run(tmp_path: Path, run_long: bool) -> None:
         assert some["updates/s"] > 0 and some["engine s/M"] > 0 and some["waited s/M"] >= 0
         assert some["server cores"] >= 0 and some["server MiB"] > 1
         assert some["of without"] == pytest.approx(some["updates/s"] / none["updates/s"])
+        by_fixed = [row["engine s/M"] / row["fixed ms"] for row in (some, none)]
+        assert some["engine by fixed of without"] == pytest.approx(by_fixed[0] / by_fixed[1])
     assert hostile["reading"]["subscribed"] == hostile["deaf"]["subscribed"] == 6
     assert hostile["reading"]["read MB"] > 0 == hostile["deaf"]["read MB"] and hostile["storm"]["subscribed"] > 0
     assert all(row["scrapes"] > 0 and row["kilobytes"] > 1 for row in saved["scrape"])

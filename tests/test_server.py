@@ -20,6 +20,7 @@ from conftest import skip_or_fail
 from waiting import until
 
 from graphtide.compute import registry
+from graphtide.compute.program import Answer, Program, Published
 from graphtide.daemon import errors
 from graphtide.daemon.client import Client
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
@@ -40,11 +41,12 @@ from graphtide.daemon.records.topology import (
 from graphtide.daemon.serve import shared_memory, supervisor
 from graphtide.daemon.serve.channel import Channel
 from graphtide.daemon.serve.listening import Doors
+from graphtide.daemon.serve.methods import groups
 from graphtide.daemon.serve.results import ProgramPublication, Publication
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.daemon.serve.values import wire_ids
 from graphtide.daemon.tools import query, watch
-from graphtide.gpma.edges import EdgeList, pack
+from graphtide.gpma.edges import NO_VERTEX, EdgeList, pack
 from graphtide.gpma.host import PackedMemoryArray
 from graphtide.gpma.index.ids import StringColumn
 from graphtide.gpma.index.vertex_index import VertexIndex
@@ -358,6 +360,20 @@ def test_there_may_be_no_path(client):
         client.path("hops", 7)
     with pytest.raises(errors.NotSupported, match="keep no parents"):
         client.path("rank", 100)
+
+
+@pytest.mark.parametrize("vertex", [0, 1])
+def test_vertices_without_a_value_are_no_group(vertex):
+    class Kind(Program):
+        @staticmethod
+        def read(published, vertices):
+            values = published.columns["label"][vertices]
+            return Answer(values, values == NO_VERTEX, vertex_valued=True)
+
+    published = Published({"label": np.array([NO_VERTEX, 1, NO_VERTEX, 1], np.uint32)}, {}, 4)
+    result = SimpleNamespace(published=published, knows=lambda dense: np.ones(dense.size, bool))
+    _, size, members = groups._alike(Kind, None, result, vertex, 9)
+    assert (size, members.tolist()) == ((0, []), (2, [1, 3]))[vertex]
 
 
 def test_a_component_has_a_label_a_size_and_members(client):

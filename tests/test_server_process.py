@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 import psutil
@@ -421,6 +421,48 @@ def test_whatever_fails_as_a_server_is_started_the_next_one_comes(
     assert len(failures) == 1
     assert f"cannot be started ({str(error) or 'MemoryError'})" in caplog.text
     assert ("Traceback" in caplog.text) == isinstance(error, OverflowError)
+
+
+@pytest.mark.sample(among="a server process and its template")
+def test_nothing_stays_open_of_a_server_that_failed_to_start_and_to_end(
+    link: ServerLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    introduce, status, failures = ServerLink._introduce, template.Template.status, list[Any]()
+
+    def not_introduced(self: ServerLink, process: Any) -> None:
+        if not failures:
+            failures.append(process)
+            raise MemoryError
+        introduce(self, process)
+
+    def not_known(self: template.Template, child: Any) -> Any:
+        if len(failures) == 1:
+            failures.append(child)
+            raise OSError("how it ended is not known")
+        return status(self, child)
+
+    monkeypatch.setattr(ServerLink, "_introduce", not_introduced)
+    monkeypatch.setattr(template.Template, "status", not_known)
+    kill(link)
+    assert "cannot be started (how it ended is not known)" in caplog.text
+    assert (failures[0].control.fileno(), failures[0].calls.fileno()) == (-1, -1)
+
+
+def test_nothing_stays_open_where_there_are_too_few_descriptors_for_a_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair, opened = socket.socketpair, list[socket.socket]()
+
+    def one_pair(*how: Any) -> tuple[socket.socket, socket.socket]:
+        if opened:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        opened.extend(pair(*how))
+        return opened[0], opened[1]
+
+    monkeypatch.setattr(socket, "socketpair", one_pair)
+    with pytest.raises(OSError, match="Too many open files"):
+        supervisor._Process(cast(template.Template, None))
+    assert [one.fileno() for one in opened] == [-1, -1]
 
 
 @pytest.mark.sample(among="a server process and its template")

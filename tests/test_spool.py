@@ -957,15 +957,44 @@ def test_a_line_that_takes_several_looks_is_skipped_by_a_start_at_the_latest(tmp
 
 
 def test_lag_counts_bytes_and_seconds(tmp_path: Path) -> None:
-    now = 1000.0
-    source = opened(tmp_path, block_bytes=4, clock=lambda: now)
+    now, wall = 7.0, 1000.0
+    source = opened(tmp_path, block_bytes=4, clock=lambda: now, wall_clock=lambda: wall)
     (tmp_path / "a.el").write_bytes(b"1 2\n3 4\n5 6\n")
     records = source.poll(4, timeout_s=0)
     assert [record.timestamp_ms for record in records] == [1_000_000]
-    now = 1003.0
+    now, wall = 10.0, 90_000.0  # the clock on the wall was put forward
     assert source.lag().amount == {Partition("a.el"): 8} and source.lag().seconds == 3.0
     drain(source)
     assert source.lag().amount == {Partition("a.el"): 0} and source.lag().seconds == 0.0
+
+
+def test_a_file_that_ends_within_a_record_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What lies there is lag of which no epoch will come, for ever where a writer died or forgot a line end."""
+    now = 0.0
+    source = opened(tmp_path, clock=lambda: now)
+    (tmp_path / "a.el").write_bytes(b"1 2\n3 4")
+    assert values(drain(source)) == [b"1 2\n"]
+    for later in (59.0, 61.0, 200.0):
+        now = later
+        assert drain(source) == []
+        assert source.lag().amount == {Partition("a.el"): 3} and source.lag().seconds == 0.0
+    said = (
+        "spool file a.el ends within a record or line: its last 3 bytes wait for what is missing, be it a line end"
+    )
+    assert caplog.messages == [said]
+    with open(tmp_path / "a.el", "ab") as file:
+        file.write(b"4\n5 6\n7")
+    assert values(drain(source)) == [b"3 44\n5 6\n"]
+    now = 230.0
+    assert drain(source) == [] and len(caplog.messages) == 1, "it has not lasted yet"
+    now = 270.0
+    assert drain(source) == [] and "its last 1 bytes" in caplog.messages[1]
+    (tmp_path / "a.el").write_bytes(b"1 2\n3 44\n5 6\n7 8\n")
+    assert values(drain(source)) == [b"7 8\n"]
+    now = 400.0
+    assert drain(source) == [] and len(caplog.messages) == 2
 
 
 def test_other_files_are_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,14 +7,21 @@ from typing import Any
 
 import pytest
 
-from graphtide.compute.steps import Steps, alone, together
+from graphtide.compute.steps import Crowd, Steps, alone, together
 
 
 class Asked:
     """A call that notes what was begun, as the names of those begun in one go; and may fail."""
 
-    def __init__(self, name: str, kind: str, begun: list[list[str]], error: Exception | None = None) -> None:
-        self.name, self.kind, self.begun, self.error = name, kind, begun, error
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        begun: list[list[str]],
+        error: Exception | None = None,
+        crowd: Crowd | None = None,
+    ) -> None:
+        self.name, self.kind, self.begun, self.error, self.crowd = name, kind, begun, error, crowd
 
     def begin(self, others: Sequence[Asked]) -> None:
         self.begun.append([call.name for call in (self, *others)])
@@ -60,6 +67,41 @@ def test_each_run_goes_on_when_all_calls_of_its_round_were_begun(begun: list[lis
 
     together([looking(name) for name in "abc"])
     assert seen == [("a", 3), ("b", 3), ("c", 3)]
+
+
+def test_a_crowd_begins_when_its_last_call_is_asked_for(begun: list[list[str]]) -> None:
+    """And goes on with all others: a crowd that is not there as a whole begins as others of its kind do."""
+    seen: list[Any] = []
+
+    def coming(name: str, crowd: Crowd | None, then: Crowd | None = None) -> Steps[str]:
+        seen.append([*begun])
+        yield Asked(name, "pass", begun, crowd=crowd)
+        yield Asked(f"{name}2", "pass", begun, crowd=then)
+        return name
+
+    two, three = Crowd("few", 2), Crowd("many", 3)
+    runs = [
+        coming("a", two),
+        coming("b", three, two),
+        coming("c", two, two),
+        coming("d", None),
+        coming("e", three),
+    ]
+    assert together(runs) == [*"abcde"]
+    assert begun == [["a", "c"], ["b", "d", "e"], ["b2", "c2"], ["a2", "d2", "e2"]]
+    assert seen == [[], [], [], [["a", "c"]], [["a", "c"]]]
+
+
+def test_a_crowd_that_cannot_begin_hears_of_it_in_its_turn(begun: list[list[str]]) -> None:
+    error = RuntimeError("does not begin")
+    two = Crowd("few", 2)
+    runs = [
+        asking(Asked("a", "one", begun, crowd=two)),
+        asking(Asked("b", "one", begun, error, two)),
+        asking(Asked("c", "one", begun)),
+    ]
+    assert together(runs) == [error, error, "c"]
+    assert begun == [["a", "b"], ["c"]]
 
 
 def test_who_could_not_begin_hears_of_it_and_may_go_on(begun: list[list[str]]) -> None:

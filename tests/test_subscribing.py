@@ -585,6 +585,7 @@ class Hearing:
     """A connection that takes all that it is told."""
 
     takes_more = True
+    unread_bytes = ahead_bytes = 0
 
     def __init__(self, heard: list[bytes]) -> None:
         self.push = heard.append

@@ -27,12 +27,13 @@ from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.serve import telling
 from graphtide.daemon.serve.asker import Asker, OpenConnection
 from graphtide.daemon.serve.change_log import ChangeLog, ChangeLogWriter
+from graphtide.daemon.serve.channel import LARGE_OUTPUT_BYTES
 from graphtide.daemon.serve.largest import Largest
 from graphtide.daemon.serve.pace import Pace
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
 from graphtide.daemon.serve.results import ResultsReader, ResultsWriter, Snapshot
 from graphtide.daemon.serve.scopes import PART_VERTICES, Chosen, Everyone, Look, News, Scope
-from graphtide.daemon.serve.serving import Serving
+from graphtide.daemon.serve.serving import UNREAD_AHEAD_BYTES, Serving
 from graphtide.daemon.serve.shared_memory import SharedArray
 from graphtide.daemon.serve.subscriptions import Subscription, Subscriptions
 from graphtide.daemon.serve.turns import Turns
@@ -51,6 +52,7 @@ class Client:
 
     def __init__(self, encoded: Counter[str]) -> None:
         self.takes_more = True
+        self.unread_bytes, self.ahead_bytes = 0, 0
         self.known: dict[int, float] = {}
         self.epochs: list[int] = []
         self.snapshots = 0
@@ -336,6 +338,52 @@ def test_who_lacks_the_same_is_sent_the_very_same_bytes() -> None:
             (notice,) = ClientCore().messages(message)
             assert (notice.content["subscription"], tuple(notice.content["since"])) == (number, since)  # type: ignore[union-attr]
     assert list(slow) == first[1:]
+
+
+@pytest.mark.parametrize(
+    ("ahead_bytes", "happened"),
+    [
+        (0, ["reads", "push"] * 5),
+        (29, ["push", "push", "reads", "push", "push", "reads", "push"]),
+        (30, ["push", "push", "push", "reads", "push", "push", "reads"]),
+        (50, ["push", "push", "push", "push", "push", "reads"]),
+    ],
+)
+def test_who_reads_is_sent_as_much_as_it_may_leave_unread_before_it_is_waited_for(
+    serve: Callable[[int], Served], ahead_bytes: int, happened: list[str]
+) -> None:
+    """And in the end until it has read all but the last part, since the memory of those is still needed."""
+
+    class Reading(Client):
+        async def reads(self, patience_s: float) -> bool:
+            seen.append("reads")
+            self.unread_bytes = 0
+            return True
+
+        def push(self, message: bytes) -> None:
+            seen.append("push")
+            self.unread_bytes += len(message)
+
+    seen, served, client = list[str](), serve(N), Reading(Counter())
+    client.ahead_bytes = ahead_bytes
+    sent = served.run(served.telling._send(cast(OpenConnection, client), iter([bytes(10)] * 5)))
+    assert (sent, seen) == (50, happened)
+
+
+@pytest.mark.parametrize(
+    ("connections", "output_bytes_max", "ahead_bytes"),
+    [
+        (0, 32 << 20, UNREAD_AHEAD_BYTES),
+        (10, 32 << 20, UNREAD_AHEAD_BYTES),
+        (10, 1 << 16, 1 << 15),
+        (1024, 32 << 20, 1 << 15),
+    ],
+)
+def test_what_all_leave_unread_drops_nobody(connections: int, output_bytes_max: int, ahead_bytes: int) -> None:
+    limits = LimitsConfig(output_bytes_max=output_bytes_max, memory_bytes_max=256 << 20)
+    of = SimpleNamespace(limits=limits, connections=range(connections), _unread_bytes_max=128 << 20)
+    assert cast(Any, Serving.ahead_bytes).fget(of) == ahead_bytes
+    assert ahead_bytes < LARGE_OUTPUT_BYTES and ahead_bytes * connections < of._unread_bytes_max
 
 
 def test_a_client_that_reads_again_wakes_nobody_else_and_is_told_all_at_once(

@@ -54,7 +54,8 @@ COUNT_HANDED: Final = np.dtype([("phase", np.uint32), ("turn", np.uint32), ("edg
 COUNT_LEFT: Final = np.dtype(
     [
         *((name, np.uint64) for name in ("edges", "counted")),
-        *((name, np.uint32) for name in ("rounds", "from", "n_marks", "sequence")),
+        *((name, np.uint32) for name in ("rounds", "from", "n_marks", "sequence", "is_half", "is_apart")),
+        ("unused", np.uint64),
     ]
 )
 """struct CountLeft of ``counting.cuh``."""
@@ -66,7 +67,9 @@ COUNT_COUNTERS: Final = np.dtype(
         *((name, np.uint64) for name in ("saturated", "pulled", "unused_sum")),
         *((name, np.uint32) for name in ("seeds", "changed")),
         ("queued", np.uint32, 3),
-        *((name, np.uint32) for name in ("above", "most", "barrier", "late", "unused")),
+        *((name, np.uint32) for name in ("above", "most", "barrier", "late", "deeper", "next", "unused")),
+        ("told", np.uint64, 8),
+        ("unused_word", np.uint64),
         ("handed", COUNT_HANDED),
         ("left", COUNT_LEFT),
     ]

@@ -17,6 +17,11 @@
 // differences would lack registers. Between two levels paths are added along the out-rows of the upper one, or along the
 // in-rows of the lower one: of whichever has fewer vertices. What they come to is written when all have been added up.
 //
+// Where the first level that is left is shorter than the one above, but long, as it most often is, one pass over all vertices
+// lists it, and what is below it, which are few. Rows of the list are gone along by a thread each, and have their counts then.
+// And a level that would tell of too many edges, if its vertices told of as many as the last time, is left to be counted in
+// that pass.
+//
 // MARKS: when each part ended is told behind the list of changes, whose last entries are free then
 // (benchmarks/device_counts.py).
 #pragma once
@@ -52,9 +57,15 @@ struct CountLeft {
     u32 rounds, from;
     u32 n_marks;
     u32 sequence;  // of the run that left this
+    u32 is_half;   // whoever waits on the level above ``from`` is to be counted, and tells nobody
+    u32 is_apart;  // see Counting::is_apart
+    u64 unused;
 };
 
-// Zero between runs, all but the barrier, what was handed over and what was left.
+// Levels of which is known how many edges they told of the last time; others share their places.
+constexpr u32 TOLD_LEVELS = 8;
+
+// Zero between runs, all but the barrier, edges that levels told of, what was handed over and what was left.
 struct __align__(16) CountCounters {
     Counts receiving[3];  // in-rows to add up; by turns
     Counts telling[3];    // out-rows whose heads learn of a difference; by turns
@@ -66,7 +77,10 @@ struct __align__(16) CountCounters {
     u32 above, most;      // levels of seeds; ``above`` the bits of the least one, turned over
     u32 barrier;          // of the grid; never reset
     u32 late;             // a vertex that was queued must be counted by its in-edges, and was not known to
+    u32 deeper, next;     // vertices that are listed, see see_left
     u32 unused;
+    u64 told[TOLD_LEVELS];  // see is_too_much; never reset
+    u64 unused_word;
     CountHanded handed;
     CountLeft left;
 };
@@ -176,6 +190,10 @@ constexpr u32 LEVELS_AHEAD = 4;
 #define DENSE_LEVEL 32
 #endif
 constexpr u32 OWN_EDGES = 32, EDGES_TOGETHER = 4;
+// Whether a level tells of too many edges is foreseen if it has so many vertices to count.
+#ifndef FORESEEN_FROM
+#define FORESEEN_FROM 4096
+#endif
 // Updates of which a thread tells the heads at a time: an even number.
 constexpr u32 SEEDED_TOGETHER = 2;
 
@@ -187,6 +205,32 @@ __device__ __forceinline__ Place scattered(Place place)
     return place;
 }
 
+// Vertices that a thread has seen on the first levels, a byte for each, until they are added to those of its block. All lanes
+// take part in everything.
+struct LevelsSeen {
+    static constexpr u32 LEVELS = 8;
+
+    u32* const own;  // [LEVELS] in shared memory, of this block
+    u64 bytes = 0;
+    u32 n = 0;
+
+    __device__ __forceinline__ void add(u32 level)
+    {
+        if (level < LEVELS) bytes += 1ull << (8 * level);
+        if (++n == 255) add_up();
+    }
+
+    __device__ __forceinline__ void add_up()
+    {
+        for (u32 k = 0; k < LEVELS; k++) {
+            const u32 sum = __reduce_add_sync(ALL_LANES, u32(bytes >> (8 * k)) & 255);
+            if (lane_number() == 0 && sum) atomicAdd(own + k, sum);
+        }
+        bytes = 0;
+        n = 0;
+    }
+};
+
 struct Counting : Run<CountJob> {
     const Alone<CountHanded> alone;
     CountHeld* const held;  // of this warp; null where nothing is told
@@ -195,6 +239,7 @@ struct Counting : Run<CountJob> {
     u32 rounds = 0, turn = 0;
     u32 level = 0, n_touched = 0;
     u32 ended_from = 0, ended = 0;  // so many levels have ends that must be cleared, when all have seen them
+    bool is_half = false;           // see CountLeft
     // Of this thread.
     u64 sums[2] = {};  // see CountCounters: saturated, pulled
     u32 n_marks = 0;
@@ -276,7 +321,8 @@ struct Counting : Run<CountJob> {
         counted = left.counted;
         rounds = left.rounds;
         n_marks = left.n_marks;
-        count_from(left.from);
+        is_half = left.is_half;
+        count_from<false>(left.from);
         finish(true);
     }
 
@@ -434,7 +480,12 @@ struct Counting : Run<CountJob> {
                 const bool is_change = outcome[k] == INSERTED || outcome[k] == DELETED;
                 above[k] = is_change ? load_cached(job.levels + source(key[k])) : NO_LEVEL;
                 below[k] = is_change ? load_cached(job.levels + destination(key[k])) : NO_LEVEL;
-                role[k] = outcome[k] == INSERTED ? load_cached(job.roles + source(key[k])) : 0;
+            }
+            // Who moved farther leads to a head that has not moved only where that was two levels deeper at least.
+#pragma unroll
+            for (u32 k = 0; k < T; k++) {
+                const bool may_lead = outcome[k] == INSERTED && below[k] != NO_LEVEL && above[k] < below[k] - 1;
+                role[k] = may_lead ? load_cached(job.roles + source(key[k])) : 0;
             }
             i64 difference[T];
             u32 gains[T];  // of the head's role; 0: nothing
@@ -608,6 +659,28 @@ struct Counting : Run<CountJob> {
         atomicMax(&job.counters->most, levels[1]);
     }
 
+    // Of the first OWN_LEVELS a block counts its vertices in shared memory, adds them to those of all, and claims places for
+    // them on so many of these levels at once. By all of its threads.
+    __device__ __forceinline__ static void clear_own(u32* own)
+    {
+        for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x) own[k] = 0;
+        __syncthreads();
+    }
+
+    // When all have counted.
+    __device__ __forceinline__ static void add_own(const u32* own, u32* ends)
+    {
+        for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x)
+            if (own[k]) atomicAdd(ends + k, own[k]);
+    }
+
+    __device__ __forceinline__ static void claim_own(u32* own, u32* ends, u32 n_levels)
+    {
+        for (u32 k = threadIdx.x; k < n_levels; k += blockDim.x)
+            if (own[k]) own[k] = atomicAdd(ends + k, own[k]);
+        __syncthreads();
+    }
+
     __device__ __forceinline__ u32 advance_end(u32 at) { return advance_end(at, nullptr, job.ends); }
 
     // Moves the end of a lane's level by one; where it was. Lanes of one level do it at once: levels are few. ``own``: the
@@ -713,12 +786,18 @@ struct Counting : Run<CountJob> {
             const Chosen here = {job.sorted + seen, n_seeds, queue(), n_here};
             const bool is_known = this->is_known();
             if (received != level || !is_known) add_up(here, received == level);
+            if (is_too_much(n_seeds + n_here)) {
+                is_half = true;
+                from = level + 1;
+                break;
+            }
             received = is_known ? level + 1 : NO_LEVEL;
             const bool looks_ahead = is_known && further > end;
             if (looks_ahead) queue_rows({job.sorted + end, further - end, nullptr, 0}, turn + 1);
             count_level(here);
             seen = end;
             const Counts told = load_counts(telling().counts);
+            note_told(n_seeds + n_here, told.edges);
             if (edges + told.edges > job.edges_max) {
                 from = level + 1;
                 break;
@@ -736,6 +815,21 @@ struct Counting : Run<CountJob> {
         ended = least == NO_LEVEL ? 0 : most - least + 1;
         ended_from = least;
         return from;
+    }
+
+    // Whether this level, with so many vertices to count, would tell of more edges than may be told of, if each told of as many
+    // as the last time. To queue these rows, and then to leave the levels below, would be in vain.
+    __device__ __forceinline__ bool is_too_much(u32 n) const
+    {
+        if (n < FORESEEN_FROM) return false;
+        const u64 told = load_cached(job.counters->told + level % TOLD_LEVELS);  // edges << 32 | vertices
+        return n * (told >> 32) > job.edges_max * u32(told);
+    }
+
+    __device__ __forceinline__ void note_told(u32 n, u64 edges)
+    {
+        if (n < FORESEEN_FROM || place.thread) return;
+        store_cached(job.counters->told + level % TOLD_LEVELS, min(edges, u64(NO_LEVEL)) << 32 | n);
     }
 
     // Queues the rows of vertices of one level that are added up.
@@ -880,14 +974,15 @@ struct Counting : Run<CountJob> {
 
     // Counts all vertices from a level on; those above it are counted. ``sums`` has counts, but for the limit. BEGINS: from
     // scratch, whatever they were before; nothing else waits then, and whose counts are others need not be told.
-    template <bool BEGINS = false> __device__ __forceinline__ void count_from(u32 from)
+    template <bool BEGINS> __device__ __forceinline__ void count_from(u32 from)
     {
         CountCounters* const counters = job.counters;
-        put_all_in_order(from);
+        const bool is_apart = put_all_in_order<BEGINS>(from);
         mark_time(ORDERED);
         const u32 least = ~load_cached(&counters->above), most = load_cached(&counters->most);
-        if (least != NO_LEVEL) add_paths(from, least, most);
+        if (least != NO_LEVEL) add_paths<BEGINS>(from, least, most, is_apart);
         if (BEGINS) write_all();
+        else if (is_apart) write_deeper(from, most);
         else write_left(from);
         mark_time(WRITTEN);
     }
@@ -908,11 +1003,40 @@ struct Counting : Run<CountJob> {
         if (place.lane == 0 && n_changed) atomicAdd(&job.counters->changed, n_changed);
     }
 
+    // Where a warp lists what it has found; for three lists at a time.
+    __device__ __forceinline__ static u32* found_room(u32 which)
+    {
+        __shared__ u32 room[3][BLOCK_THREADS / 32][Found::ROOM];
+        return room[which][threadIdx.x >> 5];
+    }
+
+    // The same of those that were put in order below a level.
+    __device__ __forceinline__ void write_deeper(u32 from, u32 most)
+    {
+        const u32 begin = load_cached(job.ends + from), end = load_cached(job.ends + most);
+        for_each(end - begin, [&](u32 k, bool is_there) {
+            const u32 v = is_there ? load_cached(job.sorted + begin + k) : 0;
+            bool changes = false;
+            if (is_there) changes = write(v, level_now(v), load_cached(job.roles + v), count_of(v), load_cached(job.paths + v));
+            __syncwarp();
+            log_changed(changes, v);
+        });
+    }
+
+    // Of a vertex that is counted anew; whether its count is another. Who moved has a role.
+    __device__ __forceinline__ bool write(u32 v, u32 at, u32 role, double count, double before)
+    {
+        if (role) {
+            wait_for_nothing(v);
+            store_cached(job.levels + v, at);
+        }
+        return set_count(v, count, before);
+    }
+
     // The same of those on a level and below; whose counts are others are logged.
     __device__ __forceinline__ void write_left(u32 from)
     {
-        __shared__ u32 room[BLOCK_THREADS / 32][Found::ROOM];
-        Found found{room[threadIdx.x >> 5]};
+        Found found{found_room(0)};
         const u64 n = job.n_vertices;
         for (u64 begin = u64(place.warp) * 32; begin < n; begin += u64(LEVELS_AHEAD) * place.n_threads) {
             const auto vertex_of = [&](u32 k) { return begin + u64(k) * place.n_threads + place.lane; };
@@ -933,11 +1057,7 @@ struct Counting : Run<CountJob> {
                 // Level by level, seeds on no level are counted already, and the others have been on none before.
                 const bool is_left = vertex_of(k) < n && at[k] >= from && (at[k] != NO_LEVEL || from == 0);
                 bool changes[2] = {false, false};
-                if (is_left) {
-                    if (role[k]) wait_for_nothing(v);
-                    store_cached(job.levels + v, at[k]);
-                    changes[0] = set_count(v, at[k] == NO_LEVEL ? 0.0 : count[k], before[k]);
-                }
+                if (is_left) changes[0] = write(v, at[k], role[k], at[k] == NO_LEVEL ? 0.0 : count[k], before[k]);
                 __syncwarp();
                 const u32 vertex[2] = {v, 0};
                 found.add(job.log, &job.counters->changed, changes, vertex);
@@ -967,43 +1087,128 @@ struct Counting : Run<CountJob> {
     }
 
     // As put_in_order for all vertices on the level above ``from`` and below, where they have their first sums: counts of
-    // that level, a path at sources. Most are on few levels, which each block claims places on at once.
-    __device__ __forceinline__ void put_all_in_order(u32 from)
+    // that level, a path at sources. Most are on few levels, which each block claims places on at once. Whether ``from`` is
+    // counted apart: then only those below it are put in order, and have sums.
+    template <bool BEGINS> __device__ __forceinline__ bool put_all_in_order(u32 from)
     {
         __shared__ u32 own[OWN_LEVELS];
+        CountCounters* const counters = job.counters;
         const u32 first = from ? from - 1 : 0;
         u32* const ends = job.ends + first;
-        for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x) own[k] = 0;
-        __syncthreads();
+        clear_own(own);
         u32 least = NO_LEVEL, most = 0;
-        const auto first_sum = [&](u32 v, u32 at) {
-            if (at >= first && at < from) return load_cached(job.paths + v);
-            return at ? 0.0 : 1.0;
-        };
-        for_levels(first_sum, [&](bool is_there, u32 v, u32 at, double sum) {
-            is_there = is_there && at != NO_LEVEL && at >= first;
-            if (is_there) {
+        LevelsSeen seen{own};
+        const auto see = [&](u32 at) {
+            const bool is_meant = at != NO_LEVEL && at >= first;
+            if (is_meant) {
                 least = min(least, at);
                 most = max(most, at);
-                store_cached(job.sums + v, sum);
             }
-            advance_end(is_there ? at - first : NO_LEVEL, own, ends);
-        });
-        tell_levels_of_block(least, most);
-        for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x)
-            if (own[k]) atomicAdd(ends + k, own[k]);
-        add_up_ends();
-        for (u32 k = threadIdx.x; k < OWN_LEVELS; k += blockDim.x)
-            if (own[k]) own[k] = atomicAdd(ends + k, own[k]);
-        __syncthreads();
+            const u32 level = is_meant ? at - first : NO_LEVEL;
+            seen.add(level);
+            const bool is_far = is_meant && level >= LevelsSeen::LEVELS;
+            if (__any_sync(ALL_LANES, is_far)) advance_end(is_far ? level : NO_LEVEL, own, ends);
+            return is_meant;
+        };
         const auto nothing = [](u32, u32) { return 0; };
-        for_levels(nothing, [&](bool is_there, u32 v, u32 at, int) {
-            is_there = is_there && at != NO_LEVEL && at >= first;
-            const u32 to = advance_end(is_there ? at - first : NO_LEVEL, own, ends);
-            if (is_there) store_cached(job.sorted + to, v);
-            __syncwarp();
-        });
+        if (BEGINS) {
+            for_levels(nothing, [&](bool, u32 v, u32 at, int) {
+                if (see(at)) store_cached(job.sums + v, at ? 0.0 : 1.0);
+                __syncwarp();
+            });
+        } else see_left(from, see);
+        seen.add_up();
+        tell_levels_of_block(least, most);
+        add_own(own, ends);
         barrier();
+        least = ~load_cached(&counters->above), most = load_cached(&counters->most);
+        if (place.is_in_first_block() && least != NO_LEVEL) {
+            if (!BEGINS && threadIdx.x == 0) store_cached(&counters->left.is_apart, u32(is_apart(from)));
+            add_up_ends(least, most);
+        }
+        barrier();
+        const bool goes_apart = !BEGINS && load_cached(&counters->left.is_apart);
+        claim_own(own, ends, goes_apart ? 2 : OWN_LEVELS);
+        if (goes_apart) {
+            for_each(load_cached(&counters->deeper), [&](u32 k, bool is_there) {
+                const u32 v = is_there ? load_cached(job.seeds + k) : 0;
+                const u32 at = is_there ? level_now(v) : NO_LEVEL;
+                const u32 to = advance_end(at);
+                if (is_there) {
+                    store_cached(job.sorted + to, v);
+                    store_cached(job.sums + v, 0.0);
+                }
+                __syncwarp();
+            });
+        } else {
+            const auto first_sum = [&](u32 v, u32 at) {
+                if (BEGINS) return 0.0;
+                if (at >= first && at < from) return load_cached(job.paths + v);
+                return at ? 0.0 : 1.0;
+            };
+            for_levels(first_sum, [&](bool, u32 v, u32 at, double sum) {
+                const bool is_meant = at != NO_LEVEL && at >= first;
+                const u32 to = advance_end(is_meant ? at - first : NO_LEVEL, own, ends);
+                if (is_meant) store_cached(job.sorted + to, v);
+                if (!BEGINS && is_meant) store_cached(job.sums + v, sum);
+                __syncwarp();
+            });
+        }
+        barrier();
+        return goes_apart;
+    }
+
+    // By a thread, where levels have their numbers of vertices: whether the vertices on a level are gone along by threads, and
+    // counted in one go. Nobody needs a list of them then, nor of those above.
+    __device__ __forceinline__ bool is_apart(u32 from) const
+    {
+        if (!from) return false;
+        const u32 n = load_cached(job.ends + from);
+        return n < load_cached(job.ends + from - 1) && u64(n) * DENSE_LEVEL >= job.n_vertices;
+    }
+
+    // Calls see(level) for all vertices, and lists those on level ``from``, and those below. If the level above that is half
+    // counted, whoever waits there is counted.
+    template <class See> __device__ __forceinline__ void see_left(u32 from, See see)
+    {
+        CountCounters* const counters = job.counters;
+        Found deeper{found_room(0)}, changed{found_room(1)}, next{found_room(2)};
+        const u64 n = job.n_vertices;
+        for (u64 begin = u64(place.warp) * 32; begin < n; begin += u64(LEVELS_AHEAD) * place.n_threads) {
+            const auto vertex_of = [&](u32 k) { return begin + u64(k) * place.n_threads + place.lane; };
+            u32 at[LEVELS_AHEAD], role[LEVELS_AHEAD];
+            double before[LEVELS_AHEAD];
+            i64 delta[LEVELS_AHEAD];
+#pragma unroll
+            for (u32 k = 0; k < LEVELS_AHEAD; k++) at[k] = vertex_of(k) < n ? level_now(u32(vertex_of(k))) : NO_LEVEL;
+#pragma unroll
+            for (u32 k = 0; k < LEVELS_AHEAD; k++)
+                role[k] = is_half && at[k] + 1 == from ? load_cached(job.roles + u32(vertex_of(k))) : 0;
+#pragma unroll
+            for (u32 k = 0; k < LEVELS_AHEAD; k++) {
+                before[k] = role[k] ? load_cached(job.paths + u32(vertex_of(k))) : 0.0;
+                delta[k] = role[k] ? load_cached(job.deltas + u32(vertex_of(k))) : 0;
+            }
+#pragma unroll
+            for (u32 k = 0; k < LEVELS_AHEAD; k++) {
+                const u32 v[2] = {u32(vertex_of(k)), 0};
+                const bool is_left = see(at[k]);
+                const bool is_deeper[2] = {is_left && at[k] > from, false}, is_next[2] = {is_left && at[k] == from, false};
+                bool changes[2] = {false, false};
+                if (role[k]) {
+                    const bool by_row = role[k] & BY_ROW || before[k] >= LIMIT;
+                    const double grown = before[k] + double(delta[k]);
+                    changes[0] = write(v[0], at[k], role[k], by_row ? count_of(v[0]) : min(grown, LIMIT), before[k]);
+                }
+                __syncwarp();
+                next.add(job.queues[0], &counters->next, is_next, v);
+                deeper.add(job.seeds, &counters->deeper, is_deeper, v);
+                if (is_half) changed.add(job.log, &counters->changed, changes, v);
+            }
+        }
+        next.list(job.queues[0], &counters->next);
+        deeper.list(job.seeds, &counters->deeper);
+        changed.list(job.log, &counters->changed);
     }
 
     // Rows along which paths are added in a turn.
@@ -1014,11 +1219,13 @@ struct Counting : Run<CountJob> {
             job.counters->telling + turn % 3, job.room};
     }
 
-    // From level to level. What is walked next is queued meanwhile: it does not depend on counts.
-    __device__ __forceinline__ void add_paths(u32 from, u32 least, u32 most)
+    // From level to level. What is walked next is queued meanwhile: it does not depend on counts. ``is_apart``: see
+    // put_all_in_order; counts of this level are those of ``paths`` at once.
+    template <bool BEGINS> __device__ __forceinline__ void add_paths(u32 from, u32 least, u32 most, bool is_apart)
     {
         const auto end_of = [&](u32 at) { return at < least ? 0 : load_cached(job.ends + min(at, most)); };
         const auto is_pushed = [&](u32 above) {
+            if (!BEGINS && is_apart && above == from) return false;
             const u32 begin = above ? end_of(above - 1) : 0, middle = end_of(above);
             return middle - begin <= end_of(above + 1) - middle;
         };
@@ -1044,9 +1251,11 @@ struct Counting : Run<CountJob> {
             const Counts counts = load_counts(adding(turn).counts);
             edges += counts.edges;
             if (place.thread == 0) clear_counts(adding(turn + 2).counts);
+            const double* const above = !BEGINS && is_apart && level <= from + 1 ? job.paths : job.sums;
             if (is_pushed(level - 1)) push(counts);
-            else if (is_dense(level)) pull_apart();
-            else pull(counts);
+            else if (!BEGINS && is_apart && level == from) pull_listed(above);
+            else if (is_dense(level)) pull_apart(above);
+            else pull(counts, above);
             queue_step(level, turn + 1);
             barrier();
             mark_time(ADDED);
@@ -1070,17 +1279,15 @@ struct Counting : Run<CountJob> {
         });
     }
 
-    // The same along the in-rows of this level.
-    __device__ __forceinline__ void pull(const Counts& counts)
+    // The same along the in-rows of this level. ``above``: the counts of the one above.
+    __device__ __forceinline__ void pull(const Counts& counts, const double* above)
     {
         const auto load = [](u32) { return 0; };
         walk_rows(in, adding(turn), counts, place, load, [&](int, u32 v, const Edges& row, bool) {
             double sum = 0.0;
             for (u32 j = 0; j < 2; j++) {
                 if (!row.live[j]) continue;
-                const u32 at = level_now(row.head[j]);
-                const double count = count_of(row.head[j]);  // both loads are under way together
-                sum += at + 1 == level ? count : 0.0;
+                sum += brought_by(above, row.head[j]);
             }
             sum = warp_sum(sum);
             if (place.lane == 0 && sum > 0.0) add_unseen(job.sums + v, sum);
@@ -1090,7 +1297,7 @@ struct Counting : Run<CountJob> {
     }
 
     // The same for a level with many vertices, most of which have few in-edges: a thread goes along each row.
-    __device__ __forceinline__ void pull_apart()
+    __device__ __forceinline__ void pull_apart(const double* above)
     {
         const RowsApart apart = {in};
         SidesRead read;
@@ -1105,34 +1312,67 @@ struct Counting : Run<CountJob> {
             if (!__any_sync(ALL_LANES, is_wanted)) continue;
             const Row row = begin + place.lane < n ? load_row(in, v) : Row{0, 0};
             Cursor cursor = apart.first_edges(v, row, is_wanted);
-            if (is_wanted) {
-                sums[1] += row.degree;
-                read.add(in, row.leaf, row.degree, LINES_OF_ROW + (row.degree + EDGES_TOGETHER - 1) / EDGES_TOGETHER);
-            }
-            double sum = cursor.left > OWN_EDGES ? 0.0 : sum_of(apart, cursor);
-            __syncwarp();
-            for (u32 left = __ballot_sync(ALL_LANES, cursor.left != 0); left; left &= left - 1) {
-                const u32 lane = __ffs(left) - 1;
-                const Cursor helped = {__shfl_sync(ALL_LANES, cursor.leaf, lane), __shfl_sync(ALL_LANES, cursor.at, lane), 0,
-                    __shfl_sync(ALL_LANES, cursor.left, lane)};
-                const double found = sum_together(v - place.lane + lane, helped);
-                if (place.lane == lane) sum = found;
-            }
+            const double sum = sum_apart(apart, read, above, v, row, cursor, is_wanted);
             if (is_wanted && sum > 0.0) store_cached(job.sums + v, sum);
         }
         read.tell(in);
     }
 
+    // The same for such a level whose vertices are listed; they have their counts then.
+    __device__ __forceinline__ void pull_listed(const double* above)
+    {
+        const RowsApart apart = {in};
+        SidesRead read;
+        Found found{found_room(0)};
+        const u32 n = load_cached(&job.counters->next);
+        for_each(n, [&](u32 k, bool is_there) {
+            const u32 v = is_there ? load_cached(job.queues[0] + k) : 0;
+            const Row row = is_there ? load_row(in, v) : Row{0, 0};
+            const u32 role = is_there ? load_cached(job.roles + v) : 0;
+            const double before = is_there ? load_cached(job.paths + v) : 0.0;
+            Cursor cursor = {0, 0, 0, 0};
+            if (row.degree) cursor = apart.first_edge(v, row.leaf, row.degree);
+            __syncwarp();
+            const double sum = sum_apart(apart, read, above, v, row, cursor, is_there);
+            const bool changes[2] = {is_there && write(v, level, role, min(sum, LIMIT), before), false};
+            const u32 vertex[2] = {v, 0};
+            __syncwarp();
+            found.add(job.log, &job.counters->changed, changes, vertex);
+        });
+        found.list(job.log, &job.counters->changed);
+        read.tell(in);
+    }
+
+    // What comes to vertices of this level, one a lane, whose rows begin where the cursors are.
+    __device__ __forceinline__ double sum_apart(const RowsApart& apart, SidesRead& read, const double* above, u32 v,
+        const Row& row, Cursor& cursor, bool is_wanted)
+    {
+        if (is_wanted) {
+            sums[1] += row.degree;
+            read.add(in, row.leaf, row.degree, LINES_OF_ROW + (row.degree + EDGES_TOGETHER - 1) / EDGES_TOGETHER);
+        }
+        double sum = cursor.left > OWN_EDGES ? 0.0 : sum_of(apart, above, cursor);
+        __syncwarp();
+        for (u32 left = __ballot_sync(ALL_LANES, cursor.left != 0); left; left &= left - 1) {
+            const u32 lane = __ffs(left) - 1;
+            const Cursor helped = {__shfl_sync(ALL_LANES, cursor.leaf, lane), __shfl_sync(ALL_LANES, cursor.at, lane), 0,
+                __shfl_sync(ALL_LANES, cursor.left, lane)};
+            const double found = sum_together(above, __shfl_sync(ALL_LANES, v, lane), helped);
+            if (place.lane == lane) sum = found;
+        }
+        return sum;
+    }
+
     // What comes along an edge to a vertex of this level; two loads that are under way together.
-    __device__ __forceinline__ double brought_by(u32 u) const
+    __device__ __forceinline__ double brought_by(const double* above, u32 u) const
     {
         const u32 at = level_now(u);
-        const double count = count_of(u);
+        const double count = min(load_cached(above + u), LIMIT);
         return at + 1 == level ? count : 0.0;
     }
 
     // By a thread, to the end of a row.
-    __device__ __forceinline__ double sum_of(const RowsApart& apart, Cursor& cursor) const
+    __device__ __forceinline__ double sum_of(const RowsApart& apart, const double* above, Cursor& cursor) const
     {
         double sum = 0.0;
         while (cursor.left) {
@@ -1143,7 +1383,7 @@ struct Counting : Run<CountJob> {
 #pragma unroll
             for (u32 k = 0; k < EDGES_TOGETHER; k++) tail[k] = destination(load_constant(keys + min(k, n - 1)));
 #pragma unroll
-            for (u32 k = 0; k < EDGES_TOGETHER; k++) brought[k] = brought_by(tail[k]);
+            for (u32 k = 0; k < EDGES_TOGETHER; k++) brought[k] = brought_by(above, tail[k]);
 #pragma unroll
             for (u32 k = 0; k < EDGES_TOGETHER; k++) sum += k < n ? brought[k] : 0.0;
             cursor.at += n;
@@ -1154,7 +1394,7 @@ struct Counting : Run<CountJob> {
     }
 
     // By a warp for one of its lanes.
-    __device__ __forceinline__ double sum_together(u32 v, Cursor cursor) const
+    __device__ __forceinline__ double sum_together(const double* above, u32 v, Cursor cursor) const
     {
         double sum = 0.0;
         while (cursor.left) {
@@ -1162,7 +1402,7 @@ struct Counting : Run<CountJob> {
             cursor.left -= vote(row.live[0], row.live[1]).count();
             cursor.leaf++;
             for (u32 j = 0; j < 2; j++)
-                if (row.live[j]) sum += brought_by(row.head[j]);
+                if (row.live[j]) sum += brought_by(above, row.head[j]);
         }
         return warp_sum(sum);
     }
@@ -1184,7 +1424,7 @@ struct Counting : Run<CountJob> {
         if (place.thread) return;
         clear_work(counters);
         counters->above = counters->most = 0;
-        counters->left = {edges, counted, rounds, from, n_marks, job.sequence};
+        counters->left = {edges, counted, rounds, from, n_marks, job.sequence, is_half, 0, 0};
         if (!job.rest_follows) tell_all(from + 1);
     }
 
@@ -1213,7 +1453,7 @@ struct Counting : Run<CountJob> {
         clear_work(counters);
         counters->saturated = counters->pulled = 0;
         counters->seeds = counters->changed = counters->above = counters->most = 0;
-        counters->late = 0;
+        counters->late = counters->deeper = counters->next = 0;
     }
 
     // ``left``: 0, or that all levels before this number are counted and the others are not.

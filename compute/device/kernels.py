@@ -283,6 +283,10 @@ class KernelCall(NamedTuple):
     def kind(self) -> Hashable:
         return self.kernel
 
+    @property
+    def crowd(self) -> None:
+        return None
+
     def begin(self, others: Sequence[Self]) -> None:
         self.calls.launch_with([other.calls for other in others], self.kernel, self.device)
 

@@ -93,7 +93,9 @@ struct SideBySide {
     i64* shares;    // [vertices * SWEEP]
     u64* listed;    // [vertices, and as many as a grid has threads] those that may come to anything, warp by warp
     u32* n_listed;  // [warps]
-    u8* holders;    // [vertices, up to a multiple of 4] a bit for each program that may have a value or a share
+    u8* holders;    // [vertices, up to a multiple of 4] a bit for each program that may have a number
+    const u64* sources;  // [vertices] of each program a byte: whether it restarts there
+    u64 nobody;     // there is room for this one, too, who has nothing
 };
 
 // Passed to the kernel by value.

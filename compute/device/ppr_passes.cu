@@ -4,7 +4,7 @@
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS, PASS_BLOCKS) void ppr_passes(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ PprJob job)
 {
-    const SideBySide own = {job.values, job.sums, job.shares, nullptr, nullptr, nullptr};
+    const SideBySide own = {job.values, job.sums, job.shares, nullptr, nullptr, nullptr, nullptr, 0};
     PprPasses<1>(out, in, job, place_in_grid(), own, true).run(false);
 }
 

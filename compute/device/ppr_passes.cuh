@@ -30,12 +30,13 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
     static_assert(32 % PROGRAMS == 0, "a warp has all programs, as often as each other");
     // Vertices that a warp has under way at a time, once for each program.
     static constexpr u32 TOGETHER = 32 / PROGRAMS;
-    // Leaves that it adds up in one go.
-    static constexpr u32 RANGE = PROGRAMS == 1 ? 8 : TOGETHER;
+    // Leaves that a warp adds up in one go, where there is one program.
+    static constexpr u32 RANGE = 8;
     // Vertices that a thread has under way at a time, where there are several programs.
     static constexpr u32 AHEAD = 4;
-    // What is listed of a vertex: above its number its out-degree, and this bit where any program restarts.
-    static constexpr u64 RESTARTS_ANY = u64(1) << 63;
+    // What is listed of a vertex: above its number its out-degree, and these bits: any program restarts there, and it has
+    // in-edges.
+    static constexpr u64 RESTARTS_ANY = u64(1) << 63, RECEIVES = u64(1) << 62, NOT_LISTED = ~u64(0);
     static_assert(RANGE <= 32 && RANGE % LEAVES_TOGETHER == 0, "their counts are in one warp");
 
     const SideBySide side;  // of a single one its own columns
@@ -60,12 +61,15 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         u32 degree;
         i64 sum, value;
         i64 restart;
+        bool receives;  // of several programs: whether sums are stored where rows are added up
     };
+
+    __device__ __forceinline__ static u32 listed_degree(u64 entry) { return u32((entry & ~(RESTARTS_ANY | RECEIVES)) >> 32); }
 
     __device__ __forceinline__ Vertex load(u32 v, const i64* sums, const i64* value) const
     {
         return {v, load_row(out, v).degree, load_cached(sums), value ? load_cached(value) : 0,
-            load_cached(mark(v)) ? job.restart : 0};
+            load_cached(mark(v)) ? job.restart : 0, false};
     }
 
     // Calls use(vertex) for those that may have anything; whole warps do not stay together.
@@ -103,8 +107,8 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
             for (u32 k = 0; k < AHEAD; k++) {
                 if (first + k * TOGETHER >= n) break;
                 const bool restarts = entries[k] & RESTARTS_ANY;
-                const u32 degree = u32((entries[k] & ~RESTARTS_ANY) >> 32);
-                use(Vertex{u32(entries[k]), degree, sums[k], values[k], restarts ? job.restart : 0});
+                use(Vertex{u32(entries[k]), listed_degree(entries[k]), sums[k], values[k], restarts ? job.restart : 0,
+                    (entries[k] & RECEIVES) != 0});
             }
         }
     }
@@ -268,60 +272,109 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         return sum;
     }
 
-    // The same of several programs. Vertices without in-edges that have nothing come to nothing, and what values and shares
-    // they had goes: of the others each warp lists its own.
+    // The same of several programs. Each warp lists those of its vertices that come to anything, or came to something: who has
+    // in-edges, restarts, or holds something. Lanes have a vertex each as they list them, and then a program each.
     __device__ __forceinline__ void begin_side_by_side(bool is_known)
+    {
+        if (!is_known) find_holders();
+        const u32 there = __ballot_sync(ALL_LANES, goes_on) & tile_lanes<PROGRAMS>();
+        const u8 own_bits = u8(there >> (place.lane & ~(PROGRAMS - 1)));
+        const u32 n_listed = list_vertices(own_bits);
+        if (place.lane == 0) store_cached(side.n_listed + place.warp, n_listed);
+        __syncwarp();
+        const u64* const own = own_list();
+        u64 sums[BALANCE_SUMS] = {};
+        for (u32 first = 0; first < n_listed; first += AHEAD * TOGETHER) {
+            u64 entries[AHEAD];
+            i64 found[AHEAD];
+            bool restarts[AHEAD];
+#pragma unroll
+            for (u32 k = 0; k < AHEAD; k++) {
+                const u32 i = first + k * TOGETHER + place.lane / PROGRAMS;
+                entries[k] = i < n_listed ? load_cached(own + i) : NOT_LISTED;
+            }
+#pragma unroll
+            for (u32 k = 0; k < AHEAD; k++) {
+                const bool is_wanted = goes_on && entries[k] != NOT_LISTED;
+                found[k] = is_wanted ? load_cached(side.sums + at(u32(entries[k]))) : 0;
+                restarts[k] = is_wanted && entries[k] & RESTARTS_ANY && load_cached(mark(u32(entries[k])));
+            }
+#pragma unroll
+            for (u32 k = 0; k < AHEAD; k++) {
+                const u32 v = u32(entries[k]);
+                const i64 restart = restarts[k] ? job.restart : 0;
+                const i64 sum = count_first(sums, {v, listed_degree(entries[k]), found[k], 0, restart, false});
+                if (sum != found[k]) store_cached(side.sums + at(v), sum);
+                const bool is_something = __ballot_sync(ALL_LANES, sum || restarts[k]) & tile_lanes<PROGRAMS>();
+                // Nothing, and from now on: what it held goes with the first pass.
+                if (program == 0 && !is_something && !(entries[k] & RECEIVES))
+                    store_cached(side.holders + v, u8(load_cached(side.holders + v) & ~own_bits));
+            }
+        }
+        add_by_block<PROGRAMS>(sums, &job.counters->passes[0].balance.mass);
+    }
+
+    // Lists this warp's vertices, which hold something of the programs in ``own_bits`` from now on; how many.
+    __device__ __forceinline__ u32 list_vertices(u8 own_bits) const
     {
         u64* const own = own_list();
         u32 n_listed = 0;
-        const u32 there = __ballot_sync(ALL_LANES, goes_on) & tile_lanes<PROGRAMS>();
-        const u8 own_bits = u8(there >> (place.lane & ~(PROGRAMS - 1)));
-        u64 sums[BALANCE_SUMS] = {};
-        const u64 step = u64(place.n_warps) * TOGETHER;
-        for (u64 first = u64(place.warp) * TOGETHER; first < job.n_vertices; first += AHEAD * step) {
-            Vertex loaded[AHEAD];
-            bool has_edges[AHEAD];
+        const u64 step = u64(place.n_warps) * 32;
+        for (u64 first = u64(place.warp) * 32; first < job.n_vertices; first += AHEAD * step) {
+            u32 degrees[AHEAD];
             u8 holders[AHEAD];
+            bool restarts[AHEAD], has_edges[AHEAD];
 #pragma unroll
             for (u32 k = 0; k < AHEAD; k++) {
-                const u64 v = first + k * step + place.lane / PROGRAMS;
+                const u64 v = first + k * step + place.lane;
                 const bool is_there = v < job.n_vertices;
-                loaded[k] = is_there && goes_on ? load(u32(v), side.sums + at(u32(v)), nullptr)
-                                                : Vertex{u32(v), is_there ? load_row(out, u32(v)).degree : 0, 0, 0, 0};
+                degrees[k] = is_there ? load_row(out, u32(v)).degree : 0;
                 has_edges[k] = is_there && load_row(in, u32(v)).degree;
-                holders[k] = !is_there ? u8(0) : is_known ? load_cached(side.holders + v) : u8(0xff);
+                holders[k] = is_there ? load_cached(side.holders + v) : u8(0);
+                restarts[k] = is_there && load_cached(side.sources + v);
             }
 #pragma unroll
             for (u32 k = 0; k < AHEAD; k++) {
-                const Vertex& vertex = loaded[k];
-                const bool is_there = first + k * step + place.lane / PROGRAMS < job.n_vertices;
-                const i64 sum = count_first(sums, vertex);
-                const bool is_listed
-                    = __ballot_sync(ALL_LANES, sum || vertex.restart || has_edges[k]) & tile_lanes<PROGRAMS>();
-                if (sum != vertex.sum) store_cached(side.sums + at(vertex.v), sum);
-                if (!is_listed && goes_on && holders[k] >> program & 1) {
-                    store_cached(side.values + at(vertex.v), i64(0));
-                    store_cached(side.shares + at(vertex.v), i64(0));
-                }
-                const bool restarts_any = __ballot_sync(ALL_LANES, vertex.restart != 0) & tile_lanes<PROGRAMS>();
-                const bool is_first = is_there && program == 0;
-                const u8 now = u8(is_listed ? holders[k] | own_bits : holders[k] & ~own_bits);
-                if (is_first && (now != holders[k] || !is_known)) store_cached(side.holders + vertex.v, now);
-                const u32 chosen = __ballot_sync(ALL_LANES, is_first && is_listed);
-                if (is_first && is_listed)
+                const u32 v = u32(first + k * step) + place.lane;
+                const bool is_listed = has_edges[k] || restarts[k] || holders[k];
+                const u32 chosen = __ballot_sync(ALL_LANES, is_listed);
+                if (is_listed) {
                     store_cached(own + n_listed + __popc(chosen & lanes_before()),
-                        u64(vertex.degree) << 32 | vertex.v | (restarts_any ? RESTARTS_ANY : 0));
+                        u64(degrees[k]) << 32 | v | (restarts[k] ? RESTARTS_ANY : 0) | (has_edges[k] ? RECEIVES : 0));
+                    if ((holders[k] | own_bits) != holders[k]) store_cached(side.holders + v, u8(holders[k] | own_bits));
+                }
                 n_listed += __popc(chosen);
             }
         }
-        if (place.lane == 0) store_cached(side.n_listed + place.warp, n_listed);
-        add_by_block<PROGRAMS>(sums, &job.counters->passes[0].balance.mass);
+        return n_listed;
+    }
+
+    // Finds out anew who holds what of this warp's vertices: of all programs of the group, whether they are there or not.
+    __device__ __forceinline__ void find_holders() const
+    {
+        const u64 step = u64(place.n_warps) * 32;
+        for (u64 first = u64(place.warp) * 32; first < job.n_vertices; first += step) {
+            const u32 n = u32(min(u64(32), job.n_vertices - first));
+            u32 holders = 0;  // of this lane's vertex
+#pragma unroll 2
+            for (u32 k = 0; k < 32; k += TOGETHER) {
+                const u32 i = k + place.lane / PROGRAMS;
+                const u64 of = (first + i) * PROGRAMS + program;
+                const bool holds = i < n
+                    && (load_cached(side.values + of) | load_cached(side.sums + of) | load_cached(side.shares + of));
+                const u32 holding = __ballot_sync(ALL_LANES, holds);
+                if (place.lane / TOGETHER == k / TOGETHER) holders = holding >> place.lane % TOGETHER * PROGRAMS & 0xff;
+            }
+            if (place.lane < n) store_cached(side.holders + first + place.lane, u8(holders));
+        }
+        __syncwarp();
     }
 
     // Of this warp.
     __device__ __forceinline__ u64* own_list() const
     {
-        const u32 of_warp = (job.n_vertices + TOGETHER * place.n_warps - 1) / (TOGETHER * place.n_warps) * TOGETHER;
+        const u64 of_all = u64(place.n_warps) * 32;
+        const u32 of_warp = u32((job.n_vertices + of_all - 1) / of_all) * 32;
         return side.listed + u64(place.warp) * of_warp;
     }
 
@@ -332,21 +385,18 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
             const i64 value = sum == restart ? restart : nearest(exact::multiply(double(sum), factor));
             const u64 own = at(vertex.v);
             store_cached(side.values + own, value);
-            store_cached(side.sums + own, restart);
+            // Of several programs right-hand sides are added as residuals are looked at.
+            if (PROGRAMS == 1) store_cached(side.sums + own, restart);
+            else if (!vertex.receives) store_cached(side.sums + own, i64(0));
             store_cached(side.shares + own, share_of(value, vertex.degree, job.damping));
         });
     }
 
     __device__ __forceinline__ void pull()
     {
+        if constexpr (PROGRAMS > 1) return pull_side_by_side();
         SidesRead read;
-        // What the place has is kept in a register, and so spilled and asked for after each range: made of constants anew.
-        Place own = place;
-        own.n_warps = gridDim.x * (blockDim.x / 32);
-        for_leaves<RANGE>(in, own, [&](u32 begin, u32 end) {
-            if constexpr (PROGRAMS == 1) pull_leaves(begin, end, read);
-            else pull_side_by_side(begin, end);
-        });
+        for_leaves<RANGE>(in, place, [&](u32 begin, u32 end) { pull_leaves(begin, end, read); });
         read.tell(in);
     }
 
@@ -375,46 +425,58 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         if (place.lane == 0 && carry.row != NO_LEAF) emit(carry.row, carry.sum);
     }
 
-    // The same by PROGRAMS lanes for a part of the slots, which go along them together, each for its program: so they need not
-    // add up what others have, and what they read of a neighbour lies together. Parts are equally long, however full leaves
-    // are. No leaf is remote here.
-    __device__ __forceinline__ void pull_side_by_side(u32 begin, u32 end)
+    // The same by PROGRAMS lanes for a part of all leaves, which go along them together, each for its program: so they need not
+    // add up what others have, and what they read of a neighbour lies together. As many leaves for each, to within one: rows
+    // are cut in two between parts alone. The part that a row begins in stores what it adds up, whatever was there before; the
+    // others add to that, once all have stored. Right-hand sides are left out. No leaf is remote here.
+    __device__ __forceinline__ void pull_side_by_side()
     {
         constexpr u32 STEP = PROGRAMS;  // slots: one that each lane reads, for all to see
-        const u32 count = place.lane < end - begin ? load_constant(count_of(in, begin + place.lane)) : 0;
-        u32 counts[RANGE], n = 0;
-#pragma unroll
-        for (u32 i = 0; i < RANGE; i++) n += counts[i] = __shfl_sync(ALL_LANES, count, i);
-        const u32 steps = (n + STEP * TOGETHER - 1) / (STEP * TOGETHER);
-        const u32 first = place.lane / PROGRAMS * steps * STEP + program;
-        const u64* const keys = keys_of(in, begin);
-        const auto load = [&](u32 step) -> u64 {
-            u32 at = first + step * STEP, full = 0;
-            if (at >= n) return EMPTY_KEY;
-#pragma unroll
-            for (u32 i = 0; i < RANGE - 1; i++) {
-                full += counts[i];
-                if (first + step * STEP >= full) at += LEAF_SLOTS - counts[i];
-            }
-            return load_once(keys + at);
+        const u32 part = vertices.thread, n_parts = gridDim.x * (blockDim.x / PROGRAMS);
+        const u32 begin = u32(u64(in.n_leaves) * part / n_parts), end = u32(u64(in.n_leaves) * (part + 1) / n_parts);
+        const auto load_count = [&](u32 leaf) { return leaf < end ? load_constant(count_of(in, leaf)) : 0; };
+        // Counts of as many leaves, one a lane, and of those behind them.
+        u32 counts = load_count(begin + program), counts_behind = load_count(begin + PROGRAMS + program);
+        u32 leaf = begin, at = 0, count = __shfl_sync(ALL_LANES, counts, 0, PROGRAMS);
+        const auto load = [&]() {
+            return at + program < count ? load_once(keys_of(in, leaf) + at + program) : EMPTY_KEY;
         };
         const i64* const shares = held(side.shares + program);
         // Of the slots of a step, by all lanes.
         __shared__ u32 rows[BLOCK_THREADS];
         u32* const own_rows = rows + (threadIdx.x & ~(PROGRAMS - 1));
+        // The row before the part, which may go on in it.
         u32 row = NO_LEAF;
-        i64 sum = 0;
+        for (u32 before = begin; before-- && row == NO_LEAF;)
+            if (const u32 n = load_constant(count_of(in, before))) row = source(load_constant(keys_of(in, before) + n - 1));
+        const u32 cut = row;
+        i64 sum = 0, of_cut = 0;
         const auto emit = [&](u32 of) {
-            if (sum && goes_on) add(side.sums + at(of), sum);
+            if (of == cut) of_cut = sum;
+            else if (goes_on) store_cached(side.sums + u64(of) * PROGRAMS + program, sum);
         };
-        u64 key = load(0);
-        for (u32 step = 0; step < steps; step++) {
-            const u32 own = source(key), neighbour = key == EMPTY_KEY ? 0 : destination(key);
+        u64 key = load();
+        while (__any_sync(ALL_LANES, leaf < end)) {
+            // Lanes behind the last slot are in its row still, and read of nobody.
+            const u32 n = min(count - at, STEP);
+            const u32 neighbour = key == EMPTY_KEY ? side.nobody : destination(key);
+            const u32 last = __shfl_sync(ALL_LANES, source(key), max(n, 1u) - 1, PROGRAMS);
+            const u32 own = program < n ? source(key) : n ? last : row;
             i64 values[STEP];
 #pragma unroll
             for (u32 k = 0; k < STEP; k++)
                 values[k] = shares[u64(__shfl_sync(ALL_LANES, neighbour, k, PROGRAMS)) * PROGRAMS];
-            key = load(step + 1);
+            at += STEP;
+            if (at >= count) {
+                at = 0;
+                leaf++;
+                if ((leaf - begin) % PROGRAMS == 0) {
+                    counts = counts_behind;
+                    counts_behind = load_count(leaf + PROGRAMS + program);
+                }
+            }
+            count = __shfl_sync(ALL_LANES, counts, (leaf - begin) % PROGRAMS, PROGRAMS);
+            key = load();
             u32 before = __shfl_up_sync(ALL_LANES, own, 1, PROGRAMS);
             if (program == 0) before = row;
             rows[threadIdx.x] = before;
@@ -432,15 +494,19 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
             row = __shfl_sync(ALL_LANES, own, STEP - 1, PROGRAMS);
             __syncwarp();  // all have read rows
         }
-        if (row != NO_LEAF) emit(row);  // else of slots behind the last
+        emit(row);
+        barrier();
+        if (of_cut && goes_on) add(side.sums + u64(cut) * PROGRAMS + program, of_cut);
     }
 
     __device__ __forceinline__ void look(PprPass* to)
     {
         u64 sums[PPR_PASS_SUMS] = {};
         for_those(true, [&](const Vertex& vertex) {
-            const i64 residual = vertex.sum - vertex.value;
-            count(sums, vertex.sum, vertex.restart, vertex.degree);
+            const i64 sum = PROGRAMS == 1 ? vertex.sum : vertex.sum + vertex.restart;
+            if (sum != vertex.sum) store_cached(side.sums + at(vertex.v), sum);
+            const i64 residual = sum - vertex.value;
+            count(sums, sum, vertex.restart, vertex.degree);
             sums[BALANCE_SUMS] += u64(vertex.value);
             sums[BALANCE_SUMS + 1] += u64(size_of(residual));
             sums[BALANCE_SUMS + 2] += u64(residual);

@@ -32,7 +32,7 @@ from ...gpma.device.module import import_cupy
 from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
-from ..steps import Steps
+from ..steps import Crowd, Steps
 from .kernels import Calls, KernelCall, Kernels, RowParameters, Source, Variant, whole_words
 from .narrowed import F32
 from .program import Unfit
@@ -80,7 +80,7 @@ SWEEP: Final = 8
 SWEEP_LEAST: Final = 5
 """Fewer take as long one after another: passes of several cost the same however many of them are there."""
 
-_SIDE_BY_SIDE = ("values", "sums", "shares", "listed", "n_listed", "holders")
+_SIDE_BY_SIDE = ("values", "sums", "shares", "listed", "n_listed", "holders", "sources", "nobody")
 PPR_SWEEP: Final = np.dtype(
     [
         ("jobs", PPR_JOB, SWEEP),
@@ -494,20 +494,24 @@ class Group:
         # Whether that is up to date of all members.
         self.knows_holders = False
         self._columns = (
-            *(zeros(SWEEP * room, np.int64) for _ in range(3)),
+            *(zeros(SWEEP * (room + 1), np.int64) for _ in range(3)),
             zeros(SWEEP * room, np.uint8),
         )
         self._holders = zeros(-(-room // 4) * 4, np.uint8)
 
     @property
     def addresses(self) -> list[int]:
-        """Of values, sums, shares, and who has any."""
-        return [*map(address, self._columns[:3]), address(self._holders)]
+        """Of values, sums, shares, sources, and who has any."""
+        return [*map(address, self._columns), address(self._holders)]
 
     @property
     def is_kept(self) -> bool:
         """Whether enough are left."""
         return SWEEP - len(self._free()) >= SWEEP_LEAST
+
+    @property
+    def is_full(self) -> bool:
+        return not self._free()
 
     def _free(self) -> list[int]:
         return [place for place, member in enumerate(self.members) if member is None or member() is None]
@@ -590,9 +594,9 @@ class _Sweeps:
             there |= 1 << place
             self._fields["jobs"][0, place] = runs._calls.job[0]
             runs._calls.caller.expect()
-        *columns, holders = group.addresses
+        *columns, sources, holders = group.addresses
         self._fields["there"], self._fields["is_known"] = there, group.knows_holders
-        self._fields["side"] = [*columns, *map(address, self._listed), holders]
+        self._fields["side"] = [*columns, *map(address, self._listed), holders, sources, group.room]
         group.knows_holders = False  # if this fails
         self._parameters.take(device.states())
         self._caller.aim(variant.handle, variant.blocks, variant.threads, self._parameters)
@@ -624,6 +628,12 @@ class _Passes(NamedTuple):
     @property
     def kind(self) -> Hashable:
         return self.runs._kernels["passes"]
+
+    @property
+    def crowd(self) -> Crowd | None:
+        group = self.runs.group
+        # Else whoever has no place yet may come to it.
+        return Crowd(group, SWEEP) if group is not None and group.is_full else None
 
     def begin(self, others: Sequence[Self]) -> None:
         self.runs._launch_passes([call.runs for call in others], self.device)

@@ -78,6 +78,9 @@ class Requests:
         self.server: Info | None = None
         self._given = (address, token, timeout, ssl_context)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._given[0]!r})"
+
     @property
     def _address(self) -> TcpAddress | UnixAddress:
         return self._replicas.address

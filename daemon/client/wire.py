@@ -451,11 +451,15 @@ class Notification:
     content: Mapping[str, Any]
 
 
+_HTTP = b"HTTP/"
+
+
 class ClientCore:
     """One connection as the client sees it: numbers requests, and turns bytes into responses."""
 
     def __init__(self) -> None:
         self._last = -1
+        self._began = b""  # the first bytes that came
         # The server is trusted with memory: its answers are as long as what was asked for.
         self._unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=2**31 - 1)
 
@@ -481,11 +485,19 @@ class ClientCore:
             ConnectionError: these bytes follow no protocol.
         """
         found: list[Response | Notification] = []
+        self._began += data[: len(_HTTP) - len(self._began)]
+        if self._began and _HTTP.startswith(self._began):
+            raise ConnectionError(
+                "an HTTP server answers there; this client needs an address of server.listen (by default "
+                "tcp://HOST:7420), not one of server.http"
+            )
         try:
             self._unpacker.feed(data)
             messages = list(self._unpacker)
         except (ValueError, msgpack.UnpackException) as error:
-            raise ConnectionError(f"the server sent what is no MessagePack: {error}") from None
+            raise ConnectionError(
+                f"the server sent what is no MessagePack: {error}{_perhaps_http(data)}"
+            ) from None
         for message in messages:
             match message:
                 case [1, int(msgid), error, result]:
@@ -497,5 +509,9 @@ class ClientCore:
                 case [2, str(), list()]:
                     continue  # notifications of newer servers
                 case _:
-                    raise ConnectionError("the server sent what is no response")
+                    raise ConnectionError(f"the server sent what is no response{_perhaps_http(data)}")
         return found
+
+
+def _perhaps_http(data: bytes) -> str:
+    return ", but HTTP: its door, or that of metrics, has an address of its own" if data[:5] == b"HTTP/" else ""

@@ -23,6 +23,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from ...gpma.index.ids import INTEGER, MAX_STRING_ID_BYTES
+from ..client.addresses import UnknownHome, from_home
 from ..errors import ConfigError
 from ..os_errors import why
 from .secrets import is_secret
@@ -114,6 +115,10 @@ def load(
     """
     layers = _Layers()
     if file is not None:
+        try:
+            file = Path(from_home(str(file)))
+        except UnknownHome as error:
+            raise ConfigError(f"the configuration file {file}: {error}") from error
         layers.merge(_read_toml(file), f"file {file}")
     for name, path, text in _from_environment(os.environ if environ is None else environ):
         layers.put(path, parse_text(text), f"environment {name}")
@@ -357,15 +362,20 @@ def _checked_programs(layers: _Layers, config: Config, graph: GraphConfig | None
 
     programs = config.program
     named: list[ProgramConfig] = []
+    loaded = False
     try:
         registry.load_modules(config.compute.python_modules)
+        loaded = True
     except ProgramError as error:
         key = ("compute", "python_modules")
         layers.report(key, list(config.compute.python_modules), str(error), layers.origin(key))
     for position, program in enumerate(programs):
+        # A program that is not known may be one of a module that could not be imported.
+        is_known = loaded or program.name in registry.KINDS
         try:
-            registry.parse_parameters(program.name, program.parameters)
-            if graph is not None:
+            if is_known:
+                registry.parse_parameters(program.name, program.parameters, beside=ProgramConfig.OWN)
+            if is_known and graph is not None:
                 registry.program_class(program.name).require_weights(graph.weights)
                 _require_ids(program, graph.vertex_ids)
         except ProgramError as error:
@@ -393,7 +403,7 @@ def _require_ids(program: ProgramConfig, kind: Literal["int", "string"]) -> None
     from ...compute.program import ProgramError, parse_sources
 
     for parameter in registry.program_class(program.name).parameters:
-        if parameter.parse is not parse_sources or parameter.name not in program.parameters:
+        if not parameter.is_sources or parameter.name not in program.parameters:
             continue
         given = program.parameters[parameter.name]
         for id in parse_sources(given):

@@ -18,7 +18,7 @@ from .sections.observing import LogConfig, MetricsConfig
 from .sections.outgoing import DeadLettersConfig, ResultsConfig
 from .sections.programs import AuditConfig, ComputeConfig, ProgramConfig
 from .sections.section import Problem, Section, whole
-from .sections.server import ServerConfig
+from .sections.server import ServerConfig, clash
 from .sections.source import SourceConfig
 from .sections.storage import CheckpointConfig, DeviceConfig, MemoryConfig, PartitionConfig, StorageConfig
 
@@ -75,6 +75,10 @@ class Config(Section):
                 yield "results.path", "must not be source.path: results would be read as updates"
             if whole(self.dead_letters.path) == spool:
                 yield "dead_letters.path", "must not be source.path: bad records would come round for ever"
+        if (metrics := self.metrics.address()) is not None:
+            for key, text, place in self.server.places():
+                if clash(metrics, place):
+                    yield "metrics.listen", f"must be an address of its own: server.{key} has {text}"
         known = {program.id for program in self.program}
         if unknown := [id for id in results.programs if id not in known]:
             there = ", ".join(sorted(known))

@@ -238,7 +238,8 @@ words also with commas. Flags override both: `graphtide run --set epoch.updates_
 
 Unknown keys are refused. All mistakes are reported at once, each with the key, its value, what is allowed and
 where it came from. `graphtide config` prints the effective settings with their origins, secrets masked. Relative
-paths start at the working directory. Units stand last in names."""
+paths start at the working directory, and `~` at the beginning of one is the home of the daemon's user. Units stand
+last in names."""
 
 PROGRAMS = """\
 Without any `[[program]]` table, `components` and `pagerank` are kept. Parameters that a program does not know are

@@ -22,7 +22,8 @@ from ...compute.engine import ProgramRun
 from ...compute.program import ExternalId, Program, ProgramError, Published
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.ids import IdColumn
-from ...ops.metrics import AD_HOC_OUTCOMES, Metrics
+from ...ops.areas.programs import AD_HOC_OUTCOMES
+from ...ops.metrics import Metrics
 from ...partition.existence import Flags, living
 from ..client.wire import pack_column
 from ..errors import RequestError, Unavailable

@@ -15,7 +15,7 @@ import numpy as np
 from ...compute import registry
 from ...compute.device import NoTwin, twin
 from ...compute.engine import ProgramRun, Resolve
-from ...compute.program import Program, ProgramError, Published, parse_sources
+from ...compute.program import Program, ProgramError, Published
 from ...gpma.host.snapshot import EdgeCopy
 from ...gpma.index.vertex_index import VertexIndex
 from ...partition.existence import Flags
@@ -62,7 +62,7 @@ class ReadyKernels:
 
 def _form(kind: str, given: Mapping[str, Any]) -> str:
     """What kernels may depend on."""
-    sources = {item.name for item in registry.program_class(kind).parameters if item.parse is parse_sources}
+    sources = {item.name for item in registry.program_class(kind).parameters if item.is_sources}
     chosen = {name: value for name, value in given.items() if name not in {*sources, "name"}}
     return json.dumps([kind, chosen], sort_keys=True, default=repr)
 

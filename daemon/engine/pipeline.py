@@ -536,10 +536,12 @@ class Pipeline:
             raise AuditFailure(f"epoch {self.position.epoch}: {found}")
 
     def _record(self, taken: Sequence[Prepared], change: GraphChange | None, runs: Sequence[ProgramRun]) -> None:
-        now_ms = time.time() * 1000
         times = np.concatenate([item.record_times_ms for item in taken])
-        updates = np.concatenate([item.record_updates for item in taken])
-        self.metrics.observe_freshness(np.maximum(now_ms - times, 0) / 1000, updates)
+        if (
+            self.health.recovery.over
+        ):  # what lay there at the start came while nobody was there, or was shown before
+            updates = np.concatenate([item.record_updates for item in taken])
+            self.metrics.observe_freshness(np.maximum(time.time() * 1000 - times, 0) / 1000, updates)
         if times.size:
             self.metrics.applied_up_to(float(times.max()) / 1000)
         batches = [batch for item in taken for batch in item.batches]

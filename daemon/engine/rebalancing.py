@@ -19,7 +19,8 @@ from ...compute.engine import ProgramRun
 from ...gpma.device_failure import is_of_device
 from ...gpma.edges import EdgeBatch, EdgeList, Vertices, destinations, sources
 from ...gpma.vertex_columns import grown, new_column
-from ...ops.metrics import MOVE_REASONS, Metrics
+from ...ops.areas.sides import MOVE_REASONS
+from ...ops.metrics import Metrics
 from ...partition.classes import DEVICE, Stock
 from ...partition.division import divide
 from ...partition.graph import Graph, NoMemory

@@ -15,6 +15,7 @@ from ...compute.program import Column, Program, require_publishable
 from ...partition.existence import Flags
 from ...partition.graph import Graph, GraphChange
 from ..serve.publication import ProgramPublication
+from ..state.kept import parameters_of
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Standing:
     def __init__(
         self, programs: Sequence[Program], specs: dict[str, dict[str, Any]], kept: Collection[str] = ()
     ) -> None:
-        """``specs``: by program id, what each was made from, as ``programs`` shows it; those of programs that come
+        """``specs``: by program id, what each was made from; those of programs that come
         and go at run time come and go, too. ``kept``: the ids of such programs that came before this start."""
         self._programs = list(programs)
         self._specs = specs
@@ -72,7 +73,7 @@ class Standing:
             "reason": reason,
             "error_bound": None,
             "memory_bytes": 0,
-            "parameters": dict(spec),
+            "parameters": parameters_of(spec),
             "kept": True,
         }
 
@@ -128,7 +129,7 @@ class Standing:
                 "reason": status.reason,
                 "error_bound": status.error_bound,
                 "memory_bytes": bytes_of(program),
-                "parameters": self._specs[program.id],
+                "parameters": parameters_of(self._specs[program.id]),
                 "kept": program.id in self._kept,
                 "joined": status.joined,
             },

@@ -10,7 +10,8 @@ import numpy as np
 from ...compute.engine import ProgramRun
 from ...compute.program import Program, Refresh
 from ...gpma.row_reads import RowReads
-from ...ops.metrics import BUS_WAYS, READ_WAYS, Metrics
+from ...ops.areas.sides import BUS_WAYS, READ_WAYS
+from ...ops.metrics import Metrics
 from ...partition.graph import Graph
 from ...partition.policies import Counts
 from ...partition.run_costs import RunCosts

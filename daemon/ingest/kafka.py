@@ -675,8 +675,8 @@ class KafkaSource:
             known = cluster.topics.get(partition.name)
             if known is not None and partition.number not in known.partitions:
                 raise SourceError(
-                    f"{partition.name}/{partition.number} is in the checkpoint, but the topic has only "
-                    f"{len(known.partitions)} partitions",
+                    f"the offsets to go on from name {partition}, but the topic has only {len(known.partitions)} "
+                    "partitions",
                     {"topic": partition.name, "partition": partition.number},
                 )
         if not self._given and isinstance(self.start, Mapping):

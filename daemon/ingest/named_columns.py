@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
-from ..config.sections.columns import ColumnsConfig
+from ..config.sections.columns import ColumnName, ColumnsConfig, path_of
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason
 
@@ -21,18 +21,18 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class NamedColumns:
-    """Names of columns; in objects they are paths, whose parts are separated by dots.
+    """Names of columns; in objects they are paths, whose parts are separated by dots, or stand in a tuple.
 
     ``op``, ``weight``, ``ts``: None where a producer has none. ``op_values``: what it writes for which operation;
     empty: the operations' own names. ``lenient``: a weight that is not there is 1.0. ``keyed``: of a deletion
     nothing else is read: the record's key says what goes.
     """
 
-    src: str = "src"
-    dst: str = "dst"
-    op: str | None = None
-    weight: str | None = None
-    ts: str | None = None
+    src: ColumnName = "src"
+    dst: ColumnName = "dst"
+    op: ColumnName | None = None
+    weight: ColumnName | None = None
+    ts: ColumnName | None = None
     op_values: Mapping[str, str] = field(default_factory=dict)
     lenient: bool = False
     keyed: bool = False
@@ -74,17 +74,13 @@ class NamedColumns:
 
     def header_names(self) -> dict[str, str]:
         """Our name by the name in a header line, of all that are named."""
-        return {name: column for column, name in self._names.items()}
-
-    @cached_property
-    def _names(self) -> dict[str, str]:
-        given = {column: getattr(self, column) for column in columns.COLUMNS}
-        return {column: name for column, name in given.items() if name is not None}
+        return {".".join(path): column for column, path in self.paths.items()}
 
     @cached_property
     def paths(self) -> dict[str, tuple[str, ...]]:
         """The names that lead to each column that is named, by our name for it."""
-        return {column: tuple(name.split(".")) for column, name in self._names.items()}
+        given = {column: getattr(self, column) for column in columns.COLUMNS}
+        return {column: path_of(name) for column, name in given.items() if name is not None}
 
     @cached_property
     def _read(self) -> dict[str, Callable[[dict[str, Any]], Any]]:
@@ -103,6 +99,9 @@ class NamedColumns:
     def _missing(self, document: dict[str, Any], column: str) -> Bad:
         value: Any = document
         path = self.paths[column]
+        if len(path) > 1 and (name := ".".join(path)) in document:
+            hint = f"its dots lead into objects, and here it is one name: source.columns.{column} = ['{name}']"
+            return Bad(Reason.BAD_COLUMN, f"{column} ({name}) is missing: {hint}")
         for depth, part in enumerate(path):
             if type(value) is not dict:
                 at, given = ".".join(path[:depth]), columns.shown(value)

@@ -88,6 +88,9 @@ of those that retired last."""
 LOOKED_BACK_AT, LOOK_BACK_SHARE = 10_000, 0.1
 """Or so many of these, as long as that takes no larger share of the time."""
 
+INCOMPLETE_S = 60.0
+"""A file that has ended within a record for so long is told of: its writer died, perhaps, or forgot a line end."""
+
 _KEPT_OF_A_FILE = {"bytes": int, "crc32c": int, "offset": int, "whole": bool}
 _TURNS = 4  # of files with enough to read, in one poll at least
 _RECORD_BYTES = 64  # what a record takes besides its value, about: tiny ones must not make a poll endless
@@ -109,7 +112,8 @@ class SpoolSource:
         checkpoints_kept: int = 2,
         block_bytes: int = 1 << 20,
         record_bytes_max: int = RECORD_BYTES_MAX,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
         directed: bool = True,
     ) -> None:
         """
@@ -123,7 +127,8 @@ class SpoolSource:
             block_bytes: lines are delivered in blocks of at most so many bytes (default 1 MiB), unless one
                 line is longer.
             record_bytes_max: a longer record or line is set aside (default 64 MiB).
-            clock: seconds since 1970; a record's time is when it was read.
+            clock: monotonic seconds.
+            wall_clock: seconds since 1970; a record's time is when it was read.
             directed: the graph is (default), of which a symmetric matrix would hold one half.
 
         Raises:
@@ -135,8 +140,8 @@ class SpoolSource:
         self.start = start
         self.fingerprints = fingerprints
         self.record_bytes_max = record_bytes_max
-        self.clock = clock
-        self._records = RecordReader(block_bytes, record_bytes_max, clock, directed=directed)
+        self._clock = clock
+        self._records = RecordReader(block_bytes, record_bytes_max, wall_clock, directed=directed)
         self.outages = 0
         self._folder = Folder(self.path)
         self._files: dict[str, SpoolFile] = {}
@@ -168,6 +173,7 @@ class SpoolSource:
         self._backlog: dict[str, int] | None = None
         self._behind_since: float | None = None
         self._at_end = clock()
+        self._incomplete: dict[str, float] = {}  # files that end within a record, and since when; the first first
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -227,8 +233,8 @@ class SpoolSource:
                 self._gone.note(name, offset)
                 return
             raise SourceError(
-                f"spool file {str(self.path / name)!r} is gone, and was read only to byte {offset} when the "
-                f"checkpoint was made: what followed is missing. Put it back",
+                f"spool file {str(self.path / name)!r} is gone, and the offsets end at byte {offset} of it: what "
+                f"followed is missing. Put it back",
                 {"file": name, "offset": offset},
             )
         file = self._add(name, kind, offset)
@@ -304,7 +310,7 @@ class SpoolSource:
     def lag(self) -> Lag:
         """Bytes unread (of a compressed file: compressed bytes), and seconds since the end was last reached."""
         behind = self._behind_since
-        return Lag(dict(self._amount), 0.0 if behind is None else max(self.clock() - behind, 0.0))
+        return Lag(dict(self._amount), 0.0 if behind is None else self._clock() - behind)
 
     def refresh_lag(self) -> None:
         """Look how large the files are now."""
@@ -416,7 +422,7 @@ class SpoolSource:
             self._failed = error  # whatever others offer by then
             return records
         if not self._to_read - self._held:
-            self._at_end = self.clock()
+            self._at_end = self._clock()
             self._behind_since = None
         else:
             self._behind_since = self._at_end
@@ -557,7 +563,21 @@ class SpoolSource:
             self.away = None
             log.info("the spool %s can be read again", self.path)
         self._keep_state()
+        self._tell_of_incomplete()
         return True
+
+    def _tell_of_incomplete(self) -> None:
+        """Once for each end: what lies there counts as lag, and no epoch will come of it."""
+        while self._incomplete:
+            name, since = next(iter(self._incomplete.items()))
+            if self._clock() - since < INCOMPLETE_S:
+                return
+            del self._incomplete[name]
+            log.warning(
+                "spool file %s ends within a record or line: its last %d bytes wait for what is missing, be it a "
+                "line end",
+                *(name, self._files[name].unread),
+            )
 
     def _look_back(self) -> None:
         """Look at all that are not retired, and at those that retired last."""
@@ -630,6 +650,10 @@ class SpoolSource:
             self._to_read.add(file.name)
         else:
             self._to_read.discard(file.name)
+        if unread and file.name not in self._to_read:
+            self._incomplete.setdefault(file.name, self._clock())
+        else:
+            self._incomplete.pop(file.name, None)
 
     def _look(self, name: str) -> None:
         """See how large a file is now.
@@ -746,6 +770,7 @@ class SpoolSource:
         stop_inflating(file)
         del self._files[file.name], self._position[file.partition], self._amount[file.partition]
         self._to_read.discard(file.name)
+        self._incomplete.pop(file.name, None)
         self._came.discard(file.name)
         self._grew_last.pop(file.name, None)
 

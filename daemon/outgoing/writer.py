@@ -164,7 +164,7 @@ class Writer:
         """An epoch is published."""
         if epoch != self._told:
             if self._behind_since is None:
-                self._behind_since = time.monotonic()
+                self._behind_since = self._due_from()
             if self._told == (0, 0):
                 self._first_number = epoch[1]
             self._told = epoch
@@ -218,9 +218,9 @@ class Writer:
 
     @property
     def lag_seconds(self) -> float:
-        """How long there has been something to write."""
+        """How long something has been due to be written."""
         since = self._behind_since
-        return 0.0 if since is None else time.monotonic() - since
+        return 0.0 if since is None else max(time.monotonic() - since, 0.0)
 
     def begin_grace(self) -> Callable[[], bool]:
         """See ``View.begin_grace``."""
@@ -297,8 +297,12 @@ class Writer:
         except LogLost:
             self._place, self._knows_extra = None, False
             return True
-        self._next_at = time.monotonic() + self._interval_s
-        return self._write(found)
+        due, self._next_at = self._next_at, time.monotonic() + self._interval_s
+        try:
+            return self._write(found)
+        except Exception:
+            self._next_at = due  # what failed is tried again soon
+            raise
 
     def _write(self, found: Found) -> bool:
         changed = [
@@ -362,7 +366,11 @@ class Writer:
             log.info("results are written to %s again", self.name)
 
     def _caught_up(self, epoch: Epoch) -> None:
-        self._behind_since = None if epoch == self._told else time.monotonic()
+        self._behind_since = None if epoch == self._told else self._due_from()
+
+    def _due_from(self) -> float:
+        """Since when what comes now will be due; nothing is before the interval is over."""
+        return max(time.monotonic(), self._next_at)
 
     def _open(self) -> None:
         """Open the sink, the first time or again, and find out what it has."""

@@ -36,6 +36,11 @@ class OpenConnection(Protocol):
         ...
 
     @property
+    def ahead_bytes(self) -> int:
+        """So much of what others are sent, too, may be sent to it before it has read what came before."""
+        ...
+
+    @property
     def takes_more(self) -> bool:
         """The client has read almost all that it was sent."""
         ...

@@ -332,6 +332,12 @@ class Channel(asyncio.Protocol, ABC):
         self._serving.subscriptions.wake_all(self)
 
     @property
+    def ahead_bytes(self) -> int:
+        """So much of what others are sent, too, may be sent before the client has read what came before."""
+        is_copied = self._transport.get_extra_info("ssl_object") is not None  # what TLS makes of it is its own
+        return 0 if is_copied else self._serving.ahead_bytes
+
+    @property
     def takes_more(self) -> bool:
         """The client has read almost all that it was sent."""
         return self._reads.is_set() and not self._closing

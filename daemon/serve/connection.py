@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,8 +28,12 @@ from ..client.wire import (
 from ..errors import GraphtideError, LimitExceeded, RequestError, Unauthorized
 from .admission import HELLO_BYTES_MAX, Guest
 from .channel import TURN_SECONDS, Channel
+from .http import answers, plain, routes
 from .params import with_columns
 from .serving import Reply, Serving
+
+_HTTP = re.compile(rb"[A-Z]{3,16} [/*]")
+"""How a request over HTTP begins, and no frame of a request does: a letter is a whole number."""
 
 
 class Connection(Channel):
@@ -39,11 +44,16 @@ class Connection(Channel):
         asked = serving.admission.asks_token
         self._frames = FrameReader(HELLO_BYTES_MAX if asked else serving.limits.frame_bytes_max)
         self._waiting_frame: Frame | None = None  # a long request that has come and waits for memory
+        self._is_http = False
 
     # -- in -----------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
+            return
+        if not self._guest.is_in and not self._frames.buffered_bytes and _HTTP.match(data):
+            self._is_http = True
+            self._fail(RequestError("HTTP is spoken at the addresses of server.http (default: none), not here"))
             return
         try:
             self._frames.feed(data)
@@ -144,4 +154,7 @@ class Connection(Channel):
         self._write(encode_error(msgid, error))
 
     def _last_words(self, error: GraphtideError) -> bytes:
+        if self._is_http:
+            headers = [("Connection", "close")]
+            return plain.write_answer(400, headers, routes.JSON, answers.encode_error(error))
         return encode_notification("error", error_to_wire(error))

@@ -167,7 +167,7 @@ class Lane:
             (done,) = _DONE.unpack_from(self._places[place], 8 * DONE)
             if done == HIDDEN:
                 self._hide()
-            else:
+            elif done == ANSWER:  # what is to be asked otherwise says nothing of other rows
                 self._hidden_s = HIDDEN_LEAST_S
             answer = _answer(self._places[place], read) if done == ANSWER and not question.done() else None
             states[place] = FREE

@@ -239,26 +239,30 @@ def _bind_tcp(address: TcpAddress) -> tuple[socket.socket, str]:
 
 def _bind_unix(path: str, group: str | None) -> socket.socket:
     """Only we may connect until the group has it: between bind and a later chmod anyone else could."""
-    group_id = -1 if group is None else group_id_of(group)
+    group_id = None if group is None else group_id_of(group)
     _remove_stale(path)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         os.fchmod(bound.fileno(), 0o600)  # Linux makes the path with the mode that the socket has
         bound.bind(path)
         try:
-            os.chown(path, -1, group_id)
+            if group_id is not None:
+                _give_to_group(path, group, group_id)
             os.chmod(path, SOCKET_MODE)
-        except BaseException as error:
+        except BaseException:
             os.unlink(path)
-            if not isinstance(error, PermissionError):
-                raise
-            raise ConfigError(
-                f"server.socket_group = {group!r}: user {os.geteuid()} is not in that group"
-            ) from None
+            raise
     except BaseException:
         bound.close()
         raise
     return bound
+
+
+def _give_to_group(path: str, name: str | None, id: int) -> None:
+    try:
+        os.chown(path, -1, id)
+    except PermissionError:
+        raise ConfigError(f"server.socket_group = {name!r}: user {os.geteuid()} is not in that group") from None
 
 
 def group_id_of(name: str) -> int:

@@ -58,6 +58,8 @@ AHEAD_UNASKED = 2
 """And each for so many epochs in a row though nobody asked for it: where epochs come about as fast as those who
 ask, many have none."""
 TICK_SECONDS = 1.0
+UNREAD_AHEAD_BYTES = 1 << 19
+"""Far less than what makes a connection one that leaves much unread."""
 VERTICES_INLINE_MAX = 1024
 """So many vertices are looked up and read on the event loop; more go to a thread."""
 SCANNED_INLINE_MAX = 1 << 17
@@ -579,6 +581,16 @@ class Serving:
         if vertices > VERTICES_INLINE_MAX:
             amount = vertices * BYTES_PER_VERTEX[self.id_kind]
             asker.making_bytes += await self.making.take(asker.connection, amount)
+
+    @property
+    def ahead_bytes(self) -> int:
+        """So much of what several clients are sent may be sent to one before it has read what came before.
+
+        Each time that a connection is waited for costs more than what it was sent before. What all together have
+        not read stays far below what has somebody dropped (``relieve``).
+        """
+        share = self._unread_bytes_max // 4 // max(len(self.connections), 1)
+        return min(UNREAD_AHEAD_BYTES, self.limits.output_bytes_max // 2, share)
 
     def relieve(self) -> None:
         """Where all clients together leave too much unread, drop those who leave most."""

@@ -130,15 +130,15 @@ class _Process:
     """One running server process and our ends of its two sockets."""
 
     def __init__(self, template: Template) -> None:
-        self.control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.calls, calls = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            with control, calls:
-                self.child: Child = template.fork(control.fileno(), calls.fileno())
-        except BaseException:
-            self.control.close()
-            self.calls.close()
-            raise
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as its:
+            self.control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.enter_context(self.control)
+            its.enter_context(control)
+            self.calls, calls = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            ours.enter_context(self.calls)
+            its.enter_context(calls)
+            self.child: Child = template.fork(control.fileno(), calls.fileno())
+            ours.pop_all()
         self.started = time.monotonic()
         self.ready = threading.Event()
         self.reported = self.started
@@ -568,8 +568,8 @@ class ServerLink:
             process.lane = self._lane_of_its_own()
             self._introduce(process)
         except BaseException:
-            self._end(process)
-            process.calls.close()  # which who answers would have done
+            with process.calls:  # which who answers would have closed
+                self._end(process)
             raise
         if self._stopping.is_set():
             process.close()

@@ -308,22 +308,32 @@ class Telling:
 
         Returns how many bytes these were.
         """
-        patience_s = self._serving.limits.stall_seconds_max
-        ends, sent, turn_ends = time.monotonic() + patience_s, 0, time.perf_counter() + TURN_SECONDS
+        ends = time.monotonic() + self._serving.limits.stall_seconds_max
+        sent, size, turn_ends = 0, 0, time.perf_counter() + TURN_SECONDS
         for message in messages:
-            reads = False
-            while not reads:
-                reads = await connection.reads(patience_s)
-                if time.monotonic() > ends and self._serving.making.is_short:
-                    log.info("a subscriber that reads too slowly is disconnected: others need the memory")
-                    connection.abort()
-                    return sent
+            size = len(message)
+            if connection.unread_bytes + size > connection.ahead_bytes and not await self._reads(connection, ends):
+                return sent
             connection.push(message)
-            sent += len(message)
+            sent += size
             if time.perf_counter() > turn_ends:
                 await asyncio.sleep(0)
                 turn_ends = time.perf_counter() + TURN_SECONDS
+        if connection.unread_bytes > size:  # of parts before the last one: their memory is still needed
+            await self._reads(connection, ends)
         return sent
+
+    async def _reads(self, connection: OpenConnection, ends: float) -> bool:
+        """Wait until a client has read what it was sent; False: it took until ``ends`` and longer, others need the
+        memory, and it was disconnected."""
+        reads = False
+        while not reads:
+            reads = await connection.reads(self._serving.limits.stall_seconds_max)
+            if time.monotonic() > ends and self._serving.making.is_short:
+                log.info("a subscriber that reads too slowly is disconnected: others need the memory")
+                connection.abort()
+                return False
+        return True
 
     def _size(self, subscription: Subscription, snapshot: Snapshot) -> int:
         """How many vertices must be looked at, at most, or ``INLINE_MAX`` and one where it takes long anyhow."""

@@ -244,6 +244,7 @@ class CheckpointStore:
             point("checkpoint.array_written")
         manifest = {
             "format": FORMAT,
+            "written": int(time.time()),  # seconds since 1970, for people
             "epoch": list(checkpoint.epoch),
             "offsets": checkpoint.offsets,
             "identity": checkpoint.identity,
@@ -300,8 +301,9 @@ class CheckpointStore:
         if newer:
             rest = f". Besides, there are damaged ones: {'; '.join(damaged)}" if damaged else ""
             raise CheckpointError(
-                f"the checkpoints in {str(self.path)!r} were written by a newer version of graphtide: "
-                f"{'; '.join(newer)}. Start that version again, or give this one another checkpoint.path{rest}"
+                f"the checkpoints in {str(self.path)!r} were written by a newer version of graphtide, or by one "
+                f"from before the first release: {'; '.join(newer)}. Start that version again, or give this one "
+                f"another checkpoint.path{rest}"
             )
         if out_of_reach:
             raise CheckpointError(
@@ -352,9 +354,9 @@ def require_same(saved: Mapping[str, Any], present: Mapping[str, Any], path: Pat
     differences = list(_differences(saved, present, ""))
     if differences:
         raise CheckpointError(
-            f"the checkpoint in {str(path)!r} was made under other settings, so its offsets and results would be "
-            f"wrong here: {'; '.join(differences)}. Set them back, give this daemon another checkpoint.path, or "
-            f"start anew without it (checkpoint.on_mismatch = 'discard')"
+            f"the checkpoint in {str(path)!r} is of another source, or was made under other settings, so its "
+            f"offsets and results would be wrong here: {'; '.join(differences)}. Set settings back, give this "
+            f"daemon another checkpoint.path, or start anew without it (checkpoint.on_mismatch = 'discard')"
         )
 
 
@@ -363,6 +365,8 @@ def _differences(saved: Mapping[str, Any], present: Mapping[str, Any], prefix: s
         old, new = saved.get(key), present.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differences(old, new, f"{prefix}{key}.")
+        elif old != new and prefix == "source.topics." and None not in (old, new):  # by its id in the cluster
+            yield f"topic {key} is another one, made again under that name (its id was {old}, and is now {new})"
         elif old != new:
             yield f"{prefix}{key} was {old!r} and is now {new!r}"
 

@@ -129,13 +129,19 @@ class _Taken:
     n_arcs: int
 
 
+class _OfAnotherSource(Exception):
+    """What was to be written is of the source before."""
+
+
 @dataclass(slots=True)
 class _Making:
-    """A checkpoint in the making; ``taken``: its epoch is over, and the engine has no more to do with it."""
+    """A checkpoint in the making; ``taken``: its epoch is over, and the engine has no more to do with it.
+    ``beginning``: the number of that of which it is."""
 
     edges: EdgeCopy
     begun: tuple[int, int]
     began_at: float
+    beginning: int
     handover: SimpleQueue[_Taken | Exception] = field(default_factory=SimpleQueue)
     taken: bool = False
     stopped_seconds: float = 0.0
@@ -144,7 +150,7 @@ class _Making:
 @dataclass(kw_only=True, eq=False)
 class Checkpointer:
     """Makes one checkpoint at a time. The methods are for the engine's thread, between two epochs; but the first
-    is for that of ingest.
+    two are for that of ingest.
 
     1. When the interval is over, ``step`` begins: a thread copies the edges piece by piece, while epochs go on.
     2. After the first epoch that ends with all edges copied, ``step`` takes what else belongs to that epoch:
@@ -195,8 +201,11 @@ class Checkpointer:
         self._written_epoch = self.position.epoch
         # Where epochs stand until something is read, and where reading really begins.
         self._begins: tuple[Offsets, Offsets] = {}, {}
+        self._beginning = 0
+        self._write_lock = threading.Lock()  # one is written at a time, and none of a beginning before
         self._failure = ""
         self._is_put_off = False
+        self._closing = False
 
     def memory_bytes(self) -> int:
         """Bytes that are kept from checkpoint to checkpoint."""
@@ -207,6 +216,15 @@ class Checkpointer:
         """What belongs to an epoch before is being written: of vertices alive then nothing may change."""
         return self._making is not None and self._making.taken
 
+    def begin_anew(self) -> None:
+        """Where reading begins is not known any more, for the thread that is about to find out: the source is
+        another one. What is in the making would say of the offsets of the one before that they are of this one, or
+        stand behind its beginning: it is not written, unless it is by now.
+        """
+        self.has_beginning = False  # first: ``step`` looks at it last
+        with self._write_lock:
+            self._beginning += 1
+
     def write_beginning(self, offsets: Offsets) -> None:
         """Write the checkpoint of the empty graph at these offsets, for the thread that will read from them.
 
@@ -216,21 +234,25 @@ class Checkpointer:
         Raises:
             OSError: it could not be written.
         """
-        taken = self._taken((self.position.incarnation, 0), offsets, programs=(), states={})
+        incarnation, number = self.position.incarnation, 0
+        if self.newest is not None and self.newest.epoch[0] == incarnation:
+            number = self.newest.epoch[1]  # of an empty graph, too, and of another source: in its place
+        taken = self._taken((incarnation, number), offsets, programs=(), states={})
         weights = np.empty(0, np.float32) if self.graph.weighted else None
-        self._write(taken, [EdgeList(np.empty(0, np.uint64), weights)])
+        self._write(taken, [EdgeList(np.empty(0, np.uint64), weights)], self._beginning)
         self._begins = dict(self.position.offsets), dict(offsets)
         self.has_beginning = True
 
     def step(self) -> None:
         """Begin a checkpoint if one is due, or asked for; go on with the one in the making."""
         self.go_on()
+        beginning = self._beginning
         if not self.has_beginning:
             return
         if self.requested.wants(self.position.epoch):
-            self._make_at_once()
+            self._make_at_once(beginning)
         elif self._making is None and (self._due() or self._asked_for()):
-            self._begin()
+            self._begin(beginning)
 
     def go_on(self) -> None:
         """Go on with the one in the making, and begin none; for whoever cannot wait for the end of an epoch."""
@@ -245,11 +267,12 @@ class Checkpointer:
         Raises:
             NotWritten: it could not be written.
         """
+        self._closing = True
         self._complete()
         if not self.has_beginning:
             return
         if self.position.epoch != self._written_epoch or self._is_gone():
-            self._begin()
+            self._begin(self._beginning)
             self._complete()
         if self._is_gone():
             raise NotWritten(
@@ -267,12 +290,12 @@ class Checkpointer:
     def _asked_for(self) -> bool:
         return self.requested.wants_newer(self.position.epoch)
 
-    def _make_at_once(self) -> None:
+    def _make_at_once(self, beginning: int) -> None:
         """Make one of this very epoch, for which the stream waits until edges and states are copied."""
         if self._making is not None and self._making.taken:
             self._complete()  # of an epoch before
         if self._making is None:
-            self._begin()
+            self._begin(beginning)
         if self._making is not None:
             self._take_if_copied(self._making, at_once=True)
 
@@ -284,7 +307,7 @@ class Checkpointer:
         """The newest checkpoint was taken away."""
         return self.newest is not None and not self.store.has(self.newest.epoch)
 
-    def _begin(self) -> None:
+    def _begin(self, beginning: int) -> None:
         self._began_at = time.monotonic()
         sizes = {
             _array_name(program, name): size
@@ -296,7 +319,7 @@ class Checkpointer:
         except MemoryError as error:  # the host's rows have yet to take what a device has
             self._report_failure(self.position.epoch, error)
             return
-        making = _Making(copy, self.position.epoch, self._began_at)
+        making = _Making(copy, self.position.epoch, self._began_at, beginning)
         making.stopped_seconds = time.monotonic() - self._began_at
         self._making = making
         self._thread = threading.Thread(target=self._make, args=(making, sizes), name="checkpoint", daemon=True)
@@ -388,7 +411,10 @@ class Checkpointer:
             if isinstance(taken, Exception):
                 raise taken
             epoch = taken.checkpoint.epoch
-            self._write(taken, making.edges.edges())
+            self._write(taken, making.edges.edges(), making.beginning)
+        except _OfAnotherSource:
+            log.info("the checkpoint of epoch %s is not written: the source is another one by now", epoch)
+            self.requested.failed("the source is another one by now")
         except Exception as error:
             self._report_failure(epoch, error)
 
@@ -396,14 +422,16 @@ class Checkpointer:
         self._failure = f"checkpoint.path = {str(self.store.path)!r}: {_said(error)}"
         if not isinstance(error, MemoryError):
             log.error(
-                "the checkpoint of epoch %s failed, and %s: %s; it is tried again in %g s",
-                *(epoch, self._left(), self._failure, self.interval_s),
+                "the checkpoint of epoch %s failed, and %s: %s%s",
+                *(epoch, self._left(), self._failure),
+                "" if self._closing else f"; it is tried again in {self.interval_s:g} s",
                 exc_info=None if isinstance(error, OSError) else error,
             )
         elif not self._is_put_off:
             log.error(
-                "the checkpoint of epoch %s is put off, and %s: %s; tried again every %g s",
-                *(epoch, self._left(), self._failure, self.interval_s),
+                "the checkpoint of epoch %s is put off, and %s: %s%s",
+                *(epoch, self._left(), self._failure),
+                "" if self._closing else f"; tried again every {self.interval_s:g} s",
             )
         self._is_put_off = isinstance(error, MemoryError)
         self.metrics.checkpoint_failed(type(error).__name__)
@@ -420,7 +448,13 @@ class Checkpointer:
             return "there is none to go on from, since those before it were taken away"
         return f"the one before it was taken away; a restart goes on from {names[0]}"
 
-    def _write(self, taken: _Taken, edges: Sequence[EdgeList]) -> None:
+    def _write(self, taken: _Taken, edges: Sequence[EdgeList], beginning: int) -> None:
+        with self._write_lock:
+            if beginning != self._beginning:
+                raise _OfAnotherSource
+            self._write_alone(taken, edges)
+
+    def _write_alone(self, taken: _Taken, edges: Sequence[EdgeList]) -> None:
         started = time.monotonic()
         copied = sum(map(len, edges))
         if copied != taken.n_arcs:

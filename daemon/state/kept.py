@@ -8,6 +8,7 @@ matter: one that is in none is computed at the start.
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from ..durable import Replaced, replace_file
 from ..errors import CheckpointError, NotWritten
 from ..failpoints import point
 from ..os_errors import why
+from .checkpoint import is_out_of_reach
 
 FORMAT = 1
 FILE = "kept.json"
@@ -25,7 +27,7 @@ Spec = dict[str, Any]
 """What a program is made from: its ``name``, and its parameters by theirs."""
 
 
-def parameters_of(spec: Spec) -> dict[str, Any]:
+def parameters_of(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Without the name."""
     return {name: value for name, value in spec.items() if name != "name"}
 
@@ -141,7 +143,10 @@ def read_kept(folder: Path) -> dict[str, Spec]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        said = why(error) if isinstance(error, OSError) else str(error)
+        advice = "To start without them, move it away"
+        if is_out_of_reach(error):
+            advice = f"It may be good: see what keeps this process (of user {os.geteuid()}) from reading it"
         raise CheckpointError(
-            f"the list of programs that were kept at run time, {str(path)!r}, cannot be read: {error}. To start "
-            f"without them, move it away"
+            f"the list of programs that were kept at run time, {str(path)!r}, cannot be read: {said}. {advice}"
         ) from error

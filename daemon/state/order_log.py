@@ -258,8 +258,10 @@ def _begin_of(path: Path) -> dict[str, Any] | None:
     version = begin.get("v") if isinstance(begin, dict) else None
     if isinstance(version, int) and version > VERSION:
         raise CheckpointError(
-            f"the order log {str(path)!r} was written by a newer version of graphtide: format {version}; this "
-            f"version reads {VERSION}. Start that version again, or give this one another checkpoint.path"
+            f"the order log {str(path)!r} was written by a newer version of graphtide, or by one from before "
+            f"the first release: format {version}; this version reads {VERSION}. Start that version again; or "
+            f"move the folder {path.parent.name!r} away, so that what was answered since the newest checkpoint "
+            f"may come again in another order; or give this one another checkpoint.path"
         )
     return begin if version == VERSION else None
 

@@ -126,7 +126,8 @@ def read(folder: Path) -> Checkpoint:
         except DAMAGED as error:
             what = f"{'cannot be read' if is_out_of_reach(error) else 'is damaged'}: {_told(error)}"
             if isinstance(error, NewerFormat):
-                what = f"was written by a newer version of graphtide: {error}"
+                what = "was written by a newer version of graphtide, or by one from before the first release"
+                what += f": {error}"
             elif not folder.exists():
                 what = "was deleted meanwhile, newer ones being kept (checkpoint.keep)"
             raise CheckpointError(f"the checkpoint {str(folder)!r} {what}") from error
@@ -144,10 +145,9 @@ def _listed(folder: Path) -> dict[str, Any]:
     made: dict[str, Any] = {"path": str(folder)}
     try:
         manifest = read_manifest(folder)
-        written = datetime.fromtimestamp((folder / "manifest.json").stat().st_mtime, UTC)
         return {
             **made,
-            "written": written.isoformat(timespec="seconds"),
+            "written": _time(manifest.get("written")),
             "format": manifest["format"],
             "vertices": manifest["facts"]["n_vertices"] - _deleted(folder, manifest),
             "updates": manifest["facts"]["updates"],
@@ -156,6 +156,11 @@ def _listed(folder: Path) -> dict[str, Any]:
         }
     except DAMAGED as error:
         return {**made, "damaged": _told(error)}
+
+
+def _time(written: int | None) -> str | None:
+    """As people read it; checkpoints from before the first release do not say it."""
+    return None if written is None else datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds")
 
 
 def _deleted(folder: Path, manifest: dict[str, Any]) -> int:

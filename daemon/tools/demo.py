@@ -35,7 +35,7 @@ from .. import terminal
 from ..client import Client
 from ..config.load import ENV_PREFIX
 from ..errors import ConfigError, GraphtideError, NotWritten, Unavailable
-from ..os_errors import why
+from ..os_errors import SOCKET_PATH_BYTES, why
 from ..records.columns import UpdateColumns
 from ..records.spool_format import SpoolWriter
 from .files import read_updates
@@ -164,8 +164,7 @@ def _daemon(folder: Path, stream: Stream, console: Console) -> Iterator[str]:
         DemoFailed: it did not start, or did not stop with status 0.
     """
     (folder / "spool").mkdir(parents=True, exist_ok=True)
-    # Unix sockets have short names; the folder may have a long one.
-    sockets = tempfile.mkdtemp(prefix="gt-")
+    sockets = _folder_of_socket()
     address = f"unix:{sockets}/s"
     config = folder / "graphtide.toml"
     config.write_text(
@@ -195,6 +194,22 @@ def _daemon(folder: Path, stream: Stream, console: Console) -> Iterator[str]:
             process.kill()
             process.wait()
         shutil.rmtree(sockets, ignore_errors=True)
+
+
+def _folder_of_socket() -> str:
+    """A new folder whose name is short enough for a socket in it; that of temporary files may have a long one.
+
+    Raises:
+        ConfigError: wherever temporary files may be, its name would be too long.
+    """
+    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+        if len(os.fsencode(parent)) + len("/gt-12345678/s") <= SOCKET_PATH_BYTES:
+            with contextlib.suppress(OSError):
+                return tempfile.mkdtemp(prefix="gt-", dir=parent)
+    raise ConfigError(
+        f"no folder of temporary files has a name short enough for a Unix socket ({SOCKET_PATH_BYTES} bytes with "
+        "its own): name another one with TMPDIR"
+    )
 
 
 def _environment() -> dict[str, str]:

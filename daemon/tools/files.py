@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import zstandard
 
@@ -61,9 +62,16 @@ _OPENERS: Mapping[str, Any] = {
 _EVENT_COLUMNS = ("op", "src", "dst", "weight", "ts")
 _OTHER_NAMES = "Name them so there; or put the file into a spool as it is, and its own names into [source.columns]"
 _NO_HEADER = "; if it is a header line, it must begin with #, or (in a .tsv or .csv) name src and dst"
+_COMMAS = "; lines with commas are read in a .csv, whose first line names src and dst"
+_BY_NAME = "; by its name the file is an edge list: .csv, .tsv, .json and .parquet are read otherwise"
+_DOCUMENTS = "; each line is an object of its own (`jq -c` writes such, `jq -c '.[]'` of a list)"
+_TEXT_IDS = "; texts are ids where --vertex-ids, or graph.vertex_ids, is string"
+_HOLDS_A_WORD = re.compile(r"(src|dst) holds '[^\d\s.+'-]")
 _NO_WEIGHT = re.compile(rb"^((?:[^\t\n]*\t){3})-(?=\t)", re.MULTILINE)
 _NO_TS = re.compile(rb"(?<=\t)-(?=\r?$)", re.MULTILINE)
 _SECONDS_MAX = (1 << 63) // 1000
+_LIKE_SECONDS = 10**9, 4 * 10**9
+"""Milliseconds of January and February 1970, as seconds of this century are when they are taken for such."""
 
 
 class BadInput(GraphtideError):
@@ -84,11 +92,15 @@ class Accepts:
 
 @dataclass(slots=True)
 class LeftOut:
-    """How many updates were left out: those refused by reason, with the first places of each; and self-loops."""
+    """How many updates were left out: those refused by reason, with the first places of each; and self-loops.
+
+    ``doubts``: what is taken as it stands and may be meant otherwise, by file.
+    """
 
     refused: Counter[str] = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=dict)
     self_loops: int = 0
+    doubts: dict[Path, str] = field(default_factory=dict)
 
     def refuse(self, reason: str, place: Callable[[], str], updates: int = 1) -> None:
         """Count so many; ``place`` says where they stood and what was wrong."""
@@ -102,7 +114,20 @@ class LeftOut:
         refused = {
             reason: {"updates": number, "first": self.places[reason]} for reason, number in self.refused.items()
         }
-        return {"refused": refused, "self_loops_dropped": self.self_loops}
+        doubts = {"doubts": [*self.doubts.values()]} if self.doubts else {}
+        return {"refused": refused, "self_loops_dropped": self.self_loops, **doubts}
+
+    def look_at_times(self, path: Path, times: npt.NDArray[np.int64] | int) -> None:
+        """Doubt times (milliseconds) that all are as seconds would be."""
+        if path in self.doubts or isinstance(times, int):
+            return
+        known = times[times != NO_TIME]
+        least, below = _LIKE_SECONDS
+        if known.size and known.min() >= least and known.max() < below:
+            self.doubts[path] = (
+                f"{path}: its times (ts) are milliseconds of January or February 1970; if they are seconds, "
+                "multiply them by 1000"
+            )
 
 
 def read_columns(
@@ -145,7 +170,8 @@ def read_columns(
         record = RawRecord(Partition(str(path)), offset, stop, value, encoding, NO_TIME, headers=headers)
         decoded = decoder.decode(record)
         for bad in decoded.bad:
-            place = partial(_place, path, form, lines, value, bad.offset - offset, bad)
+            advised = bad.reason in left_out.places
+            place = partial(_place, path, form, lines, value, bad.offset - offset, bad, advised=advised)
             left_out.refuse(bad.reason, place, _updates_in(bad))
         left_out.self_loops += decoded.self_loops_dropped
         updates = decoded.block
@@ -153,6 +179,8 @@ def read_columns(
             matrix.found += len(decoded.bad) + decoded.self_loops_dropped + len(updates or ())
         if updates is not None and events:
             updates = _in_milliseconds(updates, path, left_out)
+        elif updates is not None:
+            left_out.look_at_times(path, updates.timestamps_ms)
         if updates is not None and len(updates):
             yield _columns(updates)
             if matrix is not None and matrix.is_half:
@@ -235,13 +263,29 @@ def _columns(updates: UpdateBlock) -> UpdateColumns:
     return UpdateColumns(updates.src, updates.dst, updates.ops, updates.weights, ts)
 
 
-def _place(path: Path, form: _Form, lines: int, value: bytes, at: int, bad: BadRecord) -> str:
-    """``lines``: those before this block; ``at``: the byte of the block at which the bad line begins."""
+def _place(path: Path, form: _Form, lines: int, value: bytes, at: int, bad: BadRecord, *, advised: bool) -> str:
+    """``lines``: those before this block; ``at``: the byte of the block at which the bad line begins; ``advised``:
+    what may help was said of another one."""
     row = dict(bad.headers).get(ROW)
     part = "" if row is None else f", row {row.decode()}"
     line = lines + value.count(b"\n", 0, at) + 1
-    is_header = form == "el" and line == 1 and bad.detail.startswith("src holds")
-    return f"{path}:{line}{part}: {bad.detail}{_NO_HEADER if is_header else ''}"
+    return f"{path}:{line}{part}: {bad.detail}{'' if advised else _advice(form, bad, is_first=line == 1)}"
+
+
+def _advice(form: _Form, bad: BadRecord, *, is_first: bool) -> str:
+    """What may help where a line is not what it should be: it is as in other programs' files."""
+    reason, line = Reason(bad.reason), bad.value.lstrip()
+    if form == "el" and is_first and bad.detail.startswith("src holds"):
+        return _NO_HEADER
+    if reason is Reason.BAD_ID and _HOLDS_A_WORD.match(bad.detail):
+        return _TEXT_IDS
+    if form == "el" and reason is Reason.BAD_COLUMN:
+        return _COMMAS if b"," in line else _BY_NAME if is_first else ""
+    if form == "json" and reason is Reason.BAD_COLUMN and " has no " in bad.detail:
+        return f". {_OTHER_NAMES}"
+    if form == "json" and reason is Reason.MALFORMED and (line.startswith(b"[") or line.rstrip() == b"{"):
+        return _DOCUMENTS
+    return ""
 
 
 def _updates_in(bad: BadRecord) -> int:
@@ -277,7 +321,19 @@ def _check_names(header: bytes) -> None:
     try:
         csv_layout(header, ",")
     except Bad as bad:
-        raise Bad(bad.reason, f"{bad.detail}. {_OTHER_NAMES}") from None
+        raise Bad(bad.reason, f"{bad.detail}. {_advice_on_header(header.decode(errors='replace'))}") from None
+
+
+def _advice_on_header(header: str) -> str:
+    if "\0" in header:
+        return "It may be UTF-16: iconv -f UTF-16 -t UTF-8"
+    if "\r" in header.removesuffix("\r"):
+        return "Lines must end with a line feed: tr '\\r' '\\n'"
+    if "," not in header and any(other in header for other in ";|\t"):
+        return "Commas must stand between columns (in a .tsv tabs)"
+    if not re.search("[A-Za-z]", header):
+        return "Put such a line before the first"
+    return _OTHER_NAMES
 
 
 def _check_beginning(path: Path, form: _Form, block: bytes) -> None:
@@ -359,6 +415,7 @@ def _parquet(
                 block, dropped = (None, 0) if sifted.block is None else finish(sifted.block, rules)
                 left_out.self_loops += dropped
                 if block is not None:
+                    left_out.look_at_times(path, block.timestamps_ms)
                     yield _columns(block)
                 row += batch.num_rows
                 advance(row / rows)

@@ -21,20 +21,23 @@ from ...gpma.index.vertex_index import VertexIndex
 from ...gpma.memory import Memory, Trickle
 from ...partition.graph import Graph
 from ..config.settings import Config
-from ..errors import CheckpointError, ConfigError, NotWritten
+from ..errors import CheckpointError, ConfigError, NotWritten, SourceError, SourceUnavailable
 from ..ingest.decode_columns import Reason, select
 from ..ingest.dense import dense_batch
 from ..ingest.sources import make_source
 from ..memory import WithinBudget
 from ..os_errors import why
 from ..records.event_time import NO_TIME, UNLIMITED
-from ..records.stream import Offsets, UpdateBlock, offsets_from_wire, offsets_to_wire
+from ..records.stream import Offsets, Source, UpdateBlock, offsets_from_wire, offsets_to_wire
 from ..serve.shared_memory import allocate_within
 from ..state.checkpoint import Checkpoint, CheckpointStore
 from ..terminal import progress
 from .files import STANDARD_INPUT, Accepts, BadInput, LeftOut, read_columns
 from .loaded_times import LoadedTimes
 from .produce import REFUSED, report_left_out
+
+ANSWER_SECONDS = 30.0
+"""So long a source that has answered may take to say whether offsets are there."""
 
 
 def parse_offsets(text: str, config: Config) -> Offsets:
@@ -64,7 +67,8 @@ def load_files(config: Config, files: Sequence[Path], offsets: Offsets, *, json:
     """``graphtide load``: write the first checkpoint and print what is in it. Returns the exit code.
 
     Raises:
-        ConfigError: keys of records stand for edges, which files do not have.
+        ConfigError: keys of records stand for edges, which files do not have; or the source cannot be read on from
+            the offsets.
         CheckpointError: there are checkpoints already.
         SourceUnavailable: the source, which the checkpoint must name, does not answer.
         BadInput: a file cannot be read, holds deletions of vertices, or they hold no updates.
@@ -80,6 +84,7 @@ def load_files(config: Config, files: Sequence[Path], offsets: Offsets, *, json:
             raise CheckpointError(f"{where} holds checkpoints already: load writes the first, and replaces none")
         with closing(make_source(config)) as source:
             identity = {"graph": config.graph.identity(), "source": source.identity()}
+            _require_offsets(source, offsets)
         left_out = LeftOut()
         try:
             checkpoint, edges = _built(config, files, left_out, (store.next_incarnation(), 1), offsets, identity)
@@ -94,6 +99,24 @@ def load_files(config: Config, files: Sequence[Path], offsets: Offsets, *, json:
             raise NotWritten(f"checkpoint.path = {str(store.path)!r}: {why(error)}; nothing is loaded") from error
     _report(config, checkpoint, len(edges), left_out, as_json=json)
     return REFUSED if left_out.refused else 0
+
+
+def _require_offsets(source: Source, offsets: Offsets) -> None:
+    """Ask the source whether it can be read on from there, as the start will: that is too late once all is loaded.
+
+    Raises:
+        ConfigError: it cannot.
+        SourceUnavailable: it does not answer in time.
+    """
+    give_up_at = time.monotonic() + ANSWER_SECONDS
+    try:
+        source.open(offsets)
+        while source.backlog() is None:
+            if time.monotonic() > give_up_at:
+                raise SourceUnavailable(source.away or "the source does not say where its log ends")
+            source.poll(0, timeout_s=0.1)
+    except SourceError as error:
+        raise ConfigError(f"--offsets: {error.message}", error.detail) from error
 
 
 def _built(

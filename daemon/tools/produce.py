@@ -191,7 +191,9 @@ def _report(produced: Produced, left_out: LeftOut, *, as_json: bool) -> None:
 
 
 def report_left_out(left_out: LeftOut) -> None:
-    """Print what was left out, for people."""
+    """Print what was left out, and what is in doubt, for people."""
+    for doubt in left_out.doubts.values():
+        print(doubt)
     if left_out.self_loops:
         print(f"{left_out.self_loops} self-loops left out, as graph.self_loops says")
     if left_out.refused:

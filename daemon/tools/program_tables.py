@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...compute.paths import PathProgram
-from ...compute.program import ExternalId, Parameter, Program, parse_sources
+from ...compute.program import ExternalId, Parameter, Program
 from ...compute.registry import KINDS
 
 PACKAGE = Program.__module__.split(".")[0]
@@ -39,12 +39,12 @@ def _programs() -> Iterator[tuple[str, ...]]:
     for program in KINDS.values():
         if not _is_own(program):
             continue
-        given = [parameter for parameter in program.parameters if not _is_source(parameter)]
+        given = [parameter for parameter in program.parameters if not parameter.is_sources]
         yield (
             f"`{program.kind}`",
             program.summary,
             "a vertex's id" if program.value is ExternalId else program.value.__name__,
-            ", ".join(f"`{item.name}`: a vertex or several" for item in program.parameters if _is_source(item)),
+            ", ".join(f"`{item.name}`: a vertex or several" for item in program.parameters if item.is_sources),
             ", ".join(f"`{item.name}` = {_shown(item)}" for item in given),
             _weights(program),
             "read" if program.needs_in_edges else "not read",
@@ -71,10 +71,6 @@ def _path_programs() -> Iterator[tuple[str, ...]]:
 
 def _is_own(program: type[Program]) -> bool:
     return program.__module__.startswith(f"{PACKAGE}.")
-
-
-def _is_source(parameter: Parameter) -> bool:
-    return parameter.parse is parse_sources
 
 
 def _shown(parameter: Parameter) -> str:

@@ -26,6 +26,8 @@ SOURCES = ("source", "sources")
 """Parameters of programs: an id, or several with commas."""
 IDS = (*LISTS, *SOURCES, "vertex", "target")
 """Parameters that are ids of vertices."""
+NUMBERS = re.compile(r"-?[0-9]+(,-?[0-9]+)+")
+"""What stands for several vertices where a program's own parameters are named, of which nothing is known here."""
 SWITCHES = ("parents", "thaw", "retry")
 """Parameters that stand for true without a value."""
 OUTER_COMMA = re.compile(r",(?![^(]*\))")
@@ -53,6 +55,7 @@ def parse_parameters(arguments: Sequence[str], method: str = "") -> dict[str, An
             programs = method == "get" and key == "program" and not text.startswith("[")
             several = programs and len(OUTER_COMMA.split(text)) > 1
             listed = key in LISTS or (key in SOURCES and "," in text and not text.startswith('"'))
+            listed |= method in ("compute", "keep") and NUMBERS.fullmatch(text) is not None
             value: Any = (
                 OUTER_COMMA.split(text) if several else parse_value(text, listed=listed, are_ids=key in IDS)
             )
@@ -335,7 +338,7 @@ def _transposed(entries: Sequence[Mapping[str, Any]]) -> Columns:
 
 def _short(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={item}" for key, item in value.items() if key != "name") or None
+        return ", ".join(f"{key}={item}" for key, item in value.items()) or None
     return value
 
 

@@ -42,9 +42,9 @@ _N, _SEQUENCE = 6, 7
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 32768
 # Kernels whose blocks wait for each other have one block on a multiprocessor. As many as fit, at most BLOCKS, have
-# the one for small batches above FEW_MAX updates and the one that redistributes above QUIET_MAX; a warp for each
-# update, but no fewer than BLOCKS_LEAST, the one for still smaller batches: fewer wait for each other sooner.
-FEW_MAX = 2048
+# the one for small batches above WARP_EACH_MAX updates and the one that redistributes above QUIET_MAX; a warp for
+# each update, but no fewer than BLOCKS_LEAST, the one for still smaller batches: fewer wait for each other sooner.
+WARP_EACH_MAX = 2048
 BLOCKS_LEAST = 64
 QUIET_MAX = 200_000
 BLOCKS = 2
@@ -162,7 +162,7 @@ class UpdateKernels:
         HEAVY: nothing was done.
         """
         blocks = min(max(_ceil(self._n, BLOCK_THREADS // 32), BLOCKS_LEAST), self.n_blocks)
-        if self._n > FEW_MAX:
+        if self._n > WARP_EACH_MAX:
             blocks = self.n_blocks_max
         self._launcher.start_cooperative(self._small, blocks, BLOCK_THREADS, self.shared_bytes)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from .panels import DEVICE_MEMORY, PanelSpec, Query, rate, rates, series, sums
 
+HEADROOM = series("device_headroom_ratio")
+
 PLACEMENT = (
     sums(
         "Vertices by side",
@@ -32,10 +34,14 @@ PLACEMENT = (
     ),
     PanelSpec(
         "Headroom of the device",
-        "Share of the device's memory that is left: under 15% rows leave until 20% are, over 30% rows come until "
-        "25% are. 0 without a device.",
+        "Share of the device's memory that is left, the least of several: under 15% rows leave until 20% are, "
+        "over 30% rows come until 25% are. 0 where there is none.",
         "percentunit",
-        (Query(f"min({series('device_headroom_ratio')})", "headroom"),),
+        (
+            Query(
+                f"min({HEADROOM} and on (instance) {series('device_present')} == 1) or min({HEADROOM})", "headroom"
+            ),
+        ),
     ),
     DEVICE_MEMORY,
     PanelSpec(

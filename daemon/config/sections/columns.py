@@ -12,28 +12,38 @@ from .section import Problem, Section, Words
 OpName = Literal["insert", "delete", "insert_vertex", "delete_vertex"]
 
 
+ColumnName = str | tuple[str, ...]
+"""What leads to a column: names with dots between, or a list of names, in which dots mean nothing."""
+
+
+def path_of(name: ColumnName) -> tuple[str, ...]:
+    """The names one by one."""
+    return tuple(name.split(".")) if isinstance(name, str) else name
+
+
 class ColumnsConfig(Section):
     """What producers call the columns of an update, in JSON, in header lines of CSV and in captured tables."""
 
-    src: str = Field(
+    src: ColumnName = Field(
         default="src",
-        description="The edge's tail. In JSON the dots of a name lead into objects: `payload.after.a`. Where "
-        "anything in this table is given, columns that it does not name are not read, and those that it names "
-        "must be there (the weight: of an insert).",
+        description="The edge's tail. In JSON the dots of a name lead into objects: `payload.after.a`. A list has "
+        'the names one by one, so that they may have dots: `["payload", "after.a"]`. Where anything in this table '
+        "is given, columns that it does not name are not read, and those that it names must be there (the weight: "
+        "of an insert).",
         examples=["from_account"],
     )
-    dst: str = Field(default="dst", description="The edge's head.", examples=["to_account"])
-    op: str | None = Field(
+    dst: ColumnName = Field(default="dst", description="The edge's head.", examples=["to_account"])
+    op: ColumnName | None = Field(
         default=None,
         description="The operation; not given: all are inserts. Change events of Debezium have their own.",
         examples=["kind"],
     )
-    weight: str | None = Field(
+    weight: ColumnName | None = Field(
         default=None,
         description="The weight, in JSON a number or the text of one; not given: 1.0.",
         examples=["amount"],
     )
-    ts: str | None = Field(
+    ts: ColumnName | None = Field(
         default=None,
         description="The time, milliseconds since 1970; not given: the record's own.",
         examples=["at"],
@@ -47,10 +57,10 @@ class ColumnsConfig(Section):
 
     def problems(self) -> Iterator[Problem]:
         names = {key: getattr(self, key) for key in ("src", "dst", "op", "weight", "ts")}
-        given = {key: name for key, name in names.items() if name is not None}
+        given = {key: path_of(name) for key, name in names.items() if name is not None}
         for key, name in given.items():
-            if not all(name.split(".")):
-                yield key, "must be a name, or names with dots between them"
+            if not name or not all(name):
+                yield key, "must be a name, or names with dots between them, or a list of names"
             if same := [other for other, taken in given.items() if taken == name and other != key]:
                 yield key, f"must differ from source.columns.{same[0]}"
         if self.op_values and self.op is None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+from ...client.addresses import UnknownHome, from_home
 from ..secrets import read_secret
 from .section import Problem
 
@@ -60,7 +61,9 @@ def client_options(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, value in table.items():
         if name.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
-            options[name.removesuffix("_file")] = read_secret(f"{key}.{name}", Path(str(value)))
+            options[name.removesuffix("_file")] = read_secret(f"{key}.{name}", Path(from_home(str(value))))
+        elif name.endswith("file") and isinstance(value, str):
+            options[name] = from_home(value)
         else:
             options[name] = tuple(_numbers(value)) if isinstance(value, list) else _like(_like_what(name), value)
     return options
@@ -112,6 +115,11 @@ def _allowed_of_client(key: str, value: object) -> str:
         numbers = _numbers(parts) if isinstance(parts, list) else []
         is_version = len(numbers) > 1 and all(type(number) is int and number >= 0 for number in numbers)
         return "" if is_version else 'must be a version of the broker, such as "3.9"'
+    if key.endswith("file") and isinstance(value, str):
+        try:
+            from_home(value)
+        except UnknownHome as error:
+            return str(error)
     return "" if isinstance(value, str) and "\0" not in value else "must be text"
 
 

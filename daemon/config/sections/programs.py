@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -31,13 +31,14 @@ class ProgramConfig(Section):
     parameters: dict[str, Any] = Field(
         default_factory=dict, description="Every other key of the table: the program's own parameters."
     )
+    OWN: ClassVar = ("name", "id", "place")
 
     @model_validator(mode="before")
     @classmethod
     def _gather_parameters(cls, table: object) -> object:
         if not isinstance(table, Mapping) or "parameters" in table:
             return table
-        own = {key: value for key, value in table.items() if key in ("name", "id", "place")}
+        own = {key: value for key, value in table.items() if key in cls.OWN}
         return {**own, "parameters": {key: value for key, value in table.items() if key not in own}}
 
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
+from ...client.addresses import from_home
+
 INT64_MAX = 2**63 - 1
 INT64_DIGITS = len(str(INT64_MAX))
 
@@ -68,7 +70,7 @@ class Section(BaseModel):
     @classmethod
     def _is_of_its_kind(cls, value: object, info: ValidationInfo) -> object:
         """Refuse what pydantic would take: a switch for the number 1, a number that no counter or message holds
-        (they have 64 bits), and paths and names that no system call takes."""
+        (they have 64 bits), and paths and names that no system call takes. A path may begin with ``~``."""
         kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
         if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
             raise ValueError("must be a whole number" if int in kinds else "must be a number")
@@ -77,7 +79,7 @@ class Section(BaseModel):
         texts = value if isinstance(value, list) else [value]
         if any(isinstance(text, str) and "\0" in text for text in texts):
             raise ValueError(f"must be {'a path' if Path in kinds else 'text'} without a zero byte")
-        return value
+        return from_home(value) if Path in kinds and isinstance(value, str) else value
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong between keys that are each fine by themselves."""

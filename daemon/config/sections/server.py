@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
-from ...client.addresses import TcpAddress, UnixAddress, is_loopback, parse_address, parse_http_address
+from ...client.addresses import (
+    TcpAddress,
+    UnixAddress,
+    UnknownHome,
+    is_loopback,
+    parse_address,
+    parse_http_address,
+)
 from ...errors import ConfigError
 from ..addresses import default_socket_path
 from ..secrets import read_secret
@@ -18,10 +26,15 @@ from .section import Problem, Section, Words, split_commas, whole
 TOKENS_MAX = 16
 TOKEN_LENGTH_MIN, TOKEN_LENGTH_MAX = 8, 512
 
+_EVERY_IPV4 = "0.0.0.0"
+_IPV4 = re.compile(r"[0-9]+(\.[0-9]+){3}")
+
 
 def _checked_address(text: str) -> str:
     try:
         parse_address(text)
+    except UnknownHome:
+        raise
     except ValueError:
         raise ValueError("must be unix:PATH or tcp://HOST:PORT") from None
     return text
@@ -30,6 +43,8 @@ def _checked_address(text: str) -> str:
 def _checked_http_address(text: str) -> str:
     try:
         parse_http_address(text)
+    except UnknownHome:
+        raise
     except ValueError:
         raise ValueError("must be http://HOST:PORT, https://HOST:PORT or unix:PATH") from None
     return text
@@ -122,14 +137,11 @@ class ServerConfig(Section):
         for name, table in (("tls", self.tls), ("limits", self.limits)):
             for key, allowed in table.problems():
                 yield f"{name}.{key}", allowed
-        taken: set[object] = set()
-        for key, texts in (("listen", self.listen), ("http", self.http)):
-            for text in texts:
-                place = _place(parse_address(text) if key == "listen" else parse_http_address(text).place)
-                if place in taken:
-                    yield key, f"must be an address that is given once ({text})"
-                if place is not None:
-                    taken.add(place)
+        taken: list[TcpAddress | UnixAddress] = []
+        for key, text, place in self.places():
+            if any(clash(place, other) for other in taken):
+                yield key, f"must be an address that is given once ({text})"
+            taken.append(place)
         for text in self.http:
             address, tls = parse_http_address(text)
             if tls and self.tls.certificate is None:
@@ -144,6 +156,13 @@ class ServerConfig(Section):
                 address = parse_address(text)
                 if not is_loopback(address):
                     yield "listen", f"{text} is beyond loopback: set server.tls, or server.insecure = true"
+
+    def places(self) -> Iterator[tuple[str, str, TcpAddress | UnixAddress]]:
+        """All places to listen at: the key, the text, and what it says."""
+        for text in self.listen:
+            yield "listen", text, parse_address(text)
+        for text in self.http:
+            yield "http", text, parse_http_address(text).place
 
     def read_tokens(self) -> tuple[str, ...]:
         """The clients' tokens, none when none is asked for.
@@ -162,11 +181,15 @@ class ServerConfig(Section):
         return _tokens("server.admin_token_file", self.admin_token, self.admin_token_file)
 
 
-def _place(address: TcpAddress | UnixAddress) -> object:
-    """What two addresses that are one have in common; None: any free port, which no other has."""
-    if isinstance(address, UnixAddress):
-        return whole(address.path)
-    return (address.host, address.port) if address.port else None
+def clash(one: TcpAddress | UnixAddress, other: TcpAddress | UnixAddress) -> bool:
+    """Whether nobody can listen on both. (A name may stand for any address, so it is taken for another one.)"""
+    if isinstance(one, UnixAddress) and isinstance(other, UnixAddress):
+        return whole(one.path) == whole(other.path)
+    if isinstance(one, UnixAddress) or isinstance(other, UnixAddress):
+        return False
+    hosts = {one.host, other.host}
+    everywhere = _EVERY_IPV4 in hosts and all(map(_IPV4.fullmatch, hosts))
+    return one.port == other.port != 0 and (len(hosts) == 1 or everywhere)  # port 0: any that is free
 
 
 def _tokens(key: str, token: SecretStr | None, path: Path | None) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import orjson
 
 from ....compute import registry
-from ....compute.program import ProgramError, parse_sources
+from ....compute.program import ProgramError
 from ...errors import NotSupported, RequestError
 from ..params import wrong
 from .described import Parameter, described
@@ -84,7 +84,7 @@ def _sources_of(kind: Any) -> list[str]:
         parameters = registry.program_class(kind).parameters
     except (ProgramError, TypeError):
         return []  # which its handler says
-    return [parameter.name for parameter in parameters if parameter.parse is parse_sources]
+    return [parameter.name for parameter in parameters if parameter.is_sources]
 
 
 def _known(method: str) -> tuple[Parameter, ...]:

@@ -33,6 +33,8 @@ LINGER_SECONDS = 1.0
 """So long is what a refused request still sends taken and thrown away, so that the client reads why."""
 RETRY_MS = 1000
 """After so long a browser asks for events again when its connection broke."""
+_NO_TEXT = 0x80
+"""No request begins with such a byte, as those of the binary protocol do. h11 would wait for the line's end."""
 
 HEADERS = (
     ("Cache-Control", "no-store"),
@@ -89,8 +91,13 @@ class HttpConnection(Channel):
                     self._continuing = True
                     asyncio.get_running_loop().call_soon(self._answer_waiting)
                     break
-                if not self._http_has_some and self._unparsed and self._take_plain():
-                    continue
+                if not self._http_has_some and self._unparsed:
+                    if self._unparsed[0] >= _NO_TEXT:
+                        raise h11.RemoteProtocolError(
+                            "the binary protocol, perhaps, which is spoken at the addresses of server.listen"
+                        )
+                    if self._take_plain():
+                        continue
                 event = self._http.next_event()
                 if isinstance(event, h11.Request):
                     self._verb = event.method.decode("latin-1")
@@ -255,7 +262,9 @@ class HttpConnection(Channel):
     def push(self, message: bytes) -> None:
         if self._closing:
             return
-        self._write(self._sent(h11.Data(data=message)))
+        # Around the message itself, of which there is one copy for all who are sent it.
+        for part in self._http.send_with_data_passthrough(h11.Data(data=message)) or ():
+            self._write(part)
         if not self._serving.subscriptions.has(self):  # it was the last one
             self._end_answer()
             if not self._closing and not self._continuing:  # what came behind it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +127,9 @@ def route(head: Head) -> Asked | File:
     name = head.path.removeprefix(PREFIX)
     if not head.path.startswith(PREFIX) or name not in METHODS or name in NOT_HERE:
         there = sorted(METHODS.keys() - NOT_HERE)
-        message = f"there is no {head.path[:128]!r}; there are {PREFIX} and one of {', '.join(there)}"
+        near = difflib.get_close_matches(name.rpartition("/")[2][:64], there, n=1)
+        hint = f"; did you mean '{PREFIX}{near[0]}'?" if near else ""
+        message = f"there is no {head.path[:128]!r}; there are {PREFIX} and one of {', '.join(there)}{hint}"
         raise Refused(404, NotSupported(message, {"methods": there}))
     if head.verb == "POST":
         # A form on any page can make a browser post, but not this type, unless it asks first and is allowed to.

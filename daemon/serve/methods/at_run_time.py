@@ -23,7 +23,7 @@ async def compute(serving: Serving, params: Params) -> Reply:
     ids = params.vertices_or_all("vertices", serving)
     k = params.whole("top", 0, serving.limits.top_k_max, 0)
     order = params.choice("order", ("desc", "asc"))
-    given = _given(kind, params)
+    given = _given(kind, params, "vertices", "top", "order")
     if ids is not None and k:
         raise wrong("top", "must not be given together with vertices")
     if ids is not None and len(ids) > serving.limits.ad_hoc_vertices_max:
@@ -48,7 +48,7 @@ async def keep(serving: Serving, params: Params) -> Reply:
     """Keep a program up to date from now on; it is computed beside the stream, and joins when it has caught up."""
     serving.admission.check_admin(params.asker.connection.token)
     kind, id = _kind(params), params.take("id")
-    given = _given(kind, params)
+    given = _given(kind, params, "id")
     if id is not None and not (isinstance(id, str) and id):
         raise wrong("id", "must be a string that is not empty, what requests are to call the program")
     await params.covered(serving)
@@ -73,8 +73,10 @@ def _kind(params: Params) -> str:
     return kind
 
 
-def _given(kind: str, params: Params) -> dict[str, Any]:
+def _given(kind: str, params: Params, *taken: str) -> dict[str, Any]:
     """The parameters of a program of this kind: those in a map of that name, and all that is left.
+
+    ``taken``: the parameters that the request has besides.
 
     Raises:
         RequestError: there is no such program, or a parameter is unknown, missing or wrong.
@@ -84,7 +86,7 @@ def _given(kind: str, params: Params) -> dict[str, Any]:
         raise wrong("parameters", "must be a map of the program's parameters")
     given = {**(nested or {}), **params.rest()}
     try:
-        registry.parse_parameters(kind, given)
+        registry.parse_parameters(kind, given, beside=(*taken, "min_offsets", "timeout_ms"))
     except ProgramError as error:
         raise RequestError(str(error)) from error
     return given

@@ -17,7 +17,10 @@ def hello(serving: Serving, params: Params) -> Reply:
     if versions is not None and not (isinstance(versions, list) and all(type(one) is int for one in versions)):
         raise wrong("versions", "must be an array of versions of the protocol, whole numbers")
     if versions is not None and not any(version in PROTOCOL_VERSIONS for version in versions):
-        raise NotSupported("no common protocol version", {"versions": list(PROTOCOL_VERSIONS)})
+        raise NotSupported(
+            f"no common protocol version; this server speaks {', '.join(map(str, PROTOCOL_VERSIONS))}",
+            {"versions": list(PROTOCOL_VERSIONS)},
+        )
     serving.admission.check(token)
     params.asker.connection.token = token
     snapshot = serving.snapshot()

@@ -84,17 +84,21 @@ def _members(handles: npt.NDArray[Any], handle: int, limit: int) -> Vertices:
 def _alike(
     kind: type[Program], snapshot: Snapshot, result: ProgramResults, vertex: int, limit: int
 ) -> tuple[npt.NDArray[Any], int, Vertices]:
-    """The vertices whose value is that of this one, or, where groups are nested, not less.
+    """The vertices whose value is that of this one, or, where groups are nested, not less. Without a value it is
+    in no group.
 
     Returns the value, how many they are, and the first ``limit`` of them.
     """
     published = result.published
-    label = kind.read(published, np.array([vertex], np.uint32)).values
+    asked = kind.read(published, np.array([vertex], np.uint32))
+    label = asked.values
+    if asked.null[0]:
+        return label, 0, np.empty(0, np.uint32)
     size, found = 0, [np.empty(0, np.uint32)]
     for start in range(0, published.n_vertices, SCAN_CHUNK):
         chunk = np.arange(start, min(start + SCAN_CHUNK, published.n_vertices), dtype=np.uint32)
-        values = kind.read(published, chunk).values
-        here = chunk[values >= label if kind.nested else values == label]
+        read = kind.read(published, chunk)
+        here = chunk[~read.null & (read.values >= label if kind.nested else read.values == label)]
         here = here[result.knows(here)]
         if kind.nested:  # deleted vertices have a value too
             here = here[snapshot.known(here) != NO_VERTEX]
