@@ -79,6 +79,8 @@ def _refuse() -> None:
 
 _FILE = "turns.lock"
 _LOOK_SECONDS = 0.02
+_FORM = "apart"
+"""What is kept in another form, which other versions may not be able to read, has another name here."""
 
 
 FORMS_MAX = 4
@@ -199,7 +201,7 @@ class SharedCache(FunctionCache):
         if self._made_of is None:  # not before: when it is defined, what it calls need not be there
             whole = made_of.whole(self._py_func)
             by_numba = not shipped.is_ours(self._py_func) and whole.files == {self._py_func.__code__.co_filename}
-            self._made_of = "" if by_numba else f"{whole.digest} {self.options}"
+            self._made_of = "" if by_numba else f"{whole.digest} {self.options} {_FORM}"
         if not self._made_of:
             return key
         types = getattr(sig, "args", sig)  # a tuple, or a signature where the result's type was given, too

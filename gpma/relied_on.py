@@ -34,6 +34,7 @@ _RELIED_ON: dict[str, dict[str, tuple[str, str]]] = {
             "self",
             "library serialize_using_object_code fndesc _find_referenced_environments",
         ),
+        "CompileResult._find_referenced_environments": ("self", "library _final_module lookup_environment"),
         "CompileResult._rebuild": (
             "cls target_context libdata fndesc env signature objectmode lifted typeann reload_init "
             "referenced_envs",
@@ -54,15 +55,23 @@ _RELIED_ON: dict[str, dict[str, tuple[str, str]]] = {
     "numba.core.codegen": {
         "JITCPUCodegen.unserialize_library": ("self serialized", "_library_class _unserialize"),
         "JITCPUCodegen.create_library": ("self name", "_library_class"),
+        "JITCPUCodegen.set_env": ("self env_name env", "_engine get_global_value_address"),
+        "JITCodeLibrary.__init__": ("self codegen name", "_codegen _final_module _linking_libraries"),
+        "JITCodeLibrary.add_linking_library": ("self library", "_ensure_finalized _linking_libraries"),
+        "JITCodeLibrary.get_function": ("self name", "_final_module get_function"),
         "JITCodeLibrary.serialize_using_object_code": ("self", "_get_compiled_object _get_module_for_linking"),
+        "JITCodeLibrary._get_compiled_object": ("self", "_compiled_object"),
+        "JITCodeLibrary._finalize_final_module": ("self", "_codegen _add_module _final_module _finalize_specific"),
         "JITCodeLibrary._unserialize": (
             "cls codegen state",
             "create_library enable_object_caching _set_compiled_object _shared_module _finalize_final_module "
             "_codegen _engine _load_defined_symbols",
         ),
         "JITCodeLibrary._get_module_for_linking": ("self", "_shared_module"),
-        "JITCodeLibrary.finalize": ("self", "_get_module_for_linking"),
+        "JITCodeLibrary.finalize": ("self", "_linking_libraries _final_module link_in _get_module_for_linking"),
         "JITCodeLibrary.get_pointer_to_function": ("self name", "is_symbol_defined get_function_address"),
+        "JitEngine.__init__": ("self ee", "_ee _defined_symbols"),
+        "JitEngine.get_function_address": ("self name", ""),
         "JitEngine.is_symbol_defined": ("self name", "_defined_symbols"),
         "JitEngine._load_defined_symbols": ("self mod", "_defined_symbols"),
     },

@@ -43,6 +43,7 @@ from numba.extending import intrinsic
 
 from .atomics import load, ordered_add, ordered_swap
 from .intrinsics import inner
+from .relied_on import lacking
 from .written import record_type
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -346,12 +347,23 @@ def _boxed(context: Any, module: Any, dispatcher: Any, signature: Any, box_type:
     box = builder.bitcast(address, box_type.as_pointer())
     arguments = builder.load(_field(builder, box, 0))
     values = [builder.extract_value(arguments, k) for k in range(len(signature.args) - 1)]
-    work = _linked(context, dispatcher, signature)
+    work = _apart(context, dispatcher, signature)
     status, _ = context.call_internal_no_propagate(builder, work, signature, [thread, *values])
     with builder.if_then(status.is_error, likely=False):
         builder.store(builder.ptrtoint(status.excinfoptr, _INT64), _field(builder, box, 1))
     builder.ret_void()
     return function
+
+
+def _apart(context: Any, dispatcher: Any, signature: Any) -> Any:
+    """What a compiled function is called by where it lies: it is called by its address in any case."""
+    compiled = dispatcher.get_compile_result(signature)
+    library = context.active_code_library
+    if lacking() is None:
+        library.call(compiled)
+    else:
+        library.add_linking_library(compiled.library)
+    return compiled.fndesc
 
 
 def _linked(context: Any, dispatcher: Any, signature: Any) -> Any:

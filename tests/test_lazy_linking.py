@@ -24,9 +24,11 @@ from waiting import PATIENCE_S
 from graphtide.daemon import kernels
 from graphtide.daemon.kernels import Needs
 from graphtide.gpma import kernel_cache, shipped
+from graphtide.gpma.atomics import fetch_add
 from graphtide.gpma.kernel_cache import only_from_cache
 from graphtide.gpma.lazy_linking import Bitcode
 from graphtide.gpma.relied_on import lacking
+from graphtide.gpma.team import ALONE, Crew, share
 
 
 def twice(value: float) -> float:
@@ -189,6 +191,146 @@ def test_what_a_kernel_calls_of_numbas_own_is_not_loaded_with_it(tmp_path: Path)
     assert done.stdout.split() == []
 
 
+# -- machine code that is called where it lies -----------------------------------------------------------------
+
+SHARING = """
+import numba as nb
+import numpy as np
+
+from graphtide.gpma.atomics import fetch_add
+from graphtide.gpma.intrinsics import inner
+from graphtide.gpma.team import share
+
+
+@inner
+def add_up(thread, values, cursor, out):
+    while True:
+        x = fetch_add(cursor, 0, np.int64(1))
+        if x >= values.size:
+            return
+        if values[x] < 0:
+            raise ValueError("below zero")
+        fetch_add(out, 0, values[x])
+
+
+@nb.njit(cache=True)
+def total(values, crew):
+    out = np.zeros(1, np.int64)
+    share(crew, add_up, (values, np.zeros(1, np.int64), out))
+    return out[0]
+
+
+@nb.njit(cache=True)
+def twice(values, crew):
+    return 2 * total(values, crew)
+
+
+@inner
+def scaled(value):
+    return 3 * value
+
+
+@inner
+def folded(values):
+    found = 0
+    LINES
+    return found
+
+
+@nb.njit(cache=True)
+def plainly(values):
+    return scaled(folded(values))
+""".replace("LINES", "\n    ".join(f"found ^= (values[{x % 9}] + {x}) * (found | {x})" for x in range(150)))
+
+CALL = """
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import numba as nb, numpy as np
+from numba.core import config
+from graphtide.gpma import shipped
+from graphtide.gpma.kernel_cache import only_from_cache
+from graphtide.gpma.team import Team
+
+package, kept, names, where = sys.argv[1:]
+shipped.PACKAGE = Path(package).parent
+config.CACHE_DIR = kept
+sys.path.insert(0, package)
+import sharing
+
+values = np.arange(9)
+expected = 0
+for x in range(150):
+    expected ^= (values[x % 9] + x) * (expected | x)
+team = Team(2)
+with only_from_cache() if where == "loaded" else nullcontext():
+    for name in names.split(","):
+        if name == "plainly":
+            assert sharing.plainly(values) == 3 * expected
+            continue
+        kernel = getattr(sharing, name)
+        assert kernel(values, team.crew()) == {"total": 36, "twice": 72}[name]
+        try:
+            kernel(values - 1, team.crew())
+        except ValueError as error:
+            assert str(error) == "below zero"
+        else:
+            raise AssertionError("what the work raised was lost")
+team.close()
+if where == "compiled":
+    for line in getattr(sharing, name).inspect_llvm(getattr(sharing, name).signatures[0]).splitlines():
+        if line.startswith(("define ", "declare ")):
+            print(line.split()[0], line.split("@")[1].split("(")[0])
+"""
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> Callable[[str, str], list[str]]:
+    """Has a process of its own call these kernels, ``compiled`` or ``loaded``; returns which functions the LLVM
+    module of the last one defines and which it declares, where it was compiled."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "sharing.py").write_text(SHARING)
+
+    def run(names: str, where: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", CALL, package, tmp_path / "kept", names, where],
+            capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    return run
+
+
+def of(kernel: str, lines: list[str]) -> list[str]:
+    """How an LLVM module has it: ``define`` or ``declare``, once each."""
+    return sorted({line.split()[0] for line in lines if kernel in line})
+
+
+def test_what_threads_share_is_called_where_it_lies(call: Callable[[str, str], list[str]], tmp_path: Path) -> None:
+    """Also by kernels that come from the cache, and needs nothing of its own there; what it raises arrives."""
+    assert of("add_up", call("total", "compiled")) == ["declare"]
+    for file in [*tmp_path.rglob("sharing.add_up*")]:
+        file.unlink()
+    call("total", "loaded")
+    assert of("add_up", call("total,twice", "compiled")) == ["declare"]
+    call("twice", "loaded")
+    call("twice,total", "loaded")
+
+
+def test_large_kernels_are_called_where_they_lie_and_small_ones_inlined(
+    call: Callable[[str, str], list[str]], tmp_path: Path
+) -> None:
+    defined = call("plainly", "compiled")
+    assert of("folded", defined) == ["declare"]
+    assert not of("scaled", [line for line in defined if line.startswith("declare")])
+    for file in [*tmp_path.rglob("sharing.folded*"), *tmp_path.rglob("sharing.scaled*")]:
+        file.unlink()
+    call("plainly", "loaded")
+
+
 # -- another Numba --------------------------------------------------------------------------------------------
 
 
@@ -264,6 +406,22 @@ def test_with_another_numba_kernels_are_kept_and_loaded_as_it_does_it(
     assert b"graphtide" not in file.read_bytes()
     with only_from_cache():
         assert kernel()(2.5) == 5
+
+
+def test_with_another_numba_what_threads_share_is_taken_in(another_numba: None) -> None:
+    @nb.njit
+    def add_one(thread: int, out: Any) -> None:
+        fetch_add(out, 0, np.int64(1))
+
+    def share_it(crew: Crew) -> Any:
+        out = np.zeros(1, np.int64)
+        share(crew, add_one, (out,))
+        return out[0]
+
+    count: Any = nb.njit(share_it)
+    assert count(ALONE) == 1
+    text = count.inspect_llvm(count.signatures[0])
+    assert not [line for line in text.splitlines() if line.startswith("declare") and "add_one" in line]
 
 
 def test_with_another_numba_kernels_that_came_compiled_are_not_used(
