@@ -108,12 +108,13 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
     def call(self, compiled: Any) -> None:
         """Have what is being compiled into this library call another kernel where that lies, if it can."""
         library = compiled.library
-        if library.apart is None and getattr(library, "_compiled_object", None) is not None:
+        is_ours = isinstance(library, _Library)
+        if is_ours and library.apart is None and getattr(library, "_compiled_object", None) is not None:
             library.apart = _apart(compiled, compiled._find_referenced_environments())
-        if library.apart is None:  # of another package, from its cache
-            self.add_linking_library(library)
-        else:
+        if is_ours and library.apart is not None:
             self._refer_to(library)
+        else:  # made before this class was installed, or of another package, from its cache
+            self.add_linking_library(library)
 
     def _refer_to(self, library: Any) -> None:
         apart = library.apart
@@ -125,10 +126,11 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
 
     def add_linking_library(self, library: Any) -> None:
         """Have this library take in what another one holds, unless that is large."""
-        if library.is_large:
+        if isinstance(library, _Library) and library.is_large:
             self._refer_to(library)
-        else:
-            super().add_linking_library(library)  # type: ignore[no-untyped-call]
+            return
+        super().add_linking_library(library)  # type: ignore[no-untyped-call]
+        if isinstance(library, _Library):  # else it was made before this class was installed
             self.calls = {**library.calls, **self.calls}
 
     def finalize(self) -> None:

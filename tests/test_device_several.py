@@ -412,6 +412,24 @@ def test_what_no_edge_leads_to_any_more_has_nothing(
     assert swept == [5] * 3
 
 
+def test_what_a_restored_state_has_where_no_edge_leads_goes(
+    several: Callable[..., Several], swept: list[int], seed: int
+) -> None:
+    """It need not be of this graph, and passes of several do not look for what nobody told them of."""
+    cuda_emulator.seed(seed)
+    them = several(("ppr",), 5)
+    them.step(many_leaves(seed))
+    them.step(inserts([(1, 300), (300, 2)], 301))
+    programs = [*them.engine.programs, *them.single.values()]
+    states = [{name: column.copy() for name, column in program.state().items()} for program in programs]
+    them.step(deletes([(1, 300)], 301))
+    for program, state in zip(programs, states, strict=True):
+        program.restore(state, them.graph)
+    them.step(inserts([(0, 1), (7, 2)], 301))
+    assert not any(bits[300] for program in them.engine.programs for bits in them.bits(program)[1:])
+    assert swept == [5] * 4
+
+
 @pytest.mark.parametrize("n_pushed", [5, 1])
 def test_what_was_pushed_beside_a_group_goes_with_the_last_edge_to_it(
     several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int, n_pushed: int

@@ -331,6 +331,40 @@ def test_large_kernels_are_called_where_they_lie_and_small_ones_inlined(
     call("plainly", "loaded")
 
 
+BEFORE = """
+import numba as nb
+import numpy as np
+
+@nb.njit
+def one(value):
+    return value + 1
+
+@nb.njit
+def add_one(thread, out):
+    out[thread] += 1
+
+assert one(1) == 2
+add_one(0, np.zeros(1, np.int64))
+from graphtide.gpma.team import ALONE, share
+
+@nb.njit
+def total(crew):
+    out = np.zeros(1, np.int64)
+    share(crew, add_one, (out,))
+    return one(out[0])
+
+assert total(ALONE) == 2
+"""
+
+
+def test_what_was_compiled_before_graphtide_was_imported_is_taken_in(tmp_path: Path) -> None:
+    """Numba's own runtime, which every kernel takes in, is among that."""
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE], capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+
+
 # -- another Numba --------------------------------------------------------------------------------------------
 
 

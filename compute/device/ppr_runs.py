@@ -466,6 +466,7 @@ class PprRuns:
         """Begin with these, of restarts of 1; before anything is pushed, ``solve`` is to make residuals anew."""
         there = self._there.numbers
         self.clear()
+        self._write_anywhere()
         sums = np.rint(np.maximum(0.0, values + residuals) * self.unit).astype(np.int64)
         is_source = np.zeros(sums.size, np.uint8)
         is_source[sources] = 1
