@@ -219,6 +219,12 @@ def test_only_paths_are_read_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     args = ["query", "unix:/s", "get", "--vertices=~/a", "--program", "~/b", "--token-file=~no-such-user/t"]
     assert with_homes(args, cli.app) == args, "these vertices are ids, of which any text may be one"
     assert with_homes(["export", "--vertices=~/a"], cli.app) == ["export", f"--vertices={tmp_path}/a"]
+    assert with_homes(["run", "--config=~/a", "-c", "~/a"], cli.app) == [
+        "run",
+        f"--config={tmp_path}/a",
+        "-c",
+        f"{tmp_path}/a",
+    ]
     grouped = ["checkpoint", "now", "--tls-ca", "~/a"]
     assert with_homes(grouped, cli.app) == [*grouped[:-1], f"{tmp_path}/a"]
 
