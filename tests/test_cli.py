@@ -663,6 +663,17 @@ def test_the_doctor_says_when_secrets_can_be_read_by_others_and_ports_are_taken(
     assert findings(config)["server.token_file"].status == "ok"
 
 
+def test_the_doctor_looks_for_secrets_where_the_daemon_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "password").write_text("x")
+    (tmp_path / "password").chmod(0o600)
+    config = from_tables({"source": {"client": {"sasl_plain_password_file": "~/password"}}})
+    (found,) = doctor._secrets(config)
+    assert (found.status, found.found) == ("ok", f"{tmp_path}/password")
+
+
 def test_the_doctor_reports_a_broker_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "KAFKA_TIMEOUT_MS", 300)
     config = from_tables({"source": {"kind": "kafka", "bootstrap_servers": ["127.0.0.1:1"], "topics": ["edges"]}})
