@@ -73,7 +73,9 @@ def _path_options(command: Callable[..., Any]) -> Iterator[str]:
         annotated = getattr(hints.get(parameter), "__metadata__", ())
         info = next((item for item in annotated if isinstance(item, typer.models.OptionInfo)), None)
         if info is not None and Path in (given := get_args(hints[parameter])[0], *get_args(given)):
-            yield from info.param_decls or (f"--{parameter.replace('_', '-')}",)
+            # Typer takes the first name for the default until it makes the command.
+            names = [name for name in (info.default, *(info.param_decls or ())) if isinstance(name, str)]
+            yield from names or (f"--{parameter.replace('_', '-')}",)
 
 
 def _from_home(path: str) -> str:

@@ -219,6 +219,12 @@ def test_only_paths_are_read_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     args = ["query", "unix:/s", "get", "--vertices=~/a", "--program", "~/b", "--token-file=~no-such-user/t"]
     assert with_homes(args, cli.app) == args, "these vertices are ids, of which any text may be one"
     assert with_homes(["export", "--vertices=~/a"], cli.app) == ["export", f"--vertices={tmp_path}/a"]
+    assert with_homes(["run", "--config=~/a", "-c", "~/a"], cli.app) == [
+        "run",
+        f"--config={tmp_path}/a",
+        "-c",
+        f"{tmp_path}/a",
+    ]
     grouped = ["checkpoint", "now", "--tls-ca", "~/a"]
     assert with_homes(grouped, cli.app) == [*grouped[:-1], f"{tmp_path}/a"]
 
@@ -655,6 +661,17 @@ def test_the_doctor_says_when_secrets_can_be_read_by_others_and_ports_are_taken(
     assert found["metrics.listen"].status == "warn"
     secret.chmod(0o600)
     assert findings(config)["server.token_file"].status == "ok"
+
+
+def test_the_doctor_looks_for_secrets_where_the_daemon_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "password").write_text("x")
+    (tmp_path / "password").chmod(0o600)
+    config = from_tables({"source": {"client": {"sasl_plain_password_file": "~/password"}}})
+    (found,) = doctor._secrets(config)
+    assert (found.status, found.found) == ("ok", f"{tmp_path}/password")
 
 
 def test_the_doctor_reports_a_broker_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:

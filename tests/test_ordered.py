@@ -130,6 +130,23 @@ def test_a_partition_waits_at_a_barrier_until_the_others_have_reached_it() -> No
     assert reader.lag().amount == {P: 0, Q: 0, R: 0}
 
 
+def test_what_lay_there_at_the_start_is_read_though_something_waits_at_a_barrier_at_any_time() -> None:
+    """Else a daemon would recover for ever, beside barriers that come fast."""
+    source = Given(P, Q)
+    reader = reader_of(source)
+    polled(reader, source, record(P, 0), barrier(P, 1, "0"), record(P, 2))
+    assert reader.backlog() == 2, "it lay there, and waits at a barrier"
+    left = []
+    for number in range(5):  # each lets go what waits for it, and brings the next one, which waits
+        one, other = (P, Q) if number % 2 else (Q, P)
+        at = source.position()[one]
+        ours = [barrier(one, at, str(number)), record(one, at + 1), barrier(one, at + 2, str(number + 1))]
+        polled(reader, source, *ours)
+        assert reader.lag().amount[one] and not reader.lag().amount[other]
+        left.append(reader.backlog())
+    assert left == [0] * 5
+
+
 def test_what_the_last_one_holds_before_its_barrier_comes_before_what_others_hold_behind_theirs() -> None:
     source = Given(P, Q)
     reader = reader_of(source)

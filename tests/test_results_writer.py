@@ -746,6 +746,15 @@ def test_what_waits_for_the_interval_to_be_over_is_not_behind(monkeypatch: pytes
     sink.fails = ["before"]
     assert after(700) == 100.0, "it has been due since"
     assert after(1) == 0.0 and sink.known() == truth(updates), "what failed does not wait for an interval"
+    updates += [(1, 4)]
+    daemon.go_on(1)
+    sink.fails = ["after"]  # it is written, and nobody hears of it
+    after(3600)
+    updates += [(1, 5)]
+    daemon.go_on(1)
+    assert after(1) == 0.0 and sink.known() == truth(updates[:-1]), "the next one waits for an interval"
+    assert after(3599) == 0.0 and sink.known() == truth(updates[:-1])
+    assert after(2) == 0.0 and sink.known() == truth(updates)
 
 
 def test_the_thread_writes_what_is_left_and_ends() -> None:

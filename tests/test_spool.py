@@ -997,6 +997,23 @@ def test_a_file_that_ends_within_a_record_is_told_of_once(
     assert drain(source) == [] and len(caplog.messages) == 2
 
 
+def test_many_files_that_end_within_a_record_are_told_of_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    source = opened(tmp_path, clock=lambda: now)
+    for number in range(100):
+        now = number / 100  # each is read at another time
+        (tmp_path / f"{number:02}.el").write_bytes(b"1 2")
+        assert drain(source) == []
+    for tenths in range(600, 1400):
+        now = tenths / 10
+        assert drain(source) == []
+    named = [f"{number:02}.el" for number in range(6)]
+    assert [message.split()[2] for message in caplog.messages if message.startswith("spool file")] == named
+    assert caplog.messages[-1] == "and so do 94 other files of the spool"
+
+
 def test_other_files_are_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("notes.txt", ".hidden.el", "half.el.tmp"):
         (tmp_path / name).write_bytes(b"1 2\n")

@@ -370,6 +370,25 @@ def test_who_reads_is_sent_as_much_as_it_may_leave_unread_before_it_is_waited_fo
     assert (sent, seen) == (50, happened)
 
 
+@pytest.mark.parametrize(("parts", "happened"), [(1, ["push"]), (2, ["push", "push", "reads"])])
+def test_what_http_puts_around_the_last_part_is_not_waited_for(
+    serve: Callable[[int], Served], parts: int, happened: list[str]
+) -> None:
+    class Chunked(Client):
+        async def reads(self, patience_s: float) -> bool:
+            seen.append("reads")
+            return True
+
+        def push(self, message: bytes) -> None:
+            seen.append("push")
+            self.unread_bytes += len(b"%x\r\n%s\r\n" % (len(message), message))
+
+    seen, served, client = list[str](), serve(N), Chunked(Counter())
+    client.ahead_bytes = 1000
+    sent = served.run(served.telling._send(cast(OpenConnection, client), iter([bytes(10)] * parts)))
+    assert (sent, seen) == (10 * parts, happened)
+
+
 @pytest.mark.parametrize(
     ("connections", "output_bytes_max", "ahead_bytes"),
     [

@@ -489,15 +489,13 @@ class ClientCore:
         if self._began and _HTTP.startswith(self._began):
             raise ConnectionError(
                 "an HTTP server answers there; this client needs an address of server.listen (by default "
-                "tcp://HOST:7420), not one of server.http"
+                "tcp://HOST:7420), not one of server.http or metrics.listen"
             )
         try:
             self._unpacker.feed(data)
             messages = list(self._unpacker)
         except (ValueError, msgpack.UnpackException) as error:
-            raise ConnectionError(
-                f"the server sent what is no MessagePack: {error}{_perhaps_http(data)}"
-            ) from None
+            raise ConnectionError(f"the server sent what is no MessagePack: {error}") from None
         for message in messages:
             match message:
                 case [1, int(msgid), error, result]:
@@ -509,9 +507,5 @@ class ClientCore:
                 case [2, str(), list()]:
                     continue  # notifications of newer servers
                 case _:
-                    raise ConnectionError(f"the server sent what is no response{_perhaps_http(data)}")
+                    raise ConnectionError("the server sent what is no response")
         return found
-
-
-def _perhaps_http(data: bytes) -> str:
-    return ", but HTTP: its door, or that of metrics, has an address of its own" if data[:5] == b"HTTP/" else ""

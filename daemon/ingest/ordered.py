@@ -70,6 +70,7 @@ class OrderedReader:
         self._held: frozenset[Partition] = frozenset()
         self._met: frozenset[Partition] = frozenset()  # when the source was last told what to hold
         self._behind: tuple[Mapping[Partition, int], float] = ({}, 0.0)
+        self._lay_before: Mapping[Partition, int] | None = None
 
     @property
     def unit(self) -> str:
@@ -119,11 +120,19 @@ class OrderedReader:
         return Lag({**lag.amount, **amount}, max(lag.seconds, self._wall_clock() - oldest_s))
 
     def backlog(self) -> int | None:
-        """The source's, and what is kept here. Along the log 1 at least: it may name a file that the source has
-        yet to look at.
+        """The source's, and what is kept here of that: with many barriers something is kept at any time. Along the
+        log 1 at least: it may name a file that the source has yet to look at.
         """
         left = self.source.backlog()
-        return None if left is None else left + sum(self._behind[0].values()) or int(self._target is not None)
+        if left is None:
+            return None
+        kept = {partition: records[0].offset for partition, records in self._kept.items()}
+        if left or self._target is not None:
+            position = self.source.position()
+            return left + sum(position.get(p, 0) - offset for p, offset in kept.items()) or 1
+        if self._lay_before is None:  # all of it is read, and what comes from here on is not of it
+            self._lay_before = self.source.position()
+        return sum(max(self._lay_before.get(p, 0) - offset, 0) for p, offset in kept.items())
 
     @property
     def waiting(self) -> str | None:

@@ -42,7 +42,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,6 +90,8 @@ LOOKED_BACK_AT, LOOK_BACK_SHARE = 10_000, 0.1
 
 INCOMPLETE_S = 60.0
 """A file that has ended within a record for so long is told of: its writer died, perhaps, or forgot a line end."""
+INCOMPLETE_NAMED = 5
+"""So many of them in as long a time are named."""
 
 _KEPT_OF_A_FILE = {"bytes": int, "crc32c": int, "offset": int, "whole": bool}
 _TURNS = 4  # of files with enough to read, in one poll at least
@@ -174,6 +176,7 @@ class SpoolSource:
         self._behind_since: float | None = None
         self._at_end = clock()
         self._incomplete: dict[str, float] = {}  # files that end within a record, and since when; the first first
+        self._tell_of_incomplete_at = clock()
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -567,17 +570,24 @@ class SpoolSource:
         return True
 
     def _tell_of_incomplete(self) -> None:
-        """Once for each end: what lies there counts as lag, and no epoch will come of it."""
-        while self._incomplete:
-            name, since = next(iter(self._incomplete.items()))
-            if self._clock() - since < INCOMPLETE_S:
-                return
+        """Once for each end: what lies there counts as lag, and no epoch will come of it. Of many files together,
+        for whoever forgets a line end forgets it in all."""
+        now = self._clock()
+        if now < self._tell_of_incomplete_at:
+            return
+        due = [name for name, _ in takewhile(lambda item: now - item[1] >= INCOMPLETE_S, self._incomplete.items())]
+        for place, name in enumerate(due):
             del self._incomplete[name]
-            log.warning(
-                "spool file %s ends within a record or line: its last %d bytes wait for what is missing, be it a "
-                "line end",
-                *(name, self._files[name].unread),
-            )
+            if place < INCOMPLETE_NAMED:
+                log.warning(
+                    "spool file %s ends within a record or line: its last %d bytes wait for what is missing, be "
+                    "it a line end",
+                    *(name, self._files[name].unread),
+                )
+        if len(due) > INCOMPLETE_NAMED:
+            log.warning("and so do %d other files of the spool", len(due) - INCOMPLETE_NAMED)
+        if due:
+            self._tell_of_incomplete_at = now + INCOMPLETE_S
 
     def _look_back(self) -> None:
         """Look at all that are not retired, and at those that retired last."""

@@ -386,6 +386,7 @@ class Writer:
             self._adopt(last)
             self._adopted = True
         elif tried is not None and tried.end.is_same(last):
+            self._next_at = time.monotonic() + self._interval_s
             self._done(tried)
         elif (last or self._last) is None:
             pass  # nothing was ever written

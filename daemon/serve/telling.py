@@ -314,8 +314,10 @@ class Telling:
             size = len(message)
             if connection.unread_bytes + size > connection.ahead_bytes and not await self._reads(connection, ends):
                 return sent
+            before = connection.unread_bytes
             connection.push(message)
             sent += size
+            size = max(size, connection.unread_bytes - before)  # with what HTTP puts around it
             if time.perf_counter() > turn_ends:
                 await asyncio.sleep(0)
                 turn_ends = time.perf_counter() + TURN_SECONDS

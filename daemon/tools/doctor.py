@@ -28,7 +28,7 @@ from typing import Any, Literal
 import psutil
 
 from ...gpma.cores import usable_cores
-from ..client.addresses import SOCKET_HERE, UnixAddress, parse_address, parse_http_address
+from ..client.addresses import SOCKET_HERE, UnixAddress, from_home, parse_address, parse_http_address
 from ..config.secrets import read_secret
 from ..config.settings import Config
 from ..errors import ConfigError, GraphtideError
@@ -304,7 +304,7 @@ def _secrets(config: Config) -> Iterator[Finding]:
     for section, client in (("source", config.source.client), ("results", config.results.client)):
         for option, value in client.items():
             if option.endswith("_file"):
-                key, path = f"{section}.client.{option}", Path(str(value))
+                key, path = f"{section}.client.{option}", Path(from_home(str(value)))
                 yield _secret_file(key, path, partial(read_secret, key, path))
 
 
