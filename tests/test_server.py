@@ -963,7 +963,7 @@ def test_who_hangs_up_with_the_request_leaves_no_warning(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "bad-request"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "bad-request"),
         (b"\xc1", "bad-request"),
         (b"\x00", "bad-request"),
         (b"\x91" * 5000, "bad-request"),
