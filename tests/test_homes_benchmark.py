@@ -25,11 +25,12 @@ def test_all_choices_take_the_same_batches(
     homes = importlib.import_module("homes")
     monkeypatch.setattr(homes, "EPOCHS_MIN", 2)
     made = homes.edges_of("7", Path("none"), 1)
+    half = np.uint64(32)
     edges = homes.Edges(
         "small",
         directed,
         made.n_vertices,
-        made.keys[made.keys >> homes.HALF < made.keys << homes.HALF >> homes.HALF],
+        made.keys[made.keys >> half < made.keys << half >> half],
     )
     there = set(edges.keys.tolist())
     for _, batch in zip(range(9), edges.batches(10, 1), strict=False):
