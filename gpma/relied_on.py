@@ -68,7 +68,10 @@ _RELIED_ON: dict[str, dict[str, tuple[str, str]]] = {
             "_codegen _engine _load_defined_symbols",
         ),
         "JITCodeLibrary._get_module_for_linking": ("self", "_shared_module"),
-        "JITCodeLibrary.finalize": ("self", "_linking_libraries _final_module link_in _get_module_for_linking"),
+        "JITCodeLibrary.finalize": (
+            "self",
+            "_linking_libraries _final_module link_in _get_module_for_linking _reload_init",
+        ),
         "JITCodeLibrary.get_pointer_to_function": ("self name", "is_symbol_defined get_function_address"),
         "JitEngine.__init__": ("self ee", "_ee _defined_symbols"),
         "JitEngine.get_function_address": ("self name", ""),
