@@ -444,6 +444,11 @@ def test_what_was_packed_follows_rows_that_change_sides(
     run.check()
 
 
+def without_heads(edges: np.ndarray, heads: list[int]) -> list[list[int]]:
+    """Edges but those that lead there: what is inserted later and was there already would change nothing."""
+    return edges[~np.isin(edges[:, 1], heads)].tolist()
+
+
 def test_a_pass_over_packed_rows_reads_half_of_what_they_take(
     run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,7 +461,7 @@ def test_a_pass_over_packed_rows_reads_half_of_what_they_take(
     monkeypatch.setattr(pagerank_of_device, "DUE_SHARE", 0.0)  # nor at the end
     rng = np.random.default_rng(seed)
     run = run_of(RanksRun)
-    run.step(inserts(rng.integers(0, 300, (6000, 2)).tolist(), 300))
+    run.step(inserts(without_heads(rng.integers(0, 300, (6000, 2)), [7, 8]), 300))
     place(run.graph, np.ones(300, np.bool_))
     read = []
     for vertex in range(3):
@@ -494,7 +499,7 @@ def test_packed_rows_that_passes_read_are_kept_on_the_device(
     monkeypatch.setattr(pagerank_of_device, "DUE_SHARE", 0.0)
     rng, n = np.random.default_rng(seed), 300
     run = run_of(RanksRun)
-    run.step(inserts(rng.integers(0, n, (6000, 2)).tolist(), n))
+    run.step(inserts(without_heads(rng.integers(0, n, (6000, 2)), [7, 8]), n))
     place(run.graph, np.ones(n, np.bool_))
     all_bytes = 4 * run.graph.n_arcs
     keep_at_most(run, int(room * all_bytes), monkeypatch)
