@@ -537,9 +537,8 @@ class Pipeline:
 
     def _record(self, taken: Sequence[Prepared], change: GraphChange | None, runs: Sequence[ProgramRun]) -> None:
         times = np.concatenate([item.record_times_ms for item in taken])
-        if (
-            self.health.recovery.over
-        ):  # what lay there at the start came while nobody was there, or was shown before
+        # What lay there at the start came while nobody was there, or was shown before.
+        if self.health.recovery.over:
             updates = np.concatenate([item.record_updates for item in taken])
             self.metrics.observe_freshness(np.maximum(time.time() * 1000 - times, 0) / 1000, updates)
         if times.size:
