@@ -452,6 +452,7 @@ class Notification:
 
 
 _HTTP = b"HTTP/"
+_TLS_ALERT = b"\x15\x03"
 
 
 class ClientCore:
@@ -491,6 +492,8 @@ class ClientCore:
                 "an HTTP server answers there; this client needs an address of server.listen (by default "
                 "tcp://HOST:7420), not one of server.http or metrics.listen"
             )
+        if self._began.startswith(_TLS_ALERT):
+            raise ConnectionError("TLS is spoken there: this client needs an ssl_context")
         try:
             self._unpacker.feed(data)
             messages = list(self._unpacker)
