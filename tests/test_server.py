@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -22,7 +23,7 @@ from waiting import until
 from graphtide.compute import registry
 from graphtide.compute.program import Answer, Program, Published
 from graphtide.daemon import errors
-from graphtide.daemon.client import Client
+from graphtide.daemon.client import AsyncClient, Client
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
 from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.errors import NotSupported, RequestError
@@ -893,8 +894,22 @@ def test_tls(tmp_path):
         context = ssl.create_default_context(cafile=f"{tmp_path}/cert")
         with Client(link.addresses[0], ssl_context=context, timeout=60) as client:
             assert client.get("rank", [100]).values.tolist() == [1]
-        with pytest.raises(errors.GraphtideError), Client(link.addresses[0], timeout=5) as client:
+        with pytest.raises(errors.RequestError, match="TLS is spoken here"), Client(link.addresses[0]) as client:
             client.stats()
+        host, port = link.addresses[0].removeprefix("tcp://").split(":")
+        with socket.create_connection((host, int(port)), 60) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            said = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+            assert said.startswith(b"HTTP/1.1 400") and b"the addresses of server.http" in said
+        socket.create_connection((host, int(port)), 60).close()  # who hangs up before it has said anything
+        with Client(link.addresses[0], ssl_context=context, timeout=60) as client:
+            assert client.get("rank", [100]).values.tolist() == [1]
+    with serving(chain, tmp_path, listen=["tcp://127.0.0.1:0"]) as link:
+        address = link.addresses[0]
+        with pytest.raises(errors.Unavailable, match="no TLS is spoken there"):
+            Client(address, ssl_context=context).stats()
+        with pytest.raises(errors.Unavailable, match="no TLS is spoken there"):
+            asyncio.run(AsyncClient(address, ssl_context=context).stats())
     swapped = TlsFiles(f"{tmp_path}/key", f"{tmp_path}/cert")
     refused = serving(chain, tmp_path, tls=swapped)
     with pytest.raises(errors.ConfigError, match="TLS with"), refused:
