@@ -394,7 +394,8 @@ def _decode_bounded(frame: Frame, items_max: int) -> Any:
             return msgpack.unpackb(frame, strict_map_key=False, max_ext_len=0)
         return _decode_counting(frame, items_max)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise RequestError(f"a request cannot be decoded: {error}") from None
+        what = "it holds an extension type" if "max_ext_len" in str(error) else error
+        raise RequestError(f"a request cannot be decoded: {what}") from None
 
 
 def _decode_counting(frame: Frame, items_max: int) -> Any:
