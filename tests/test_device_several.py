@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import cuda_emulator
 import numpy as np
 import pytest
-from histories import Epoch, deletes, inserts, random_history
+from histories import Epoch, deletes, epoch_of, inserts, random_history
 from test_device_remote_rows import place
 from test_device_structures import differences
 from walk_twins import FEW_THREADS, set_threads
@@ -26,7 +26,7 @@ from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.program import Program
 from graphtide.compute.walks.ppr import PersonalisedPageRank
-from graphtide.gpma.edges import NO_VERTEX, Vertices
+from graphtide.gpma.edges import NO_VERTEX, Op, Vertices
 from graphtide.partition.graph import Graph, GraphChange
 
 MAKERS: dict[str, Callable[[str, int], Program]] = {
@@ -430,31 +430,62 @@ def test_what_a_restored_state_has_where_no_edge_leads_goes(
     assert swept == [5] * 4
 
 
-@pytest.mark.parametrize("n_pushed", [5, 1])
+@pytest.mark.parametrize(("n", "pushed_ones"), [(5, range(5)), (5, [0]), (6, [0]), (6, [5])])
 def test_what_was_pushed_beside_a_group_goes_with_the_last_edge_to_it(
-    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int, n_pushed: int
+    several: Callable[..., Several],
+    swept: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    n: int,
+    pushed_ones: Sequence[int],
 ) -> None:
-    """Passes of several do not look for what pushes have left there, or passes of a single one."""
+    """Passes of several do not look for what pushes have left there, or passes of a single one: whether these were
+    launched before passes of the others, or behind them."""
     from graphtide.compute.device import ppr, ppr_runs
 
     cuda_emulator.seed(seed)
-    pushed = {f"ppr{k}" for k in range(n_pushed)}
+    pushed = {f"ppr{k}" for k in pushed_ones}
     monkeypatch.setattr(
         ppr.DevicePersonalisedPageRank, "_tries", lambda self, n, _: n < 20 and self.host.id in pushed
     )
     monkeypatch.setattr(ppr_runs, "MOST_LEAST", 1 << 30)  # never given up
     monkeypatch.setattr(ppr, "EDIT_SHARE", 1.0)  # so that no sum is left either
-    them = several(("ppr",), 5)
+    them = several(("ppr",), n)
     many = many_leaves(seed)
     first = [*zip(many.src.tolist(), many.dst.tolist(), strict=True)]
     them.step(inserts(first, 301))
     added = [(k, 300) for k in range(5)]
     them.step(inserts([*added, (300, 2)], 301))
-    assert swept == [5]
+    together = [n - len(pushed)] if n - len(pushed) >= 5 else []
+    assert swept == [n, *together]
     assert all(bits[300] for program in them.engine.programs for bits in them.bits(program)[1:])
     them.step(deletes([*added, *first[20:60]], 301))
-    assert swept == [5, 5]
+    assert swept == [n, *together, n]
     assert not any(bits[300] for program in them.engine.programs for bits in them.bits(program)[1:])
+
+
+def test_a_source_that_came_by_pushes_behind_passes_of_others_goes(
+    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """No edge leads to it, so that nothing but what it holds tells of it once it is none."""
+    from graphtide.compute.device import ppr, ppr_runs
+
+    cuda_emulator.seed(seed)
+    monkeypatch.setattr(
+        ppr.DevicePersonalisedPageRank, "_tries", lambda self, n, _: n == 1 and self.host.id == "ppr5"
+    )
+    monkeypatch.setattr(ppr_runs, "MOST_LEAST", 1 << 30)  # never given up
+    them = several(("ppr",), 6)
+    rng = np.random.default_rng(seed)
+    them.step(inserts([*map(tuple, rng.integers(0, 10, (40, 2)).tolist())], 11))
+    them.step(epoch_of([(Op.DELETE_VERTEX, 10, 0, 0.0), (Op.INSERT, 1, 2, 1.0), (Op.INSERT, 3, 4, 1.0)], 11))
+    them.step(inserts([(10, 2)], 11))
+    assert swept == [6, 6, 5]
+    (last,) = (program for program in them.engine.programs if program.id == "ppr5")
+    assert all(bits[10] for bits in them.bits(last)[1:])
+    them.step(epoch_of([(Op.DELETE_VERTEX, 10, 0, 0.0), (Op.INSERT, 1, 2, 1.0), (Op.DELETE, 3, 4, 0.0)], 11))
+    assert swept == [6, 6, 5, 6]
+    assert not any(bits[10] for bits in them.bits(last)[1:])
 
 
 def test_estimates_that_left_before_the_last_pass_leave_again(

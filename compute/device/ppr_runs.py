@@ -353,6 +353,7 @@ class PprRuns:
         self._write_anywhere()
         self._prepare(device, before, n_updates)
         yield KernelCall(self._calls, self._kernels["pushes"], device)
+        self._write_anywhere()  # passes of others may have been launched before
         run = self._told()
         self._stamp += run.rounds + 2
         return run
