@@ -464,6 +464,21 @@ def test_what_was_pushed_beside_a_group_goes_with_the_last_edge_to_it(
     assert not any(bits[300] for program in them.engine.programs for bits in them.bits(program)[1:])
 
 
+def test_many_edges_of_one_that_had_few_are_edited_as_for_each_by_itself(
+    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Of some of the programs it has too much to give that away for each of them."""
+    from graphtide.compute.device import ppr
+
+    cuda_emulator.seed(seed)
+    monkeypatch.setattr(ppr, "EDIT_SHARE", 1e9)
+    them = several(("ppr",), 5)
+    many = many_leaves(seed)
+    them.step(inserts([*zip(many.src.tolist(), many.dst.tolist(), strict=True)], 300))
+    them.step(inserts([(1, k) for k in range(20, 300)], 300))
+    assert swept == [5, 5]
+
+
 def test_a_source_that_came_by_pushes_behind_passes_of_others_goes(
     several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -537,7 +552,7 @@ def test_members_of_a_group_move_home_and_back(
     assert judge.moves and len(homes) > 1 and swept
 
 
-@pytest.mark.parametrize("place", ["Group.__init__", "_Sweeps._make_room"])
+@pytest.mark.parametrize("place", ["Group.__init__", "PprRuns.sit"])
 def test_without_memory_passes_go_one_by_one(
     several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int, place: str
 ) -> None:
