@@ -26,6 +26,7 @@ from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.program import Program
 from graphtide.compute.walks.ppr import PersonalisedPageRank
+from graphtide.gpma.device_failure import DeviceFailed
 from graphtide.gpma.edges import NO_VERTEX, Op, Vertices
 from graphtide.partition.graph import Graph, GraphChange
 
@@ -297,13 +298,13 @@ def test_a_group_is_gone_with_the_last_of_its_programs(
 def test_a_full_group_is_launched_while_others_get_ready(
     several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Whoever has no place in one yet waits for all others."""
+    """Whoever has no place in one yet waits for all others; and second parts of runs wait for all first ones."""
     from graphtide.compute.device import ppr_runs
 
     cuda_emulator.seed(seed)
     them = several(("ppr",), 17)
     done: list[str] = []
-    prepare, launch = ppr_runs.PprRuns._prepare, ppr_runs._Sweeps.launch
+    prepare, launch, launch_rest = ppr_runs.PprRuns._prepare, ppr_runs._Sweeps.launch, ppr_runs._Sweeps.launch_rest
 
     def preparing(self: Any, *given: Any) -> None:
         prepare(self, *given)
@@ -313,11 +314,16 @@ def test_a_full_group_is_launched_while_others_get_ready(
         launch(self, *given)
         done.append("!")
 
+    def launching_rest(self: Any) -> None:
+        done.append("+" * len(self._begun))
+        launch_rest(self)
+
     monkeypatch.setattr(ppr_runs.PprRuns, "_prepare", preparing)
     monkeypatch.setattr(ppr_runs._Sweeps, "launch", launching)
+    monkeypatch.setattr(ppr_runs._Sweeps, "launch_rest", launching_rest)
     for epoch, said in (
-        (many_leaves(seed), "?" * 17 + "!!"),
-        (inserts([(0, 2), (7, 2)], 300), "........!........!?"),
+        (many_leaves(seed), "?" * 17 + "!!++"),
+        (inserts([(0, 2), (7, 2)], 300), "........!........!?++"),
     ):
         done.clear()
         change = them.change(epoch)
@@ -670,6 +676,37 @@ def test_a_card_that_fails_sends_all_home_within_the_run(
             engine.close()
             graph.close()
     pytest.fail("every call failed")
+
+
+@pytest.mark.parametrize("fails_at", [0, 1])
+def test_a_card_that_fails_before_second_parts_of_passes_sends_all_home_within_the_run(
+    several: Callable[..., Several],
+    swept: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    fails_at: int,
+) -> None:
+    """First parts have been launched, of both groups; of the second ones none, or one."""
+    from graphtide.compute.device import ppr_runs
+
+    cuda_emulator.seed(seed)
+    them = several(("ppr",), 16)
+    launch: Any = ppr_runs._Sweeps._launch
+    parts: list[int] = []
+
+    def fails(self: Any, part: Any) -> None:
+        parts.append(int(part.group.fields["jobs"]["part"].max()))
+        if sum(parts) > fails_at:
+            raise DeviceFailed("made to fail")
+        launch(self, part)
+
+    monkeypatch.setattr(ppr_runs._Sweeps, "_launch", fails)
+    change = them.change(many_leaves(seed))
+    runs = them.engine.refresh(change)
+    assert (parts, swept) == ([0, 0, 1, 1], [8, 8])
+    assert [run.error for run in runs] == [None] * 16
+    assert them.graph.device_lost == "DeviceFailed: made to fail"
+    assert not any(them.engine.audit().values())
 
 
 def test_structures_are_those_of_kernels(emulated_cupy: ModuleType, tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 // sizes of residuals add up to so small a part of all values as the host asks for. Estimates are left on the device, where
 // the host has them copied from: meanwhile the passes of other programs go on.
 //
-// A run is launched in two parts, and what the first one leaves is copied while the second one runs: it ends as soon as
-// values are made by a pass that is likely to be the last, for all of its programs. A pass shrinks residuals at least as much
-// as the one before it did, as a rule. Where it does not, the second part goes on, and says that estimates are others.
+// A run is launched in two parts, and what the first one leaves is copied while other programs have their first, and then all
+// their second: it ends as soon as values are made by a pass that is likely to be the last, for all of its programs. A pass
+// shrinks residuals at least as much as the one before it did, as a rule. Where it does not, the second part goes on, and says
+// that estimates are others.
 //
 // PROGRAMS go through passes together, and one that has got there rests while the others go on: each makes what it would
 // make by itself, bit for bit. What a pass costs is the random access for each edge, which reads a sector of 32 bytes
