@@ -103,20 +103,21 @@ def serve(config: Config, template: Template, *, progress: bool) -> int:
         GraphtideError: it could not start, or could not go on.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
-    with ExitStack() as stack:
+    with ExitStack() as around, ExitStack() as stack:
         service = Service(config, stack, template)
+        # Until all is closed: what takes long there is what a second signal is for.
+        around.enter_context(handled_signals(service.stop, service.reload))
         try:
-            with handled_signals(service.stop, service.reload):
-                service.open_probes()
-                service.reserve()
-                try:
-                    warm_up(config, service.stopping, service.health.advance, progress=progress)
-                except kernels.Stopped:
-                    log.info("stopped before the first epoch, while kernels were compiled")
-                    return 0
-                service.startup()
-                service.run()
-                service.shutdown()
+            service.open_probes()
+            service.reserve()
+            try:
+                warm_up(config, service.stopping, service.health.advance, progress=progress)
+            except kernels.Stopped:
+                log.info("stopped before the first epoch, while kernels were compiled")
+                return 0
+            service.startup()
+            service.run()
+            service.shutdown()
         except _Stopped:
             log.info("stopped before the first epoch, while %s", service.health.stage)
         except RowsLost as error:

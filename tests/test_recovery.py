@@ -30,6 +30,7 @@ from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
 from graphtide.daemon import service
+from graphtide.daemon.again import StartAgain
 from graphtide.daemon.config.sections.graph import EpochConfig
 from graphtide.daemon.config.settings import Config
 from graphtide.daemon.engine.auditing import BackgroundAudit
@@ -863,6 +864,20 @@ def test_a_signal_may_come_while_the_lock_of_stopping_is_held() -> None:
         with lock:
             signal.raise_signal(signal.SIGTERM)
         assert stopped.wait(60)
+
+
+def test_who_is_asked_to_stop_while_all_is_closed_does_not_begin_anew() -> None:
+    stopped = threading.Event()
+    for asked in (False, True):
+        with (
+            contextlib.nullcontext() if asked else pytest.raises(StartAgain),
+            handled_signals(stopped.set, lambda: None),
+        ):
+            if asked:
+                signal.raise_signal(signal.SIGTERM)
+            raise StartAgain(None)
+    assert stopped.wait(60)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored, for who begins anew
 
 
 TWICE = """

@@ -243,6 +243,32 @@ def test_a_program_of_other_parameters_and_a_new_one_start_over_with_a_line_each
         assert "program components is new: it is computed from scratch" in log
 
 
+NEVER_CLOSED = """
+import sys, time
+from graphtide.daemon.cli import main
+from graphtide.daemon.ingest.spool import SpoolSource
+
+def close(self):
+    print("closing", file=sys.stderr, flush=True)
+    time.sleep(3600)
+
+SpoolSource.close = close
+main()
+"""
+
+
+@pytest.mark.sample(among="a daemon starts otherwise")
+def test_a_second_signal_is_heard_until_all_is_closed(tmp_path: Path) -> None:
+    with Daemon(tmp_path, {"program": HOPS}, program=("-c", NEVER_CLOSED)) as daemon:
+        fed(daemon, "a", edges((1, 2)))
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGTERM)
+        until(lambda: "closing" in daemon.log.read_text())
+        daemon.process.send_signal(signal.SIGTERM)
+        assert ended(daemon) == 128 + signal.SIGTERM, daemon.log_tail()
+        assert "ended at once, by a second signal (SIGTERM)" in daemon.log_tail(1)
+
+
 # -- no room --------------------------------------------------------------------------------------------------
 
 
