@@ -880,6 +880,13 @@ def test_numbers_with_commas_are_several_vertices_for_a_program_of_ones_own() ->
         assert query.parse_parameters(["--seeds", text], "compute") == {"seeds": text}
 
 
+@pytest.mark.parametrize("name", ["1,2", "1.5", "true", "hops"])
+def test_what_programs_are_called_is_text_whatever_it_looks_like(name: str) -> None:
+    for method in ("keep", "compute", "drop", "top"):
+        for key in ("id", "program"):
+            assert query.parse_parameters([f"--{key}", name], method) == {key: name}
+
+
 def test_a_stray_argument_of_a_query_is_refused() -> None:
     with pytest.raises(ValueError, match="'x' stands alone"):
         query.parse_parameters(["--program", "hops", "x"])

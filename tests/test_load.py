@@ -285,7 +285,7 @@ def test_a_source_that_cannot_be_read_is_not_a_matter_of_offsets(tmp_path: Path)
     config = settings_of(tmp_path)
     config.source.path.write_bytes(b"no folder")
     (tmp_path / "edges.el").write_bytes(b"1 2\n")
-    with pytest.raises(SourceError, match="^source.path = "):
+    with pytest.raises(SourceError, match=r"^source\.path = "):
         load.load_files(config, [tmp_path / "edges.el"], {})
 
 
