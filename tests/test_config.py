@@ -172,6 +172,7 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"source": {"columns": {"src": ["a", ""]}}}, "source.columns.src", "a list of names"),
         ({"source": {"columns": {"src": 1}}}, "source.columns.src", "must be a valid string or a list"),
         ({"source": {"columns": {"src": ["a", "b"], "dst": "a.b"}}}, "source.columns.dst", "source.columns.src"),
+        ({"source": {"columns": {"src": ["a.b"], "dst": "a.b"}}}, "source.columns.dst", "source.columns.src"),
         ({"source": {"columns": {"src": "a", "dst": "a"}}}, "source.columns.dst", "source.columns.src"),
         ({"source": {"columns": {"op_values": {"insert": ["c"]}}}}, "source.columns.op_values", "columns.op"),
         (
