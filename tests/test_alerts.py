@@ -28,6 +28,7 @@ LAG, LAG_RECORDS, LAG_BYTES = (f"graphtide_source_lag_{unit}" for unit in ("seco
 RESULTS_LAG = "graphtide_results_lag_seconds"
 STANDING = {LAG: "999x200", LAG_RECORDS: "9x200", LAG_BYTES: "0x200", EPOCHS: "5x200"}
 MEMORY, ORDER_LOG = "graphtide_waits_for_memory", "graphtide_waits_for_order_log"
+HEARTBEAT = "graphtide_engine_heartbeat_seconds"
 MARGIN, WROTE = "graphtide_checkpoint_log_margin_records", "graphtide_checkpoints_total"
 RECOVERING = 'graphtide_stage{stage="recovering"}'
 FRESH, LATE = (f'graphtide_freshness_seconds_bucket{{le="{le}"}}' for le in ("10.0", "20.0"))
@@ -95,6 +96,9 @@ def named(name: str) -> str:
         ({**STANDING, MEMORY: "1x200"}, "60m", "GraphtideWaitsForMemory"),
         ({**STANDING, MEMORY: "0x200", ORDER_LOG: "1x200"}, "60m", "GraphtideWaitsForOrderLog"),
         ({**STANDING, MEMORY: "0x200", ORDER_LOG: "0x200"}, "60m", "GraphtideStuck"),
+        # Few updates come, and all have been read: they wait for an engine that a disk holds.
+        ({LAG_RECORDS: "0x200", LAG_BYTES: "0x200", HEARTBEAT: "0+60x200"}, "12m", "GraphtideStuck"),
+        ({LAG_RECORDS: "0x200", LAG_BYTES: "0x200", HEARTBEAT: "200x200"}, "60m", None),
         ({LAG: "61x200", RECOVERING: "0x200"}, "12m", "GraphtideBehind"),
         ({LAG: "61x200", RECOVERING: "0x200", EPOCHS: "5+1x200"}, "12m", "GraphtideBehind"),
         # A start that takes half an hour, and what came meanwhile.
