@@ -570,6 +570,7 @@ class Service:
             self.metrics.source_lag(unit=self.source.unit, amount=sum(lag.amount.values()), seconds=lag.seconds)
             self.metrics.source_outages(self.source.outages)
             self.metrics.ingest_waiting(self.ingest.waiting is not None)
+            self.ingest.long_waits.tell()
             self.metrics.schema_lookups(self.ingest.decoder.lookups)
             link = self.link
             self.metrics.server(restarts=link.restarts, connections=link.connections, waiting=link.waiting)
@@ -726,7 +727,9 @@ class Service:
         self.health.enter("stopping")
         ingest, engine = self._threads
         self.ingest.stop.set()
-        ingest.join()
+        while ingest.is_alive():
+            ingest.join(LAG_INTERVAL_S)
+            self.ingest.long_waits.tell()
         self.queue.close()
         engine.join()
         self.pipeline.between.close()

@@ -295,6 +295,45 @@ def test_a_stop_that_cannot_write_its_checkpoint_says_so_and_loses_nothing(tmp_p
         assert daemon.stop() == 0, daemon.log_tail()
 
 
+HANGING = """
+import time
+from pathlib import Path
+from graphtide.daemon.cli import main
+from graphtide.daemon.ingest import long_waits
+from graphtide.daemon.ingest.dead_letters import FileDeadLetters
+
+def waiting_first(self, bad, write=FileDeadLetters.write):
+    while Path("hangs").exists():
+        time.sleep(0.01)
+    write(self, bad)
+
+long_waits.LONG_S = 0.1
+FileDeadLetters.write = waiting_first
+main()
+"""
+
+
+@pytest.mark.sample(among="a daemon starts otherwise")
+def test_a_disk_that_does_not_answer_is_told_of_by_whoever_does_not_wait_for_it(port: int, tmp_path: Path) -> None:
+    settings = {"program": HOPS, "metrics": {"listen": f"127.0.0.1:{port}"}}
+    why = "writing dead letters takes longer than 0.1 s"
+    with Daemon(tmp_path, settings, program=("-c", HANGING)) as daemon:
+        fed(daemon, "a", edges((1, 2)))
+        (tmp_path / "hangs").touch()
+        write(daemon, "bad", b"\xc1")
+        with daemon.client() as asking:
+            until(lambda: why in str(asking.stats()["waiting"]))
+        until(lambda: "graphtide_ingest_waiting 1.0" in scraped(port))
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGTERM)
+        until(lambda: "asked to stop" in daemon.log.read_text())
+        (tmp_path / "hangs").unlink()
+        assert ended(daemon) == 0, daemon.log_tail()
+        log = daemon.log.read_text()
+        assert log.count(why) == 1 and "writing dead letters is done after" in log
+        assert [letter.reason for letter in read_dead_letters(tmp_path / "dead-letters")] == ["malformed"]
+
+
 # -- probes ---------------------------------------------------------------------------------------------------
 
 
