@@ -262,6 +262,7 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"server": {"socket_group": ""}}, "server.socket_group", "at least 1"),
         ({"dead_letters": {"topic": "bad"}}, "dead_letters.topic", "source.kind"),
         ({"dead_letters": {"path": "x/../spool"}}, "dead_letters.path", "must not be source.path"),
+        ({"checkpoint": {"path": "x/../spool"}}, "checkpoint.path", "must not be source.path"),
         ({"results": {"kind": "spool", "path": "x/../spool"}}, "results.path", "must not be source.path"),
         ({"graph": "directed"}, "graph", "must be a table"),
         ({"program": {"name": "bfs"}}, "program", "must be a list of tables: [[program]]"),
