@@ -404,7 +404,7 @@ def test_produce_writes_a_spool_and_prints_what_a_wait_needs(runner: CliRunner, 
     printed = json.loads(done.stdout)
     (name,) = [path.name for path in (tmp_path / "spool").iterdir()]
     offsets = {name: (tmp_path / "spool" / name).stat().st_size}
-    assert printed == {"updates": 3, "offsets": offsets, "refused": {}, "self_loops_dropped": 0}
+    assert printed == {"updates": 3, "offsets": offsets, "refused": {}, "self_loops_dropped": 0, "doubts": []}
     (tmp_path / "bad.csv").write_text("src,dst\n1,x\n")
     done = runner.invoke(cli.app, ["produce", "--spool", "spool", "bad.csv"])
     assert done.exit_code == 7
