@@ -958,7 +958,11 @@ def test_a_loop_that_is_stuck_is_seen_and_one_that_goes_round_again_as_well(tmp_
         released.wait(60)
 
     stub: Any = SimpleNamespace(
-        lag=lambda: SimpleNamespace(amount={}, seconds=0.0), unit="records", let_go=let_go, publish=lambda _: None
+        lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        waiting=None,
+        unit="records",
+        let_go=let_go,
+        publish=lambda _: None,
     )
     store, queue = CheckpointStore(tmp_path), PreparedQueue(1)
     pipeline = make_pipeline(
