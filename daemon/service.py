@@ -296,6 +296,9 @@ class Service:
             present["source"] = self._source_identity()
         try:
             _require_source(checkpoint, store)
+            # Its kind is known before anybody is reached, and no answers are given until then of another graph.
+            of = {"source": {"kind": checkpoint.identity["source"].get("kind")}}
+            require_same(of, {"source": {"kind": self.config.source.kind}}, store.path)
             saved = {part: is_ for part, is_ in checkpoint.identity.items() if part != "source" or part in present}
             require_same(saved, present, store.path)
         except CheckpointError as error:

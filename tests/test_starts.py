@@ -227,6 +227,18 @@ def test_a_checkpoint_that_names_no_source_is_refused_or_discarded_and_no_myster
 
 
 @pytest.mark.sample(among="a daemon starts otherwise")
+def test_a_checkpoint_of_another_kind_of_source_is_refused_though_that_is_away(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        fed(daemon, "a", edges((1, 2)))
+        assert daemon.stop() == 0
+        away = {"kind": "kafka", "bootstrap_servers": ["127.0.0.1:1"], "topics": ["t"]}
+        daemon.settings["source"] = away
+        daemon.config.write_text(toml(daemon.settings))
+        assert ended(daemon.start(ready_s=None)) == cli.CHECKPOINT, daemon.log_tail()
+        assert "source.kind was 'spool' and is now 'kafka'" in daemon.log_tail(1)
+
+
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_a_program_of_other_parameters_and_a_new_one_start_over_with_a_line_each(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         fed(daemon, "a", edges((1, 2), (2, 3)))
