@@ -397,8 +397,8 @@ def _schemas_of(url: str, config: Path | None) -> Registry:
         "[cyan].json .jsonl .ndjson[/cyan]  JSON lines with the same names as keys",
         "[cyan].tsv[/cyan]  events: op src dst weight ts (seconds), with - for no weight or ts; "
         "or as .csv, with tabs",
-        "[cyan].parquet[/cyan]  columns as of CSV; needs graphtide\\[arrow]",
-        "others  edge lists: src dst \\[weight \\[ts]], comments after # or %, MatrixMarket",
+        "[cyan].parquet .arrow .feather[/cyan]  columns as of CSV; need graphtide\\[arrow]",
+        "others  edge lists: src dst \\[weight \\[ts (milliseconds)]], comments after # or %, MatrixMarket",
         "",
         "[bold]op[/bold] is insert (or I, +, 1, nothing), delete (D, -, 0), insert_vertex or delete_vertex. The "
         "last two name their vertex in src and leave dst empty: delete_vertex,7,",
@@ -411,7 +411,7 @@ def produce(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE", help="Edge lists, CSV, MatrixMarket, JSON lines, Parquet, events: see below."
+            metavar="FILE", help="Edge lists, CSV, MatrixMarket, JSON lines, Parquet, Arrow, events: see below."
         ),
     ],
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,

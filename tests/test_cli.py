@@ -451,7 +451,8 @@ def test_the_help_of_produce_names_what_files_may_hold(runner: CliRunner) -> Non
     for words in (
         "a header line names the columns: src,dst and any of op,weight,ts",
         "events: op src dst weight ts (seconds), with - for no weight or ts",
-        "edge lists: src dst [weight [ts]]",
+        "edge lists: src dst [weight [ts (milliseconds)]]",
+        ".parquet .arrow .feather columns as of CSV",
         "op is insert (or I, +, 1, nothing), delete (D, -, 0), insert_vertex or delete_vertex",
         "leave dst empty: delete_vertex,7,",
         "exit code is then 7",
