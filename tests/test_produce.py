@@ -353,7 +353,7 @@ def test_a_spool_whose_disk_is_full_keeps_what_is_whole(
             '{"src":1,"dst":2}\n{"v":1,"src":[1,true],"dst":[2,3]}\n',
             2,
             "bad-id",
-            ":2, row 1: src holds True",
+            ":2, row 1: src holds true",
         ),
     ],
 )
