@@ -487,7 +487,9 @@ def test_times_that_may_be_seconds_are_doubted(
         ("a.json", '{"from": 1, "to": 2}\n', module._OTHER_NAMES),
         ("a.json", '{"src": "alice", "dst": "bob"}\n', module._TEXT_IDS),
         ("a.csv", "src,dst\n1,bob\n", module._TEXT_IDS),
-        ("a.csv", "src,dst\n1.0,2.0\n", "ids are 64-bit integers"),
+        ("a.csv", "src,dst\n1.0,2.0\n", module._GAPS),
+        ("a.json", '{"src": 1, "dst": -2.0}\n', module._GAPS),
+        ("a.csv", "src,dst\n1.5,2.0\n", "ids are 64-bit integers"),
         ("a.el", "1 2\n1 2 3 4 5\n", "src dst [weight [ts]] are allowed"),
     ],
 )
@@ -586,6 +588,12 @@ def test_each_place_of_what_is_refused_stands_in_a_line(
     assert [
         sum(f"a.csv:{line}: " in text for line in (2, 3, 4)) for text in shown.splitlines() if "a.csv" in text
     ] == [1, 1, 1]
+
+
+def test_a_window_over_times_in_disorder_says_where(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("src,dst,ts\n1,2,10\n2,3,30\n3,4,20\n4,5,10\n")
+    with pytest.raises(BadInput, match=r"one of 20 ms comes after one of 30 ms \(edge 3\); sort them by ts"):
+        produce_files([tmp_path / "a.csv"], spool=tmp_path / "spool", window_seconds=10)
 
 
 def test_the_command_prints_what_a_wait_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,6 +68,7 @@ _DOCUMENTS = "; each line is an object of its own (`jq -c` writes such, `jq -c '
 _TEXT_IDS = "; texts are ids where --vertex-ids, or graph.vertex_ids, is string"
 _GAPS = "; of integers with gaps pandas makes floats: leave those rows out, then .astype('int64') the columns"
 _HOLDS_A_WORD = re.compile(r"(src|dst) holds '[^\d\s.+'-]")
+_HOLDS_A_FLOAT = re.compile(r"(src|dst) holds '?-?\d+\.0'?;")
 _COLUMN_OF_TEXTS = re.compile(r"(src|dst) is a column of '(large_)?(string|utf8)")
 _COLUMN_OF_FLOATS = re.compile(r"(src|dst) is a column of '(double|float)")
 _NO_WEIGHT = re.compile(rb"^((?:[^\t\n]*\t){3})-(?=\t)", re.MULTILINE)
@@ -295,6 +296,8 @@ def _advice(form: _Form, bad: BadRecord, *, is_first: bool) -> str:
         return _NO_HEADER
     if reason is Reason.BAD_ID and _HOLDS_A_WORD.match(bad.detail):
         return _TEXT_IDS
+    if reason is Reason.BAD_ID and _HOLDS_A_FLOAT.match(bad.detail):
+        return _GAPS
     if form == "el" and reason is Reason.BAD_COLUMN:
         return _COMMAS if b"," in line else _BY_NAME if is_first else ""
     if form == "json" and reason is Reason.BAD_COLUMN and " has no " in bad.detail:
