@@ -67,8 +67,10 @@ _BY_NAME = "; by its name the file is an edge list: .csv, .tsv, .json, .parquet 
 _DOCUMENTS = "; each line is an object of its own (`jq -c` writes such, `jq -c '.[]'` of a list)"
 _TEXT_IDS = "; texts are ids where --vertex-ids, or graph.vertex_ids, is string"
 _GAPS = "; of integers with gaps pandas makes floats: leave those rows out, then .astype('int64') the columns"
+_DATES = "; columns of dates are read from .parquet and .arrow"
 _HOLDS_A_WORD = re.compile(r"(src|dst) holds '[^\d\s.+'-]")
 _HOLDS_A_FLOAT = re.compile(r"(src|dst) holds '?-?\d+\.0'?;")
+_IS_A_DATE = re.compile(r"ts is '\d{4}-\d\d-\d\d")
 _COLUMN_OF_TEXTS = re.compile(r"(src|dst) is a column of '(large_)?(string|utf8)")
 _COLUMN_OF_FLOATS = re.compile(r"(src|dst) is a column of '(double|float)")
 _NO_WEIGHT = re.compile(rb"^((?:[^\t\n]*\t){3})-(?=\t)", re.MULTILINE)
@@ -298,6 +300,8 @@ def _advice(form: _Form, bad: BadRecord, *, is_first: bool) -> str:
         return _TEXT_IDS
     if reason is Reason.BAD_ID and _HOLDS_A_FLOAT.match(bad.detail):
         return _GAPS
+    if reason is Reason.BAD_TIMESTAMP and _IS_A_DATE.match(bad.detail):
+        return _DATES
     if form == "el" and reason is Reason.BAD_COLUMN:
         return _COMMAS if b"," in line else _BY_NAME if is_first else ""
     if form == "json" and reason is Reason.BAD_COLUMN and " has no " in bad.detail:
