@@ -779,7 +779,7 @@ NO_TEXTS = {
     "zstd.json": (zstandard.compress(b"1 2\n"), "compressed by zstd; .* ends in .zst"),
     "bzip2": (bz2.compress(b"1 2\n"), "compressed by bzip2; .* ends in .bz2"),
     "twice.gz": (gzip.compress(gzip.compress(b"1 2\n")), "compressed by gzip"),
-    "parquet.txt": (b"PAR1" + bytes(20), "Parquet; .* ends in .parquet"),
+    "parquet.txt": (b"PAR1\x15\x04" + bytes(20), "Parquet; .* ends in .parquet"),
     "arrow.csv": (b"ARROW1\0\0" + bytes(20), "an Arrow file; .* ends in .arrow"),
     "a.xlsx": (b"PK\x03\x04" + bytes(20), "a zip archive"),
     "utf16.csv": ("src,dst\n".encode("utf-16"), "UTF-16: iconv"),
@@ -794,6 +794,13 @@ def test_what_is_no_text_is_told_by_its_beginning(tmp_path: Path, name: str) -> 
     with pytest.raises(BadInput, match=rf"{name}: it is {what}"):
         produce_files([tmp_path / name], spool=tmp_path / "spool")
     assert not (tmp_path / "spool").exists()
+
+
+@pytest.mark.parametrize("id", ["PAR1", "ARROW1", "PK", "BZh9"])
+def test_an_id_as_another_form_begins_is_an_id(tmp_path: Path, id: str) -> None:
+    """PAR1 is a receptor, of which there are graphs."""
+    (tmp_path / "a.tsv").write_text(f"{id}\tF2R\n{id} x\n")
+    assert [row[1] for row in file_rows(tmp_path / "a.tsv", Accepts("string"))] == [id, id]
 
 
 def test_a_wrong_time_is_told_in_the_unit_of_its_file(tmp_path: Path) -> None:

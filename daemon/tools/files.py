@@ -81,8 +81,8 @@ _NO_TEXT: Mapping[bytes, str] = {
     rb"\xfd7zXZ\0": f"it is compressed by xz; {_UNPACK} .xz",
     rb"\x28\xb5\x2f\xfd": f"it is compressed by zstd; {_UNPACK} .zst",
     rb"BZh[1-9]1AY&SY": f"it is compressed by bzip2; {_UNPACK} .bz2",
-    rb"PAR1": "it is Parquet; give it a name that ends in .parquet",
-    rb"ARROW1": "it is an Arrow file; give it a name that ends in .arrow",
+    rb"PAR1[\0-\x08\x0e-\x1f\x80-\xff]": "it is Parquet; give it a name that ends in .parquet",
+    rb"ARROW1\0\0": "it is an Arrow file; give it a name that ends in .arrow",
     rb"PK\x03\x04": "it is a zip archive (as .xlsx and .npz are); unpack it, or save its edges as .csv",
     rb"\xff\xfe|\xfe\xff": "it is UTF-16: iconv -f UTF-16 -t UTF-8",
 }
