@@ -451,7 +451,8 @@ def test_the_help_of_produce_names_what_files_may_hold(runner: CliRunner) -> Non
     for words in (
         "a header line names the columns: src,dst and any of op,weight,ts",
         "events: op src dst weight ts (seconds), with - for no weight or ts",
-        "edge lists: src dst [weight [ts]]",
+        "edge lists: src dst [weight [ts (milliseconds)]]",
+        ".parquet .arrow .feather columns as of CSV",
         "op is insert (or I, +, 1, nothing), delete (D, -, 0), insert_vertex or delete_vertex",
         "leave dst empty: delete_vertex,7,",
         "exit code is then 7",
@@ -992,12 +993,12 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     "top": (
         {"program": "pagerank", "k": 2},
         {"ids": ["b", "a"], "values": column([0.5, 0.25], "<f8")},
-        [["vertex", "values"], ["b", "0.5"], ["a", "0.25"]],
+        [["vertex", "pagerank"], ["b", "0.5"], ["a", "0.25"]],
     ),
     "path": (
         {"program": "hops", "target": 3},
         {"vertices": column([1, 2, 3], "<i8"), "value": 2, "weights": column([0.5, 4.0], "<f4")},
-        [["vertex", "weights"], ["1", "-"], ["2", "0.5"], ["3", "4"], ["value", "2"]],
+        [["vertex", "weight"], ["1", "-"], ["2", "0.5"], ["3", "4"], ["value", "2"]],
     ),
     "degree": (
         {"vertices": [1, 9]},
@@ -1017,7 +1018,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     "khop": (
         {"vertex": 1, "k": 2},
         {"ids": column([1, 2], "<i8"), "distances": column([0, 1], "<u4"), "truncated": True},
-        [["vertex", "distances"], ["1", "0"], ["2", "1"], ["truncated", "yes"]],
+        [["vertex", "distance"], ["1", "0"], ["2", "1"], ["truncated", "yes"]],
     ),
     "egonet": (
         {"vertex": 1},
@@ -1031,7 +1032,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
         },
         [
             *(["vertex"], ["1"], ["2"]),
-            *(["src", "dst", "weights"], ["1", "2", "0.5"], ["2", "1", "1"], ["2", "2", "2"]),
+            *(["src", "dst", "weight"], ["1", "2", "0.5"], ["2", "1", "1"], ["2", "2", "2"]),
             *(["truncated", "no"], ["size", "3"]),
         ],
     ),
@@ -1048,7 +1049,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     "neighbors": (
         {"vertex": 1},
         {"ids": column([], "<i8"), "cursor": None, "weights": column([], "<f4")},
-        [["vertex", "weights"], ["cursor", "-"]],
+        [["vertex", "weight"], ["cursor", "-"]],
     ),
     "programs": (
         {},

@@ -49,6 +49,7 @@ from typing import Any, Literal
 from ..durable import replace_file
 from ..errors import ConfigError, SourceError
 from ..os_errors import why
+from ..records.encodings import ENCODINGS
 from ..records.spool_format import (
     RECORD_BYTES_MAX,
     FileKind,
@@ -621,7 +622,12 @@ class SpoolSource:
             self._look(name)
         elif name not in self._ignored and not name.startswith(".") and not name.endswith((".tmp", ".part")):
             self._ignored.add(name)
-            log.warning("%s in the spool is ignored: its name does not end in an encoding", name)
+            log.warning(
+                "%s in the spool is ignored: its name does not end in an encoding (%s); `graphtide produce` sends "
+                "files of more forms",
+                name,
+                ", ".join(f".{encoding}" for encoding in ENCODINGS),
+            )
 
     def _add(self, name: str, kind: FileKind, offset: int) -> SpoolFile:
         self._forget_early(name)
