@@ -385,6 +385,22 @@ def test_a_copy_that_lost_an_edge_is_never_written(stream: Stream, monkeypatch: 
     assert stream.store.newest_good() is None
 
 
+def test_a_last_checkpoint_that_is_waited_for_long_is_told_of(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkpointer, "SLOW_S", 0.01)
+    write = stream.store.write
+
+    def once_it_is_told(*given: Any) -> int:
+        until(lambda: f"'{stream.store.path}' is slow, or does not answer" in caplog.text, 30.0)
+        return write(*given)
+
+    monkeypatch.setattr(stream.store, "write", once_it_is_told)
+    stream.epoch()
+    stream.checkpoints.close()
+    assert len(caplog.records) == 1 and stream.store.newest_good() is not None
+
+
 def test_a_checkpoint_that_finds_no_room_is_one_line_with_the_path_and_the_key(
     stream: Stream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

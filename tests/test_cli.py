@@ -404,7 +404,7 @@ def test_produce_writes_a_spool_and_prints_what_a_wait_needs(runner: CliRunner, 
     printed = json.loads(done.stdout)
     (name,) = [path.name for path in (tmp_path / "spool").iterdir()]
     offsets = {name: (tmp_path / "spool" / name).stat().st_size}
-    assert printed == {"updates": 3, "offsets": offsets, "refused": {}, "self_loops_dropped": 0}
+    assert printed == {"updates": 3, "offsets": offsets, "refused": {}, "self_loops_dropped": 0, "doubts": []}
     (tmp_path / "bad.csv").write_text("src,dst\n1,x\n")
     done = runner.invoke(cli.app, ["produce", "--spool", "spool", "bad.csv"])
     assert done.exit_code == 7
@@ -878,6 +878,13 @@ def test_numbers_with_commas_are_several_vertices_for_a_program_of_ones_own() ->
         assert query.parse_parameters(["--seeds", "7,-8"], method) == {"seeds": seeds}
     for text in ("7,b", "7,", "[7", "a b,c"):
         assert query.parse_parameters(["--seeds", text], "compute") == {"seeds": text}
+
+
+@pytest.mark.parametrize("name", ["1,2", "1.5", "true", "hops"])
+def test_what_programs_are_called_is_text_whatever_it_looks_like(name: str) -> None:
+    for method in ("keep", "compute", "drop", "top"):
+        for key in ("id", "program"):
+            assert query.parse_parameters([f"--{key}", name], method) == {key: name}
 
 
 def test_a_stray_argument_of_a_query_is_refused() -> None:

@@ -221,7 +221,7 @@ class SpoolSource:
         for (name, number), offset in offsets.items():
             kind = file_kind(name)
             if kind is None or number is not None:
-                raise SourceError(f"{name!r} is not the name of a spool file")
+                raise SourceError(f"{name!r} is not the name of a spool file", {"file": name})
             entry = self._retired.get(name)
             if name not in self._folder.names and (early.get(name) == offset or self._gone.covers(name, offset)):
                 self._gone.note(name, offset)

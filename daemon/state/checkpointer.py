@@ -33,6 +33,8 @@ from .requested import RequestedCheckpoints
 
 log = logging.getLogger(__name__)
 
+SLOW_S = 30.0
+"""A checkpoint that is waited for, at a stop above all, is told of after so long."""
 ROOM = 1.125
 """Buffers are made so much larger than what they are for, since the graph may grow while edges are copied."""
 
@@ -358,7 +360,14 @@ class Checkpointer:
     def _complete(self) -> None:
         if self._making is not None and self._thread is not None:
             self._take_if_copied(self._making, at_once=True)
-            self._thread.join()
+            self._thread.join(SLOW_S)
+            if self._thread.is_alive():
+                log.warning(
+                    "all waits for the checkpoint of epoch %s, which has been written for %g s: %r is slow, or "
+                    "does not answer",
+                    *(self._making.begun, SLOW_S, str(self.store.path)),
+                )
+                self._thread.join()
             self._end()
 
     def _end(self) -> None:

@@ -114,8 +114,7 @@ class LeftOut:
         refused = {
             reason: {"updates": number, "first": self.places[reason]} for reason, number in self.refused.items()
         }
-        doubts = {"doubts": [*self.doubts.values()]} if self.doubts else {}
-        return {"refused": refused, "self_loops_dropped": self.self_loops, **doubts}
+        return {"refused": refused, "self_loops_dropped": self.self_loops, "doubts": [*self.doubts.values()]}
 
     def look_at_times(self, path: Path, times: npt.NDArray[np.int64] | int) -> None:
         """Doubt times (milliseconds) that all are as seconds would be."""

@@ -28,6 +28,8 @@ IDS = (*LISTS, *SOURCES, "vertex", "target")
 """Parameters that are ids of vertices."""
 NUMBERS = re.compile(r"-?[0-9]+(,-?[0-9]+)+")
 """What stands for several vertices where a program's own parameters are named, of which nothing is known here."""
+NAMES = ("program", "id")
+"""Parameters that are names of programs: texts, whatever they look like."""
 SWITCHES = ("parents", "thaw", "retry")
 """Parameters that stand for true without a value."""
 OUTER_COMMA = re.compile(r",(?![^(]*\))")
@@ -55,9 +57,11 @@ def parse_parameters(arguments: Sequence[str], method: str = "") -> dict[str, An
             programs = method == "get" and key == "program" and not text.startswith("[")
             several = programs and len(OUTER_COMMA.split(text)) > 1
             listed = key in LISTS or (key in SOURCES and "," in text and not text.startswith('"'))
-            listed |= method in ("compute", "keep") and NUMBERS.fullmatch(text) is not None
+            of_program = method in ("compute", "keep") and key not in NAMES
+            listed |= of_program and NUMBERS.fullmatch(text) is not None
+            are_texts = key in IDS or key in NAMES
             value: Any = (
-                OUTER_COMMA.split(text) if several else parse_value(text, listed=listed, are_ids=key in IDS)
+                OUTER_COMMA.split(text) if several else parse_value(text, listed=listed, are_ids=are_texts)
             )
         elif key in SWITCHES:
             value = True
