@@ -397,8 +397,8 @@ def _schemas_of(url: str, config: Path | None) -> Registry:
         "[cyan].json .jsonl .ndjson[/cyan]  JSON lines with the same names as keys",
         "[cyan].tsv[/cyan]  events: op src dst weight ts (seconds), with - for no weight or ts; "
         "or as .csv, with tabs",
-        "[cyan].parquet[/cyan]  columns as of CSV; needs graphtide\\[arrow]",
-        "others  edge lists: src dst \\[weight \\[ts]], comments after # or %, MatrixMarket",
+        "[cyan].parquet .arrow .feather[/cyan]  columns as of CSV; need graphtide\\[arrow]",
+        "others  edge lists: src dst \\[weight \\[ts (milliseconds)]], comments after # or %, MatrixMarket",
         "",
         "[bold]op[/bold] is insert (or I, +, 1, nothing), delete (D, -, 0), insert_vertex or delete_vertex. The "
         "last two name their vertex in src and leave dst empty: delete_vertex,7,",
@@ -411,7 +411,7 @@ def produce(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE", help="Edge lists, CSV, MatrixMarket, JSON lines, Parquet, events: see below."
+            metavar="FILE", help="Edge lists, CSV, MatrixMarket, JSON lines, Parquet, Arrow, events: see below."
         ),
     ],
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
@@ -555,8 +555,10 @@ def load(
 )
 def query(
     context: typer.Context,
-    address: Annotated[str, typer.Argument(help="unix:PATH or tcp://HOST:PORT")],
-    method: Annotated[str, typer.Argument(help="get, top, khop, neighbors, stats, programs, wait, ...")],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="unix:PATH or tcp://HOST:PORT")],
+    method: Annotated[
+        str, typer.Argument(metavar="METHOD", help="get, top, khop, neighbors, stats, programs, wait, ...")
+    ],
     json: JsonFlag = False,
     token: TokenFlag = None,
     token_file: TokenFileFlag = None,
@@ -589,10 +591,13 @@ def query(
     ),
 )
 def watch(
-    address: Annotated[str, typer.Argument(help="unix:PATH or tcp://HOST:PORT")],
-    program: Annotated[str, typer.Argument(help="The id of a program: pagerank, bfs, ...")],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="unix:PATH or tcp://HOST:PORT")],
+    program: Annotated[str, typer.Argument(metavar="PROGRAM", help="The id of a program: pagerank, bfs, ...")],
     vertices: Annotated[
-        str | None, typer.Option(help="Only these vertices (commas between). Default: all.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="IDS", help="Only these vertices (commas between). Default: all.", show_default=False
+        ),
     ] = None,
     top: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Show the N largest values instead of the last changes.")
@@ -639,7 +644,10 @@ def watch(
 )
 def results(
     path: Annotated[
-        Path, typer.Argument(help="The folder of results (results.path), or one of its files.", exists=True)
+        Path,
+        typer.Argument(
+            metavar="DIR", help="The folder of results (results.path), or one of its files.", exists=True
+        ),
     ],
     ends: Annotated[bool, typer.Option("--ends", help="Only the record that ends each transaction.")] = False,
 ) -> None:
@@ -658,7 +666,7 @@ def results(
     ),
 )
 def top(
-    address: Annotated[str, typer.Argument(help="unix:PATH or tcp://HOST:PORT")],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="unix:PATH or tcp://HOST:PORT")],
     metrics: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where the daemon serves metrics (or a whole URL).")
     ] = None,

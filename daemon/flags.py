@@ -94,7 +94,9 @@ SetFlags = Annotated[
 ]
 SpoolFlag = Annotated[str | None, typer.Option("--spool", metavar="DIR", help="Read this spool directory.")]
 KafkaFlag = Annotated[str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Read from these brokers.")]
-TopicFlag = Annotated[list[str] | None, typer.Option("--topic", help="Read this topic. May be repeated.")]
+TopicFlag = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Read this topic. May be repeated.")
+]
 ListenFlag = Annotated[
     list[str] | None,
     typer.Option(

@@ -103,20 +103,21 @@ def serve(config: Config, template: Template, *, progress: bool) -> int:
         GraphtideError: it could not start, or could not go on.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
-    with ExitStack() as stack:
+    with ExitStack() as around, ExitStack() as stack:
         service = Service(config, stack, template)
+        # Until all is closed: what takes long there is what a second signal is for.
+        around.enter_context(handled_signals(service.stop, service.reload))
         try:
-            with handled_signals(service.stop, service.reload):
-                service.open_probes()
-                service.reserve()
-                try:
-                    warm_up(config, service.stopping, service.health.advance, progress=progress)
-                except kernels.Stopped:
-                    log.info("stopped before the first epoch, while kernels were compiled")
-                    return 0
-                service.startup()
-                service.run()
-                service.shutdown()
+            service.open_probes()
+            service.reserve()
+            try:
+                warm_up(config, service.stopping, service.health.advance, progress=progress)
+            except kernels.Stopped:
+                log.info("stopped before the first epoch, while kernels were compiled")
+                return 0
+            service.startup()
+            service.run()
+            service.shutdown()
         except _Stopped:
             log.info("stopped before the first epoch, while %s", service.health.stage)
         except RowsLost as error:
@@ -295,6 +296,9 @@ class Service:
             present["source"] = self._source_identity()
         try:
             _require_source(checkpoint, store)
+            # Its kind is known before anybody is reached, and no answers are given until then of another graph.
+            of = {"source": {"kind": checkpoint.identity["source"].get("kind")}}
+            require_same(of, {"source": {"kind": self.config.source.kind}}, store.path)
             saved = {part: is_ for part, is_ in checkpoint.identity.items() if part != "source" or part in present}
             require_same(saved, present, store.path)
         except CheckpointError as error:
@@ -569,6 +573,7 @@ class Service:
             self.metrics.source_lag(unit=self.source.unit, amount=sum(lag.amount.values()), seconds=lag.seconds)
             self.metrics.source_outages(self.source.outages)
             self.metrics.ingest_waiting(self.ingest.waiting is not None)
+            self.ingest.long_waits.tell()
             self.metrics.schema_lookups(self.ingest.decoder.lookups)
             link = self.link
             self.metrics.server(restarts=link.restarts, connections=link.connections, waiting=link.waiting)
@@ -725,7 +730,9 @@ class Service:
         self.health.enter("stopping")
         ingest, engine = self._threads
         self.ingest.stop.set()
-        ingest.join()
+        while ingest.is_alive():
+            ingest.join(LAG_INTERVAL_S)
+            self.ingest.long_waits.tell()
         self.queue.close()
         engine.join()
         self.pipeline.between.close()

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..partition.graph import RowsLost
 from .again import StartAgain
 from .logs import say_at_once
 
@@ -19,7 +18,8 @@ def handled_signals(stop: Callable[[], None], reload: Callable[[], None]) -> Ite
     """SIGTERM and SIGINT ask for a clean stop; a second one ends the process at once. SIGHUP asks to reload.
 
     A SIGHUP because our terminal is gone asks for a stop. One that comes after the block is ignored if the process
-    is to replace itself: it is running all the time to whoever sends it, and reads everything again anyhow.
+    is to replace itself (``StartAgain``): it is running all the time to whoever sends it, and reads everything
+    again anyhow. Where a stop was asked for within the block, it does not replace itself.
     """
     asked = False
     had_terminal = _has_terminal()
@@ -50,7 +50,9 @@ def handled_signals(stop: Callable[[], None], reload: Callable[[], None]) -> Ite
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         yield
-    except (RowsLost, StartAgain):
+    except StartAgain:
+        if asked:
+            return
         before[signal.SIGHUP] = signal.SIG_IGN
         raise
     finally:

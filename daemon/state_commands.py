@@ -29,8 +29,8 @@ EXPORT_EPILOG = examples(
     "[cyan]graphtide export graph.npz -a unix:/run/graphtide.sock --at 3.1200 --timeout 600[/cyan]  one to come",
     "[cyan]graphtide export edges.txt --checkpoint /var/lib/graphtide/checkpoints[/cyan]  without a daemon",
     "",
-    "[bold]Formats[/bold], by the name: .arrow and .parquet (pip install 'graphtide\\[arrow]'), .npz, and edge "
-    "lists (.txt, .el, .edges: src dst \\[weight]). Each says of which epoch and offsets it is.",
+    "[bold]Formats[/bold], by the name: .arrow and .parquet (pip install 'graphtide\\[arrow]'), .npz, .csv, and "
+    "edge lists (.txt, .el, .edges: src dst \\[weight]). Each but .csv says of which epoch and offsets it is.",
     "",
     "The daemon writes a checkpoint of that epoch, which is read here: on its machine, by a user who may read it.",
 )

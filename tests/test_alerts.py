@@ -22,11 +22,14 @@ ALERTS = (
 BAD = 'graphtide_bad_records_total{reason="malformed"}'
 FAILED = 'graphtide_checkpoint_failures_total{reason="PermissionError"}'
 STARTED = "graphtide_start_timestamp_seconds"
-WRITTEN = "graphtide_checkpoint_timestamp_seconds"
 EPOCHS = "graphtide_epochs_total"
 RUNNING = {'graphtide_stage{stage="running"}': "1x200", 'graphtide_stage{stage="stopping"}': "0x200"}
 LAG, LAG_RECORDS, LAG_BYTES = (f"graphtide_source_lag_{unit}" for unit in ("seconds", "records", "bytes"))
 RESULTS_LAG = "graphtide_results_lag_seconds"
+STANDING = {LAG: "999x200", LAG_RECORDS: "9x200", LAG_BYTES: "0x200", EPOCHS: "5x200"}
+MEMORY, ORDER_LOG = "graphtide_waits_for_memory", "graphtide_waits_for_order_log"
+HEARTBEAT = "graphtide_engine_heartbeat_seconds"
+MARGIN, WROTE = "graphtide_checkpoint_log_margin_records", "graphtide_checkpoints_total"
 RECOVERING = 'graphtide_stage{stage="recovering"}'
 FRESH, LATE = (f'graphtide_freshness_seconds_bucket{{le="{le}"}}' for le in ("10.0", "20.0"))
 LATER = 'graphtide_freshness_seconds_bucket{le="+Inf"}'
@@ -61,8 +64,8 @@ def named(name: str) -> str:
         ({**RUNNING, "graphtide_placement_imbalance_ratio": "0.9x20 0x180"}, "90m", None),
         ({"graphtide_placement_move_failures_total": "0+1x200"}, "60m", "GraphtideMovesFail"),
         ({"graphtide_placement_move_failures_total": "0x20 1x180"}, "60m", None),
-        ({"graphtide_waits_for_order_log": "0x30 1x170"}, "35m", "GraphtideWaitsForOrderLog"),
-        ({"graphtide_waits_for_order_log": "0x30 1x2 0x170"}, "35m", None),
+        ({ORDER_LOG: "0x30 1x170"}, "35m", "GraphtideWaitsForOrderLog"),
+        ({ORDER_LOG: "0x30 1x2 0x170"}, "35m", None),
         ({BAD: "0x30 7x170", STARTED: "0x200"}, "35m", "GraphtideBadRecords"),
         ({BAD: "7x200", STARTED: "0x200"}, "35m", None),
         # All that lay there was read before the first scrape.
@@ -71,17 +74,33 @@ def named(name: str) -> str:
         ({BAD: "_x30 7x170", STARTED: "_x30 1790x170"}, "50m", None),
         ({FAILED: "0x30 1x170"}, "40m", "GraphtideCheckpointFailed"),
         ({FAILED: "1x200"}, "40m", None),
-        ({WRITTEN: "60x200", STARTED: "1x200", EPOCHS: "0+9x200"}, "70m", "GraphtideCheckpointOld"),
-        ({WRITTEN: "60+60x200", STARTED: "1x200", EPOCHS: "0+9x200"}, "70m", None),
-        # No epoch, nothing to write; and a process that began with a checkpoint of another, and wrote none itself.
-        ({WRITTEN: "60x200", STARTED: "1x200", EPOCHS: "9x200"}, "70m", None),
-        ({WRITTEN: "0x200", STARTED: "1x200", EPOCHS: "0+9x200"}, "70m", "GraphtideCheckpointOld"),
-        ({WRITTEN: "0x200", STARTED: "1x200", EPOCHS: "0+9x200"}, "50m", None),
+        ({WROTE: "1x200", STARTED: "1x200", EPOCHS: "0+9x200"}, "70m", "GraphtideCheckpointOld"),
+        ({WROTE: "1+1x200", STARTED: "1x200", EPOCHS: "0+9x200"}, "70m", None),
+        # No epoch, nothing to write; one that has written none yet; one that was started anew.
+        ({WROTE: "1x200", STARTED: "1x200", EPOCHS: "9x200"}, "70m", None),
+        ({WROTE: "0x200", STARTED: "1x200", EPOCHS: "0+9x200"}, "70m", "GraphtideCheckpointOld"),
+        ({WROTE: "0x200", STARTED: "1x200", EPOCHS: "0+9x200"}, "50m", None),
+        ({WROTE: "5x60 0x140", STARTED: "1x60 3660x140", EPOCHS: "0+9x60 0+9x140"}, "115m", None),
+        (
+            {WROTE: "5x60 0x140", STARTED: "1x60 3660x140", EPOCHS: "0+9x60 0+9x140"},
+            "130m",
+            "GraphtideCheckpointOld",
+        ),
+        # The daemon's clock is ten hours ahead.
+        ({WROTE: "1x200", STARTED: "36001x200", EPOCHS: "0+9x200"}, "70m", "GraphtideCheckpointOld"),
+        ({BAD: "7x200", STARTED: "36001x200"}, "35m", None),
         ({LAG_RECORDS: "9x200", LAG_BYTES: "0x200", EPOCHS: "5x200"}, "11m", "GraphtideStuck"),
         ({LAG_RECORDS: "0x200", LAG_BYTES: "9x200", EPOCHS: "5x200"}, "11m", "GraphtideStuck"),
         ({LAG_RECORDS: "0x200", LAG_BYTES: "0x200", EPOCHS: "5x200"}, "60m", None),
         ({LAG_RECORDS: "9x200", LAG_BYTES: "0x200", EPOCHS: "5+1x200"}, "60m", None),
+        ({**STANDING, MEMORY: "1x200"}, "60m", "GraphtideWaitsForMemory"),
+        ({**STANDING, MEMORY: "0x200", ORDER_LOG: "1x200"}, "60m", "GraphtideWaitsForOrderLog"),
+        ({**STANDING, MEMORY: "0x200", ORDER_LOG: "0x200"}, "60m", "GraphtideStuck"),
+        # Few updates come, and all have been read: they wait for an engine that a disk holds.
+        ({LAG_RECORDS: "0x200", LAG_BYTES: "0x200", HEARTBEAT: "0+60x200"}, "12m", "GraphtideStuck"),
+        ({LAG_RECORDS: "0x200", LAG_BYTES: "0x200", HEARTBEAT: "200x200"}, "60m", None),
         ({LAG: "61x200", RECOVERING: "0x200"}, "12m", "GraphtideBehind"),
+        ({LAG: "61x200", RECOVERING: "0x200", EPOCHS: "5+1x200"}, "12m", "GraphtideBehind"),
         # A start that takes half an hour, and what came meanwhile.
         ({LAG: "61x35 0x165", RECOVERING: "1x30 0x170"}, "32m", None),
         ({LAG: "61x200", RECOVERING: "1x30 0x170"}, "45m", "GraphtideBehind"),
@@ -94,10 +113,16 @@ def named(name: str) -> str:
         ),
         ({RESULTS_LAG: "61x200", RECOVERING: "0x200"}, "7m", "GraphtideResultsBehind"),
         ({RESULTS_LAG: "0+60x30 0x170", RECOVERING: "1x30 0x170"}, "30m", None),
-        ({"graphtide_checkpoint_log_margin_records": "5x5 -1x195"}, "7m", "GraphtideRetentionNear"),
-        ({"graphtide_checkpoint_log_margin_records": "0x5" + " NaN" * 20}, "20m", None),
-        ({"graphtide_waits_for_memory": "0x5 1x195"}, "8m", "GraphtideWaitsForMemory"),
-        ({"graphtide_waits_for_memory": "0x5 1 0x195"}, "8m", None),
+        ({MARGIN: "5x5 -1x195"}, "7m", "GraphtideRetentionNear"),
+        ({MARGIN: "0x5" + " NaN" * 20}, "20m", None),
+        # The log's beginning comes near, and no checkpoint moves away from it; one does; nothing happens; a spool.
+        ({MARGIN: "9999-99x200", WROTE: "3x200", EPOCHS: "0+9x200"}, "62m", "GraphtideRetentionNear"),
+        ({MARGIN: "9999-99x200", WROTE: "3+1x200", EPOCHS: "0+9x200"}, "62m", None),
+        ({MARGIN: "9999-99x200", WROTE: "3x200", EPOCHS: "9x200"}, "62m", None),
+        ({MARGIN: "9999-1x200", WROTE: "3x200", EPOCHS: "0+9x200"}, "62m", None),
+        ({MARGIN: "Inf" + " Inf" * 90, WROTE: "3x200", EPOCHS: "0+9x200"}, "62m", None),
+        ({MEMORY: "0x5 1x195"}, "8m", "GraphtideWaitsForMemory"),
+        ({MEMORY: "0x5 1 0x195"}, "8m", None),
         ({"graphtide_ingest_waiting": "0x5 1x195"}, "9m", "GraphtideIngestWaiting"),
         ({"graphtide_ingest_waiting": "0x5 1x2 0x195"}, "9m", None),
     ],

@@ -355,6 +355,40 @@ def test_states_are_gathered_once(stream: Stream, monkeypatch: pytest.MonkeyPatc
     assert sorted(gathered) == sorted(program.id for program in stream.engine.programs)
 
 
+def _raises() -> dict[str, Any]:
+    raise ZeroDivisionError("of its own")
+
+
+@pytest.mark.parametrize("method", ["state", "state_sizes"])
+@pytest.mark.parametrize("state", [_raises, lambda: {"a": [1, 2]}, lambda: {"a": np.array([None])}])
+def test_a_program_whose_state_cannot_be_saved_is_left_out_and_harms_no_other(
+    stream: Stream,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+    state: Callable[[], dict[str, Any]],
+) -> None:
+    """It may be a user's, and fail on some graphs only."""
+    ranks = next(program for program in stream.engine.programs if program.id == "pagerank")
+    with monkeypatch.context() as patch:
+        patch.setattr(ranks, "state", state)
+        if method == "state":
+            patch.setattr(ranks, "state_sizes", dict)
+        for _ in range(2):
+            stream.epoch()
+            stream.checkpoints.step()
+            stream.checkpoints._complete()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told == "the state of program pagerank cannot be saved: the next start computes it from scratch"
+    found = stream.store.newest_good()
+    assert found is not None and found.programs.keys() == SPECS.keys() - {"pagerank"}
+    stream.epoch()
+    stream.checkpoints.close()
+    newest = stream.store.newest_good()
+    assert newest is not None
+    stream.check(newest)
+
+
 def test_without_a_thread_the_stream_goes_on(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -383,6 +417,22 @@ def test_a_copy_that_lost_an_edge_is_never_written(stream: Stream, monkeypatch: 
         with pytest.raises(NotWritten, match="this must never happen"):
             stream.checkpoints.close()
     assert stream.store.newest_good() is None
+
+
+def test_a_last_checkpoint_that_is_waited_for_long_is_told_of(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkpointer, "SLOW_S", 0.01)
+    write = stream.store.write
+
+    def once_it_is_told(*given: Any) -> int:
+        until(lambda: f"'{stream.store.path}' is slow, or does not answer" in caplog.text, 30.0)
+        return write(*given)
+
+    monkeypatch.setattr(stream.store, "write", once_it_is_told)
+    stream.epoch()
+    stream.checkpoints.close()
+    assert len(caplog.records) == 1 and stream.store.newest_good() is not None
 
 
 def test_a_checkpoint_that_finds_no_room_is_one_line_with_the_path_and_the_key(

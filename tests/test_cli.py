@@ -404,7 +404,7 @@ def test_produce_writes_a_spool_and_prints_what_a_wait_needs(runner: CliRunner, 
     printed = json.loads(done.stdout)
     (name,) = [path.name for path in (tmp_path / "spool").iterdir()]
     offsets = {name: (tmp_path / "spool" / name).stat().st_size}
-    assert printed == {"updates": 3, "offsets": offsets, "refused": {}, "self_loops_dropped": 0}
+    assert printed == {"updates": 3, "offsets": offsets, "refused": {}, "self_loops_dropped": 0, "doubts": []}
     (tmp_path / "bad.csv").write_text("src,dst\n1,x\n")
     done = runner.invoke(cli.app, ["produce", "--spool", "spool", "bad.csv"])
     assert done.exit_code == 7
@@ -451,7 +451,8 @@ def test_the_help_of_produce_names_what_files_may_hold(runner: CliRunner) -> Non
     for words in (
         "a header line names the columns: src,dst and any of op,weight,ts",
         "events: op src dst weight ts (seconds), with - for no weight or ts",
-        "edge lists: src dst [weight [ts]]",
+        "edge lists: src dst [weight [ts (milliseconds)]]",
+        ".parquet .arrow .feather columns as of CSV",
         "op is insert (or I, +, 1, nothing), delete (D, -, 0), insert_vertex or delete_vertex",
         "leave dst empty: delete_vertex,7,",
         "exit code is then 7",
@@ -880,6 +881,13 @@ def test_numbers_with_commas_are_several_vertices_for_a_program_of_ones_own() ->
         assert query.parse_parameters(["--seeds", text], "compute") == {"seeds": text}
 
 
+@pytest.mark.parametrize("name", ["1,2", "1.5", "true", "hops"])
+def test_what_programs_are_called_is_text_whatever_it_looks_like(name: str) -> None:
+    for method in ("keep", "compute", "drop", "top"):
+        for key in ("id", "program"):
+            assert query.parse_parameters([f"--{key}", name], method) == {key: name}
+
+
 def test_a_stray_argument_of_a_query_is_refused() -> None:
     with pytest.raises(ValueError, match="'x' stands alone"):
         query.parse_parameters(["--program", "hops", "x"])
@@ -985,12 +993,12 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     "top": (
         {"program": "pagerank", "k": 2},
         {"ids": ["b", "a"], "values": column([0.5, 0.25], "<f8")},
-        [["vertex", "values"], ["b", "0.5"], ["a", "0.25"]],
+        [["vertex", "pagerank"], ["b", "0.5"], ["a", "0.25"]],
     ),
     "path": (
         {"program": "hops", "target": 3},
         {"vertices": column([1, 2, 3], "<i8"), "value": 2, "weights": column([0.5, 4.0], "<f4")},
-        [["vertex", "weights"], ["1", "-"], ["2", "0.5"], ["3", "4"], ["value", "2"]],
+        [["vertex", "weight"], ["1", "-"], ["2", "0.5"], ["3", "4"], ["value", "2"]],
     ),
     "degree": (
         {"vertices": [1, 9]},
@@ -1010,7 +1018,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     "khop": (
         {"vertex": 1, "k": 2},
         {"ids": column([1, 2], "<i8"), "distances": column([0, 1], "<u4"), "truncated": True},
-        [["vertex", "distances"], ["1", "0"], ["2", "1"], ["truncated", "yes"]],
+        [["vertex", "distance"], ["1", "0"], ["2", "1"], ["truncated", "yes"]],
     ),
     "egonet": (
         {"vertex": 1},
@@ -1024,7 +1032,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
         },
         [
             *(["vertex"], ["1"], ["2"]),
-            *(["src", "dst", "weights"], ["1", "2", "0.5"], ["2", "1", "1"], ["2", "2", "2"]),
+            *(["src", "dst", "weight"], ["1", "2", "0.5"], ["2", "1", "1"], ["2", "2", "2"]),
             *(["truncated", "no"], ["size", "3"]),
         ],
     ),
@@ -1041,7 +1049,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     "neighbors": (
         {"vertex": 1},
         {"ids": column([], "<i8"), "cursor": None, "weights": column([], "<f4")},
-        [["vertex", "weights"], ["cursor", "-"]],
+        [["vertex", "weight"], ["cursor", "-"]],
     ),
     "programs": (
         {},

@@ -24,7 +24,7 @@ from sampling import examples
 from waiting import until
 
 from graphtide.daemon import errors
-from graphtide.daemon.client import AsyncClient, Client, addresses, requests, wire
+from graphtide.daemon.client import AsyncClient, Client, Info, addresses, requests, wire
 from graphtide.daemon.client.calls import ClientMethod, ClientMethodOfTwoForms
 from graphtide.daemon.client.requests import Requests
 
@@ -119,6 +119,14 @@ def test_a_result_carries_its_epoch_and_offsets():
         assert isinstance(result.values, np.ma.MaskedArray) and result.values.tolist() == [3]
         assert server.hellos == [{"versions": [1], "token": "secret"}]
         assert server.requests[0][1:] == ("get", {"program": "p", "vertices": np.arange(1, 4).tobytes()})
+
+
+def test_the_rest_of_an_answer_is_a_mapping():
+    info = Info((3, 7), {}, {"vertices": 5, "edges": 9})
+    assert dict(info) == {"vertices": 5, "edges": 9} and len(info) == 2
+    assert "edges" in info and "epoch" not in info and info.get("lag") is None
+    with pytest.raises(KeyError, match="lag"):
+        info["lag"]
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,7 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"source": {"columns": {"src": ["a", ""]}}}, "source.columns.src", "a list of names"),
         ({"source": {"columns": {"src": 1}}}, "source.columns.src", "must be a valid string or a list"),
         ({"source": {"columns": {"src": ["a", "b"], "dst": "a.b"}}}, "source.columns.dst", "source.columns.src"),
+        ({"source": {"columns": {"src": ["a.b"], "dst": "a.b"}}}, "source.columns.dst", "source.columns.src"),
         ({"source": {"columns": {"src": "a", "dst": "a"}}}, "source.columns.dst", "source.columns.src"),
         ({"source": {"columns": {"op_values": {"insert": ["c"]}}}}, "source.columns.op_values", "columns.op"),
         (
@@ -261,6 +262,7 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"server": {"socket_group": ""}}, "server.socket_group", "at least 1"),
         ({"dead_letters": {"topic": "bad"}}, "dead_letters.topic", "source.kind"),
         ({"dead_letters": {"path": "x/../spool"}}, "dead_letters.path", "must not be source.path"),
+        ({"checkpoint": {"path": "x/../spool"}}, "checkpoint.path", "must not be source.path"),
         ({"results": {"kind": "spool", "path": "x/../spool"}}, "results.path", "must not be source.path"),
         ({"graph": "directed"}, "graph", "must be a table"),
         ({"program": {"name": "bfs"}}, "program", "must be a list of tables: [[program]]"),

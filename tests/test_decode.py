@@ -1041,6 +1041,14 @@ def test_encodings_by_content_type() -> None:
     assert encoding_of([("content-type", b"image/png")], "csv") == "image/png"
 
 
+@pytest.mark.parametrize(("header", "other"), [(b"src;dst;weight", '";"'), (b"dst\tsrc", r'"\t"')])
+def test_a_header_line_with_another_delimiter_says_which(header: bytes, other: str) -> None:
+    (bad,) = Decoder().decode(raw(header + b"\n1;2;3\n", "csv")).bad
+    assert bad.reason == "bad-column" and bad.detail.endswith(f". With source.csv_delimiter = {other} it does")
+    (bad,) = Decoder().decode(raw(b"a;b\n1;2\n", "csv")).bad
+    assert "csv_delimiter" not in bad.detail
+
+
 @pytest.mark.parametrize(
     "settings_",
     [

@@ -286,6 +286,24 @@ def test_batches_that_are_not_pushed_are_edited_before_passes(
             run.step(epoch)
 
 
+def test_what_one_with_few_edges_has_is_not_given_away_for_each_of_many_new_ones(
+    run_of: Callable[..., PprRun], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All sums together would be more than 64 bits hold, and passes begin with anything but what is nearer."""
+    from graphtide.compute.device import ppr
+
+    monkeypatch.setattr(ppr.DevicePersonalisedPageRank, "_tries", lambda *_: False)
+    passes = []
+    for share in (0.0, 1e9):
+        monkeypatch.setattr(ppr, "EDIT_SHARE", share)
+        cuda_emulator.seed(seed)
+        run = run_of(at=(0, 7))
+        drawn = np.random.default_rng(1).integers(1, 300, (600, 2))
+        run.step(inserts([(0, 1), (7, 0), *map(tuple, drawn.tolist())], 300))
+        passes.append(run.step(inserts([(0, k) for k in range(2, 202)], 300)).iterations)
+    assert passes[1] <= passes[0]
+
+
 @pytest.mark.sample(among="a larger graph on a device")
 def test_rows_of_many_leaves_are_added_up_beside_short_ones(run_of: Callable[..., PprRun], seed: int) -> None:
     for own_seed in range(seed, seed + 3):

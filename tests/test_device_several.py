@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import cuda_emulator
 import numpy as np
 import pytest
-from histories import Epoch, deletes, inserts, random_history
+from histories import Epoch, deletes, epoch_of, inserts, random_history
 from test_device_remote_rows import place
 from test_device_structures import differences
 from walk_twins import FEW_THREADS, set_threads
@@ -26,7 +26,8 @@ from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.program import Program
 from graphtide.compute.walks.ppr import PersonalisedPageRank
-from graphtide.gpma.edges import NO_VERTEX, Vertices
+from graphtide.gpma.device_failure import DeviceFailed
+from graphtide.gpma.edges import NO_VERTEX, Op, Vertices
 from graphtide.partition.graph import Graph, GraphChange
 
 MAKERS: dict[str, Callable[[str, int], Program]] = {
@@ -297,13 +298,13 @@ def test_a_group_is_gone_with_the_last_of_its_programs(
 def test_a_full_group_is_launched_while_others_get_ready(
     several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Whoever has no place in one yet waits for all others."""
+    """Whoever has no place in one yet waits for all others; and second parts of runs wait for all first ones."""
     from graphtide.compute.device import ppr_runs
 
     cuda_emulator.seed(seed)
     them = several(("ppr",), 17)
     done: list[str] = []
-    prepare, launch = ppr_runs.PprRuns._prepare, ppr_runs._Sweeps.launch
+    prepare, launch, launch_rest = ppr_runs.PprRuns._prepare, ppr_runs._Sweeps.launch, ppr_runs._Sweeps.launch_rest
 
     def preparing(self: Any, *given: Any) -> None:
         prepare(self, *given)
@@ -313,11 +314,16 @@ def test_a_full_group_is_launched_while_others_get_ready(
         launch(self, *given)
         done.append("!")
 
+    def launching_rest(self: Any) -> None:
+        done.append("+" * len(self._begun))
+        launch_rest(self)
+
     monkeypatch.setattr(ppr_runs.PprRuns, "_prepare", preparing)
     monkeypatch.setattr(ppr_runs._Sweeps, "launch", launching)
+    monkeypatch.setattr(ppr_runs._Sweeps, "launch_rest", launching_rest)
     for epoch, said in (
-        (many_leaves(seed), "?" * 17 + "!!"),
-        (inserts([(0, 2), (7, 2)], 300), "........!........!?"),
+        (many_leaves(seed), "?" * 17 + "!!++"),
+        (inserts([(0, 2), (7, 2)], 300), "........!........!?++"),
     ):
         done.clear()
         change = them.change(epoch)
@@ -430,31 +436,77 @@ def test_what_a_restored_state_has_where_no_edge_leads_goes(
     assert swept == [5] * 4
 
 
-@pytest.mark.parametrize("n_pushed", [5, 1])
+@pytest.mark.parametrize(("n", "pushed_ones"), [(5, range(5)), (5, [0]), (6, [0]), (6, [5])])
 def test_what_was_pushed_beside_a_group_goes_with_the_last_edge_to_it(
-    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int, n_pushed: int
+    several: Callable[..., Several],
+    swept: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    n: int,
+    pushed_ones: Sequence[int],
 ) -> None:
-    """Passes of several do not look for what pushes have left there, or passes of a single one."""
+    """Passes of several do not look for what pushes have left there, or passes of a single one: whether these were
+    launched before passes of the others, or behind them."""
     from graphtide.compute.device import ppr, ppr_runs
 
     cuda_emulator.seed(seed)
-    pushed = {f"ppr{k}" for k in range(n_pushed)}
+    pushed = {f"ppr{k}" for k in pushed_ones}
     monkeypatch.setattr(
         ppr.DevicePersonalisedPageRank, "_tries", lambda self, n, _: n < 20 and self.host.id in pushed
     )
     monkeypatch.setattr(ppr_runs, "MOST_LEAST", 1 << 30)  # never given up
     monkeypatch.setattr(ppr, "EDIT_SHARE", 1.0)  # so that no sum is left either
-    them = several(("ppr",), 5)
+    them = several(("ppr",), n)
     many = many_leaves(seed)
     first = [*zip(many.src.tolist(), many.dst.tolist(), strict=True)]
     them.step(inserts(first, 301))
     added = [(k, 300) for k in range(5)]
     them.step(inserts([*added, (300, 2)], 301))
-    assert swept == [5]
+    together = [n - len(pushed)] if n - len(pushed) >= 5 else []
+    assert swept == [n, *together]
     assert all(bits[300] for program in them.engine.programs for bits in them.bits(program)[1:])
     them.step(deletes([*added, *first[20:60]], 301))
-    assert swept == [5, 5]
+    assert swept == [n, *together, n]
     assert not any(bits[300] for program in them.engine.programs for bits in them.bits(program)[1:])
+
+
+def test_many_edges_of_one_that_had_few_are_edited_as_for_each_by_itself(
+    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Of some of the programs it has too much to give that away for each of them."""
+    from graphtide.compute.device import ppr
+
+    cuda_emulator.seed(seed)
+    monkeypatch.setattr(ppr, "EDIT_SHARE", 1e9)
+    them = several(("ppr",), 5)
+    many = many_leaves(seed)
+    them.step(inserts([*zip(many.src.tolist(), many.dst.tolist(), strict=True)], 300))
+    them.step(inserts([(1, k) for k in range(20, 300)], 300))
+    assert swept == [5, 5]
+
+
+def test_a_source_that_came_by_pushes_behind_passes_of_others_goes(
+    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """No edge leads to it, so that nothing but what it holds tells of it once it is none."""
+    from graphtide.compute.device import ppr, ppr_runs
+
+    cuda_emulator.seed(seed)
+    monkeypatch.setattr(
+        ppr.DevicePersonalisedPageRank, "_tries", lambda self, n, _: n == 1 and self.host.id == "ppr5"
+    )
+    monkeypatch.setattr(ppr_runs, "MOST_LEAST", 1 << 30)  # never given up
+    them = several(("ppr",), 6)
+    rng = np.random.default_rng(seed)
+    them.step(inserts([*map(tuple, rng.integers(0, 10, (40, 2)).tolist())], 11))
+    them.step(epoch_of([(Op.DELETE_VERTEX, 10, 0, 0.0), (Op.INSERT, 1, 2, 1.0), (Op.INSERT, 3, 4, 1.0)], 11))
+    them.step(inserts([(10, 2)], 11))
+    assert swept == [6, 6, 5]
+    (last,) = (program for program in them.engine.programs if program.id == "ppr5")
+    assert all(bits[10] for bits in them.bits(last)[1:])
+    them.step(epoch_of([(Op.DELETE_VERTEX, 10, 0, 0.0), (Op.INSERT, 1, 2, 1.0), (Op.DELETE, 3, 4, 0.0)], 11))
+    assert swept == [6, 6, 5, 6]
+    assert not any(bits[10] for bits in them.bits(last)[1:])
 
 
 def test_estimates_that_left_before_the_last_pass_leave_again(
@@ -506,7 +558,7 @@ def test_members_of_a_group_move_home_and_back(
     assert judge.moves and len(homes) > 1 and swept
 
 
-@pytest.mark.parametrize("place", ["Group.__init__", "_Sweeps._make_room"])
+@pytest.mark.parametrize("place", ["Group.__init__", "PprRuns.sit"])
 def test_without_memory_passes_go_one_by_one(
     several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int, place: str
 ) -> None:
@@ -624,6 +676,37 @@ def test_a_card_that_fails_sends_all_home_within_the_run(
             engine.close()
             graph.close()
     pytest.fail("every call failed")
+
+
+@pytest.mark.parametrize("fails_at", [0, 1])
+def test_a_card_that_fails_before_second_parts_of_passes_sends_all_home_within_the_run(
+    several: Callable[..., Several],
+    swept: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    fails_at: int,
+) -> None:
+    """First parts have been launched, of both groups; of the second ones none, or one."""
+    from graphtide.compute.device import ppr_runs
+
+    cuda_emulator.seed(seed)
+    them = several(("ppr",), 16)
+    launch: Any = ppr_runs._Sweeps._launch
+    parts: list[int] = []
+
+    def fails(self: Any, part: Any) -> None:
+        parts.append(int(part.group.fields["jobs"]["part"].max()))
+        if sum(parts) > fails_at:
+            raise DeviceFailed("made to fail")
+        launch(self, part)
+
+    monkeypatch.setattr(ppr_runs._Sweeps, "_launch", fails)
+    change = them.change(many_leaves(seed))
+    runs = them.engine.refresh(change)
+    assert (parts, swept) == ([0, 0, 1, 1], [8, 8])
+    assert [run.error for run in runs] == [None] * 16
+    assert them.graph.device_lost == "DeviceFailed: made to fail"
+    assert not any(them.engine.audit().values())
 
 
 def test_structures_are_those_of_kernels(emulated_cupy: ModuleType, tmp_path: Path) -> None:

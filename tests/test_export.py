@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
@@ -30,6 +31,7 @@ from graphtide.daemon.state import checkpoint
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore, folder_of
 from graphtide.daemon.tools import checkpoints
 from graphtide.daemon.tools.export import exported, write
+from graphtide.daemon.tools.files import Accepts, read_updates
 from graphtide.daemon.tools.top import summary, take
 from graphtide.gpma.edges import EdgeBatch
 from graphtide.gpma.index.ids import StringColumn
@@ -90,6 +92,9 @@ def refused(code: int, *arguments: str | Path) -> str:
     return " ".join(done.output.split())
 
 
+NAMES = ("g.npz", "g.txt", "g.csv", "g.parquet", "g.arrow")
+
+
 def read(file: Path) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
     """The rows of a file, and what it says of itself; by code that shares none with the tool."""
     match file.suffix:
@@ -102,6 +107,10 @@ def read(file: Path) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
             assert second == "# src dst weight"
             rows = [(int(u), int(v), float(w)) for u, v, w in map(str.split, lines)]
             return rows, json.loads(first.removeprefix("# graphtide "))
+        case ".csv":  # which does not say of which epoch it is
+            with file.open(newline="") as text:
+                lines = csv.DictReader(text)
+                return [(int(line["src"]), int(line["dst"]), float(line["weight"])) for line in lines], {}
         case ".parquet":
             table = parquet.read_table(file)
         case _:
@@ -116,17 +125,18 @@ def test_a_file_is_the_graph_of_the_results(fed: Fed, tmp_path: Path) -> None:
     ids = [5, *range(1_000, 1_000 + N)]
     results = fed.client.get(["far", "kcore", "triangles"], ids)
     seen = []
-    for name in ("g.npz", "g.txt", "g.parquet", "g.arrow"):
+    for name in NAMES:
         vertices = tmp_path / f"vertices-{name}"
         said = run(
             "export", tmp_path / name, "--address", fed.daemon.address, "--vertices", vertices, "--timeout", "300"
         )
         rows, about = read(tmp_path / name)
+        about = about or {key: value for key, value in said.items() if key != "path"}
         assert said == {**about, "path": str(tmp_path / name)}
         assert tuple(about["epoch"]) == results["far"].epoch and about["offsets"] == results["far"].offsets
         assert about["edges"] == len(rows) == len({row[:2] for row in rows})
         seen.append(sorted(rows))
-    assert seen == [seen[0]] * 4
+    assert seen == [seen[0]] * len(NAMES)
     with np.load(tmp_path / "vertices-g.npz") as content:
         known = content["id"].tolist()
     assert 5 in known and len(known) == fed.client.stats().content["vertices"]
@@ -141,7 +151,7 @@ def test_a_file_is_the_graph_of_the_results(fed: Fed, tmp_path: Path) -> None:
         found = {v: x for v, x in zip(ids, results[id].values.tolist(), strict=True) if x is not None}
         assert found == values
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        prefix + name for name in ("g.npz", "g.txt", "g.parquet", "g.arrow") for prefix in ("", "vertices-")
+        prefix + name for name in NAMES for prefix in ("", "vertices-")
     )
 
 
@@ -322,6 +332,27 @@ def test_strings_and_what_is_gone(directed: bool, tmp_path: Path) -> None:
     with arrow.ipc.open_file(tmp_path / "left.arrow") as opened:
         schemas = [opened.schema, parquet.read_schema(tmp_path / "left.parquet")]
     assert {schema.field(end).type for schema in schemas for end in ("src", "dst")} == {arrow.string()}
+
+
+@pytest.mark.parametrize("name", ["g.csv", "g.arrow", "g.feather", "g.parquet"])
+def test_what_is_exported_can_be_sent_again(name: str, tmp_path: Path) -> None:
+    """Whatever the ids are: each is the same, with its spaces and quotes."""
+    pairs = [('say "a"', "a,b"), (" b ", "#ä"), ("", "%"), ("1", "x\ty"), ("-", "\0"), ("'", "\ufeff")]
+    graph = exported(of(pairs, [], directed=True))
+    edges = {**graph.edges, "weight": np.arange(len(pairs), dtype=np.float32)}
+    write(tmp_path / name, edges, graph.about)
+    again = read_updates(tmp_path / name, Accepts("string"))
+    assert isinstance(again.src, StringColumn) and isinstance(again.dst, StringColumn)
+    assert sorted(zip(again.src.to_list(), again.dst.to_list(), strict=True)) == sorted(pairs)
+    assert again.weights is not None and again.weights.tolist() == edges["weight"].tolist()
+
+
+@pytest.mark.parametrize("id", ["two\nlines", "two\rlines"])
+def test_an_id_of_two_lines_is_in_no_csv(id: str, tmp_path: Path) -> None:
+    graph = exported(of([("a", id)], [], directed=True))
+    with pytest.raises(RequestError, match="does not fit into a line of CSV"):
+        write(tmp_path / "g.csv", graph.edges, graph.about)
+    assert not list(tmp_path.iterdir())
 
 
 def test_newer_checkpoints_are_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

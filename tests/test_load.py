@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from graphtide.daemon.cli import CHECKPOINT, MISUSED, app
 from graphtide.daemon.config.load import from_tables
-from graphtide.daemon.errors import CheckpointError, ConfigError, NotWritten
+from graphtide.daemon.errors import CheckpointError, ConfigError, NotWritten, SourceError
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import dense_batch
 from graphtide.daemon.records.encode import encode_msgpack
@@ -279,6 +279,14 @@ def test_offsets_must_be_in_the_files(tmp_path: Path, offsets: dict[str, int], w
     with pytest.raises(ConfigError, match=f"^--offsets: .*{words}"):
         load.load_files(config, [tmp_path / "edges.el"], load.parse_offsets(json.dumps(offsets), config))
     assert load.load_files(config, [tmp_path / "edges.el"], {Partition("a.csv"): 12}) == 0
+
+
+def test_a_source_that_cannot_be_read_is_not_a_matter_of_offsets(tmp_path: Path) -> None:
+    config = settings_of(tmp_path)
+    config.source.path.write_bytes(b"no folder")
+    (tmp_path / "edges.el").write_bytes(b"1 2\n")
+    with pytest.raises(SourceError, match=r"^source\.path = "):
+        load.load_files(config, [tmp_path / "edges.el"], {})
 
 
 @pytest.mark.kafka

@@ -91,7 +91,7 @@ BAD = [
     (
         transfer("c", payload={"after": None}),
         "bad-column",
-        "dst (payload.after.to) is missing: payload.after is None, no object",
+        "dst (payload.after.to) is missing: payload.after is null, no object",
     ),
     ({"kind": "c"}, "bad-column", "src (from_account) is missing"),
     ({"from_account": 1}, "bad-column", "op (kind) is missing"),
@@ -100,7 +100,7 @@ BAD = [
         "bad-column",
         "weight (payload.after.amount) is missing",
     ),
-    ({**transfer("c"), "at": None}, "bad-timestamp", "ts is None; it must be a 64-bit integer (milliseconds)"),
+    ({**transfer("c"), "at": None}, "bad-timestamp", "ts is null; it must be a 64-bit integer (milliseconds)"),
     (
         transfer("insert"),
         "bad-op",

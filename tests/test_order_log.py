@@ -432,6 +432,38 @@ def test_a_disk_that_refuses_fast_is_told_of_once(
     assert caplog.text.count("No space left") == 1
 
 
+def test_a_disk_that_does_not_answer_is_told_of_and_waited_for(
+    tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also by who is to stop: the log cannot be closed before."""
+    log, _ = open_log(tmp_path / "order", opened)
+    waits, turns, shown, answers = list[bool](), list[int](), list[str | None](), threading.Event()
+    stop = threading.Event()
+
+    def turn() -> None:
+        turns.append(1)
+        stop.set()
+        if len(turns) == 3:
+            answers.set()
+
+    recording = Recording(log, stop, turn, waits.append)
+    for name in ("RETRY_S", "SILENT_S"):
+        monkeypatch.setattr(f"graphtide.daemon.engine.recording.{name}", 0.001)
+    real = os.fdatasync
+
+    def in_time(handle: int) -> None:
+        assert answers.wait(60)
+        real(handle)
+
+    monkeypatch.setattr(order_log.os, "fdatasync", in_time)
+    recording.begin(log._newest.offsets, [item(1, 1, together=True)], lambda: None)
+    recording.finish(lambda: shown.append(recording.trouble))
+    assert len(turns) >= 3 and waits == [True, False] and recording.trouble is None
+    assert len(shown) == 1 and "its disk has not answered for" in str(shown[0])
+    assert caplog.text.count("has not answered") == 1
+    assert open_log(log.folder, opened)[1][-1] == at(1, 1, together=True)
+
+
 def test_nothing_is_certain_in_a_segment_that_could_not_be_synced(
     tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
 from graphtide.daemon import service
+from graphtide.daemon.again import StartAgain
 from graphtide.daemon.config.sections.graph import EpochConfig
 from graphtide.daemon.config.settings import Config
 from graphtide.daemon.engine.auditing import BackgroundAudit
@@ -865,6 +866,20 @@ def test_a_signal_may_come_while_the_lock_of_stopping_is_held() -> None:
         assert stopped.wait(60)
 
 
+def test_who_is_asked_to_stop_while_all_is_closed_does_not_begin_anew() -> None:
+    stopped = threading.Event()
+    for asked in (False, True):
+        with (
+            contextlib.nullcontext() if asked else pytest.raises(StartAgain),
+            handled_signals(stopped.set, lambda: None),
+        ):
+            if asked:
+                signal.raise_signal(signal.SIGTERM)
+            raise StartAgain(None)
+    assert stopped.wait(60)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored, for who begins anew
+
+
 TWICE = """
 import logging, os, signal, sys
 from graphtide.daemon import logs
@@ -943,7 +958,11 @@ def test_a_loop_that_is_stuck_is_seen_and_one_that_goes_round_again_as_well(tmp_
         released.wait(60)
 
     stub: Any = SimpleNamespace(
-        lag=lambda: SimpleNamespace(amount={}, seconds=0.0), unit="records", let_go=let_go, publish=lambda _: None
+        lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        waiting=None,
+        unit="records",
+        let_go=let_go,
+        publish=lambda _: None,
     )
     store, queue = CheckpointStore(tmp_path), PreparedQueue(1)
     pipeline = make_pipeline(

@@ -281,8 +281,8 @@ def test_named_columns_as_in_json(registry: SchemaRegistry) -> None:
     (decoded,) = decoder.decode_all(records)
     assert updates(decoded) == [(1, 12, 1, 2.5, NOW), (1, 3, 1, 4.0, NOW)]
     assert why(decoded) == [
-        ("bad-weight", "weight is None; it must be a number"),
-        ("bad-column", "dst (body.to) is missing: body is None, no object"),
+        ("bad-weight", "weight is null; it must be a number"),
+        ("bad-column", "dst (body.to) is missing: body is null, no object"),
         ("bad-weight", "weight is a bytes; it must be a number"),
     ]
     absent = NamedColumns("from", "body.head")

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from histories import failing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import examples
@@ -247,6 +248,29 @@ def test_of_a_quarantined_program_the_last_results_stay():
         assert columns_of(reader) == {"a": expected}
         assert reader.snapshot().programs["p"].published.scalars == {"norm": 2}
         assert reader.snapshot().epoch == (1, number)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_quarantined_program_keeps_its_results_where_new_memory_could_not_be_filled(monkeypatch, at):
+    writer = ResultsWriter()
+    column = np.arange(10)
+    stands_still = ProgramPublication("fake", {"a": column}, {}, state={"state": "quarantined"})
+    joins = ProgramPublication("fake", {"a": np.zeros(10)}, {"a": None})
+
+    def publish(number, **programs):
+        writer.publish(Publication((1, number), 10, {}, {"p": stands_still, **programs}))
+
+    writer.publish(publication(1, 10, {"a": column}, {"a": None}))
+    publish(2)
+    for number in (3, 4):
+        with monkeypatch.context() as patch:
+            patch.setattr(results, "_update", failing(results._update, at))
+            with pytest.raises(MemoryError):
+                publish(number, other=joins)
+        publish(number)
+        assert columns_of(attach(writer)) == {"a": column.tolist()}
+    publish(5, other=joins)
+    assert columns_of(attach(writer)) == {"a": column.tolist()}
 
 
 def test_what_a_quarantined_program_says_of_deleted_vertices_is_not_for_those_who_get_their_ids():

@@ -757,6 +757,17 @@ def test_what_waits_for_the_interval_to_be_over_is_not_behind(monkeypatch: pytes
     assert after(2) == 0.0 and sink.known() == truth(updates)
 
 
+def test_what_is_left_at_the_end_is_told_of_however_fast_the_sink_fails(caplog: pytest.LogCaptureFixture) -> None:
+    sink = Memory()
+    sink.fails = ["before"] * 9
+    daemon = Daemon(sink, [(1, 1)], 1, None, 1 << 16)
+    daemon.go_on(1)
+    daemon.writer.start()
+    daemon.writer.drain()
+    daemon.writer.close()
+    assert [line.getMessage().endswith("the next start writes them") for line in caplog.records] == [False, True]
+
+
 def test_the_thread_writes_what_is_left_and_ends() -> None:
     sink, updates = Memory(), [(1, 1)]
     daemon = Daemon(sink, updates, 1, None, 1 << 16)

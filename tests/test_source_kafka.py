@@ -22,6 +22,7 @@ from waiting import PATIENCE_S
 from graphtide.daemon.backoff import Backoff
 from graphtide.daemon.errors import ConfigError, SourceError, SourceUnavailable
 from graphtide.daemon.ingest import kafka as module
+from graphtide.daemon.ingest import open_transactions
 from graphtide.daemon.ingest.kafka import KafkaSource
 from graphtide.daemon.records.stream import Partition, RawRecord
 from graphtide.ops.kafka import DevKafka, held_port
@@ -159,6 +160,40 @@ def test_aborted_transactions_are_not_read_and_markers_do_not_stall_the_position
     # Three records and three markers: the position passes the last marker too.
     until(lambda: source.position()[Partition(topic, 0)] == 6, source)
     until(lambda: source.lag().amount[Partition(topic, 0)] == 0, source)
+
+
+def test_a_transaction_that_stays_open_is_told_of_once_and_so_is_its_end(
+    kafka: DevKafka,
+    producer: KafkaProducer,
+    topic: str,
+    open_source: Callable[..., KafkaSource],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What stands behind it counts as lag, and no epoch comes of it."""
+    monkeypatch.setattr(open_transactions, "OPEN_S", 0.3)
+    caplog.set_level("INFO", logger="graphtide")
+    source = open_source()
+
+    def told(what: str) -> int:
+        return sum(what in record.getMessage() for record in caplog.records)
+
+    with client(KafkaProducer, kafka.bootstrap, transactional_id=topic) as transactional:
+        transactional.init_transactions()
+        send(producer, topic, [b"before"])
+        transactional.begin_transaction()
+        transactional.send(topic, b"within", partition=0).get(30)
+        send(producer, topic, [b"behind"])
+        send(producer, topic, [b"beside"], partition=1)
+        assert sorted(record.value for record in read(source, 2)) == [b"before", b"beside"]
+        until(lambda: told(f"{topic}/0 is read up to offset 1, where a producer's transaction is open"), source)
+        assert source.lag().amount == {Partition(topic, 0): 2, Partition(topic, 1): 0}
+        send(producer, topic, [b"later"], partition=1)
+        assert [record.value for record in read(source, 1)] == [b"later"]
+        transactional.commit_transaction()
+    assert [record.value for record in read(source, 2)] == [b"within", b"behind"]
+    until(lambda: told(f"{topic}/0 goes on"), source)
+    assert told("transaction is open") == told("goes on") == 1
 
 
 def test_large_columnar_records_arrive(kafka: DevKafka, open_source: Callable[..., KafkaSource]) -> None:

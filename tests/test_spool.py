@@ -1014,13 +1014,21 @@ def test_many_files_that_end_within_a_record_are_told_of_together(
     assert caplog.messages[-1] == "and so do 94 other files of the spool"
 
 
+def test_an_arrow_file_where_frames_must_stand_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "a.arrow").write_bytes(b"ARROW1\0\0" + bytes(40))
+    (bad,) = drain(opened(tmp_path))
+    assert bad.refused is not None and bad.refused.reason == "damaged"
+    assert "an Arrow file stands where frames must; `graphtide produce`" in bad.refused.detail
+
+
 def test_other_files_are_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("notes.txt", ".hidden.el", "half.el.tmp"):
         (tmp_path / name).write_bytes(b"1 2\n")
     source = opened(tmp_path)
     assert drain(source) == [] and source.position() == {}
     assert [record.message for record in caplog.records if "ignored" in record.message] == [
-        "notes.txt in the spool is ignored: its name does not end in an encoding"
+        "notes.txt in the spool is ignored: its name does not end in an encoding (.msgpack, .json, .csv, .el, "
+        ".debezium, .arrow, .registry, .debezium-registry); `graphtide produce` sends files of more forms"
     ]
 
 

@@ -227,6 +227,18 @@ def test_a_checkpoint_that_names_no_source_is_refused_or_discarded_and_no_myster
 
 
 @pytest.mark.sample(among="a daemon starts otherwise")
+def test_a_checkpoint_of_another_kind_of_source_is_refused_though_that_is_away(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        fed(daemon, "a", edges((1, 2)))
+        assert daemon.stop() == 0
+        away = {"kind": "kafka", "bootstrap_servers": ["127.0.0.1:1"], "topics": ["t"]}
+        daemon.settings["source"] = away
+        daemon.config.write_text(toml(daemon.settings))
+        assert ended(daemon.start(ready_s=None)) == cli.CHECKPOINT, daemon.log_tail()
+        assert "source.kind was 'spool' and is now 'kafka'" in daemon.log_tail(1)
+
+
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_a_program_of_other_parameters_and_a_new_one_start_over_with_a_line_each(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         fed(daemon, "a", edges((1, 2), (2, 3)))
@@ -241,6 +253,32 @@ def test_a_program_of_other_parameters_and_a_new_one_start_over_with_a_line_each
             "program hops was name = 'bfs', source = 1 and is now name = 'bfs', source = 2: it is computed" in log
         )
         assert "program components is new: it is computed from scratch" in log
+
+
+NEVER_CLOSED = """
+import sys, time
+from graphtide.daemon.cli import main
+from graphtide.daemon.ingest.spool import SpoolSource
+
+def close(self):
+    print("closing", file=sys.stderr, flush=True)
+    time.sleep(3600)
+
+SpoolSource.close = close
+main()
+"""
+
+
+@pytest.mark.sample(among="a daemon starts otherwise")
+def test_a_second_signal_is_heard_until_all_is_closed(tmp_path: Path) -> None:
+    with Daemon(tmp_path, {"program": HOPS}, program=("-c", NEVER_CLOSED)) as daemon:
+        fed(daemon, "a", edges((1, 2)))
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGTERM)
+        until(lambda: "closing" in daemon.log.read_text())
+        daemon.process.send_signal(signal.SIGTERM)
+        assert ended(daemon) == 128 + signal.SIGTERM, daemon.log_tail()
+        assert "ended at once, by a second signal (SIGTERM)" in daemon.log_tail(1)
 
 
 # -- no room --------------------------------------------------------------------------------------------------
@@ -267,6 +305,45 @@ def test_a_stop_that_cannot_write_its_checkpoint_says_so_and_loses_nothing(tmp_p
         running_now(daemon)
         assert hops(daemon, 40_001) == [40_000]
         assert daemon.stop() == 0, daemon.log_tail()
+
+
+HANGING = """
+import time
+from pathlib import Path
+from graphtide.daemon.cli import main
+from graphtide.daemon.ingest import long_waits
+from graphtide.daemon.ingest.dead_letters import FileDeadLetters
+
+def waiting_first(self, bad, write=FileDeadLetters.write):
+    while Path("hangs").exists():
+        time.sleep(0.01)
+    write(self, bad)
+
+long_waits.LONG_S = 0.1
+FileDeadLetters.write = waiting_first
+main()
+"""
+
+
+@pytest.mark.sample(among="a daemon starts otherwise")
+def test_a_disk_that_does_not_answer_is_told_of_by_whoever_does_not_wait_for_it(port: int, tmp_path: Path) -> None:
+    settings = {"program": HOPS, "metrics": {"listen": f"127.0.0.1:{port}"}}
+    why = "writing dead letters takes longer than 0.1 s"
+    with Daemon(tmp_path, settings, program=("-c", HANGING)) as daemon:
+        fed(daemon, "a", edges((1, 2)))
+        (tmp_path / "hangs").touch()
+        write(daemon, "bad", b"\xc1")
+        with daemon.client() as asking:
+            until(lambda: why in str(asking.stats()["waiting"]))
+        until(lambda: "graphtide_ingest_waiting 1.0" in scraped(port))
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGTERM)
+        until(lambda: "asked to stop" in daemon.log.read_text())
+        (tmp_path / "hangs").unlink()
+        assert ended(daemon) == 0, daemon.log_tail()
+        log = daemon.log.read_text()
+        assert log.count(why) == 1 and "writing dead letters is done after" in log
+        assert [letter.reason for letter in read_dead_letters(tmp_path / "dead-letters")] == ["malformed"]
 
 
 # -- probes ---------------------------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 // sizes of residuals add up to so small a part of all values as the host asks for. Estimates are left on the device, where
 // the host has them copied from: meanwhile the passes of other programs go on.
 //
-// A run is launched in two parts, and what the first one leaves is copied while the second one runs: it ends as soon as
-// values are made by a pass that is likely to be the last, for all of its programs. A pass shrinks residuals at least as much
-// as the one before it did, as a rule. Where it does not, the second part goes on, and says that estimates are others.
+// A run is launched in two parts, and what the first one leaves is copied while other programs have their first, and then all
+// their second: it ends as soon as values are made by a pass that is likely to be the last, for all of its programs. A pass
+// shrinks residuals at least as much as the one before it did, as a rule. Where it does not, the second part goes on, and says
+// that estimates are others.
 //
 // PROGRAMS go through passes together, and one that has got there rests while the others go on: each makes what it would
 // make by itself, bit for bit. What a pass costs is the random access for each edge, which reads a sector of 32 bytes
@@ -12,7 +13,8 @@
 // to nothing none is read. Neighbouring threads are of different programs.
 //
 // A batch may be edited first, where shares are those of the graph before it: the head of an inserted edge receives the share
-// of its tail, that of a deleted one gives it back. So passes begin with sums that are nearer to the new ones.
+// of its tail, that of a deleted one gives it back. So passes begin with sums that are nearer to the new ones. Where a tail
+// had few edges and gets many, that would give its value away many times: sums might add up to more than 64 bits hold.
 #pragma once
 
 #include "ppr.cuh"
@@ -203,10 +205,19 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         if constexpr (PROGRAMS > 1) return edit_side_by_side();
         for_changes(place, job.keys, job.outcomes, job.n_updates, [&](bool is_change, u64 key, u8 outcome) {
             const i64 share = is_change ? load_cached(side.shares + at(source(key))) : 0;
-            if (share) add(side.sums + at(destination(key)), outcome == INSERTED ? share : -share);
+            if (share) add(side.sums + at(destination(key)), edited(share, source(key), outcome == INSERTED));
             __syncwarp();
         });
         return job.n_updates;
+    }
+
+    // What a head receives for an edge of this tail. All that is inserted hands on so little that it adds up to 2^60 at most, or
+    // no more than its tail hands on from now on, which for all tails together is less than 2^60.
+    __device__ __forceinline__ i64 edited(i64 share, u32 tail, bool is_inserted) const
+    {
+        if (!is_inserted) return -share;
+        if (exact::multiply(double(share), double(job.n_updates)) <= double(1ull << 60)) return share;
+        return min(share, share_of(load_cached(side.values + at(tail)), load_row(out, tail).degree, job.damping));
     }
 
     // The same of several programs, whose batch is the same one, by a lane for each program.
@@ -222,18 +233,19 @@ template <u32 PROGRAMS> struct PprPasses : Run<PprJob> {
         for_changes(place, keys, outcomes, n, [&](bool is_change, u64 key, u8 outcome) {
             const u32 changed = __ballot_sync(ALL_LANES, is_change), inserted = __ballot_sync(ALL_LANES, outcome == INSERTED);
             i64 shares[PROGRAMS];
-            u32 heads[PROGRAMS];
+            u32 tails[PROGRAMS], heads[PROGRAMS];
 #pragma unroll
             for (u32 k = 0; k < PROGRAMS; k++) {
                 const u32 of = k * TOGETHER + place.lane / PROGRAMS;
                 const u64 edge = __shfl_sync(ALL_LANES, key, of);
+                tails[k] = source(edge);
                 heads[k] = destination(edge);
                 shares[k] = edits && changed >> of & 1 ? load_cached(side.shares + at(source(edge))) : 0;
             }
 #pragma unroll
             for (u32 k = 0; k < PROGRAMS; k++) {
                 const u32 of = k * TOGETHER + place.lane / PROGRAMS;
-                if (shares[k]) add(side.sums + at(heads[k]), inserted >> of & 1 ? shares[k] : -shares[k]);
+                if (shares[k]) add(side.sums + at(heads[k]), edited(shares[k], tails[k], inserted >> of & 1));
             }
             __syncwarp();
         });

@@ -3,8 +3,9 @@
 A run is one cooperative kernel, or two of passes, waited for once. It allocates nothing, unless there are more
 vertices or long rows than ever before, or passes of several go together for the first time. Pushes write what they
 change into the host's estimates. What passes make, all of them, is copied there behind the first of their kernels,
-which ends where the values of the pass are made that is likely to be the last: the second one adds up what these
-are worth meanwhile, and the next programs follow. If it makes others, those are copied in the end.
+which ends where the values of the pass are made that is likely to be the last. Meanwhile the next programs follow;
+and once all have had their first, the second ones add up what these values are worth. If one makes others, those
+are copied in the end.
 
 **The point.** The exact solution adds up to at most 1 / (1 - damping) for each source, and so does what a pass
 makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of all values,
@@ -18,6 +19,7 @@ import math
 import struct
 import time
 import weakref
+from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -353,6 +355,7 @@ class PprRuns:
         self._write_anywhere()
         self._prepare(device, before, n_updates)
         yield KernelCall(self._calls, self._kernels["pushes"], device)
+        self._write_anywhere()  # passes of others may have been launched before
         run = self._told()
         self._stamp += run.rounds + 2
         return run
@@ -369,7 +372,10 @@ class PprRuns:
         """
         self._prepare(device, Sums(0, 0, 0), n_updates)
         try:
-            yield _Passes(self, device)
+            try:
+                yield _Passes(self, device)
+            finally:
+                self._sweeps.launch_rest()
             run = self._told()
             if run.moved:  # what went to the host was not the last yet
                 self._copies.synchronize()
@@ -394,12 +400,10 @@ class PprRuns:
         ``others``: on the same stream.
         """
         kernel = self._kernels["passes"]
-        if device.remote is not None:
-            self._sweeps.let_go()  # there is more to do with its memory
         several = kernel.variant(remote=device.remote is not None).several
         single = [self, *others]
         if several is not None:
-            for those in self._sweeps.divided(single, device.n_vertices, several):
+            for those in self._sweeps.divided(single, several):
                 self._sweeps.launch(those, several, device)
                 for runs in those:
                     single.remove(runs)
@@ -484,8 +488,8 @@ class Group:
     Their numbers lie side by side, vertex by vertex, as long as they are members.
     """
 
-    def __init__(self, room: int) -> None:
-        """On the current stream.
+    def __init__(self, room: int, n_threads: int) -> None:
+        """On the current stream. ``n_threads``: of a launch.
 
         Raises:
             MemoryError: the device has not enough.
@@ -499,11 +503,14 @@ class Group:
             zeros(SWEEP * room, np.uint8),
         )
         self._holders = zeros(-(-room // 4) * 4, np.uint8)
-
-    @property
-    def addresses(self) -> list[int]:
-        """Of values, sums, shares, sources, and who has any."""
-        return [*map(address, self._columns), address(self._holders)]
+        # What the first part of a run leaves to the second one: a list of vertices, and how many of each warp.
+        self._listed = allocate(room + n_threads, np.uint64), allocate(n_threads // 32, np.uint32)
+        own = np.zeros(1, np.dtype(f"V{PPR_SWEEP.itemsize}"))
+        self.fields: Any = own.view(PPR_SWEEP)
+        """PPR_SWEEP: the run."""
+        self.parameters = RowParameters(own)
+        *columns, sources = map(address, self._columns)
+        self.fields["side"] = [*columns, *map(address, self._listed), address(self._holders), sources, room]
 
     @property
     def is_kept(self) -> bool:
@@ -526,51 +533,46 @@ class Group:
             self.members[place] = weakref.ref(runs)
 
 
+class _Rest(NamedTuple):
+    """The second part of a run of these, which holds all that it works in."""
+
+    group: Group
+    those: Sequence[PprRuns]
+    variant: Variant
+
+
 class _Sweeps:
-    """Who goes through passes with whom, once for all programs of a device's side, and what that needs."""
+    """Who goes through passes with whom, once for all programs of a device's side.
+
+    Second parts of runs wait until all groups have had their first: what these leave crosses a bus, for which all
+    wait.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._refused_at = -math.inf
-        # The list that kernels write, with how many stand there, and for how many vertices it is.
-        self._listed: tuple[DeviceArray, DeviceArray] | None = None
-        self._room = 0
-        own = np.zeros(1, np.dtype(f"V{PPR_SWEEP.itemsize}"))
-        self._fields: Any = own.view(PPR_SWEEP)
-        self._parameters = RowParameters(own)
         self._caller = Caller(1, stream)
+        # What was launched in part, in that order.
+        self._begun: deque[_Rest] = deque()
 
-    def divided(self, those: Sequence[PprRuns], n_vertices: int, variant: Variant) -> list[list[PprRuns]]:
+    def divided(self, those: Sequence[PprRuns], variant: Variant) -> list[list[PprRuns]]:
         """Those that go together, by groups of which there are enough.
 
         Whoever is in none, or in one that most have left, is given a place first, as long as there is memory.
-        ``n_vertices``: of the graph.
         """
         if time.monotonic() - self._refused_at > ASKED_EVERY_S:
             try:
                 with self._stream:
-                    self._seat(those)
-                    self._make_room(those, variant)
+                    self._seat(those, variant.blocks * variant.threads)
             except MemoryError:
                 self._refused_at = time.monotonic()
-        if self._listed is None or self._room < n_vertices:
-            return []
         asking: dict[Group, list[PprRuns]] = {}
         for runs in those:
             if runs.group is not None:
                 asking.setdefault(runs.group, []).append(runs)
         return [some for some in asking.values() if len(some) >= SWEEP_LEAST]
 
-    def _make_room(self, those: Sequence[PprRuns], variant: Variant) -> None:
-        room = max((runs.group.room for runs in those if runs.group is not None), default=0)
-        if room == 0 or (self._listed is not None and self._room >= room):
-            return
-        self._listed = None
-        n_threads = variant.blocks * variant.threads
-        self._listed = allocate(room + n_threads, np.uint64), allocate(n_threads // 32, np.uint32)
-        self._room = room
-
-    def _seat(self, those: Sequence[PprRuns]) -> None:
+    def _seat(self, those: Sequence[PprRuns], n_threads: int) -> None:
         groups = {runs.group: None for runs in those if runs.group is not None and runs.group.is_kept}
         loose = [runs for runs in those if runs.group not in groups]
         for group in groups:
@@ -579,38 +581,46 @@ class _Sweeps:
         for begin in range(0, len(loose), SWEEP):
             some = loose[begin : begin + SWEEP]
             if len(some) >= SWEEP_LEAST:
-                Group(max(runs.room for runs in some)).take(some)
+                Group(max(runs.room for runs in some), n_threads).take(some)
 
     def launch(self, those: Sequence[PprRuns], variant: Variant, device: DeviceSide) -> None:
-        """Launch passes of these, of one group, with their jobs as they are, and copies; waits for nothing.
+        """Launch the first part of passes of these, of one group, with their jobs as they are, and copies; waits
+        for nothing. ``launch_rest`` is to follow.
 
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
-        assert self._listed is not None
         there = 0
         for runs in those:
             assert runs.seat is not None
             group, place = runs.seat
             there |= 1 << place
-            self._fields["jobs"][0, place] = runs._calls.job[0]
+            group.fields["jobs"][0, place] = runs._calls.job[0]
             runs._calls.caller.expect()
-        *columns, sources, holders = group.addresses
-        self._fields["there"], self._fields["is_known"] = there, group.knows_holders
-        self._fields["side"] = [*columns, *map(address, self._listed), holders, sources, group.room]
+        group.fields["there"], group.fields["is_known"] = there, group.knows_holders
         group.knows_holders = False  # if this fails
-        self._parameters.take(device.states())
-        self._caller.aim(variant.handle, variant.blocks, variant.threads, self._parameters)
-        self._caller.launch()
+        group.parameters.take(device.states())
+        self._launch(_Rest(group, those, variant))
         for runs in those:
             runs._copy_made(device)
-        self._fields["jobs"]["part"] = 1
-        self._caller.launch()
+        self._begun.append(_Rest(group, those, variant))
         group.knows_holders = True
 
-    def let_go(self) -> None:
-        """Take no memory until somebody asks."""
-        self._listed = None
+    def launch_rest(self) -> None:
+        """Launch the second parts of all that was begun; waits for nothing.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it; others may be left.
+        """
+        while self._begun:
+            rest = self._begun.popleft()
+            rest.group.fields["jobs"]["part"] = 1
+            self._launch(rest)
+
+    def _launch(self, part: _Rest) -> None:
+        group, variant = part.group, part.variant
+        self._caller.aim(variant.handle, variant.blocks, variant.threads, group.parameters)
+        self._caller.launch()
 
 
 def _sweeps_on(device: DeviceSide) -> _Sweeps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -316,13 +316,19 @@ class Kept(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class Info(Result):
-    """The rest of an answer, as it came."""
+class Info(Result, Mapping[str, Any]):
+    """The rest of an answer, as it came: a mapping."""
 
     content: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Any:
         return self.content[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.content)
+
+    def __len__(self) -> int:
+        return len(self.content)
 
 
 def _columns(program: str, values: Values) -> dict[str, Any]:

@@ -75,6 +75,8 @@ class Config(Section):
                 yield "results.path", "must not be source.path: results would be read as updates"
             if whole(self.dead_letters.path) == spool:
                 yield "dead_letters.path", "must not be source.path: bad records would come round for ever"
+            if whole(self.checkpoint.path) == spool:
+                yield "checkpoint.path", "must not be source.path: whoever cleans that would take checkpoints away"
         if (metrics := self.metrics.address()) is not None:
             for key, text, place in self.server.places():
                 if clash(metrics, place):

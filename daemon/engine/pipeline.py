@@ -156,7 +156,7 @@ class Pipeline:
         self._times_untold = False
         self._passes_published = 0
         self._written_published = 0
-        self._wait_published: tuple[str | None, str | None] = (None, None)
+        self._wait_published: tuple[str | None, ...] = (None, None, None)
         self._shown: tuple[int, Mapping[str, Any]] = (0, {})  # vertices and statistics as published
 
     # -- life -------------------------------------------------------------------------------------------
@@ -453,8 +453,8 @@ class Pipeline:
         )
 
     @property
-    def _waits(self) -> tuple[str | None, str | None]:
-        return self.memory.waits_for, None if self.results is None else self.results.trouble
+    def _waits(self) -> tuple[str | None, ...]:
+        return self.memory.waits_for, self.source.waiting, None if self.results is None else self.results.trouble
 
     def _publish(self, runs: Sequence[ProgramRun], change: GraphChange | None, *, whole: bool = False) -> None:
         waits, written = self._waits, self._written

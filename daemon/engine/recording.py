@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 from ..errors import NotWritten
 from ..ingest.prepared import Prepared
@@ -17,6 +17,8 @@ from ..state.order_log import OrderLog
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+SILENT_S = 10.0
+"""A disk that has not answered for so long is told of."""
 
 
 class Recording:
@@ -61,8 +63,11 @@ class Recording:
     def finish(self, in_trouble: Callable[[], None]) -> float:
         """Return once it is durable: seconds that this took here. ``in_trouble``: as for ``begin``.
 
+        A disk that does not answer is waited for also when we are to stop, since whoever closes the log must wait
+        for it, too.
+
         Raises:
-            NotWritten: it was stopped while it waited.
+            NotWritten: it was stopped while it waited for a disk that refuses.
         """
         self._in_trouble = in_trouble
         if self._synced is None:
@@ -73,6 +78,9 @@ class Recording:
             return 0.0
         started = time.perf_counter()
         while self._synced is not None:
+            if not wait([self._synced], SILENT_S if self.trouble is None else RETRY_S).done:
+                self._tell(f"its disk has not answered for {SILENT_S:g} s")
+                continue
             try:
                 self._synced.result()
                 self._synced = None
@@ -98,7 +106,13 @@ class Recording:
         return synced.done() and synced.exception() is None
 
     def _wait(self, error: OSError) -> None:
-        message = f"the order log in {str(self._order.folder)!r} cannot be written: {why(error)}"
+        message = self._tell(why(error))
+        if self._stop.wait(RETRY_S):
+            raise NotWritten(f"{message}; stopped before it could be")
+
+    def _tell(self, reason: str) -> str:
+        """Once in each trouble, and once in each epoch that it lasts for. Returns what is said."""
+        message = f"the order log in {str(self._order.folder)!r} cannot be written: {reason}"
         if self.trouble is None:
             self.trouble = message
             self._show_waiting(True)
@@ -107,8 +121,7 @@ class Recording:
             tell, self._in_trouble = self._in_trouble, None
             tell()
         self._still_waiting()
-        if self._stop.wait(RETRY_S):
-            raise NotWritten(f"{message}; stopped before it could be")
+        return message
 
     def _well(self) -> None:
         if self.trouble is not None:

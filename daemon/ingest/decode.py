@@ -15,7 +15,9 @@ depends on nothing that was read before.
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
@@ -73,6 +75,9 @@ if TYPE_CHECKING:  # compiled, and few need it
 
 REASONS = tuple(reason.value for reason in Reason)
 """Every reason code that a ``BadRecord`` may carry."""
+
+_DELIMITERS = ",;|\t"
+"""Those that files are known to have; a header line that names columns with another one is told of it."""
 
 _ALIKE = attrgetter("partition", "encoding", "refused")
 """What records have in common that may be read together."""
@@ -442,6 +447,11 @@ class Decoder:
         try:
             return csv_layout(header, self._delimiter, self._columns)
         except Bad as bad:
+            for other in _DELIMITERS:
+                with suppress(Bad):
+                    csv_layout(header, other, self._columns)
+                    setting = f"source.csv_delimiter = {json.dumps(other)}"
+                    return Bad(bad.reason, f"{bad.detail}. With {setting} it does")
             return bad
 
     def _parse(self, value: bytes, begin: int, layout: LineLayout, timestamp_ms: int) -> Lines:

@@ -7,6 +7,7 @@ Each function takes a column as some encoding delivered it and returns the check
 from __future__ import annotations
 
 import contextlib
+import json
 import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -126,7 +127,10 @@ COLUMNS = ("src", "dst", "op", "weight", "ts")
 
 
 def shown(value: object) -> str:
-    """A value as an error message may quote it: in a few words, however large it is."""
+    """A value as an error message may quote it: in a few words, however large it is; null, true and false as JSON
+    has them."""
+    if value is None or type(value) is bool:
+        return json.dumps(value)
     return reprlib.repr(value)
 
 

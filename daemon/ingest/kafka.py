@@ -39,6 +39,7 @@ from ..os_errors import said
 from ..records.encodings import encoding_of
 from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
 from .kafka_client import REFUSALS, KafkaLink, connect, disconnect
+from .open_transactions import OpenTransactions
 from .topic_settings import (
     TopicSettings,
     beginning_problem,
@@ -348,6 +349,7 @@ class KafkaSource:
         self._given: dict[Partition, int] = {}
         self._next: dict[TopicPartition, int] = {}
         self._held: frozenset[TopicPartition] = frozenset()
+        self._open_transactions = OpenTransactions(self._stable_ends)
         self._ends: dict[TopicPartition, int] = {}
         self._newest_ms = 0
         self._bytes_a_record = float(1 << 16)
@@ -609,14 +611,26 @@ class KafkaSource:
         assert self._consumer is not None
         if records:
             self._newest_ms = max(record.timestamp_ms for record in records)
-        if not records or time.monotonic() >= self._refresh_at:
+        refreshed = not records or time.monotonic() >= self._refresh_at
+        if refreshed:
             self._refresh_at = time.monotonic() + _POSITION_REFRESH_S
             for tp in self._next:
                 position = self._consumer.position(tp, timeout_ms=0)
                 if position is not None:
                     self._next[tp] = max(self._next[tp], position)
         heard = {tp: self._consumer.highwater(tp) for tp in self._next}
-        self._set_lag({tp: self._ends[tp] if end is None else end for tp, end in heard.items()})
+        ends = {tp: self._ends[tp] if end is None else end for tp, end in heard.items()}
+        self._set_lag(ends)
+        if refreshed:
+            self._open_transactions.look({tp: at for tp, at in self._next.items() if at < ends[tp]})
+
+    def _stable_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where committed records end, which is where an open transaction begins."""
+        assert self._consumer is not None
+        ends: dict[TopicPartition, int] = self._consumer.end_offsets(
+            list(partitions), timeout_ms=_REQUEST_TIMEOUT_MS
+        )
+        return ends
 
     def _set_lag(self, ends: Mapping[TopicPartition, int]) -> None:
         amount = {

@@ -40,6 +40,7 @@ from .barriers import Barriers
 from .decode import Decoder
 from .dense import DenseBatch, dense_batch, dense_batches
 from .event_time import EventTime
+from .long_waits import LongWaits
 from .misrouted import PlacementSample
 from .ordered import OrderedReader, Step
 from .prepared import Prepared, PreparedQueue
@@ -122,6 +123,7 @@ class Ingest:
     counts_order: bool = False
     withheld: str | None = None
     """Why reading does not begin, in words, as whoever keeps us from it says."""
+    long_waits: LongWaits = field(default_factory=LongWaits)
     reader: OrderedReader = field(init=False)
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
     _position: dict[Partition, int] = field(default_factory=dict)
@@ -147,7 +149,7 @@ class Ingest:
     def waiting(self) -> str | None:
         """What keeps us from reading on, in words; None while nothing does. Any thread may ask."""
         held = self._held
-        return self.withheld or (self.reader.waiting if held is None else held.why)
+        return self.withheld or self.long_waits.now or (self.reader.waiting if held is None else held.why)
 
     @property
     def late(self) -> int | None:
@@ -196,7 +198,8 @@ class Ingest:
             # While we waited for room, for memory or for ids, nothing could reach a barrier.
             self.reader.barriers.postpone(self.clock() - polled_at)
             started = time.perf_counter()
-            step = self.reader.poll(self.poll_bytes_max, timeout_s=0.1)
+            with self.long_waits.during("reading from the source"):
+                step = self.reader.poll(self.poll_bytes_max, timeout_s=0.1)
             polled_at = self.clock()
             if self.event_time is not None:
                 self.event_time.looked(self.source.outages, came=bool(step.records))
@@ -218,7 +221,8 @@ class Ingest:
     def commit_pending(self) -> None:
         """Pass on what ``commit_soon`` was told."""
         while self._safe:
-            self.source.checkpointed(self._safe.popleft())
+            with self.long_waits.during("reading from the source"):
+                self.source.checkpointed(self._safe.popleft())
             point("source.committed")
 
     def _handle(self, step: Step, poll_seconds: float) -> None:
@@ -323,7 +327,8 @@ class Ingest:
         try:
             while True:
                 try:
-                    self.dead_letters.write(bad)
+                    with self.long_waits.during("writing dead letters"):
+                        self.dead_letters.write(bad)
                 except DeadLettersFull as full:
                     if waits_since is None:
                         waits_since = self.clock()

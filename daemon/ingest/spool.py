@@ -49,6 +49,7 @@ from typing import Any, Literal
 from ..durable import replace_file
 from ..errors import ConfigError, SourceError
 from ..os_errors import why
+from ..records.encodings import ENCODINGS
 from ..records.spool_format import (
     RECORD_BYTES_MAX,
     FileKind,
@@ -221,7 +222,7 @@ class SpoolSource:
         for (name, number), offset in offsets.items():
             kind = file_kind(name)
             if kind is None or number is not None:
-                raise SourceError(f"{name!r} is not the name of a spool file")
+                raise SourceError(f"{name!r} is not the name of a spool file", {"file": name})
             entry = self._retired.get(name)
             if name not in self._folder.names and (early.get(name) == offset or self._gone.covers(name, offset)):
                 self._gone.note(name, offset)
@@ -621,7 +622,12 @@ class SpoolSource:
             self._look(name)
         elif name not in self._ignored and not name.startswith(".") and not name.endswith((".tmp", ".part")):
             self._ignored.add(name)
-            log.warning("%s in the spool is ignored: its name does not end in an encoding", name)
+            log.warning(
+                "%s in the spool is ignored: its name does not end in an encoding (%s); `graphtide produce` sends "
+                "files of more forms",
+                name,
+                ", ".join(f".{encoding}" for encoding in ENCODINGS),
+            )
 
     def _add(self, name: str, kind: FileKind, offset: int) -> SpoolFile:
         self._forget_early(name)

@@ -230,7 +230,8 @@ class Writer:
         """No epoch will follow: write what is left, if that goes soon. Then nothing more is written."""
         self._closing.set()
         self._news.set()
-        if self._thread.is_alive() and not self._drained.wait(DRAIN_SECONDS):
+        drained = not self._thread.is_alive() or self._drained.wait(DRAIN_SECONDS)
+        if not drained or self._trouble is not None:
             log.warning("results of the last epochs are not in %s yet; the next start writes them", self.name)
         self._abandoned.set()
 

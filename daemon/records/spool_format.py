@@ -30,6 +30,9 @@ FRAME_HEADER = struct.Struct("<II")
 RECORD_BYTES_MAX = 64 << 20
 """The largest record. A longer length in a frame's header means that framing is lost."""
 
+_ARROW_FILE = int.from_bytes(b"ARRO", "little")
+"""How an Arrow file begins, as the length of a frame."""
+
 CUT_BYTES = 256 << 10
 """What is kept of a bad record that no frame can hold, or of a line that is too long: so much of its value, and of
 key and headers each. A topic takes that by default."""
@@ -140,6 +143,10 @@ def large_frames(
 
 def _check_length(start: int, length: int, bytes_max: int) -> None:
     if not 0 < length <= bytes_max:
+        if length == _ARROW_FILE:
+            raise FramingLost(
+                start, "an Arrow file stands where frames must; `graphtide produce` sends such files"
+            )
         raise FramingLost(start, f"a record's length reads {length}; 1 to {bytes_max} is possible")
 
 

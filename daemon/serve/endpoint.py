@@ -1,8 +1,9 @@
 """The HTTP endpoint for operators: /metrics for Prometheus, /live and /ready for orchestrators (200 or 503, and
 JSON that says why).
 
-Requests run on threads, at most ``CONNECTIONS_MAX`` at once; a connection past that is closed unanswered.
-A client that stops talking is dropped after ``TIMEOUT_SECONDS``.
+Requests run on threads, ``CONNECTIONS_MAX`` at once. For a connection past that the one that has been without a
+request for longest is closed: who connects and asks nothing keeps no probe from its answer. Where all are being
+answered, it is itself closed. A client that stops talking is dropped after ``TIMEOUT_SECONDS``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from types import TracebackType
 from typing import Any, Self
@@ -77,6 +79,11 @@ class _Handler(WSGIRequestHandler):
     wbufsize = 1 << 16
     """An answer is one write: after each, the interpreter's lock is another thread's for a while."""
 
+    def get_environ(self) -> WSGIEnvironment:
+        assert isinstance(self.server, _Server)
+        self.server.has_asked(self.request)
+        return super().get_environ()
+
     def log_message(self, format: str, *args: Any) -> None:
         log.debug("%s %s", self.address_string(), format % args)
 
@@ -89,7 +96,9 @@ class _Server(ThreadingMixIn, WSGIServer):
     tls: ssl.SSLContext | None = None
 
     def __init__(self, address: TcpAddress) -> None:
-        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._lock = threading.Lock()
+        self._connections = 0
+        self._silent: dict[socket.socket, None] = {}  # without a whole request so far; the oldest first
         self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
         super().__init__((address.host, address.port), _Handler)
 
@@ -113,16 +122,43 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         _haste.begin()
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._has_room(request):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # the system grants no thread now
+            self._is_over(request)
+            raise
+
+    def _has_room(self, request: socket.socket) -> bool:
+        with self._lock:
+            if self._connections >= CONNECTIONS_MAX:
+                if not self._silent:
+                    return False
+                oldest = next(iter(self._silent))
+                del self._silent[oldest]
+                with suppress(OSError):  # its thread reads the end, and is over soon
+                    socket.socket.shutdown(oldest, socket.SHUT_RDWR)
+            self._connections += 1
+            self._silent[request] = None
+            return True
+
+    def _is_over(self, request: socket.socket) -> None:
+        with self._lock:
+            self._connections -= 1
+            self._silent.pop(request, None)
+
+    def has_asked(self, request: socket.socket) -> None:
+        """A whole request has come."""
+        with self._lock:
+            self._silent.pop(request, None)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._is_over(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a metrics client at %s went away", client_address, exc_info=True)

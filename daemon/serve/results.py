@@ -231,11 +231,12 @@ class ResultsWriter:
         before, memory = self._memory, self._fitting_memory(publication, len(meta))
         active = {} if before is None else before.columns[int(before.words[_ACTIVE])]
         words, copy = memory.words, 1 - int(memory.words[_ACTIVE])
-        if memory is not before:
-            self._n_vertices = [None, None]
+        n_vertices = self._n_vertices
+        if memory is not before:  # what is known of that one is of use until this one holds a whole epoch
+            n_vertices = [None, None]
         words[_SEQUENCE + copy] |= 1
         fence()
-        n_copy, self._n_vertices[copy] = self._n_vertices[copy], None
+        n_copy, n_vertices[copy] = n_vertices[copy], None
         for id, program in publication.programs.items():
             spans = _Spans(None if n_copy is None else n_copy.get(id, 0), n_active.get(id, 0), counts[id])
             for name, target in memory.columns[copy].get(id, {}).items():
@@ -254,7 +255,8 @@ class ResultsWriter:
             log.record(given, whole=take_all)
             fence()  # whoever sees the epoch sees its record, too
         words[_ACTIVE] = copy
-        self._memory, self._previous, self._n_vertices[copy] = memory, changed, counts
+        n_vertices[copy] = counts
+        self._memory, self._previous, self._n_vertices = memory, changed, n_vertices
         self._scalars, self._take_all = scalars, False
 
     def _active_counts(self) -> dict[str, int]:

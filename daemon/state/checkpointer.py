@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,10 @@ from .requested import RequestedCheckpoints
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+SLOW_S = 30.0
+"""A checkpoint that is waited for, at a stop above all, is told of after so long."""
 ROOM = 1.125
 """Buffers are made so much larger than what they are for, since the graph may grow while edges are copied."""
 
@@ -204,6 +208,7 @@ class Checkpointer:
         self._beginning = 0
         self._write_lock = threading.Lock()  # one is written at a time, and none of a beginning before
         self._failure = ""
+        self._left_out: set[str] = set()  # programs whose states could not be had
         self._is_put_off = False
         self._closing = False
 
@@ -309,11 +314,7 @@ class Checkpointer:
 
     def _begin(self, beginning: int) -> None:
         self._began_at = time.monotonic()
-        sizes = {
-            _array_name(program, name): size
-            for program in self.programs()
-            for name, size in program.state_sizes().items()
-        }
+        sizes = self._of_programs(lambda program: program.state_sizes())[1]
         try:
             copy = self.graph.begin_copy()
         except MemoryError as error:  # the host's rows have yet to take what a device has
@@ -340,12 +341,13 @@ class Checkpointer:
                 making.edges.finish()
             if not making.edges.through:
                 return
-            states = self._buffers.copy(self._program_arrays())
+            programs, arrays = self._of_programs(_state_of)
+            states = self._buffers.copy(arrays)
             position = self.position
             self.requested.taken(position.epoch)
             before, beginning = self._begins
             offsets = beginning if position.offsets == before else position.offsets
-            making.handover.put(self._taken(position.epoch, offsets, self.programs(), states))
+            making.handover.put(self._taken(position.epoch, offsets, programs, states))
         except MemoryError as error:  # the stream goes on without it
             making.handover.put(error)
         making.taken = True
@@ -358,7 +360,14 @@ class Checkpointer:
     def _complete(self) -> None:
         if self._making is not None and self._thread is not None:
             self._take_if_copied(self._making, at_once=True)
-            self._thread.join()
+            self._thread.join(SLOW_S)
+            if self._thread.is_alive():
+                log.warning(
+                    "all waits for the checkpoint of epoch %s, which has been written for %g s: %r is slow, or "
+                    "does not answer",
+                    *(self._making.begun, SLOW_S, str(self.store.path)),
+                )
+                self._thread.join()
             self._end()
 
     def _end(self) -> None:
@@ -367,12 +376,31 @@ class Checkpointer:
             self.graph.end_copy(self._making.edges)
         self._making = self._thread = None
 
-    def _program_arrays(self) -> dict[str, Array]:
-        return {
-            _array_name(program, name): array
-            for program in self.programs()
-            for name, array in program.state().items()
-        }
+    def _of_programs(self, ask: Callable[[Program], Mapping[str, T]]) -> tuple[list[Program], dict[str, T]]:
+        """What each program says of its arrays, by their names in a checkpoint, and which of them do: one that
+        fails to is left out, and computed from scratch by the next start.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        told, found = list[Program](), dict[str, T]()
+        for program in self.programs():
+            try:
+                of_program = ask(program)
+            except MemoryError:
+                raise
+            except Exception as error:  # whatever a user's program does wrong harms no other
+                if program.id not in self._left_out:
+                    self._left_out.add(program.id)
+                    log.error(
+                        "the state of program %s cannot be saved: the next start computes it from scratch",
+                        program.id,
+                        exc_info=error,
+                    )
+                continue
+            told.append(program)
+            found |= {_array_name(program, name): item for name, item in of_program.items()}
+        return told, found
 
     def _taken(
         self, epoch: tuple[int, int], offsets: Offsets, programs: Sequence[Program], states: Mapping[str, Array]
@@ -469,6 +497,19 @@ class Checkpointer:
         self.requested.made(self.newest)
         self.on_checkpoint(taken.offsets)
         self.metrics.checkpoint(seconds=time.monotonic() - started, size_bytes=size)
+
+
+def _state_of(program: Program) -> Mapping[str, Array]:
+    """
+    Raises:
+        TypeError: something of it is no array that a file can hold.
+        Exception: a mistake of the program's own.
+    """
+    state = program.state()
+    for name, array in state.items():
+        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+            raise TypeError(f"{name} is no array of plain values")
+    return state
 
 
 def _array_name(program: Program, name: str) -> str:

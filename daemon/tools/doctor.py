@@ -178,7 +178,7 @@ def _packages(config: Config) -> Iterator[Finding]:
             "pyarrow", "fail", 'missing, and source.encoding is "arrow"', "pip install 'graphtide[arrow]'"
         )
     else:
-        yield Finding("pyarrow", "ok", "missing; only Arrow records need it")
+        yield Finding("pyarrow", "ok", "missing; only Arrow and Parquet need it")
 
 
 def _version(distribution: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,15 @@ from ..state.checkpoint import Checkpoint
 from ..terminal import count, output, progress, size
 
 ARROW, PARQUET, NPZ, EDGE_LIST = (".arrow", ".feather"), (".parquet",), (".npz",), (".txt", ".el", ".edges")
-SUFFIXES = (*ARROW, *PARQUET, *NPZ, *EDGE_LIST)
+CSV = (".csv",)
+SUFFIXES = (*ARROW, *PARQUET, *NPZ, *CSV, *EDGE_LIST)
 METADATA = "graphtide"
 """The key of what a file says of itself: JSON, in the metadata of the schema (Arrow, Parquet), an array of that
-name (npz), or behind a ``#`` in the first line (edge lists)."""
+name (npz), or behind a ``#`` in the first line (edge lists). CSV has no place for it."""
 
 _LINES = 1 << 16
+_TAKE_ALL = ".npz, .arrow and .parquet take all"
+_IS_PLAIN = re.compile(r"[\w.:/@+-]+").fullmatch
 Columns = dict[str, IdColumn | npt.NDArray[Any]]
 
 
@@ -98,7 +101,7 @@ def check_suffix(path: Path) -> None:
             import pyarrow  # noqa: F401
         except ImportError:
             raise RequestError(
-                f"{path.suffix} files need pyarrow: pip install 'graphtide[arrow]'; .npz and edge lists do not"
+                f"{path.suffix} files need pyarrow: pip install 'graphtide[arrow]'; .npz, .csv and .txt do not"
             ) from None
 
 
@@ -108,7 +111,7 @@ def export(graph: Exported, path: Path, vertices: Path | None) -> None:
     Each file appears whole, in the place of one that was there, or not at all.
 
     Raises:
-        RequestError: ids do not fit into an edge list, or into the strings of NumPy.
+        RequestError: ids do not fit into lines of text, or into the strings of NumPy.
         NotWritten: it is there, and not sure to outlast a loss of power.
         OSError: it cannot be written.
     """
@@ -125,8 +128,11 @@ def write(path: Path, columns: Columns, about: Mapping[str, Any]) -> None:
             with open(draft, "wb") as file:
                 arrays = {name: _array(column) for name, column in columns.items()}
                 np.savez(file, allow_pickle=False, **{METADATA: np.array(json.dumps(about))}, **arrays)
+        elif path.suffix in CSV:
+            _write_lines(draft, f"{','.join(columns)}\n", columns, ",", _fields)
         elif path.suffix in EDGE_LIST:
-            _write_lines(draft, columns, about)
+            head = f"# {METADATA} {json.dumps(about)}\n# {' '.join(columns)}\n"
+            _write_lines(draft, head, columns, " ", _words)
         else:
             _write_arrow(draft, path.suffix, columns, about)
         sync_file(draft)
@@ -168,30 +174,46 @@ def _write_arrow(path: Path, suffix: str, columns: Columns, about: Mapping[str, 
             writer.write_table(made)
 
 
-def _write_lines(path: Path, columns: Columns, about: Mapping[str, Any]) -> None:
+def _write_lines(
+    path: Path, head: str, columns: Columns, between: str, written: Callable[[list[str]], Iterable[str]]
+) -> None:
+    """``written``: strings as they stand in such a file."""
     n = len(next(iter(columns.values())))
     with open(path, "w", encoding="utf-8") as file, progress() as bar:
-        file.write(f"# {METADATA} {json.dumps(about)}\n# {' '.join(columns)}\n")
+        file.write(head)
         task = bar.add_task(f"writing {count(n)} lines", total=n)
         for begin in range(0, n, _LINES):
-            parts = [_texts(column, slice(begin, min(begin + _LINES, n))) for column in columns.values()]
-            file.writelines(f"{' '.join(row)}\n" for row in zip(*parts, strict=True))
+            part = slice(begin, min(begin + _LINES, n))
+            texts = [_texts(column, part, written) for column in columns.values()]
+            file.writelines(f"{between.join(row)}\n" for row in zip(*texts, strict=True))
             bar.advance(task, _LINES)
 
 
-def _texts(column: IdColumn | npt.NDArray[Any], part: slice) -> Iterator[str]:
+def _texts(
+    column: IdColumn | npt.NDArray[Any], part: slice, written: Callable[[list[str]], Iterable[str]]
+) -> Iterable[str]:
     if not isinstance(column, StringColumn):
         return map(repr, column[part].tolist())
-    texts = column[np.arange(part.start, part.stop)].to_list()
-    wrong = next(itertools.filterfalse(_is_word, texts), None)
-    if wrong is not None:
-        raise RequestError(f"the id {wrong!r} does not fit into an edge list; .npz, .arrow and .parquet take all")
-    return iter(texts)
+    return written(column[np.arange(part.start, part.stop)].to_list())
 
 
-def _is_word(text: str) -> bool:
-    """Whether an edge list can hold it: no white space in it, and no comment."""
-    return len(text.split()) == 1 and text.split()[0] == text and text[0] not in "#%"
+def _words(texts: list[str]) -> Iterable[str]:
+    """As an edge list can hold them: without white space, and no comment."""
+    for text in texts:
+        if text.split() != [text] or text[0] in "#%":
+            raise RequestError(
+                f"the id {text!r} does not fit into an edge list; .npz, .arrow and .parquet take all"
+            )
+    return texts
+
+
+def _fields(texts: list[str]) -> Iterable[str]:
+    """Fields of CSV, in quotes where these are needed; each line is an edge, so none goes on in the next."""
+    if broken := next((text for text in texts if "\n" in text or "\r" in text), None):
+        raise RequestError(
+            f"the id {broken!r} does not fit into a line of CSV; .npz, .arrow and .parquet take all"
+        )
+    return (text if _IS_PLAIN(text) else '"' + text.replace('"', '""') + '"' for text in texts)
 
 
 def report(graph: Exported, path: Path, *, as_json: bool) -> None:

@@ -2,9 +2,9 @@
 
 By name, with an optional ``.gz``, ``.xz``, ``.zst`` or ``.bz2``: ``.csv`` (with a header line), ``.json`` or
 ``.jsonl`` (JSON lines), ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no
-ts, ts in seconds) or with a header line that names src and dst (as ``.csv``, with tabs); ``.parquet`` as it is
-(the columns of CSV; it needs PyArrow); anything else is an edge list (``src dst [weight [ts]]``), or a graph in
-the form of MatrixMarket, of which ``symmetric`` means both halves.
+ts, ts in seconds) or with a header line that names src and dst (as ``.csv``, with tabs); ``.parquet``,
+``.arrow`` and ``.feather`` as they are (the columns of CSV; they need PyArrow); anything else is an edge list
+(``src dst [weight [ts]]``), or a graph in the form of MatrixMarket, of which ``symmetric`` means both halves.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from ..errors import GraphtideError
 from ..ingest import matrix_market
 from ..ingest.decode import Decoder
 from ..ingest.decode_arrow import decode_batch, is_readable
-from ..ingest.decode_columns import COLUMNS, Bad, BadRows, Reason, Rules, finish, select, shown
+from ..ingest.decode_columns import Bad, BadRows, Reason, Rules, finish, select
 from ..ingest.decode_text import csv_layout
 from ..records.columns import UpdateColumns
 from ..records.encodings import IN_PREAMBLE, ROW
 from ..records.event_time import NO_TIME
 from ..records.stream import BadRecord, Partition, RawRecord, UpdateBlock
+from . import tables
 
 PLACES_KEPT = 3
 COMPILED_FROM = 512 << 10
@@ -50,7 +51,6 @@ STANDARD_INPUT = Path("-")
 """Stands for an edge list on the standard input, from where it stands; to ``Path`` ``./-`` is the same."""
 _BLOCK_BYTES = 8 << 20
 _Form = Literal["csv", "csv-tabs", "json", "el", "events"]
-_BATCH_ROWS = 1 << 20
 _FORMS: Mapping[str, _Form] = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _OPENERS: Mapping[str, Any] = {
     ".gz": gzip.open,
@@ -63,12 +63,30 @@ _EVENT_COLUMNS = ("op", "src", "dst", "weight", "ts")
 _OTHER_NAMES = "Name them so there; or put the file into a spool as it is, and its own names into [source.columns]"
 _NO_HEADER = "; if it is a header line, it must begin with #, or (in a .tsv or .csv) name src and dst"
 _COMMAS = "; lines with commas are read in a .csv, whose first line names src and dst"
-_BY_NAME = "; by its name the file is an edge list: .csv, .tsv, .json and .parquet are read otherwise"
+_BY_NAME = "; by its name the file is an edge list: .csv, .tsv, .json, .parquet and .arrow are read otherwise"
 _DOCUMENTS = "; each line is an object of its own (`jq -c` writes such, `jq -c '.[]'` of a list)"
 _TEXT_IDS = "; texts are ids where --vertex-ids, or graph.vertex_ids, is string"
+_GAPS = "; of integers with gaps pandas makes floats: leave those rows out, then .astype('int64') the columns"
+_DATES = "; columns of dates are read from .parquet and .arrow"
 _HOLDS_A_WORD = re.compile(r"(src|dst) holds '[^\d\s.+'-]")
+_HOLDS_A_FLOAT = re.compile(r"(src|dst) holds '?-?\d+\.0'?;")
+_IS_A_DATE = re.compile(r"ts is '\d{4}-\d\d-\d\d")
+_COLUMN_OF_TEXTS = re.compile(r"(src|dst) is a column of '(large_)?(string|utf8)")
+_COLUMN_OF_FLOATS = re.compile(r"(src|dst) is a column of '(double|float)")
 _NO_WEIGHT = re.compile(rb"^((?:[^\t\n]*\t){3})-(?=\t)", re.MULTILINE)
 _NO_TS = re.compile(rb"(?<=\t)-(?=\r?$)", re.MULTILINE)
+_UNPACK = "unpack it first, or give it a name that ends in"
+_NO_TEXT: Mapping[bytes, str] = {
+    rb"\x1f\x8b": f"it is compressed by gzip; {_UNPACK} .gz",
+    rb"\xfd7zXZ\0": f"it is compressed by xz; {_UNPACK} .xz",
+    rb"\x28\xb5\x2f\xfd": f"it is compressed by zstd; {_UNPACK} .zst",
+    rb"BZh[1-9]1AY&SY": f"it is compressed by bzip2; {_UNPACK} .bz2",
+    rb"PAR1[\0-\x08\x0e-\x1f\x80-\xff]": "it is Parquet; give it a name that ends in .parquet",
+    rb"ARROW1\0\0": "it is an Arrow file; give it a name that ends in .arrow",
+    rb"PK\x03\x04": "it is a zip archive (as .xlsx and .npz are); unpack it, or save its edges as .csv",
+    rb"\xff\xfe|\xfe\xff": "it is UTF-16: iconv -f UTF-16 -t UTF-8",
+}
+"""By how a file begins: what it is instead of text, and what helps."""
 _SECONDS_MAX = (1 << 63) // 1000
 _LIKE_SECONDS = 10**9, 4 * 10**9
 """Milliseconds of January and February 1970, as seconds of this century are when they are taken for such."""
@@ -114,8 +132,7 @@ class LeftOut:
         refused = {
             reason: {"updates": number, "first": self.places[reason]} for reason, number in self.refused.items()
         }
-        doubts = {"doubts": [*self.doubts.values()]} if self.doubts else {}
-        return {"refused": refused, "self_loops_dropped": self.self_loops, **doubts}
+        return {"refused": refused, "self_loops_dropped": self.self_loops, "doubts": [*self.doubts.values()]}
 
     def look_at_times(self, path: Path, times: npt.NDArray[np.int64] | int) -> None:
         """Doubt times (milliseconds) that all are as seconds would be."""
@@ -140,8 +157,8 @@ def read_columns(
         BadInput: the file cannot be decompressed, its header line names no columns, or it is no graph.
         OSError: it cannot be read.
     """
-    if path.suffix == ".parquet":
-        yield from _parquet(path, accepts, left_out, advance)
+    if path.suffix in tables.SUFFIXES:
+        yield from _table(path, accepts, left_out, advance)
         return
     form = _form_of(path)
     events, encoding = form == "events", "el" if form == "el" else "json" if form == "json" else "csv"
@@ -198,8 +215,8 @@ def require_readable(path: Path, accepts: Accepts) -> None:
     """
     if path == STANDARD_INPUT or path.is_fifo():
         return
-    if path.suffix == ".parquet":
-        for _ in _parquet(path, accepts, LeftOut(), lambda share: None):
+    if path.suffix in tables.SUFFIXES:
+        for _ in _table(path, accepts, LeftOut(), lambda share: None):
             return
         return
     with contextlib.closing(_blocks(path)) as blocks:
@@ -269,7 +286,8 @@ def _place(path: Path, form: _Form, lines: int, value: bytes, at: int, bad: BadR
     row = dict(bad.headers).get(ROW)
     part = "" if row is None else f", row {row.decode()}"
     line = lines + value.count(b"\n", 0, at) + 1
-    return f"{path}:{line}{part}: {bad.detail}{'' if advised else _advice(form, bad, is_first=line == 1)}"
+    detail = bad.detail.replace("(milliseconds)", "(seconds)") if form == "events" else bad.detail
+    return f"{path}:{line}{part}: {detail}{'' if advised else _advice(form, bad, is_first=line == 1)}"
 
 
 def _advice(form: _Form, bad: BadRecord, *, is_first: bool) -> str:
@@ -279,6 +297,10 @@ def _advice(form: _Form, bad: BadRecord, *, is_first: bool) -> str:
         return _NO_HEADER
     if reason is Reason.BAD_ID and _HOLDS_A_WORD.match(bad.detail):
         return _TEXT_IDS
+    if reason is Reason.BAD_ID and _HOLDS_A_FLOAT.match(bad.detail):
+        return _GAPS
+    if reason is Reason.BAD_TIMESTAMP and _IS_A_DATE.match(bad.detail):
+        return _DATES
     if form == "el" and reason is Reason.BAD_COLUMN:
         return _COMMAS if b"," in line else _BY_NAME if is_first else ""
     if form == "json" and reason is Reason.BAD_COLUMN and " has no " in bad.detail:
@@ -342,6 +364,9 @@ def _check_beginning(path: Path, form: _Form, block: bytes) -> None:
         BadInput: a file of this form cannot begin so.
     """
     try:
+        for beginning, what in _NO_TEXT.items():
+            if re.match(beginning, block):
+                raise BadInput(f"{path}: {what}", {"reason": Reason.MALFORMED.value})
         if form == "csv":
             _check_names(block.partition(b"\n")[0])
         if form == "el" and matrix_market.begins(block):
@@ -388,41 +413,42 @@ def _open(path: Path) -> BinaryIO:
     return open(path, "rb")
 
 
-def _parquet(
+def _table(
     path: Path, accepts: Accepts, left_out: LeftOut, advance: Callable[[float], None]
 ) -> Iterator[UpdateColumns]:
     if not is_readable():
-        raise BadInput(f"{path}: Parquet needs PyArrow: pip install 'graphtide[arrow]'")
+        raise BadInput(f"{path}: {path.suffix} files need PyArrow: pip install 'graphtide[arrow]'")
     import pyarrow as pa
-    from pyarrow.parquet import ParquetFile
 
     drop = accepts.self_loops == "drop"
-    rules = Rules(accepts.vertex_ids, accepts.weights, drop, updates_max=_BATCH_ROWS, line_bytes_max=0)
+    rules = Rules(accepts.vertex_ids, accepts.weights, drop, updates_max=tables.BATCH_ROWS, line_bytes_max=0)
+    row = 0
     try:
-        with ParquetFile(path) as file:
-            there = file.schema_arrow.names
-            names = [name for name in there if name in COLUMNS]
-            if "src" not in names:
-                allowed = "the columns must be src and dst, perhaps op, weight, ts"
-                raise Bad(Reason.BAD_COLUMN, f"{allowed}; they are {shown(there)}")
-            row, rows = 0, max(file.metadata.num_rows, 1)
-            for batch in file.iter_batches(_BATCH_ROWS, columns=names):
-                sifted = decode_batch(batch, rules, NO_TIME)
-                for _, places, error in sifted.refused:
-                    for bad_row in error.rows.tolist():
-                        place = partial(_row_place, f"{path}: row {row + int(places[bad_row])}", error, bad_row)
-                        left_out.refuse(error.reason.value, place)
-                block, dropped = (None, 0) if sifted.block is None else finish(sifted.block, rules)
-                left_out.self_loops += dropped
-                if block is not None:
-                    left_out.look_at_times(path, block.timestamps_ms)
-                    yield _columns(block)
-                row += batch.num_rows
-                advance(row / rows)
+        for batch, share in tables.batches(path):
+            sifted = decode_batch(batch, rules, NO_TIME)
+            for _, places, error in sifted.refused:
+                for bad_row in error.rows.tolist():
+                    place = partial(_row_place, f"{path}: row {row + int(places[bad_row])}", error, bad_row)
+                    left_out.refuse(error.reason.value, place)
+            block, dropped = (None, 0) if sifted.block is None else finish(sifted.block, rules)
+            left_out.self_loops += dropped
+            if block is not None:
+                left_out.look_at_times(path, block.timestamps_ms)
+                yield _columns(block)
+            row += batch.num_rows
+            advance(share)
     except Bad as bad:
-        raise BadInput(f"{path}: {bad.detail}", {"reason": bad.reason.value}) from None
+        detail = f"{path}: {bad.detail}{_advice_on_column(bad.detail, accepts)}"
+        raise BadInput(detail, {"reason": bad.reason.value}) from None
     except pa.ArrowException as error:
-        raise BadInput(f"{path} is no Parquet that can be read: {str(error)[:200]}") from None
+        form = "Arrow" if path.suffix in tables.ARROW else "Parquet"
+        raise BadInput(f"{path} is no {form} that can be read: {str(error)[:200]}") from None
+
+
+def _advice_on_column(detail: str, accepts: Accepts) -> str:
+    if accepts.vertex_ids == "int" and _COLUMN_OF_TEXTS.match(detail):
+        return _TEXT_IDS
+    return _GAPS if _COLUMN_OF_FLOATS.match(detail) else ""
 
 
 # -- events -------------------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ def load_files(config: Config, files: Sequence[Path], offsets: Offsets, *, json:
     Raises:
         ConfigError: keys of records stand for edges, which files do not have; or the source cannot be read on from
             the offsets.
+        SourceError: the source cannot be read at all.
         CheckpointError: there are checkpoints already.
         SourceUnavailable: the source, which the checkpoint must name, does not answer.
         BadInput: a file cannot be read, holds deletions of vertices, or they hold no updates.
@@ -106,6 +107,7 @@ def _require_offsets(source: Source, offsets: Offsets) -> None:
 
     Raises:
         ConfigError: it cannot.
+        SourceError: it cannot be read at all, which is not for these offsets.
         SourceUnavailable: it does not answer in time.
     """
     give_up_at = time.monotonic() + ANSWER_SECONDS
@@ -116,6 +118,9 @@ def _require_offsets(source: Source, offsets: Offsets) -> None:
                 raise SourceUnavailable(source.away or "the source does not say where its log ends")
             source.poll(0, timeout_s=0.1)
     except SourceError as error:
+        at = error.detail.get("topic", error.detail.get("file"))
+        if at not in {partition.name for partition in offsets}:
+            raise
         raise ConfigError(f"--offsets: {error.message}", error.detail) from error
 
 

@@ -28,6 +28,8 @@ IDS = (*LISTS, *SOURCES, "vertex", "target")
 """Parameters that are ids of vertices."""
 NUMBERS = re.compile(r"-?[0-9]+(,-?[0-9]+)+")
 """What stands for several vertices where a program's own parameters are named, of which nothing is known here."""
+NAMES = ("program", "id")
+"""Parameters that are names of programs: texts, whatever they look like."""
 SWITCHES = ("parents", "thaw", "retry")
 """Parameters that stand for true without a value."""
 OUTER_COMMA = re.compile(r",(?![^(]*\))")
@@ -55,9 +57,11 @@ def parse_parameters(arguments: Sequence[str], method: str = "") -> dict[str, An
             programs = method == "get" and key == "program" and not text.startswith("[")
             several = programs and len(OUTER_COMMA.split(text)) > 1
             listed = key in LISTS or (key in SOURCES and "," in text and not text.startswith('"'))
-            listed |= method in ("compute", "keep") and NUMBERS.fullmatch(text) is not None
+            of_program = method in ("compute", "keep") and key not in NAMES
+            listed |= of_program and NUMBERS.fullmatch(text) is not None
+            are_texts = key in IDS or key in NAMES
             value: Any = (
-                OUTER_COMMA.split(text) if several else parse_value(text, listed=listed, are_ids=key in IDS)
+                OUTER_COMMA.split(text) if several else parse_value(text, listed=listed, are_ids=are_texts)
             )
         elif key in SWITCHES:
             value = True
@@ -220,8 +224,13 @@ def show(method: str, params: Mapping[str, Any], result: Mapping[str, Any], cons
     console.print(_stamp(result), style="dim", markup=False)
 
 
-VERTEX, VERTEX_COLUMNS = "vertex", ("vertices", "ids", "members")
-"""What the column of vertices is called in every table, and what the protocol calls it."""
+VERTEX = "vertex"
+HEADINGS = {
+    **dict.fromkeys(("vertices", "ids", "members"), VERTEX),
+    "weights": "weight",
+    "distances": "distance",
+}
+"""What columns of the protocol are called in tables, and in data frames; ``values`` by their program."""
 
 Columns = list[tuple[str, list[Any]]]
 """With their headings, of which several may be equal: some are ids of programs."""
@@ -259,7 +268,7 @@ def _edges(answer: Mapping[str, Any], console: Console) -> Split:
         console.print(table((VERTEX,), zip(answer["ids"], strict=True)))
     names = [name for name in ("src", "dst", "weights") if name in answer]
     rest = {key: value for key, value in answer.items() if key not in names and key != "ids"}
-    return [(name, answer[name]) for name in names], rest
+    return [(HEADINGS.get(name, name), answer[name]) for name in names], rest
 
 
 DECISIONS = {
@@ -322,7 +331,8 @@ def _parallel(params: Mapping[str, Any], answer: Mapping[str, Any]) -> Split:
     came = {name: [None, *column] if len(column) == length - 1 else column for name, column in came.items()}
     columns = {**asked, **came} if all(len(column) == length for column in came.values()) else {}
     rest = {name: value for name, value in answer.items() if name not in columns}
-    return [(VERTEX if name in VERTEX_COLUMNS else name, column) for name, column in columns.items()], rest
+    headings = {**HEADINGS, "values": str(params.get("program", "values"))}
+    return [(headings.get(name, name), column) for name, column in columns.items()], rest
 
 
 def _kept(column: Sequence[Any], keep: Sequence[bool]) -> list[Any]:

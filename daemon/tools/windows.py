@@ -54,8 +54,12 @@ def windowed(columns: UpdateColumns, window_seconds: float) -> UpdateColumns:
         raise BadInput("a window needs integer ids")
     if columns.timestamps_ms is None or not Op.INSERT.among(columns.ops).all():
         raise BadInput("a window needs inserts only, each with its time")
-    if (np.diff(columns.timestamps_ms) < 0).any():
-        raise BadInput("a window needs edges in order of their time")
+    if (earlier := np.flatnonzero(np.diff(columns.timestamps_ms) < 0)).size:
+        before, after = columns.timestamps_ms[earlier[0] : earlier[0] + 2].tolist()
+        raise BadInput(
+            f"a window needs edges in order of their time: one of {after} ms comes after one of {before} ms (edge "
+            f"{earlier[0] + 2:,}); sort them by ts"
+        )
     window_ms = round(window_seconds * 1000)
     src, dst, ops, ts, causes = window_events(columns.src, columns.dst, columns.timestamps_ms, window_ms)
     return UpdateColumns(src, dst, ops, None if columns.weights is None else columns.weights[causes], ts)

@@ -50,7 +50,7 @@ class StreamMetrics(Area):
         self._waiting = self._gauge(
             "ingest_waiting",
             "1 while nothing is read: the source cannot be reached, bad records or the first checkpoint find no "
-            "room, or schemas cannot be had; `stats` says more.",
+            "room, schemas cannot be had, or a disk does not answer; `stats` says more.",
         )
         self._lookups = self._counter(
             "schema_lookups",

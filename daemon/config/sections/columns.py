@@ -61,7 +61,8 @@ class ColumnsConfig(Section):
         for key, name in given.items():
             if not name or not all(name):
                 yield key, "must be a name, or names with dots between them, or a list of names"
-            if same := [other for other, taken in given.items() if taken == name and other != key]:
+            # In a header line a name with dots is one name, however it is given.
+            if same := [o for o, taken in given.items() if ".".join(taken) == ".".join(name) and o != key]:
                 yield key, f"must differ from source.columns.{same[0]}"
         if self.op_values and self.op is None:
             yield "op_values", "must be left out without source.columns.op"
