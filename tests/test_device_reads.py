@@ -158,3 +158,62 @@ def test_export_as_csr(cupy: ModuleType, weighted: bool) -> None:
     assert (found is not None) == weighted
     if weighted:
         assert np.array_equal(found.get(), weights)
+
+
+# Where rows begin, and over how many leaves walks of frontiers go for each.
+LEAVES_OF_ROWS = """#include "frontier.cuh"
+
+extern "C" __global__ void leaves_of_rows(const __grid_constant__ State state, u32 n, u32* first, u32* leaves)
+{
+    const u32 u = blockIdx.x * blockDim.x + threadIdx.x;
+    if (u >= n || state.rows[u].degree < LONG_ROW) return;
+    first[u] = state.rows[u].leaf;
+    leaves[u] = leaves_of_row(state, u, state.rows[u]);
+}
+"""
+
+
+@pytest.mark.parametrize("life", ["loaded", "grown", "of sparse leaves"])
+def test_long_rows_followed_by_empty_ones_are_walked_to_their_ends(
+    cupy: ModuleType, tmp_path: Path, life: str, seed: int
+) -> None:
+    from graphtide.gpma.device import module
+    from graphtide.gpma.device.array import DevicePackedArray
+    from graphtide.gpma.device.constants import LONG_ROW, ROWS_BEYOND
+
+    rng = np.random.default_rng(seed)
+    cuda_emulator.seed(seed)
+    rows = np.unique(np.append(rng.integers(0, VERTICES, 40), [0, 1, VERTICES - 1]))
+    row = np.repeat(rows, rng.choice([5, LONG_ROW, 200, VERTICES], rows.size, p=[0.2, 0.2, 0.5, 0.1]))
+    row = np.append(row, np.repeat([0, VERTICES - 1], 4 * LONG_ROW))
+    keys = np.unique(pack(row, rng.integers(0, VERTICES, row.size)))
+    array = DevicePackedArray(weighted=False)
+    array.ensure_vertices(VERTICES)
+    if life == "grown":
+        for part in np.array_split(rng.permutation(keys), 5):
+            array.apply(EdgeBatch(part, np.ones(part.size, np.uint8)))
+    else:
+        array.load(EdgeList(keys))
+    if life == "of sparse leaves":  # as after a lack of memory to shrink
+        gone = rng.permutation(keys)[: keys.size // 2]
+        array._leaf_least = 0
+        array._point()
+        array.apply(EdgeBatch(gone, np.zeros(gone.size, np.uint8)))
+        keys = np.setdiff1d(keys, gone)
+    (tmp_path / "leaves.cu").write_text(LEAVES_OF_ROWS)
+    view = array.view()
+    with array.stream:
+        on_device = cupy.zeros((2, VERTICES), np.uint32)
+        module.load(tmp_path / "leaves.cu", weighted=False).get_function("leaves_of_rows")(
+            (-(-VERTICES // THREADS),), (THREADS,), (view.state, np.uint32(VERTICES), on_device[0], on_device[1])
+        )
+        first, leaves = on_device.get().astype(np.int64)
+    degrees = np.bincount(sources(keys), minlength=VERTICES + ROWS_BEYOND)
+    long = np.flatnonzero(degrees >= LONG_ROW)
+    assert np.array_equal(np.flatnonzero(leaves), long)
+    heads = array._slots.heads.get()[:-1]
+    ends = np.searchsorted(heads, pack(long, np.full(long.size, 2**32 - 1)), side="right")
+    assert (first[long] + leaves[long] >= ends).all()
+    alone = np.array([not degrees[u + 1 : u + 1 + ROWS_BEYOND].any() for u in long])
+    assert {0, VERTICES - 1} <= set(long) and alone.any()
+    assert np.array_equal((first + leaves)[long[alone]], ends[alone])
