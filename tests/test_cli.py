@@ -1053,8 +1053,17 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     ),
     "programs": (
         {},
-        {"programs": {"hops": {"kind": "bfs", "state": "fresh", "parameters": {"source": 1}}}},
-        [["program", "kind", "state", "parameters"], ["hops", "bfs", "fresh", "source=1"]],
+        {
+            "programs": {
+                "hops": {"kind": "bfs", "parameters": {"source": 1}, "scalars": {"reached": 12345678.0}},
+                "lcc": {"kind": "lcc", "parameters": {}, "scalars": {"mean": 1 / 3}},
+            }
+        },
+        [
+            ["program", "kind", "parameters", "scalars"],
+            ["hops", "bfs", "source=1", "reached=12345678"],
+            ["lcc", "lcc", "-", "mean=0.333333"],
+        ],
     ),
     "stats": (
         {},

@@ -447,7 +447,9 @@ def test_degrees_and_edges(client):
 
 
 def test_programs_and_stats(client):
-    assert client.programs()["programs"]["rank"] == {"kind": "pagerank", "state": "fresh"}
+    programs = client.programs()["programs"]
+    assert programs["hops"] == {"kind": "bfs", "state": "fresh", "scalars": {}}
+    assert programs["rank"] == {"kind": "pagerank", "state": "fresh", "scalars": {"norm": 1.0}}
     stats = client.stats()
     assert stats["vertices"] == 1000 and stats["server"]["connections"] >= 1
 
@@ -646,6 +648,8 @@ def test_results_of_a_quarantined_program_say_that_they_are_stale(tmp_path):
         assert result.stale["state"] == "quarantined" and result.epoch == (1, 2)
         assert result.values.tolist() == [1, None] and result.unknown.size == 0
         assert client.top("rank", 1).stale and client.path("hops", 101).stale
+        shown = client.programs()["programs"]["rank"]
+        assert shown["state"] == "quarantined" and shown["scalars"] == {"norm": 1.0}
 
 
 def test_results_of_a_quarantined_program_are_only_of_the_vertices_of_that_time(tmp_path):

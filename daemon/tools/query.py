@@ -348,8 +348,15 @@ def _transposed(entries: Sequence[Mapping[str, Any]]) -> Columns:
 
 def _short(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={item}" for key, item in value.items()) or None
+        return ", ".join(f"{key}={_digits(item)}" for key, item in value.items()) or None
     return value
+
+
+def _digits(value: Any) -> Any:
+    """Whole numbers without a point, others with few digits: scalars are floats, also where they count."""
+    if not isinstance(value, float):
+        return value
+    return int(value) if value.is_integer() else f"{value:.6g}"
 
 
 TIMES = {
