@@ -26,7 +26,7 @@ from graphtide.daemon.client import Client
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
 from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.errors import NotSupported, RequestError
-from graphtide.daemon.records.asked import ids_of_server
+from graphtide.daemon.records.asked import compiling, ids_of_server
 from graphtide.daemon.records.topology import (
     CheckpointAsked,
     DegreeCounts,
@@ -212,6 +212,9 @@ class Chain:
 
     def compute(self, params, given_up):
         answer = {"scalars": {"norm": 1.5}, "error_bound": None, "seconds": 0.25}
+        if params["program"] == "lcc":  # has to be compiled, for ever
+            with compiling(given_up):
+                assert given_up.wait(60)
         if params["program"] == "triangles":  # takes for ever
             self.begun.set()
             assert given_up.wait(60)
@@ -1123,6 +1126,20 @@ def test_a_run_that_is_not_done_in_time_makes_room_for_others(client, shared):
         timeout_ms *= 2
     assert chain.given_up.wait(60)
     assert client.compute("pagerank").seconds == 0.25
+
+
+def test_a_run_that_is_not_done_since_kernels_are_compiled_says_so(client):
+    timeout_ms, said = 50, "not yet"
+    while "compiled" not in said:  # a busy machine may take longer than that until it is told
+        assert timeout_ms < 100_000, said
+        with pytest.raises(errors.TimedOut) as caught:
+            client.compute("lcc", timeout_ms=timeout_ms)
+        said, timeout_ms = str(caught.value), 2 * timeout_ms
+    assert "ask again" in said
+    # Of what has its kernels, nothing like that is said.
+    with pytest.raises(errors.TimedOut) as caught:
+        client.compute("triangles", timeout_ms=timeout_ms)
+    assert "compiled" not in str(caught.value)
 
 
 def test_what_programs_are_asked_for_is_looked_at_before_the_engine_is(client):

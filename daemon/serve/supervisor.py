@@ -43,18 +43,19 @@ from ..client.wire import (
     RECEIVE_BYTES,
     RESPONSE,
     MethodLatency,
+    encode_notification,
     error_to_wire,
     plain,
 )
 from ..config.sections.limits import LimitsConfig
 from ..errors import GraphtideError, NotSupported, RequestError, Unavailable
-from ..records.asked import Asked
+from ..records.asked import Asked, Unwanted
 from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
 from . import shared_memory
 from .admission import REASONS
 from .change_log import ChangeLog, ChangeLogWriter
-from .engine_calls import BESIDE
+from .engine_calls import BESIDE, COMPILING
 from .exploring import exploration_answer
 from .held import Held
 from .listening import Doors, TlsFiles, checked_tls
@@ -764,7 +765,12 @@ class ServerLink:
         params: Mapping[str, Any],
     ) -> threading.Thread | None:
         """The thread that answers, if there is one. ``given_up``: by msgid, of questions being answered."""
-        unwanted = given_up[msgid] = threading.Event()
+
+        def compiles(going_on: bool) -> None:
+            with contextlib.suppress(OSError):
+                process.answer(encode_notification(COMPILING, {"msgid": msgid, "going_on": going_on}))
+
+        unwanted = given_up[msgid] = Unwanted(compiles)
 
         def answer() -> None:
             response = self._response(msgid, method, params, unwanted)
