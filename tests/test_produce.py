@@ -406,7 +406,7 @@ def test_few_places_are_kept_of_many(tmp_path: Path) -> None:
     assert left_out.refused == {"bad-id": 10_000}
     places = [place.removeprefix(str(tmp_path)) for place in left_out.places["bad-id"]]
     said = [f"/a.el:{n}: dst holds 'x'; ids are 64-bit integers" for n in (1, 2, 3)]
-    assert places == [said[0] + module._TEXT_IDS, *said[1:]]
+    assert places == [said[0] + module.TEXT_IDS, *said[1:]]
 
 
 def test_every_bad_row_of_documents_counts(tmp_path: Path) -> None:
@@ -486,8 +486,8 @@ def test_times_that_may_be_seconds_are_doubted(
         ("a.json", '[{"src": 1, "dst": 2}]\n', module._DOCUMENTS),
         ("a.json", '{\n "src": 1, "dst": 2\n}\n', module._DOCUMENTS),
         ("a.json", '{"from": 1, "to": 2}\n', module._OTHER_NAMES),
-        ("a.json", '{"src": "alice", "dst": "bob"}\n', module._TEXT_IDS),
-        ("a.csv", "src,dst\n1,bob\n", module._TEXT_IDS),
+        ("a.json", '{"src": "alice", "dst": "bob"}\n', module.TEXT_IDS),
+        ("a.csv", "src,dst\n1,bob\n", module.TEXT_IDS),
         ("a.csv", "src,dst\n1.0,2.0\n", module._GAPS),
         ("a.json", '{"src": 1, "dst": -2.0}\n', module._GAPS),
         ("a.csv", "src,dst,ts\n1,2,2024-01-31\n", module._DATES),
