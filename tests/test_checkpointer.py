@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -386,6 +386,27 @@ def test_a_program_whose_state_cannot_be_saved_is_left_out_and_harms_no_other(
     stream.checkpoints.close()
     newest = stream.store.newest_good()
     assert newest is not None
+    stream.check(newest)
+
+
+@pytest.mark.parametrize("method", ["state", "state_sizes"])
+def test_a_program_that_finds_no_memory_for_its_state_has_the_checkpoint_put_off(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    def no_memory() -> NoReturn:
+        raise MemoryError("no room for a state")
+
+    ranks = next(program for program in stream.engine.programs if program.id == "pagerank")
+    with monkeypatch.context() as patch:
+        patch.setattr(ranks, method, no_memory)
+        stream.epoch()
+        stream.checkpoints.step()
+        stream.checkpoints._complete()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "is put off" in told and "no room for a state" in told
+    stream.checkpoints.close()
+    newest = stream.store.newest_good()
+    assert newest is not None and newest.programs.keys() == SPECS.keys()
     stream.check(newest)
 
 

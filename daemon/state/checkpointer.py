@@ -314,10 +314,10 @@ class Checkpointer:
 
     def _begin(self, beginning: int) -> None:
         self._began_at = time.monotonic()
-        sizes = self._of_programs(lambda program: program.state_sizes())[1]
         try:
+            sizes = self._of_programs(lambda program: program.state_sizes())[1]
             copy = self.graph.begin_copy()
-        except MemoryError as error:  # the host's rows have yet to take what a device has
+        except MemoryError as error:  # for states, or for rows that a device has until now
             self._report_failure(self.position.epoch, error)
             return
         making = _Making(copy, self.position.epoch, self._began_at, beginning)
